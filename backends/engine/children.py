@@ -1,0 +1,142 @@
+"""Child processes of a build: own group, output read to the end, no orphans."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+    from typing import BinaryIO
+
+T = TypeVar("T")
+GRACE_S = 5.0
+"""How long a group may take to obey SIGTERM, then to vanish after SIGKILL."""
+LINES_KEPT = 400
+_CHUNK_BYTES = 65536
+
+
+class Output:
+    """The output of one child: its last lines, every line passed on, all logged."""
+
+    def __init__(self, on_line: Callable[[str], None], log: BinaryIO | None) -> None:
+        """``on_line`` sees each line without its end; ``log`` gets the bytes."""
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self._on_line = on_line
+        self._log = log
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes as they come."""
+        if self._log is not None:
+            self._log.write(data)
+            self._log.flush()
+        *complete, self._rest = (self._rest + data).split(b"\n")
+        for raw in complete:
+            self._take(raw)
+
+    def finish(self) -> None:
+        """Take what came without a line end."""
+        if self._rest:
+            self._take(self._rest)
+            self._rest = b""
+
+    def _take(self, raw: bytes) -> None:
+        line = raw.decode("utf-8", "replace").rstrip("\r")
+        self.lines.append(line)
+        self._on_line(line)
+
+
+async def run(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    on_line: Callable[[str], None] = lambda _: None,
+    cwd: Path | None = None,
+    log: BinaryIO | None = None,
+    keep_fd: int | None = None,
+) -> tuple[int, list[str]]:
+    """Run a command to its end; its exit status and last lines.
+
+    It gets its own session, so that Ctrl-C reaches us alone; when this is cancelled the
+    whole group is ended before the cancellation goes on. ``keep_fd`` is inherited: a
+    lock on it is held until the last child is gone, even if we are killed.
+
+    Raises:
+        OSError: the command cannot be started, or the log cannot be written.
+    """
+    child = await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=dict(env),
+        cwd=cwd,
+        start_new_session=True,
+        pass_fds=() if keep_fd is None else (keep_fd,),
+    )
+    output = Output(on_line, log)
+    try:
+        assert child.stdout is not None
+        while data := await child.stdout.read(_CHUNK_BYTES):
+            output.feed(data)
+        output.finish()
+        return await child.wait(), list(output.lines)
+    except BaseException:
+        await _to_its_end(asyncio.ensure_future(_end(child)))
+        raise
+
+
+async def _to_its_end(task: asyncio.Future[None]) -> None:
+    """Wait for a clean-up however often we are cancelled meanwhile."""
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    """TERM the group, wait, KILL it; returns once it is gone."""
+    # The group outlives its leader while any compiler runs, hence both waits.
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        _signal_group(child.pid, sign)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                await child.wait()
+                await _group_gone(child.pid)
+                return
+
+
+async def _group_gone(group: int) -> None:
+    # The system tells nobody when the last of a group has ended.
+    while _signal_group(group, 0):  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
+def _signal_group(group: int, sign: int) -> bool:
+    try:
+        os.killpg(group, sign)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+async def in_thread(work: Callable[[Callable[[], bool]], T]) -> T:
+    """Run blocking work in a thread; ``work(stopped)`` must stop once told to.
+
+    A thread cannot be cancelled: on cancellation it is told, and waited for.
+    """
+    stop = threading.Event()
+    task = asyncio.ensure_future(asyncio.to_thread(work, stop.is_set))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        stop.set()
+        with contextlib.suppress(Exception):
+            await task
+        raise

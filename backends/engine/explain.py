@@ -1,0 +1,195 @@
+"""Why a llama.cpp program ended: one sentence for every failure we know."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_MEMORY = "; give this device fewer layers or use a smaller context"
+
+# The first that matches anywhere in the tail wins, so the specific come first.
+_KNOWN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    tuple(
+        (re.compile(pattern, re.M), sentence)
+        for pattern, sentence in (
+            (
+                r"couldn't bind (?:HTTP server socket|to server socket)"
+                r".*?(?:port[:=] ?(?P<port>\d+)|$)",
+                lambda m: (
+                    f"port {m['port']} is in use by another program"
+                    if m["port"]
+                    else "its port is in use by another program"
+                ),
+            ),
+            (
+                r"Failed to create server socket",
+                "its port is in use by another program",
+            ),
+            (
+                r"Failed to connect to (?P<endpoint>[^\s\x1b]+)",
+                lambda m: f"the worker at {m['endpoint']} cannot be reached",
+            ),
+            (
+                r"RPC server version mismatch: (?P<version>[\d.]+)",
+                lambda m: (
+                    f"a worker speaks RPC {m['version']}, which this llama-server does "
+                    "not; use the same llama.cpp on all machines"
+                ),
+            ),
+            (
+                r"RPC handshake failed for (?P<endpoint>[^\s\x1b]+)",
+                lambda m: (
+                    f"the worker at {m['endpoint']} speaks another RPC version; use "
+                    "the same llama.cpp on all machines"
+                ),
+            ),
+            (
+                r"Remote RPC server crashed or returned malformed response",
+                "a worker died or closed the connection",
+            ),
+            (
+                r"failed to open GGUF file '(?P<path>.*?)' \((?P<why>.*?)\)",
+                lambda m: f"it cannot open the model {m['path']} ({m['why']})",
+            ),
+            (
+                r"data is not within the file bounds",
+                "the model file is cut short; download or copy it again",
+            ),
+            (
+                r"(?:invalid magic|GGUF magic|bad magic|not a GGUF)",
+                "the model file is not a GGUF",
+            ),
+            (
+                r"unknown model architecture: '(?P<arch>.*?)'",
+                lambda m: (
+                    f"this llama.cpp does not know the architecture {m['arch']}; "
+                    "a newer one may"
+                ),
+            ),
+            (
+                r"unknown pre-tokenizer type: '(?P<name>.*?)'",
+                lambda m: (
+                    f"this llama.cpp does not know the tokenizer {m['name']}; "
+                    "a newer one may"
+                ),
+            ),
+            (
+                r"(?:failed|unable) to allocate (?P<buffer>\S+) buffer of size "
+                r"(?P<bytes>\d{1,18})",
+                lambda m: (
+                    f"no memory for {int(m['bytes']) / (1 << 30):.1f} GiB on "
+                    f"{m['buffer']}{_MEMORY}"
+                ),
+            ),
+            (
+                r"failed to allocate buffer for kv cache",
+                f"no memory for the KV cache{_MEMORY}",
+            ),
+            (
+                r"failed to allocate compute (?:pp )?buffers",
+                f"no memory for the compute buffers{_MEMORY}",
+            ),
+            (
+                r"unable to allocate (?P<buffer>\S+) buffer",
+                lambda m: f"no memory for the weights on {m['buffer']}{_MEMORY}",
+            ),
+            (
+                r"(?:out of memory|insufficient memory|std::bad_alloc)",
+                f"no memory{_MEMORY}",
+            ),
+            (
+                r"error while handling argument \"(?P<flag>.*?)\": (?P<why>.*?)\s*$",
+                lambda m: f"it refuses the argument {m['flag']} ({m['why']})",
+            ),
+            (
+                r"error: invalid argument: (?P<flag>\S+)",
+                lambda m: f"it does not know the argument {m['flag']}",
+            ),
+            (
+                r"error: unknown argument: (?P<flag>\S+)",
+                lambda m: f"it does not know the argument {m['flag']}",
+            ),
+            (
+                r"(?:error: )?(?:unknown|invalid) device: (?P<name>\S+)",
+                lambda m: f"it has no device {m['name']}",
+            ),
+            (
+                r"does not support split buffers",
+                "split mode row does not work with RPC devices",
+            ),
+            (
+                r"error while loading shared libraries: (?P<name>[^:]+)",
+                lambda m: f"the shared library {m['name']} is missing",
+            ),
+            (
+                r"error loading model: (?P<why>.*?)\s*$",
+                lambda m: f"the model cannot be loaded: {m['why']}",
+            ),
+            (
+                r"GGML_ASSERT\((?P<what>.*)\) failed",
+                lambda m: f"llama.cpp stopped at its own check {m['what'][:120]}",
+            ),
+            (
+                r"^(?:\S{0,400}/)?(?P<file>[\w.-]{1,80}\.(?:cpp|c|cu|m))"
+                r":(?P<line>\d+): (?P<why>.+)$",
+                lambda m: (
+                    f"llama.cpp gave up: {m['why'][:160]} ({m['file']}:{m['line']})"
+                ),
+            ),
+            (
+                r"failed to load model",
+                "the model cannot be loaded",
+            ),
+        )
+    )
+)
+
+_SIGNALS = {
+    signal.SIGKILL: "something killed it, most likely the system for want of memory",
+    signal.SIGILL: (
+        "it uses instructions this CPU does not have; build one here with "
+        "dllm-tui engine build"
+    ),
+    signal.SIGSEGV: "it crashed (invalid memory access)",
+    signal.SIGBUS: "it crashed (the model file was cut short while in use?)",
+    signal.SIGFPE: "it crashed (arithmetic error)",
+    signal.SIGPIPE: "a client left in the middle of an answer",
+    signal.SIGTERM: "something asked it to stop",
+    signal.SIGINT: "something interrupted it",
+    signal.SIGHUP: "its terminal went away",
+    signal.SIGABRT: "it gave up",
+}
+_EXIT_CODES = {
+    126: "it cannot be executed here",
+    127: "its program or a library of it is missing",
+}
+
+
+def explain(
+    lines: Sequence[str], exit_code: int | None, exit_signal: int | None
+) -> str | None:
+    """One clause saying why it ended, from its last lines and exit status.
+
+    Without a full stop, to stand after a colon; None when nothing is known. A signal
+    that llama.cpp does not raise itself outweighs whatever was printed before.
+    """
+    if exit_signal in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        return _SIGNALS[signal.Signals(exit_signal)]
+    text = "\n".join(lines)
+    for pattern, sentence in _KNOWN:
+        if match := pattern.search(text):
+            return sentence if isinstance(sentence, str) else sentence(match)
+    if exit_signal is not None:
+        return _SIGNALS.get(_signal(exit_signal))
+    return _EXIT_CODES.get(exit_code) if exit_code is not None else None
+
+
+def _signal(number: int) -> signal.Signals:
+    try:
+        return signal.Signals(number)
+    except ValueError:
+        return signal.SIGABRT

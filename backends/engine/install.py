@@ -1,0 +1,125 @@
+"""Installed engines: what is in the cache, and putting one there in one step."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.state import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from backends.engine.versions import Source
+    from backends.paths import Paths
+
+MANIFEST = "engine.json"
+SERVER = "llama-server"
+WORKER = "ggml-rpc-server"
+BINARIES = (SERVER, WORKER)
+
+
+class Manifest(Value, frozen=True, kw_only=True):
+    """What is known of an engine we built; ``engine.json`` beside its binaries."""
+
+    key: str
+    version: str
+    package: str
+    sha256: str
+    rpc_protocol: str
+    accelerator: str
+    backends: tuple[str, ...]
+    flags: tuple[str, ...]
+    host_cpu: str
+    """The CPU it was compiled for; another one may lack its instructions."""
+    built_at: float
+    """Unix seconds."""
+    build_seconds: float = 0.0
+
+
+def host_cpu() -> str:
+    """The machine type and CPU model, for which ``GGML_NATIVE`` compiles."""
+    model = ""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    return f"{platform.system()} {platform.machine()} {model}".strip()
+
+
+def engine_key(source: Source, flags: Sequence[str]) -> str:
+    """Directory name of an engine: its version and a hash of all that shapes it."""
+    parts = (source.requirement, source.sha256, host_cpu(), *flags)
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return f"{source.key}-{digest[:10]}"
+
+
+def read_manifest(directory: Path) -> Manifest | None:
+    """The manifest of a complete engine; None when anything is missing."""
+    try:
+        raw = (directory / MANIFEST).read_bytes()
+        manifest = msgspec.json.decode(raw, type=Manifest)
+    except (OSError, msgspec.DecodeError):
+        return None
+    whole = all(os.access(directory / name, os.X_OK) for name in BINARIES)
+    return manifest if whole else None
+
+
+def installed(paths: Paths) -> list[tuple[Path, Manifest]]:
+    """All complete engines in the cache, those built for this CPU and newest first."""
+    try:
+        folders = [d for d in paths.engines_dir.iterdir() if d.name[:1] != "."]
+    except OSError:
+        return []
+    pairs = [(d, m) for d in folders if (m := read_manifest(d)) is not None]
+    here = host_cpu()
+    return sorted(pairs, key=lambda p: (p[1].host_cpu != here, -p[1].built_at))
+
+
+def install(built: Path, target: Path, manifest: Manifest) -> None:
+    """Copy the binaries and manifest to ``target``, which appears whole or not at all.
+
+    Raises:
+        OSError: a binary is missing, or the disk is full.
+    """
+    partial = target.parent / f".{target.name}.{os.getpid()}"
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+        for name in BINARIES:
+            shutil.copy2(built / name, partial / name)
+            _sync(partial / name)
+        text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+        (partial / MANIFEST).write_bytes(text + b"\n")
+        _sync(partial / MANIFEST)
+        _sync(partial)
+        _replace_directory(partial, target)
+        _sync(target.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _replace_directory(new: Path, target: Path) -> None:
+    """Rename over ``target``; what an unfinished engine left there is removed."""
+    if target.exists():
+        old = target.parent / f".{target.name}.old.{time.time_ns()}"
+        target.rename(old)
+        shutil.rmtree(old, ignore_errors=True)
+    new.rename(target)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

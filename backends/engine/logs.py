@@ -1,0 +1,191 @@
+"""What llama-server and rpc-server print, read back as facts; pure, never raises."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from typing import TYPE_CHECKING
+
+from backends.engine.explain import explain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["LoadLog", "clean_lines", "explain", "strip_line"]
+
+ERRORS_KEPT = 20
+LINE_CHARS_MAX = 8192
+"""A longer line without an end is cut: it is nothing we read."""
+_ANSI = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])"
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_PREFIX = re.compile(r"^\d+\.\d{2}\.\d{3}\.\d{3} (?P<level>[IWED]) ")
+_MIB = 1 << 20
+
+_LAYER = re.compile(r"load_tensors: layer +(\d+) assigned to device ([^\s,]+)")
+_BUFFER = re.compile(
+    r"(?<!\S)(\S+) +(model|KV|RS|compute|output) buffer size = *(\d+\.?\d*) MiB"
+)
+_DEVICE = re.compile(r"using device (\S+) \(([^)]*)\)")
+_OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers")
+_LISTENING = re.compile(r"listening on (https?://[^\s,]+)")
+_LOADING = re.compile(r"load_tensors: loading model tensors")
+_CONTEXT = re.compile(r"constructing llama_context|llama_new_context_with_model:")
+_WARMUP = re.compile(r"warming up the model")
+_READY = re.compile(r"main: model loaded|llama_server: model loaded|update_slots: all")
+_OPENING = re.compile(r"load_model: loading model|llama_model_loader: loaded meta data")
+_DOTS = re.compile(r"^(\.+)$")
+_ROUTER = re.compile(r"^cmd_child_to_router:state:(\{.*\})$")
+_WAKES = re.compile(r"server is exiting sleeping state")
+_ERROR = re.compile(
+    r"GGML_ASSERT\(|\.(?:cpp|c|cu|m):\d+: |^error[: ]|Failed to |Invalid parameters|"
+    r"terminate called|what\(\):|error while (?:handling|loading)|Segmentation fault|"
+    r"unable to allocate|failed to allocate"
+)
+_KINDS = {"model": "model", "KV": "kv", "RS": "kv", "compute": "compute"}
+
+
+def strip_line(line: str) -> str:
+    """A line without colours and control characters; after a CR only what is seen."""
+    return _CONTROL.sub("", _ANSI.sub("", line.rstrip("\r").rpartition("\r")[2]))
+
+
+def clean_lines(text: str) -> list[str]:
+    """The lines of a piece of log fit to show: no escapes, no empty ones."""
+    cleaned = (strip_line(line).rstrip() for line in text.split("\n"))
+    return [line for line in cleaned if line]
+
+
+class LoadLog:
+    """Facts from a llama-server's log, fed as it grows.
+
+    Only the first model of a start counts: a draft model loaded after it prints the
+    same lines.
+    """
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self.layer_devices: dict[int, str] = {}
+        """Layer index to device name; the output is the index after the last layer."""
+        self.device_endpoints: dict[str, str] = {}
+        """Device name to what it stands for: ``RPC0`` to ``127.0.0.1:56211``."""
+        self.offloaded: tuple[int, int] | None = None
+        """Layers on devices, and all of them, the output counted."""
+        self.url: str | None = None
+        """Where the server listens, once the model is loaded."""
+        self.errors: deque[str] = deque(maxlen=ERRORS_KEPT)
+        """Lines that tell of a failure, oldest first."""
+        self.phase = "starting"
+        """What llama-server is doing, in a few words."""
+        self.fraction: float | None = None
+        """Part of the weights loaded, 0…1; None where the log does not tell."""
+        self._buffers: dict[tuple[str, str], list[float]] = {}
+        self._rest = ""
+        self._loads = 0
+        self._handlers: tuple[tuple[re.Pattern[str], Callable[..., None]], ...] = (
+            (_LAYER, self._layer),
+            (_BUFFER, self._buffer),
+            (_DOTS, self._dots),
+            (_ROUTER, self._router),
+            (_DEVICE, self._device),
+            (_OFFLOADED, self._offloaded),
+            (_OPENING, lambda _: self._enter("reading the header")),
+            (_LOADING, self._loading),
+            (_CONTEXT, lambda _: self._enter("reserving memory", 1.0)),
+            (_WARMUP, lambda _: self._enter("warming up", 1.0)),
+            (_READY, lambda _: self._enter("ready", 1.0)),
+            (_LISTENING, self._listening),
+            (_WAKES, lambda _: self._again()),
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether the model is loaded."""
+        return self.phase == "ready"
+
+    @property
+    def buffers(self) -> dict[tuple[str, str], int]:
+        """Bytes per buffer name and kind (``model``, ``kv``, ``compute``).
+
+        llama.cpp prints MiB with two decimals, so each is within 5 KiB of the truth.
+        The recurrent state counts as ``kv``.
+        """
+        return {key: round(sum(v) * _MIB) for key, v in self._buffers.items()}
+
+    def feed(self, text: str) -> None:
+        """Take the next part of the log; a line may come in several parts."""
+        *lines, rest = (self._rest + text).split("\n")
+        self._rest = rest[-LINE_CHARS_MAX:]
+        for line in lines:
+            self._line(strip_line(line[:LINE_CHARS_MAX]))
+        if self._rest and _DOTS.match(self._rest):
+            self._line(self._rest)
+
+    def _line(self, line: str) -> None:
+        prefix = _PREFIX.match(line)
+        body = line[prefix.end() :] if prefix else line
+        if (prefix and prefix["level"] == "E") or _ERROR.search(body):
+            self.errors.append(body)
+        for pattern, handle in self._handlers:
+            if match := pattern.search(body):
+                handle(match)
+                return
+
+    def _enter(self, phase: str, fraction: float | None = None) -> None:
+        if not self.ready:
+            self.phase = phase
+            self.fraction = self.fraction if fraction is None else fraction
+
+    def _again(self) -> None:
+        """The server slept and loads its model once more."""
+        self._loads = 0
+        self.phase = "starting"
+        self.fraction = None
+        self.layer_devices.clear()
+        self._buffers.clear()
+
+    def _loading(self, _: re.Match[str]) -> None:
+        self._loads += 1
+        self._enter("loading weights")
+
+    def _layer(self, match: re.Match[str]) -> None:
+        if self._loads <= 1 and len(match[1]) < 7:
+            self.layer_devices[int(match[1])] = match[2]
+
+    def _buffer(self, match: re.Match[str]) -> None:
+        name, kind, mib = match[1], _KINDS.get(match[2]), match[3]
+        if kind is None or self._loads > 1 or len(mib) > 15:
+            return
+        if kind == "compute":
+            # Printed again whenever the graph is reserved anew: the last one holds.
+            self._buffers[name, kind] = [float(mib)]
+        else:
+            self._buffers.setdefault((name, kind), []).append(float(mib))
+
+    def _dots(self, match: re.Match[str]) -> None:
+        """Builds before 2026 print a dot per percent, and no line end until 100."""
+        if self.phase == "loading weights":
+            self.fraction = min(len(match[1]) / 100, 1.0)
+
+    def _router(self, match: re.Match[str]) -> None:
+        """The progress a llama-server tells the router that started it."""
+        try:
+            payload = json.loads(match[1])["payload"]
+            value = float(payload["value"])
+            stage = payload.get("current")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return
+        if stage == "text_model" and 0 <= value <= 1 and not self.ready:
+            self.fraction = value
+
+    def _device(self, match: re.Match[str]) -> None:
+        self.device_endpoints.setdefault(match[1], match[2])
+
+    def _offloaded(self, match: re.Match[str]) -> None:
+        if self._loads <= 1 and len(match[0]) < 60:
+            self.offloaded = (int(match[1]), int(match[2]))
+
+    def _listening(self, match: re.Match[str]) -> None:
+        self.url = match[1].rstrip(".")

@@ -1,0 +1,56 @@
+"""Errors that reach a user: one sentence each, saying what, where and what to do."""
+
+from __future__ import annotations
+
+from backends.state import Failure
+
+
+class DllmError(Exception):
+    """Base of every expected error; its text is fit to show as it is."""
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        """Say what went wrong (and where) and what to do about it."""
+        super().__init__(f"{what}. {hint}" if hint else what)
+        self.what = what
+        self.hint = hint
+
+    def failure(self, at: float = 0.0) -> Failure:
+        """The same as a value that can cross the border."""
+        return Failure(what=self.what, hint=self.hint, at=at)
+
+
+class UsageError(DllmError):
+    """The user asked for something that cannot be meant (exit code 2)."""
+
+
+class ModelError(DllmError):
+    """A model file cannot be read."""
+
+
+class EngineError(DllmError):
+    """llama.cpp is missing, unusable, or could not be built."""
+
+
+class PlanError(DllmError):
+    """A plan or split does not describe something that can run."""
+
+
+class HostError(DllmError):
+    """A machine refused to start, stop or show something."""
+
+
+class ControllerError(DllmError):
+    """The background process cannot be reached or refused a request."""
+
+
+class ProcessFailed(DllmError):
+    """A process of ours ended, or never came up."""
+
+    def __init__(self, failure: Failure) -> None:
+        """Carry the evidence: command line, exit status and log tail."""
+        super().__init__(failure.what, failure.hint)
+        self.evidence = failure
+
+    def failure(self, at: float = 0.0) -> Failure:
+        """The evidence itself."""
+        return self.evidence

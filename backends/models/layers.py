@@ -1,0 +1,266 @@
+"""Headers to ``ModelInfo``: what every layer, the output and the embedding weigh."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from backends.errors import ModelError
+from backends.models.header import Header, Skipped, Tensor, read_header
+from backends.models.memory import (
+    ENCODERS,
+    RECURRENT_PREFIXES,
+    is_recurrent,
+    layer_memory,
+)
+from backends.models.params import Params
+from backends.models.parts import check_part, first_part, other_parts
+from backends.models.tables import file_type_name
+from backends.models.text import printable
+from backends.state import Layer, LayerBytes, ModelInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+LAYERS_MAX = 4096
+"""Ours; LLAMA_MAX_LAYERS is 512."""
+
+EMBEDDING = ("token_embd", "token_types", "position_embd", "per_layer_token_embd")
+"""How tensors that turn tokens into vectors are called; they stay on the head."""
+ATTENTION = ("attn_", "cross_attn_", "vis_attn_", "indexer.")
+FFN = ("ffn", "channel_mix_", "vis_gate", "vis_up", "vis_down")
+EXPERTS = ("_exps.", "_chexps.")
+# T5 has enc.blk.N and dec.blk.N; both belong to layer N.
+_LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.(.+)", re.DOTALL)
+_OTHER_FILES = {
+    "adapter": "is a LoRA adapter, not a language model",
+    "mmproj": "is a projector, not a language model",
+    "imatrix": "is an importance matrix, not a language model",
+}
+
+
+class Places(NamedTuple):
+    """A model's tensors by where they belong."""
+
+    layers: list[list[tuple[str, Tensor]]]
+    """Per layer: the name without ``blk.N.``, and the tensor."""
+    embedding: list[Tensor]
+    output: list[Tensor]
+    """Output norm and head, and whatever else is neither layer nor embedding."""
+
+
+def read_model(path: Path | str) -> ModelInfo:
+    """Everything a plan needs to know of a model, from its headers.
+
+    Args:
+        path: a GGUF; any part of a split one stands for all of them.
+
+    Raises:
+        ModelError: one sentence on what is wrong with which file.
+    """
+    first = read_header(first_part(Path(path)))
+    headers = [first]
+    for number, other in enumerate(other_parts(first), start=2):
+        headers.append(read_header(other))
+        check_part(headers[-1], number)
+    return describe(headers)
+
+
+def describe(headers: Sequence[Header]) -> ModelInfo:
+    """The same from headers already read, the first part first."""
+    first = headers[0]
+    params = Params(first, _arch(first))
+    tensors = _all_tensors(headers)
+    places = place_tensors(tensors, _layer_count(first, params))
+    shapes = {tensor.name: tensor.shape for tensor in tensors}
+    tied = "output.weight" not in shapes and params.arch not in ENCODERS
+    return ModelInfo(
+        path=printable_path(first.path),
+        files=tuple(printable_path(header.path) for header in headers),
+        name=_name(first),
+        arch=printable(params.arch),
+        file_type=_file_type(first, tensors),
+        gguf_version=first.version,
+        byte_order=first.byte_order,
+        size_bytes=sum(header.file_bytes for header in headers),
+        n_tensors=len(tensors),
+        n_layer=len(places.layers),
+        n_embd=params.number("embedding_length"),
+        n_vocab=_vocabulary(first, params, shapes.get("token_embd.weight", ())),
+        n_head=params.number("attention.head_count"),
+        n_head_kv=params.number(
+            "attention.head_count_kv", params.number("attention.head_count")
+        ),
+        n_expert=params.number("expert_count"),
+        n_expert_used=params.number("expert_used_count"),
+        n_ctx_train=params.number("context_length"),
+        has_chat_template=bool(first.metadata.get("tokenizer.chat_template")),
+        tied_output=tied,
+        layers=_layers(params, places),
+        output_bytes=_total(places.output) + (_head_bytes(places) if tied else 0),
+        embedding_bytes=_total(places.embedding),
+        tensor_bytes=_total(tensors),
+        unknown_types=_unknown_types(tensors),
+    )
+
+
+def place_tensors(tensors: Iterable[Tensor], n_layer: int) -> Places:
+    """Sort tensors into layers, embedding and output; every tensor lands once."""
+    places = Places([[] for _ in range(n_layer)], [], [])
+    for tensor in tensors:
+        match = _LAYER.fullmatch(tensor.name)
+        if match and int(match[1]) < n_layer:
+            places.layers[int(match[1])].append((match[2], tensor))
+        elif tensor.name.startswith(EMBEDDING):
+            places.embedding.append(tensor)
+        else:
+            places.output.append(tensor)
+    return places
+
+
+def group_of(stem: str, recurrent: bool = False) -> str:
+    """The field of ``LayerBytes`` a tensor counts in.
+
+    Args:
+        stem: its name without ``blk.N.``, for example ``ffn_up_exps.weight``.
+        recurrent: its layer keeps a state; the projections around it are called
+            ``attn_*`` too.
+    """
+    if "norm" in stem:
+        return "other"
+    if any(mark in stem for mark in EXPERTS):
+        return "experts"
+    if stem.startswith(RECURRENT_PREFIXES):
+        return "recurrent"
+    if stem.startswith(ATTENTION):
+        return "recurrent" if recurrent else "attention"
+    return "ffn" if stem.startswith(FFN) else "other"
+
+
+def printable_path(path: Path) -> str:
+    """The absolute path as text that can cross the border.
+
+    Raises:
+        ModelError: the name is not valid UTF-8, so JSON cannot carry it.
+    """
+    text = str(path.absolute())
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ModelError(
+            f"The name {printable(path.name)} is not valid UTF-8", "Rename the file."
+        ) from error
+    return text
+
+
+def _arch(header: Header) -> str:
+    """The architecture; files that hold something else are refused here."""
+    name = printable(header.path.name)
+    kind = header.metadata.get("general.type")
+    arch = header.metadata.get("general.architecture")
+    what = _OTHER_FILES.get(kind) if isinstance(kind, str) else None
+    if arch == "clip":
+        what = _OTHER_FILES["mmproj"]
+    if what:
+        raise ModelError(f"{name} {what}", "Name the model it belongs to.")
+    if not isinstance(arch, str) or not arch:
+        raise ModelError(
+            f"{name} does not name its architecture",
+            "It is not a language model in llama.cpp's format.",
+        )
+    return arch
+
+
+def _layer_count(header: Header, params: Params) -> int:
+    n_layer = params.number("block_count")
+    if 1 <= n_layer <= LAYERS_MAX:
+        return n_layer
+    arch = printable(params.arch, 40)
+    raise ModelError(
+        f"{printable(header.path.name)} has no usable {arch}.block_count "
+        f"({n_layer} layers)",
+        "It is not a language model that can be split into layers.",
+    )
+
+
+def _all_tensors(headers: Sequence[Header]) -> list[Tensor]:
+    tensors = [tensor for header in headers for tensor in header.tensors]
+    name = printable(headers[0].path.name)
+    if not tensors:
+        raise ModelError(f"{name} holds no tensors, only metadata", "Name the model.")
+    repeated = Counter(tensor.name for tensor in tensors).most_common(1)[0]
+    if repeated[1] > 1:
+        raise ModelError(
+            f"Tensor {printable(repeated[0])} is in more than one part of {name}",
+            "The parts come from different models.",
+        )
+    return tensors
+
+
+def _layers(params: Params, places: Places) -> tuple[Layer, ...]:
+    stems = [frozenset(stem for stem, _ in layer) for layer in places.layers]
+    memory = layer_memory(params, stems)
+    return tuple(
+        _layer(index, layer, memory[index].bytes_per_token)
+        for index, layer in enumerate(places.layers)
+    )
+
+
+def _layer(index: int, tensors: list[tuple[str, Tensor]], kv_bytes: int) -> Layer:
+    recurrent = is_recurrent(frozenset(stem for stem, _ in tensors))
+    groups: defaultdict[str, int] = defaultdict(int)
+    quants: defaultdict[str, int] = defaultdict(int)
+    for stem, tensor in tensors:
+        groups[group_of(stem, recurrent)] += tensor.n_bytes
+        quants[tensor.type_name] += tensor.n_bytes
+    return Layer(
+        index=index,
+        bytes=sum(groups.values()),
+        groups=LayerBytes(**groups),
+        quants=_by_size(quants),
+        kv_bytes_per_token=kv_bytes,
+    )
+
+
+def _by_size(quants: dict[str, int]) -> dict[str, int]:
+    return dict(sorted(quants.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _total(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.n_bytes for tensor in tensors)
+
+
+def _head_bytes(places: Places) -> int:
+    """Bytes of the token embedding, which a tied model loads again as its head."""
+    name = "token_embd.weight"
+    return _total(tensor for tensor in places.embedding if tensor.name == name)
+
+
+def _name(header: Header) -> str:
+    value = header.metadata.get("general.name")
+    return printable(value if isinstance(value, str) and value else header.path.stem)
+
+
+def _file_type(header: Header, tensors: Sequence[Tensor]) -> str:
+    """The stated file type, else the type most bytes are stored in."""
+    stated = header.metadata.get("general.file_type")
+    if type(stated) is int:
+        return file_type_name(stated)
+    quants: defaultdict[str, int] = defaultdict(int)
+    for tensor in tensors:
+        quants[tensor.type_name] += tensor.n_bytes
+    return next(iter(_by_size(quants)))
+
+
+def _vocabulary(header: Header, params: Params, embedding: tuple[int, ...]) -> int:
+    """Tokens in the vocabulary, as llama.cpp counts them: the list, else the key."""
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, Skipped):
+        return tokens.count
+    return params.number("vocab_size", embedding[1] if len(embedding) > 1 else 0)
+
+
+def _unknown_types(tensors: Iterable[Tensor]) -> tuple[str, ...]:
+    return tuple(sorted({t.type_name for t in tensors if not t.type_known}))

@@ -1,0 +1,139 @@
+"""Where everything lives: XDG directories on every system, printed by ``--paths``."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from shutil import which
+
+from backends.errors import DllmError
+from backends.state import Value
+
+APP = "dllm-tui"
+# sockaddr_un.sun_path holds 104 bytes on macOS and 108 on Linux, with the final NUL.
+SOCKET_PATH_BYTES_MAX = 103
+
+
+class Paths(Value, frozen=True, kw_only=True):
+    """The directories of one user; nothing here creates them."""
+
+    config_dir: Path
+    state_dir: Path
+    cache_dir: Path
+    runtime_dir: Path
+
+    @property
+    def config_file(self) -> Path:
+        """Settings the user may edit."""
+        return self.config_dir / "config.toml"
+
+    @property
+    def console_file(self) -> Path:
+        """What the console remembers: layout, theme, last plan, chat history."""
+        return self.state_dir / "console.json"
+
+    @property
+    def run_dir(self) -> Path:
+        """Process directories, one per started process."""
+        return self.state_dir / "run"
+
+    @property
+    def journal_file(self) -> Path:
+        """The controller's desired state and last measurements."""
+        return self.state_dir / "journal.json"
+
+    @property
+    def controller_log(self) -> Path:
+        """The controller's own log."""
+        return self.state_dir / "controller.log"
+
+    @property
+    def engines_dir(self) -> Path:
+        """Engines built by ``dllm-tui engine build``, keyed by version and flags."""
+        return self.cache_dir / "engines"
+
+    @property
+    def socket(self) -> Path:
+        """The controller's socket."""
+        return self.runtime_dir / "controller.sock"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one controller of this user."""
+        return self.runtime_dir / "controller.lock"
+
+
+def _xdg(variable: str, default: str) -> Path:
+    value = os.environ.get(variable, "")
+    base = Path(value) if value.startswith("/") else Path.home() / default
+    return base / APP
+
+
+def _runtime_dir() -> Path:
+    value = os.environ.get("XDG_RUNTIME_DIR", "")
+    if value.startswith("/"):
+        return Path(value) / APP
+    return Path(tempfile.gettempdir()) / f"{APP}-{os.getuid()}"
+
+
+def user_paths() -> Paths:
+    """This user's directories, from the XDG variables (on macOS too)."""
+    return Paths(
+        config_dir=_xdg("XDG_CONFIG_HOME", ".config"),
+        state_dir=_xdg("XDG_STATE_HOME", ".local/state"),
+        cache_dir=_xdg("XDG_CACHE_HOME", ".cache"),
+        runtime_dir=_runtime_dir(),
+    )
+
+
+def make_private(directory: Path) -> Path:
+    """Create a directory only this user can enter; refuse one somebody else owns."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = directory.stat()
+    except OSError as error:
+        raise DllmError(
+            f"Cannot use the directory {directory} ({error.strerror})",
+            "Free the path or set the XDG_* variables to a directory of yours.",
+        ) from error
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise DllmError(
+            f"{directory} is not a directory owned by you",
+            "Remove it or set XDG_RUNTIME_DIR to a directory of yours.",
+        )
+    if status.st_mode & 0o077:
+        directory.chmod(0o700)
+    return directory
+
+
+def checked_socket(paths: Paths) -> Path:
+    """The socket path, refused when the system cannot bind one that long."""
+    if len(os.fsencode(paths.socket)) > SOCKET_PATH_BYTES_MAX:
+        raise DllmError(
+            f"The socket path {paths.socket} is longer than the system allows "
+            f"({SOCKET_PATH_BYTES_MAX} bytes)",
+            "Set XDG_RUNTIME_DIR to a shorter directory.",
+        )
+    return paths.socket
+
+
+def relay_binary() -> Path:
+    """Our native ``dllm-relay``: ``$DLLM_RELAY``, beside Python, or on ``PATH``.
+
+    Raises:
+        DllmError: it is installed nowhere.
+    """
+    override = os.environ.get("DLLM_RELAY")
+    folders = (sysconfig.get_path("scripts"), str(Path(sys.executable).parent))
+    candidates = [override] if override else [f"{d}/dllm-relay" for d in folders]
+    for candidate in (*candidates, which("dllm-relay")):
+        if candidate and os.access(candidate, os.X_OK):
+            return Path(candidate)
+    raise DllmError(
+        "The helper program dllm-relay is not installed",
+        "Reinstall dllm-tui with pip (it builds the helper), or set DLLM_RELAY.",
+    )

@@ -1,0 +1,1 @@
+"""Machines: the Host protocol and the local machine."""

@@ -1,0 +1,223 @@
+"""The machine we run on, as a host: process directories under one run directory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.errors import HostError
+from backends.paths import make_private, relay_binary
+from backends.peers import directory as directories
+from backends.peers import logs, memory, ports
+from backends.peers.directory import Meta, checked_name
+from backends.peers.family import (
+    MARKER,
+    end_family,
+    find_family,
+    find_orphans,
+)
+from backends.state import ProcessState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from backends.peers.family import Orphan
+    from backends.peers.host import ProcessRecord, ProcessSpec
+    from backends.state import Device, LogChunk
+
+LOG_LIMIT_BYTES = 64 * 1024 * 1024
+START_TIMEOUT_S = 15.0
+"""Starting takes milliseconds; a program on a sleeping network disk takes longer."""
+
+# A crashing llama.cpp would first run gdb on itself, for seconds.
+_ALWAYS_ENV = {"GGML_NO_BACKTRACE": "1"}
+_RECENT_PORTS_MAX = 64
+_REMOVE_ATTEMPTS = 3
+
+
+class LocalHost:
+    """Starts, finds and stops processes of this user on this machine.
+
+    It remembers nothing that matters: all state is in the directories, so a second one
+    over the same run directory adopts what the first one started.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        name: str = "local",
+        relay: Path | None = None,
+        log_limit_bytes: int = LOG_LIMIT_BYTES,
+    ) -> None:
+        """Look after the processes in ``run_dir``, which is made when first needed."""
+        # Resolved, because that is how processes carry it in their environment.
+        self._run_dir = run_dir.resolve()
+        self._name = name
+        self._relay = relay
+        self._log_limit_bytes = log_limit_bytes
+        self._stopping: Counter[str] = Counter()
+        self._recent_ports: list[int] = []
+
+    @property
+    def name(self) -> str:
+        """The peer's name."""
+        return self._name
+
+    async def start(self, spec: ProcessSpec) -> ProcessRecord:
+        """Start a process in its own directory, detached from us.
+
+        Raises:
+            HostError: a living process has that name or is left over from an earlier
+                one (``stop`` ends both), or it cannot be executed.
+        """
+        directory = self._directory(spec.name)
+        make_private(self._run_dir)
+        await self._refuse_leftovers(directory)
+        code, complaint = await self._run(self._spawn_argv(directory, spec))
+        record = await self.record(spec.name)
+        if code != 0 or record is None:
+            detail = complaint or f"the helper ended with status {code}"
+            raise HostError(f"{spec.name} did not start on {self._name}: {detail}")
+        return record
+
+    async def record(self, name: str) -> ProcessRecord | None:
+        """The process of that name, alive or ended; None when there is none.
+
+        One whose record is damaged appears as ended, with pid 0.
+        """
+        directory = self._directory(name)
+        return self._seen(await asyncio.to_thread(directories.read_record, directory))
+
+    async def records(self) -> list[ProcessRecord]:
+        """Every process directory, alive or ended, by name."""
+        names = await asyncio.to_thread(directories.names_in, self._run_dir)
+        found = [await self.record(name) for name in names]
+        return [record for record in found if record is not None]
+
+    async def stop(self, name: str, grace_s: float = 5.0) -> ProcessRecord | None:
+        """TERM its process group, wait, KILL, and see that it is gone.
+
+        Takes everything the process started with it, also when its directory is lost.
+        Stopping what has ended, or twice at once, is fine.
+
+        Raises:
+            HostError: it outlived SIGKILL.
+        """
+        directory = self._directory(name)
+        self._stopping[name] += 1
+        try:
+            await end_family(directory, grace_s)
+        finally:
+            self._stopping[name] -= 1
+        return await self.record(name)
+
+    async def remove(self, name: str) -> None:
+        """Delete the directory of an ended process; fine when there is none.
+
+        Raises:
+            HostError: it still runs, or its directory cannot be deleted.
+        """
+        record = await self.record(name)
+        if record is not None and record.alive:
+            raise HostError(f"{name} still runs on {self._name}", "Stop it first.")
+        await asyncio.to_thread(_delete, self._directory(name))
+
+    async def orphans(self) -> list[Orphan]:
+        """Processes of ours whose directory is lost; ``stop`` ends them by name."""
+        return await asyncio.to_thread(find_orphans, self._run_dir)
+
+    async def read_log(self, name: str, offset: int, limit_bytes: int) -> LogChunk:
+        """Part of a log; a negative offset counts from the end.
+
+        Raises:
+            HostError: there is no such process.
+        """
+        directory = self._directory(name)
+        return await asyncio.to_thread(logs.read_log, directory, offset, limit_bytes)
+
+    async def free_port(self) -> int:
+        """A loopback port nobody listens on, not given to another caller just now."""
+        port = ports.free_port()
+        while port in self._recent_ports:
+            port = ports.free_port()
+        self._recent_ports = [*self._recent_ports, port][-_RECENT_PORTS_MAX:]
+        return port
+
+    async def listens(self, pid: int, port: int) -> bool:
+        """Whether that very process listens on that loopback port."""
+        return await asyncio.to_thread(ports.listens, pid, port)
+
+    async def port_owner(self, port: int) -> str | None:
+        """``name (pid 42)`` of whoever listens on a port; None when it is free."""
+        return await asyncio.to_thread(ports.port_owner, port)
+
+    async def memory(self) -> Device:
+        """The machine's main memory as a CPU device."""
+        return await asyncio.to_thread(memory.cpu_device, self._name)
+
+    def _directory(self, name: str) -> Path:
+        return self._run_dir / checked_name(name)
+
+    def _seen(self, record: ProcessRecord | None) -> ProcessRecord | None:
+        if record is None or not record.alive or not self._stopping[record.name]:
+            return record
+        return msgspec.structs.replace(record, state=ProcessState.STOPPING)
+
+    async def _refuse_leftovers(self, directory: Path) -> None:
+        family = await asyncio.to_thread(find_family, directory)
+        if family:
+            raise HostError(
+                f"{directory.name} still runs on {self._name} (pid {family[0].pid})",
+                "Stop it first.",
+            )
+
+    def _spawn_argv(self, directory: Path, spec: ProcessSpec) -> list[str]:
+        meta = msgspec.json.encode(Meta(role=spec.role, port=spec.port)).decode()
+        argv = [str(self._relay or relay_binary()), "spawn", "--dir", str(directory)]
+        argv += ["--meta", meta, "--log-limit", str(self._log_limit_bytes)]
+        for key, value in {**_ALWAYS_ENV, **spec.env}.items():
+            argv += ["--env", f"{key}={value}"]
+        if spec.ignore_sigpipe:
+            argv.append("--ignore-sigpipe")
+        return [*argv, "--", *spec.argv]
+
+    async def _run(self, argv: list[str]) -> tuple[int, str]:
+        """Run the helper; its exit status and what it complained of."""
+        # Its supervisor must not look like part of whatever started us.
+        env = {key: value for key, value in os.environ.items() if key != MARKER}
+        try:
+            helper = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                env=env,
+            )
+            async with asyncio.timeout(START_TIMEOUT_S):
+                _, errors = await helper.communicate()
+        except (OSError, ValueError) as error:
+            # ValueError: a NUL in an argument.
+            return 1, f"{argv[0]} cannot be run ({error})"
+        except TimeoutError:
+            helper.kill()
+            return 1, f"no answer within {START_TIMEOUT_S:.0f} s"
+        text = errors.decode(errors="replace").strip()
+        return helper.returncode or 0, text.removeprefix("dllm-relay: ")
+
+
+def _delete(directory: Path) -> None:
+    for attempt in range(_REMOVE_ATTEMPTS):
+        try:
+            shutil.rmtree(directory)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            # The supervisor of a process that ended this moment may add exit.json.
+            if attempt == _REMOVE_ATTEMPTS - 1:
+                raise HostError(f"{directory} cannot be deleted ({error})") from error

@@ -1,0 +1,1 @@
+"""Pure arithmetic of splits: moves, flags, memory fit, comparison with the log."""

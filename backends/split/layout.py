@@ -1,0 +1,169 @@
+"""Moving layers between devices: pure functions on ``Split``, and an undo history."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, ClassVar
+
+from backends.errors import PlanError
+from backends.state import LayerRange, Share, Split, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def make_split(n_layer: int, devices: Sequence[str], counts: Sequence[int]) -> Split:
+    """A checked split of ``n_layer`` layers and the output.
+
+    Raises:
+        PlanError: counts and devices differ in number, a count is negative, a device
+            appears twice, or the counts do not sum to ``n_layer + 1``.
+    """
+    if len(devices) != len(counts):
+        raise PlanError(
+            f"The split names {len(counts)} shares for {len(devices)} devices",
+            f"Give one number of layers for each of {', '.join(devices)}.",
+        )
+    if len(set(devices)) != len(devices):
+        raise PlanError("The split names a device twice", "Name each device once.")
+    if any(count < 0 for count in counts):
+        raise PlanError(
+            "The split has a negative share", "Use whole layers, 0 or more."
+        )
+    if sum(counts) != n_layer + 1:
+        raise PlanError(
+            f"The split {','.join(map(str, counts))} sums to {sum(counts)}, "
+            f"but the model has {n_layer} layers and the output",
+            f"Make the shares sum to {n_layer + 1} (the output counts as one layer).",
+        )
+    shares = tuple(
+        Share(device=device, layers=count)
+        for device, count in zip(devices, counts, strict=True)
+    )
+    return Split(n_layer=n_layer, shares=shares)
+
+
+def counts(split: Split) -> tuple[int, ...]:
+    """Whole layers per device, in order."""
+    return tuple(share.layers for share in split.shares)
+
+
+def devices(split: Split) -> tuple[str, ...]:
+    """Device ids, in order."""
+    return tuple(share.device for share in split.shares)
+
+
+def with_counts(split: Split, new_counts: Sequence[int]) -> Split:
+    """The same devices with other counts (checked)."""
+    return make_split(split.n_layer, devices(split), new_counts)
+
+
+def ranges(split: Split) -> tuple[LayerRange, ...]:
+    """The layers of each device that holds any; ``last == n_layer`` is the output."""
+    ends = accumulate(counts(split))
+    return tuple(
+        LayerRange(share.device, end - share.layers, end - 1)
+        for share, end in zip(split.shares, ends, strict=True)
+        if share.layers
+    )
+
+
+def boundaries(split: Split) -> tuple[int, ...]:
+    """Positions 0…n_layer+1 of the edges between neighbouring devices."""
+    return tuple(accumulate(counts(split)))[:-1]
+
+
+def move_boundary(split: Split, index: int, position: int) -> Split:
+    """Put one boundary at a position, held between its neighbours."""
+    edges = [0, *boundaries(split), split.n_layer + 1]
+    edges[index + 1] = min(max(position, edges[index]), edges[index + 2])
+    return with_counts(split, [high - low for low, high in pairwise(edges)])
+
+
+def is_head_cpu(device: str, head: str) -> bool:
+    """Whether a device is the head's CPU, which llama.cpp always fills first."""
+    return device == f"{head}/CPU"
+
+
+def reorder(split: Split, index: int, by: int, *, head: str = "local") -> Split:
+    """Exchange a device with its neighbour, its layer count moving along.
+
+    The head's CPU stays first (llama.cpp offloads from the end); a move that cannot be
+    made returns the split unchanged.
+    """
+    other = index + by
+    shares = list(split.shares)
+    if not 0 <= index < len(shares) or not 0 <= other < len(shares):
+        return split
+    if any(is_head_cpu(shares[i].device, head) for i in (index, other)):
+        return split
+    shares[index], shares[other] = shares[other], shares[index]
+    return Split(n_layer=split.n_layer, shares=tuple(shares))
+
+
+def even_counts(n_layer: int, n_devices: int) -> tuple[int, ...]:
+    """Layers and output dealt out evenly, the earlier devices taking the remainder."""
+    each, rest = divmod(n_layer + 1, n_devices)
+    return tuple(each + (index < rest) for index in range(n_devices))
+
+
+class History(Value, frozen=True, kw_only=True):
+    """Undo and redo of splits, newest last; bounded."""
+
+    present: Split
+    past: tuple[Split, ...] = ()
+    future: tuple[Split, ...] = ()
+
+    DEPTH_MAX: ClassVar[int] = 200
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether there is an earlier split."""
+        return bool(self.past)
+
+    @property
+    def can_redo(self) -> bool:
+        """Whether an undone split can come back."""
+        return bool(self.future)
+
+    def push(self, split: Split) -> History:
+        """Make a split the present one; the same split again is no step."""
+        if split == self.present:
+            return self
+        past = (*self.past, self.present)[-self.DEPTH_MAX :]
+        return History(present=split, past=past)
+
+    def undo(self) -> History:
+        """One step back, or the same history at its beginning."""
+        if not self.past:
+            return self
+        return History(
+            present=self.past[-1],
+            past=self.past[:-1],
+            future=(self.present, *self.future),
+        )
+
+    def redo(self) -> History:
+        """One undone step forward again, or the same history."""
+        if not self.future:
+            return self
+        return History(
+            present=self.future[0],
+            past=(*self.past, self.present),
+            future=self.future[1:],
+        )
+
+
+def format_ranges(layers: Iterable[LayerRange], n_layer: int) -> str:
+    """``worker1/CPU 0–5 · worker2/CPU 6–11 + output``, for people."""
+    return " · ".join(f"{r.device} {format_range(r, n_layer)}" for r in layers)
+
+
+def format_range(layer_range: LayerRange, n_layer: int) -> str:
+    """``6–11 + output``, ``3``, ``output``."""
+    first, last = layer_range.first, min(layer_range.last, n_layer - 1)
+    output = "output" if layer_range.last == n_layer else ""
+    if first > last:
+        return output
+    span = str(first) if first == last else f"{first}–{last}"
+    return f"{span} + {output}" if output else span

@@ -1,0 +1,36 @@
+// Just enough JSON to write our records.
+#pragma once
+
+#include <concepts>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dllm::json {
+
+// A JSON string. Bytes that are not UTF-8 become U+FFFD: the text is for readers.
+std::string quote(std::string_view text);
+
+// A JSON array of strings.
+std::string array(const std::vector<std::string>& texts);
+
+// Builds one object on one line, keys in the order they are added.
+class Object {
+ public:
+  Object& text(std::string_view key, std::string_view value) { return raw(key, quote(value)); }
+  Object& number(std::string_view key, std::integral auto value) {
+    return raw(key, std::to_string(value));
+  }
+  // Unix time with microseconds.
+  Object& time(std::string_view key, double seconds);
+  // A value that is JSON already.
+  Object& raw(std::string_view key, std::string_view value);
+  // The object with a final newline.
+  [[nodiscard]] std::string line() const { return str() + "\n"; }
+  [[nodiscard]] std::string str() const { return "{" + members_ + "}"; }
+
+ private:
+  std::string members_;
+};
+
+}  // namespace dllm::json

@@ -1,0 +1,59 @@
+// dllm-relay: what dllm-tui needs beside Python on every machine.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+#include <span>
+#include <string_view>
+
+#include "posix.h"
+#include "spawn.h"
+#include "spawn_options.h"
+#include "supervisor.h"
+
+namespace {
+
+constexpr const char* kHelp =
+    R"(usage: dllm-relay COMMAND
+
+commands:
+  spawn       start a process that outlives the caller, described by a directory
+  --version   print the version
+  --help      print this; `dllm-relay spawn --help` tells about spawn
+)";
+
+bool asks_for_help(std::string_view arg) {
+  return arg == "--help" || arg == "-h";
+}
+
+int print(const char* text) {
+  const bool printed = std::fputs(text, stdout) >= 0 && std::fflush(stdout) == 0;
+  return printed ? dllm::kExitOk : dllm::kExitFailed;
+}
+
+int run(std::span<char* const> args) {
+  if (args.empty()) throw dllm::UsageError("a command is missing; see dllm-relay --help");
+  const std::string_view command = args[0];
+  if (asks_for_help(command)) return print(kHelp);
+  if (command == "--version") return print("dllm-relay " DLLM_VERSION "\n");
+  if (command != "spawn") {
+    throw dllm::UsageError("unknown command '" + std::string(command) + "'; see dllm-relay --help");
+  }
+  if (args.size() > 1 && asks_for_help(args[1])) return print(dllm::kSpawnHelp);
+  return dllm::spawn(args.subspan(1));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(std::span<char* const>(argv, static_cast<std::size_t>(argc)).subspan(1));
+  } catch (const dllm::UsageError& error) {
+    dllm::complain(error.what());
+    return dllm::kExitUsage;
+  } catch (const std::exception& error) {
+    dllm::complain(error.what());
+    return dllm::kExitFailed;
+  }
+}

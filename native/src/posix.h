@@ -1,0 +1,96 @@
+// Owners and retries around POSIX: descriptors close themselves, EINTR never surfaces, and
+// a failed call becomes std::system_error naming what was attempted.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace dllm {
+
+// Owns one file descriptor; -1 is none.
+class UniqueFd {
+ public:
+  UniqueFd() noexcept = default;
+  explicit UniqueFd(int fd) noexcept : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(other.release()) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
+    if (this != &other) reset(other.release());
+    return *this;
+  }
+  UniqueFd(const UniqueFd&) = delete;
+  UniqueFd& operator=(const UniqueFd&) = delete;
+  ~UniqueFd() { reset(); }
+
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+  int release() noexcept { return std::exchange(fd_, -1); }
+  void reset(int fd = -1) noexcept;
+
+ private:
+  int fd_ = -1;
+};
+
+// Both ends of a pipe.
+struct Pipe {
+  UniqueFd reader;
+  UniqueFd writer;
+};
+
+// Calls again while the call fails with EINTR.
+template <typename Call>
+auto retry(Call&& call) {
+  auto result = call();
+  while (result == -1 && errno == EINTR) result = call();
+  return result;
+}
+
+// Throws std::system_error "<what>: <text of errno>".
+[[noreturn]] void throw_errno(const std::string& what);
+
+// The result, or throws when it is -1.
+template <typename Result>
+Result check(Result result, const std::string& what) {
+  if (result == -1) throw_errno(what);
+  return result;
+}
+
+// A pipe whose ends do not survive exec.
+Pipe make_pipe();
+
+// Opens relative to a directory; the descriptor does not survive exec.
+UniqueFd open_at(int directory, const std::string& name, int flags, mode_t mode = 0);
+
+// Writes everything or throws.
+void write_all(int fd, std::string_view data, const std::string& what);
+
+// Reads to the end, at most limit bytes.
+std::string read_all(int fd, std::size_t limit);
+
+// Replaces a file (mode 0600) in one step: a reader sees the old or the new content, whole.
+// Leaves no temporary file when it throws.
+void write_file_atomic(int directory, const std::string& name, std::string_view data);
+
+// Closes every descriptor from `first` on.
+void close_from(int first) noexcept;
+
+// Opens /dev/null for each of 0, 1, 2 that is closed, so that nothing else gets these numbers.
+void ensure_standard_fds() noexcept;
+
+// Points 0, 1 and 2 at the given descriptors.
+void replace_standard_fds(int in, int out, int err);
+
+// Every signal at its default, none blocked.
+void reset_signals() noexcept;
+
+// Prints "dllm-relay: <text>" on stderr.
+void complain(std::string_view text) noexcept;
+
+// Seconds since 1970.
+double unix_time() noexcept;
+
+}  // namespace dllm

@@ -1,0 +1,124 @@
+#include "spawn.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <exception>
+#include <string>
+
+#include "posix.h"
+#include "process_dir.h"
+#include "spawn_options.h"
+#include "supervisor.h"
+
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+namespace dllm {
+
+const char* const kSpawnHelp =
+    R"(usage: dllm-relay spawn --dir DIR [options] -- COMMAND [ARGUMENT...]
+
+Starts COMMAND detached from this terminal, in a session and process group of its own, with
+/dev/null as input, DIR/log as output and no other open file. Prints {"pid", "start_id"} and
+returns as soon as COMMAND runs. A supervisor stays to record how it ends.
+
+  --dir DIR           describes the process: process.json, log, exit.json (mode 0700);
+                      refused while a process lives there, taken over when it has ended
+  --env NAME=VALUE    set a variable (repeatable); DLLM_PROCESS_DIR=DIR is always set
+  --unset NAME        remove a variable (repeatable; before --env)
+  --ignore-sigpipe    start with SIGPIPE ignored
+  --cwd DIRECTORY     working directory (default /)
+  --log-limit BYTES   beyond this, log is moved to log.1 (default 67108864, 0: never)
+  --meta TEXT         kept as it is in process.json
+
+exit status: 0 started, 1 refused or failed, 2 wrong usage, 127 COMMAND cannot be executed
+)";
+
+namespace {
+
+constexpr std::size_t kReportMax = 64 * 1024;
+constexpr mode_t kPrivate = 077;
+
+void name_supervisor() {
+#ifdef __linux__
+  ::prctl(PR_SET_NAME, "dllm-supervisor");
+#endif
+}
+
+// Nothing of the caller may stay open or in use in a process that lives for days.
+void detach() {
+  const UniqueFd null = open_at(AT_FDCWD, "/dev/null", O_RDWR);
+  replace_standard_fds(null.get(), null.get(), null.get());
+  check(::chdir("/"), "cannot enter /");
+  name_supervisor();
+}
+
+[[noreturn]] void run_supervisor(const SpawnOptions& options, const ProcessDir& dir,
+                                 UniqueFd report) {
+  try {
+    detach();
+    supervise(options, dir, std::move(report));
+  } catch (const std::exception&) {
+    ::_exit(kExitFailed);
+  }
+  ::_exit(kExitOk);
+}
+
+// Forks twice: the supervisor is nobody's child and leads no session, so that no terminal can
+// ever become its own.
+void fork_supervisor(const SpawnOptions& options, const ProcessDir& dir, Pipe& report) {
+  const pid_t between = check(::fork(), "cannot start another process");
+  if (between == 0) {
+    ::setsid();
+    report.reader.reset();
+    if (::fork() == 0) run_supervisor(options, dir, std::move(report.writer));
+    ::_exit(kExitOk);
+  }
+  report.writer.reset();
+  retry([&] { return ::waitpid(between, nullptr, 0); });
+}
+
+void settle() {
+  ensure_standard_fds();
+  close_from(STDERR_FILENO + 1);
+  // An inherited "ignore" of SIGCHLD would let children vanish unseen.
+  ::signal(SIGCHLD, SIG_DFL);
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);
+  ::umask(kPrivate);
+}
+
+// Prints what the supervisor reports; returns our exit status. A caller that reads no output finds
+// the same in process.json, so failing to print is no failure.
+int print_report(const std::string& report) {
+  if (report.empty()) {
+    throw std::runtime_error("the supervisor died before the process was started");
+  }
+  const int status = report.front();
+  const std::string_view text = std::string_view(report).substr(1);
+  if (status == kExitOk) {
+    [[maybe_unused]] const ssize_t sent = ::write(STDOUT_FILENO, text.data(), text.size());
+  } else {
+    complain(text);
+  }
+  return status;
+}
+
+}  // namespace
+
+int spawn(std::span<char* const> args) {
+  const SpawnOptions options = parse_spawn_options(args);
+  hide_private_arguments(args);
+  settle();
+  const ProcessDir dir = ProcessDir::claim(options.dir);
+  Pipe report = make_pipe();
+  fork_supervisor(options, dir, report);
+  return print_report(read_all(report.reader.get(), kReportMax));
+}
+
+}  // namespace dllm

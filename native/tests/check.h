@@ -1,0 +1,102 @@
+// A test runner in one page: TEST defines a case, CHECK reports and goes on, run_tests counts.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace check {
+
+using Case = std::pair<const char*, void (*)()>;
+
+inline std::vector<Case>& cases() {
+  static std::vector<Case> all;
+  return all;
+}
+
+inline int failures = 0;
+
+inline void expect(bool holds, const char* text, const char* file, int line) {
+  if (holds) return;
+  ++failures;
+  std::fprintf(stderr, "%s:%d: failed: %s\n", file, line, text);
+}
+
+inline int run_tests() {
+  for (const auto& [name, body] : cases()) {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      ++failures;
+      std::fprintf(stderr, "%s: threw %s\n", name, error.what());
+    }
+  }
+  std::printf("%zu cases, %d failures\n", cases().size(), failures);
+  return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+// The exception's text; empty when `body` throws nothing.
+template <typename Error, typename Body>
+std::string thrown(Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// A directory that is deleted with everything in it.
+class TempDir {
+ public:
+  TempDir() {
+    std::string form = (std::filesystem::temp_directory_path() / "dllm-test-XXXXXX").string();
+    if (::mkdtemp(form.data()) == nullptr) std::abort();
+    path_ = std::filesystem::canonical(form).string();
+  }
+  ~TempDir() { std::filesystem::remove_all(path_); }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+inline std::string slurp(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+inline void spill(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+}  // namespace check
+
+#define TEST(name)                              \
+  static void name();                           \
+  static const bool registered_##name = [] {    \
+    ::check::cases().emplace_back(#name, name); \
+    return true;                                \
+  }();                                          \
+  static void name()
+
+#define CHECK(condition) ::check::expect((condition), #condition, __FILE__, __LINE__)
+
+#define RUN_TESTS()              \
+  int main() {                   \
+    return ::check::run_tests(); \
+  }

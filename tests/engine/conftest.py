@@ -1,0 +1,147 @@
+"""A user of one's own for every test: private state, the real engine from the cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from backends.demo import MODEL_PATH
+from tests.engine.synthetic import write_llama
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+WAIT_S = 60.0
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
+    """Poll until a condition gives something true; fail the test otherwise."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.02)
+    pytest.fail(f"not within {timeout_s} s: {what}")
+
+
+class User:
+    """One user's environment, commands and processes."""
+
+    def __init__(self, home: Path) -> None:
+        """Everything of this user lives below ``home``, but for the engine cache."""
+        self.home = home
+        scripts = sysconfig.get_path("scripts")
+        self.env = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("DLLM_TEST")},
+            "XDG_CONFIG_HOME": str(home / "config"),
+            "XDG_STATE_HOME": str(home / "state"),
+            "XDG_RUNTIME_DIR": str(home / "run"),
+            "XDG_CACHE_HOME": os.environ.get(
+                "XDG_CACHE_HOME", str(Path.home() / ".cache")
+            ),
+            "PATH": f"{scripts}:{os.environ['PATH']}",
+            "NO_COLOR": "1",
+        }
+
+    def start(self, *args: str, **options: Any) -> subprocess.Popen[str]:
+        """A running ``dllm-tui`` command."""
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        return subprocess.Popen(
+            ["dllm-tui", *args],
+            env=self.env,
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            **options,
+        )
+
+    def run(self, *args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """A finished ``dllm-tui`` command; its exit code is checked."""
+        process = self.start(*args)
+        try:
+            out, err = process.communicate(timeout=180)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            pytest.fail(f"dllm-tui {' '.join(args)} hung:\n{out}\n{err}")
+        assert process.returncode == code, f"{args} gave {process.returncode}:\n{err}"
+        assert "Traceback" not in err
+        return subprocess.CompletedProcess(args, process.returncode, out, err)
+
+    def json(self, *args: str, code: int = 0) -> Any:
+        """The JSON a command prints."""
+        return json.loads(self.run(*args, "--json", code=code).stdout)
+
+    def status(self) -> Any:
+        """``status --json``, whatever the state."""
+        process = self.start("status", "--json")
+        out, err = process.communicate(timeout=60)
+        assert out, err
+        return json.loads(out)
+
+    def pid(self, name: str) -> int | None:
+        """Process id of a process of the cluster, while it runs."""
+        for process in self.status()["processes"]:
+            if process["name"] == name and process["state"] != "exited":
+                return int(process["pid"])
+        return None
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process of this user in the process table."""
+        marker = str(self.home)
+        found = []
+        for process in psutil.process_iter():
+            try:
+                ours = process.environ().get("XDG_STATE_HOME", "").startswith(marker)
+                if ours and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def assert_nothing_left(self) -> None:
+        """Nothing of this user is in the process table (soon)."""
+        wait_for(
+            lambda: not self.processes(),
+            f"everything gone: {[p.cmdline() for p in self.processes()]}",
+            15,
+        )
+
+
+@pytest.fixture
+def user() -> Iterator[User]:
+    """A user with nothing running; whatever it left is killed afterwards."""
+    home = Path(tempfile.mkdtemp(prefix="dllm-"))
+    (home / "run").mkdir(mode=0o700)
+    someone = User(home)
+    try:
+        yield someone
+    finally:
+        for process in someone.processes():
+            process.send_signal(signal.SIGKILL)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> str:
+    """The bundled model."""
+    return str(MODEL_PATH)
+
+
+@pytest.fixture(scope="session")
+def big_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random model of some 200 MB: it takes a moment to load."""
+    file = tmp_path_factory.mktemp("models") / "big.gguf"
+    write_llama(file, n_layer=12, n_embd=768, n_ff=2048)
+    return str(file)

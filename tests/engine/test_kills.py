@@ -1,0 +1,302 @@
+"""Things die, ports are taken, files vanish: a clear sentence each time, no orphan."""
+
+from __future__ import annotations
+
+import os
+import pty
+import shutil
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.engine.conftest import User, wait_for
+
+pytestmark = pytest.mark.engine
+
+
+def serve(user: User, model: str, *more: str) -> None:
+    user.run("up", "--model", model, "--workers", "2", "--detach", *more)
+
+
+def failed(user: User) -> dict[str, object]:
+    """The failure shown once the cluster has failed."""
+    wait_for(lambda: user.status()["state"] == "failed", "state failed")
+    failure: dict[str, object] = user.status()["failure"]
+    return failure
+
+
+def engine_processes(user: User) -> list[psutil.Process]:
+    names = ("llama-server", "ggml-rpc-server", "rpc-server")
+    return [p for p in user.processes() if p.name() in names]
+
+
+def freeze_worker(user: User, name: str = "worker1") -> int:
+    """Stop a worker as soon as it exists, so that the load cannot end."""
+    pid = int(wait_for(lambda: user.pid(name), f"{name} started"))
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+def test_a_killed_worker_is_blamed(user: User, demo_model: str) -> None:
+    serve(user, demo_model)
+    os.kill(user.pid("worker2") or 0, signal.SIGKILL)
+    failure = failed(user)
+    assert "worker2 was killed by SIGKILL" in str(failure["what"])
+    assert failure["argv"]
+    assert failure["log_tail"]
+    assert failure["exit_signal"] == signal.SIGKILL
+    wait_for(lambda: not engine_processes(user), "no engine process left")
+    serve(user, demo_model)
+    assert user.status()["state"] == "serving"
+
+
+def test_a_killed_server_is_blamed(user: User, demo_model: str) -> None:
+    serve(user, demo_model)
+    os.kill(user.pid("llama-server") or 0, signal.SIGKILL)
+    failure = failed(user)
+    assert "llama-server was killed by SIGKILL" in str(failure["what"])
+    wait_for(lambda: not engine_processes(user), "workers stopped too")
+
+
+def test_a_worker_killed_during_an_answer_ends_it(user: User, demo_model: str) -> None:
+    serve(user, demo_model)
+    worker = user.pid("worker1") or 0
+    chat = user.start("chat", "Tell me a long story", "--temperature", "1.5")
+    assert chat.stdout is not None
+    chat.stdout.read(1)
+    os.kill(worker, signal.SIGKILL)
+    _, err = chat.communicate(timeout=60)
+    if chat.returncode:
+        assert "worker1 was killed" in err or "broke" in err
+        assert "Traceback" not in err
+    assert "worker1" in str(failed(user)["what"])
+
+
+def test_a_killed_controller_is_replaced_and_adopts(
+    user: User, demo_model: str
+) -> None:
+    serve(user, demo_model)
+    before = user.status()
+    os.kill(before["controller_pid"], signal.SIGKILL)
+    wait_for(lambda: not psutil.pid_exists(before["controller_pid"]), "it is gone")
+    after = wait_for(
+        lambda: (s := user.status())["state"] == "serving" and s, "adopted"
+    )
+    assert after["controller_pid"] != before["controller_pid"]
+    assert after["measured"] == before["measured"]
+    assert after["served_since"] == before["served_since"]
+    pids = [{p["name"]: p["pid"] for p in s["processes"]} for s in (before, after)]
+    assert pids[0] == pids[1]
+    assert user.json("chat", "What is a split?")["text"]
+    user.run("stop")
+    user.assert_nothing_left()
+
+
+def test_a_controller_killed_during_the_load_is_replaced(
+    user: User, big_model: str
+) -> None:
+    up = user.start("up", "--model", big_model, "--workers", "2", "--detach")
+    worker = freeze_worker(user)
+    wait_for(lambda: user.pid("llama-server") or not user.pid("worker1"), "loading", 20)
+    os.kill(user.status()["controller_pid"], signal.SIGKILL)
+    _, err = up.communicate(timeout=60)
+    assert up.returncode == 1
+    assert "controller" in err
+    assert "Traceback" not in err
+    assert user.status()["state"] in ("starting", "loading")
+    os.kill(worker, signal.SIGCONT)
+    status = wait_for(lambda: (s := user.status())["state"] == "serving" and s, "up")
+    assert status["measured"]["layers"] == status["plan"]["layers"]
+    user.run("stop")
+    user.assert_nothing_left()
+
+
+def test_what_ended_unwatched_is_told(user: User, demo_model: str) -> None:
+    """Controller and cluster both gone: the next controller says so, once."""
+    serve(user, demo_model)
+    os.kill(user.status()["controller_pid"], signal.SIGKILL)
+    for process in engine_processes(user):
+        process.send_signal(signal.SIGKILL)
+    wait_for(lambda: not engine_processes(user), "all dead")
+    assert "SIGKILL" in str(failed(user)["what"])
+    user.run("stop")
+    user.assert_nothing_left()
+
+
+def test_ctrl_c_during_the_load_leaves_nothing(user: User, big_model: str) -> None:
+    up = user.start("up", "--model", big_model, "--workers", "2")
+    freeze_worker(user)
+    up.send_signal(signal.SIGINT)
+    _, err = up.communicate(timeout=60)
+    assert up.returncode == 130
+    assert "Interrupted" in err
+    assert "Traceback" not in err
+    user.assert_nothing_left()
+
+
+def test_ctrl_c_in_the_demo_leaves_nothing(user: User) -> None:
+    demo = user.start("demo", "--headless", "--prompt", "hello")
+    wait_for(lambda: user.pid("llama-server"), "llama-server started")
+    demo.send_signal(signal.SIGINT)
+    demo.communicate(timeout=60)
+    assert demo.returncode in (0, 130)
+    user.assert_nothing_left()
+
+
+def test_a_killed_demo_leaves_nothing(user: User, big_model: str) -> None:
+    """kill -9 of the command that holds the cluster: the controller ends it."""
+    demo = user.start("demo", "--headless", "--model", big_model)
+    freeze_worker(user)
+    demo.kill()
+    demo.communicate(timeout=60)
+    user.assert_nothing_left()
+
+
+def test_ctrl_c_during_an_answer_stops_only_the_answer(
+    user: User, big_model: str
+) -> None:
+    serve(user, big_model)
+    chat = user.start("chat", "once upon a time", "--max-tokens", "1900")
+    wait_for(lambda: user.status()["speed"]["requests_active"], "it answers")
+    chat.send_signal(signal.SIGINT)
+    _, err = chat.communicate(timeout=30)
+    assert chat.returncode == 130
+    assert "Traceback" not in err
+    wait_for(lambda: not user.status()["speed"]["requests_active"], "slot free")
+    assert user.status()["state"] == "serving"
+
+
+def test_hang_up_ends_a_foreground_cluster(user: User, demo_model: str) -> None:
+    """The terminal of ``up`` is closed: what it held ends with it."""
+    master, slave = pty.openpty()
+    subprocess.Popen(
+        ["dllm-tui", "up", "--model", demo_model, "--workers", "2"],
+        env=user.env,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        preexec_fn=_take_terminal,
+    )
+    os.close(slave)
+    wait_for(lambda: user.pid("llama-server"), "llama-server started")
+    os.close(master)
+    user.assert_nothing_left()
+
+
+def _take_terminal() -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def test_hang_up_of_the_console_closes_nothing(user: User, demo_model: str) -> None:
+    """Closing the terminal of the console leaves the cluster serving."""
+    serve(user, demo_model)
+    server = user.pid("llama-server")
+    master, slave = pty.openpty()
+    console = subprocess.Popen(
+        ["dllm-tui"],
+        env={**user.env, "TERM": "xterm-256color"},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        preexec_fn=_take_terminal,
+    )
+    os.close(slave)
+    os.read(master, 1)
+    os.close(master)
+    console.wait(timeout=30)
+    assert user.pid("llama-server") == server
+    assert user.status()["state"] == "serving"
+
+
+def test_a_taken_port_is_named_with_its_owner(user: User, demo_model: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused = user.run(
+            "up", "--model", demo_model, "--port", str(port), "--detach", code=1
+        )
+    assert f"Port {port} is in use by" in refused.stderr
+    assert str(os.getpid()) in refused.stderr
+    assert "--port" in refused.stderr
+    assert not engine_processes(user)
+
+
+def test_a_removed_model_is_named(user: User, demo_model: str) -> None:
+    copy = user.home / "my model [1].gguf"
+    shutil.copy(demo_model, copy)
+    serve(user, str(copy))
+    user.run("stop")
+    copy.unlink()
+    refused = user.run("up", "--model", str(copy), "--detach", code=1)
+    assert "my model [1].gguf" in refused.stderr
+
+
+def test_a_truncated_model_is_refused_before_anything_starts(
+    user: User, demo_model: str
+) -> None:
+    short = user.home / "short.gguf"
+    short.write_bytes(Path(demo_model).read_bytes()[:3_000_000])
+    refused = user.run("up", "--model", str(short), "--detach", code=1)
+    assert "truncated" in refused.stderr
+    assert not engine_processes(user)
+
+
+def test_a_wrong_split_is_refused(user: User, demo_model: str) -> None:
+    refused = user.run(
+        "up", "--model", demo_model, "--split", "6,6", "--detach", code=1
+    )
+    assert "sum to 13" in refused.stderr
+
+
+def test_an_argument_llama_server_refuses_is_shown(user: User, demo_model: str) -> None:
+    refused = user.run(
+        "up", "--model", demo_model, "--detach", "--", "--no-such-flag", code=1
+    )
+    assert "llama-server" in refused.stderr
+    assert "no-such-flag" in refused.stderr
+    wait_for(lambda: not engine_processes(user), "workers stopped")
+
+
+def test_many_clients_start_one_controller(user: User) -> None:
+    """A stale socket in the way, six commands at once: one controller answers all."""
+    runtime = user.home / "run" / "dllm-tui"
+    runtime.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(runtime / "controller.sock"))
+    (user.home / "state" / "dllm-tui" / "run" / "old").mkdir(parents=True)
+    commands = [user.start("status", "--json") for _ in range(6)]
+    for command in commands:
+        _, err = command.communicate(timeout=60)
+        assert command.returncode == 0, err
+    controllers = [p for p in user.processes() if "backends.controller" in p.cmdline()]
+    assert len(controllers) == 1
+    assert (runtime / "controller.sock").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_full_disk_is_told(user: User, demo_model: str) -> None:
+    """No room for process directories: a sentence, nothing started."""
+    state = user.home / "state"
+    state.mkdir()
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(state)], check=True
+    )
+    try:
+        (state / "filler").write_bytes(b"x" * 40_000)
+        refused = user.run("up", "--model", demo_model, "--detach", code=1)
+        assert "space" in refused.stderr
+        assert not engine_processes(user)
+        user.run("stop")
+        user.assert_nothing_left()
+    finally:
+        subprocess.run(["umount", "-l", str(state)], check=True)

@@ -1,0 +1,27 @@
+"""The program under test: ``$DLLM_RELAY``, else the installed one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from spawning import Spawner, kill_marked
+
+from backends.paths import relay_binary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def relay() -> Path:
+    """The program under test."""
+    return relay_binary()
+
+
+@pytest.fixture
+def spawner(relay: Path, tmp_path: Path) -> Iterator[Spawner]:
+    """Starts processes; whatever still runs afterwards is killed."""
+    yield Spawner(relay, tmp_path)
+    kill_marked(tmp_path)

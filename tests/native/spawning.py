@@ -1,0 +1,130 @@
+"""Driving ``dllm-relay spawn`` and looking at what it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from backends.peers.identity import start_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+PATIENCE_S = 20.0
+POLL_S = 0.005
+
+
+def until(condition: Callable[[], bool], what: str = "the condition") -> None:
+    """Wait for something that must come true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(POLL_S)
+
+
+@dataclass(frozen=True)
+class Spawned:
+    """A process that was started, and its directory."""
+
+    directory: Path
+    pid: int
+    start_id: str
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return start_id(self.pid) == self.start_id
+
+    @property
+    def log(self) -> str:
+        """Everything it printed."""
+        return (self.directory / "log").read_text()
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """``process.json``."""
+        value: dict[str, Any] = json.loads(
+            (self.directory / "process.json").read_text()
+        )
+        return value
+
+    def ended(self) -> dict[str, Any]:
+        """``exit.json``, once it is there."""
+        path = self.directory / "exit.json"
+        until(path.exists, "exit.json")
+        value: dict[str, Any] = json.loads(path.read_text())
+        return value
+
+    def output(self) -> Any:
+        """What it printed, as JSON, once it has ended."""
+        assert self.ended()["code"] == 0, self.log
+        return json.loads(self.log)
+
+
+class Spawner:
+    """Runs ``dllm-relay spawn`` with directories under one folder."""
+
+    def __init__(self, relay: Path, folder: Path) -> None:
+        """Start nothing yet."""
+        self.relay = relay
+        self.folder = folder
+
+    def argv(
+        self, command: Sequence[str], name: str, options: Sequence[str]
+    ) -> list[str]:
+        """The command line of spawn."""
+        directory = str(self.folder / name)
+        return [str(self.relay), "spawn", "--dir", directory, *options, "--", *command]
+
+    def run(
+        self,
+        *command: str,
+        name: str = "p",
+        options: Sequence[str] = (),
+        **settings: Any,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run spawn, whatever comes of it."""
+        settings = {"capture_output": True, "timeout": PATIENCE_S, **settings}
+        return subprocess.run(
+            self.argv(command, name, options), text=True, check=False, **settings
+        )
+
+    def start(
+        self,
+        *command: str,
+        name: str = "p",
+        options: Sequence[str] = (),
+        **settings: Any,
+    ) -> Spawned:
+        """Start a process that must start."""
+        done = self.run(*command, name=name, options=options, **settings)
+        assert (done.returncode, done.stderr) == (0, "")
+        printed = json.loads(done.stdout)
+        return Spawned(self.folder / name, printed["pid"], printed["start_id"])
+
+
+def marked(folder: Path) -> set[int]:
+    """Processes that carry a directory of this folder in their environment."""
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            mark = process.environ().get("DLLM_PROCESS_DIR", "")
+        except (psutil.Error, OSError):
+            continue
+        if mark.startswith(f"{folder}{os.sep}"):
+            found.add(process.pid)
+    return found
+
+
+def kill_marked(folder: Path) -> None:
+    """End whatever a test left running."""
+    for pid in marked(folder):
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,303 @@
+"""The catalogue over real folders: names, folding, what is broken, what is re-read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.errors import ModelError
+from backends.models.catalogue import Catalogue, find_model
+from backends.models.folders import (
+    DEPTH_MAX,
+    Folder,
+    configured_folders,
+    default_folders,
+    walk,
+)
+from backends.models.layers import read_model
+from tests.unit.models.ggufs import write_gguf, write_split
+
+if TYPE_CHECKING:
+    from backends.state import ModelCatalogue, ModelFile, ModelInfo
+
+NOW = 1_700_000_000.0
+
+
+class Reads:
+    """Counts headers read."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+
+    def __call__(self, path: Path) -> ModelInfo:
+        self.paths.append(path.name)
+        return read_model(path)
+
+
+def folder(path: Path, source: str = "models") -> Folder:
+    path.mkdir(parents=True, exist_ok=True)
+    return Folder(source, path)
+
+
+async def listing(*folders: Folder) -> ModelCatalogue:
+    return await Catalogue(folders, clock=lambda: NOW).refresh()
+
+
+async def models(*folders: Folder) -> dict[str, ModelFile]:
+    return {model.name: model for model in (await listing(*folders)).models}
+
+
+async def test_models_are_named_by_their_place(tmp_path: Path) -> None:
+    root = folder(tmp_path / "models")
+    (root.path / "sub").mkdir()
+    write_gguf(root.path / "sub" / "small.gguf", metadata={"general.file_type": 7})
+    write_gguf(root.path / "Top.GGUF")
+    (root.path / "readme.txt").write_text("no model")
+    found = await listing(root)
+    assert [model.name for model in found.models] == ["sub/small", "Top"]
+    small = found.models[0]
+    assert (small.source, small.arch, small.file_type) == ("models", "llama", "Q8_0")
+    assert (small.n_layer, small.n_ctx_train, small.problem) == (3, 1024, "")
+    assert small.size_bytes == (root.path / "sub" / "small.gguf").stat().st_size
+    assert found.folders == (str(root.path),)
+    assert found.scanned_at == NOW
+    assert not found.scanning
+
+
+async def test_parts_are_one_model(tmp_path: Path) -> None:
+    root = folder(tmp_path)
+    parts = write_split(root.path, "big", 3)
+    found = await models(root)
+    assert list(found) == ["big"]
+    assert found["big"].path == str(parts[0])
+    assert found["big"].size_bytes == sum(part.stat().st_size for part in parts)
+    parts[1].unlink()
+    assert "00002-of-00003.gguf is missing" in (await models(root))["big"].problem
+    parts[0].unlink()
+    assert "00001-of-00003.gguf is missing" in (await models(root))["big"].problem
+
+
+async def test_broken_files_and_projectors_say_why(tmp_path: Path) -> None:
+    root = folder(tmp_path)
+    (tmp_path / "bad.gguf").write_bytes(b"not a model")
+    (tmp_path / "gone.gguf").symlink_to(tmp_path / "nowhere")
+    write_gguf(tmp_path / "mmproj.gguf", {}, arch="clip")
+    found = await models(root)
+    assert "is not a GGUF file" in found["bad"].problem
+    assert "No such file" in found["gone"].problem
+    assert "a projector, not a language model" in found["mmproj"].problem
+
+
+async def test_the_hugging_face_cache(tmp_path: Path) -> None:
+    hub = folder(tmp_path / "hub", "huggingface")
+    repo = hub.path / "models--org--repo--x"
+    (repo / "blobs").mkdir(parents=True)
+    blob = write_gguf(repo / "blobs" / "abc")
+    for commit in ("1111", "2222"):
+        (repo / "snapshots" / commit / "Q8").mkdir(parents=True)
+        link = repo / "snapshots" / commit / "Q8" / "m.gguf"
+        link.symlink_to(Path("../../../blobs") / blob.name)
+    found = await models(hub)
+    assert list(found) == ["org/repo--x/Q8/m"]
+    assert found["org/repo--x/Q8/m"].path.endswith("snapshots/1111/Q8/m.gguf")
+
+
+def ollama_store(root: Path, digest: str = "a" * 64) -> Path:
+    """A store with one model and the ways a manifest can be broken."""
+    blobs = root / "blobs"
+    blobs.mkdir(parents=True)
+    layers = [
+        {"mediaType": "application/vnd.ollama.image.license", "digest": "sha256:0"},
+        {
+            "mediaType": "application/vnd.ollama.image.model",
+            "digest": f"sha256:{digest}",
+        },
+    ]
+    broken: dict[str, object] = {
+        "registry.ollama.ai/library/llama3/8b": {"layers": layers},
+        "hf.co/someone/repo/Q4": {"layers": layers},
+        "registry.ollama.ai/library/cloud/latest": {"layers": []},
+        "registry.ollama.ai/library/odd/list": [1, 2],
+        "registry.ollama.ai/library/odd/text": {"layers": [None, "x"]},
+        "registry.ollama.ai/library/odd/escape": {
+            "layers": [{**layers[1], "digest": "sha256:../../../etc/passwd"}]
+        },
+    }
+    for name, content in broken.items():
+        manifest = root / "manifests" / name
+        manifest.parent.mkdir(parents=True, exist_ok=True)
+        manifest.write_text(json.dumps(content))
+    (root / "manifests" / "registry.ollama.ai/library/odd/cut").write_text('{"layers"')
+    return blobs / f"sha256-{digest}"
+
+
+async def test_ollama_by_manifest_name(tmp_path: Path) -> None:
+    store = folder(tmp_path / "ollama", "ollama")
+    blob = write_gguf(ollama_store(store.path))
+    found = await models(store)
+    assert list(found) == ["hf.co/someone/repo:Q4"]
+    assert found["hf.co/someone/repo:Q4"].path == str(blob)
+    assert find_model("llama3:8b", [store]) == blob
+    blob.unlink()
+    assert "No such file" in (await models(store))["hf.co/someone/repo:Q4"].problem
+
+
+async def test_one_file_linked_twice_is_listed_once(tmp_path: Path) -> None:
+    first, second = folder(tmp_path / "a"), folder(tmp_path / "b")
+    (second.path / "link.gguf").symlink_to(write_gguf(first.path / "m.gguf"))
+    assert list(await models(first, second)) == ["m"]
+
+
+async def test_loops_and_unreadable_folders_are_passed_over(tmp_path: Path) -> None:
+    root = folder(tmp_path / "root")
+    (root.path / "loop").symlink_to(root.path)
+    (root.path / "self").symlink_to(root.path / "self")
+    closed = root.path / "closed"
+    closed.mkdir()
+    write_gguf(root.path / "m.gguf")
+    closed.chmod(0)
+    try:
+        missing = Folder("models", tmp_path / "missing")
+        assert list(await models(root, missing)) == ["m"]
+    finally:
+        closed.chmod(0o700)
+
+
+def test_depth_is_bounded(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*["d"] * (DEPTH_MAX + 1))
+    deep.mkdir(parents=True)
+    (deep / "far.gguf").touch()
+    (deep.parent / "near.gguf").touch()
+    assert [names for _, names in walk(tmp_path)] == [["near.gguf"]]
+
+
+async def test_a_name_that_is_not_utf8_is_reported(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.gguf"))
+    try:
+        write_gguf(path)
+    except OSError:
+        pytest.skip("this file system only takes UTF-8")
+    found = await models(folder(tmp_path))
+    assert "not valid UTF-8" in found["caf�"].problem
+
+
+async def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
+    reads = Reads()
+    catalogue = Catalogue([folder(tmp_path)], read=reads)
+    write_gguf(tmp_path / "a.gguf")
+    write_gguf(tmp_path / "b.gguf")
+    await catalogue.refresh()
+    await catalogue.refresh()
+    assert reads.paths == ["a.gguf", "b.gguf"]
+
+    os.utime(tmp_path / "a.gguf", (1, 1))
+    (tmp_path / "b.gguf").unlink()
+    found = await catalogue.refresh()
+    assert reads.paths == ["a.gguf", "b.gguf", "a.gguf"]
+    assert [model.name for model in found.models] == ["a"]
+
+
+async def test_the_listing_fills_while_the_search_goes_on(tmp_path: Path) -> None:
+    for name in "abc":
+        write_gguf(tmp_path / f"{name}.gguf")
+    reached, go_on = threading.Event(), threading.Event()
+
+    def slow(path: Path) -> ModelInfo:
+        if path.name == "c.gguf":
+            reached.set()
+            go_on.wait(10)
+        return read_model(path)
+
+    catalogue = Catalogue([folder(tmp_path)], read=slow)
+    task = catalogue.start_refresh()
+    await asyncio.to_thread(reached.wait, 10)
+    partial = catalogue.listing
+    assert [model.name for model in partial.models] == ["a", "b"]
+    assert partial.scanning
+    assert catalogue.start_refresh() is task
+    go_on.set()
+    await task
+    assert len(catalogue.listing.models) == 3
+    assert not catalogue.listing.scanning
+
+
+async def test_a_cancelled_search_ends_its_thread(tmp_path: Path) -> None:
+    for name in "ab":
+        write_gguf(tmp_path / f"{name}.gguf")
+    reads = Reads()
+    reached, go_on = threading.Event(), threading.Event()
+
+    def slow(path: Path) -> ModelInfo:
+        reached.set()
+        go_on.wait(10)
+        return reads(path)
+
+    catalogue = Catalogue([folder(tmp_path)], read=slow)
+    task = catalogue.start_refresh()
+    await asyncio.to_thread(reached.wait, 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    go_on.set()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert reads.paths == ["a.gguf"]
+    assert catalogue.listing.models == ()
+
+
+def test_names_find_files(tmp_path: Path) -> None:
+    root = folder(tmp_path)
+    for name in ("one/llama-8b-q4", "two/llama-8b-q8", "two/glm"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write_gguf(tmp_path / f"{name}.gguf")
+    assert find_model("two/glm", [root]) == tmp_path / "two/glm.gguf"
+    assert find_model("GLM.gguf", [root]) == tmp_path / "two/glm.gguf"
+    assert find_model("8b-q8", [root]) == tmp_path / "two/llama-8b-q8.gguf"
+    with pytest.raises(
+        ModelError, match=r"any of 2 models.*one/llama-8b-q4, two/llama"
+    ):
+        find_model("llama", [root])
+    with pytest.raises(ModelError, match="no model called “zephyr”"):
+        find_model("zephyr", [root])
+
+
+def test_default_folders_follow_the_environment() -> None:
+    home = Path("/home/me")
+    plain = {(f.source, str(f.path)) for f in default_folders(home, {})}
+    assert plain >= {
+        ("models", "/home/me/.models"),
+        ("huggingface", "/home/me/.cache/huggingface/hub"),
+        ("lmstudio", "/home/me/.lmstudio/models"),
+        ("lmstudio", "/home/me/.cache/lm-studio/models"),
+        ("ollama", "/home/me/.ollama/models"),
+        ("llama.cpp", "/home/me/.cache/llama.cpp"),
+    }
+    env = {"HF_HOME": "/hf", "OLLAMA_MODELS": "/o", "LLAMA_CACHE": "relative"}
+    moved = {(f.source, str(f.path)) for f in default_folders(home, env)}
+    assert ("huggingface", "/hf/hub") in moved
+    assert ("ollama", "/o") in moved
+    assert ("llama.cpp", "/home/me/.cache/llama.cpp") in moved
+    hub = default_folders(home, env | {"HF_HUB_CACHE": "~/hub"})
+    assert Folder("huggingface", home / "hub") in hub
+
+
+def test_configured_folders_come_first() -> None:
+    home = Path("/home/me")
+    folders = configured_folders(["~/big", "/data", "relative"], home, {})
+    assert folders[:2] == (
+        Folder("models", home / "big"),
+        Folder("models", Path("/data")),
+    )
+    assert folders[2:] == default_folders(home, {})
+
+
+def test_a_copy_is_another_model(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "a.gguf")
+    shutil.copy(tmp_path / "a.gguf", tmp_path / "b.gguf")
+    assert len(asyncio.run(models(folder(tmp_path)))) == 2

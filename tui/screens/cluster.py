@@ -1,0 +1,189 @@
+"""The working screen: peers, split, what goes on, chat."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast
+
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from backends.state import ClusterState
+from tui.actions import bindings
+from tui.screens.base import NARROW_BELOW, SHORT_BELOW, ConsoleScreen
+from tui.widgets.chat_pane import ChatPane
+from tui.widgets.live_pane import LivePane
+from tui.widgets.peers_pane import PeersPane
+from tui.widgets.split_pane import SplitPane
+from tui.widgets.status_line import model_name
+
+if TYPE_CHECKING:
+    from textual import events
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from backends.state import ClusterSnapshot
+    from tui.desk import Desk
+
+PANES = ("peers", "split", "live", "chat")
+# Rows of the upper panes besides one per device: borders, bar, verdict.
+TOP_ROWS = 8
+TOP_ROWS_MIN = 10
+
+_WHY_NOT = {
+    ClusterState.IDLE: "nothing runs: l launches",
+    ClusterState.STARTING: "starting…",
+    ClusterState.LOADING: "the model is loading…",
+    ClusterState.STOPPING: "stopping…",
+    ClusterState.FAILED: "the launch failed: see above",
+}
+
+
+class Pane(Protocol):
+    """What the screen asks of a pane."""
+
+    def focus_default(self) -> None:
+        """Focus what one works with in this pane."""
+        ...
+
+
+class ClusterScreen(ConsoleScreen):
+    """Four panes; where there is no room for all, the focused one takes the place."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("cluster")
+
+    zoomed: reactive[str] = reactive("", init=False)
+    """Id of the pane that has the whole screen; empty for none."""
+
+    def __init__(self, *, zoomed: str = "") -> None:
+        """Make the screen as it was left."""
+        super().__init__()
+        self.peers = PeersPane(id="peers")
+        self.split = SplitPane(id="split")
+        self.live = LivePane(id="live")
+        self.chat = ChatPane(id="chat", classes="pane")
+        self._front = {"top": "split", "low": "live"}
+        self._state: ClusterState | None = None
+        self.set_reactive(ClusterScreen.zoomed, zoomed if zoomed in PANES else "")
+
+    def compose_body(self) -> ComposeResult:
+        """Peers beside split, live figures, chat."""
+        yield Widget(self.peers, self.split, id="top")
+        yield self.live
+        yield self.chat
+
+    def on_mount(self) -> None:
+        """Begin at the split."""
+        self._arrange()
+        self._pane(self.zoomed or "split").focus_default()
+
+    def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
+        """Show what goes on."""
+        super().show_snapshot(snapshot)
+        self.live.show(snapshot)
+        if snapshot.state != self._state:
+            self._state = snapshot.state
+            self._state_changed(snapshot)
+
+    def show_desk(self, desk: Desk) -> None:
+        """Show the plan being edited beside what runs."""
+        draft = desk.draft
+        self.status_line.model = desk.plan.model if desk.plan else ""
+        self.peers.show(desk.peers, self.split.bar.draft or draft)
+        self.split.show(draft, desk.plan, desk.snapshot)
+        n_rows = TOP_ROWS + (len(draft.split.shares) if draft else 2)
+        self._top.styles.height = max(n_rows, TOP_ROWS_MIN)
+        if desk.plan is not None:
+            self.chat.set_model(model_name(desk.plan.model))
+
+    def watch_zoomed(self) -> None:
+        """One pane grows, or all come back."""
+        self._arrange()
+
+    def action_zoom(self) -> None:
+        """Zoom the focused pane, or show all panes again."""
+        self.zoomed = "" if self.zoomed else self._focused_pane()
+
+    def action_next_pane(self, by: int = 1) -> None:
+        """Go to another pane, also one that is hidden now."""
+        here = PANES.index(self._focused_pane())
+        self.go_to(PANES[(here + by) % len(PANES)])
+
+    def action_previous_pane(self) -> None:
+        """Go to the pane before."""
+        self.action_next_pane(-1)
+
+    def go_to(self, name: str) -> None:
+        """Show a pane and focus it."""
+        self._bring(name)
+        self._pane(name).focus_default()
+
+    def leave_zoom(self) -> bool:
+        """Show all panes again; False when they are."""
+        was_zoomed = bool(self.zoomed)
+        self.zoomed = ""
+        return was_zoomed
+
+    def on_resize(self) -> None:
+        """There may be room for more panes, or for fewer."""
+        self._arrange()
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """A click into a pane makes it the one in front."""
+        self._bring(self._focused_pane())
+
+    # --- inside ------------------------------------------------------------------
+
+    @property
+    def _top(self) -> Widget:
+        return cast("Widget", self.peers.parent)
+
+    def _pane(self, name: str) -> Pane:
+        panes: dict[str, Pane] = {
+            "peers": self.peers,
+            "split": self.split,
+            "live": self.live,
+            "chat": self.chat,
+        }
+        return panes[name]
+
+    def _focused_pane(self) -> str:
+        for node in self.focused.ancestors_with_self if self.focused else ():
+            if node.id in PANES:
+                return str(node.id)
+        return self.zoomed or self._front["top"]
+
+    def _bring(self, name: str) -> None:
+        """Put a pane before the one it shares its place with."""
+        self._front["top" if name in PANES[:2] else "low"] = name
+        if self.zoomed:
+            self.zoomed = name
+        self._arrange()
+
+    def _shows(self, name: str) -> bool:
+        if self.zoomed:
+            return name == self.zoomed
+        if name in PANES[:2]:
+            return self.size.width >= NARROW_BELOW or self._front["top"] == name
+        return self.size.height >= SHORT_BELOW or self._front["low"] == name
+
+    def _arrange(self) -> None:
+        shown = [name for name in PANES if self._shows(name)]
+        for name, pane in zip(PANES, (self.peers, self.split, self.live, self.chat), strict=True):
+            pane.display = name in shown
+        self._top.display = bool({"peers", "split"} & set(shown))
+        self.set_class(bool(self.zoomed), "-zoomed")
+        self.key_bar.note = self._hidden_note(len(PANES) - len(shown))
+
+    def _hidden_note(self, n_hidden: int) -> str:
+        if self.zoomed:
+            return "zoomed: z shows all"
+        panes = "pane" if n_hidden == 1 else "panes"
+        return f"{n_hidden} {panes} hidden: tab" if n_hidden else ""
+
+    def _state_changed(self, snapshot: ClusterSnapshot) -> None:
+        ready = snapshot.state == ClusterState.SERVING
+        self.chat.set_ready(ready, "" if ready else _WHY_NOT[snapshot.state])
+        if self._focused_pane() not in PANES[2:]:
+            self._front["low"] = "chat" if ready else "live"
+            self._arrange()
+        self.refresh_bindings()

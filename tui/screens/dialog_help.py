@@ -1,0 +1,92 @@
+"""Help for the focused pane: what it is for, and its keys as they are now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.table import Table
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Markdown, Static
+
+from tui.actions import bindings
+from tui.widgets.palette import palette_from
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.binding import Binding, BindingType
+    from textual.dom import DOMNode
+    from textual.screen import Screen
+    from textual.widget import Widget
+
+KEYS_WIDTH = 16
+
+
+class HelpDialog(ModalScreen[None]):
+    """Reads help and keys from the screen it was asked on."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *bindings("dialog"),
+        ("question_mark,q", "cancel", "close"),
+    ]
+    DEFAULT_CSS = """
+    HelpDialog {
+        & .dialog { width: 84; max-height: 92%; scrollbar-size-vertical: 1; }
+        & Markdown { background: transparent; padding: 0; margin: 0; }
+        & Static { height: auto; }
+    }
+    """
+
+    def __init__(self, about: Screen[object]) -> None:
+        """Take the help of a screen's focused widget."""
+        super().__init__(classes="dialog-screen")
+        self._about = about
+
+    def compose(self) -> ComposeResult:
+        """The pane's own words, then the keys, nearest first."""
+        with VerticalScroll(classes="dialog") as box:
+            box.border_title = "Help"
+            box.border_subtitle = "esc closes"
+            if text := _help_of(self._about.focused or self._about):
+                yield Markdown(text)
+            yield Static(self._keys(), markup=False)
+
+    def action_cancel(self) -> None:
+        """Close."""
+        self.dismiss(None)
+
+    def _keys(self) -> Table:
+        palette = palette_from(self.app.theme_variables)
+        table = Table.grid(padding=(0, 2), expand=True)
+        table.add_column(style=palette.key, width=KEYS_WIDTH)
+        table.add_column(ratio=1)
+        for keys, text in _keys_of(self._about):
+            table.add_row(keys, text)
+        return table
+
+
+def _help_of(widget: Widget | Screen[object]) -> str:
+    """The nearest help, from the focused widget outwards."""
+    nodes = widget.ancestors_with_self
+    return next((node.HELP for node in nodes if getattr(node, "HELP", None)), "") or ""
+
+
+def _keys_of(screen: Screen[object]) -> list[tuple[str, str]]:
+    """Keys and what they do, one row per action."""
+    rows: dict[tuple[DOMNode, str], tuple[list[str], Binding]] = {}
+    for node, binding, _enabled, _tooltip in screen.active_bindings.values():
+        if not binding.id and not binding.tooltip:
+            continue
+        row = rows.setdefault((node, binding.action), ([], binding))
+        key = screen.app.get_key_display(_plain(binding))
+        if key not in row[0]:
+            row[0].append(key)
+    return [
+        ("  ".join(keys), binding.tooltip or binding.description)
+        for keys, binding in rows.values()
+    ]
+
+
+def _plain(binding: Binding) -> Binding:
+    """The binding without the footer's short form of several keys."""
+    return binding.with_key(binding.key)

@@ -1,0 +1,116 @@
+"""A split being edited, with all that is needed to say what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from backends.split.layout import ranges
+from backends.split.memory import DeviceLoad, device_loads, overcommitted
+from backends.state import Device
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from backends.state import EngineInfo, LayerRange, ModelInfo, Peer, Plan, Split
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@dataclass(frozen=True)
+class Draft:
+    """One state of the edited split; a change makes a new draft."""
+
+    model: ModelInfo
+    split: Split
+    ctx_size: int
+    devices: tuple[Device, ...]
+    """What is known of the devices the split names, in any order."""
+    marks: tuple[str, ...]
+    """Device ids in the order of their letters: a reorder keeps letter and colour."""
+    head: str = "local"
+
+    @cached_property
+    def loads(self) -> tuple[DeviceLoad, ...]:
+        """Predicted memory per share."""
+        return device_loads(self.model, self.split, self.ctx_size)
+
+    @cached_property
+    def misfits(self) -> frozenset[str]:
+        """Devices that hold more than they have."""
+        return overcommitted(self.loads, self.devices)
+
+    @cached_property
+    def ranges(self) -> tuple[LayerRange, ...]:
+        """Layers per device that holds any."""
+        return ranges(self.split)
+
+    @cached_property
+    def available(self) -> Mapping[str, int]:
+        """Bytes a plan may put on each known device."""
+        return {device.id: device.usable_bytes for device in self.devices}
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Whole layers per share, in order."""
+        return tuple(share.layers for share in self.split.shares)
+
+    def with_split(self, split: Split) -> Draft:
+        """The same with another split."""
+        return replace(self, split=split)
+
+    def mark(self, device: str) -> int:
+        """Number of a device's letter and colour."""
+        return self.marks.index(device) if device in self.marks else len(self.marks)
+
+
+def letter(mark: int) -> str:
+    """The letter of a mark; after Z they begin again, in lower case."""
+    text = LETTERS[mark % len(LETTERS)]
+    return text if mark < len(LETTERS) else text.lower()
+
+
+def device_label(device: str) -> str:
+    """``worker1 CPU`` from ``worker1/CPU``."""
+    return device.replace("/", " ", 1)
+
+
+def marks_for(previous: Sequence[str], split: Split) -> tuple[str, ...]:
+    """Marks of a split's devices: kept while the devices stay the same."""
+    ids = [share.device for share in split.shares]
+    return tuple(previous) if set(previous) == set(ids) else tuple(ids)
+
+
+def known_devices(
+    plan: Plan, peers: Iterable[Peer], engine: EngineInfo | None
+) -> tuple[Device, ...]:
+    """The devices a plan names, from the peers; workers not started yet borrow theirs.
+
+    A local worker that does not run yet will compute on this machine's device of that
+    name, so it shows that device's memory.
+    """
+    found = {device.id: device for peer in peers for device in peer.devices}
+    own = {device.name: device for device in engine.devices} if engine else {}
+    own |= {device.name: device for peer in peers for device in peer.devices}
+    devices: list[Device] = []
+    for share in plan.split.shares:
+        name = share.device.partition("/")[2]
+        if share.device in found:
+            devices.append(found[share.device])
+        elif name in own:
+            devices.append(_borrowed(own[name], share.device))
+    return tuple(devices)
+
+
+def _borrowed(device: Device, device_id: str) -> Device:
+    return Device(
+        id=device_id,
+        name=device.name,
+        kind=device.kind,
+        description=device.description,
+        total_bytes=device.total_bytes,
+        free_bytes=device.free_bytes,
+        budget_bytes=device.budget_bytes,
+        memory_pool=device.memory_pool or device.id,
+    )

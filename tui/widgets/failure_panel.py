@@ -1,0 +1,111 @@
+"""What went wrong, what to do, and the evidence."""
+
+from __future__ import annotations
+
+import signal
+from shlex import join
+from typing import TYPE_CHECKING
+
+from textual.reactive import reactive
+
+from tui.messages import Copyable
+from tui.widgets.strips import Part, StripWidget, line
+
+if TYPE_CHECKING:
+    from textual.strip import Strip
+
+    from backends.state import Failure
+
+TAIL_LINES = 8
+COMMAND_LINES = 3
+
+
+class FailurePanel(StripWidget):
+    """One failure with command line, exit status and the end of the log."""
+
+    DEFAULT_CSS = """
+    FailurePanel {
+        height: auto;
+    }
+    """
+
+    failure: reactive[Failure | None] = reactive(None, init=False, layout=True)
+    """What is shown."""
+
+    def get_content_height(self, container: object, viewport: object, w: int) -> int:
+        """As many lines as the evidence has, within limits."""
+        return len(self._rows(w)) if self.failure else 0
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        """What, hint, command, status, log tail."""
+        return [line(row, width) for row in self._rows(width)]
+
+    def copyable(self) -> Copyable | None:
+        """The whole failure as text, for a bug report."""
+        if self.failure is None:
+            return None
+        return Copyable("the failure", failure_text(self.failure))
+
+    def watch_failure(self) -> None:
+        """Another failure, or none."""
+        self.redraw()
+
+    def _rows(self, width: int) -> list[list[Part]]:
+        failure = self.failure
+        if failure is None or width < 1:
+            return []
+        palette = self.palette
+        what = _wrap(f"✗ {failure.what}", width, 2)
+        rows = [[(text, palette.alarm)] for text in what]
+        rows += [[(text, palette.text)] for text in _wrap(failure.hint, width, 2)]
+        if failure.argv:
+            command = _wrap(f"$ {join(failure.argv)}", width, COMMAND_LINES)
+            rows += [[(text, palette.dim)] for text in command]
+        if status := exit_text(failure):
+            rows.append([(status, palette.warn)])
+        rows += [
+            [("│ ", palette.border), (text, palette.dim)]
+            for text in failure.log_tail[-TAIL_LINES:]
+        ]
+        rows.append(self._keys(failure))
+        return rows
+
+    def _keys(self, failure: Failure) -> list[Part]:
+        key, dim = self.palette.key, self.palette.dim
+        log: list[Part] = [("o", key), (" opens the log   ", dim)]
+        return [
+            *(log if failure.process else []),
+            ("y", key),
+            (" copies all this   ", dim),
+            ("l", key),
+            (" tries again", dim),
+        ]
+
+
+def exit_text(failure: Failure) -> str:
+    """``exit code 1`` or ``killed by SIGKILL``; empty when neither is known."""
+    if failure.exit_signal is not None:
+        try:
+            name = signal.Signals(failure.exit_signal).name
+        except ValueError:
+            name = f"signal {failure.exit_signal}"
+        return f"killed by {name}"
+    return "" if failure.exit_code is None else f"exit code {failure.exit_code}"
+
+
+def failure_text(failure: Failure) -> str:
+    """The failure as plain text."""
+    command = f"$ {join(failure.argv)}" if failure.argv else ""
+    head = [failure.what, failure.hint, command, exit_text(failure)]
+    return "\n".join([*filter(None, head), *failure.log_tail])
+
+
+def _wrap(text: str, width: int, lines_max: int) -> list[str]:
+    """Text in a few lines of this width; the last one says if there is more."""
+    if not text:
+        return []
+    pieces = [text[at : at + width] for at in range(0, len(text), width)]
+    if len(pieces) > lines_max:
+        pieces = pieces[:lines_max]
+        pieces[-1] = pieces[-1][: width - 1] + "…"
+    return pieces

@@ -1,0 +1,147 @@
+"""The bottom line: the screens, and the keys that do something here and now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from rich.style import Style
+from textual.reactive import reactive
+
+from tui.widgets.strips import Part, StripWidget, line, parts_width
+
+if TYPE_CHECKING:
+    from textual import events
+    from textual.dom import DOMNode
+    from textual.screen import Screen
+    from textual.strip import Strip
+
+    Bound = tuple[DOMNode, str]
+
+MODES = ("app.cluster", "app.logs", "app.models")
+# Shown whatever the width: with these two everything else can be found.
+ALWAYS = ("app.help", "app.quit")
+_UNDERLINE = Style(underline=True)
+
+
+class Chip(NamedTuple):
+    """One key of the bar and what a click on it runs."""
+
+    id: str
+    key: str
+    label: str
+    bound: Bound
+
+    @property
+    def width(self) -> int:
+        """Columns it takes, with the space after it."""
+        return len(self.key) + len(self.label) + 3
+
+
+class KeyBar(StripWidget):
+    """Screens at the left, then the keys of the focused pane, then everyone's."""
+
+    DEFAULT_CSS = """
+    KeyBar {
+        dock: bottom;
+        height: 1;
+        padding: 0 1;
+        background: $panel;
+    }
+    """
+
+    note: reactive[str] = reactive("", init=False)
+    """Something the keys should be read with: ``2 panes hidden``."""
+
+    _current: ClassVar[dict[str, str]] = {
+        "app.cluster": "cluster",
+        "app.logs": "logs",
+        "app.models": "models",
+    }
+
+    def __init__(self) -> None:
+        """Make an empty bar."""
+        super().__init__()
+        self._chips: list[Chip] = []
+        self._hits: list[tuple[int, int, Chip]] = []
+
+    def on_mount(self) -> None:
+        """Follow focus and bindings."""
+        self.screen.bindings_updated_signal.subscribe(self, self._bindings_changed)
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        """Screens, keys, note; keys that do not fit are left out from the right."""
+        self._hits = []
+        parts: list[Part] = []
+        for chip in self._fitting(width - self._note_width):
+            self._add(parts, chip)
+        gap = width - parts_width(parts) - len(self.note)
+        if self.note and gap > 0:
+            parts += [(" " * gap, self.palette.dim), (self.note, self.palette.warn)]
+        return [line(parts, width)]
+
+    def watch_note(self) -> None:
+        """The note takes room from the keys."""
+        self.redraw()
+
+    async def on_click(self, event: events.Click) -> None:
+        """A click does what the key does."""
+        x = event.get_content_offset_capture(self).x
+        for start, end, chip in self._hits:
+            if start <= x < end:
+                namespace, action = chip.bound
+                await self.app.run_action(action, namespace)
+
+    @property
+    def _note_width(self) -> int:
+        return len(self.note) + 1 if self.note else 0
+
+    def _bindings_changed(self, screen: Screen[object]) -> None:
+        chips = _chips(screen)
+        if [chip[:3] for chip in chips] != [chip[:3] for chip in self._chips]:
+            self._chips = chips
+            self.redraw()
+        self._chips = chips
+
+    def _fitting(self, width: int) -> list[Chip]:
+        """The chips that fit, those for help and quit in any case."""
+        room = width - sum(chip.width for chip in self._chips if chip.id in ALWAYS)
+        kept: list[Chip] = []
+        for chip in self._chips:
+            if chip.id not in ALWAYS:
+                room -= chip.width
+            if chip.id in ALWAYS or room >= 0:
+                kept.append(chip)
+        return kept
+
+    def _add(self, parts: list[Part], chip: Chip) -> None:
+        start = parts_width(parts)
+        palette = self.palette
+        here = self._current.get(chip.id) == self.app.current_mode
+        label = palette.strong if here else palette.dim
+        if here:
+            label += _UNDERLINE
+        parts += [
+            (chip.key, palette.key),
+            (" ", palette.dim),
+            (chip.label, label),
+            ("  ", palette.dim),
+        ]
+        self._hits.append((start, parts_width(parts) - 1, chip))
+
+
+def _chips(screen: Screen[object]) -> list[Chip]:
+    """Screens first, then shown bindings from the focus outwards, each action once."""
+    chips: dict[str, Chip] = {}
+    typing = getattr(screen.focused, "TAKES_DIGITS", False)
+    app = screen.app
+    for node, binding, enabled, _tooltip in screen.active_bindings.values():
+        mode = binding.id in MODES
+        if not enabled or not (mode or binding.show):
+            continue
+        key = binding.key_display or app.get_key_display(binding)
+        bound = (node, binding.action)
+        chip = Chip(binding.id or binding.action, key, binding.description, bound)
+        if chip.id not in chips or (mode and typing and key.startswith("f")):
+            chips[chip.id] = chip
+    return sorted(chips.values(), key=lambda chip: chip.id not in MODES)
+

@@ -1,0 +1,156 @@
+"""The pane of what goes on: live figures, or the progress of a launch, or a failure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.containers import VerticalScroll
+from textual.widget import Widget
+
+from backends.state import ClusterState
+from backends.units import format_seconds
+from tui.actions import bindings
+from tui.messages import Copyable, LogWanted
+from tui.widgets.failure_panel import FailurePanel
+from tui.widgets.live_figures import LiveFigures, figures_of
+from tui.widgets.rate_graph import RateGraph
+from tui.widgets.step_list import StepList
+from tui.widgets.strips import StripWidget, line
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+    from textual.strip import Strip
+
+    from backends.state import ClusterSnapshot
+
+_BUSY = frozenset({ClusterState.STARTING, ClusterState.LOADING, ClusterState.STOPPING})
+_VIEWS = ("idle", "busy", "failed", "serving")
+
+
+class IdleNote(StripWidget):
+    """What to do while nothing runs."""
+
+    DEFAULT_CSS = """
+    IdleNote {
+        height: 3;
+    }
+    """
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        """Two keys."""
+        key, dim = self.palette.key, self.palette.dim
+        return [
+            line([("Nothing runs.", self.palette.text)], width),
+            line([("m", key), (" picks a model", dim)], width),
+            line([("l", key), (" launches the split as it is shown", dim)], width),
+        ]
+
+
+class LivePane(VerticalScroll, can_focus=True):
+    """Shows what the state of the cluster calls for."""
+
+    HELP: ClassVar[str | None] = """\
+## Live
+
+**generate** is the speed now (or, as *last*, that of the last answer) and **prompt**
+the speed of reading the question, both as llama-server measures them. The graph has one
+column per second of generating, from 0; a blank column is a pause.
+
+While a launch goes on its steps are here, with the time each took. If one fails, this
+pane says what and why: `y` copies it, `o` opens the log.
+"""
+    BINDINGS: ClassVar[list[BindingType]] = bindings("live")
+    DEFAULT_CSS = """
+    LivePane {
+        height: auto;
+        padding: 0 1;
+        scrollbar-size-vertical: 1;
+        & > * { display: none; }
+        & > #serving { layout: horizontal; height: 3; }
+        &.-idle > IdleNote { display: block; }
+        &.-busy > StepList { display: block; }
+        &.-failed > FailurePanel { display: block; }
+        &.-serving > #serving { display: block; }
+    }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        """Make a pane where nothing runs."""
+        super().__init__(id=id, classes="pane -idle")
+        self.border_title = "Live"
+        self.graph = RateGraph()
+        self._figures = LiveFigures()
+        self._steps = StepList()
+        self._failure = FailurePanel()
+        self._snapshot: ClusterSnapshot | None = None
+
+    def compose(self) -> ComposeResult:
+        """All views; a class says which one shows."""
+        yield IdleNote()
+        yield self._steps
+        yield self._failure
+        yield Widget(self._figures, self.graph, id="serving")
+
+    def show(self, snapshot: ClusterSnapshot) -> None:
+        """Show a snapshot."""
+        self._snapshot = snapshot
+        view = view_of(snapshot)
+        if not self.has_class(f"-{view}"):
+            self.remove_class(*(f"-{other}" for other in _VIEWS))
+            self.add_class(f"-{view}")
+        self.border_title = _titled(snapshot, view)
+        self._steps.steps, self._steps.at = snapshot.steps, snapshot.at
+        self._failure.failure = snapshot.failure
+        self._figures.figures = figures_of(snapshot)
+        self.graph.push(snapshot.at, snapshot.speed.tok_per_s)
+
+    def focus_default(self) -> None:
+        """The pane itself takes the keys."""
+        self.focus()
+
+    def copyable(self) -> Copyable | None:
+        """The failure, else the address of the API."""
+        if self.has_class("-failed"):
+            return self._failure.copyable()
+        url = self._snapshot.api_url if self._snapshot else None
+        return Copyable("the API address", url) if url else None
+
+    def action_open_log(self) -> None:
+        """Ask for the log that tells most."""
+        if name := self._log_name():
+            self.post_message(LogWanted(name))
+
+    def check_action(
+        self, action: str, parameters: tuple[object, ...]
+    ) -> bool | None:
+        """There must be a process to read the log of."""
+        return bool(self._log_name()) if action == "open_log" else True
+
+    def _log_name(self) -> str:
+        snapshot = self._snapshot
+        if snapshot is None:
+            return ""
+        if snapshot.failure and snapshot.failure.process:
+            return snapshot.failure.process
+        servers = [p.name for p in snapshot.processes if p.role == "server"]
+        return next(iter(servers), "")
+
+
+def view_of(snapshot: ClusterSnapshot) -> str:
+    """Which view a state calls for."""
+    if snapshot.state == ClusterState.SERVING:
+        return "serving"
+    if snapshot.state in _BUSY:
+        return "busy"
+    return "failed" if snapshot.failure else "idle"
+
+
+def _titled(snapshot: ClusterSnapshot, view: str) -> str:
+    if view == "failed":
+        return "Failed"
+    if view != "busy":
+        return "Live"
+    began = [step.started_at for step in snapshot.steps if step.started_at is not None]
+    elapsed = format_seconds(max(snapshot.at - min(began), 0.0)) if began else ""
+    return f"{snapshot.state.capitalize()} ── {elapsed}" if elapsed else str(snapshot.state).capitalize()

@@ -1,0 +1,81 @@
+"""The theme's colours as Rich styles, for widgets that draw their own lines."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from rich.style import Style
+from textual.color import Color
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.color import Color as RichColor
+
+DEVICE_COLOURS = 8
+
+_NAMES = (
+    "foreground",
+    "background",
+    "primary",
+    "ok",
+    "warn",
+    "bad",
+    "dim",
+    "track",
+    "pane-border",
+    "device-text",
+    *(f"device-{number}" for number in range(1, DEVICE_COLOURS + 1)),
+)
+
+
+class Palette:
+    """Styles by what they mean; one palette per theme."""
+
+    def __init__(self, colours: Mapping[str, RichColor]) -> None:
+        """Make the styles that need no argument."""
+        self._colours = colours
+        self.text = Style(color=colours["foreground"])
+        self.strong = Style(color=colours["foreground"], bold=True)
+        self.dim = Style(color=colours["dim"])
+        self.ok = Style(color=colours["ok"])
+        self.warn = Style(color=colours["warn"])
+        self.bad = Style(color=colours["bad"])
+        self.alarm = Style(color=colours["bad"], bold=True)
+        self.accent = Style(color=colours["primary"])
+        self.key = Style(color=colours["primary"], bold=True)
+        self.track = Style(color=colours["track"])
+        self.border = Style(color=colours["pane-border"])
+        self.handle = Style(color=colours["foreground"], bold=True)
+
+    def device(self, number: int) -> Style:
+        """Text in a device's colour; devices count from 0."""
+        return Style(color=self._device(number))
+
+    def fill(self, number: int) -> Style:
+        """Letters on a device's colour."""
+        return Style(
+            color=self._colours["device-text"], bgcolor=self._device(number), bold=True
+        )
+
+    def edge(self, number: int) -> Style:
+        """Thin lines between the layers on a device's colour."""
+        ground = self._colours["background"]
+        if ground.is_default:
+            ground = self._colours["device-text"]
+        return Style(color=ground, bgcolor=self._device(number))
+
+    def _device(self, number: int) -> RichColor:
+        return self._colours[f"device-{number % DEVICE_COLOURS + 1}"]
+
+
+def palette_from(variables: Mapping[str, str]) -> Palette:
+    """The palette of a theme's variables (cached: few themes, many calls)."""
+    return _palette(tuple(variables[name] for name in _NAMES))
+
+
+@lru_cache(maxsize=32)
+def _palette(values: tuple[str, ...]) -> Palette:
+    colours = [Color.parse(value).rich_color for value in values]
+    return Palette(dict(zip(_NAMES, colours, strict=True)))

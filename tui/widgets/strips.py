@@ -1,0 +1,110 @@
+"""Base of the widgets that draw whole lines themselves, and helpers to build lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from textual.strip import Strip
+from textual.widget import Widget
+
+from tui.widgets.palette import Palette, palette_from
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.style import Style
+
+Part = tuple[str, "Style"]
+
+
+def line(parts: Iterable[Part], width: int) -> Strip:
+    """Parts as one line of exactly this width; what is too long ends in ``…``."""
+    segments = [Segment(text, style) for text, style in parts if text]
+    used = sum(segment.cell_length for segment in segments)
+    if used <= width:
+        return Strip(segments, used).extend_cell_length(width)
+    return _shortened(segments, width)
+
+
+def spread(left: Sequence[Part], right: Sequence[Part], width: int) -> Strip:
+    """Left parts at the left, right parts at the right; the left gives way."""
+    right_width = parts_width(right)
+    if right_width >= width:
+        return line(right, width)
+    head = line(left, width - right_width)
+    return Strip([*head, *(Segment(text, style) for text, style in right)], width)
+
+
+def parts_width(parts: Iterable[Part]) -> int:
+    """Columns the parts take."""
+    return sum(cell_len(text) for text, _ in parts)
+
+
+def clip(text: str, width: int) -> str:
+    """Text of exactly this width, ending in ``…`` where it was cut."""
+    if width <= 0:
+        return ""
+    if cell_len(text) <= width:
+        return set_cell_size(text, width)
+    return set_cell_size(text, width - 1) + "…"
+
+
+def fitting(candidates: Iterable[str], width: int) -> str:
+    """The first text that fits, else nothing: a label is whole or not there."""
+    return next((text for text in candidates if cell_len(text) <= width), "")
+
+
+def _shortened(segments: list[Segment], width: int) -> Strip:
+    if width <= 0:
+        return Strip([], 0)
+    kept = list(Strip(segments).crop(0, width - 1))
+    style = kept[-1].style if kept else None
+    return Strip([*kept, Segment("…", style)]).extend_cell_length(width)
+
+
+class StripWidget(Widget):
+    """A widget that draws all of its lines at once and keeps them until told."""
+
+    ALLOW_SELECT = False
+
+    _strips: list[Strip] | None = None
+    _drawn_width: int = -1
+
+    @property
+    def palette(self) -> Palette:
+        """The present theme's styles."""
+        return palette_from(self.app.theme_variables)
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        """All lines at this size; missing ones stay blank."""
+        raise NotImplementedError
+
+    def redraw(self) -> None:
+        """Something shown has changed: draw again, at this size."""
+        self._strips = None
+        self.refresh()
+
+    def lines(self) -> list[Strip]:
+        """The lines as drawn last."""
+        size = self.content_size
+        if self._strips is None or self._drawn_width != size.width:
+            self._strips = self.draw(size.width, size.height)
+            self._drawn_width = size.width
+        return self._strips
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the cached picture."""
+        lines = self.lines()
+        if y < len(lines):
+            return lines[y]
+        return Strip.blank(self.content_size.width)
+
+    def notify_style_update(self) -> None:
+        """A theme or class change may have changed every colour."""
+        self._strips = None
+        super().notify_style_update()
+
+    def _on_resize(self, event: object) -> None:
+        self._strips = None
