@@ -105,6 +105,8 @@ class Layer(Value, frozen=True, kw_only=True):
     """Quantisation type name to bytes, for example ``{"Q4_K": 1048576}``."""
     kv_bytes_per_token: int = 0
     """Bytes of f16 K and V one token adds; 0 for recurrent layers."""
+    kv_window: int = 0
+    """Tokens it keeps at most (sliding-window attention); 0: the whole context."""
 
 
 class ModelInfo(Value, frozen=True, kw_only=True):

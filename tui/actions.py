@@ -140,7 +140,7 @@ SPLIT = (
         "split.more",
         "right",
         "move(1)",
-        "layer",
+        "move",
         "Move the boundary right: one layer more for the device on its left",
         True,
         "←→",
@@ -160,16 +160,28 @@ SPLIT = (
         "four less",
         "Move the boundary four layers left",
     ),
-    Action("split.none", "home", "move_to_end(-1)", "none", "Boundary as far left"),
-    Action("split.all", "end", "move_to_end(1)", "all", "Boundary as far right"),
+    Action(
+        "split.none",
+        "home",
+        "move_to_end(-1)",
+        "far left",
+        "Move the boundary as far left as it goes",
+    ),
+    Action(
+        "split.all",
+        "end",
+        "move_to_end(1)",
+        "far right",
+        "Move the boundary as far right as it goes",
+    ),
     Action(
         "split.next_boundary",
         "right_square_bracket",
         "pick(1)",
-        "boundary",
+        "pick",
         "Pick the next boundary",
         True,
-        "[ ]",
+        "[]",
     ),
     Action(
         "split.previous_boundary",
@@ -182,10 +194,10 @@ SPLIT = (
         "split.later",
         "greater_than_sign",
         "reorder(1)",
-        "reorder",
+        "swap",
         "Exchange the device left of the boundary with the next one",
         True,
-        "< >",
+        "<>",
     ),
     Action(
         "split.earlier",
@@ -388,10 +400,10 @@ MODELS = (
         "Use any GGUF file by its path",
         True,
     ),
-    Action("models.down", "j", "down", "down", "Next model"),
-    Action("models.up", "k", "up", "up", "Previous model"),
-    Action("models.first", "g", "first", "first", "First model"),
-    Action("models.last", "G", "last", "last", "Last model"),
+    Action("models.down", "j", "move(1)", "down", "Next model"),
+    Action("models.up", "k", "move(-1)", "up", "Previous model"),
+    Action("models.first", "g", "move(-100000)", "first", "First model"),
+    Action("models.last", "G", "move(100000)", "last", "Last model"),
     Action("models.unfilter", "escape", "unfilter", "show all", "Remove the filter"),
 )
 
@@ -403,6 +415,36 @@ MODEL_PICKER = (
     Action("picker.page_up", "pageup", "move(-8)", "back up", "Further up"),
     Action("picker.cancel", "escape", "cancel", "cancel", "Keep the model", True),
 )
+
+
+NO_COMMANDS = frozenset(
+    action.id
+    for action in (*APP, *SPLIT, *PEERS, *CHAT, *LOGS, *MODELS, *MODEL_PICKER, *DIALOG)
+    if action.id.partition(".")[2]
+    in {
+        "up",
+        "down",
+        "left",
+        "right",
+        "first",
+        "last",
+        "page_up",
+        "page_down",
+        "choose",
+        "send",
+        "newline",
+        "apply",
+        "erase",
+        "cancel",
+        "clear",
+        "leave",
+        "palette",
+        "interrupt",
+        "back",
+        "write",
+    }
+)
+"""Actions that only make sense as keys: the palette does not list them."""
 
 
 def all_actions() -> tuple[Action, ...]:

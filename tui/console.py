@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
@@ -15,8 +16,14 @@ from tui.events import EventLog
 from tui.messages import Copyable, Notice, Severity, Trouble
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import (
+        Callable,
+        Coroutine,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from textual.binding import Binding, BindingType
     from textual.dom import DOMNode
@@ -28,7 +35,7 @@ TOAST_S: dict[Severity, float] = {"information": 4.0, "warning": 8.0, "error": 1
 class ConsoleApp(App[None], inherit_bindings=False):
     """Themes, keys, toasts and dialogs; knows nothing of clusters."""
 
-    CSS_PATH = "console.tcss"
+    CSS_PATH = Path(__file__).with_name("console.tcss")
     BINDINGS: ClassVar[list[BindingType]] = actions.bindings("app")
 
     def __init__(
@@ -67,11 +74,9 @@ class ConsoleApp(App[None], inherit_bindings=False):
         """Every action that can be run from here, for the palette."""
         for node, binding in _runnable(screen):
             key = self.get_key_display(binding)
-            yield SystemCommand(
-                f"{binding.description.capitalize()}  ({key})",
-                binding.tooltip,
-                _Run(self, node, binding.action),
-            )
+            title = f"{_titled(binding)}  ({key})"
+            run = _Run(self, node, binding.action)
+            yield SystemCommand(title, binding.tooltip, run)
 
     def handle_bindings_clash(
         self, clashed_bindings: set[Binding], node: DOMNode
@@ -104,7 +109,9 @@ class ConsoleApp(App[None], inherit_bindings=False):
         """A mistake of ours in a worker must be seen, but end nothing."""
         error = message.worker.error
         if message.state == WorkerState.ERROR and error is not None:
-            what = f"Unexpected {type(error).__name__} in {message.worker.group}: {error}"
+            what = (
+                f"Unexpected {type(error).__name__} in {message.worker.group}: {error}"
+            )
             hint = "This is a bug of dllm-tui: please report it."
             self.post_message(Trouble(Failure(what=what, hint=hint, at=self.clock())))
 
@@ -185,9 +192,17 @@ class _Run:
         self._app.call_later(self._app.run_action, self._action, self._node)
 
 
+def _titled(binding: Binding) -> str:
+    """``Split: undo``; everyone's actions without an area."""
+    area = (binding.id or "").partition(".")[0]
+    if area in {"app", "cluster"}:
+        return binding.description.capitalize()
+    return f"{area.capitalize()}: {binding.description}"
+
+
 def _runnable(screen: Screen[Any]) -> Iterator[tuple[DOMNode, Binding]]:
     """Enabled bindings with an id, each once, nearest to the focus first."""
-    seen = {"app.palette"}
+    seen = set(actions.NO_COMMANDS)
     for node, binding, enabled, _tooltip in screen.active_bindings.values():
         if enabled and binding.id and binding.id not in seen:
             seen.add(binding.id)

@@ -148,7 +148,9 @@ class Flows:
     async def _agrees(self, title: str, text: str, verb: str, key: str) -> bool:
         from tui.screens.dialog_choice import confirm
 
-        return await self._app.push_screen_wait(confirm(title, text, verb, key)) == "yes"
+        return (
+            await self._app.push_screen_wait(confirm(title, text, verb, key)) == "yes"
+        )
 
 
 def _what_ends(snapshot: ClusterSnapshot) -> str:
@@ -156,6 +158,14 @@ def _what_ends(snapshot: ClusterSnapshot) -> str:
     name = model_name(snapshot.plan.model) if snapshot.plan else "The cluster"
     where = f" at {snapshot.api_url}" if snapshot.api_url else ""
     active = snapshot.speed.requests_active
-    busy = f"\n{active} request{'s are' if active > 1 else ' is'} being answered." if active else ""
-    processes = f"{len(snapshot.processes)} processes" if snapshot.processes else "No process yet"
+    busy = (
+        f"\n{active} request{'s are' if active > 1 else ' is'} being answered."
+        if active
+        else ""
+    )
+    processes = (
+        f"{len(snapshot.processes)} processes"
+        if snapshot.processes
+        else "No process yet"
+    )
     return f"{name} is {snapshot.state}{where}.\n{processes}.{busy}"

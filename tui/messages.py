@@ -1,4 +1,4 @@
-"""Messages that cross the console: from the bridge to the app, from panes to the app."""
+"""Messages that cross the console: from bridge and panes to the app."""
 
 from __future__ import annotations
 

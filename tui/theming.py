@@ -165,6 +165,13 @@ def _colours(file: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, value
 
 
+def _ansi_variables(file: ThemeFile) -> dict[str, str]:
+    """Variables Textual's own stylesheet needs of an ANSI theme, or the app ends."""
+    if not file.ansi:
+        return {}
+    return {"ansi-background": "ansi_black", "ansi-foreground": "ansi_white"}
+
+
 def _theme(file: ThemeFile) -> Theme:
     console: dict[str, str] = msgspec.to_builtins(file.console)
     devices = {f"device-{number}": value for number, value in file.devices.items()}
@@ -182,5 +189,5 @@ def _theme(file: ThemeFile) -> Theme:
         error=file.error,
         dark=file.dark,
         ansi=file.ansi,
-        variables=console | devices | file.variables,
+        variables=_ansi_variables(file) | console | devices | file.variables,
     )

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from logging.handlers import RotatingFileHandler
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -19,12 +19,14 @@ from backends.controller.journal import Journal
 from backends.controller.lock import hold_lock
 from backends.controller.readers import Readers
 from backends.controller.supervisor import Supervisor
-from backends.demo import MODEL_PATH
 from backends.errors import DllmError
 from backends.models.catalogue import Catalogue
-from backends.models.folders import Folder, configured_folders
+from backends.models.folders import user_folders
 from backends.paths import Paths, checked_socket, make_private, user_paths
 from backends.peers.local import LocalHost
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 log = logging.getLogger("backends.controller")
 
@@ -71,7 +73,7 @@ async def run(paths: Paths) -> None:
     host = LocalHost(paths.run_dir)
     board = Board(readers.config)
     supervisor = Supervisor(host, board, Journal(paths.journal_file), readers)
-    catalogue = Catalogue(_folders(readers))
+    catalogue = Catalogue(user_folders(readers.config().model_dirs))
     api = Api(
         supervisor=supervisor,
         board=board,
@@ -95,13 +97,6 @@ async def run(paths: Paths) -> None:
                 task.cancel()
     await supervisor.leave()
     log.info("controller %d ends", os.getpid())
-
-
-def _folders(readers: Readers) -> tuple[Folder, ...]:
-    """Folders to search for models: the bundled one, the configured, the usual."""
-    bundled = Folder("bundled", MODEL_PATH.parent)
-    own = readers.config().model_dirs
-    return (bundled, *configured_folders(own, Path.home(), os.environ))
 
 
 class Listening:

@@ -189,6 +189,8 @@ class Api:
             async for delta in client.chat(asked):
                 if delta.failure is not None:
                     delta = await self._explained(delta)
+                if delta.timings is not None and delta.done:
+                    self._supervisor.meter.answered(delta.timings)
                 await response.write(msgspec.json.encode(delta) + b"\n")
         return response
 

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from backends.controller.http import Response, request
+from backends.controller import http
 from backends.controller.start import answers, ensure_running, wait_gone
 from backends.errors import ControllerError, DllmError
 from backends.paths import Paths, user_paths
@@ -24,7 +24,7 @@ from backends.state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
 T = TypeVar("T")
 
@@ -70,7 +70,9 @@ class ControllerClient:
         """The state now."""
         return await self._call("GET", "/v1/snapshot", ClusterSnapshot)
 
-    async def snapshots(self, *, hold: bool = False) -> AsyncIterator[ClusterSnapshot]:
+    async def snapshots(
+        self, *, hold: bool = False
+    ) -> AsyncGenerator[ClusterSnapshot, None]:
         """Snapshots as they change; with ``hold`` the cluster ends when we do."""
         await self.start()
         target = f"/v1/events?hold={int(hold)}"
@@ -133,11 +135,11 @@ class ControllerClient:
         query = urlencode({"offset": offset, "limit": limit_bytes})
         return await self._call("GET", f"/v1/logs/{quote(name)}?{query}", LogChunk)
 
-    async def chat(self, asked: ChatRequest) -> AsyncIterator[ChatDelta]:
+    async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """Stream an answer; closing the iterator stops the generation."""
         await self.start()
         async with aclosing(
-            self._stream("POST", "/v1/chat", ChatDelta, asked)
+            self._stream("POST", "/v1/chat", ChatDelta, request)
         ) as stream:
             async for delta in stream:
                 yield delta
@@ -150,7 +152,7 @@ class ControllerClient:
         """One request, one value."""
         await self.start()
         try:
-            async with request(
+            async with http.request(
                 self._paths.socket, method, target, _encode(body)
             ) as response:
                 return _decoded(response.status, await response.read(), kind)
@@ -159,10 +161,10 @@ class ControllerClient:
 
     async def _stream(
         self, method: str, target: str, kind: type[T], body: object = None
-    ) -> AsyncIterator[T]:
+    ) -> AsyncGenerator[T, None]:
         """One request, many values, one a line."""
         try:
-            async with request(
+            async with http.request(
                 self._paths.socket, method, target, _encode(body)
             ) as response:
                 await _check(response)
@@ -176,7 +178,7 @@ def _encode(body: object) -> bytes:
     return b"" if body is None else msgspec.json.encode(body)
 
 
-async def _check(response: Response) -> None:
+async def _check(response: http.Response) -> None:
     if response.status != 200:
         _decoded(response.status, await response.read(), Failure)
 

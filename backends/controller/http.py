@@ -63,26 +63,27 @@ class Response:
             if len(pending) > LINE_BYTES_MAX:
                 raise ValueError("line too long")
 
-    async def _next_event(self) -> h11.Event | type[h11.PAUSED]:
+    async def _next_event(self) -> h11.Event:
         """The next event that matters.
 
         Raises:
-            ConnectionError: the other side closed in the middle of the answer.
+            ConnectionError: the other side broke off, or does not speak HTTP.
         """
         while True:
-            event = self._connection.next_event()
-            if event is h11.NEED_DATA:
-                data = await self._reader.read(READ_BYTES)
-                try:
+            try:
+                event = self._connection.next_event()
+                if event is h11.NEED_DATA:
+                    data = await self._reader.read(READ_BYTES)
                     self._connection.receive_data(data)
-                except h11.RemoteProtocolError as error:
-                    raise ConnectionResetError(str(error)) from error
-                continue
-            if isinstance(event, h11.InformationalResponse):
-                continue
-            if isinstance(event, h11.ConnectionClosed):
-                raise ConnectionResetError("closed before an answer")
-            return event
+                    continue
+            except h11.RemoteProtocolError as error:
+                raise ConnectionResetError(str(error)) from error
+            if isinstance(event, h11.ConnectionClosed) or not isinstance(
+                event, h11.Event
+            ):
+                raise ConnectionResetError("closed in the middle of an answer")
+            if not isinstance(event, h11.InformationalResponse):
+                return event
 
 
 @asynccontextmanager
@@ -106,10 +107,7 @@ async def request(
             writer.write(connection.send(event) or b"")
         await writer.drain()
         response = Response(connection, reader)
-        try:
-            await response.begin()
-            yield response
-        except h11.RemoteProtocolError as error:
-            raise ConnectionResetError(str(error)) from error
+        await response.begin()
+        yield response
     finally:
         writer.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from backends.state import Speed
+from backends.state import ChatTimings, Speed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +25,13 @@ class SpeedMeter:
         self._total = 0
         self._readings: deque[tuple[float, int]] = deque()
         self._last: float | None = None
+        self._prompt: float | None = None
+
+    def answered(self, timings: ChatTimings) -> None:
+        """Take the figures of a whole answer, which may fit between two readings."""
+        self._last = timings.tok_per_s or self._last
+        if timings.prompt_ms > 0:
+            self._prompt = timings.prompt_tokens / timings.prompt_ms * 1000
 
     def read(self, slots: Sequence[Slot], at: float) -> Speed:
         """Take one reading at ``at`` (monotonic seconds)."""
@@ -37,8 +44,9 @@ class SpeedMeter:
         return Speed(
             tok_per_s=rate if active else None,
             last_tok_per_s=self._last,
+            prompt_tok_per_s=self._prompt,
             requests_active=len(active),
-            ctx_used=max((s.n_prompt_tokens + s.n_decoded for s in slots), default=0),
+            ctx_used=max((slot.ctx_used for slot in slots), default=0),
         )
 
     def _count(self, slot: Slot) -> None:

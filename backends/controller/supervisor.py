@@ -55,6 +55,7 @@ class Supervisor:
         self._journal = journal
         self._readers = readers
         self._clock = clock
+        self.meter = SpeedMeter()
         self._task: asyncio.Task[None] | None = None
         self._steps = StepBoard(clock, self._steps_changed)
         self._launcher = Launcher(
@@ -192,7 +193,7 @@ class Supervisor:
 
     async def _watch(self, running: Running) -> None:
         """Look after a serving cluster; returns only by raising."""
-        meter = SpeedMeter()
+        self.meter = SpeedMeter()
         async with ServerClient(running.api_port) as client:
             while True:
                 try:
@@ -206,7 +207,7 @@ class Supervisor:
                     )
                     raise
                 slots = await client.slots()
-                self._board.update(speed=meter.read(slots, time.monotonic()))
+                self._board.update(speed=self.meter.read(slots, time.monotonic()))
                 await self._board.refresh(self._host)
                 await asyncio.sleep(WATCH_S)
 

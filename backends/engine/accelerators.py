@@ -67,9 +67,11 @@ def _automatic(platform: str) -> Choice:
     if hipcc and _has_rocm_gpu():
         return Choice(accelerator=Accelerator.HIP, cmake_flags=_hip_flags())
     if _has_render_node():
-        if which("glslc") and _has_vulkan_headers():
+        if _has_vulkan_sdk():
             return Choice(accelerator=Accelerator.VULKAN, cmake_flags=_VULKAN)
-        return _cpu("A GPU is here but no Vulkan SDK (glslc, headers): CPU only.")
+        return _cpu(
+            "A GPU is here but no Vulkan SDK (glslc, Vulkan and SPIR-V headers): CPU only."
+        )
     return _cpu("A CUDA compiler is here but no NVIDIA GPU: CPU only." if cuda else "")
 
 
@@ -84,8 +86,13 @@ def _forced(accelerator: Accelerator, platform: str) -> Choice:
         _need(platform == "darwin", "Metal", "macOS", "Use --accelerator auto.")
         return Choice(accelerator=accelerator, cmake_flags=_METAL)
     if accelerator is Accelerator.VULKAN:
-        found = which("glslc") and _has_vulkan_headers()
-        _need(found, "Vulkan", "glslc and the headers", "Install the Vulkan SDK.")
+        found = _has_vulkan_sdk()
+        _need(
+            found,
+            "Vulkan",
+            "glslc, Vulkan and SPIR-V headers",
+            "Install the Vulkan SDK.",
+        )
         return Choice(accelerator=accelerator, cmake_flags=_VULKAN)
     _need(_hipcc(), "HIP", "hipcc", "Install ROCm.")
     return Choice(accelerator=accelerator, cmake_flags=_hip_flags())
@@ -170,7 +177,11 @@ def _has_render_node() -> bool:
     return any(Path("/dev/dri").glob("renderD*"))
 
 
-def _has_vulkan_headers() -> bool:
+def _has_vulkan_sdk() -> bool:
+    """The shader compiler and both sets of headers llama.cpp's CMake asks for."""
+    headers = ("vulkan/vulkan.h", "spirv/unified1/spirv.h")
     sdk = os.environ.get("VULKAN_SDK", "")
-    folders = [sdk, "/usr", "/usr/local"] if sdk else ["/usr", "/usr/local"]
-    return any(Path(f, "include/vulkan/vulkan.h").is_file() for f in folders)
+    folders = [Path(f, "include") for f in (sdk, "/usr", "/usr/local") if f]
+    return which("glslc") is not None and all(
+        any((folder / name).is_file() for folder in folders) for name in headers
+    )

@@ -11,7 +11,7 @@ from backends.errors import ModelError
 from backends.models.folders import Folder, configured_folders, default_folders
 from backends.models.layers import read_model
 from backends.models.search import Found, search
-from backends.models.text import printable, shown_path
+from backends.models.text import shown_path
 from backends.state import ModelCatalogue, ModelFile
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
     from backends.state import ModelInfo
 
-__all__ = ["Catalogue", "configured_folders", "default_folders", "find_model"]
-
-CANDIDATES_SHOWN = 5
+__all__ = ["Catalogue", "configured_folders", "default_folders"]
 
 _Stamp = tuple[tuple[str, int, int], ...]
 """Path, bytes and modification time (ns) of every part: equal means unchanged."""
@@ -148,37 +146,3 @@ def _stamp(found: Found) -> tuple[_Identity, _Stamp]:
             identity = (status.st_dev, status.st_ino)
         states.append((str(file), status.st_size, status.st_mtime_ns))
     return identity, tuple(states)
-
-
-def find_model(name: str, folders: Iterable[tuple[str, Path]]) -> Path:
-    """The file a catalogue name stands for, from file names alone.
-
-    A whole name wins, then a name's last piece (``llama-8b-q4_k_m``), then a piece of a
-    name if only one has it; letter case does not matter.
-
-    Raises:
-        ModelError: no model is called that, or several are.
-    """
-    wanted = name.lower().removesuffix(".gguf")
-    found = {entry.files[0]: entry.name.lower() for entry in search(_typed(folders))}
-    for matches in (
-        [path for path, known in found.items() if known == wanted],
-        [path for path, known in found.items() if known.rpartition("/")[2] == wanted],
-        [path for path, known in found.items() if wanted in known],
-    ):
-        if len({path.resolve() for path in matches}) == 1:
-            return matches[0]
-        if matches:
-            names = sorted(found[path] for path in matches)[:CANDIDATES_SHOWN]
-            raise ModelError(
-                f"“{printable(name)}” could be any of {len(matches)} models",
-                f"Say more of the name: {', '.join(names)}.",
-            )
-    raise ModelError(
-        f"There is no file and no model called “{printable(name)}”",
-        "Give the path of a .gguf, or put it into ~/.models.",
-    )
-
-
-def _typed(folders: Iterable[tuple[str, Path]]) -> Iterator[Folder]:
-    return (Folder(source, path) for source, path in folders)

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from backends.demo import MODEL_PATH
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -19,7 +21,7 @@ class Folder(NamedTuple):
     """A folder to search, and what kind of folder it is."""
 
     source: str
-    """``models``, ``huggingface``, ``lmstudio``, ``ollama``, ``llama.cpp``: how the
+    """``bundled``, ``models``, ``huggingface``, ``lmstudio``, ``ollama``…: how the
     files in it are named, and what a listing shows."""
     path: Path
 
@@ -50,6 +52,12 @@ def default_folders(home: Path, env: Mapping[str, str]) -> tuple[Folder, ...]:
         Folder("llama.cpp", place("LLAMA_CACHE", cache / "llama.cpp")),
         Folder("llama.cpp", home / "Library" / "Caches" / "llama.cpp"),
     )
+
+
+def user_folders(model_dirs: Iterable[str]) -> tuple[Folder, ...]:
+    """Where this user's models are: the bundled one, the configured, the usual."""
+    bundled = Folder("bundled", MODEL_PATH.parent)
+    return (bundled, *configured_folders(model_dirs, Path.home(), os.environ))
 
 
 def configured_folders(

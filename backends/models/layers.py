@@ -12,6 +12,7 @@ from backends.models.header import Header, Skipped, Tensor, read_header
 from backends.models.memory import (
     ENCODERS,
     RECURRENT_PREFIXES,
+    LayerMemory,
     is_recurrent,
     layer_memory,
 )
@@ -203,12 +204,11 @@ def _layers(params: Params, places: Places) -> tuple[Layer, ...]:
     stems = [frozenset(stem for stem, _ in layer) for layer in places.layers]
     memory = layer_memory(params, stems)
     return tuple(
-        _layer(index, layer, memory[index].bytes_per_token)
-        for index, layer in enumerate(places.layers)
+        _layer(index, layer, memory[index]) for index, layer in enumerate(places.layers)
     )
 
 
-def _layer(index: int, tensors: list[tuple[str, Tensor]], kv_bytes: int) -> Layer:
+def _layer(index: int, tensors: list[tuple[str, Tensor]], memory: LayerMemory) -> Layer:
     recurrent = is_recurrent(frozenset(stem for stem, _ in tensors))
     groups: defaultdict[str, int] = defaultdict(int)
     quants: defaultdict[str, int] = defaultdict(int)
@@ -220,7 +220,8 @@ def _layer(index: int, tensors: list[tuple[str, Tensor]], kv_bytes: int) -> Laye
         bytes=sum(groups.values()),
         groups=LayerBytes(**groups),
         quants=_by_size(quants),
-        kv_bytes_per_token=kv_bytes,
+        kv_bytes_per_token=memory.bytes_per_token,
+        kv_window=memory.window,
     )
 
 

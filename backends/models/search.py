@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from backends.errors import ModelError
 from backends.models.folders import Folder, walk
 from backends.models.ollama import ollama_models
 from backends.models.parts import Part, part_name, part_of
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SUFFIX = ".gguf"
+CANDIDATES_SHOWN = 5
 _HUB_PREFIX = "models--"
 
 
@@ -29,9 +31,9 @@ class Found:
     problem: str = ""
 
 
-def search(folders: Iterable[Folder]) -> Iterator[Found]:
-    """Every model below the folders, in their order."""
-    for folder in folders:
+def search(folders: Iterable[tuple[str, Path]]) -> Iterator[Found]:
+    """Every model below the folders (source and path), in their order."""
+    for folder in (Folder(*entry) for entry in folders):
         if folder.source == "ollama":
             for name, blob in ollama_models(folder.path):
                 yield Found(printable(name), folder.source, (blob,))
@@ -73,3 +75,33 @@ def model_name(folder: Folder, directory: Path, stem: str) -> str:
         # models--org--repo/snapshots/<commit>/…
         above = above[0].removeprefix(_HUB_PREFIX).split("--", 1) + above[3:]
     return printable("/".join([*above, stem]))
+
+
+def find_model(name: str, folders: Iterable[tuple[str, Path]]) -> Path:
+    """The file a catalogue name stands for, from file names alone.
+
+    A whole name wins, then a name's last piece (``llama-8b-q4_k_m``), then a piece of a
+    name if only one has it; letter case does not matter.
+
+    Raises:
+        ModelError: no model is called that, or several are.
+    """
+    wanted = name.lower().removesuffix(".gguf")
+    found = {entry.files[0]: entry.name.lower() for entry in search(folders)}
+    for matches in (
+        [path for path, known in found.items() if known == wanted],
+        [path for path, known in found.items() if known.rpartition("/")[2] == wanted],
+        [path for path, known in found.items() if wanted in known],
+    ):
+        if len({path.resolve() for path in matches}) == 1:
+            return matches[0]
+        if matches:
+            names = sorted(found[path] for path in matches)[:CANDIDATES_SHOWN]
+            raise ModelError(
+                f"“{printable(name)}” could be any of {len(matches)} models",
+                f"Say more of the name: {', '.join(names)}.",
+            )
+    raise ModelError(
+        f"There is no file and no model called “{printable(name)}”",
+        "Give the path of a .gguf, or put it into ~/.models.",
+    )

@@ -78,11 +78,17 @@ def checked_name(name: str) -> str:
 
 
 def names_in(run_dir: Path) -> list[str]:
-    """The names of all process directories, sorted."""
+    """The names of all process directories, sorted.
+
+    Raises:
+        HostError: the run directory cannot be read.
+    """
     try:
         found = [entry.name for entry in run_dir.iterdir() if entry.is_dir()]
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise HostError(f"{run_dir} cannot be read ({error.strerror})") from error
     return sorted(name for name in found if _NAME.fullmatch(name))
 
 

@@ -92,21 +92,23 @@ async def end_family(directory: Path, grace_s: float) -> None:
         HostError: something outlived SIGKILL.
     """
     process = await asyncio.to_thread(_process_file, directory)
-    if not await _end_with(directory, signal.SIGTERM, grace_s):
-        await _end_with(directory, signal.SIGKILL, KILL_PATIENCE_S)
-    if process is not None:
-        await _end_supervisor(process)
-    left = await asyncio.to_thread(find_family, directory)
+    left = await _end_with(directory, signal.SIGTERM, grace_s)
+    if left:
+        left = await _end_with(directory, signal.SIGKILL, KILL_PATIENCE_S)
     if left:
         pids = ", ".join(str(member.pid) for member in left)
         raise HostError(
             f"{directory.name} outlived SIGKILL (pid {pids})",
-            "It may wait for a disk or another user's permission; look at it with ps.",
+            "It may wait for a disk or belong to another user; look at it with ps.",
         )
+    if process is not None:
+        await _end_supervisor(process)
 
 
-async def _end_with(directory: Path, number: signal.Signals, patience_s: float) -> bool:
-    """Signal each member once, newcomers too; whether all are gone in time."""
+async def _end_with(
+    directory: Path, number: signal.Signals, patience_s: float
+) -> list[Member]:
+    """Signal each member once, newcomers too; who is left after that time."""
     deadline = time.monotonic() + patience_s
     told: set[Member] = set()
     while members := await asyncio.to_thread(find_family, directory):
@@ -114,8 +116,8 @@ async def _end_with(directory: Path, number: signal.Signals, patience_s: float) 
         await asyncio.to_thread(_tell, directory, newcomers, number)
         told.update(newcomers)
         if not await _wait_gone(members, deadline):
-            return False
-    return True
+            return [member for member in members if member.alive]
+    return []
 
 
 def _tell(directory: Path, members: list[Member], number: signal.Signals) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -24,11 +24,14 @@ from backends.peers.family import (
 from backends.state import ProcessState
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from pathlib import Path
 
     from backends.peers.family import Orphan
     from backends.peers.host import ProcessRecord, ProcessSpec
     from backends.state import Device, LogChunk
+
+T = TypeVar("T")
 
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 START_TIMEOUT_S = 15.0
@@ -79,7 +82,7 @@ class LocalHost:
         directory = self._directory(spec.name)
         make_private(self._run_dir)
         await self._refuse_leftovers(directory)
-        code, complaint = await self._run(self._spawn_argv(directory, spec))
+        code, complaint = await _finished(self._run(self._spawn_argv(directory, spec)))
         record = await self.record(spec.name)
         if code != 0 or record is None:
             detail = complaint or f"the helper ended with status {code}"
@@ -209,6 +212,19 @@ class LocalHost:
             return 1, f"no answer within {START_TIMEOUT_S:.0f} s"
         text = errors.decode(errors="replace").strip()
         return helper.returncode or 0, text.removeprefix("dllm-relay: ")
+
+
+async def _finished(work: Coroutine[Any, Any, T]) -> T:
+    """Let short work end though we are cancelled meanwhile, so that none is half done.
+
+    A start that was cancelled has then happened, and is recorded, or not at all.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def _delete(directory: Path) -> None:

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from backends.split.flags import Placement
 
 
+NOT_IN_LOG = (
+    "llama-server's log does not say which layer went where, so nothing was compared"
+)
+
+
 def measured_split(
     plan: Plan,
     placement: Placement,
@@ -30,6 +35,8 @@ def measured_split(
     def device_id(name: str) -> str:
         return names.get(name, f"{plan.head}/{name}")
 
+    if not layer_devices:
+        return MeasuredSplit(layers=(), mismatches=(NOT_IN_LOG,))
     layers = merge_layers(
         [
             device_id(layer_devices.get(layer, "?"))

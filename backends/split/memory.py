@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from backends.split.layout import even_counts, make_split
-from backends.state import Device, ModelInfo, Split, Value
+from backends.state import Device, Layer, ModelInfo, Split, Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # llama-server's default physical batch (-ub): tokens of one prompt pass.
 UBATCH_TOKENS = 512
 F32_BYTES = 4
+CELL_PAD = 256
 # Activations llama.cpp keeps per token of a batch, as multiples of n_embd. A rough
 # ceiling from the compute buffers logged for dense models; shown as predicted.
 ACTIVATION_WIDTHS = 12
@@ -44,7 +45,22 @@ def layer_bytes(model: ModelInfo) -> tuple[int, ...]:
 
 def kv_bytes(model: ModelInfo, ctx_size: int) -> tuple[int, ...]:
     """KV cache bytes of each layer at a context, 0 for the output."""
-    return (*(layer.kv_bytes_per_token * ctx_size for layer in model.layers), 0)
+    return (
+        *(layer.kv_bytes_per_token * _cells(layer, ctx_size) for layer in model.layers),
+        0,
+    )
+
+
+def _cells(layer: Layer, ctx_size: int) -> int:
+    """Tokens whose K and V a layer keeps, for one sequence.
+
+    A sliding-window layer keeps its window and one batch, in whole pads
+    (``llama_kv_cache_iswa``).
+    """
+    if not layer.kv_window:
+        return ctx_size
+    wanted = min(ctx_size, layer.kv_window + UBATCH_TOKENS)
+    return -(-wanted // CELL_PAD) * CELL_PAD
 
 
 def compute_bytes(model: ModelInfo, *, has_output: bool) -> int:

@@ -49,7 +49,7 @@ std::vector<int> open_fds_from(int first) {
   }
   while (const dirent* entry = ::readdir(listing.get())) {
     const int fd = std::atoi(entry->d_name);
-    if (fd >= first && fd != ::dirfd(listing.get())) fds.push_back(fd);
+    if (fd >= first && fd != dirfd(listing.get())) fds.push_back(fd);
   }
   return fds;
 }
@@ -139,7 +139,7 @@ void reset_signals() noexcept {
   // SIGKILL, SIGSTOP and the two glibc keeps for itself refuse; that is fine.
   for (int number = 1; number < kSignalsEnd; ++number) ::signal(number, SIG_DFL);
   sigset_t none;
-  ::sigemptyset(&none);
+  sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 

@@ -107,8 +107,7 @@ std::string make_directory(const std::string& path) {
 
 }  // namespace
 
-std::optional<ProcessDir> ProcessDir::try_claim(const std::string& wanted) {
-  const std::string path = make_directory(wanted);
+std::optional<ProcessDir> ProcessDir::try_claim(const std::string& path) {
   UniqueFd dir = open_unless_gone(AT_FDCWD, path, O_RDONLY | O_DIRECTORY, "cannot open " + path);
   if (!dir) return std::nullopt;
   refuse_foreign_files(path);
@@ -125,7 +124,13 @@ std::optional<ProcessDir> ProcessDir::try_claim(const std::string& wanted) {
 ProcessDir ProcessDir::claim(const std::string& path) {
   const auto deadline = steady_clock::now() + kClaimPatience;
   do {
-    if (auto claimed = try_claim(path)) return std::move(*claimed);
+    const std::string real = make_directory(path);
+    try {
+      if (auto claimed = try_claim(real)) return std::move(*claimed);
+    } catch (...) {
+      ::rmdir(real.c_str());  // succeeds only on the empty one we made
+      throw;
+    }
     std::this_thread::sleep_for(kClaimPause);
   } while (steady_clock::now() < deadline);
   throw Refused(path + " is being used by another start or stop");

@@ -49,7 +49,7 @@ class ProcessDir {
 
  private:
   // None when somebody else holds or just deleted it.
-  static std::optional<ProcessDir> try_claim(const std::string& wanted);
+  static std::optional<ProcessDir> try_claim(const std::string& path);
 
   ProcessDir(std::string path, UniqueFd dir, UniqueFd lock)
       : path_(std::move(path)), dir_(std::move(dir)), lock_(std::move(lock)) {}

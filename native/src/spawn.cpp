@@ -14,10 +14,6 @@
 #include "spawn_options.h"
 #include "supervisor.h"
 
-#ifdef __linux__
-#include <sys/prctl.h>
-#endif
-
 namespace dllm {
 
 const char* const kSpawnHelp =
@@ -42,45 +38,42 @@ exit status: 0 started, 1 refused or failed, 2 wrong usage, 127 COMMAND cannot b
 namespace {
 
 constexpr std::size_t kReportMax = 64 * 1024;
+constexpr const char* kCannotFork = "cannot start another process";
 constexpr mode_t kPrivate = 077;
-
-void name_supervisor() {
-#ifdef __linux__
-  ::prctl(PR_SET_NAME, "dllm-supervisor");
-#endif
-}
-
-// Nothing of the caller may stay open or in use in a process that lives for days.
-void detach() {
-  const UniqueFd null = open_at(AT_FDCWD, "/dev/null", O_RDWR);
-  replace_standard_fds(null.get(), null.get(), null.get());
-  check(::chdir("/"), "cannot enter /");
-  name_supervisor();
-}
 
 [[noreturn]] void run_supervisor(const SpawnOptions& options, const ProcessDir& dir,
                                  UniqueFd report) {
-  try {
-    detach();
-    supervise(options, dir, std::move(report));
-  } catch (const std::exception&) {
-    ::_exit(kExitFailed);
-  }
+  supervise(options, dir, std::move(report));
   ::_exit(kExitOk);
 }
 
 // Forks twice: the supervisor is nobody's child and leads no session, so that no terminal can
 // ever become its own.
 void fork_supervisor(const SpawnOptions& options, const ProcessDir& dir, Pipe& report) {
-  const pid_t between = check(::fork(), "cannot start another process");
+  const pid_t between = check(::fork(), kCannotFork);
   if (between == 0) {
     ::setsid();
     report.reader.reset();
-    if (::fork() == 0) run_supervisor(options, dir, std::move(report.writer));
+    const pid_t supervisor = ::fork();
+    if (supervisor == 0) run_supervisor(options, dir, std::move(report.writer));
+    if (supervisor < 0) abandon(dir, report.writer, kCannotFork);
     ::_exit(kExitOk);
   }
   report.writer.reset();
   retry([&] { return ::waitpid(between, nullptr, 0); });
+}
+
+// Returns what the supervisor reports.
+std::string start(const SpawnOptions& options, const ProcessDir& dir) {
+  Pipe report;
+  try {
+    report = make_pipe();
+    fork_supervisor(options, dir, report);
+  } catch (...) {
+    dir.remove();
+    throw;
+  }
+  return read_all(report.reader.get(), kReportMax);
 }
 
 void settle() {
@@ -116,9 +109,7 @@ int spawn(std::span<char* const> args) {
   hide_private_arguments(args);
   settle();
   const ProcessDir dir = ProcessDir::claim(options.dir);
-  Pipe report = make_pipe();
-  fork_supervisor(options, dir, report);
-  return print_report(read_all(report.reader.get(), kReportMax));
+  return print_report(start(options, dir));
 }
 
 }  // namespace dllm

@@ -15,6 +15,10 @@
 #include "json.h"
 #include "log_limit.h"
 
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
 namespace dllm {
 
 namespace {
@@ -48,7 +52,6 @@ void execute(const SpawnOptions& options) {
 void become_child(const SpawnOptions& options, const ProcessDir& dir, int log) {
   const UniqueFd null = open_at(AT_FDCWD, "/dev/null", O_RDONLY);
   replace_standard_fds(null.get(), log, log);
-  reset_signals();
   if (options.ignore_sigpipe) ::signal(SIGPIPE, SIG_IGN);
   check(::chdir(options.cwd.c_str()), "cannot enter " + options.cwd);
   apply_environment(options, dir.path());
@@ -58,6 +61,8 @@ void become_child(const SpawnOptions& options, const ProcessDir& dir, int log) {
 [[noreturn]] void run_child(const SpawnOptions& options, const ProcessDir& dir, int log,
                             const Pipe& gate, const Pipe& failure) {
   ::setsid();
+  // Before the gate: from its record on, a signal sent to it must count.
+  reset_signals();
   char go = 0;
   if (retry([&] { return ::read(gate.reader.get(), &go, 1); }) == 1) {
     try {
@@ -120,6 +125,16 @@ std::string open_gate(Child& child) {
   return read_all(child.failure.get(), kFailureTextMax);
 }
 
+// Nothing of the caller may stay open or in use in a process that lives for days.
+void detach() {
+  const UniqueFd null = open_at(AT_FDCWD, "/dev/null", O_RDWR);
+  replace_standard_fds(null.get(), null.get(), null.get());
+  check(::chdir("/"), "cannot enter /");
+#ifdef __linux__
+  ::prctl(PR_SET_NAME, "dllm-supervisor");
+#endif
+}
+
 void wake(int) {}
 
 // Signals meant for the child or the terminal must not take its observer; SIGKILL still does, and
@@ -133,26 +148,20 @@ void settle_signals() {
   action.sa_handler = wake;
   ::sigaction(SIGCHLD, &action, nullptr);
   sigset_t blocked;
-  ::sigemptyset(&blocked);
-  ::sigaddset(&blocked, SIGCHLD);
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGCHLD);
   ::sigprocmask(SIG_BLOCK, &blocked, nullptr);
 }
 
 int wait_for(pid_t child, const ProcessDir& dir, std::uint64_t log_limit) {
   sigset_t none;
-  ::sigemptyset(&none);
+  sigemptyset(&none);
   int status = 0;
   while (::waitpid(child, &status, WNOHANG) == 0) {
     ::pselect(0, nullptr, nullptr, nullptr, log_limit ? &kLogCheckInterval : nullptr, &none);
     enforce_log_limit(dir.fd(), log_limit);
   }
   return status;
-}
-
-void send(const UniqueFd& report, int code, const std::string& text) {
-  const std::string message = static_cast<char>(code) + text;
-  // A spawning program that is gone cannot be told; the record says the same.
-  [[maybe_unused]] const ssize_t sent = ::write(report.get(), message.data(), message.size());
 }
 
 // Starts the child and says how that went. Returns whether it runs; throws when it could not even
@@ -165,12 +174,12 @@ bool start(Child& child, const SpawnOptions& options, const ProcessDir& dir,
   if (!failure.empty()) {
     ::waitpid(child.pid, nullptr, 0);
     dir.remove();
-    send(report, kExitNotExecuted, failure);
+    send_report(report, kExitNotExecuted, failure);
     return false;
   }
   json::Object started;
   started.number("pid", child.pid).text("start_id", child.start);
-  send(report, kExitOk, started.line());
+  send_report(report, kExitOk, started.line());
   return true;
 }
 
@@ -184,14 +193,25 @@ void record_exit(const ProcessDir& dir, const std::string& record) noexcept {
 
 }  // namespace
 
+void send_report(const UniqueFd& report, int status, const std::string& text) {
+  const std::string message = static_cast<char>(status) + text;
+  // A spawning program that is gone cannot be told; the record says the same.
+  [[maybe_unused]] const ssize_t sent = ::write(report.get(), message.data(), message.size());
+}
+
+void abandon(const ProcessDir& dir, const UniqueFd& report, const std::string& why) {
+  dir.remove();
+  send_report(report, kExitFailed, why);
+}
+
 void supervise(const SpawnOptions& options, const ProcessDir& dir, UniqueFd report) {
   Child child;
   try {
+    detach();
     settle_signals();
     if (!start(child, options, dir, report)) return;
   } catch (const std::exception& error) {
-    dir.remove();
-    send(report, kExitFailed, error.what());
+    abandon(dir, report, error.what());
     return;
   }
   report.reset();

@@ -12,10 +12,15 @@ inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitNotExecuted = 127;
 
-// Runs in its own detached process and returns when the child has ended. Sends one report to the
-// spawning program as soon as it is known whether exec succeeded: a byte, the exit status for the
-// spawning program, and a text, what it prints. A child that could not be started leaves no
-// directory; an environment with DLLM_PROCESS_DIR makes a started one recognisable anywhere.
+// Tells the spawning program how it went: one byte, its exit status, and the text it prints.
+void send_report(const UniqueFd& report, int status, const std::string& text);
+
+// Deletes the directory of a child that never ran and reports why it did not.
+void abandon(const ProcessDir& dir, const UniqueFd& report, const std::string& why);
+
+// Runs in its own detached process and returns when the child has ended. Reports as soon as it is
+// known whether exec succeeded. A child that could not be started leaves no directory; a started
+// one carries DLLM_PROCESS_DIR in its environment and can be recognised anywhere.
 void supervise(const SpawnOptions& options, const ProcessDir& dir, UniqueFd report);
 
 }  // namespace dllm

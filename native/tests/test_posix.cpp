@@ -126,12 +126,12 @@ TEST(signals_go_back_to_their_defaults) {
   CHECK(in_child([] {
           ::signal(SIGPIPE, SIG_IGN);
           sigset_t all;
-          ::sigfillset(&all);
+          sigfillset(&all);
           ::sigprocmask(SIG_SETMASK, &all, nullptr);
           dllm::reset_signals();
           sigset_t blocked;
           ::sigprocmask(SIG_SETMASK, nullptr, &blocked);
-          return ::signal(SIGPIPE, SIG_DFL) == SIG_DFL && !::sigismember(&blocked, SIGTERM) ? 0 : 1;
+          return ::signal(SIGPIPE, SIG_DFL) == SIG_DFL && !sigismember(&blocked, SIGTERM) ? 0 : 1;
         }) == 0);
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import shutil
@@ -34,11 +35,16 @@ def engine_processes(user: User) -> list[psutil.Process]:
     return [p for p in user.processes() if p.name() in names]
 
 
-def freeze_worker(user: User, name: str = "worker1") -> int:
-    """Stop a worker as soon as it exists, so that the load cannot end."""
-    pid = int(wait_for(lambda: user.pid(name), f"{name} started"))
-    os.kill(pid, signal.SIGSTOP)
-    return pid
+def freeze_load(user: User) -> psutil.Process:
+    """Suspend a worker as soon as llama-server exists: the load cannot end."""
+
+    def named(name: str) -> list[psutil.Process]:
+        return [p for p in engine_processes(user) if p.name() == name]
+
+    wait_for(lambda: named("llama-server"), "llama-server started")
+    worker = named("ggml-rpc-server")[0]
+    worker.suspend()
+    return worker
 
 
 def test_a_killed_worker_is_blamed(user: User, demo_model: str) -> None:
@@ -100,15 +106,14 @@ def test_a_controller_killed_during_the_load_is_replaced(
     user: User, big_model: str
 ) -> None:
     up = user.start("up", "--model", big_model, "--workers", "2", "--detach")
-    worker = freeze_worker(user)
-    wait_for(lambda: user.pid("llama-server") or not user.pid("worker1"), "loading", 20)
+    worker = freeze_load(user)
     os.kill(user.status()["controller_pid"], signal.SIGKILL)
     _, err = up.communicate(timeout=60)
     assert up.returncode == 1
     assert "controller" in err
     assert "Traceback" not in err
     assert user.status()["state"] in ("starting", "loading")
-    os.kill(worker, signal.SIGCONT)
+    worker.resume()
     status = wait_for(lambda: (s := user.status())["state"] == "serving" and s, "up")
     assert status["measured"]["layers"] == status["plan"]["layers"]
     user.run("stop")
@@ -129,7 +134,7 @@ def test_what_ended_unwatched_is_told(user: User, demo_model: str) -> None:
 
 def test_ctrl_c_during_the_load_leaves_nothing(user: User, big_model: str) -> None:
     up = user.start("up", "--model", big_model, "--workers", "2")
-    freeze_worker(user)
+    freeze_load(user)
     up.send_signal(signal.SIGINT)
     _, err = up.communicate(timeout=60)
     assert up.returncode == 130
@@ -140,7 +145,7 @@ def test_ctrl_c_during_the_load_leaves_nothing(user: User, big_model: str) -> No
 
 def test_ctrl_c_in_the_demo_leaves_nothing(user: User) -> None:
     demo = user.start("demo", "--headless", "--prompt", "hello")
-    wait_for(lambda: user.pid("llama-server"), "llama-server started")
+    wait_for(lambda: engine_processes(user), "the engine started")
     demo.send_signal(signal.SIGINT)
     demo.communicate(timeout=60)
     assert demo.returncode in (0, 130)
@@ -150,7 +155,7 @@ def test_ctrl_c_in_the_demo_leaves_nothing(user: User) -> None:
 def test_a_killed_demo_leaves_nothing(user: User, big_model: str) -> None:
     """kill -9 of the command that holds the cluster: the controller ends it."""
     demo = user.start("demo", "--headless", "--model", big_model)
-    freeze_worker(user)
+    freeze_load(user)
     demo.kill()
     demo.communicate(timeout=60)
     user.assert_nothing_left()
@@ -183,7 +188,7 @@ def test_hang_up_ends_a_foreground_cluster(user: User, demo_model: str) -> None:
         preexec_fn=_take_terminal,
     )
     os.close(slave)
-    wait_for(lambda: user.pid("llama-server"), "llama-server started")
+    wait_for(lambda: engine_processes(user), "the engine started")
     os.close(master)
     user.assert_nothing_left()
 
@@ -278,9 +283,20 @@ def test_many_clients_start_one_controller(user: User) -> None:
     for command in commands:
         _, err = command.communicate(timeout=60)
         assert command.returncode == 0, err
-    controllers = [p for p in user.processes() if "backends.controller" in p.cmdline()]
-    assert len(controllers) == 1
+
+    def controllers() -> int:
+        commands = [process.cmdline() for process in user.processes()]
+        return sum("backends.controller" in command for command in commands)
+
+    wait_for(lambda: controllers() == 1, "the losers of the race are gone", 10)
     assert (runtime / "controller.sock").stat().st_mode & 0o777 == 0o600
+
+
+def _fill(file: Path) -> None:
+    """Write until the disk is full."""
+    with file.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
+        while stream.write(b"x" * 512):
+            pass
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
@@ -292,7 +308,7 @@ def test_a_full_disk_is_told(user: User, demo_model: str) -> None:
         ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(state)], check=True
     )
     try:
-        (state / "filler").write_bytes(b"x" * 40_000)
+        _fill(state / "filler")
         refused = user.run("up", "--model", demo_model, "--detach", code=1)
         assert "space" in refused.stderr
         assert not engine_processes(user)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from spawning import Spawner, kill_marked
+from tests.native.spawning import Spawner, kill_marked
 
 from backends.paths import relay_binary
 

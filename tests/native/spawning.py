@@ -56,6 +56,10 @@ class Spawned:
         )
         return value
 
+    def wait_gone(self) -> None:
+        """Wait until it does not run any more."""
+        until(lambda: not self.alive, "its end")
+
     def ended(self) -> dict[str, Any]:
         """``exit.json``, once it is there."""
         path = self.directory / "exit.json"

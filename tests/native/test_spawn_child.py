@@ -9,13 +9,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spawning import until
+from tests.native.spawning import until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from spawning import Spawner
+    from tests.native.spawning import Spawner
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

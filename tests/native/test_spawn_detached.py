@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from spawning import Spawned, marked, until
+from tests.native.spawning import Spawned, marked, until
 
 from backends.peers.identity import start_id
 
 if TYPE_CHECKING:
-    from spawning import Spawner
+    from tests.native.spawning import Spawner
 
 
 def test_it_returns_while_the_child_runs(spawner: Spawner) -> None:
@@ -41,6 +41,8 @@ def test_a_hang_up_of_the_terminal_ends_neither(spawner: Spawner) -> None:
     os.waitpid(shell, 0)
     process = json.loads(record.read_text())
     child = Spawned(record.parent, process["pid"], process["start_id"])
+    # The record is there a moment before the program is.
+    until(lambda: marked(spawner.folder) == {child.pid}, "the program")
     assert child.alive
     assert start_id(process["supervisor_pid"]) == process["supervisor_start_id"]
 
@@ -64,7 +66,7 @@ def test_a_killed_supervisor_leaves_the_child_and_its_record(spawner: Spawner) -
     assert child.alive
     assert spawner.run("true").returncode == 1
     os.kill(child.pid, signal.SIGKILL)
-    until(lambda: not child.alive)
+    child.wait_gone()
     assert not (child.directory / "exit.json").exists()
     assert spawner.start("sh", "-c", "exit 5").ended()["code"] == 5
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from spawning import until
+from tests.native.spawning import until
 
 from backends.peers.identity import start_id
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from spawning import Spawned, Spawner
+    from tests.native.spawning import Spawned, Spawner
 
 
 def test_the_record_tells_everything(spawner: Spawner) -> None:
@@ -162,7 +162,7 @@ def test_replacing_at_once_after_a_kill_succeeds(spawner: Spawner) -> None:
     for _ in range(20):
         child = spawner.start("sleep", "60")
         os.kill(child.pid, signal.SIGKILL)
-        until(lambda: start_id(child.pid) is None)
+        child.wait_gone()
     last = spawner.start("sh", "-c", "exit 7")
     assert last.ended()["code"] == 7
 

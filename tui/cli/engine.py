@@ -163,7 +163,7 @@ def _say_if_unused(location: EngineLocation, paths: Paths) -> None:
     except DllmError:
         return
     if used.directory != location.directory:
-        say(f"In use stays {used.directory} (found by {used.source}).")
+        say(f"Still in use: {used.directory} (found by {used.source}).")
         say(f"To use the new one: dllm-tui engine use {location.directory}")
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from backends.config import load_config
-from backends.models.catalogue import configured_folders, find_model
+from backends.models.folders import user_folders
 from backends.models.layers import read_model
+from backends.models.search import find_model
 from backends.models.text import printable
 from backends.paths import user_paths
 from backends.state import to_json
@@ -67,8 +68,7 @@ def resolve(model: str) -> Path:
     path = Path(os.path.expanduser(model))
     if os.path.exists(path) or model.startswith(_PATH_STARTS):
         return path
-    extra = load_config(user_paths()).model_dirs
-    return find_model(model, configured_folders(extra, Path.home(), os.environ))
+    return find_model(model, user_folders(load_config(user_paths()).model_dirs))
 
 
 def _show(info: ModelInfo) -> None:

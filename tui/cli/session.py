@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import aclosing, asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -154,12 +153,14 @@ def verdict(snapshot: ClusterSnapshot) -> str:
 
 
 def require_model(path: str) -> str:
-    """An absolute path of a model named on the command line.
+    """The absolute path of a model given by its path or its catalogue name.
 
     Raises:
         DllmError: there is no such file.
     """
-    found = Path(path).expanduser()
+    from tui.cli.inspect import resolve
+
+    found = resolve(path)
     if not found.is_file():
         raise DllmError(f"There is no model file {found}", "Check the path.")
     return str(found.absolute())

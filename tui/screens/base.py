@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual.screen import Screen
 
@@ -22,13 +22,14 @@ SHORT_BELOW = 24
 class ConsoleScreen(Screen[None]):
     """A screen one switches to by its number."""
 
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+    # Textual declares these two as instance variables, so they cannot be ClassVars.
+    HORIZONTAL_BREAKPOINTS = [
         (0, "-tiny"),
         (MIN_WIDTH, "-narrow"),
         (NARROW_BELOW, "-normal"),
         (150, "-wide"),
     ]
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+    VERTICAL_BREAKPOINTS = [
         (0, "-flat"),
         (MIN_HEIGHT, "-short"),
         (SHORT_BELOW, "-medium"),

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from tui.desk import Desk
 
 PANES = ("peers", "split", "live", "chat")
-# Rows of the upper panes besides one per device: borders, bar, verdict.
-TOP_ROWS = 8
-TOP_ROWS_MIN = 10
+# Rows of the upper panes besides bar and devices: borders and verdict.
+TOP_ROWS = 3
+TOP_ROWS_MIN = 9
+TALL_FROM = 32
 
 _WHY_NOT = {
     ClusterState.IDLE: "nothing runs: l launches",
@@ -62,6 +63,7 @@ class ClusterScreen(ConsoleScreen):
         self.live = LivePane(id="live")
         self.chat = ChatPane(id="chat", classes="pane")
         self._front = {"top": "split", "low": "live"}
+        self._n_devices = 2
         self._state: ClusterState | None = None
         self.set_reactive(ClusterScreen.zoomed, zoomed if zoomed in PANES else "")
 
@@ -90,8 +92,10 @@ class ClusterScreen(ConsoleScreen):
         self.status_line.model = desk.plan.model if desk.plan else ""
         self.peers.show(desk.peers, self.split.bar.draft or draft)
         self.split.show(draft, desk.plan, desk.snapshot)
-        n_rows = TOP_ROWS + (len(draft.split.shares) if draft else 2)
-        self._top.styles.height = max(n_rows, TOP_ROWS_MIN)
+        self._n_devices = len(draft.split.shares) if draft else 2
+        self._size_top()
+        idle = set() if self.split.bar.can_undo else {"split.undo"}
+        self.key_bar.muted = _muted(desk) | idle
         if desk.plan is not None:
             self.chat.set_model(model_name(desk.plan.model))
 
@@ -167,18 +171,33 @@ class ClusterScreen(ConsoleScreen):
         return self.size.height >= SHORT_BELOW or self._front["low"] == name
 
     def _arrange(self) -> None:
+        self._size_top()
         shown = [name for name in PANES if self._shows(name)]
-        for name, pane in zip(PANES, (self.peers, self.split, self.live, self.chat), strict=True):
+        for name, pane in zip(
+            PANES, (self.peers, self.split, self.live, self.chat), strict=True
+        ):
             pane.display = name in shown
         self._top.display = bool({"peers", "split"} & set(shown))
         self.set_class(bool(self.zoomed), "-zoomed")
         self.key_bar.note = self._hidden_note(len(PANES) - len(shown))
 
+    def _size_top(self) -> None:
+        """Rows of the upper panes: they change with the plan and the terminal only."""
+        height = self.size.height
+        n_bar = 3 if height < SHORT_BELOW else 4 if height < TALL_FROM else 5
+        self.split.bar.styles.height = n_bar + (2 if self.zoomed else 0)
+        n_rows = max(n_bar + self._n_devices + TOP_ROWS, TOP_ROWS_MIN)
+        self._top.styles.height = "1fr" if self.zoomed else n_rows
+
     def _hidden_note(self, n_hidden: int) -> str:
         if self.zoomed:
             return "zoomed: z shows all"
         panes = "pane" if n_hidden == 1 else "panes"
-        return f"{n_hidden} {panes} hidden: tab" if n_hidden else ""
+        if not n_hidden:
+            return ""
+        if self.size.width < NARROW_BELOW:
+            return f"+{n_hidden} {panes}: tab"
+        return f"{n_hidden} {panes} hidden: tab"
 
     def _state_changed(self, snapshot: ClusterSnapshot) -> None:
         ready = snapshot.state == ClusterState.SERVING
@@ -187,3 +206,11 @@ class ClusterScreen(ConsoleScreen):
             self._front["low"] = "chat" if ready else "live"
             self._arrange()
         self.refresh_bindings()
+
+
+def _muted(desk: Desk) -> frozenset[str]:
+    """Actions not worth offering: nothing to launch, nothing to stop."""
+    return frozenset(
+        ({"cluster.launch"} if desk.unchanged or desk.plan is None else set())
+        | (set() if desk.alive else {"cluster.stop"})
+    )

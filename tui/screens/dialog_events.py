@@ -32,9 +32,8 @@ class EventsDialog(ModalScreen[None]):
         ("y", "app.copy", "copy"),
     ]
     DEFAULT_CSS = """
-    EventsDialog {
-        & .dialog { width: 100; height: auto; scrollbar-size-vertical: 1; }
-        & Static { height: auto; }
+    EventsDialog Static {
+        height: auto;
     }
     """
 

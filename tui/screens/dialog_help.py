@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from textual.screen import Screen
     from textual.widget import Widget
 
-KEYS_WIDTH = 16
+KEYS_WIDTH = 15
 
 
 class HelpDialog(ModalScreen[None]):
@@ -30,10 +30,8 @@ class HelpDialog(ModalScreen[None]):
         ("question_mark,q", "cancel", "close"),
     ]
     DEFAULT_CSS = """
-    HelpDialog {
-        & .dialog { width: 84; max-height: 92%; scrollbar-size-vertical: 1; }
-        & Markdown { background: transparent; padding: 0; margin: 0; }
-        & Static { height: auto; }
+    HelpDialog Static {
+        height: auto;
     }
     """
 
@@ -45,9 +43,10 @@ class HelpDialog(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """The pane's own words, then the keys, nearest first."""
         with VerticalScroll(classes="dialog") as box:
-            box.border_title = "Help"
-            box.border_subtitle = "esc closes"
-            if text := _help_of(self._about.focused or self._about):
+            title, text = _titled(_help_of(self._about.focused or self._about))
+            box.border_title = f"Help · {title}" if title else "Help"
+            box.border_subtitle = "↑↓ scroll · esc closes"
+            if text:
                 yield Markdown(text)
             yield Static(self._keys(), markup=False)
 
@@ -57,7 +56,7 @@ class HelpDialog(ModalScreen[None]):
 
     def _keys(self) -> Table:
         palette = palette_from(self.app.theme_variables)
-        table = Table.grid(padding=(0, 2), expand=True)
+        table = Table.grid(padding=(0, 1), expand=True)
         table.add_column(style=palette.key, width=KEYS_WIDTH)
         table.add_column(ratio=1)
         for keys, text in _keys_of(self._about):
@@ -69,6 +68,14 @@ def _help_of(widget: Widget | Screen[object]) -> str:
     """The nearest help, from the focused widget outwards."""
     nodes = widget.ancestors_with_self
     return next((node.HELP for node in nodes if getattr(node, "HELP", None)), "") or ""
+
+
+def _titled(text: str) -> tuple[str, str]:
+    """The heading a help text begins with, and the rest."""
+    if not text.startswith("#"):
+        return "", text
+    heading, _, rest = text.partition("\n")
+    return heading.lstrip("# "), rest.strip()
 
 
 def _keys_of(screen: Screen[object]) -> list[tuple[str, str]]:

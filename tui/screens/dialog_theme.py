@@ -23,18 +23,14 @@ class ThemeDialog(ModalScreen[str | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
     DEFAULT_CSS = """
-    ThemeDialog {
-        align: right middle;
+    ThemeDialog OptionList {
+        height: auto;
+        max-height: 16;
+        border: none;
+        padding: 0;
         background: transparent;
-        & .dialog { width: 34; margin: 0 2; }
-        & OptionList {
-            height: auto;
-            max-height: 16;
-            border: none;
-            padding: 0;
-            background: transparent;
-            &:focus { border: none; }
-        }
+        scrollbar-size-vertical: 1;
+        &:focus { border: none; }
     }
     """
 

@@ -21,9 +21,11 @@ from tui.widgets.log_feed import LogFeed
 from tui.widgets.log_status import LogStatus
 from tui.widgets.log_text import LogFilter
 from tui.widgets.log_view import LogView
+from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
+    from textual.worker import Worker
 
     from backends.state import ClusterSnapshot, ProcessInfo
     from tui.cluster import Cluster
@@ -95,6 +97,10 @@ class LogsScreen(ConsoleScreen):
             yield self._views
             yield self._filter_bar
             yield self._status
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Let the app report a worker that failed."""
+        report_worker(self, event)
 
     # --- processes and tabs -------------------------------------------------
 
@@ -207,9 +213,7 @@ class LogsScreen(ConsoleScreen):
         while True:
             try:
                 offset, limit = feed.next_read
-                feed.take(
-                    await self._cluster.read_log(feed.info.name, offset, limit)
-                )
+                feed.take(await self._cluster.read_log(feed.info.name, offset, limit))
             except DllmError as error:
                 self._tell(feed, error)
             await asyncio.sleep(self._poll_s)

@@ -111,7 +111,9 @@ class BarPicture:
         edges = self.geometry.layer_edges(index)
         cells = [(LAYER_EDGE, edge) if x in edges else plain for x in range(start, end)]
         if with_letter and cells:
-            cells[(len(cells) - 1) // 2] = (letter(mark), fill)
+            middle = (len(cells) - 1) // 2
+            middle -= start + middle in edges
+            cells[middle] = (letter(mark), fill)
         return cells
 
     def _range(self, load: DeviceLoad, width: int) -> Part:

@@ -9,17 +9,20 @@ from textual import work
 from textual.content import Content
 from textual.widgets import Static
 
-from backends.state import ChatDelta
 from tui.widgets.chat_reasoning import ChatReasoning
 from tui.widgets.chat_text import failure_text, figures_text, waiting_text
 from tui.widgets.chat_turn import ChatTurn, names_width
 from tui.widgets.log_text import clean_text
+from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from textual.app import ComposeResult
     from textual.widgets import Markdown
     from textual.widgets.markdown import MarkdownStream
+    from textual.worker import Worker
+
+    from backends.state import ChatDelta
 
 
 def _parser() -> MarkdownIt:
@@ -75,9 +78,7 @@ class ChatAnswer(ChatTurn):
             text: The whole answer, where it is an earlier one.
             done: It is an earlier one, no more will come.
         """
-        super().__init__(
-            speaker, names_width=names_width(speaker), classes="-model"
-        )
+        super().__init__(speaker, names_width=names_width(speaker), classes="-model")
         self.text = text
         self.done = done
         self.reasoning = ChatReasoning()
@@ -99,6 +100,10 @@ class ChatAnswer(ChatTurn):
         else:
             self._say(waiting_text(None))
             self._take_deltas()
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Let the app report a worker that failed."""
+        report_worker(self, event)
 
     def show_delta(self, delta: ChatDelta) -> None:
         """Take in a piece; it is drawn in order, as fast as drawing goes."""

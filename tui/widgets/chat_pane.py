@@ -20,6 +20,7 @@ from tui.widgets.chat_text import count_text
 from tui.widgets.chat_transcript import ChatTranscript
 from tui.widgets.chat_turn import speaker_of
 from tui.widgets.composer import Composer
+from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
     from textual import events
     from textual.app import ComposeResult
     from textual.binding import BindingType
+    from textual.worker import Worker
 
     from tui.widgets.chat_answer import ChatAnswer
 
-READY_HINT = "Nothing said yet."
+READY_HINT = "Nothing said yet. In here p sets a system prompt and sampling."
 
 
 class ChatPane(Widget):
@@ -91,7 +93,7 @@ class ChatPane(Widget):
             """The chat it was stopped in."""
             return self.pane
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
         """Create a chat with nothing said.
 
         Args:
@@ -137,9 +139,7 @@ class ChatPane(Widget):
         """An answer is coming."""
         return self._answer is not None
 
-    def restore(
-        self, conversation: Sequence[ChatMessage], sampling: Sampling
-    ) -> None:
+    def restore(self, conversation: Sequence[ChatMessage], sampling: Sampling) -> None:
         """Take up an earlier conversation."""
         self._sampling = sampling
         self._load(Conversation.of(conversation))
@@ -227,6 +227,10 @@ class ChatPane(Widget):
     async def _show_turns(self) -> None:
         """Draw the turns after the screen has been painted once."""
         await self._transcript.show(self._conversation.turns, self._speaker)
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Let the app report a worker that failed."""
+        report_worker(self, event)
 
     # --- actions ------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The conversation so far: scrolls, follows its end, keeps a bounded number of turns."""
+"""The conversation so far: scrolls, follows its end, shows the newest turns."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ChatTranscript(VerticalScroll, can_focus=True):
             """The transcript that grew."""
             return self.transcript
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         """Create an empty transcript."""
         super().__init__(id=id)
         self._seen_height = 0
@@ -115,9 +115,7 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         self._hint.display = not turns
         shown: list[ChatTurn] = []
         for turn in turns[-SHOWN_TURNS:]:
-            shown.append(
-                ChatQuestion(turn.question, names_width=names_width(speaker))
-            )
+            shown.append(ChatQuestion(turn.question, names_width=names_width(speaker)))
             shown.append(ChatAnswer(speaker, turn.answer, done=True))
         await self._turns.mount_all(shown)
         self.follow()

@@ -107,7 +107,10 @@ class ChoiceList(StripWidget, can_focus=True):
             [
                 ("▸ " if here else "  ", palette.key),
                 (clip(choice.key, 2), palette.key),
-                (clip(choice.label, LABEL_WIDTH), palette.strong if here else palette.text),
+                (
+                    clip(choice.label, LABEL_WIDTH),
+                    palette.strong if here else palette.text,
+                ),
                 (choice.detail, palette.dim),
             ],
             width,

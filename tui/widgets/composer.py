@@ -53,6 +53,9 @@ class Composer(TextArea):
     }
     """
 
+    TAKES_DIGITS: ClassVar[bool] = True
+    """The key bar shows F1 for 1 while this has the focus."""
+
     ready: reactive[bool] = reactive(False)
     """A question can be answered."""
     busy: reactive[bool] = reactive(False)
@@ -97,7 +100,7 @@ class Composer(TextArea):
             """The composer it was asked in."""
             return self.composer
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         """Create an empty composer that cannot send yet."""
         super().__init__(
             id=id, compact=True, highlight_cursor_line=False, tab_behavior="focus"

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Input, Label
+
+from tui.actions import bindings
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -20,15 +21,7 @@ if TYPE_CHECKING:
 class FilterBar(Horizontal):
     """A text field with a remark beside it; hidden while it filters nothing."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "escape",
-            "clear",
-            "clear",
-            id="filter.clear",
-            tooltip="Removes the filter and shows everything again.",
-        ),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("filter")
 
     DEFAULT_CSS = """
     FilterBar {
@@ -36,7 +29,12 @@ class FilterBar(Horizontal):
         display: none;
         background: $panel;
         &.-open { display: block; }
-        & > .filter-sign { width: 3; padding: 0 1; color: $primary; text-style: bold; }
+        & > .filter-sign {
+            width: auto;
+            padding: 0 1;
+            color: $primary;
+            text-style: bold;
+        }
         & > Input {
             width: 1fr;
             height: 1;
@@ -53,7 +51,22 @@ class FilterBar(Horizontal):
             text-overflow: ellipsis;
             text-wrap: nowrap;
         }
-        &.-wrong > .filter-note { color: $bad; }
+        &.-wrong {
+            height: auto;
+            max-height: 4;
+            layout: grid;
+            grid-size: 2;
+            grid-columns: auto 1fr;
+            grid-rows: 1 auto;
+            & > .filter-note {
+                column-span: 2;
+                width: 1fr;
+                max-width: 100%;
+                height: auto;
+                color: $bad;
+                text-wrap: wrap;
+            }
+        }
     }
     """
 
@@ -79,6 +92,8 @@ class FilterBar(Horizontal):
         """The user is done typing; the focus belongs to what is filtered."""
 
         bar: FilterBar
+        submitted: bool
+        """With Enter, not with Esc."""
 
         @property
         def control(self) -> FilterBar:
@@ -89,23 +104,26 @@ class FilterBar(Horizontal):
         self,
         placeholder: str = "",
         *,
-        id: str | None = None,
+        sign: str = "/",
+        id: str | None = None,  # noqa: A002
         classes: str | None = None,
     ) -> None:
         """Create a hidden bar.
 
         Args:
             placeholder: Says what may be typed.
+            sign: Stands before the field.
             id: The ID of the widget in the DOM.
             classes: Space separated list of class names.
         """
         super().__init__(id=id, classes=classes)
+        self._sign = sign
         self._input = Input(placeholder=placeholder, compact=True)
         self._note = Label(classes="filter-note", markup=False)
 
     def compose(self) -> ComposeResult:
         """The sign, the field and the note."""
-        yield Label("/", classes="filter-sign")
+        yield Label(self._sign, classes="filter-sign", markup=False)
         yield self._input
         yield self._note
 
@@ -127,7 +145,7 @@ class FilterBar(Horizontal):
         """Remove the filter and close."""
         self._input.value = ""
         self.remove_class("-open")
-        self.post_message(self.Left(self))
+        self.post_message(self.Left(self, submitted=False))
 
     @on(Input.Changed)
     def _text_changed(self, event: Input.Changed) -> None:
@@ -139,4 +157,4 @@ class FilterBar(Horizontal):
         event.stop()
         if not event.value:
             self.remove_class("-open")
-        self.post_message(self.Left(self))
+        self.post_message(self.Left(self, submitted=True))

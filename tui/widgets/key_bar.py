@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 MODES = ("app.cluster", "app.logs", "app.models")
 # Shown whatever the width: with these two everything else can be found.
 ALWAYS = ("app.help", "app.quit")
+DIVIDER = "│  "
+NARROW_BELOW = 100
+TINY_BELOW = 80
+FUNCTION_KEYS = frozenset(f"f{number}" for number in range(1, 13))
 _UNDERLINE = Style(underline=True)
 
 
@@ -34,7 +38,7 @@ class Chip(NamedTuple):
     @property
     def width(self) -> int:
         """Columns it takes, with the space after it."""
-        return len(self.key) + len(self.label) + 3
+        return len(self.key) + len(self.label) + (3 if self.label else 2)
 
 
 class KeyBar(StripWidget):
@@ -51,6 +55,8 @@ class KeyBar(StripWidget):
 
     note: reactive[str] = reactive("", init=False)
     """Something the keys should be read with: ``2 panes hidden``."""
+    muted: reactive[frozenset[str]] = reactive(frozenset(), init=False)
+    """Ids of actions that would say no now: they work, but are not offered."""
 
     _current: ClassVar[dict[str, str]] = {
         "app.cluster": "cluster",
@@ -72,12 +78,22 @@ class KeyBar(StripWidget):
         """Screens, keys, note; keys that do not fit are left out from the right."""
         self._hits = []
         parts: list[Part] = []
-        for chip in self._fitting(width - self._note_width):
+        divided = False
+        for chip in self._fitting(
+            width - self._note_width - len(DIVIDER), self.app.size.width < NARROW_BELOW
+        ):
+            if chip.id not in MODES and parts and not divided:
+                divided = True
+                parts.append((DIVIDER, self.palette.border))
             self._add(parts, chip)
         gap = width - parts_width(parts) - len(self.note)
         if self.note and gap > 0:
             parts += [(" " * gap, self.palette.dim), (self.note, self.palette.warn)]
         return [line(parts, width)]
+
+    def watch_muted(self) -> None:
+        """More or fewer keys are offered."""
+        self.redraw()
 
     def watch_note(self) -> None:
         """The note takes room from the keys."""
@@ -102,30 +118,40 @@ class KeyBar(StripWidget):
             self.redraw()
         self._chips = chips
 
-    def _fitting(self, width: int) -> list[Chip]:
+    def _fitting(self, width: int, narrow: bool) -> list[Chip]:
         """The chips that fit, those for help and quit in any case."""
-        room = width - sum(chip.width for chip in self._chips if chip.id in ALWAYS)
+        chips = [self._short(chip) if narrow else chip for chip in self._chips]
+        if self.app.size.width < TINY_BELOW:
+            chips.sort(key=lambda chip: chip.id in MODES and not self._is_here(chip))
+        room = width - sum(chip.width for chip in chips if chip.id in ALWAYS)
         kept: list[Chip] = []
-        for chip in self._chips:
+        for chip in chips:
+            if chip.id in self.muted:
+                continue
             if chip.id not in ALWAYS:
                 room -= chip.width
             if chip.id in ALWAYS or room >= 0:
                 kept.append(chip)
         return kept
 
+    def _short(self, chip: Chip) -> Chip:
+        """Of the screens only the present one keeps its name."""
+        mode = chip.id in MODES and not self._is_here(chip)
+        return chip._replace(label="") if mode else chip
+
+    def _is_here(self, chip: Chip) -> bool:
+        return self._current.get(chip.id) == self.app.current_mode
+
     def _add(self, parts: list[Part], chip: Chip) -> None:
         start = parts_width(parts)
         palette = self.palette
-        here = self._current.get(chip.id) == self.app.current_mode
+        here = self._is_here(chip)
         label = palette.strong if here else palette.dim
         if here:
             label += _UNDERLINE
-        parts += [
-            (chip.key, palette.key),
-            (" ", palette.dim),
-            (chip.label, label),
-            ("  ", palette.dim),
-        ]
+        parts += [(chip.key, palette.key)]
+        parts += [(" ", palette.dim), (chip.label, label)] if chip.label else []
+        parts += [("  ", palette.dim)]
         self._hits.append((start, parts_width(parts) - 1, chip))
 
 
@@ -139,9 +165,9 @@ def _chips(screen: Screen[object]) -> list[Chip]:
         if not enabled or not (mode or binding.show):
             continue
         key = binding.key_display or app.get_key_display(binding)
+        key = key.upper() if binding.key in FUNCTION_KEYS else key
         bound = (node, binding.action)
         chip = Chip(binding.id or binding.action, key, binding.description, bound)
-        if chip.id not in chips or (mode and typing and key.startswith("f")):
+        if chip.id not in chips or (mode and typing and binding.key in FUNCTION_KEYS):
             chips[chip.id] = chip
     return sorted(chips.values(), key=lambda chip: chip.id not in MODES)
-

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from backends.state import ClusterSnapshot
 
 LABEL_WIDTH = 10
+PROCESS_WIDTH = 14
 COLUMN_WIDTH = 26
 COLUMNS_MAX = 3
+GRAPH_WIDTH_MIN = 24
 
 Figure = tuple[str, str]
 NO_FIGURE: Figure = ("", "")
@@ -30,6 +32,7 @@ class LiveFigures(StripWidget):
     LiveFigures {
         height: 3;
         width: 52;
+        min-width: 26;
     }
     """
 
@@ -41,7 +44,14 @@ class LiveFigures(StripWidget):
         n_columns = max(1, min(width // COLUMN_WIDTH, COLUMNS_MAX))
         shown = [*self.figures, *([NO_FIGURE] * 9)]
         return [
-            line([p for n in range(n_columns) for p in self._cell(shown[n * 3 + row])], width)
+            line(
+                [
+                    part
+                    for n in range(n_columns)
+                    for part in self._cell(n, shown[n * 3 + row])
+                ],
+                width,
+            )
             for row in range(3)
         ]
 
@@ -49,12 +59,19 @@ class LiveFigures(StripWidget):
         """A figure changed."""
         self.redraw()
 
-    def _cell(self, figure: Figure) -> list[Part]:
+    def _cell(self, column: int, figure: Figure) -> list[Part]:
         label, value = figure
+        label_width = LABEL_WIDTH if column < 2 else PROCESS_WIDTH
         return [
-            (clip(label, LABEL_WIDTH), self.palette.dim),
-            (clip(value, COLUMN_WIDTH - LABEL_WIDTH), self.palette.text),
+            (clip(label, label_width), self.palette.dim),
+            (clip(value, COLUMN_WIDTH - label_width), self.palette.text),
         ]
+
+
+def figures_width(width: int) -> int:
+    """Columns for the figures, so that enough is left for the graph."""
+    n_columns = (width - GRAPH_WIDTH_MIN) // COLUMN_WIDTH
+    return max(1, min(n_columns, COLUMNS_MAX)) * COLUMN_WIDTH
 
 
 def figures_of(snapshot: ClusterSnapshot) -> tuple[Figure, ...]:
@@ -72,7 +89,10 @@ def figures_of(snapshot: ClusterSnapshot) -> tuple[Figure, ...]:
         ("requests", f"{speed.requests_active:>5} active"),
         ("memory", f"{format_bytes(total) if memory else '—':>9}"),
         ("since", f"{_clock(snapshot.served_since):>5}"),
-        *((process.name, f"{format_bytes(process.rss_bytes or 0):>9}") for process in memory[:3]),
+        *(
+            (process.name, f"{format_bytes(process.rss_bytes or 0):>9}")
+            for process in memory[:3]
+        ),
     )
 
 

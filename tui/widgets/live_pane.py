@@ -12,7 +12,7 @@ from backends.units import format_seconds
 from tui.actions import bindings
 from tui.messages import Copyable, LogWanted
 from tui.widgets.failure_panel import FailurePanel
-from tui.widgets.live_figures import LiveFigures, figures_of
+from tui.widgets.live_figures import LiveFigures, figures_of, figures_width
 from tui.widgets.rate_graph import RateGraph
 from tui.widgets.step_list import StepList
 from tui.widgets.strips import StripWidget, line
@@ -105,6 +105,10 @@ pane says what and why: `y` copies it, `o` opens the log.
         self._figures.figures = figures_of(snapshot)
         self.graph.push(snapshot.at, snapshot.speed.tok_per_s)
 
+    def on_resize(self) -> None:
+        """As many columns of figures as leave room for the graph."""
+        self._figures.styles.width = figures_width(self.content_size.width)
+
     def focus_default(self) -> None:
         """The pane itself takes the keys."""
         self.focus()
@@ -121,9 +125,7 @@ pane says what and why: `y` copies it, `o` opens the log.
         if name := self._log_name():
             self.post_message(LogWanted(name))
 
-    def check_action(
-        self, action: str, parameters: tuple[object, ...]
-    ) -> bool | None:
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """There must be a process to read the log of."""
         return bool(self._log_name()) if action == "open_log" else True
 
@@ -153,4 +155,8 @@ def _titled(snapshot: ClusterSnapshot, view: str) -> str:
         return "Live"
     began = [step.started_at for step in snapshot.steps if step.started_at is not None]
     elapsed = format_seconds(max(snapshot.at - min(began), 0.0)) if began else ""
-    return f"{snapshot.state.capitalize()} ── {elapsed}" if elapsed else str(snapshot.state).capitalize()
+    return (
+        f"{snapshot.state.capitalize()} ── {elapsed}"
+        if elapsed
+        else str(snapshot.state).capitalize()
+    )

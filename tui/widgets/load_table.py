@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from textual.reactive import reactive
 
 from tui.widgets.draft import device_label, letter
-from tui.widgets.figures import common_unit, in_unit, layer_span, short_span
+from tui.widgets.figures import (
+    common_unit,
+    in_unit,
+    layer_span,
+    short_span,
+    span_width,
+)
 from tui.widgets.memory_bar import memory_bar
 from tui.widgets.strips import Part, StripWidget, clip, line, parts_width
 
@@ -18,9 +24,8 @@ if TYPE_CHECKING:
     from backends.state import DeviceBuffers
     from tui.widgets.draft import Draft
 
-NAME_WIDTH = 14
-SPAN_WIDTH = 16
-BAR_WIDTH = 12
+NAME_WIDTH_MAX = 16
+BAR_WIDTH_MIN = 5
 
 
 class _Bytes(NamedTuple):
@@ -29,7 +34,6 @@ class _Bytes(NamedTuple):
     weights: int
     kv: int
     compute: int
-    measured: bool
 
     @property
     def total(self) -> int:
@@ -60,10 +64,7 @@ class LoadTable(StripWidget):
         if self.draft is None:
             return []
         rows = [(load, self._bytes(load)) for load in self.draft.loads]
-        largest = max(
-            [bytes_.total for _, bytes_ in rows] + [*self.draft.available.values()]
-        )
-        unit = common_unit(largest)
+        unit = common_unit(max(found.total for _, found in rows))
         return [self._row(self.draft, *row, unit, width) for row in rows]
 
     def watch_draft(self) -> None:
@@ -77,66 +78,73 @@ class LoadTable(StripWidget):
     def _bytes(self, load: DeviceLoad) -> _Bytes:
         for found in self.measured:
             if found.device == load.device:
-                return _Bytes(
-                    found.model_bytes, found.kv_bytes, found.compute_bytes, True
-                )
-        return _Bytes(load.weight_bytes, load.kv_bytes, load.compute_bytes, False)
+                return _Bytes(found.model_bytes, found.kv_bytes, found.compute_bytes)
+        return _Bytes(load.weight_bytes, load.kv_bytes, load.compute_bytes)
 
     def _row(
         self, draft: Draft, load: DeviceLoad, found: _Bytes, unit: str, width: int
     ) -> Strip:
-        """Name, layers, sum and verdict; then, if there is room, parts and bar."""
-        mark = draft.mark(load.device)
+        """Name, layers, sum and verdict; then, as there is room, parts and bar."""
         misfit = load.device in draft.misfits
         verdict = self.palette.bad if misfit else self.palette.ok
-        available = draft.available.get(load.device)
-        name = self._name(load, mark)
-        sums = self._sums(found, available, unit)
         tail: list[Part] = [(" ✗" if misfit else " ✓", verdict)]
-        room = width - parts_width([*name, *sums, *tail])
-        span = self._span(draft, load, room)
+        name, sums = self._label(draft, load), self._sums(draft, load, found, unit)
         parts = self._parts(found, unit)
+        room = width - parts_width([*name, *sums, *tail])
+        span = self._span(draft, load, room, parts_width(parts))
         room -= parts_width([span])
-        if room < parts_width(parts):
-            parts = []
-        room -= parts_width(parts)
-        bar = self._bar(mark, found.total, available, min(room - 2, BAR_WIDTH + 8))
-        return line([*name, span, *parts, *sums, *bar, *tail], width)
+        shown = parts if room >= parts_width(parts) else []
+        room -= parts_width(shown)
+        bar = self._bar(draft, load, found, room - 2)
+        return line([*name, span, *shown, *sums, *bar, *tail], width)
 
-    def _name(self, load: DeviceLoad, mark: int) -> list[Part]:
-        label = clip(device_label(load.device), NAME_WIDTH)
+    def _label(self, draft: Draft, load: DeviceLoad) -> list[Part]:
+        mark = draft.mark(load.device)
+        longest = max(len(share.device) for share in draft.split.shares)
+        label = clip(device_label(load.device), min(longest, NAME_WIDTH_MAX))
         return [
             (f"{letter(mark)} ", self.palette.device(mark)),
-            (f"{label} ", self.palette.text),
+            (f"{label}  ", self.palette.text),
         ]
 
-    def _span(self, draft: Draft, load: DeviceLoad, room: int) -> Part:
+    def _span(self, draft: Draft, load: DeviceLoad, room: int, parts: int) -> Part:
+        """The layers; in full only where the parts still have room beside."""
         n_layer = draft.model.n_layer
-        if room >= SPAN_WIDTH:
-            return clip(layer_span(load, n_layer), SPAN_WIDTH), self.palette.text
-        return clip(short_span(load, n_layer), min(room, 9)), self.palette.text
+        full, short = span_width(n_layer) + 1, span_width(n_layer, short=True) + 1
+        if room >= full + parts or full <= room < short + parts:
+            return clip(layer_span(load, n_layer), full), self.palette.text
+        text = clip(short_span(load, n_layer), min(short, max(room, 0)))
+        return text, self.palette.text
 
-    def _sums(self, found: _Bytes, available: int | None, unit: str) -> list[Part]:
-        total = in_unit(found.total, unit).rjust(6)
+    def _sums(
+        self, draft: Draft, load: DeviceLoad, found: _Bytes, unit: str
+    ) -> list[Part]:
+        available = draft.available.get(load.device)
+        total = in_unit(found.total, unit)
         if available is None:
-            return [(total, self.palette.strong), (f" {unit}", self.palette.dim)]
+            return [(f"{total:>5} {unit}", self.palette.strong)]
+        whole_unit = common_unit(available)
+        own = "" if unit == whole_unit else f" {unit}"
+        whole = in_unit(available, whole_unit)
         return [
-            (total, self.palette.strong),
-            (f" of {in_unit(available, unit):>6} {unit}", self.palette.dim),
+            (f"{total:>5}{own}", self.palette.strong),
+            (f" of {whole:>4} {whole_unit}", self.palette.dim),
         ]
 
     def _parts(self, found: _Bytes, unit: str) -> list[Part]:
         weights, kv, compute = (
             in_unit(value, unit) for value in (found.weights, found.kv, found.compute)
         )
-        text = f"{weights:>6} + {kv:>5} KV + {compute:>5} ="
+        text = f"{weights:>5} + {kv:>4} KV + {compute:>4} ="
         return [(text, self.palette.dim)]
 
     def _bar(
-        self, mark: int, total: int, available: int | None, width: int
+        self, draft: Draft, load: DeviceLoad, found: _Bytes, width: int
     ) -> list[Part]:
-        if available is None or width < 4:
+        available = draft.available.get(load.device)
+        if available is None or width < BAR_WIDTH_MIN:
             return []
-        full, empty = self.palette.device(mark), self.palette.track
-        cells = memory_bar(total, available, width, full=full, empty=empty)
+        full = self.palette.device(draft.mark(load.device))
+        empty = self.palette.track
+        cells = memory_bar(found.total, available, width, full=full, empty=empty)
         return [("  ", self.palette.dim), *cells]

@@ -37,7 +37,9 @@ class LogStatus(StripWidget):
             return []
         left = [self._following(self.standing), self._counts(self.standing)]
         room = width - parts_width(left) - 2
-        return [spread(left, [(shorten_path(self.path, room), self.palette.dim)], width)]
+        return [
+            spread(left, [(shorten_path(self.path, room), self.palette.dim)], width)
+        ]
 
     def watch_standing(self) -> None:
         """Other counts."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rich.cells import cell_len
+from rich.segment import Segment
 from rich.text import Text
 from textual.cache import LRUCache
 from textual.geometry import Size
@@ -83,12 +84,12 @@ The last 20 000 lines of one process, as it writes them.
         background: $background;
         color: $foreground;
         overflow: auto scroll;
-        scrollbar-size: 1 1;
+        scrollbar-size: 0 1;
         & > .log--prefix { color: $dim; }
         & > .log--warning { color: $warn; }
         & > .log--error { color: $bad; }
         & > .log--debug { color: $dim; }
-        & > .log--match { background: $warn; color: $device-text; }
+        & > .log--match { color: $primary; text-style: bold underline; }
         & > .log--mark { color: $dim; text-style: italic; }
     }
     """
@@ -119,7 +120,7 @@ The last 20 000 lines of one process, as it writes them.
         title: str = "log",
         *,
         limit: int = LINE_LIMIT,
-        id: str | None = None,
+        id: str | None = None,  # noqa: A002
         classes: str | None = None,
     ) -> None:
         """Create an empty log.
@@ -167,8 +168,8 @@ The last 20 000 lines of one process, as it writes them.
 
     def feed(self, text: str) -> None:
         """Add raw text as it comes, cut anywhere."""
-        changed = self._buffer.feed(text)
-        self._take_in(changed)
+        if text:
+            self._take_in(self._buffer.feed(text))
 
     def mark(self, remark: str) -> None:
         """Add a line of the console's own, set apart from the log."""
@@ -196,8 +197,10 @@ The last 20 000 lines of one process, as it writes them.
     def _drop_strips(self, changed: int) -> None:
         """Forget drawings of lines that changed or are gone."""
         kept = range(self._buffer.first, changed)
-        for row in [row for row in self._strips.keys() if row.number not in kept]:
-            self._strips.discard(row)
+        cached = list(self._strips.keys())
+        for row in cached:
+            if row.number not in kept:
+                self._strips.discard(row)
 
     def _relay_out(self) -> None:
         """Lay all lines out anew."""
@@ -229,10 +232,20 @@ The last 20 000 lines of one process, as it writes them.
         if index >= len(self._rows):
             return Strip.blank(width, self.rich_style)
         row = self._rows[index]
-        strip = self._row_strip(row).crop_extend(
-            scroll_x, scroll_x + width, self.rich_style
-        )
-        return strip.apply_offsets(scroll_x + row.start, row.number)
+        whole = self._row_strip(row)
+        strip = whole.crop_extend(scroll_x, scroll_x + width, self.rich_style)
+        strip = strip.apply_offsets(scroll_x + row.start, row.number)
+        return self._mark_cuts(strip, scroll_x, whole.cell_length)
+
+    def _mark_cuts(self, strip: Strip, scroll_x: int, length: int) -> Strip:
+        """Put … where a row goes on to the left or to the right."""
+        width = strip.cell_length
+        sign = Strip([Segment("…", self.rich_style + self._partial("prefix"))], 1)
+        if scroll_x + width < length:
+            strip = Strip.join([strip.crop(0, width - 1), sign])
+        if 0 < scroll_x < length:
+            strip = Strip.join([sign, strip.crop(1, width)])
+        return strip
 
     def _row_strip(self, row: LogRow) -> Strip:
         """A row as wide as it is, from the cache where possible."""

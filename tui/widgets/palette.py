@@ -45,6 +45,7 @@ class Palette:
         self.alarm = Style(color=colours["bad"], bold=True)
         self.accent = Style(color=colours["primary"])
         self.key = Style(color=colours["primary"], bold=True)
+        self.graph = Style(color=_mixed(colours["primary"], colours["background"]))
         self.track = Style(color=colours["track"])
         self.border = Style(color=colours["pane-border"])
         self.handle = Style(color=colours["foreground"], bold=True)
@@ -68,6 +69,14 @@ class Palette:
 
     def _device(self, number: int) -> RichColor:
         return self._colours[f"device-{number % DEVICE_COLOURS + 1}"]
+
+
+def _mixed(colour: RichColor, ground: RichColor) -> RichColor:
+    """A colour two thirds as strong; the terminal's own colours stay as they are."""
+    if colour.triplet is None or ground.triplet is None:
+        return colour
+    mixed = Color.from_rich_color(ground).blend(Color.from_rich_color(colour), 0.66)
+    return mixed.rich_color
 
 
 def palette_from(variables: Mapping[str, str]) -> Palette:

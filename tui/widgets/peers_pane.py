@@ -13,7 +13,7 @@ from backends.state import PeerRole, PeerState
 from tui.actions import bindings
 from tui.messages import Copyable
 from tui.widgets.draft import letter
-from tui.widgets.figures import common_unit, in_unit
+from tui.widgets.figures import short_part_of
 from tui.widgets.memory_bar import memory_bar
 from tui.widgets.strips import Part, StripWidget, clip, line, spread
 
@@ -33,7 +33,7 @@ _SIGNS = {
     PeerState.FAILED: ("✗", "bad"),
     PeerState.UNREACHABLE: ("○", "bad"),
 }
-DEVICE_WIDTH = 8
+DEVICE_WIDTH = 7
 
 
 @dataclass(frozen=True)
@@ -163,13 +163,10 @@ the split does not use shows what is taken now. The letter is the device's in th
 
     def _device_row(self, index: int, device: Device, width: int) -> PeerRow:
         part, whole, used = self._fill(device)
-        unit = common_unit(max(part, whole))
         full = self.palette.dim if used is None else self.palette.device(used)
-        figures = f" {in_unit(part, unit):>5}/{in_unit(whole, unit)} {unit}"
+        figures = f" {short_part_of(part, whole):>12}"
         room = width - 3 - 2 - DEVICE_WIDTH - len(figures)
-        bar = memory_bar(
-            part, whole, max(room, 0), full=full, empty=self.palette.track
-        )
+        bar = memory_bar(part, whole, max(room, 0), full=full, empty=self.palette.track)
         mark = "·" if used is None else letter(used)
         return PeerRow(
             index,
@@ -198,6 +195,7 @@ class PeersPane(VerticalScroll, can_focus=False):
 
     DEFAULT_CSS = """
     PeersPane {
+        padding: 0 1;
         scrollbar-size-vertical: 1;
     }
     """

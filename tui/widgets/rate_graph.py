@@ -1,4 +1,4 @@
-"""Tokens per second over the last minutes: an axis from 0, and gaps where nothing ran."""
+"""Tokens per second over the last minutes: an axis from 0, gaps for pauses."""
 
 from __future__ import annotations
 
@@ -83,7 +83,13 @@ class RateGraph(StripWidget):
         top = axis_top(max((rate for rate in shown if rate is not None), default=0))
         blank = " " * (room - len(shown))
         return [
-            line([self._axis(row, height, top), *self._row(shown, row, height, top, blank)], width)
+            line(
+                [
+                    self._axis(row, height, top),
+                    *self._row(shown, row, height, top, blank),
+                ],
+                width,
+            )
             for row in range(height)
         ]
 
@@ -101,7 +107,7 @@ class RateGraph(StripWidget):
     ) -> list[Part]:
         base = (height - 1 - row) * 8
         cells = "".join(_cell(rate, base, top, height) for rate in shown)
-        return [(blank, self.palette.dim), (cells, self.palette.accent)]
+        return [(blank, self.palette.dim), (cells, self.palette.graph)]
 
 
 def _cell(rate: float | None, base: int, top: int, height: int) -> str:

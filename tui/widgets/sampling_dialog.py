@@ -79,18 +79,15 @@ llama-server. Settings count from the next question on and are remembered.
 **Enter** in a number or **F2** applies, **Esc** changes nothing.
 """
 
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+        (0, "-short"),
+        (24, "-tall"),
+    ]
+
     BINDINGS: ClassVar[list[BindingType]] = bindings("sampling")
 
     DEFAULT_CSS = """
     SamplingDialog {
-        align: center middle;
-        & > .sampling-box {
-            width: 72;
-            max-width: 100%;
-            height: auto;
-            max-height: 100%;
-            padding: 0 1;
-        }
         & .sampling-scroll { height: auto; max-height: 1fr; scrollbar-size: 1 1; }
         & TextArea {
             height: 5;
@@ -105,7 +102,7 @@ llama-server. Settings count from the next question on and are remembered.
             grid-gutter: 0 2;
             grid-rows: 1;
             height: auto;
-            margin: 1 0 0 0;
+            margin: 1 0;
         }
         & .sampling-remark {
             height: 1;
@@ -115,15 +112,15 @@ llama-server. Settings count from the next question on and are remembered.
         & .sampling-buttons {
             height: 1;
             align-horizontal: right;
-            & > Button { margin: 0 0 0 2; }
+            & > Button { margin: 0 0 0 1; min-width: 12; width: auto; }
         }
     }
-    SamplingDialog.-short TextArea, SamplingDialog.-flat TextArea { height: 3; }
+    SamplingDialog.-short TextArea { height: 3; }
     """
 
     def __init__(self, settings: ChatSettings) -> None:
         """Show these settings."""
-        super().__init__()
+        super().__init__(classes="dialog-screen")
         self._system = TextArea(
             settings.system,
             placeholder="For example: Answer in one paragraph.",
@@ -140,6 +137,7 @@ llama-server. Settings count from the next question on and are remembered.
         """System prompt, numbers, remark, buttons."""
         with Vertical(classes="sampling-box dialog") as box:
             box.border_title = "Chat settings"
+            box.styles.width = 72
             with VerticalScroll(classes="sampling-scroll", can_focus=False):
                 yield Label("System prompt", classes="sampling-caption")
                 yield self._system

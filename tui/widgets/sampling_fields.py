@@ -33,6 +33,8 @@ class SamplingField(NamedTuple):
         """``0–2``, ``1 or more``."""
         if self.high == math.inf:
             return f"{self.low:g} or more"
+        if self.whole:
+            return f"{self.low:.0f}–{self.high:.0f}"
         return f"{self.low:g}–{self.high:g}"
 
     def parse(self, text: str) -> float | int | None:
@@ -71,7 +73,7 @@ FIELDS = (
     SamplingField("min_p", "min p", 0, 1),
     SamplingField("repeat_penalty", "repeat penalty", 0, 10, hint="1: none"),
     SamplingField("max_tokens", "max tokens", 1, math.inf, whole=True),
-    SamplingField("seed", "seed", 0, 2**32 - 1, whole=True),
+    SamplingField("seed", "seed", 0, 2**32 - 1, whole=True, hint="random"),
 )
 
 

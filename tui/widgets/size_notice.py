@@ -36,7 +36,9 @@ class SizeNotice(StripWidget):
         ][-height:]
         blank = line([], width)
         lines = [
-            line([(" " * max((width - len(text)) // 2, 0), style), (text, style)], width)
+            line(
+                [(" " * max((width - len(text)) // 2, 0), style), (text, style)], width
+            )
             for text, style in texts
         ]
         return [blank] * ((height - len(lines)) // 2) + lines

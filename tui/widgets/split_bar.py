@@ -126,6 +126,11 @@ While a number can be typed here, F1, F5 and F6 change screens.
         """Boundaries there are to drag."""
         return len(self.draft.split.shares) - 1 if self.draft else 0
 
+    @property
+    def can_undo(self) -> bool:
+        """Whether there is a change to take back."""
+        return self._history is not None and self._history.can_undo
+
     def copyable(self) -> Copyable | None:
         """The counts, as ``--split`` takes them."""
         if self.draft is None:
@@ -233,9 +238,7 @@ While a number can be typed here, F1, F5 and F6 change screens.
         else:
             raise SkipAction
 
-    def check_action(
-        self, action: str, parameters: tuple[object, ...]
-    ) -> bool | None:
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Without a boundary there is nothing to move."""
         if action in {"move", "move_to_end", "pick", "reorder"}:
             return self.n_boundaries > 0
@@ -298,7 +301,7 @@ While a number can be typed here, F1, F5 and F6 change screens.
         if self.dragging:
             self._restore()
 
-    # --- inside ------------------------------------------------------------------------
+    # --- inside ---------------------------------------------------------------
 
     @property
     def _left_count(self) -> int:

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
     from backends.state import ClusterSnapshot
 
-STATE_WIDTH = 14
+STATE_WIDTH = 12
+URL_WIDTH = 26
+URL_FROM = 76
+URL_IN_FULL_FROM = 96
 
 _SIGNS = {
     ClusterState.IDLE: ("○", "dim"),
@@ -52,7 +55,7 @@ class StatusLine(StripWidget):
         name: list[Part] = [("dllm", self.palette.key), ("  ", self.palette.dim)]
         right = self._right(width)
         room = width - parts_width(name) - parts_width(right) - 2
-        name.append((clip(self._name(), max(room, 0)), self.palette.strong))
+        name.append((clip(self._model_shown(), max(room, 0)), self.palette.strong))
         return [spread(name, right, width)]
 
     def watch_snapshot(
@@ -70,7 +73,7 @@ class StatusLine(StripWidget):
         """The controller went or came."""
         self.redraw()
 
-    def _name(self) -> str:
+    def _model_shown(self) -> str:
         plan = self.snapshot.plan if self.snapshot else None
         path = plan.model if plan else self.model
         return model_name(path) if path else "no model"
@@ -78,21 +81,24 @@ class StatusLine(StripWidget):
     def _right(self, width: int) -> list[Part]:
         parts = self._state()
         url = self.snapshot.api_url if self.snapshot else None
-        if url and width >= 76:
-            parts += [(f"{url:<26}", self.palette.text), ("  ", self.palette.dim)]
+        if width >= URL_FROM:
+            shown = _address(url or "", in_full=width >= URL_IN_FULL_FROM)
+            parts += [(shown, self.palette.text), ("  ", self.palette.dim)]
         return [*parts, *self._speed()]
 
     def _state(self) -> list[Part]:
         if not self.connected:
-            return [(clip("◌ reconnecting", STATE_WIDTH + 2), self.palette.warn)]
+            return [(clip("◌ reconnecting", STATE_WIDTH + 3), self.palette.warn)]
         if self.snapshot is None:
-            return [(clip("◌ connecting", STATE_WIDTH + 2), self.palette.dim)]
+            return [(clip("◌ connecting", STATE_WIDTH + 1), self.palette.dim)]
         sign, tone = _SIGNS[self.snapshot.state]
         style = getattr(self.palette, tone)
         return [(clip(f"{sign} {self.snapshot.state}", STATE_WIDTH), style)]
 
     def _speed(self) -> list[Part]:
         rate = _rate(self.snapshot)
+        if self.snapshot is None or self.snapshot.state != ClusterState.SERVING:
+            return [(" " * 11, self.palette.dim)]
         style = self.palette.strong if rate is not None else self.palette.dim
         return [(format_rate(rate), style), (" tok/s", self.palette.dim)]
 
@@ -101,6 +107,13 @@ def model_name(path: str) -> str:
     """A model's file name without its ending."""
     name = PurePath(path).name
     return name.removesuffix(".gguf")
+
+
+def _address(url: str, *, in_full: bool) -> str:
+    """The address in a constant width; scheme left out where there is little room."""
+    if in_full:
+        return f"{url:<{URL_WIDTH}}"
+    return f"{url.removeprefix('http://'):<{URL_WIDTH - len('http://')}}"
 
 
 def _rate(snapshot: ClusterSnapshot | None) -> float | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
+from rich.style import Style
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -14,9 +15,7 @@ from tui.widgets.palette import Palette, palette_from
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rich.style import Style
-
-Part = tuple[str, "Style"]
+Part = tuple[str, Style]
 
 
 def line(parts: Iterable[Part], width: int) -> Strip:
@@ -90,7 +89,9 @@ class StripWidget(Widget):
         """The lines as drawn last."""
         size = self.content_size
         if self._strips is None or self._drawn_width != size.width:
-            self._strips = self.draw(size.width, size.height)
+            ground = Style(bgcolor=self.background_colors[1].rich_color)
+            drawn = self.draw(size.width, size.height)
+            self._strips = [strip.apply_style(ground) for strip in drawn]
             self._drawn_width = size.width
         return self._strips
 
@@ -99,7 +100,8 @@ class StripWidget(Widget):
         lines = self.lines()
         if y < len(lines):
             return lines[y]
-        return Strip.blank(self.content_size.width)
+        ground = Style(bgcolor=self.background_colors[1].rich_color)
+        return Strip.blank(self.content_size.width, ground)
 
     def notify_style_update(self) -> None:
         """A theme or class change may have changed every colour."""

@@ -58,7 +58,9 @@ def verdict(
 
 
 def _misfit(draft: Draft) -> Verdict:
-    names = ", ".join(load.device for load in draft.loads if load.device in draft.misfits)
+    names = ", ".join(
+        load.device for load in draft.loads if load.device in draft.misfits
+    )
     holds = "hold" if len(draft.misfits) > 1 else "holds"
     return Verdict(f"does not fit: {names} {holds} more than there is room for", "bad")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import ModelError
-from backends.models.catalogue import Catalogue, find_model
+from backends.models.catalogue import Catalogue
 from backends.models.folders import (
     DEPTH_MAX,
     Folder,
@@ -22,6 +22,7 @@ from backends.models.folders import (
     walk,
 )
 from backends.models.layers import read_model
+from backends.models.search import find_model
 from tests.unit.models.ggufs import write_gguf, write_split
 
 if TYPE_CHECKING:

@@ -70,6 +70,13 @@ def test_a_name_of_the_catalogue(home: Path) -> None:
     assert "llama" in output("sub/tiny")
 
 
+def test_the_bundled_model_has_a_name() -> None:
+    content = json.loads(output("dllm-demo", "--json"))
+    layers = sum(layer["bytes"] for layer in content["layers"])
+    parts = layers + content["output_bytes"] + content["embedding_bytes"]
+    assert parts == content["tensor_bytes"]
+
+
 def test_errors_reach_the_caller() -> None:
     for model in ("nothing", "/nowhere/x.gguf"):
         with pytest.raises(ModelError):

@@ -34,9 +34,17 @@ def test_a_layer_elsewhere_is_named() -> None:
     )
 
 
-def test_a_log_without_layers_agrees_with_nothing() -> None:
+def test_a_log_without_layers_is_no_agreement() -> None:
+    """A full disk cuts the log short: nothing is claimed then."""
     measured = measured_split(PLAN, PLACEMENT, {})
-    assert len(measured.mismatches) == 4
+    assert measured.layers == ()
+    assert "nothing was compared" in measured.mismatches[0]
+
+
+def test_a_layer_missing_from_the_log_is_named() -> None:
+    partial = {layer: name for layer, name in AS_PLANNED.items() if layer != 12}
+    measured = measured_split(PLAN, PLACEMENT, partial)
+    assert any("local/?" in sentence for sentence in measured.mismatches)
 
 
 def test_buffers_get_our_names() -> None:

@@ -1,0 +1,390 @@
+"""Building an engine: pip, CMake, Ninja and the compiler are the real ones.
+
+Where the whole way is walked, llama.cpp is two programs of one line each, in an sdist
+that pip finds in a folder; where llama.cpp itself is built, only its first files are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from backends.engine import build, build_errors, find, install, versions
+from backends.errors import EngineError
+from backends.paths import Paths, user_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from backends.engine.build import BuildProgress
+
+pytestmark = pytest.mark.engine
+ROOT = Path(__file__).parents[2]
+CMAKELISTS = """
+cmake_minimum_required(VERSION 3.14)
+project(llama CXX)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+add_executable(llama-server server.cpp)
+add_executable(ggml-rpc-server worker.cpp)
+"""
+PYPROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+"""
+BACKEND = """
+import os
+def prepare_metadata_for_build_wheel(folder, settings=None):
+    name = "llama_cpp_python-0.3.36.dist-info"
+    os.mkdir(f"{folder}/{name}")
+    with open(f"{folder}/{name}/METADATA", "w") as file:
+        file.write("Metadata-Version: 2.1\\nName: llama-cpp-python\\nVersion: 0.3.36\\n")
+    return name
+"""
+GOOD = "int main() { return 0; }\n"
+
+
+def write_sdist(folder: Path, **programs: str) -> str:
+    """A small llama_cpp_python sdist; its hash."""
+    files = {
+        "pyproject.toml": PYPROJECT,
+        "backend.py": BACKEND,
+        "PKG-INFO": "Metadata-Version: 2.1\nName: llama-cpp-python\nVersion: 0.3.36\n",
+        "vendor/llama.cpp/CMakeLists.txt": CMAKELISTS,
+        "vendor/llama.cpp/server.cpp": programs.get("server", GOOD),
+        "vendor/llama.cpp/worker.cpp": programs.get("worker", GOOD),
+    }
+    folder.mkdir(exist_ok=True)
+    archive = folder / "llama_cpp_python-0.3.36.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for name, text in files.items():
+            info = tarfile.TarInfo(f"llama_cpp_python-0.3.36/{name}")
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return hashlib.sha256(archive.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    """Directories of nobody."""
+    return Paths(
+        config_dir=tmp_path / "config",
+        state_dir=tmp_path / "state",
+        cache_dir=tmp_path / "cache",
+        runtime_dir=tmp_path / "run",
+    )
+
+
+@pytest.fixture
+def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make pip find a small llama.cpp made of these programs, and pin it."""
+    folder = tmp_path / "index"
+    for name, value in offline(folder).items():
+        monkeypatch.setenv(name, value)
+
+    def make(*, pinned: bool = True, **programs: str) -> None:
+        digest = write_sdist(folder, **programs)
+        source = msgspec.structs.replace(versions.DEFAULT, sha256=digest)
+        if pinned:
+            monkeypatch.setattr(versions, "DEFAULT", source)
+
+    return make
+
+
+def offline(folder: Path) -> dict[str, str]:
+    """The user's pip settings: nothing but this folder."""
+    return {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(folder),
+    }
+
+
+async def test_the_whole_way_and_then_at_once(
+    paths: Paths, offer: Callable[..., None]
+) -> None:
+    offer()
+    seen: list[BuildProgress] = []
+    location = await build.build_engine(None, paths, progress=seen.append)
+    stages = list(dict.fromkeys(p.stage.value for p in seen if p.stage != "wait"))
+    assert stages == ["fetch", "unpack", "configure", "compile", "install", "done"]
+    assert [p.fraction for p in seen if p.stage == "compile"][-1] == 1.0
+    assert find.find_engine(None, paths) == location
+    manifest = install.read_manifest(Path(location.directory))
+    assert manifest is not None
+    assert manifest.rpc_protocol == "7.0.0"
+    assert "-DGGML_RPC=ON" in manifest.flags
+    left = sorted(p.name for p in (paths.cache_dir / "build").iterdir())
+    assert left == [f"{Path(location.directory).name}.lock"]
+    started = time.monotonic()
+    again: list[BuildProgress] = []
+    assert await build.build_engine(None, paths, progress=again.append) == location
+    assert time.monotonic() - started < 0.5
+    assert [p.stage for p in again] == ["done"]
+
+
+async def test_two_builds_wait_for_each_other(
+    paths: Paths, offer: Callable[..., None]
+) -> None:
+    offer()
+    seen: list[BuildProgress] = []
+    first, second = await asyncio.gather(
+        build.build_engine(None, paths),
+        build.build_engine(None, paths, progress=seen.append),
+    )
+    assert first == second
+    assert {p.stage.value for p in seen} == {"wait", "done"}
+
+
+async def test_a_compile_error_keeps_the_log(
+    paths: Paths, offer: Callable[..., None]
+) -> None:
+    offer(worker="int main() { return nonsense; }\n")
+    with pytest.raises(build_errors.CompileFailed, match="nonsense") as caught:
+        await build.build_engine(None, paths)
+    assert caught.value.log_path is not None
+    assert "nonsense" in caught.value.log_path.read_text()
+    assert any("nonsense" in line for line in caught.value.failure().log_tail)
+    assert install.installed(paths) == []
+
+
+async def test_another_sdist_of_the_same_name_is_not_used(
+    paths: Paths, offer: Callable[..., None]
+) -> None:
+    offer(pinned=False)
+    with pytest.raises(build_errors.SourceRefused, match="hash differs"):
+        await build.build_engine(None, paths)
+    assert not list((paths.cache_dir / "build").rglob("CMakeLists.txt"))
+
+
+async def test_an_index_without_it(paths: Paths, offer: Callable[..., None]) -> None:
+    offer()
+    os.environ["PIP_FIND_LINKS"] = str(paths.cache_dir)
+    with pytest.raises(build_errors.FetchFailed, match="offers no source"):
+        await build.build_engine(None, paths)
+
+
+async def test_no_network(
+    paths: Paths, offer: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer()
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    with pytest.raises(build_errors.NoNetwork, match="No network"):
+        await build.build_engine(None, paths)
+
+
+@pytest.mark.parametrize(("present", "missing"), [((), "C"), (("cc",), r"C\+\+")])
+async def test_no_compiler(
+    paths: Paths,
+    tmp_path: Path,
+    offer: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    present: tuple[str, ...],
+    missing: str,
+) -> None:
+    offer()
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in present:
+        (folder / name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(build_errors.NoCompiler, match=f"No working {missing} compiler"):
+        await build.build_engine(None, paths)
+
+
+# --- disks ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Mount a file system of so many KiB; needs root."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mount(kib: int) -> Path:
+        options = f"size={kib}k".encode()
+        if libc.mount(b"tmpfs", bytes(folder), b"tmpfs", 0, options) != 0:
+            pytest.skip("may not mount a file system here")
+        return folder
+
+    yield mount
+    libc.umount2(bytes(folder), 2)
+
+
+def on_disk(paths: Paths, disk: Path) -> Paths:
+    """The same directories with the cache on a disk."""
+    return msgspec.structs.replace(paths, cache_dir=disk / "cache")
+
+
+async def test_a_disk_too_small_is_refused_at_once(
+    paths: Paths, offer: Callable[..., None], small_disk: Callable[[int], Path]
+) -> None:
+    offer()
+    cache = on_disk(paths, small_disk(4096))
+    with pytest.raises(build_errors.NoSpace, match=r"Only 4\.0 MiB are free") as caught:
+        await build.build_engine(None, cache)
+    assert "XDG_CACHE_HOME" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("kib", "stage"), [(60, "fetch"), (400, "(configure|compile|install)")]
+)
+async def test_a_disk_that_becomes_full(
+    paths: Paths,
+    offer: Callable[..., None],
+    small_disk: Callable[[int], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    kib: int,
+    stage: str,
+) -> None:
+    ballast = ",".join(str(i) for i in range(30_000))
+    offer(server=f"int a[] = {{{ballast}}};\n{GOOD}")
+    monkeypatch.setattr(build, "NEED_BYTES", 0)
+    cache = on_disk(paths, small_disk(kib))
+    with pytest.raises(build_errors.NoSpace, match=f"full during the {stage} stage"):
+        await build.build_engine(None, cache, accelerator="none")
+    assert install.installed(cache) == []
+
+
+async def test_a_cache_that_cannot_be_written(
+    paths: Paths, offer: Callable[..., None]
+) -> None:
+    offer()
+    paths.cache_dir.write_text("a file")
+    with pytest.raises(EngineError, match="Cannot build in"):
+        await build.build_engine(None, paths)
+
+
+# --- llama.cpp itself -------------------------------------------------------------
+
+
+class Build:
+    """``dllm-tui engine build`` of llama.cpp in a cache of its own."""
+
+    def __init__(self, cache: Path) -> None:
+        self.cache = cache
+        self.env = {
+            **os.environ,
+            "XDG_CACHE_HOME": str(cache),
+            "XDG_CONFIG_HOME": str(cache / "config"),
+            "PYTHONPATH": str(ROOT),
+        }
+
+    def start(self) -> subprocess.Popen[str]:
+        """The running command."""
+        main = "from tui.cli.main import main; main()"
+        return subprocess.Popen(
+            [sys.executable, "-c", main, "engine", "build", "--jobs", "2"],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def log(self) -> str:
+        """The build's log so far."""
+        logs = list(self.cache.glob("dllm-tui/build/*/build.log"))
+        return logs[0].read_text(errors="replace") if logs else ""
+
+    def steps(self) -> list[tuple[int, int]]:
+        """Every ``[done/left]`` Ninja printed, over all attempts."""
+        found = re.findall(r"^\[(\d+)/(\d+)\]", self.log(), re.M)
+        return [(int(done), int(total)) for done, total in found]
+
+    def wait_for_steps(self, n: int, process: subprocess.Popen[str]) -> None:
+        """Wait until so many files were compiled."""
+        deadline = time.monotonic() + 240
+        while len(self.steps()) < n:
+            if process.poll() is not None or time.monotonic() > deadline:
+                out, err = process.communicate(timeout=5)
+                pytest.fail(f"the build did not get to {n} steps: {out}{err}")
+            time.sleep(0.1)
+
+    def processes(self) -> list[str]:
+        """Command lines of every process of this build."""
+        marker = f"XDG_CACHE_HOME={self.cache}".encode()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                ours = marker in (folder / "environ").read_bytes().split(b"\0")
+                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+            except OSError:
+                continue
+            if ours and line:
+                found.append(line.decode(errors="replace"))
+        return found
+
+
+def end(process: subprocess.Popen[str], number: signal.Signals) -> str:
+    """Send a signal; what the command said on stderr."""
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert "Traceback" not in err
+    return err
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
+def test_interrupted_builds_leave_nothing_running_and_go_on(tmp_path: Path) -> None:
+    mine = Build(tmp_path)
+    first = mine.start()
+    mine.wait_for_steps(3, first)
+    second = mine.start()
+    time.sleep(1.0)
+    err = end(second, signal.SIGINT)
+    assert "Another build of this engine is running" in err
+    err = end(first, signal.SIGINT)
+    assert "Fetching llama-cpp-python==0.3.36" in err
+    assert "Interrupted." in err
+    assert mine.processes() == []
+    done = mine.steps()
+    total = done[0][1]
+
+    again = mine.start()
+    mine.wait_for_steps(len(done) + 2, again)
+    err = end(again, signal.SIGTERM)
+    assert "Compiling" in err
+    for word in ("Fetching", "Unpacking", "Configuring"):
+        assert word not in err
+    assert mine.processes() == []
+    resumed = mine.steps()[len(done)][1]
+    # The files that were being compiled are compiled anew, the others are not.
+    assert total - len(done) <= resumed <= total - len(done) + 2
+
+
+@pytest.mark.timeout(2400)
+async def test_the_users_engine_is_built_once() -> None:
+    location = await build.build_engine(None, user_paths())
+    started = time.monotonic()
+    assert await build.build_engine(None, user_paths()) == location
+    assert time.monotonic() - started < 0.5
+    raw: dict[str, Any] = json.loads(
+        (Path(location.directory) / install.MANIFEST).read_text()
+    )
+    assert raw["sha256"] == versions.DEFAULT.sha256

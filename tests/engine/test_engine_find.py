@@ -1,0 +1,281 @@
+"""The finished engine of this user: found, asked, driven."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import psutil
+import pytest
+
+from backends.engine import ask, find, preflight
+from backends.engine.argv import (
+    LAYERS_VERBOSITY,
+    QUIET_VERBOSITY,
+    server_argv,
+    worker_argv,
+)
+from backends.engine.http import Health, ServerClient
+from backends.engine.logs import LoadLog, clean_lines, explain
+from backends.errors import EngineError
+from backends.paths import Paths, user_paths
+from backends.state import ChatMessage, ChatRequest, Sampling
+from tests.engine.synthetic import write_llama
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.engine
+HELLO = ChatRequest(
+    messages=(ChatMessage(role="user", content="Hello"),),
+    sampling=Sampling(temperature=0.0, max_tokens=24, seed=1),
+)
+
+
+def engines() -> list[find.EngineLocation]:
+    """Every engine in this user's cache."""
+    return [e for e in find.all_engines(None, user_paths()) if e.source == "cache"]
+
+
+@pytest.fixture(params=range(2), ids=["first", "second"])
+def location(request: pytest.FixtureRequest) -> find.EngineLocation:
+    """Each engine in the cache, 7.0.0 before 8.0.0."""
+    found = engines()
+    if len(found) <= request.param:
+        pytest.skip("not built here: dllm-tui engine build [--version 8.0.0]")
+    index: int = request.param
+    return found[index]
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Paths:
+    """This user's directories with an empty cache of answers."""
+    return msgspec.structs.replace(user_paths(), cache_dir=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random model of 12 layers."""
+    file = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    write_llama(file, n_layer=12, n_embd=64, n_ff=128)
+    return str(file)
+
+
+async def test_it_tells_its_version_protocol_and_flags(
+    location: find.EngineLocation, fresh: Paths
+) -> None:
+    known = await ask.facts(location, fresh)
+    assert "commit" in known.info.version
+    assert Path(location.directory).name.startswith(known.info.rpc_protocol)
+    assert {"-fit", "-lv", "--rpc", "--device", "-ts", "--ctx-size"} <= known.flags
+    assert known.info.backends == ("cpu", "rpc")
+    started = time.monotonic()
+    assert await ask.describe(location, fresh) == known.info
+    assert await ask.flags_of(location, fresh) == known.flags
+    assert time.monotonic() - started < 0.1
+
+
+async def test_asking_leaves_nothing_running(
+    location: find.EngineLocation, fresh: Paths
+) -> None:
+    await ask.facts(location, fresh)
+    ours = psutil.Process().children(recursive=True)
+    assert not [c for c in ours if c.status() != psutil.STATUS_ZOMBIE]
+
+
+async def test_a_program_that_does_not_run_is_explained(
+    location: find.EngineLocation, fresh: Paths, tmp_path: Path
+) -> None:
+    broken = tmp_path / "llama-server"
+    broken.write_text("#!/bin/sh\necho 'libcudart.so.12: cannot open' >&2\nexit 127\n")
+    broken.chmod(0o755)
+    here = msgspec.structs.replace(location, server_path=str(broken))
+    with pytest.raises(EngineError, match="libcudart"):
+        await ask.describe(here, fresh)
+    broken.write_bytes(b"\x7fELF junk")
+    with pytest.raises(EngineError, match="Cannot run"):
+        await ask.describe(here, fresh)
+
+
+async def test_a_program_that_hangs_is_not_waited_for(
+    location: find.EngineLocation,
+    fresh: Paths,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ask, "ANSWER_S", 0.3)
+    monkeypatch.setattr(ask, "BANNER_S", 0.3)
+    hangs = tmp_path / "llama-server"
+    hangs.write_text("#!/bin/sh\nexec sleep 600\n")
+    hangs.chmod(0o755)
+    changed = msgspec.structs.replace(location, server_path=str(hangs))
+    with pytest.raises(EngineError, match="no answer"):
+        await ask.describe(changed, fresh)
+    changed = msgspec.structs.replace(location, worker_path=str(hangs))
+    with pytest.raises(EngineError, match="did not begin to listen"):
+        await ask.describe(changed, fresh)
+
+
+# --- driving it -----------------------------------------------------------------
+
+
+def free_port() -> int:
+    """A loopback port nobody listens on now."""
+    return ask._free_port()
+
+
+async def start(*argv: str) -> asyncio.subprocess.Process:
+    """A program of the engine, its output in a pipe."""
+    return await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "GGML_NO_BACKTRACE": "1"},
+        restore_signals=False,
+    )
+
+
+@pytest.fixture
+async def workers(location: find.EngineLocation) -> AsyncIterator[list[int]]:
+    """Ports of two workers."""
+    ports = [free_port() for _ in range(2)]
+    started = [
+        await start(*worker_argv(location, port=port, device="CPU", threads=1))
+        for port in ports
+    ]
+    async with asyncio.timeout(10):
+        for port in ports:
+            # Workers need a moment to listen; nothing tells when they do.
+            while not await ask._touch(port):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    yield ports
+    for process in started:
+        assert process.returncode is None
+        process.terminate()
+        await process.wait()
+
+
+async def argv_for(
+    location: find.EngineLocation,
+    model: str,
+    ports: list[int],
+    *,
+    port: int = preflight.ANY_PORT,
+    verbosity: int = LAYERS_VERBOSITY,
+) -> tuple[str, ...]:
+    """A server with layers 0-4 on the head, then 3 and 5 on the workers."""
+    return server_argv(
+        location,
+        await ask.flags_of(location, user_paths()),
+        model=model,
+        rpc_endpoints=[f"127.0.0.1:{port}" for port in ports],
+        device_names=["RPC0", "RPC1"],
+        n_gpu_layers=8,
+        tensor_split=(3, 5),
+        ctx_size=512,
+        parallel=1,
+        port=port,
+        verbosity=verbosity,
+    )
+
+
+EXPECTED = {
+    **dict.fromkeys(range(5), "CPU"),
+    **dict.fromkeys(range(5, 8), "RPC0"),
+    **dict.fromkeys(range(8, 13), "RPC1"),
+}
+
+
+async def test_a_preflight_tells_the_split_and_spares_the_workers(
+    location: find.EngineLocation, model: str, workers: list[int]
+) -> None:
+    argv = await argv_for(location, model, workers)
+    for _ in range(3):
+        assert await preflight.layer_devices(argv, 12) == EXPECTED
+
+
+async def test_a_preflight_that_fails_says_why(
+    location: find.EngineLocation, model: str
+) -> None:
+    argv = await argv_for(location, model, [free_port(), free_port()])
+    with pytest.raises(EngineError, match=r"the worker at 127\.0\.0\.1:\d+ cannot be"):
+        await preflight.layer_devices(argv, 12)
+
+
+async def test_a_cluster_from_load_to_answer(
+    location: find.EngineLocation, model: str, workers: list[int]
+) -> None:
+    port = free_port()
+    argv = await argv_for(location, model, workers, port=port)
+    server = await start(*argv)
+    assert server.stdout is not None
+    log = LoadLog()
+    async with asyncio.timeout(60):
+        while not log.url:
+            log.feed((await server.stdout.read(4096)).decode("utf-8", "replace"))
+    drain = asyncio.ensure_future(server.stdout.read())
+    assert log.layer_devices == EXPECTED
+    kinds = {(name.partition("[")[2][:-1], kind) for name, kind in log.buffers}
+    for worker in workers:
+        assert {(f"127.0.0.1:{worker}", k) for k in ("model", "kv", "compute")} <= kinds
+    async with ServerClient(port) as client:
+        assert await client.health() is Health.OK
+        pieces = [piece async for piece in client.chat(HELLO)]
+        last = pieces[-1]
+        assert last.failure is None
+        assert last.timings is not None
+        assert last.timings.tokens > 0
+        assert last.timings.first_token_s is not None
+        [slot] = await client.slots()
+        assert slot.ctx_used >= last.timings.prompt_tokens
+        assert (await client.props())["total_slots"] == 1
+    server.terminate()
+    await drain
+    assert await server.wait() == 0
+
+
+async def test_a_worker_that_dies_mid_answer_is_explained(
+    location: find.EngineLocation, model: str
+) -> None:
+    ports = [free_port(), free_port()]
+    doomed = [
+        await start(*worker_argv(location, port=port, device="CPU", threads=1))
+        for port in ports
+    ]
+    for worker in ports:
+        while not await ask._touch(worker):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    port = free_port()
+    argv = await argv_for(location, model, ports, port=port, verbosity=QUIET_VERBOSITY)
+    server = await start(*argv)
+    assert server.stdout is not None
+    async with ServerClient(port) as client:
+        async with asyncio.timeout(60):
+            while await client.health() is not Health.OK:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        longer = msgspec.structs.replace(
+            HELLO, sampling=Sampling(max_tokens=400, temperature=0.0)
+        )
+        answer = client.chat(longer)
+        await anext(answer)
+        doomed[1].send_signal(signal.SIGKILL)
+        pieces = [piece async for piece in answer]
+    failure = pieces[-1].failure
+    assert failure is not None
+    assert "in the middle of the answer" in failure.what
+    output = (await server.stdout.read()).decode("utf-8", "replace")
+    number = -await server.wait()
+    assert number == signal.SIGABRT
+    reason = explain(clean_lines(output), None, number)
+    assert reason is not None
+    assert "a worker died" in reason
+    doomed[0].terminate()
+    for process in doomed:
+        await process.wait()

@@ -1,0 +1,55 @@
+"""Every console test runs on its own: no user files, fixed zone, steady cursors."""
+
+from __future__ import annotations
+
+import os
+
+# Read when textual is imported.
+os.environ["TEXTUAL_ANIMATIONS"] = "none"
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from textual.widgets import Input, TextArea
+
+from tests.tui import scenes
+from tests.tui.scripted import ScriptedCluster
+from tui.app import DllmApp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Temporary XDG directories, fixed time zone, plain terminal, steady cursors."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    for name in ("CONFIG", "STATE", "CACHE", "DATA"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    monkeypatch.setattr(Input.cursor_blink, "_default", False)
+    monkeypatch.setattr(TextArea.cursor_blink, "_default", False)
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.fixture
+def memory_file(tmp_path: Path) -> Path:
+    """Where the console under test remembers things."""
+    return tmp_path / "state" / "console.json"
+
+
+@pytest.fixture
+def make_app(memory_file: Path) -> Callable[..., DllmApp]:
+    """A console on a scripted cluster, by default the serving homelab."""
+
+    def make(cluster: ScriptedCluster | None = None, **options: object) -> DllmApp:
+        cluster = cluster or ScriptedCluster(scenes.homelab_serving())
+        settings = {"memory_file": memory_file, "clock": lambda: scenes.NOW} | options
+        return DllmApp(cluster, **settings)  # type: ignore[arg-type]
+
+    return make

@@ -1,0 +1,50 @@
+"""Waiting for conditions, and finding what is on the screen."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tui.widgets.split_bar import SplitBar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.app import App
+    from textual.pilot import Pilot
+
+    from tui.widgets.strips import StripWidget
+
+PATIENCE_S = 10.0
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], object]) -> None:
+    """Let the app work until a condition holds; fails after some seconds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await pilot.pause()
+            await asyncio.sleep(0.005)
+    await pilot.pause()
+
+
+async def settled(pilot: Pilot[None]) -> None:
+    """Wait until a split is shown, and everything it entails."""
+    bar = pilot.app.query_one(SplitBar)
+    await until(pilot, lambda: bar.draft is not None and bar.size.width > 0)
+    await pilot.pause()
+
+
+def text_of(widget: StripWidget) -> str:
+    """What a widget shows, without colours."""
+    return "\n".join(strip.text.rstrip() for strip in widget.lines())
+
+
+def screen_text(app: App[None]) -> str:
+    """The whole screen, without colours."""
+    lines = app.screen._compositor.render_strips()
+    return "\n".join(strip.text.rstrip() for strip in lines)
+
+
+def toasts(app: App[None]) -> list[str]:
+    """The messages of the toasts there are."""
+    return [notification.message for notification in app._notifications]

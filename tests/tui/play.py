@@ -1,0 +1,35 @@
+"""Look at the console in a real terminal: ``python -m tests.tui.play serving``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.tui import scenes
+from tests.tui.scripted import LifelikeCluster
+from tui.app import DllmApp
+
+SCENES = {
+    "idle": scenes.idle,
+    "serving": scenes.homelab_serving,
+    "starting": scenes.demo_starting,
+    "failed": scenes.demo_failed,
+    "demo": scenes.demo_serving,
+}
+
+
+async def main(scene: str) -> None:
+    """Run the console on a scripted cluster until it is left."""
+    with tempfile.TemporaryDirectory() as folder:
+        cluster = LifelikeCluster(SCENES[scene]())
+        model = scenes.DEMO.path if scene == "idle" else None
+        app = DllmApp(
+            cluster, memory_file=Path(folder) / "console.json", initial_model=model
+        )
+        await app.run_async()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "idle"))

@@ -1,0 +1,367 @@
+"""Fixed, realistic snapshots: the homelab of the design, and two local workers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from backends.split.layout import make_split, ranges
+from backends.split.memory import device_loads
+from backends.state import (
+    ClusterSnapshot,
+    ClusterState,
+    Device,
+    DeviceBuffers,
+    DeviceKind,
+    EngineInfo,
+    Failure,
+    Layer,
+    MeasuredSplit,
+    ModelInfo,
+    Peer,
+    PeerRole,
+    PeerState,
+    Plan,
+    ProcessInfo,
+    ProcessRole,
+    ProcessState,
+    Speed,
+    Step,
+    StepState,
+    WorkerSpec,
+)
+
+GIB = 1024**3
+MIB = 1024**2
+NOW = 1_760_000_000.0
+URL = "http://127.0.0.1:8090/v1"
+
+
+# --- the homelab ---------------------------------------------------------------
+
+GLM = ModelInfo(
+    path="/models/GLM-4.7-Flash-Q4_K_M.gguf",
+    name="GLM-4.7-Flash",
+    arch="deepseek2",
+    file_type="Q4_K - Medium",
+    size_bytes=int(16.9 * GIB),
+    n_layer=47,
+    n_embd=2048,
+    n_vocab=154_880,
+    n_ctx_train=202_752,
+    has_chat_template=True,
+    layers=tuple(
+        Layer(index=i, bytes=int(0.353 * GIB), kv_bytes_per_token=2500)
+        for i in range(47)
+    ),
+    output_bytes=int(0.31 * GIB),
+    embedding_bytes=int(0.31 * GIB),
+)
+
+STUDIO = Device(
+    id="studio/MTL0",
+    name="MTL0",
+    kind=DeviceKind.METAL,
+    description="Apple M2 Max",
+    total_bytes=64 * GIB,
+    free_bytes=55 * GIB,
+)
+MINI = Device(
+    id="mini/MTL0",
+    name="MTL0",
+    kind=DeviceKind.METAL,
+    description="Apple M2",
+    total_bytes=16 * GIB,
+    free_bytes=12 * GIB,
+)
+BOX = Device(
+    id="box/CUDA0",
+    name="CUDA0",
+    kind=DeviceKind.CUDA,
+    description="NVIDIA RTX 3060",
+    total_bytes=12 * GIB,
+    free_bytes=int(11.4 * GIB),
+)
+NUC_CPU = Device(
+    id="nuc/CPU",
+    name="CPU",
+    kind=DeviceKind.CPU,
+    total_bytes=16 * GIB,
+    free_bytes=9 * GIB,
+)
+
+
+def homelab_peers(state: PeerState = PeerState.READY) -> tuple[Peer, ...]:
+    """Three machines that answer and one that does not."""
+    return (
+        Peer(name="studio", role=PeerRole.HEAD, state=state, devices=(STUDIO,)),
+        Peer(
+            name="mini",
+            role=PeerRole.WORKER,
+            state=state,
+            transport="ssh",
+            rtt_ms=3.1,
+            devices=(MINI,),
+        ),
+        Peer(
+            name="box",
+            role=PeerRole.WORKER,
+            state=state,
+            transport="ssh",
+            rtt_ms=0.4,
+            devices=(BOX,),
+        ),
+        Peer(
+            name="nuc",
+            state=PeerState.UNREACHABLE,
+            transport="ssh",
+            note="no answer for 2 m",
+        ),
+    )
+
+
+HOMELAB_PLAN = Plan(
+    model=GLM.path,
+    head="studio",
+    split=make_split(47, ("studio/MTL0", "mini/MTL0", "box/CUDA0"), (26, 8, 14)),
+    workers=(
+        WorkerSpec(name="mini", peer="mini", device="MTL0"),
+        WorkerSpec(name="box", peer="box", device="CUDA0"),
+    ),
+    ctx_size=8192,
+    api_port=8090,
+)
+
+
+def measured(model: ModelInfo, plan: Plan) -> MeasuredSplit:
+    """What a log would report: the plan, and bytes near the predicted ones."""
+    return MeasuredSplit(
+        layers=ranges(plan.split),
+        buffers=tuple(
+            DeviceBuffers(
+                device=load.device,
+                model_bytes=load.weight_bytes,
+                kv_bytes=load.kv_bytes,
+                compute_bytes=int(load.compute_bytes * 0.8),
+            )
+            for load in device_loads(model, plan.split, plan.ctx_size)
+            if load.n_layers
+        ),
+    )
+
+
+def process(name: str, role: ProcessRole, rss_gib: float, port: int) -> ProcessInfo:
+    """One process that runs."""
+    server = role == ProcessRole.SERVER
+    return ProcessInfo(
+        name=name,
+        role=role,
+        state=ProcessState.RUNNING,
+        pid=4000 + port % 1000,
+        port=port,
+        argv=(
+            ("llama-server", "-m", GLM.path, "--rpc", "127.0.0.1:50052", "-ngl", "48")
+            if server
+            else ("rpc-server", "-p", str(port))
+        ),
+        started_at=NOW - 700,
+        rss_bytes=int(rss_gib * GIB),
+    )
+
+
+def homelab_serving() -> ClusterSnapshot:
+    """The homelab in the middle of an answer."""
+    return ClusterSnapshot(
+        seq=7,
+        at=NOW,
+        state=ClusterState.SERVING,
+        peers=homelab_peers(PeerState.SERVING),
+        plan=HOMELAB_PLAN,
+        planned=ranges(HOMELAB_PLAN.split),
+        measured=measured(GLM, HOMELAB_PLAN),
+        model=GLM,
+        processes=(
+            process("llama-server", ProcessRole.SERVER, 9.8, 8090),
+            process("mini", ProcessRole.WORKER, 3.0, 50052),
+            process("box", ProcessRole.WORKER, 5.6, 50053),
+        ),
+        api_url=URL,
+        speed=Speed(
+            tok_per_s=21.3,
+            last_tok_per_s=20.9,
+            prompt_tok_per_s=512.4,
+            requests_active=1,
+            ctx_used=1204,
+        ),
+        served_since=NOW - 640,
+    )
+
+
+# --- two workers on this machine -----------------------------------------------------
+
+DEMO = ModelInfo(
+    path="/opt/dllm/demo/dllm-demo-12L.gguf",
+    name="dllm demo",
+    arch="llama",
+    file_type="F16",
+    size_bytes=20 * MIB,
+    n_layer=12,
+    n_embd=256,
+    n_vocab=4096,
+    n_ctx_train=1024,
+    layers=tuple(
+        Layer(index=i, bytes=int(1.5 * MIB), kv_bytes_per_token=1024) for i in range(12)
+    ),
+    output_bytes=2 * MIB,
+)
+
+CPU = Device(
+    id="local/CPU",
+    name="CPU",
+    kind=DeviceKind.CPU,
+    description="AMD EPYC",
+    total_bytes=16 * GIB,
+    free_bytes=11 * GIB,
+    memory_pool="local",
+)
+ENGINE = EngineInfo(
+    directory="/opt/llama.cpp",
+    source="config",
+    server_path="/opt/llama.cpp/llama-server",
+    worker_path="/opt/llama.cpp/rpc-server",
+    version="b6500",
+    rpc_protocol="3.5.0",
+    devices=(CPU,),
+)
+DEMO_PLAN = Plan(
+    model=DEMO.path,
+    split=make_split(12, ("local/CPU", "worker1/CPU", "worker2/CPU"), (0, 6, 7)),
+    workers=(WorkerSpec(name="worker1"), WorkerSpec(name="worker2")),
+    ctx_size=1024,
+    api_port=8090,
+)
+
+
+def idle() -> ClusterSnapshot:
+    """This machine, with nothing running."""
+    return ClusterSnapshot(
+        seq=1,
+        at=NOW,
+        peers=(Peer(name="local", role=PeerRole.HEAD, devices=(CPU,)),),
+        engine=ENGINE,
+    )
+
+
+def _worker(number: int, state: PeerState) -> Peer:
+    device = msgspec.structs.replace(CPU, id=f"worker{number}/CPU")
+    return Peer(
+        name=f"worker{number}", role=PeerRole.WORKER, state=state, devices=(device,)
+    )
+
+
+def demo_steps(n_done: int, progress: float | None = None) -> tuple[Step, ...]:
+    """A launch of which the first steps are done and the next is under way."""
+    titles = (
+        ("engine", "engine b6500 found", ""),
+        ("worker1", "worker1 listens", "127.0.0.1:50052"),
+        ("worker2", "worker2 listens", "127.0.0.1:50053"),
+        ("server", "llama-server starts", "127.0.0.1:8090"),
+        ("load", "model loads", ""),
+        ("verify", "split checked against the log", ""),
+    )
+    steps = []
+    for index, (step_id, title, detail) in enumerate(titles):
+        if index < n_done:
+            state, seconds, started = StepState.DONE, 0.2 + index * 0.31, NOW - 9
+        elif index == n_done:
+            state, seconds, started = StepState.RUNNING, None, NOW - 8.2
+        else:
+            state, seconds, started = StepState.PENDING, None, None
+        steps.append(
+            Step(
+                id=step_id,
+                title=title,
+                state=state,
+                seconds=seconds,
+                started_at=started,
+                detail=detail if state == StepState.DONE else "",
+                progress=progress if state == StepState.RUNNING else None,
+            )
+        )
+    return tuple(steps)
+
+
+def demo_starting(plan: Plan = DEMO_PLAN) -> ClusterSnapshot:
+    """The model is being loaded."""
+    return ClusterSnapshot(
+        seq=3,
+        at=NOW,
+        state=ClusterState.LOADING,
+        peers=(
+            *idle().peers,
+            _worker(1, PeerState.STARTING),
+            _worker(2, PeerState.STARTING),
+        ),
+        plan=plan,
+        planned=ranges(plan.split),
+        model=DEMO,
+        engine=ENGINE,
+        steps=demo_steps(4, 0.61),
+        processes=(
+            process("llama-server", ProcessRole.SERVER, 0.1, 8090),
+            process("worker1", ProcessRole.WORKER, 0.1, 50052),
+            process("worker2", ProcessRole.WORKER, 0.1, 50053),
+        ),
+    )
+
+
+def demo_serving(plan: Plan = DEMO_PLAN) -> ClusterSnapshot:
+    """Two local workers serve, and nobody asks anything."""
+    return msgspec.structs.replace(
+        demo_starting(plan),
+        seq=4,
+        state=ClusterState.SERVING,
+        peers=(
+            *idle().peers,
+            _worker(1, PeerState.SERVING),
+            _worker(2, PeerState.SERVING),
+        ),
+        steps=(),
+        measured=measured(DEMO, plan),
+        api_url=URL,
+        speed=Speed(last_tok_per_s=88.2, ctx_used=31),
+        served_since=NOW - 60,
+    )
+
+
+def demo_failed(plan: Plan = DEMO_PLAN) -> ClusterSnapshot:
+    """A worker's port was taken."""
+    return msgspec.structs.replace(
+        idle(),
+        seq=5,
+        state=ClusterState.FAILED,
+        plan=plan,
+        planned=ranges(plan.split),
+        model=DEMO,
+        failure=Failure(
+            what="worker2 ended while it was starting",
+            hint="Another program listens on its port: free it or set another.",
+            process="worker2",
+            argv=(
+                "/opt/llama.cpp/rpc-server",
+                "-H",
+                "127.0.0.1",
+                "-p",
+                "50053",
+                "-d",
+                "CPU",
+            ),
+            exit_code=1,
+            log_tail=(
+                "create_backend: using CPU backend",
+                "Starting RPC server v3.5.0",
+                "  endpoint       : 127.0.0.1:50053",
+                "Failed to create server socket: [Address already in use]",
+            ),
+            at=NOW,
+        ),
+    )

@@ -1,0 +1,243 @@
+"""A cluster that does what a test tells it: the console's seam, without processes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from backends.errors import DllmError, ModelError
+from backends.split.layout import with_counts
+from backends.state import (
+    ChatDelta,
+    ChatTimings,
+    ClusterSnapshot,
+    ClusterState,
+    LogChunk,
+    ModelCatalogue,
+    ModelFile,
+    ModelInfo,
+    Plan,
+)
+from tests.tui import scenes
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from backends.state import ChatRequest
+
+ANSWER = (
+    "Air scatters short wavelengths more strongly than long ones, so blue light "
+    "reaches us from every part of the sky."
+)
+LOG = "".join(
+    f"0.{n:02d}.000.000 I load_tensors: layer {n:3d} assigned to device RPC{n // 7}\n"
+    for n in range(13)
+)
+
+
+class ScriptedCluster:
+    """Implements ``tui.cluster.Cluster``; every call is kept in ``calls``."""
+
+    def __init__(
+        self,
+        first: ClusterSnapshot | None = None,
+        *,
+        plans: dict[str, Plan] | None = None,
+        models: dict[str, ModelInfo] | None = None,
+    ) -> None:
+        """Begin with a snapshot; None says nothing until ``push``."""
+        self.now = first
+        self.calls: list[tuple[str, Any]] = []
+        self.plans = plans or {
+            p.model: p for p in (scenes.DEMO_PLAN, scenes.HOMELAB_PLAN)
+        }
+        self.models = models or {m.path: m for m in (scenes.DEMO, scenes.GLM)}
+        self.errors: dict[str, DllmError] = {}
+        """Raised by the call of that name."""
+        self.answer: list[ChatDelta] = [
+            *(ChatDelta(text=f"{word} ") for word in ANSWER.split()),
+            ChatDelta(
+                done=True,
+                finish_reason="stop",
+                timings=ChatTimings(
+                    prompt_tokens=24,
+                    prompt_ms=880,
+                    tokens=21,
+                    tok_per_s=21.3,
+                    first_token_s=0.88,
+                ),
+            ),
+        ]
+        self.logs = {"llama-server": LOG, "worker1": LOG[:200], "worker2": LOG[:200]}
+        self.gate = asyncio.Event()
+        """Cleared, an answer waits before each piece."""
+        self.gate.set()
+        self.streams = 0
+        """How often ``snapshots`` was called."""
+        self._queues: list[asyncio.Queue[ClusterSnapshot | None]] = []
+
+    # --- what tests do -----------------------------------------------------------
+
+    def push(self, snapshot: ClusterSnapshot) -> None:
+        """The next snapshot."""
+        self.now = snapshot
+        for queue in self._queues:
+            queue.put_nowait(snapshot)
+
+    def lose(self) -> None:
+        """The controller goes away: streams end."""
+        for queue in self._queues:
+            queue.put_nowait(None)
+
+    def called(self, name: str) -> list[Any]:
+        """The arguments of the calls of this name."""
+        return [argument for call, argument in self.calls if call == name]
+
+    # --- the seam ------------------------------------------------------------------
+
+    async def snapshots(self) -> AsyncGenerator[ClusterSnapshot, None]:
+        """The present one, then whatever is pushed."""
+        self.streams += 1
+        self._fail("snapshots")
+        queue: asyncio.Queue[ClusterSnapshot | None] = asyncio.Queue()
+        self._queues.append(queue)
+        try:
+            if self.now is not None:
+                yield self.now
+            while (snapshot := await queue.get()) is not None:
+                yield snapshot
+        finally:
+            self._queues.remove(queue)
+
+    async def propose(
+        self,
+        model: str,
+        *,
+        workers: int | None = None,
+        counts: Sequence[int] | None = None,
+        ctx_size: int | None = None,
+    ) -> Plan:
+        """The plan kept for that model."""
+        self._call("propose", model)
+        plan = self.plans[model]
+        if counts is not None:
+            split = with_counts(plan.split, counts)
+            plan = msgspec.structs.replace(plan, split=split)
+        return plan
+
+    async def launch(self, plan: Plan) -> None:
+        """Remember it; the test pushes what follows."""
+        self._call("launch", plan)
+
+    async def stop(self) -> None:
+        """Remember it; the test pushes what follows."""
+        self._call("stop", None)
+
+    async def shutdown(self, *, only_if_idle: bool = False) -> None:
+        """Remember it."""
+        self._call("shutdown", only_if_idle)
+
+    async def inspect(self, path: str) -> ModelInfo:
+        """The header kept for that path."""
+        self._call("inspect", path)
+        if path not in self.models:
+            raise ModelError(f"{path} is not a GGUF file", "Pick another file.")
+        return self.models[path]
+
+    async def catalogue(self, *, refresh: bool = False) -> ModelCatalogue:
+        """The models kept, and one that cannot be used."""
+        self._call("catalogue", refresh)
+        files = [
+            ModelFile(
+                path=m.path,
+                name=m.name,
+                size_bytes=m.size_bytes,
+                source="models",
+                arch=m.arch,
+                file_type=m.file_type,
+                n_layer=m.n_layer,
+                n_ctx_train=m.n_ctx_train,
+            )
+            for m in self.models.values()
+        ]
+        broken = ModelFile(
+            path="/models/broken.gguf",
+            name="broken",
+            size_bytes=12,
+            source="models",
+            problem="not a GGUF file",
+        )
+        return ModelCatalogue(
+            models=(*files, broken), folders=("/models",), scanned_at=scenes.NOW
+        )
+
+    async def read_log(
+        self, name: str, offset: int, limit_bytes: int = 65536
+    ) -> LogChunk:
+        """Part of the log kept under that name."""
+        raw = self.logs.get(name, "").encode()
+        start = max(len(raw) + offset, 0) if offset < 0 else offset
+        part = raw[start : start + limit_bytes]
+        return LogChunk(
+            name=name,
+            text=part.decode(errors="replace"),
+            offset=start,
+            next_offset=start + len(part),
+        )
+
+    async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
+        """The scripted answer, piece by piece while the gate is open."""
+        self._call("chat", request)
+        try:
+            for delta in self.answer:
+                await self.gate.wait()
+                yield delta
+                await asyncio.sleep(0)
+        except GeneratorExit:
+            self._call("chat stopped", None)
+            raise
+
+    def _call(self, name: str, argument: object) -> None:
+        self.calls.append((name, argument))
+        self._fail(name)
+
+    def _fail(self, name: str) -> None:
+        if name in self.errors:
+            raise self.errors[name]
+
+
+class LifelikeCluster(ScriptedCluster):
+    """Goes on by itself after launch and stop: for looking at the console."""
+
+    async def launch(self, plan: Plan) -> None:
+        """Start, load, serve; speeds wander."""
+        await super().launch(plan)
+        self._play = asyncio.create_task(self._run(plan))
+
+    async def stop(self) -> None:
+        """Stop within a second."""
+        await super().stop()
+        self._play.cancel()
+        assert self.now is not None
+        self.push(msgspec.structs.replace(self.now, state=ClusterState.STOPPING))
+        await asyncio.sleep(1)
+        self.push(scenes.idle())
+
+    async def _run(self, plan: Plan) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for step in range(40):
+            snapshot = scenes.demo_starting(plan)
+            steps = scenes.demo_steps(step // 8, (step % 8) / 8)
+            at = scenes.NOW + loop.time() - began
+            self.push(msgspec.structs.replace(snapshot, steps=steps, at=at))
+            await asyncio.sleep(0.1)
+        serving = scenes.demo_serving(plan)
+        for tick in range(100_000):
+            rate = None if tick % 60 > 40 else 21 + 6 * ((tick * 7919) % 13) / 13
+            speed = msgspec.structs.replace(serving.speed, tok_per_s=rate)
+            at = scenes.NOW + loop.time() - began
+            self.push(msgspec.structs.replace(serving, speed=speed, at=at))
+            await asyncio.sleep(0.5)

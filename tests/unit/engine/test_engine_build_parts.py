@@ -1,0 +1,350 @@
+"""The parts of a build that need no compiler."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import io
+import os
+import shutil
+import signal
+import sys
+import tarfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from backends.engine import accelerators, build, build_errors, children, fetch
+from backends.engine.ask import parse_devices, parse_version
+from backends.engine.versions import SOURCES, Source
+from backends.errors import UsageError
+from backends.state import DeviceKind
+
+LOG = Path("/c/build.log")
+HERE = Path("/c/build")
+
+
+# --- why it failed --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "word"),
+    [
+        (
+            "WARNING: Retrying after NewConnectionError: Failed to establish a new "
+            "connection: [Errno 111] Connection refused",
+            build_errors.NoNetwork,
+            "No network",
+        ),
+        (
+            "Temporary failure in name resolution",
+            build_errors.NoNetwork,
+            "No network",
+        ),
+        (
+            "ERROR: No matching distribution found for xllamacpp==2026.10.11549",
+            build_errors.FetchFailed,
+            "offers no source",
+        ),
+        (
+            "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE",
+            build_errors.SourceRefused,
+            "not the pinned source",
+        ),
+        (
+            "ERROR: Could not install packages due to an OSError: [Errno 28] No space "
+            "left on device",
+            build_errors.NoSpace,
+            "became full during the fetch",
+        ),
+        ("No module named pip", build_errors.FetchFailed, "has no pip"),
+        ("ERROR: something else", build_errors.FetchFailed, "could not fetch"),
+    ],
+)
+def test_pip_failures_have_their_own_sentence(
+    line: str, kind: type[build_errors.BuildError], word: str
+) -> None:
+    error = build_errors.explain_fetch("a==1", ["Collecting a", line], HERE, 6)
+    assert type(error) is kind
+    assert word in error.what
+    assert error.hint
+
+
+def test_compile_errors_keep_the_end_of_the_log() -> None:
+    lines = [*map(str, range(30)), "/x/ggml.c:3:1: error: expected ';'", "FAILED"]
+    error = build_errors.explain_compile("compile", lines, LOG, HERE, 6)
+    assert type(error) is build_errors.CompileFailed
+    assert "expected ';'" in error.what
+    assert str(LOG) in error.hint
+    assert len(error.failure().log_tail) == build_errors.TAIL_LINES
+    assert error.failure().log_tail[-1] == "FAILED"
+
+
+def test_a_full_disk_while_compiling() -> None:
+    lines = ["fatal error: error writing to x.o: No space left on device"]
+    error = build_errors.explain_compile("compile", lines, LOG, HERE, 600_000_000)
+    assert type(error) is build_errors.NoSpace
+    assert "572 MiB" in error.hint
+
+
+def test_a_killed_compiler_wants_memory() -> None:
+    lines = ["c++: fatal error: Killed signal terminated program cc1plus"]
+    error = build_errors.explain_compile("compile", lines, LOG, HERE, 6)
+    assert "memory" in error.what
+    assert "--jobs 1" in error.hint
+
+
+# --- fetching and unpacking -----------------------------------------------------
+
+
+def sdist(folder: Path, members: dict[str, bytes | str]) -> tuple[Source, Path]:
+    """An sdist with these members; a ``str`` is the target of a symbolic link."""
+    archive = folder / "demo-1.tar.gz"
+    folder.mkdir(exist_ok=True)
+    with tarfile.open(archive, "w:gz") as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                info.type, info.linkname = tarfile.SYMTYPE, content
+                tar.addfile(info)
+            else:
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    return msgspec.structs.replace(SOURCES[0], sha256=digest), archive
+
+
+def files_below(folder: Path) -> list[str]:
+    """Every file with a suffix, relative."""
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*.*"))
+
+
+async def test_only_llama_cpp_is_unpacked_and_nothing_escapes(tmp_path: Path) -> None:
+    top = "demo-1/vendor/llama.cpp"
+    source, archive = sdist(
+        tmp_path / "in",
+        {
+            f"{top}/CMakeLists.txt": b"project(x)",
+            f"{top}/src/a.cpp": b"int a;",
+            f"{top}/models/huge.gguf": b"GGUF",
+            f"{top}/../../../evil.txt": b"evil",
+            f"{top}/src/link": "/etc/passwd",
+            "demo-1/setup.py": b"boom",
+            "../outside": b"evil",
+        },
+    )
+    fractions: list[float] = []
+    await fetch.unpack(source, archive, tmp_path / "out", fractions.append)
+    assert files_below(tmp_path) == [
+        "in/demo-1.tar.gz",
+        "out/CMakeLists.txt",
+        "out/src/a.cpp",
+    ]
+    assert all(0 <= f <= 1 for f in fractions)
+
+
+async def test_an_sdist_without_llama_cpp_is_refused(tmp_path: Path) -> None:
+    source, archive = sdist(tmp_path, {"demo-1/setup.py": b""})
+    with pytest.raises(build_errors.SourceRefused):
+        await fetch.unpack(source, archive, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+async def test_a_cancelled_unpack_leaves_no_source(tmp_path: Path) -> None:
+    top = "demo-1/vendor/llama.cpp"
+    many = {f"{top}/f{i}": os.urandom(20_000) for i in range(300)}
+    source, archive = sdist(tmp_path / "in", {f"{top}/CMakeLists.txt": b"", **many})
+    loop = asyncio.get_running_loop()
+
+    def cancel(_: float) -> None:
+        loop.call_soon_threadsafe(task.cancel)
+
+    unpacking = fetch.unpack(source, archive, tmp_path / "out", cancel)
+    task = asyncio.ensure_future(unpacking)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not (tmp_path / "out").exists()
+
+
+async def test_an_sdist_with_the_right_hash_is_not_fetched_again(
+    tmp_path: Path,
+) -> None:
+    source, archive = sdist(tmp_path, {"a": b"a"})
+    with (tmp_path / "log").open("wb") as log:
+        found = await fetch.fetch(source, tmp_path, env={}, log=log, need_bytes=1)
+    assert found == archive
+    assert (tmp_path / "log").read_bytes() == b""
+
+
+# --- children -------------------------------------------------------------------
+
+
+def alive_with(marker: str) -> list[str]:
+    """Command lines in the process table that carry a marker."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = entry.read_bytes()
+        except OSError:
+            continue
+        if marker.encode() in line:
+            found.append(line.decode())
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
+@pytest.mark.parametrize("stubborn", ["", "trap '' TERM; "])
+async def test_cancelling_ends_the_whole_group(
+    stubborn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "GRACE_S", 0.5)
+    marker = f"321.{os.getpid()}{len(stubborn)}"
+    script = f"{stubborn}(sleep {marker}; :) & (sleep {marker}; :) & echo up; wait"
+    up = asyncio.Event()
+    task = asyncio.ensure_future(
+        children.run(["sh", "-c", script], env=os.environ, on_line=lambda _: up.set())
+    )
+    async with asyncio.timeout(10):
+        await up.wait()
+    assert alive_with(marker)
+    task.cancel()
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert alive_with(marker) == []
+
+
+async def test_output_is_passed_on_line_by_line(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with (tmp_path / "log").open("wb") as log:
+        code, last = await children.run(
+            ["sh", "-c", "echo one; printf 'two\\nrest' >&2; exit 3"],
+            env=os.environ,
+            on_line=lines.append,
+            log=log,
+        )
+    assert code == 3
+    assert lines == last == ["one", "two", "rest"]
+    assert (tmp_path / "log").read_text() == "one\ntwo\nrest"
+
+
+def wait_for_lock(descriptor: int) -> None:
+    """Block until the lock is ours."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+async def test_a_child_keeps_the_lock_when_we_are_killed(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    code = (
+        "import asyncio, fcntl, os, sys\n"
+        "from backends.engine import children\n"
+        f"fd = os.open({str(lock)!r}, os.O_RDWR | os.O_CREAT)\n"
+        "fcntl.flock(fd, fcntl.LOCK_EX)\n"
+        "asyncio.run(children.run(['sh', '-c', 'echo up; sleep 1.5'], env=os.environ,"
+        " on_line=lambda l: print(l, flush=True), keep_fd=fd))\n"
+    )
+    parent = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+    )
+    assert parent.stdout is not None
+    assert await parent.stdout.readline() == b"up\n"
+    parent.send_signal(signal.SIGKILL)
+    await parent.wait()
+    descriptor = os.open(lock, os.O_RDWR)
+    assert not build._try_lock(descriptor)
+    await asyncio.wait_for(asyncio.to_thread(wait_for_lock, descriptor), 10)
+    os.close(descriptor)
+
+
+# --- progress, accelerators, answers --------------------------------------------
+
+
+def test_a_resumed_compile_goes_on_where_it_was(tmp_path: Path) -> None:
+    first = build._Steps(tmp_path / "steps")
+    assert first.fraction(0, 0) == 0.0
+    assert first.fraction(50, 200) == 0.25
+    again = build._Steps(tmp_path / "steps")
+    assert again.fraction(0, 150) == 0.25
+    assert again.fraction(150, 150) == 1.0
+
+
+def tools_in(folder: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> None:
+    """A PATH with nothing but these programs."""
+    folder.mkdir(exist_ok=True)
+    for name, script in scripts.items():
+        path = folder / name.replace("_", "-")
+        path.write_text(f"#!{shutil.which('sh')}\n{script}\n")
+        path.chmod(0o755)
+    for variable in ("CUDA_HOME", "CUDA_PATH", "VULKAN_SDK"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def test_a_compiler_without_its_gpu_is_not_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools_in(tmp_path, monkeypatch, nvcc="exit 0", nvidia_smi="exit 9")
+    monkeypatch.setattr(accelerators, "_has_render_node", lambda: False)
+    monkeypatch.setattr(accelerators, "_has_rocm_gpu", lambda: False)
+    choice = accelerators.choose("auto", platform="linux")
+    assert choice.accelerator == "none"
+    assert "no NVIDIA GPU" in choice.note
+    forced = accelerators.choose("cuda", platform="linux")
+    assert "-DGGML_CUDA=ON" in forced.cmake_flags
+    assert any("ARCHITECTURES" in flag for flag in forced.cmake_flags)
+
+
+def test_a_gpu_and_its_compiler_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools_in(tmp_path, monkeypatch, nvcc="exit 0", nvidia_smi="echo GPU 0: H200")
+    choice = accelerators.choose("auto", platform="linux")
+    assert choice.accelerator == "cuda"
+    assert not any("ARCHITECTURES" in flag for flag in choice.cmake_flags)
+    assert accelerators.choose("none").accelerator == "none"
+
+
+def test_a_gpu_without_compiler_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools_in(tmp_path, monkeypatch, nvidia_smi="echo GPU 0: H200")
+    monkeypatch.setattr(accelerators, "_nvcc", lambda: "")
+    assert "no CUDA compiler" in accelerators.choose("auto", platform="linux").note
+    with pytest.raises(UsageError, match="nvcc"):
+        accelerators.choose("cuda", platform="linux")
+
+
+def test_macs_use_metal_and_others_cannot() -> None:
+    assert accelerators.choose("auto", platform="darwin").accelerator == "metal"
+    with pytest.raises(UsageError, match="macOS"):
+        accelerators.choose("metal", platform="linux")
+    with pytest.raises(UsageError, match="Unknown accelerator"):
+        accelerators.choose("tpu")
+
+
+def test_devices_as_llama_cpp_lists_them() -> None:
+    text = (
+        "ggml_cuda_init: found 1 CUDA devices:\n"
+        "Available devices:\n"
+        "  CUDA0: NVIDIA H200 (143156 MiB, 142545 MiB free)\n"
+        "  RPC0: 127.0.0.1:56201 (24105 MiB, 24105 MiB free)\n"
+        "  MTL0: Apple M2 (Pro) (10922 MiB, 10916 MiB free)\n"
+    )
+    devices = parse_devices(text)
+    assert [d.id for d in devices] == ["local/CUDA0", "local/RPC0", "local/MTL0"]
+    assert devices[0].kind is DeviceKind.CUDA
+    assert devices[0].total_bytes == 143156 << 20
+    assert devices[2].kind is DeviceKind.METAL
+    assert devices[2].description == "Apple M2 (Pro)"
+    assert parse_devices("Available devices:\n  (none)\n") == ()
+
+
+def test_the_version_is_what_the_engine_prints() -> None:
+    text = "version: 0.5.0-dev (build 0, commit 0c1e57098)\nbuilt with GNU 12.2.0\n"
+    assert parse_version(text) == "0.5.0-dev (build 0, commit 0c1e57098)"
+    assert parse_version("nothing") == ""

@@ -1,0 +1,96 @@
+"""Settings: strict to read, gentle to write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.config import Config, load_config, set_value, write_private
+from backends.errors import DllmError
+from backends.paths import Paths, checked_socket, make_private
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return Paths(
+        config_dir=tmp_path / "config",
+        state_dir=tmp_path / "state",
+        cache_dir=tmp_path / "cache",
+        runtime_dir=tmp_path / "run",
+    )
+
+
+def write(paths: Paths, text: str) -> None:
+    paths.config_dir.mkdir(exist_ok=True)
+    paths.config_file.write_text(text)
+
+
+def test_no_file_means_defaults(paths: Paths) -> None:
+    assert load_config(paths) == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("api_prot = 1", "api_prot"),
+        ('workers = "two"', "workers"),
+        ("workers = 0", "outside 1…16"),
+        ("api_port = 70000", "outside"),
+        ("= 1", "config.toml is not valid"),
+    ],
+)
+def test_a_bad_setting_is_named(paths: Paths, text: str, message: str) -> None:
+    write(paths, text)
+    with pytest.raises(DllmError, match=message):
+        load_config(paths)
+
+
+def test_writing_keeps_comments_and_order(paths: Paths) -> None:
+    write(paths, "# mine\nworkers = 3 # three\nctx_size = 2048\n")
+    set_value(paths, "engine", "/opt/llama")
+    text = paths.config_file.read_text()
+    assert text.startswith("# mine\nworkers = 3 # three\nctx_size = 2048\n")
+    assert load_config(paths).engine == "/opt/llama"
+    set_value(paths, "workers", 4)
+    assert "workers = 4 # three" in paths.config_file.read_text()
+
+
+def test_a_file_that_is_not_toml_is_left_alone(paths: Paths) -> None:
+    write(paths, "not toml")
+    with pytest.raises(DllmError, match="not valid TOML"):
+        set_value(paths, "engine", "x")
+    assert paths.config_file.read_text() == "not toml"
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    write_private(file, b"old")
+    assert file.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(TypeError):
+        write_private(file, "not bytes")  # type: ignore[arg-type]
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_private_directories(tmp_path: Path) -> None:
+    loose = tmp_path / "loose"
+    loose.mkdir(mode=0o755)
+    assert make_private(loose).stat().st_mode & 0o777 == 0o700
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DllmError, match="Cannot use the directory"):
+        make_private(tmp_path / "file" / "below")
+
+
+def test_a_socket_path_too_long_is_refused(tmp_path: Path, paths: Paths) -> None:
+    long = Paths(
+        config_dir=tmp_path,
+        state_dir=tmp_path,
+        cache_dir=tmp_path,
+        runtime_dir=tmp_path / ("x" * 120),
+    )
+    with pytest.raises(DllmError, match="longer than the system allows"):
+        checked_socket(long)

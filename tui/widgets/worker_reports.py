@@ -1,0 +1,17 @@
+"""A mistake of ours in a background worker must be seen, but end nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.worker import Worker, WorkerState
+
+if TYPE_CHECKING:
+    from textual.dom import DOMNode
+
+
+def report_worker(node: DOMNode, event: Worker.StateChanged) -> None:
+    """Pass a failed worker on to the app: these messages do not bubble."""
+    if event.state == WorkerState.ERROR:
+        event.stop()
+        node.app.post_message(Worker.StateChanged(event.worker, event.state))
