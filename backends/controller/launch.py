@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from backends.controller.evidence import failure_of, require_alive
 from backends.controller.load import LoadWatch
@@ -17,15 +17,13 @@ from backends.split.layout import format_ranges
 from backends.state import Failure, ProcessRole, Step, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Mapping
 
     from backends.controller.readers import Engine, Readers
     from backends.controller.steps import StepBoard
     from backends.peers.host import Host, ProcessRecord
     from backends.split.flags import Placement
     from backends.state import MeasuredSplit, ModelInfo, Plan, WorkerSpec
-
-T = TypeVar("T")
 
 SERVER = "llama-server"
 POLL_S = 0.1
@@ -246,9 +244,9 @@ class Launcher:
         return await self._host.free_port()
 
     async def _start(self, spec: ProcessSpec) -> ProcessRecord:
-        """Start a process; a cancellation waits until it is known, so none is lost."""
+        """Start a process in place of the ended one of that name."""
         await self._host.remove(spec.name)
-        return await finish(self._host.start(spec))
+        return await self._host.start(spec)
 
     async def _loaded(
         self, server: ProcessRecord, names: tuple[str, ...], watch: LoadWatch
@@ -277,13 +275,3 @@ class Launcher:
             else format_ranges(measured.layers, model.n_layer),
         )
         return measured
-
-
-async def finish(awaitable: Awaitable[T]) -> T:
-    """Await something to its end; a cancellation meanwhile goes on afterwards."""
-    task = asyncio.ensure_future(awaitable)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from backends.config import API_PORT_DEFAULT
 from backends.controller.evidence import require_alive
 from backends.controller.journal import Record
-from backends.controller.launch import SERVER, Launcher, Running, finish, launch_steps
+from backends.controller.launch import SERVER, Launcher, Running, launch_steps
 from backends.controller.speed import SpeedMeter
 from backends.controller.steps import StepBoard
 from backends.engine.http import ServerClient
@@ -231,7 +231,7 @@ class Supervisor:
         self._board.update(state=ClusterState.STOPPING, api_url=None, speed=Speed())
         for record in records:
             with self._steps.step(f"stop:{record.name}"):
-                await finish(self._host.stop(record.name, STOP_GRACE_S))
+                await self._host.stop(record.name, STOP_GRACE_S)
         await self._board.refresh(self._host)
 
     async def _fail(self, error: DllmError) -> None:
@@ -242,7 +242,7 @@ class Supervisor:
         with contextlib.suppress(DllmError):
             for record in await self._host.records():
                 if record.alive:
-                    await finish(self._host.stop(record.name, STOP_GRACE_S))
+                    await self._host.stop(record.name, STOP_GRACE_S)
         await self._board.refresh(self._host)
         self._board.failed(failure)
 

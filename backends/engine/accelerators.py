@@ -70,7 +70,8 @@ def _automatic(platform: str) -> Choice:
         if _has_vulkan_sdk():
             return Choice(accelerator=Accelerator.VULKAN, cmake_flags=_VULKAN)
         return _cpu(
-            "A GPU is here but no Vulkan SDK (glslc, Vulkan and SPIR-V headers): CPU only."
+            "A GPU is here but no Vulkan SDK (glslc, Vulkan and SPIR-V headers): "
+            "CPU only."
         )
     return _cpu("A CUDA compiler is here but no NVIDIA GPU: CPU only." if cuda else "")
 

@@ -115,7 +115,8 @@ class _Job:
     def environment(self) -> dict[str, str]:
         """The user's own, with scratch files on the cache's disk and plain messages."""
         scratch = self.folder / "tmp"
-        scratch.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
         return {
             **os.environ,
             "TMPDIR": str(scratch),
@@ -212,7 +213,11 @@ async def _build(job: _Job, lock: int) -> None:
     with job.log_path.open("ab") as log:
         env = job.environment()
         tools = await tc.find_tools(
-            job.tools_folder, env=env, log=log, need_bytes=job.need_bytes
+            job.tools_folder,
+            env=env,
+            log=log,
+            need_bytes=job.need_bytes,
+            notify=lambda text: job.tell(BuildStage.WAIT, None, text),
         )
         if not job.source_folder.is_dir():
             await _get_source(job, env, log, lock)

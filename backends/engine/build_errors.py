@@ -160,12 +160,13 @@ def explain_compile(
             tail=lines,
             log_path=log_path,
         )
-    verb = "CMake could not configure" if stage == "configure" else "Compiling failed:"
+    what, hint = f"Compiling llama.cpp failed: {_first_error(lines)}", ""
+    if stage == "configure":
+        what = f"CMake could not configure llama.cpp: {_first_error(lines)}"
+        hint = "Is it a GPU toolkit? --accelerator none builds for the CPU. "
     return CompileFailed(
-        f"{verb} llama.cpp"
-        if stage == "configure"
-        else f"{verb} {_first_error(lines)}",
-        f"The whole log is {log_path}.",
+        what,
+        f"{hint}The whole log is {log_path}.",
         tail=lines,
         log_path=log_path,
     )

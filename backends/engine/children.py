@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -93,11 +93,13 @@ async def run(
         raise
 
 
-async def _to_its_end(task: asyncio.Future[None]) -> None:
-    """Wait for a clean-up however often we are cancelled meanwhile."""
+async def _to_its_end(task: asyncio.Future[Any]) -> None:
+    """Wait for a clean-up however often we are cancelled, however it ends."""
     while not task.done():
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.shield(task)
+            await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
@@ -137,6 +139,5 @@ async def in_thread(work: Callable[[Callable[[], bool]], T]) -> T:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         stop.set()
-        with contextlib.suppress(Exception):
-            await task
+        await _to_its_end(task)
         raise

@@ -17,7 +17,7 @@ from backends.engine import build_errors, children
 from backends.state import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import BinaryIO
 
 CMAKE_MIN = (3, 14)
@@ -35,7 +35,12 @@ class Tools(Value, frozen=True, kw_only=True):
 
 
 async def find_tools(
-    fetched: Path, *, env: Mapping[str, str], log: BinaryIO, need_bytes: int
+    fetched: Path,
+    *,
+    env: Mapping[str, str],
+    log: BinaryIO,
+    need_bytes: int,
+    notify: Callable[[str], None] = lambda _: None,
 ) -> Tools:
     """Find everything; CMake and Ninja may be installed into ``fetched`` by pip.
 
@@ -46,6 +51,7 @@ async def find_tools(
     cc, cxx = await asyncio.to_thread(_compilers)
     cmake, ninja = await asyncio.to_thread(_build_tools, fetched)
     if not (cmake and ninja):
+        notify("Fetching CMake and Ninja with pip")
         await _pip_install(fetched, env=env, log=log, need_bytes=need_bytes)
         cmake, ninja = await asyncio.to_thread(_build_tools, fetched)
     if not (cmake and ninja):

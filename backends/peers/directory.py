@@ -77,21 +77,6 @@ def checked_name(name: str) -> str:
     return name
 
 
-def names_in(run_dir: Path) -> list[str]:
-    """The names of all process directories, sorted.
-
-    Raises:
-        HostError: the run directory cannot be read.
-    """
-    try:
-        found = [entry.name for entry in run_dir.iterdir() if entry.is_dir()]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise HostError(f"{run_dir} cannot be read ({error.strerror})") from error
-    return sorted(name for name in found if _NAME.fullmatch(name))
-
-
 def read_process_file(directory: Path) -> ProcessFile | None:
     """``process.json``; None when there is none.
 
@@ -124,6 +109,26 @@ def read_record(directory: Path) -> ProcessRecord | None:
     if process is None:
         return None
     return _living(directory, process) if process.alive else _ended(directory, process)
+
+
+def read_records(run_dir: Path) -> list[ProcessRecord]:
+    """What all process directories tell, by name.
+
+    Raises:
+        HostError: the run directory cannot be read.
+    """
+    found = (read_record(run_dir / name) for name in _names_in(run_dir))
+    return [record for record in found if record is not None]
+
+
+def _names_in(run_dir: Path) -> list[str]:
+    try:
+        found = [entry.name for entry in run_dir.iterdir() if entry.is_dir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise HostError(f"{run_dir} cannot be read ({error.strerror})") from error
+    return sorted(name for name in found if _NAME.fullmatch(name))
 
 
 def _unreadable(directory: Path) -> ProcessRecord:

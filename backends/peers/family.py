@@ -23,7 +23,7 @@ from backends.peers.identity import is_same, start_id
 from backends.state import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
 MARKER = "DLLM_PROCESS_DIR"
 
@@ -55,15 +55,26 @@ class Orphan(Value, frozen=True, kw_only=True):
     argv: tuple[str, ...] = ()
 
 
-def find_family(directory: Path) -> list[Member]:
-    """Everything alive that belongs to a process directory, leader first.
+def find_family(directory: Path, known: Collection[Member] = ()) -> list[Member]:
+    """Everything alive that belongs to a process directory; ``known`` was seen before.
+
+    Session and group count as long as something certain is left in them: the leader, a
+    marked or a known process. Their number may otherwise be another's by now (of daemons
+    whose leader is gone, say), and nobody may ever be ended by mistake.
 
     Looks at every process of the machine: milliseconds to tens of them.
     """
-    session = _session_of(_process_file(directory))
-    pids = [pid for pid in _other_pids() if _belongs(pid, session, str(directory))]
-    pids.sort(key=lambda pid: pid != session)
-    return list(_members(pids))
+    leader = _leader_number(_process_file(directory))
+    certain = {member.pid for member in known if member.alive}
+    grouped = set()
+    for pid in _other_pids():
+        if _marker(pid) == str(directory):
+            certain.add(pid)
+        if leader and leader in (_session_of(pid), _group_of(pid)):
+            grouped.add(pid)
+    if leader in grouped or certain & grouped:
+        certain |= grouped
+    return list(_members(sorted(certain)))
 
 
 def find_orphans(run_dir: Path) -> list[Orphan]:
@@ -92,9 +103,10 @@ async def end_family(directory: Path, grace_s: float) -> None:
         HostError: something outlived SIGKILL.
     """
     process = await asyncio.to_thread(_process_file, directory)
-    left = await _end_with(directory, signal.SIGTERM, grace_s)
+    known: set[Member] = set()
+    left = await _end_with(directory, known, signal.SIGTERM, grace_s)
     if left:
-        left = await _end_with(directory, signal.SIGKILL, KILL_PATIENCE_S)
+        left = await _end_with(directory, known, signal.SIGKILL, KILL_PATIENCE_S)
     if left:
         pids = ", ".join(str(member.pid) for member in left)
         raise HostError(
@@ -106,12 +118,16 @@ async def end_family(directory: Path, grace_s: float) -> None:
 
 
 async def _end_with(
-    directory: Path, number: signal.Signals, patience_s: float
+    directory: Path, known: set[Member], number: signal.Signals, patience_s: float
 ) -> list[Member]:
-    """Signal each member once, newcomers too; who is left after that time."""
+    """Signal each member once, newcomers too; who is left after that time.
+
+    All that were ever seen are added to ``known``.
+    """
     deadline = time.monotonic() + patience_s
     told: set[Member] = set()
-    while members := await asyncio.to_thread(find_family, directory):
+    while members := await asyncio.to_thread(find_family, directory, known):
+        known.update(members)
         newcomers = [member for member in members if member not in told]
         await asyncio.to_thread(_tell, directory, newcomers, number)
         told.update(newcomers)
@@ -122,10 +138,11 @@ async def _end_with(
 
 def _tell(directory: Path, members: list[Member], number: signal.Signals) -> None:
     """Signal the group at once, so that forking cannot outrun it, then the others."""
-    group = _session_of(_process_file(directory))
+    process = _process_file(directory)
+    group = process.pid if process else 0
     living = [member for member in members if member.alive]
     # A living member in the group proves that its number was not given away.
-    if any(_group_of(member.pid) == group for member in living):
+    if group and any(_group_of(member.pid) == group for member in living):
         _signal(os.killpg, group, number)
     for member in living:
         if _group_of(member.pid) != group and member.alive:
@@ -167,12 +184,8 @@ def _process_file(directory: Path) -> ProcessFile | None:
         return None
 
 
-def _session_of(process: ProcessFile | None) -> int:
-    """Session and group number of a family; 0 when another process has it now.
-
-    While anything is left of a session its number is given to nobody, so a leader that
-    is gone still names it.
-    """
+def _leader_number(process: ProcessFile | None) -> int:
+    """Number of a family's session and group; 0 when another process has it now."""
     if process is None:
         return 0
     present = start_id(process.pid)
@@ -188,13 +201,7 @@ def _other_pids() -> Iterator[int]:
     return (pid for pid in psutil.pids() if pid not in (0, os.getpid()))
 
 
-def _belongs(pid: int, session: int, directory: str) -> bool:
-    if session and session in (_session_number(pid), _group_of(pid)):
-        return True
-    return _marker(pid) == directory
-
-
-def _session_number(pid: int) -> int:
+def _session_of(pid: int) -> int:
     try:
         return os.getsid(pid)
     except OSError:

@@ -80,7 +80,7 @@ class LocalHost:
                 one (``stop`` ends both), or it cannot be executed.
         """
         directory = self._directory(spec.name)
-        make_private(self._run_dir)
+        await asyncio.to_thread(make_private, self._run_dir)
         await self._refuse_leftovers(directory)
         code, complaint = await _finished(self._run(self._spawn_argv(directory, spec)))
         record = await self.record(spec.name)
@@ -95,13 +95,17 @@ class LocalHost:
         One whose record is damaged appears as ended, with pid 0.
         """
         directory = self._directory(name)
-        return self._seen(await asyncio.to_thread(directories.read_record, directory))
+        found = await asyncio.to_thread(directories.read_record, directory)
+        return None if found is None else self._seen(found)
 
     async def records(self) -> list[ProcessRecord]:
-        """Every process directory, alive or ended, by name."""
-        names = await asyncio.to_thread(directories.names_in, self._run_dir)
-        found = [await self.record(name) for name in names]
-        return [record for record in found if record is not None]
+        """Every process directory, alive or ended, by name.
+
+        Raises:
+            HostError: the run directory cannot be read.
+        """
+        found = await asyncio.to_thread(directories.read_records, self._run_dir)
+        return [self._seen(record) for record in found]
 
     async def stop(self, name: str, grace_s: float = 5.0) -> ProcessRecord | None:
         """TERM its process group, wait, KILL, and see that it is gone.
@@ -167,8 +171,8 @@ class LocalHost:
     def _directory(self, name: str) -> Path:
         return self._run_dir / checked_name(name)
 
-    def _seen(self, record: ProcessRecord | None) -> ProcessRecord | None:
-        if record is None or not record.alive or not self._stopping[record.name]:
+    def _seen(self, record: ProcessRecord) -> ProcessRecord:
+        if not record.alive or not self._stopping[record.name]:
             return record
         return msgspec.structs.replace(record, state=ProcessState.STOPPING)
 
@@ -204,12 +208,12 @@ class LocalHost:
             )
             async with asyncio.timeout(START_TIMEOUT_S):
                 _, errors = await helper.communicate()
+        except TimeoutError:
+            helper.kill()
+            return 1, f"no answer within {START_TIMEOUT_S:g} s"
         except (OSError, ValueError) as error:
             # ValueError: a NUL in an argument.
             return 1, f"{argv[0]} cannot be run ({error})"
-        except TimeoutError:
-            helper.kill()
-            return 1, f"no answer within {START_TIMEOUT_S:.0f} s"
         text = errors.decode(errors="replace").strip()
         return helper.returncode or 0, text.removeprefix("dllm-relay: ")
 

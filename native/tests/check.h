@@ -1,6 +1,8 @@
 // A test runner in one page: TEST defines a case, CHECK reports and goes on, run_tests counts.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <exception>

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -279,3 +281,48 @@ async def test_a_worker_that_dies_mid_answer_is_explained(
     doomed[0].terminate()
     for process in doomed:
         await process.wait()
+
+
+# --- the command ------------------------------------------------------------------
+
+
+def dllm(home: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """A ``dllm-tui engine`` command with settings below ``home``."""
+    main = "from tui.cli.main import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", main, "engine", *args],
+        env={
+            **os.environ,
+            "XDG_CONFIG_HOME": str(home),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_use_is_remembered_until_auto(
+    location: find.EngineLocation, tmp_path: Path
+) -> None:
+    used = dllm(tmp_path, "use", location.directory, "--json")
+    assert used.returncode == 0, used.stderr
+    assert json.loads(used.stdout)["directory"] == location.directory
+    status = json.loads(dllm(tmp_path, "status", "--json").stdout)
+    assert status["source"] == "config"
+    assert status["directory"] == location.directory
+    assert dllm(tmp_path, "use", "auto").returncode == 0
+    status = json.loads(dllm(tmp_path, "status", "--json").stdout)
+    assert status["source"] == "cache"
+
+
+def test_use_refuses_what_is_no_engine(tmp_path: Path) -> None:
+    refused = dllm(tmp_path, "use", str(tmp_path))
+    assert refused.returncode == 1
+    assert "holds no llama-server" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not (tmp_path / "dllm-tui" / "config.toml").exists()
+    assert dllm(tmp_path, "build", "--version", "0.0.1").returncode == 2
+    assert dllm(tmp_path, "build", "--jobs", "0").returncode == 2

@@ -9,6 +9,7 @@ from textual import work
 from textual.content import Content
 from textual.widgets import Static
 
+from tui.messages import Notice
 from tui.widgets.chat_reasoning import ChatReasoning
 from tui.widgets.chat_text import failure_text, figures_text, waiting_text
 from tui.widgets.chat_turn import ChatTurn, names_width
@@ -104,6 +105,12 @@ class ChatAnswer(ChatTurn):
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """Let the app report a worker that failed."""
         report_worker(self, event)
+
+    def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
+        """Copy a link: the browser may be on another machine than the console."""
+        event.stop()
+        self.app.copy_to_clipboard(event.href)
+        self.post_message(Notice(f"Copied {event.href}"))
 
     def show_delta(self, delta: ChatDelta) -> None:
         """Take in a piece; it is drawn in order, as fast as drawing goes."""

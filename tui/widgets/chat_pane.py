@@ -178,7 +178,6 @@ class ChatPane(Widget):
             self._answer = None
             self._composer.busy = False
             self._subtitle()
-        self.call_after_refresh(self._transcript.count_unseen)
 
     # --- asking -------------------------------------------------------------
 
@@ -241,7 +240,7 @@ class ChatPane(Widget):
             case "stop_answer":
                 return self.answering
             case "leave":
-                return self._composer.has_focus and turns
+                return self._composer.has_focus and turns and not self.answering
             case "write":
                 return self._ready and not self._composer.has_focus
             case "regenerate":

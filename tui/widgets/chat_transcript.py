@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from textual import on
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
@@ -23,6 +24,21 @@ if TYPE_CHECKING:
 
 SHOWN_TURNS = 30
 """Turns drawn; older ones are remembered but no longer laid out on every word."""
+
+
+class TurnColumn(Vertical):
+    """The turns, which say when they take more room."""
+
+    DEFAULT_CSS = """
+    TurnColumn { height: auto; min-height: 100%; }
+    """
+
+    class Grew(Message):
+        """The column has another height."""
+
+    def on_resize(self) -> None:
+        """Tell."""
+        self.post_message(self.Grew())
 
 
 class ChatTranscript(VerticalScroll, can_focus=True):
@@ -45,7 +61,6 @@ class ChatTranscript(VerticalScroll, can_focus=True):
     ChatTranscript {
         height: 1fr;
         scrollbar-size: 1 1;
-        & > .transcript-turns { height: auto; min-height: 100%; }
         & .transcript-hint { color: $dim; }
     }
     """
@@ -71,7 +86,7 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         """Create an empty transcript."""
         super().__init__(id=id)
         self._seen_height = 0
-        self._turns = Vertical(classes="transcript-turns")
+        self._turns = TurnColumn()
         self._hint = Static(classes="transcript-hint", markup=False)
 
     def compose(self) -> ComposeResult:
@@ -130,9 +145,14 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         self.following = True
         self.scroll_end(animate=False)
 
-    def count_unseen(self) -> None:
+    @on(TurnColumn.Grew)
+    def _column_grew(self, event: TurnColumn.Grew) -> None:
+        event.stop()
+        self._count_unseen()
+
+    def _count_unseen(self) -> None:
         """Say how many rows came since the user looked away."""
-        grown = max(0, self.virtual_size.height - self._seen_height)
+        grown = max(0, self._turns.size.height - self._seen_height)
         self.post_message(self.Unseen(self, 0 if self.following else grown))
 
     def watch_hint(self, hint: str) -> None:
@@ -141,8 +161,8 @@ class ChatTranscript(VerticalScroll, can_focus=True):
 
     def watch_following(self) -> None:
         """Remember what was seen when the user turns away from the end."""
-        self._seen_height = self.virtual_size.height
-        self.count_unseen()
+        self._seen_height = self._turns.size.height
+        self._count_unseen()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Scrolling up stops following; reaching the end resumes it."""

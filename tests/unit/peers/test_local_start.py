@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import DllmError, HostError
+from backends.peers import local
 from backends.peers.host import Host, ProcessSpec
 from backends.peers.local import LocalHost
 from backends.state import ProcessRole, ProcessState
@@ -183,6 +184,17 @@ async def test_a_missing_helper_is_an_error(run_dir: Path) -> None:
     host = LocalHost(run_dir, relay=run_dir / "nothing")
     with pytest.raises(HostError, match="nothing cannot be run"):
         await host.start(spec())
+
+
+async def test_a_helper_that_hangs_is_an_error(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper = tmp_path / "helper"
+    with open(helper, "w", opener=lambda path, flags: os.open(path, flags, 0o755)) as f:
+        f.write("#!/bin/sh\nexec sleep 600\n")
+    monkeypatch.setattr(local, "START_TIMEOUT_S", 0.2)
+    with pytest.raises(HostError, match=r"no answer within 0\.2 s"):
+        await LocalHost(run_dir, relay=helper).start(spec())
 
 
 async def test_a_run_directory_that_cannot_be(tmp_path: Path) -> None:

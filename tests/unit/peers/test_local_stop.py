@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,7 +32,6 @@ from tests.unit.peers.local_processes import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from backends.peers.local import LocalHost
 
@@ -109,10 +109,8 @@ async def test_a_stopped_process_hears_term(host: LocalHost) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [(), ("session",), ("unmarked",), ("leave",), ("leave", "session"),
-     ("leave", "unmarked")],
-)  # fmt: skip
+    "options", [(), ("session",), ("unmarked",), ("leave",), ("leave", "session")]
+)
 async def test_everything_it_started_goes_too(
     host: LocalHost, options: tuple[str, ...]
 ) -> None:
@@ -171,6 +169,41 @@ async def test_another_process_with_its_number_is_left_alone(
     assert record is not None
     assert record.state is ProcessState.EXITED
     assert stranger.poll() is None
+
+
+async def test_a_session_without_its_leader_is_not_ours_by_its_number(
+    host: LocalHost, run_dir: Path
+) -> None:
+    """Daemons live in the session of a process long gone; numbers come round again."""
+    daemon = python(LEAVES_A_STRAY, "unmarked", "leave")
+    leader = await asyncio.create_subprocess_exec(
+        *daemon, stdout=asyncio.subprocess.PIPE, start_new_session=True
+    )
+    assert leader.stdout is not None
+    stray = int(await leader.stdout.readline())
+    await leader.wait()
+    assert os.getsid(stray) == leader.pid
+    await host.start(spec(argv=("true",)))
+    await wait_ended(host)
+    edit(run_dir, pid=leader.pid)
+    try:
+        await host.stop("p", grace_s=0)
+        assert exists(stray)
+    finally:
+        os.kill(stray, signal.SIGKILL)
+
+
+async def test_an_unmarked_relative_that_ignores_term_is_remembered(
+    host: LocalHost,
+) -> None:
+    """The leader that told they are related is gone when its turn comes."""
+    code = "import subprocess, sys; subprocess.run(sys.argv[1:], env={})"
+    await host.start(spec(argv=python(code, *python(IGNORES_TERM))))
+    await first_line(host)
+    found = find_family(Path((await host.records())[0].log_path).parent)
+    assert len(found) == 2
+    await host.stop("p", grace_s=0.2)
+    assert not any(member.alive for member in found)
 
 
 async def test_another_supervisor_number_is_left_alone(

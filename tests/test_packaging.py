@@ -1,0 +1,84 @@
+"""What is installed from a wheel works anywhere, and holds what it must."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*command: str | Path, cwd: Path, **more: str) -> str:
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | more
+    done = subprocess.run(
+        list(map(str, command)), cwd=cwd, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built from a source distribution, as an installer would."""
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "-o", out, ROOT, cwd=out)
+    return next(out.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with the wheel, borrowing our dependencies."""
+    home = tmp_path_factory.mktemp("venv")
+    venv.create(home, with_pip=False)
+    base = {"base": str(home), "platbase": str(home)}
+    purelib = Path(sysconfig.get_path("purelib", vars=base))
+    (purelib / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    python = home / "bin" / "python"
+    run(
+        *(sys.executable, "-m", "pip", "--python", python),
+        *("install", "--quiet", "--no-deps", wheel),
+        cwd=home,
+    )
+    return home / "bin"
+
+
+def test_the_wheel_holds_what_it_must(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert any(name.startswith("themes/") for name in names)
+    assert "backends/demo/dllm-demo.gguf" in names
+    assert any(name.endswith("scripts/dllm-relay") for name in names)
+    assert not any(name.startswith(("tests/", "training/")) for name in names)
+
+
+def test_it_runs_outside_the_checkout(scripts: Path, tmp_path: Path) -> None:
+    assert run(scripts / "dllm-tui", "--version", cwd=tmp_path).startswith("dllm-tui ")
+    assert run(scripts / "dllm-relay", "--version", cwd=tmp_path).strip()
+    info = json.loads(
+        run(scripts / "dllm-tui", "inspect", "dllm-demo", "--json", cwd=tmp_path)
+    )
+    assert info["n_layer"] == 12
+    assert str(ROOT) not in info["path"]
+
+
+@pytest.mark.engine
+def test_the_demo_runs_from_the_wheel(scripts: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    result = json.loads(
+        run(
+            *(scripts / "dllm-tui", "demo", "--headless", "--json"),
+            cwd=tmp_path,
+            XDG_STATE_HOME=str(tmp_path / "state"),
+            XDG_RUNTIME_DIR=str(tmp_path / "run"),
+            XDG_CONFIG_HOME=str(tmp_path / "config"),
+        )
+    )
+    assert result["plan"] == result["measured"]
+    assert str(ROOT) not in result["model"]

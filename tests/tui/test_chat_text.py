@@ -1,0 +1,188 @@
+"""The parts of the chat that need no screen."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.state import (
+    ChatDelta,
+    ChatMessage,
+    ChatTimings,
+    Failure,
+    Sampling,
+)
+from tui.widgets.chat_conversation import (
+    CHARACTER_LIMIT,
+    TURN_LIMIT,
+    Conversation,
+    PromptHistory,
+)
+from tui.widgets.chat_text import (
+    count_text,
+    failure_text,
+    figures_text,
+    waiting_text,
+)
+from tui.widgets.chat_turn import SPEAKER_CELLS, speaker_of
+from tui.widgets.sampling_fields import FIELDS, parse_sampling
+
+
+def said(*pairs: tuple[str, str]) -> tuple[ChatMessage, ...]:
+    """Messages from roles and contents."""
+    return tuple(ChatMessage(role=role, content=content) for role, content in pairs)
+
+
+HELLO = said(("user", "Hello?"), ("assistant", "Hello!"))
+
+
+def test_a_conversation_comes_back_from_its_messages() -> None:
+    messages = (*said(("system", "Be brief.")), *HELLO, *said(("user", "And?")))
+    assert Conversation.of(messages).messages == messages
+
+
+def test_stray_messages_are_dropped() -> None:
+    strays = said(("assistant", "What?"), ("tool", "42"))
+    assert Conversation.of((*strays, *HELLO)).messages == HELLO
+
+
+def test_a_request_leaves_out_questions_without_an_answer() -> None:
+    conversation = Conversation.of((*HELLO, *said(("user", "lost"))))
+    conversation.ask("And?")
+    request = conversation.request(Sampling(top_k=1))
+    assert request.messages == (*HELLO, *said(("user", "And?")))
+    assert request.sampling.top_k == 1
+
+
+def test_a_blank_system_prompt_is_not_sent() -> None:
+    conversation = Conversation.of(said(("system", "  ")))
+    conversation.ask("And?")
+    assert conversation.request(Sampling()).messages == said(("user", "And?"))
+
+
+def test_a_conversation_is_bounded_in_turns() -> None:
+    conversation = Conversation()
+    for number in range(TURN_LIMIT + 5):
+        conversation.ask(str(number))
+    assert len(conversation.turns) == TURN_LIMIT
+    assert conversation.turns[0].question == "5"
+
+
+def test_a_conversation_is_bounded_in_size_but_keeps_the_last_question() -> None:
+    conversation = Conversation()
+    conversation.ask("short")
+    conversation.ask("x" * (CHARACTER_LIMIT + 1))
+    assert len(conversation.turns) == 1
+
+
+def test_prompts_are_walked_back_and_forth_and_the_draft_is_kept() -> None:
+    history = PromptHistory()
+    history.replace(["one", " ", "two"])
+    assert history.older("draft") == "two"
+    assert history.older("two") == "one"
+    assert history.older("one") is None
+    assert history.newer() == "two"
+    assert history.newer() == "draft"
+    assert history.newer() is None
+
+
+def test_the_same_prompt_twice_is_one_step_back() -> None:
+    history = PromptHistory()
+    history.add("one")
+    history.add("one")
+    assert history.older("") == "one"
+    assert history.older("one") is None
+
+
+@pytest.mark.parametrize(
+    ("model", "speaker"),
+    [
+        ("GLM-4.7-Flash-Q4_K_M", "glm"),
+        ("Qwen3-Coder-480B", "qwen3"),
+        ("Meta-Llama-3.1-8B", "llama"),
+        ("deepseek_r1", "deepseek"),
+        ("Nemotronics-9", "nemotro…"),
+        ("", "model"),
+        ("---", "model"),
+    ],
+)
+def test_a_model_speaks_under_a_short_name(model: str, speaker: str) -> None:
+    assert speaker_of(model) == speaker
+
+
+@given(st.text())
+def test_a_speaker_always_fits(model: str) -> None:
+    from rich.cells import cell_len
+
+    assert 0 < cell_len(speaker_of(model)) <= SPEAKER_CELLS
+
+
+def test_figures_of_an_answer() -> None:
+    timings = ChatTimings(tokens=42, tok_per_s=21.34, first_token_s=0.883)
+    expected = "21.3 tok/s · first token 0.88 s · 42 tokens"
+    assert figures_text(timings, "stop") == expected
+    assert figures_text(timings, "length") == f"{expected} · cut at the token limit"
+    assert figures_text(None, "stopped") == "stopped by you"
+    assert figures_text(None) == ""
+
+
+def test_waiting_says_how_much_of_the_prompt_is_read() -> None:
+    assert waiting_text(None) == "waiting for the first token"
+    half = waiting_text(ChatDelta(prompt_progress=0.43))
+    assert half == "reading the prompt ━━━━──────  43 %"
+    assert waiting_text(ChatDelta(prompt_progress=7)).endswith("━━━━━━━━━━ 100 %")
+
+
+def test_counts_and_failures_read_as_sentences() -> None:
+    assert count_text(1, "line") == "1 line"
+    assert count_text(20_000, "line") == "20 000 lines"
+    assert failure_text(Failure(what="It broke")) == "It broke."
+    assert failure_text(Failure(what="It broke", hint="Mend it.")) == (
+        "It broke. Mend it."
+    )
+
+
+def test_empty_sampling_fields_leave_everything_to_the_server() -> None:
+    assert parse_sampling({field.name: " " for field in FIELDS}) == Sampling()
+
+
+def test_sampling_fields_understand_numbers() -> None:
+    sampling = parse_sampling({"temperature": "0,7", "top_k": "40", "seed": "0"})
+    assert sampling == Sampling(temperature=0.7, top_k=40, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("temperature", "hot", "temperature takes a number, 0–5."),
+        ("temperature", "nan", "temperature takes a number, 0–5."),
+        ("top_p", "1.5", "top p takes a number, 0–1."),
+        ("top_k", "1.5", "top k takes a whole number, 0–1000000."),
+        ("max_tokens", "0", "max tokens takes a whole number, 1 or more."),
+        ("seed", "-1", "seed takes a whole number, 0–4294967295."),
+    ],
+)
+def test_a_wrong_number_is_refused_in_a_sentence(
+    name: str, text: str, complaint: str
+) -> None:
+    with pytest.raises(ValueError, match="takes") as caught:
+        parse_sampling({name: text})
+    assert str(caught.value) == complaint
+
+
+@given(
+    st.builds(
+        Sampling,
+        temperature=st.none() | st.floats(0, 5),
+        top_k=st.none() | st.integers(0, 1_000_000),
+        seed=st.none() | st.integers(0, 2**32 - 1),
+    )
+)
+def test_sampling_survives_its_fields(sampling: Sampling) -> None:
+    texts = {field.name: field.shown(sampling) for field in FIELDS}
+    parsed = parse_sampling(texts)
+    assert parsed.top_k == sampling.top_k
+    assert parsed.seed == sampling.seed
+    if sampling.temperature is not None:
+        assert parsed.temperature == pytest.approx(sampling.temperature)
