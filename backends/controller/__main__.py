@@ -41,6 +41,7 @@ def main() -> int:
     """Run until told to end; 0 when ended, 1 with a sentence when it cannot start."""
     paths = user_paths()
     os.umask(0o077)
+    _forget_llama_arguments()
     try:
         make_private(paths.runtime_dir)
         make_private(paths.state_dir)
@@ -55,6 +56,12 @@ def main() -> int:
         return 1
     os.close(lock)
     return 0
+
+
+def _forget_llama_arguments() -> None:
+    """llama-server obeys LLAMA_ARG_* too; a plan must be all that it obeys."""
+    for name in [name for name in os.environ if name.startswith("LLAMA_ARG_")]:
+        del os.environ[name]
 
 
 def _log_to(file: Path) -> None:

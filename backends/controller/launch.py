@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from backends.controller.arrival import Arrival
 from backends.controller.evidence import failure_of, require_alive
 from backends.controller.load import LoadWatch
 from backends.engine.argv import server_argv, worker_argv
@@ -109,7 +110,8 @@ class Launcher:
         names = (*ports, SERVER)
         watch = LoadWatch(self._host, SERVER, plan.split.n_layer)
         with self._board.step("load"):
-            await self._loaded(server, names, watch)
+            arrival = Arrival(self._host, plan, model, used_workers(plan))
+            await self._loaded(server, names, watch, arrival)
         with self._board.step("verify"):
             measured = known or await self._verify(plan, placement, watch, model)
         return Running(
@@ -249,14 +251,23 @@ class Launcher:
         return await self._host.start(spec)
 
     async def _loaded(
-        self, server: ProcessRecord, names: tuple[str, ...], watch: LoadWatch
+        self,
+        server: ProcessRecord,
+        names: tuple[str, ...],
+        watch: LoadWatch,
+        arrival: Arrival,
     ) -> None:
         """Wait, without limit, until llama-server is healthy or somebody dies."""
         async with ServerClient(server.port or 0) as client:
             while True:
                 await require_alive(self._host, names, self._clock())
                 await watch.read()
-                self._board.update("load", detail=watch.detail, progress=watch.fraction)
+                await arrival.measure()
+                self._board.update(
+                    "load",
+                    detail=" · ".join(filter(None, (watch.phase, arrival.text))),
+                    progress=arrival.fraction,
+                )
                 if await client.health() is Health.OK:
                     return
                 await asyncio.sleep(POLL_S)

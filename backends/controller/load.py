@@ -28,12 +28,7 @@ class LoadWatch:
         self._n_layer = n_layer
 
     @property
-    def fraction(self) -> float | None:
-        """How much of the weights is loaded, 0…1, as the log says; None before that."""
-        return self._log.fraction
-
-    @property
-    def detail(self) -> str:
+    def phase(self) -> str:
         """What llama-server is doing, in a few words."""
         return self._log.phase
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WATCH_S = 0.5
+# Every question about the slots costs llama-server a page of its debug log.
+WATCH_IDLE_S = 1.0
 # A dying worker takes llama-server with it; give both the time to be seen dead, so that
 # the worker is blamed.
 SETTLE_S = 0.5
@@ -209,7 +211,8 @@ class Supervisor:
                 slots = await client.slots()
                 self._board.update(speed=self.meter.read(slots, time.monotonic()))
                 await self._board.refresh(self._host)
-                await asyncio.sleep(WATCH_S)
+                busy = self._board.snapshot.speed.requests_active
+                await asyncio.sleep(WATCH_S if busy else WATCH_IDLE_S)
 
     async def _stop_all(self) -> None:
         """Stop everything because it was asked for."""
