@@ -59,8 +59,8 @@ def find_family(directory: Path, known: Collection[Member] = ()) -> list[Member]
     """Everything alive that belongs to a process directory; ``known`` was seen before.
 
     Session and group count as long as something certain is left in them: the leader, a
-    marked or a known process. Their number may otherwise be another's by now (of daemons
-    whose leader is gone, say), and nobody may ever be ended by mistake.
+    marked or a known process. Otherwise their number may be another's by now (daemons
+    live in sessions whose leader is gone), and nobody must ever be ended by mistake.
 
     Looks at every process of the machine: milliseconds to tens of them.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 from collections import Counter
@@ -36,6 +37,7 @@ T = TypeVar("T")
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 START_TIMEOUT_S = 15.0
 """Starting takes milliseconds; a program on a sleeping network disk takes longer."""
+REAP_TIMEOUT_S = 1.0
 
 # A crashing llama.cpp would first run gdb on itself, for seconds.
 _ALWAYS_ENV = {"GGML_NO_BACKTRACE": "1"}
@@ -209,13 +211,20 @@ class LocalHost:
             async with asyncio.timeout(START_TIMEOUT_S):
                 _, errors = await helper.communicate()
         except TimeoutError:
-            helper.kill()
+            await _kill(helper)
             return 1, f"no answer within {START_TIMEOUT_S:g} s"
         except (OSError, ValueError) as error:
             # ValueError: a NUL in an argument.
             return 1, f"{argv[0]} cannot be run ({error})"
         text = errors.decode(errors="replace").strip()
         return helper.returncode or 0, text.removeprefix("dllm-relay: ")
+
+
+async def _kill(helper: asyncio.subprocess.Process) -> None:
+    helper.kill()
+    # One stuck in the kernel is left to the system.
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(helper.wait(), REAP_TIMEOUT_S)
 
 
 async def _finished(work: Coroutine[Any, Any, T]) -> T:

@@ -22,9 +22,10 @@ std::uint64_t size_of(int fd) {
   return ::fstat(fd, &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
 }
 
-void copy_from(int in, std::uint64_t offset, int out) {
+// Stops after `most` bytes, so that a writer faster than us cannot keep us here.
+void copy_from(int in, std::uint64_t offset, std::uint64_t most, int out) {
   std::vector<char> block(kCopyBlock);
-  for (;;) {
+  for (const std::uint64_t end = offset + most; offset < end;) {
     const ssize_t count =
         retry([&] { return ::pread(in, block.data(), block.size(), static_cast<off_t>(offset)); });
     if (check(count, "cannot read the log") == 0) return;
@@ -37,7 +38,7 @@ void copy_newest(int directory, int log, std::uint64_t limit) {
   const std::string temporary = std::string(kRotatedLogFile) + ".tmp";
   try {
     const UniqueFd copy = open_at(directory, temporary, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    copy_from(log, size_of(log) - limit, copy.get());
+    copy_from(log, size_of(log) - limit, 2 * limit, copy.get());
     check(::renameat(directory, temporary.c_str(), directory, kRotatedLogFile), "rename");
   } catch (const std::exception&) {
     ::unlinkat(directory, temporary.c_str(), 0);

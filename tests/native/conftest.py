@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.native.spawning import Spawner, kill_marked
 
 from backends.paths import relay_binary
+from tests.native.spawning import Spawner, kill_marked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

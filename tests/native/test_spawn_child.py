@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from tests.native.spawning import until
 
 if TYPE_CHECKING:

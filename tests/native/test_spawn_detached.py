@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from tests.native.spawning import Spawned, marked, until
 
 from backends.peers.identity import start_id
+from tests.native.spawning import Spawned, marked, until
 
 if TYPE_CHECKING:
     from tests.native.spawning import Spawner

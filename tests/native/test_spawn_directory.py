@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from tests.native.spawning import until
 
 from backends.peers.identity import start_id
+from tests.native.spawning import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -247,7 +247,7 @@ def test_the_log_stays_within_its_limit(spawner: Spawner) -> None:
     child = spawner.start(sys.executable, "-c", WRITER.format(0.001), options=options)
     rotated = child.directory / "log.1"
     until(rotated.exists, "log.1")
-    assert rotated.stat().st_size == 20_000
+    assert 20_000 <= rotated.stat().st_size <= 40_000
     first = rotated.stat().st_mtime_ns
     until(lambda: rotated.stat().st_mtime_ns != first, "a second rotation")
     assert child.alive

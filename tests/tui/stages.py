@@ -85,9 +85,7 @@ class ChatStage(Stage):
 class ScreenStage(Stage):
     """One screen alone."""
 
-    def __init__(
-        self, shown: Screen[None], theme: str = theming.DEFAULT_THEME
-    ) -> None:
+    def __init__(self, shown: Screen[None], theme: str = theming.DEFAULT_THEME) -> None:
         """Show this screen."""
         super().__init__(theme)
         self.shown = shown

@@ -260,9 +260,7 @@ async def test_stop_asks_and_cancel_comes_first(
         assert "GLM-4.7-Flash-Q4_K_M is serving" in screen_text(app)
         await pilot.press(key)
         await until(pilot, lambda: not isinstance(app.screen, ChoiceDialog))
-        await app.workers.wait_for_complete(
-            [worker for worker in app.workers if worker.group == "launch"]
-        )
+        await until(pilot, lambda: not any(w.group == "launch" for w in app.workers))
         assert len(cluster.called("stop")) == stops
 
 
@@ -354,9 +352,8 @@ async def test_ctrl_c_ends_nothing(make_app: MakeApp) -> None:
 
 
 async def test_a_lost_controller_is_said_once_and_found_again(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    make_app: MakeApp,
 ) -> None:
-    monkeypatch.setattr("tui.bridge.RETRY_MIN_S", 0.01)
     cluster = ScriptedCluster(scenes.homelab_serving())
     app = make_app(cluster)
     async with app.run_test(size=SIZE) as pilot:

@@ -329,7 +329,7 @@ class ChatPane(Widget):
 
     def action_scroll_first(self) -> None:
         """Go to the oldest turn."""
-        self._transcript.scroll_home(animate=False)
+        self._transcript.action_scroll_home()
 
     def action_scroll_last(self) -> None:
         """Go to the newest words."""

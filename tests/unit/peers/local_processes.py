@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -83,6 +84,27 @@ def python(code: str, *args: str) -> tuple[str, ...]:
 def shell(code: str) -> tuple[str, ...]:
     """The command line that runs some shell."""
     return ("sh", "-c", code)
+
+
+def executable(path: Path, text: str) -> Path:
+    """A program made of some text."""
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def stray_in_a_lost_session() -> tuple[int, int]:
+    """A process of no relation whose session leader is gone: both their numbers."""
+    leader = subprocess.Popen(
+        python(LEAVES_A_STRAY, "unmarked", "leave"),
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert leader.stdout is not None
+    with leader.stdout:
+        stray = int(leader.stdout.readline())
+    leader.wait()
+    return stray, leader.pid
 
 
 async def until(condition: Callable[[], bool], what: str = "the condition") -> None:

@@ -18,6 +18,7 @@ from backends.peers.local import LocalHost
 from backends.state import ProcessRole, ProcessState
 from tests.unit.peers.local_processes import (
     SLEEPER,
+    executable,
     exists,
     first_line,
     python,
@@ -189,9 +190,7 @@ async def test_a_missing_helper_is_an_error(run_dir: Path) -> None:
 async def test_a_helper_that_hangs_is_an_error(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    helper = tmp_path / "helper"
-    with open(helper, "w", opener=lambda path, flags: os.open(path, flags, 0o755)) as f:
-        f.write("#!/bin/sh\nexec sleep 600\n")
+    helper = executable(tmp_path / "helper", "#!/bin/sh\nexec sleep 600\n")
     monkeypatch.setattr(local, "START_TIMEOUT_S", 0.2)
     with pytest.raises(HostError, match=r"no answer within 0\.2 s"):
         await LocalHost(run_dir, relay=helper).start(spec())

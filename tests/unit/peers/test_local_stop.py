@@ -27,6 +27,7 @@ from tests.unit.peers.local_processes import (
     python,
     shell,
     spec,
+    stray_in_a_lost_session,
     wait_ended,
 )
 
@@ -175,17 +176,11 @@ async def test_a_session_without_its_leader_is_not_ours_by_its_number(
     host: LocalHost, run_dir: Path
 ) -> None:
     """Daemons live in the session of a process long gone; numbers come round again."""
-    daemon = python(LEAVES_A_STRAY, "unmarked", "leave")
-    leader = await asyncio.create_subprocess_exec(
-        *daemon, stdout=asyncio.subprocess.PIPE, start_new_session=True
-    )
-    assert leader.stdout is not None
-    stray = int(await leader.stdout.readline())
-    await leader.wait()
-    assert os.getsid(stray) == leader.pid
+    stray, leader = stray_in_a_lost_session()
+    assert os.getsid(stray) == leader
     await host.start(spec(argv=("true",)))
     await wait_ended(host)
-    edit(run_dir, pid=leader.pid)
+    edit(run_dir, pid=leader)
     try:
         await host.stop("p", grace_s=0)
         assert exists(stray)

@@ -1,0 +1,83 @@
+"""Frozen values that cross every border: between the halves, over the socket, to disk.
+
+The same structs are the JSON of the controller's API and of every ``--json`` option.
+"""
+
+from __future__ import annotations
+
+from backends.state.base import Value, to_json
+from backends.state.chat import (
+    ChatDelta,
+    ChatMessage,
+    ChatRequest,
+    ChatTimings,
+    LogChunk,
+    Sampling,
+)
+from backends.state.cluster import (
+    ClusterSnapshot,
+    ClusterState,
+    EngineInfo,
+    Failure,
+    ProcessInfo,
+    ProcessRole,
+    ProcessState,
+    Speed,
+    Step,
+    StepState,
+)
+from backends.state.machines import Device, DeviceKind, Peer, PeerRole, PeerState
+from backends.state.models import (
+    Layer,
+    LayerBytes,
+    ModelCatalogue,
+    ModelFile,
+    ModelInfo,
+)
+from backends.state.plans import (
+    DeviceBuffers,
+    LayerRange,
+    MeasuredSplit,
+    Plan,
+    Share,
+    Split,
+    WorkerSpec,
+)
+
+__all__ = [
+    "ChatDelta",
+    "ChatMessage",
+    "ChatRequest",
+    "ChatTimings",
+    "ClusterSnapshot",
+    "ClusterState",
+    "Device",
+    "DeviceBuffers",
+    "DeviceKind",
+    "EngineInfo",
+    "Failure",
+    "Layer",
+    "LayerBytes",
+    "LayerRange",
+    "LogChunk",
+    "MeasuredSplit",
+    "ModelCatalogue",
+    "ModelFile",
+    "ModelInfo",
+    "Peer",
+    "PeerRole",
+    "PeerState",
+    "Plan",
+    "ProcessInfo",
+    "ProcessRole",
+    "ProcessState",
+    "Sampling",
+    "Share",
+    "Speed",
+    "Split",
+    "Step",
+    "StepState",
+    "Value",
+    "WorkerSpec",
+    "to_json",
+]

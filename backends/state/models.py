@@ -1,0 +1,89 @@
+"""Model files and what their headers tell."""
+
+from __future__ import annotations
+
+from backends.state.base import Value
+
+
+class LayerBytes(Value, frozen=True, kw_only=True):
+    """Bytes of one layer's weights by group."""
+
+    attention: int = 0
+    ffn: int = 0
+    experts: int = 0
+    recurrent: int = 0
+    other: int = 0
+    """Norms, scales and whatever else the layer holds."""
+
+
+class Layer(Value, frozen=True, kw_only=True):
+    """One transformer block of a GGUF."""
+
+    index: int
+    bytes: int
+    groups: LayerBytes = LayerBytes()
+    quants: dict[str, int] = {}
+    """Quantisation type name to bytes, for example ``{"Q4_K": 1048576}``."""
+    kv_bytes_per_token: int = 0
+    """Bytes of f16 K and V one token adds; 0 for recurrent layers."""
+    kv_window: int = 0
+    """Tokens it keeps at most (sliding-window attention); 0: the whole context."""
+
+
+class ModelInfo(Value, frozen=True, kw_only=True):
+    """What a GGUF header tells: enough to plan, nothing of the weights."""
+
+    path: str
+    files: tuple[str, ...] = ()
+    """All parts of a split GGUF in order; one path otherwise."""
+    name: str = ""
+    arch: str
+    file_type: str = ""
+    gguf_version: int = 3
+    byte_order: str = "little"
+    size_bytes: int = 0
+    """Bytes of all files on disk."""
+    n_tensors: int = 0
+    n_layer: int
+    n_embd: int
+    n_vocab: int
+    n_head: int = 0
+    n_head_kv: int = 0
+    n_expert: int = 0
+    n_expert_used: int = 0
+    n_ctx_train: int = 0
+    has_chat_template: bool = False
+    tied_output: bool = False
+    """The output reuses the token embedding; ``output_bytes`` then counts it again."""
+    layers: tuple[Layer, ...] = ()
+    output_bytes: int = 0
+    embedding_bytes: int = 0
+    tensor_bytes: int = 0
+    """All tensor bytes as stored, each once."""
+    unknown_types: tuple[str, ...] = ()
+    """Tensor types this version of ``gguf`` cannot size."""
+
+
+class ModelFile(Value, frozen=True, kw_only=True):
+    """One model found on disk."""
+
+    path: str
+    name: str
+    size_bytes: int
+    source: str
+    """Where it was found: ``models``, ``huggingface``, ``lmstudio``, ``ollama``…"""
+    arch: str = ""
+    file_type: str = ""
+    n_layer: int = 0
+    n_ctx_train: int = 0
+    problem: str = ""
+    """Why it cannot be used; empty when it can."""
+
+
+class ModelCatalogue(Value, frozen=True, kw_only=True):
+    """All models found, and whether the search is still going on."""
+
+    models: tuple[ModelFile, ...] = ()
+    folders: tuple[str, ...] = ()
+    scanning: bool = False
+    scanned_at: float | None = None

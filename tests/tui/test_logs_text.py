@@ -1,0 +1,209 @@
+"""The parts of the log view that need no screen."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from backends.state import ProcessInfo, ProcessRole, ProcessState
+from tui.widgets.log_buffer import LINE_CHARS, LogBuffer
+from tui.widgets.log_feed import ended_text
+from tui.widgets.log_rows import LogRows, fold_line
+from tui.widgets.log_status import shorten_path
+from tui.widgets.log_text import (
+    LogFilter,
+    LogLevel,
+    clean_line,
+    clean_text,
+    level_of,
+    prefix_length,
+)
+
+
+@pytest.mark.parametrize(
+    ("raw", "clean"),
+    [
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07text", "text"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("load 1%\rload 50%\rload 100%", "load 100%"),
+        ("line\r", "line"),
+        ("a\tb", "a       b"),
+        ("bell\x07 \x00nul \x9bcsi", "bell nul csi"),
+        ("\u202egnp.exe", "gnp.exe"),
+        ("cut \x1b[", "cut ["),
+        ("[markup]", "[markup]"),
+    ],
+)
+def test_a_line_is_what_a_terminal_would_show(raw: str, clean: str) -> None:
+    assert clean_line(raw) == clean
+
+
+@given(st.text())
+def test_no_control_character_survives(raw: str) -> None:
+    for character in clean_line(raw):
+        assert character >= " "
+        assert character != "\x7f"
+    assert "\x1b" not in clean_text(raw)
+    assert "\r" not in clean_text(raw)
+
+
+@pytest.mark.parametrize(
+    ("line", "level"),
+    [
+        ("0.12.345.678 I srv  init: ok", LogLevel.INFO),
+        ("0.12.345.678 W low on memory", LogLevel.WARNING),
+        ("12.00.000.001 E cannot bind", LogLevel.ERROR),
+        ("0.12.345.678 D slot 0", LogLevel.DEBUG),
+        ("error: no such file", LogLevel.ERROR),
+        ("main: warning: slow", LogLevel.WARNING),
+        ("Failed to load", LogLevel.ERROR),
+        ("no errors here", LogLevel.INFO),
+        ("", LogLevel.INFO),
+    ],
+)
+def test_levels(line: str, level: LogLevel) -> None:
+    assert level_of(line) == level
+
+
+def test_the_prefix_is_time_and_level() -> None:
+    assert prefix_length("0.12.345.678 I srv") == len("0.12.345.678 I ")
+    assert prefix_length("Starting RPC server") == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "kept", "dropped"),
+    [
+        ("rpc[0]", "device RPC[0]", "device RPC0"),
+        ("RPC", "device RPC0", "device rpc0"),
+        ("/rpc[01]", "device RPC0", "device RPC2"),
+        ("/layer +7/", "layer   7", "layer 17x"),
+        ("/", "a/b", "ab"),
+    ],
+)
+def test_filters(source: str, kept: str, dropped: str) -> None:
+    wanted = LogFilter.parse(source)
+    assert wanted.matches(kept)
+    assert not wanted.matches(dropped)
+
+
+def test_a_broken_pattern_is_a_sentence() -> None:
+    with pytest.raises(ValueError, match=r"^Not a pattern: .*\.$"):
+        LogFilter.parse("/[")
+
+
+def test_spans_of_what_matched() -> None:
+    assert LogFilter.parse("ab").spans("ab cab") == [(0, 2), (4, 6)]
+    assert LogFilter.parse("/x*").spans("ab") == []
+
+
+@given(st.text(alphabet="ab\n\r\té漢\x1b"), st.integers(1, 7))
+def test_a_log_reads_the_same_however_it_is_cut(text: str, size: int) -> None:
+    whole, pieces = LogBuffer(), LogBuffer()
+    whole.feed(text)
+    for at in range(0, len(text), size):
+        pieces.feed(text[at : at + size])
+    assert list(pieces) == list(whole)
+
+
+def test_the_open_line_is_replaced_as_it_grows() -> None:
+    buffer = LogBuffer()
+    assert buffer.feed("one\ntw") == 0
+    assert buffer.feed("o\nthree") == 1
+    assert list(buffer) == ["one", "two", "three"]
+
+
+def test_only_the_newest_lines_are_kept() -> None:
+    buffer = LogBuffer(limit=3)
+    buffer.feed("".join(f"{n}\n" for n in range(10)))
+    assert buffer.prune() == 7
+    assert list(buffer) == ["7", "8", "9"]
+    assert buffer[8] == "8"
+    assert buffer.numbers() == range(7, 10)
+
+
+def test_an_absurd_line_ends_in_an_ellipsis() -> None:
+    buffer = LogBuffer()
+    buffer.feed("x" * 100_000 + "\n")
+    assert len(buffer[0]) == LINE_CHARS
+    assert buffer[0].endswith("…")
+
+
+@given(st.text(alphabet="ab漢é😀", max_size=60), st.integers(8, 20))
+def test_folded_rows_fit_and_lose_nothing(line: str, width: int) -> None:
+    ranges = fold_line(line, width)
+    assert "".join(line[start:end] for start, end in ranges) == line
+    assert all(cell_len(line[start:end]) <= width for start, end in ranges)
+
+
+def test_rows_follow_the_buffer_through_filter_and_limit() -> None:
+    buffer = LogBuffer(limit=4)
+    rows = LogRows(buffer)
+    rows.filter = LogFilter.parse("keep")
+    rows.extend(buffer.feed("keep 1\ndrop\nkeep 2\n"))
+    assert list(rows.line_numbers()) == [0, 2]
+    dropped = rows.extend(buffer.feed("drop\nkeep 3\nkeep"))
+    assert dropped == 1
+    assert list(rows.line_numbers()) == [2, 4, 5]
+    assert rows.matching == 3
+    rows.filter = None
+    rows.rebuild()
+    assert rows.matching == 4
+
+
+@given(
+    st.lists(st.text(alphabet="ab \n", max_size=30), max_size=12),
+    st.sampled_from([None, 8, 13]),
+)
+def test_growing_rows_equal_rows_made_at_once(
+    pieces: list[str], width: int | None
+) -> None:
+    buffer = LogBuffer(limit=5)
+    grown = LogRows(buffer)
+    grown.width = width
+    grown.filter = LogFilter.parse("a")
+    for piece in pieces:
+        if piece:
+            grown.extend(buffer.feed(piece))
+    fresh = LogRows(buffer)
+    fresh.width, fresh.filter = width, grown.filter
+    fresh.rebuild()
+    assert list(grown.line_numbers()) == list(fresh.line_numbers())
+    assert len(grown) == len(fresh)
+    assert grown.matching == fresh.matching
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "text"),
+    [
+        (0, None, "exit 0"),
+        (1, None, "exit 1"),
+        (None, 9, "SIGKILL"),
+        (None, None, "ended"),
+    ],
+)
+def test_how_a_process_ended(code: int | None, signal: int | None, text: str) -> None:
+    info = ProcessInfo(
+        name="worker1",
+        role=ProcessRole.WORKER,
+        state=ProcessState.EXITED,
+        exit_code=code,
+        exit_signal=signal,
+    )
+    assert ended_text(info) == text
+
+
+def test_an_unknown_signal_is_a_number() -> None:
+    info = ProcessInfo(
+        name="w", role=ProcessRole.WORKER, state=ProcessState.EXITED, exit_signal=250
+    )
+    assert ended_text(info) == "signal 250"
+
+
+def test_a_path_is_cut_on_the_left() -> None:
+    assert shorten_path("/a/b", 10) == "/a/b"
+    assert shorten_path("/home/me/.local/state/log", 20) == "…e/.local/state/log"[-20:]
+    assert cell_len(shorten_path("/home/me/.local/state/log", 20)) <= 20
+    assert shorten_path("/home/me/.local/state/log", 5) == ""
