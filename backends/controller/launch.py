@@ -13,9 +13,9 @@ from backends.engine.http import Health, ServerClient
 from backends.errors import HostError, PlanError, ProcessFailed
 from backends.peers.host import ProcessSpec
 from backends.split.compare import measured_split
-from backends.split.flags import check_exact, compile_split
+from backends.split.flags import Placement, check_exact, compile_split
 from backends.split.layout import format_ranges
-from backends.state import Failure, ProcessRole, Step, Value
+from backends.state import Failure, MeasuredSplit, ProcessRole, Step, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from backends.controller.readers import Engine, Readers
     from backends.controller.steps import StepBoard
     from backends.peers.host import Host, ProcessRecord
-    from backends.split.flags import Placement
-    from backends.state import MeasuredSplit, ModelInfo, Plan, WorkerSpec
+    from backends.state import ModelInfo, Plan, WorkerSpec
 
 SERVER = "llama-server"
 POLL_S = 0.1
