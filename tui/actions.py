@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from textual.binding import Binding, BindingType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Action(NamedTuple):
@@ -468,10 +471,23 @@ def bindings(*areas: str) -> list[BindingType]:
     return [_binding(action) for action in all_actions() if action.area in areas]
 
 
-def unknown_ids(keymap: dict[str, str]) -> list[str]:
-    """Ids of a keymap that name no action: Textual would ignore them silently."""
+def keymap_problems(keymap: Mapping[str, str]) -> list[str]:
+    """What is wrong with a user's keys; Textual would pass over it in silence."""
     known = {action.id for action in all_actions()}
-    return sorted(set(keymap) - known)
+    unknown = sorted(set(keymap) - known)
+    problems = [f"The configuration gives keys to no action: {id_}" for id_ in unknown]
+    return problems + [
+        f"The configuration gives {key} to {action.id}: {other.id} lost it"
+        for action in all_actions()
+        for key in _split(keymap.get(action.id, ""))
+        for other in all_actions()
+        if other.area == action.area and other is not action
+        if key in _split(keymap.get(other.id, other.keys))
+    ]
+
+
+def _split(keys: str) -> list[str]:
+    return [key.strip() for key in keys.split(",") if key.strip()]
 
 
 def _binding(action: Action) -> Binding:

@@ -59,10 +59,8 @@ class ConsoleApp(App[None], inherit_bindings=False):
     def on_mount(self) -> None:
         """Take over the user's keys; say what went wrong so far."""
         self.set_keymap(self._keys)
-        if unknown := actions.unknown_ids(self._keys):
-            names = ", ".join(unknown)
-            text = f"The configuration gives keys to unknown actions: {names}"
-            self._early_trouble.append(DllmError(text, "See ? for the names."))
+        for text in actions.keymap_problems(self._keys):
+            self._early_trouble.append(DllmError(text))
         for error in self._early_trouble:
             self.post_message(Trouble(error.failure(self.clock()), "warning"))
 
@@ -77,13 +75,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
             title = f"{_titled(binding)}  ({key})"
             run = _Run(self, node, binding.action)
             yield SystemCommand(title, binding.tooltip, run)
-
-    def handle_bindings_clash(
-        self, clashed_bindings: set[Binding], node: DOMNode
-    ) -> None:
-        """Two actions of one place want the same key: say so."""
-        names = ", ".join(sorted(binding.id or "?" for binding in clashed_bindings))
-        self.post_message(Notice(f"Keys clash, these lost theirs: {names}", "warning"))
 
     def attempt(self, work: Coroutine[Any, Any, None], *, group: str) -> None:
         """Run something in the background; a newer one of the group replaces it."""

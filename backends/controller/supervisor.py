@@ -101,6 +101,7 @@ class Supervisor:
                 "This plan is running already", "Stop it first to start it afresh."
             )
         await self._cancel()
+        self._announce(plan)
         self._pursue(self._restart(plan))
 
     async def stop(self) -> None:
@@ -131,8 +132,7 @@ class Supervisor:
         """Stop what runs, then run a plan."""
         self._journal.save(Record(plan=plan))
         try:
-            if any(record.alive for record in await self._host.records()):
-                await self._stop_processes()
+            await self._stop_processes()
         except DllmError as error:
             await self._fail(error)
             return
@@ -154,8 +154,8 @@ class Supervisor:
                 )
             )
 
-    async def _bring_up(self, plan: Plan, remembered: Record) -> Running:
-        self._steps.reset(*launch_steps(plan))
+    def _announce(self, plan: Plan) -> None:
+        """Show a plan as starting; what was before is no longer of interest."""
         self._board.update(
             state=ClusterState.STARTING,
             message="",
@@ -166,6 +166,10 @@ class Supervisor:
             speed=Speed(),
             served_since=None,
         )
+
+    async def _bring_up(self, plan: Plan, remembered: Record) -> Running:
+        self._announce(plan)
+        self._steps.reset(*launch_steps(plan))
         running = await self._launcher.bring_up(plan, await self._known(remembered))
         since = remembered.served_since or self._clock()
         self._journal.save(
@@ -225,16 +229,23 @@ class Supervisor:
         self._board.idle()
 
     async def _stop_processes(self) -> None:
-        """Stop llama-server, then the workers, each verified gone."""
-        records = [record for record in await self._host.records() if record.alive]
+        """Stop llama-server, then the workers, each verified gone.
+
+        Ended ones are stopped too, without a word: they may have left children.
+        """
+        known = await self._host.records()
+        records = [record for record in known if record.alive]
         records.sort(key=lambda record: record.role is ProcessRole.WORKER)
         self._steps.reset(
             *(Step(id=f"stop:{r.name}", title=f"Stop {r.name}") for r in records)
         )
-        self._board.update(state=ClusterState.STOPPING, api_url=None, speed=Speed())
+        if records:
+            self._board.update(state=ClusterState.STOPPING, api_url=None, speed=Speed())
         for record in records:
             with self._steps.step(f"stop:{record.name}"):
                 await self._host.stop(record.name, STOP_GRACE_S)
+        for record in known:
+            await self._host.stop(record.name, STOP_GRACE_S)
         await self._board.refresh(self._host)
 
     async def _fail(self, error: DllmError) -> None:
@@ -244,8 +255,7 @@ class Supervisor:
         self._journal.save(Record())
         with contextlib.suppress(DllmError):
             for record in await self._host.records():
-                if record.alive:
-                    await self._host.stop(record.name, STOP_GRACE_S)
+                await self._host.stop(record.name, STOP_GRACE_S)
         await self._board.refresh(self._host)
         self._board.failed(failure)
 

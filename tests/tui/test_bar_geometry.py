@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,7 +60,7 @@ def test_positions_stay_within_the_layers(x: int) -> None:
 def test_neighbouring_columns_move_by_one_layer_at_most_on_a_wide_bar() -> None:
     bar = BarGeometry(120, (24, 24))
     positions = [bar.position_at(0, x) for x in range(120)]
-    steps = [b - a for a, b in zip(positions, positions[1:], strict=False)]
+    steps = [b - a for a, b in pairwise(positions)]
     assert set(steps) <= {0, 1}
     assert positions[0] == 0
     assert positions[-1] == 48

@@ -44,7 +44,7 @@ async def dialog(pilot: Pilot[None]) -> ChoiceDialog:
     return screen
 
 
-# --- attaching ---------------------------------------------------------------------
+# --- attaching --------------------------------------------------------------
 
 
 async def test_it_attaches_to_what_runs(make_app: MakeApp) -> None:
@@ -125,7 +125,7 @@ async def test_an_edit_outlives_snapshots_of_what_runs(make_app: MakeApp) -> Non
         )
 
 
-# --- launching and stopping -----------------------------------------------------------
+# --- launching and stopping -------------------------------------------------
 
 
 async def test_launch_runs_the_split_as_shown(make_app: MakeApp) -> None:
@@ -285,7 +285,7 @@ async def test_balance_deals_by_memory_and_can_be_undone(make_app: MakeApp) -> N
         assert app.desk.unchanged
 
 
-# --- leaving ------------------------------------------------------------------------
+# --- leaving ----------------------------------------------------------------
 
 
 async def test_with_nothing_running_q_leaves_and_lets_the_controller_go(
@@ -348,7 +348,7 @@ async def test_ctrl_c_ends_nothing(make_app: MakeApp) -> None:
         assert toasts(app) == ["Nothing is selected to copy; q quits"]
 
 
-# --- connection ---------------------------------------------------------------------
+# --- connection -------------------------------------------------------------
 
 
 async def test_a_lost_controller_is_said_once_and_found_again(
@@ -379,7 +379,7 @@ async def test_the_layout_is_there_before_the_first_snapshot(
         assert all(title in text for title in ("Peers", "Split", "Live", "Chat"))
 
 
-# --- chat ---------------------------------------------------------------------------
+# --- chat -------------------------------------------------------------------
 
 
 def ask(app: DllmApp) -> None:
@@ -449,7 +449,7 @@ async def test_a_failed_answer_is_told_to_the_chat(
         assert failures == ["The server said no"]
 
 
-# --- memory -------------------------------------------------------------------------
+# --- memory -----------------------------------------------------------------
 
 
 async def test_it_remembers_theme_zoom_and_plan(
@@ -473,11 +473,15 @@ async def test_it_remembers_theme_zoom_and_plan(
         assert again._home.zoomed == "split"
 
 
+def spoil(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text('{"theme": 7')
+
+
 async def test_a_broken_memory_is_said_and_forgotten(
     make_app: MakeApp, memory_file: Path
 ) -> None:
-    memory_file.parent.mkdir(parents=True)
-    memory_file.write_text('{"theme": 7')
+    spoil(memory_file)
     app = make_app()
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: toasts(app))

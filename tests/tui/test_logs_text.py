@@ -33,7 +33,7 @@ from tui.widgets.log_text import (
         ("a\tb", "a       b"),
         ("bell\x07 \x00nul \x9bcsi", "bell nul csi"),
         ("\u202egnp.exe", "gnp.exe"),
-        ("cut \x1b[", "cut ["),
+        ("cut \x1b[", "cut "),
         ("[markup]", "[markup]"),
     ],
 )
@@ -204,6 +204,5 @@ def test_an_unknown_signal_is_a_number() -> None:
 
 def test_a_path_is_cut_on_the_left() -> None:
     assert shorten_path("/a/b", 10) == "/a/b"
-    assert shorten_path("/home/me/.local/state/log", 20) == "…e/.local/state/log"[-20:]
-    assert cell_len(shorten_path("/home/me/.local/state/log", 20)) <= 20
+    assert shorten_path("/home/me/.local/state/log", 20) == "…me/.local/state/log"
     assert shorten_path("/home/me/.local/state/log", 5) == ""

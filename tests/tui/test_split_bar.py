@@ -92,7 +92,7 @@ async def grab(pilot: Pilot[None], bar: SplitBar) -> None:
     assert await pilot.mouse_down(bar, offset=(bar.handle_x, 1))
 
 
-# --- mouse ---------------------------------------------------------------------------
+# --- mouse ------------------------------------------------------------------
 
 
 async def test_drag_moves_the_boundary_and_counts_when_let_go() -> None:
@@ -289,7 +289,7 @@ async def test_news_of_the_devices_leave_a_drag_alone() -> None:
         assert bar.draft.misfits == {"mini/MTL0"}
 
 
-# --- keys ----------------------------------------------------------------------------
+# --- keys -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -400,7 +400,7 @@ async def test_an_empty_bar_takes_any_key() -> None:
         assert text_of(app.bar) == ""
 
 
-# --- picture ---------------------------------------------------------------------------
+# --- picture ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [20, 21, 33, 60, 80, 120, 200])
@@ -467,5 +467,3 @@ def test_only_an_unfinished_change_of_the_same_bar_gives_way() -> None:
     assert moving.can_replace(done)
     assert not done.can_replace(moving)
     assert not moving.can_replace(elsewhere)
-
-

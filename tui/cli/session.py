@@ -49,7 +49,8 @@ async def launched(
         async with aclosing(client.snapshots(hold=not keep)) as snapshots:
             await anext(snapshots)
             await client.launch(plan)
-            yield await _until_serving(plan, snapshots), snapshots
+            began = (await client.snapshot()).seq
+            yield await _until_serving(began, snapshots), snapshots
     finally:
         if not keep:
             await client.shutdown()
@@ -66,18 +67,21 @@ async def _refuse_if_busy(client: ControllerClient, *, replace: bool) -> None:
 
 
 async def _until_serving(
-    plan: Plan, snapshots: AsyncIterator[ClusterSnapshot]
+    began: int, snapshots: AsyncIterator[ClusterSnapshot]
 ) -> ClusterSnapshot:
-    """Print the steps as they go until the plan serves."""
+    """Print the steps as they go until it serves.
+
+    Snapshots before number ``began`` are of what was there before the launch.
+    """
     printer = StepPrinter()
     async for snapshot in snapshots:
+        if snapshot.seq < began:
+            continue
+        printer.show(snapshot)
         if snapshot.state is ClusterState.FAILED and snapshot.failure is not None:
-            printer.show(snapshot)
             raise ProcessFailed(snapshot.failure)
-        if snapshot.plan == plan:
-            printer.show(snapshot)
-            if snapshot.state is ClusterState.SERVING:
-                return snapshot
+        if snapshot.state is ClusterState.SERVING:
+            return snapshot
     raise ControllerError("The controller went away during the launch")
 
 

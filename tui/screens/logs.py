@@ -25,6 +25,7 @@ from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
+    from textual.await_complete import AwaitComplete
     from textual.worker import Worker
 
     from backends.state import ClusterSnapshot, ProcessInfo
@@ -107,8 +108,7 @@ class LogsScreen(ConsoleScreen):
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
         """Keep a tab for every process seen."""
         super().show_snapshot(snapshot)
-        for info in snapshot.processes:
-            self._show_info(info)
+        added = [self._show_info(info) for info in snapshot.processes]
         listed = {info.name for info in snapshot.processes}
         for name, feed in self._feeds.items():
             feed.gone = name not in listed
@@ -116,25 +116,32 @@ class LogsScreen(ConsoleScreen):
         self._title_tabs()
         self._status.path = self._active.info.log_path if self._active else ""
         self.set_class(not self._feeds, "-empty")
-        self._open_wanted()
+        self._open_once_there([mount for mount in added if mount is not None])
 
     def show_process(self, name: str) -> None:
         """Open a process's log at its end, now or once it is known."""
         self._wanted = name
         if self.is_mounted:
-            self._open_wanted()
+            self._open_once_there([])
 
-    def _show_info(self, info: ProcessInfo) -> None:
-        """Take in one process."""
+    def _show_info(self, info: ProcessInfo) -> AwaitComplete | None:
+        """Take in one process; return what to wait for where its tab is new."""
         feed = self._feeds.get(info.name)
         if feed is not None:
             feed.update(info)
-            return
+            return None
         self._opened += 1
         view = LogView(info.name, id=f"log-{self._opened}")
         feed = self._feeds[info.name] = LogFeed(info, view)
         self._views.add_content(view)
-        self._tabs.add_tab(Tab(feed.title(), id=_tab_id(view)))
+        return self._tabs.add_tab(Tab(feed.title(), id=_tab_id(view)))
+
+    @work(group="log-tabs", exit_on_error=False)
+    async def _open_once_there(self, added: list[AwaitComplete]) -> None:
+        """Activate the tab somebody asked for when all tabs are up."""
+        for mount in added:
+            await mount
+        self._open_wanted()
 
     def _forget_gone(self) -> None:
         """Drop the oldest tabs of processes long gone."""

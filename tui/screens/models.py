@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from backends.errors import DllmError
 from tui.actions import bindings
-from tui.messages import Copyable, Trouble
+from tui.messages import Copyable, Notice, Trouble
 from tui.screens.base import ConsoleScreen
 from tui.widgets.filter_bar import FilterBar
 from tui.widgets.model_detail import ModelDetail
@@ -183,7 +183,12 @@ class ModelsScreen(ConsoleScreen):
     @on(ModelTable.Picked)
     def _picked(self, event: ModelTable.Picked) -> None:
         event.stop()
-        self.post_message(self.Chosen(event.model.path))
+        model = event.model
+        if model.problem:
+            refusal = f"{model.name} cannot be used: {model.problem}."
+            self.post_message(Notice(refusal, "warning"))
+        else:
+            self.post_message(self.Chosen(model.path))
 
     def action_rescan(self) -> None:
         """Look through the folders again."""

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
     from textual.selection import Selection
 
+SIDE_STEP = 8
+"""Cells a step sideways moves."""
+
 
 class LogStanding(NamedTuple):
     """What a status line says of a log."""
@@ -227,7 +230,7 @@ The last 20 000 lines of one process, as it writes them.
     def render_line(self, y: int) -> Strip:
         """One row of the view."""
         scroll_x, scroll_y = self.scroll_offset
-        width = self.size.width
+        width = self.scrollable_content_region.width
         index = scroll_y + y
         if index >= len(self._rows):
             return Strip.blank(width, self.rich_style)
@@ -359,6 +362,10 @@ The last 20 000 lines of one process, as it writes them.
     def _scroll_to_end(self) -> None:
         """Show the newest row, also before there is a scrollbar."""
         self.scroll_end(animate=False, immediate=True, x_axis=False, force=True)
+
+    def action_sideways(self, direction: int) -> None:
+        """Move along lines that are cut."""
+        self.scroll_relative(x=direction * SIDE_STEP, animate=False, force=True)
 
     def action_follow(self) -> None:
         """Go to the newest line and follow."""

@@ -71,7 +71,7 @@ COLUMNS = (
         lambda model: f"{model.n_layer}" if model.n_layer else "—",
         lambda model: (model.n_layer, model.name.lower()),
         right=True,
-        from_width=60,
+        from_width=64,
     ),
     ModelColumn(
         "size",
@@ -110,6 +110,8 @@ class ModelOrder(NamedTuple):
     def next(self, shown: Iterable[str]) -> ModelOrder:
         """Sorted by the next of the columns shown."""
         keys = list(shown)
+        if not keys:
+            return self
         at = keys.index(self.column) if self.column in keys else -1
         return ModelOrder(keys[(at + 1) % len(keys)])
 

@@ -106,7 +106,7 @@ and say why.
     @property
     def pointed(self) -> ModelFile | None:
         """The model under the cursor."""
-        shown = self.shown
+        shown = self.shown if self.row_count else []
         return shown[self.cursor_row] if self.cursor_row < len(shown) else None
 
     @property
@@ -140,7 +140,7 @@ and say why.
 
     def _arrange(self, *, keep_cursor: bool = True) -> None:
         """Bring rows, cells and order up to date."""
-        pointed = self.pointed if self.row_count else None
+        pointed = self.pointed
         wanted = arrange_models(self._models, self.query_text, self.order)
         self._shown = {model.path: model for model in wanted}
         if not self._layout:

@@ -10,7 +10,6 @@ from textual.reactive import reactive
 
 from backends.split.layout import History, move_boundary, reorder
 from tui.actions import bindings
-from tui.messages import Copyable
 from tui.widgets.bar_geometry import BarGeometry
 from tui.widgets.bar_picture import BarPicture
 from tui.widgets.strips import StripWidget
@@ -130,12 +129,6 @@ While a number can be typed here, F1, F5 and F6 change screens.
     def can_undo(self) -> bool:
         """Whether there is a change to take back."""
         return self._history is not None and self._history.can_undo
-
-    def copyable(self) -> Copyable | None:
-        """The counts, as ``--split`` takes them."""
-        if self.draft is None:
-            return None
-        return Copyable("the split", ",".join(map(str, self.draft.counts)))
 
     # --- drawing ---------------------------------------------------------------
 

@@ -91,7 +91,9 @@ class SplitPane(Widget):
         for process in processes:
             if process.role == "server" and process.argv:
                 return Copyable("the launch command", _shell(process.argv))
-        return self.bar.copyable()
+        draft = self.bar.draft
+        counts = ",".join(map(str, draft.counts)) if draft else ""
+        return Copyable("the split", counts) if counts else None
 
     @on(SplitBar.Changed)
     def _bar_changed(self) -> None:

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 Part = tuple[str, Style]
+_REPLACED = {"\t": "    ", "\n": " "}
 
 
 def line(parts: Iterable[Part], width: int) -> Strip:
     """Parts as one line of exactly this width; what is too long ends in ``…``."""
-    segments = [Segment(text, style) for text, style in parts if text]
+    segments = [Segment(printable(text), style) for text, style in parts if text]
     used = sum(segment.cell_length for segment in segments)
     if used <= width:
         return Strip(segments, used).extend_cell_length(width)
@@ -36,6 +37,13 @@ def spread(left: Sequence[Part], right: Sequence[Part], width: int) -> Strip:
     return Strip([*head, *(Segment(text, style) for text, style in right)], width)
 
 
+def printable(text: str) -> str:
+    """Text without tabs and control characters: foreign text must not move the cursor."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _REPLACED.get(c, "") for c in text)
+
+
 def parts_width(parts: Iterable[Part]) -> int:
     """Columns the parts take."""
     return sum(cell_len(text) for text, _ in parts)
@@ -45,6 +53,7 @@ def clip(text: str, width: int) -> str:
     """Text of exactly this width, ending in ``…`` where it was cut."""
     if width <= 0:
         return ""
+    text = printable(text)
     if cell_len(text) <= width:
         return set_cell_size(text, width)
     return set_cell_size(text, width - 1) + "…"

@@ -1,0 +1,110 @@
+#include "relay.h"
+
+#include <sys/socket.h>
+
+#include <thread>
+#include <vector>
+
+#include "sockets.h"
+
+namespace dllm {
+
+Relay::Relay(Link& link, UniqueFd client, UniqueFd worker)
+    : link_(link),
+      client_(std::move(client)),
+      worker_(std::move(worker)),
+      session_(link),
+      up_pacer_(link.lab, 0, [this](Bytes bytes) { return send_all(worker_.get(), bytes); }),
+      down_pacer_(link.lab, 1, [this](Bytes bytes) { return deliver_reply(bytes); }) {}
+
+void Relay::run() {
+  watch(worker_.get());
+  std::thread downwards([this] { down(); });
+  up();
+  downwards.join();
+  watch(-1);
+}
+
+void Relay::stop() {
+  ::shutdown(client_.get(), SHUT_RDWR);
+}
+
+void Relay::watch(int worker_fd) {
+  const std::lock_guard lock(link_.mutex);
+  link_.worker_fd = worker_fd;
+  link_.tally.connected = worker_fd >= 0;
+  ++link_.revision;
+}
+
+void Relay::up() {
+  std::vector<std::uint8_t> block(kBlockBytes);
+  ssize_t count = 0;
+  do {
+    count = receive(client_.get(), block);
+  } while (count > 0 && forward(Bytes(block).first(static_cast<std::size_t>(count))));
+  send_spans(session_.requests_end());
+  up_pacer_.drain();
+  ::shutdown(worker_.get(), SHUT_WR);
+  end_up();
+}
+
+bool Relay::forward(Bytes bytes) {
+  const Outgoing out = session_.requests(bytes, monotonic_now());
+  if (!out.answers.empty()) {
+    const std::lock_guard lock(to_client_);
+    const auto* data = reinterpret_cast<const std::uint8_t*>(out.answers.data());
+    if (!send_all(client_.get(), {data, out.answers.size()})) return false;
+  }
+  const bool taken = send_spans(out);
+  if (!taken) reset_on_close(client_.get());
+  if (!taken || out.refused) ::shutdown(client_.get(), SHUT_RD);
+  return taken && !out.refused;
+}
+
+bool Relay::send_spans(const Outgoing& out) {
+  for (const View span : out.spans()) {
+    // The pacer's interface serves replies too, which are changed in place; these are not.
+    if (!up_pacer_.send({const_cast<std::uint8_t*>(span.data()), span.size()})) return false;
+  }
+  return true;
+}
+
+void Relay::down() {
+  std::vector<std::uint8_t> block(kBlockBytes);
+  ssize_t count = 0;
+  while ((count = receive(worker_.get(), block)) > 0) {
+    down_pacer_.send(Bytes(block).first(static_cast<std::size_t>(count)));
+  }
+  if (count < 0) reset_on_close(client_.get());
+  down_pacer_.drain();
+  ::shutdown(client_.get(), SHUT_WR);
+  await_client();
+}
+
+// Always true: when the client is gone the worker is read on, see `run`.
+bool Relay::deliver_reply(Bytes bytes) {
+  const std::lock_guard lock(to_client_);
+  session_.replies(bytes, monotonic_now());
+  if (!client_gone_ && !send_all(client_.get(), bytes)) {
+    client_gone_ = true;
+    ::shutdown(client_.get(), SHUT_RDWR);
+  }
+  session_.delivered();
+  return true;
+}
+
+void Relay::end_up() {
+  const std::lock_guard lock(ended_mutex_);
+  up_ended_ = true;
+  ended_.notify_all();
+}
+
+void Relay::await_client() {
+  std::unique_lock lock(ended_mutex_);
+  worker_left_ = !up_ended_;
+  const auto grace = std::chrono::seconds(kFinishedWorkerGraceS);
+  if (ended_.wait_for(lock, grace, [this] { return up_ended_; })) return;
+  ::shutdown(client_.get(), SHUT_RDWR);
+}
+
+}  // namespace dllm

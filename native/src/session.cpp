@@ -1,0 +1,277 @@
+#include "session.h"
+
+#include "guard.h"
+#include "posix.h"
+
+namespace dllm {
+
+namespace {
+
+// Requests that feed a forward pass.
+bool feeds_pass(std::uint8_t id) {
+  switch (id) {
+    case kSetTensor:
+    case kSetTensor2d:
+    case kGetAllocSize:
+    case kCopyTensor:
+    case kGraphCompute:
+    case kGraphRecompute:
+    case kCommAllreduce:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Requests that only occur around passes: what was sent before them fed none.
+bool sets_up(std::uint8_t id) {
+  switch (id) {
+    case kAllocBuffer:
+    case kFreeBuffer:
+    case kBufferClear:
+    case kBufferGetBase:
+    case kInitTensor:
+    case kSetTensorHash:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool fetches(std::uint8_t id) {
+  return id == kGetTensor || id == kGetTensor2d;
+}
+
+std::string framed(const std::string& payload) {
+  const std::uint64_t size = payload.size();
+  std::string reply(reinterpret_cast<const char*>(&size), sizeof size);
+  return reply + payload;
+}
+
+}  // namespace
+
+Session::Session(Link& link) : link_(link) {
+  const std::lock_guard lock(link_.mutex);
+  ++link_.tally.connections;
+  ++link_.revision;
+  link_.tally.plain = false;
+  link_.passes.discard();
+}
+
+Session::~Session() {
+  const std::lock_guard lock(link_.mutex);
+  link_.passes.discard();
+  for (const Due& due : dues_) ++link_.tally.commands[due.awaited.rule->id].errors;
+  ++link_.revision;
+}
+
+std::size_t Session::awaited() {
+  const std::lock_guard lock(link_.mutex);
+  return dues_.size();
+}
+
+Outgoing Session::requests(Bytes bytes, Nanos now) {
+  Outgoing out;
+  const std::lock_guard lock(link_.mutex);
+  now_ = now;
+  out_ = &out;
+  if (plain_) release();
+  request_decoder_.feed(bytes);
+  if (!holding_) attribute();
+  out.refused = refused_;
+  ++link_.revision;
+  return out;
+}
+
+Outgoing Session::requests_end() {
+  Outgoing out;
+  const std::lock_guard lock(link_.mutex);
+  out_ = &out;
+  if (!refused_) release();
+  return out;
+}
+
+void Session::replies(Bytes bytes, Nanos now) {
+  const std::lock_guard lock(link_.mutex);
+  now_ = now;
+  delivering_ = true;
+  link_.tally.bytes_down += bytes.size();
+  reply_decoder_.feed(bytes);
+  ++link_.revision;
+}
+
+void Session::opened(std::uint8_t id) {
+  out_->mark();
+  id_ = kCommands;
+  opened_at_ = now_;
+  due_ = {};
+  holding_ = link_.answering && protocol_ && Answers::covers(id);
+}
+
+bool Session::announced(std::uint8_t id, const Rule* rule, std::uint64_t size) {
+  const char* reason = link_.guarding ? guard::refuses_size(rule, size) : nullptr;
+  if (rule) id_ = id;
+  if (reason) return refuse(reason);
+  if (link_.guarding && greeted_ && !protocol_) return refuse("request before the HELLO reply");
+  if (!rule) return true;
+  greeted_ = greeted_ || id == kHello;
+  if (!holding_) cross(*rule);
+  return true;
+}
+
+bool Session::fields(const Request& request, View fields) {
+  const char* reason = link_.guarding ? guard::refuses_fields(request, fields) : nullptr;
+  if (reason) return refuse(reason);
+  if (link_.answering && Answers::covers(request.rule->id)) due_.key = Answers::key(*request.rule, fields);
+  due_.awaited = {request.rule, reply_bytes(*request.rule, fields)};
+  note_pass_fields(request, fields);
+  return true;
+}
+
+bool Session::tensor(const Request&, Tensor tensor) {
+  if (!link_.guarding || !protocol_) return true;
+  const char* reason = guard::refuses_tensor(protocol_->version(), tensor);
+  return reason ? refuse(reason) : true;
+}
+
+void Session::closed(const Request& request) {
+  const Rule& rule = *request.rule;
+  if (holding_ && answer(rule)) return;
+  if (holding_) {
+    cross(rule);
+    release();
+  }
+  attribute();
+  note_pass_request(rule);
+  if (rule.reply_kind == Reply::kNone) return;
+  due_.sent = now_;
+  if (fetches(rule.id) || rule.id == kGetAllocSize) link_.passes.add_trip();
+  dues_.push_back(std::move(due_));
+  if (dues_.size() > kAwaitedMax) go_plain("too many requests without a reply");
+}
+
+// The present request goes to the worker.
+void Session::cross(const Rule& rule) {
+  ++link_.tally.commands[rule.id].count;
+  if (sets_up(rule.id)) link_.passes.discard();
+  if (feeds_pass(rule.id)) link_.passes.open(opened_at_);
+}
+
+// Only when no reply is due or on its way, so that the order of replies stays.
+bool Session::answer(const Rule& rule) {
+  if (!dues_.empty() || delivering_) return false;
+  const std::optional<std::string> known = link_.answers.find(due_.key);
+  if (!known) return false;
+  out_->answers += framed(*known);
+  CommandTally& tally = link_.tally.commands[rule.id];
+  ++tally.count;
+  ++tally.answered;
+  link_.tally.bytes_up -= held_.size();
+  held_.clear();
+  unattributed_ = 0;
+  holding_ = false;
+  return true;
+}
+
+void Session::note_pass_fields(const Request& request, View fields) {
+  const std::uint8_t id = request.rule->id;
+  if (id == kSetTensor || id == kSetTensor2d) link_.passes.input(Tensor(fields.data()));
+  if (fetches(id)) link_.passes.ask(now_, Tensor(fields.data()));
+}
+
+void Session::note_pass_request(const Rule& rule) {
+  if (rule.id == kGraphCompute || rule.id == kGraphRecompute) link_.passes.graph(now_);
+}
+
+void Session::passed(View bytes) {
+  link_.tally.bytes_up += bytes.size();
+  unattributed_ += bytes.size();
+  if (holding_) {
+    held_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  } else {
+    out_->pass(bytes);
+  }
+}
+
+void Session::attribute() {
+  if (id_ == kCommands) return;
+  link_.tally.commands[id_].bytes_up += unattributed_;
+  link_.passes.add_up(unattributed_);
+  unattributed_ = 0;
+}
+
+void Session::release() {
+  holding_ = false;
+  if (!held_.empty()) out_->pass_own(std::exchange(held_, {}));
+}
+
+bool Session::refuse(const char* reason) {
+  refused_ = true;
+  ++link_.tally.refused;
+  link_.tally.refused_reason = std::string(command_name(id_)) + ": " + reason;
+  if (id_ != kCommands) ++link_.tally.commands[id_].errors;
+  complain(link_.name + ": refused " + link_.tally.refused_reason + "; connection closed");
+  if (holding_) held_.clear();
+  if (!holding_) out_->cut();
+  return false;
+}
+
+bool Session::lost(const char* reason) {
+  go_plain(id_ == kCommands ? reason : std::string(command_name(id_)) + ": " + reason);
+  release();
+  return true;
+}
+
+void Session::go_plain(const std::string& reason) {
+  if (plain_) return;
+  plain_ = true;
+  request_decoder_.give_up();
+  reply_decoder_.give_up();
+  link_.passes.discard();
+  ++link_.tally.plain_connections;
+  link_.tally.plain = true;
+  link_.tally.plain_reason = reason;
+  complain(link_.name + ": connection passed on unread: " + reason);
+}
+
+const Awaited* Session::begun() {
+  if (dues_.empty()) return nullptr;
+  const Awaited& awaited = dues_.front().awaited;
+  if (fetches(awaited.rule->id)) link_.passes.reply_begun(now_);
+  return &awaited;
+}
+
+void Session::counted(std::uint64_t bytes) {
+  link_.tally.commands[dues_.front().awaited.rule->id].bytes_down += bytes;
+  link_.passes.add_down(bytes);
+}
+
+bool Session::answered(View payload) {
+  const Due due = std::move(dues_.front());
+  dues_.pop_front();
+  const std::uint8_t id = due.awaited.rule->id;
+  link_.tally.commands[id].round_trip.add(static_cast<std::uint64_t>(now_ - due.sent));
+  if (fetches(id)) link_.passes.reply_ended(now_, link_.tally.estimate);
+  if (!due.key.empty()) link_.answers.keep(due.key, payload);
+  return id == kHello ? learn_version(payload) : !plain_;
+}
+
+void Session::reply_lost(const char* reason) {
+  const char* asked = dues_.empty() ? "" : command_name(dues_.front().awaited.rule->id);
+  go_plain(std::string(reason) + (*asked ? " to " : "") + asked);
+}
+
+bool Session::learn_version(View payload) {
+  const Version version{payload[0], payload[1], payload[2]};
+  if (version.text() != link_.tally.protocol) link_.answers.forget();
+  link_.tally.protocol = version.text();
+  link_.tally.ops_guarded = link_.guarding && guard::knows_ops(version);
+  if (Protocol::covers(version)) {
+    protocol_.emplace(version);
+  } else {
+    go_plain("protocol " + version.text() + " is not in the table");
+  }
+  return !plain_;
+}
+
+}  // namespace dllm

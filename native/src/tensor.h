@@ -1,0 +1,43 @@
+// A view of one rpc_tensor as it lies on the wire; the layout has not moved since 2024.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "protocol.h"
+
+namespace dllm {
+
+static_assert(std::endian::native == std::endian::little, "the wire is little endian");
+
+template <typename Value>
+Value load(const std::uint8_t* at) {
+  Value value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+class Tensor {
+ public:
+  static constexpr int kDims = 4;
+  static constexpr std::uint32_t kF32 = 0;
+  // Byte ranges that other code copies whole.
+  static constexpr std::size_t kTypeAt = 8, kTypeBytes = 4;
+  static constexpr std::size_t kShapeAt = 20, kShapeBytes = 32;  // ne and nb
+  static constexpr std::size_t kOpAt = 52, kOpBytes = 4 + 64;    // op and its parameters
+
+  explicit Tensor(const std::uint8_t* at) : at_(at) {}
+
+  [[nodiscard]] const std::uint8_t* bytes() const { return at_; }
+  [[nodiscard]] std::uint32_t type() const { return load<std::uint32_t>(at_ + kTypeAt); }
+  [[nodiscard]] std::uint32_t ne(int i) const { return load<std::uint32_t>(at_ + 20 + 4 * i); }
+  [[nodiscard]] std::uint32_t nb(int i) const { return load<std::uint32_t>(at_ + 36 + 4 * i); }
+  [[nodiscard]] std::uint32_t op() const { return load<std::uint32_t>(at_ + kOpAt); }
+  [[nodiscard]] std::uint64_t data() const { return load<std::uint64_t>(at_ + 220); }
+
+ private:
+  const std::uint8_t* at_;
+};
+
+}  // namespace dllm

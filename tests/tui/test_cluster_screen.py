@@ -1,0 +1,363 @@
+"""Panes, sizes, keys and dialogs of the working screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, settled, toasts, until
+from tests.tui.scripted import ScriptedCluster
+from tui import actions
+from tui.screens.dialog_choice import ChoiceDialog
+from tui.screens.dialog_theme import ThemeDialog
+from tui.widgets.composer import Composer
+from tui.widgets.split_bar import SplitBar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tui.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+
+PANES = ("Peers", "Split", "Live", "Chat")
+
+
+def shown(app: DllmApp) -> list[str]:
+    home = app._home
+    panes = (home.peers, home.split, home.live, home.chat)
+    return [
+        name
+        for name, pane in zip(PANES, panes, strict=True)
+        if pane.display and pane.region.area and pane.parent and pane.parent.display
+    ]
+
+
+# --- sizes ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "panes", "note"),
+    [
+        ((160, 48), ["Peers", "Split", "Live", "Chat"], ""),
+        ((120, 36), ["Peers", "Split", "Live", "Chat"], ""),
+        ((100, 24), ["Peers", "Split", "Live", "Chat"], ""),
+        ((80, 24), ["Split", "Live", "Chat"], "+1 pane: tab"),
+        ((120, 20), ["Peers", "Split", "Chat"], "1 pane hidden: tab"),
+        ((60, 18), ["Split", "Chat"], "+2 panes: tab"),
+    ],
+)
+async def test_panes_give_way_to_small_terminals(
+    make_app: MakeApp, size: tuple[int, int], panes: list[str], note: str
+) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot)
+        assert shown(app) == panes
+        assert app._home.key_bar.note == note
+        assert (note or "quit") in screen_text(app)
+
+
+async def test_tab_reaches_every_pane_also_hidden_ones(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(60, 18)) as pilot:
+        await settled(pilot)
+        seen = []
+        for _ in range(4):
+            await pilot.press("tab")
+            await until(pilot, lambda: app.focused is not None)
+            seen.append(app._home._focused_pane())
+            assert PANES[["peers", "split", "live", "chat"].index(seen[-1])] in (
+                shown(app)
+            )
+        assert sorted(seen) == ["chat", "live", "peers", "split"]
+        await pilot.press("shift+tab")
+        await pilot.pause()
+        assert app._home._focused_pane() == seen[-2]
+
+
+async def test_resizing_brings_panes_back_and_keeps_the_focus(
+    make_app: MakeApp,
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(60, 18)) as pilot:
+        await settled(pilot)
+        await pilot.resize_terminal(120, 36)
+        await until(pilot, lambda: len(shown(app)) == 4)
+        assert isinstance(app.focused, SplitBar)
+
+
+@pytest.mark.parametrize("size", [(59, 30), (100, 17), (20, 5)])
+async def test_too_small_says_what_it_needs_and_what_it_has(
+    make_app: MakeApp, size: tuple[int, int]
+) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: "60×18" in screen_text(app))
+        text = screen_text(app)
+        assert f"{size[0]}×{size[1]}" in text
+        assert "Split" not in text
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: "60×18" not in screen_text(app))
+        assert "Split" in screen_text(app)
+
+
+# --- zoom -------------------------------------------------------------------
+
+
+async def test_zoom_gives_a_pane_the_screen_and_takes_it_back(
+    make_app: MakeApp,
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await pilot.press("z")
+        await until(pilot, lambda: shown(app) == ["Split"])
+        assert app._home.split.region.height == 34
+        await pilot.press("tab")
+        await until(pilot, lambda: shown(app) == ["Live"])
+        await pilot.press("escape")
+        await until(pilot, lambda: len(shown(app)) == 4)
+
+
+# --- screens ----------------------------------------------------------------
+
+
+async def test_numbers_change_screens_and_escape_comes_back(
+    make_app: MakeApp,
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await pilot.press("shift+tab", "5")
+        await until(pilot, lambda: app.current_mode == "logs")
+        assert "● serving" in screen_text(app)
+        await pilot.press("6")
+        await until(pilot, lambda: app.current_mode == "models")
+        await pilot.press("escape")
+        await until(pilot, lambda: app.current_mode == "cluster")
+
+
+async def test_where_digits_are_typed_function_keys_change_screens(
+    make_app: MakeApp,
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        assert "F5 Logs" in screen_text(app)
+        await pilot.press("f5")
+        await until(pilot, lambda: app.current_mode == "logs")
+        await pilot.press("f1")
+        await until(pilot, lambda: app.current_mode == "cluster")
+
+
+async def test_a_model_chosen_on_its_screen_lands_on_the_desk(
+    make_app: MakeApp,
+) -> None:
+    from tui.screens.models import ModelsScreen
+
+    app = make_app(ScriptedCluster(scenes.idle()))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until(pilot, lambda: app.desk.snapshot)
+        await app.action_show_mode("models")
+        app.screen.post_message(ModelsScreen.Chosen(scenes.DEMO.path))
+        await settled_on(app, pilot)
+        assert app.current_mode == "cluster"
+
+
+async def settled_on(app: DllmApp, pilot: object) -> None:
+    await until(pilot, lambda: app.desk.plan is not None)  # type: ignore[arg-type]
+
+
+# --- keys -------------------------------------------------------------------
+
+
+async def test_keys_of_the_configuration_replace_ours(make_app: MakeApp) -> None:
+    app = make_app(keys={"split.more": "d", "split.nonsense": "x"})
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        assert any("split.nonsense" in toast for toast in toasts(app))
+        await pilot.press("right")
+        assert app.query_one(SplitBar).draft.counts == (26, 8, 14)  # type: ignore[union-attr]
+        await pilot.press("d")
+        assert app.query_one(SplitBar).draft.counts == (27, 7, 14)  # type: ignore[union-attr]
+        assert "d move" in screen_text(app)
+
+
+async def test_clashing_keys_are_said(make_app: MakeApp) -> None:
+    app = make_app(keys={"split.undo": "right"})
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await until(pilot, lambda: toasts(app))
+        assert toasts(app) == [
+            "The configuration gives right to split.undo: split.more lost it"
+        ]
+
+
+def test_every_action_has_a_name_a_sentence_and_a_place() -> None:
+    ids = [action.id for action in actions.all_actions()]
+    assert len(ids) == len(set(ids))
+    for action in actions.all_actions():
+        area, _, verb = action.id.partition(".")
+        assert area
+        assert verb
+        assert action.label
+        assert action.tooltip[0].isupper()
+        assert not action.tooltip.endswith(".")
+
+
+def test_no_default_key_is_one_a_multiplexer_takes() -> None:
+    taken = {f"ctrl+{letter}" for letter in "abgostz"} | {"ctrl+enter"}
+    for action in actions.all_actions():
+        keys = set(action.keys.split(","))
+        assert not keys & taken, action.id
+        assert not any(key.startswith("alt+") for key in keys), action.id
+
+
+async def test_a_click_on_a_key_does_what_the_key_does(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        bar = app._home.key_bar
+        x = bar.lines()[0].text.index("s stop") + 1
+        await pilot.click(bar, offset=(x + 1, 0))
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
+
+
+async def test_only_keys_that_do_something_are_offered(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        text = screen_text(app)
+        assert "l launch" not in text
+        assert "u undo" not in text
+        await pilot.press("left")
+        await until(pilot, lambda: "l launch" in screen_text(app))
+        assert "u undo" in screen_text(app)
+
+
+# --- dialogs ----------------------------------------------------------------
+
+
+async def test_help_is_about_the_focused_pane(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "Help · Split" in screen_text(app))
+        text = screen_text(app)
+        assert "counts as one layer" in text
+        assert "Take the last change back" in text
+        await pilot.press("escape", "tab", "question_mark")
+        await until(pilot, lambda: "Help · Live" in screen_text(app))
+
+
+async def test_the_palette_finds_and_runs_actions(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await pilot.press("colon")
+        await until(pilot, lambda: "Search for commands" in screen_text(app))
+        await until(pilot, lambda: "Deal the layers out" in screen_text(app))
+        await pilot.press(*"balance")
+        await until(pilot, lambda: "Launch" not in screen_text(app))
+        await pilot.press("enter")
+        bar = app._home.split.bar
+        await until(pilot, lambda: bar.draft and bar.draft.counts == (34, 7, 7))
+
+
+async def test_every_action_of_the_pane_is_in_the_palette(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        found = {command.help for command in app.get_system_commands(app.screen)}
+        wanted = (*actions.APP, *actions.CLUSTER, *actions.SPLIT)
+        for action in wanted:
+            assert action.tooltip in found or action.id in actions.NO_COMMANDS
+
+
+async def test_a_theme_shows_at_once_and_escape_takes_it_back(
+    make_app: MakeApp,
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await pilot.press("t")
+        await until(pilot, lambda: isinstance(app.screen, ThemeDialog))
+        await pilot.press("down")
+        await until(pilot, lambda: app.theme == "dllm-light")
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.theme == "dllm-dark"
+        await pilot.press("t", "down", "enter")
+        await until(pilot, lambda: not isinstance(app.screen, ThemeDialog))
+        assert app.theme == "dllm-light"
+
+
+async def test_every_theme_can_draw_every_pane(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        app._load_all_themes()
+        for name in app.available_themes:
+            app.theme = name
+            await pilot.pause()
+            assert "as planned" in screen_text(app)
+
+
+async def test_a_bad_theme_of_the_user_is_said_by_file_and_key(
+    make_app: MakeApp, tmp_path: Path
+) -> None:
+    from tui.theming import BUILTIN_FOLDER
+
+    folder = tmp_path / "themes"
+    folder.mkdir()
+    text = (BUILTIN_FOLDER / "dllm-dark.toml").read_text()
+    (folder / "mine.toml").write_text(text.replace('"#7fc98f"', '"grren"', 1))
+    app = make_app(themes_dir=folder, theme="mine")
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        assert app.theme == "dllm-dark"
+        (toast,) = toasts(app)
+        assert "mine.toml has a bad colour: success = 'grren'" in toast
+
+
+# --- copying ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tabs", "text"),
+    [
+        (0, "llama-server -m /models/GLM-4.7-Flash-Q4_K_M.gguf --rpc"),
+        (1, "http://127.0.0.1:8090/v1"),
+        (3, "studio head serving local studio/MTL0"),
+    ],
+)
+async def test_y_copies_what_the_pane_offers(
+    make_app: MakeApp, tabs: int, text: str
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        order = ["split", "live", "chat", "peers"]
+        app._home.go_to(order[tabs])
+        await pilot.pause()
+        await pilot.press("y")
+        await until(pilot, lambda: toasts(app))
+        assert app.clipboard.startswith(text)
+        assert toasts(app)[0].startswith("Copied")
+
+
+async def test_letters_typed_to_the_model_do_nothing_else(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        app._home.go_to("chat")
+        await until(pilot, lambda: isinstance(app.focused, Composer))
+        await pilot.press(*"slq5")
+        assert isinstance(app.focused, Composer)
+        assert app.focused.text == "slq5"
+        assert app.current_mode == "cluster"

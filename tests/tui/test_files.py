@@ -1,0 +1,145 @@
+"""Theme files and the memory file: what is read, and what is refused."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+from textual.color import Color
+from textual.theme import BUILTIN_THEMES
+
+from backends.errors import DllmError
+from backends.state import ChatMessage, Sampling
+from tests.tui import scenes
+from tui import theming
+from tui.memory import Remembered, recall, remember
+from tui.widgets.palette import palette_from
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OURS = ("dllm-dark", "dllm-light", "dllm-ansi", "dllm-colour-blind")
+
+
+def write(folder: Path, change: tuple[str, str], name: str = "mine") -> Path:
+    text = (theming.BUILTIN_FOLDER / "dllm-dark.toml").read_text()
+    assert change[0] in text
+    path = folder / f"{name}.toml"
+    path.write_text(text.replace(*change, 1))
+    return path
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_themes_are_whole(name: str) -> None:
+    theme = theming.find_theme(name, [theming.BUILTIN_FOLDER])
+    assert theme is not None
+    assert theme.name == name
+    variables = theme.to_color_system().generate() | theme.variables
+    palette_from(variables)
+
+
+def test_there_are_no_other_files_among_our_themes() -> None:
+    themes, errors = theming.load_themes([theming.BUILTIN_FOLDER])
+    assert {theme.name for theme in themes} == set(OURS)
+    assert errors == []
+
+
+def contrast(one: str, other: str) -> float:
+    def luminance(text: str) -> float:
+        channels = [c / 255 for c in Color.parse(text).rgb]
+        linear = [
+            c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4
+            for c in channels
+        ]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    bright, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("name", [name for name in OURS if name != "dllm-ansi"])
+def test_text_can_be_read_on_its_ground(name: str) -> None:
+    theme = theming.find_theme(name, [theming.BUILTIN_FOLDER])
+    assert theme is not None
+    assert theme.background
+    assert theme.foreground
+    assert contrast(theme.foreground, theme.background) > 7
+    v = theme.variables
+    for key in ("ok", "warn", "bad", "dim"):
+        assert contrast(v[key], theme.background) > 4, key
+    for number in range(1, 9):
+        device = v[f"device-{number}"]
+        assert contrast(device, theme.background) > 3, number
+        assert contrast(v["device-text"], device) > 3.5, number
+
+
+@pytest.mark.parametrize("name", sorted(BUILTIN_THEMES))
+def test_textuals_own_themes_get_our_variables(name: str) -> None:
+    theme = BUILTIN_THEMES[name]
+    ours = theming.variable_defaults(theme)
+    palette_from(theme.to_color_system().generate() | ours)
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (('bad = "#ec7b7b"', 'bad = "rad"'), "console.bad = 'rad'"),
+        (('3 = "#62bd91"', '3 = "#12"'), "devices.3 = '#12'"),
+        (('8 = "#d39a72"', ""), "has no colour devices.8"),
+        (("[devices]", 'surprise = "#fff"\n[devices]'), "surprise"),
+        (('primary = "#7aa5e8"', "primary = 5"), "primary"),
+        (('name = "dllm-dark"', ""), "name"),
+        (("dark = true", "dark = "), "line"),
+    ],
+)
+def test_a_bad_theme_names_file_and_key(
+    tmp_path: Path, change: tuple[str, str], part: str
+) -> None:
+    path = write(tmp_path, change)
+    with pytest.raises(theming.ThemeError) as caught:
+        theming.load_theme(path)
+    assert str(path) in str(caught.value)
+    assert part in str(caught.value)
+
+
+def test_a_bad_theme_does_not_hide_the_good_ones(tmp_path: Path) -> None:
+    write(tmp_path, ('bad = "#ec7b7b"', 'bad = "rad"'), "broken")
+    write(tmp_path, ('name = "dllm-dark"', 'name = "fine"'), "fine")
+    themes, errors = theming.load_themes([tmp_path])
+    assert [theme.name for theme in themes] == ["fine"]
+    assert len(errors) == 1
+
+
+def test_what_is_remembered_comes_back(memory_file: Path) -> None:
+    memory = Remembered(
+        theme="nord",
+        zoomed="chat",
+        plan=scenes.DEMO_PLAN,
+        conversation=(ChatMessage(role="user", content="[hi]"),),
+        sampling=Sampling(temperature=0.2, seed=1),
+    )
+    remember(memory_file, memory)
+    assert recall(memory_file) == memory
+    assert stat.S_IMODE(memory_file.stat().st_mode) == 0o600
+    assert [path.name for path in memory_file.parent.iterdir()] == ["console.json"]
+
+
+def test_no_file_is_an_empty_memory(memory_file: Path) -> None:
+    assert recall(memory_file) == Remembered()
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"theme": 7}', "[1]", "\xff"])
+def test_a_broken_file_is_an_error_that_says_where(
+    memory_file: Path, text: str
+) -> None:
+    memory_file.parent.mkdir(parents=True)
+    memory_file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(DllmError, match=r"console\.json"):
+        recall(memory_file)
+
+
+def test_a_disk_that_refuses_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DllmError, match="Cannot write"):
+        remember(tmp_path / "file" / "console.json", Remembered())

@@ -1,0 +1,364 @@
+"""The Models screen and the model picker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from textual.widgets import DataTable
+
+from backends.errors import ControllerError
+from backends.state import ClusterSnapshot, ModelCatalogue, ModelFile
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, until
+from tests.tui.scripted import ScriptedCluster
+from tests.tui.stages import ScreenStage, Stage
+from tui.screens.models import ModelsScreen
+from tui.widgets.filter_bar import FilterBar
+from tui.widgets.model_picker import ModelPicker
+from tui.widgets.model_table import ModelTable
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+GIB = 1024**3
+
+
+def model(name: str, size_gib: float, **facts: object) -> ModelFile:
+    """A model file."""
+    file = ModelFile(
+        path=f"/models/{name}.gguf",
+        name=name,
+        size_bytes=int(size_gib * GIB),
+        source="models",
+        arch="llama",
+        file_type="Q4_K_M",
+        n_layer=47,
+        n_ctx_train=131_072,
+    )
+    return msgspec.structs.replace(file, **facts)
+
+
+GLM = model("GLM-4.7-Flash-Q4_K_M", 16.9)
+QWEN = model("Qwen3-Coder-30B", 18.4, file_type="Q6_K", source="huggingface")
+OSS = model("gpt-oss-120b [mxfp4]", 59.0)
+BROKEN = model("broken", 0.1, problem="not a GGUF file")
+
+
+class Shelf(ScriptedCluster):
+    """A cluster with these models; the search ends when told."""
+
+    def __init__(self, *models: ModelFile, folders: tuple[str, ...] = ("/models",)):
+        super().__init__()
+        self.files = models
+        self.folders = folders
+        self.scanning = False
+
+    async def catalogue(self, *, refresh: bool = False) -> ModelCatalogue:
+        """What lies here now."""
+        self._call("catalogue", refresh)
+        return ModelCatalogue(
+            models=self.files, folders=self.folders, scanning=self.scanning
+        )
+
+
+class Models(ScreenStage):
+    """The Models screen on a shelf."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.models = ModelsScreen(shelf, poll_s=0.01)
+        super().__init__(self.models)
+
+    @property
+    def table(self) -> ModelTable:
+        """The list."""
+        return self.models.query_one(ModelTable)
+
+    def names(self) -> list[str]:
+        """The names as listed by the rows on the screen."""
+        rows = range(self.table.row_count)
+        cells = [self.table.get_row_at(row)[0].plain for row in rows]
+        return [cell[2:].partition(" · ")[0].strip() for cell in cells]
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    """Three models and a broken one."""
+    return Shelf(QWEN, BROKEN, GLM, OSS)
+
+
+async def listed(app: Models, pilot: Pilot[None], count: int = 4) -> None:
+    """Wait until so many models are listed."""
+    await until(pilot, lambda: app.models.is_mounted and app.table.row_count == count)
+
+
+async def test_models_are_listed_with_what_is_known(shelf: Shelf) -> None:
+    app = Models(shelf)
+    async with app.run_test(size=(160, 40)) as pilot:
+        await listed(app, pilot)
+        assert app.names() == [GLM.name, OSS.name, QWEN.name, "broken"]
+        shown = screen_text(app)
+        assert "broken · not a GGUF file" in shown
+        assert "huggingface" in shown
+        assert "128k" in shown
+        assert "4 models · 94.4 GiB" in shown
+
+
+async def test_columns_go_before_names_are_cut(shelf: Shelf) -> None:
+    app = Models(shelf)
+    async with app.run_test(size=(160, 40)) as pilot:
+        await listed(app, pilot)
+        assert len(app.table.column_keys) == 7
+        await pilot.press("j")
+        await pilot.resize_terminal(60, 20)
+        await until(pilot, lambda: app.table.column_keys == ["name", "quant", "size"])
+        assert app.table.pointed == OSS
+        assert GLM.name in screen_text(app)
+
+
+async def test_sorting_by_key_keeps_the_cursor_on_its_model(shelf: Shelf) -> None:
+    app = Models(shelf)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await listed(app, pilot)
+        await pilot.press("G", "k")
+        assert app.table.pointed == QWEN
+        while app.table.order.column != "size":
+            await pilot.press("o")
+        assert app.names() == [GLM.name, QWEN.name, OSS.name, "broken"]
+        await pilot.press("O")
+        assert app.names() == [OSS.name, QWEN.name, GLM.name, "broken"]
+        assert app.table.pointed == QWEN
+        assert "▼size" in screen_text(app)
+
+
+async def test_a_click_on_a_header_sorts(shelf: Shelf) -> None:
+    app = Models(shelf)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await listed(app, pilot)
+        await pilot.click(DataTable, offset=(3, 0))
+        await until(pilot, lambda: app.table.order.reverse)
+        assert app.names() == [QWEN.name, OSS.name, GLM.name, "broken"]
+
+
+async def test_the_filter_is_fuzzy_and_escape_clears_it(shelf: Shelf) -> None:
+    app = Models(shelf)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await listed(app, pilot)
+        await pilot.press("slash", *"q3c")
+        await listed(app, pilot, 1)
+        assert "1 of 4 models" in screen_text(app)
+        await pilot.press("enter")
+        assert app.focused is app.table
+        await pilot.press("escape")
+        await listed(app, pilot)
+        await pilot.press("escape")
+        assert app.backs == 1
+
+
+async def test_a_filter_without_a_match_says_so(shelf: Shelf) -> None:
+    app = Models(shelf)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await listed(app, pilot)
+        await pilot.press("slash", *"zzz")
+        await until(pilot, lambda: "No model matches “zzz”." in screen_text(app))
+        await pilot.press("escape")
+        await listed(app, pilot)
+
+
+async def test_enter_uses_the_model(shelf: Shelf) -> None:
+    app = Models(shelf)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await listed(app, pilot)
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: app.chosen)
+        assert app.chosen == [OSS.path]
+
+
+async def test_a_broken_model_is_not_used(shelf: Shelf) -> None:
+    app = Models(shelf)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await listed(app, pilot)
+        await pilot.press("G", "enter")
+        await until(pilot, lambda: app.said)
+        assert app.said == ["broken cannot be used: not a GGUF file."]
+        assert app.chosen == []
+
+
+async def test_the_model_in_use_is_marked(shelf: Shelf) -> None:
+    app = Models(shelf)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await listed(app, pilot)
+        app.models.show_snapshot(ClusterSnapshot(plan=scenes.HOMELAB_PLAN))
+        await until(pilot, lambda: f"● {GLM.name}" in screen_text(app))
+
+
+async def test_rescanning_shows_that_it_does_and_what_it_finds(shelf: Shelf) -> None:
+    app = Models(shelf)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await listed(app, pilot)
+        await pilot.press("j")
+        shelf.scanning = True
+        await pilot.press("r")
+        await until(pilot, lambda: "scanning…" in screen_text(app))
+        assert shelf.called("catalogue")[:2] == [False, True]
+        shelf.files = (*shelf.files, model("Aardvark-1B", 1))
+        await listed(app, pilot, 5)
+        assert app.table.pointed == OSS
+        shelf.files = tuple(file for file in shelf.files if file != QWEN)
+        shelf.scanning = False
+        await listed(app, pilot, 4)
+        await until(pilot, lambda: "scanning…" not in screen_text(app))
+        assert app.table.pointed == OSS
+
+
+async def test_unchanged_cells_are_left_alone(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Models(shelf)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await listed(app, pilot)
+        updated: list[object] = []
+        monkeypatch.setattr(
+            app.table, "update_cell", lambda *args, **_: updated.append(args)
+        )
+        app.table.show_models(shelf.files)
+        assert updated == []
+        grown = msgspec.structs.replace(GLM, size_bytes=20 * GIB)
+        app.table.show_models((grown, *shelf.files[3:]))
+        assert [args[:2] for args in updated] == [(GLM.path, "size")]  # type: ignore[index]
+
+
+async def test_details_are_read_for_the_model_under_the_cursor(shelf: Shelf) -> None:
+    app = Models(shelf)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await listed(app, pilot)
+        await until(pilot, lambda: "47 layers + output" in screen_text(app))
+        await pilot.press("j")
+        await until(pilot, lambda: "Pick another" in screen_text(app))
+        await pilot.press("k")
+        await until(pilot, lambda: "47 layers + output" in screen_text(app))
+        assert shelf.called("inspect").count(GLM.path) == 1
+
+
+async def test_an_empty_shelf_says_where_it_looked() -> None:
+    app = Models(Shelf(folders=("/a/models", "/b/hub")))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "No GGUF file found." in screen_text(app))
+        assert "· /a/models" in screen_text(app)
+        assert "dllm-tui up --model PATH" in screen_text(app)
+
+
+async def test_any_path_can_be_used(shelf: Shelf) -> None:
+    app = Models(shelf)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await listed(app, pilot)
+        await pilot.press("p", *"/nowhere.gguf", "enter")
+        await until(pilot, lambda: "is not a GGUF file. Pick" in screen_text(app))
+        assert app.chosen == []
+        bar = app.models.query_one("#models-path", FilterBar)
+        bar.query_one("Input").value = GLM.path  # type: ignore[attr-defined]
+        await pilot.press("enter")
+        await until(pilot, lambda: app.chosen == [GLM.path])
+        assert not bar.display
+        assert app.focused is app.table
+
+
+async def test_copy_takes_the_path(shelf: Shelf) -> None:
+    app = Models(shelf)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await listed(app, pilot)
+        await pilot.press("y")
+        assert app.clipboard == GLM.path
+
+
+async def test_a_silent_controller_is_reported(shelf: Shelf) -> None:
+    shelf.errors["catalogue"] = ControllerError("The controller does not answer")
+    app = Models(shelf)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until(pilot, lambda: app.troubles)
+        assert app.troubles == ["The controller does not answer"]
+
+
+# --- the picker ------------------------------------------------------------------
+
+
+class Picking(Stage):
+    """Asks for a model at once."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        super().__init__()
+        self.shelf = shelf
+        self.picked: list[str | None] = []
+
+    def on_mount(self) -> None:
+        """Ask."""
+        super().on_mount()
+        picker = ModelPicker(self.shelf, current=QWEN.path, poll_s=0.01)
+        self.push_screen(picker, self.picked.append)
+
+    @property
+    def table(self) -> ModelTable:
+        """The list."""
+        return self.screen.query_one(ModelTable)
+
+
+async def offered(app: Picking, pilot: Pilot[None], count: int = 4) -> None:
+    """Wait until so many models are offered."""
+    await until(pilot, lambda: isinstance(app.screen, ModelPicker))
+    await until(pilot, lambda: app.table.row_count == count)
+
+
+async def test_the_picker_begins_at_the_model_in_use(shelf: Shelf) -> None:
+    app = Picking(shelf)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await offered(app, pilot)
+        assert app.table.pointed == QWEN
+        await pilot.press("enter")
+        await until(pilot, lambda: app.picked)
+        assert app.picked == [QWEN.path]
+
+
+async def test_the_picker_filters_while_one_types(shelf: Shelf) -> None:
+    app = Picking(shelf)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await offered(app, pilot)
+        await pilot.press(*"flash")
+        await offered(app, pilot, 1)
+        await pilot.press("enter")
+        await until(pilot, lambda: app.picked)
+        assert app.picked == [GLM.path]
+
+
+async def test_arrows_move_while_one_types(shelf: Shelf) -> None:
+    app = Picking(shelf)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await offered(app, pilot)
+        await pilot.press("up", "enter")
+        await until(pilot, lambda: app.picked)
+        assert app.picked == [OSS.path]
+
+
+async def test_the_picker_takes_a_path_or_says_why_not(shelf: Shelf) -> None:
+    app = Picking(shelf)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await offered(app, pilot)
+        await pilot.press(*"/no.gguf")
+        assert "Enter uses the file at this path." in screen_text(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: "is not a GGUF file" in screen_text(app))
+        await pilot.press(*["backspace"] * 8, *GLM.path, "enter")
+        await until(pilot, lambda: app.picked)
+        assert app.picked == [GLM.path]
+
+
+async def test_the_picker_refuses_a_broken_model(shelf: Shelf) -> None:
+    app = Picking(shelf)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await offered(app, pilot)
+        await pilot.press(*"broken", "enter")
+        await until(pilot, lambda: "It cannot be used" in screen_text(app))
+        assert app.picked == []
+        await pilot.press("escape")
+        await until(pilot, lambda: app.picked)
+        assert app.picked == [None]

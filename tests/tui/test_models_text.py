@@ -1,0 +1,145 @@
+"""The list of models as text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.state import ModelCatalogue, ModelFile
+from tests.tui import scenes
+from tui.widgets.model_detail import fact_lines
+from tui.widgets.model_rows import (
+    COLUMNS,
+    ModelOrder,
+    arrange_models,
+    cell_text,
+    columns_at,
+    context_text,
+    empty_text,
+    looks_like_path,
+    summary_text,
+)
+
+GIB = 1024**3
+
+
+def model(name: str, **facts: object) -> ModelFile:
+    """A model file."""
+    defaults: dict[str, object] = {"size_bytes": GIB, "source": "models"}
+    return ModelFile(path=f"/m/{name}.gguf", name=name, **(defaults | facts))  # type: ignore[arg-type]
+
+
+SMALL = model("alpha-1B", n_layer=16, file_type="Q8_0", n_ctx_train=4096)
+LARGE = model("Beta-Coder-70B", size_bytes=40 * GIB, n_layer=80, arch="llama")
+BROKEN = model("aaa", problem="not a GGUF file")
+ALL = (LARGE, BROKEN, SMALL)
+
+
+def names(query: str = "", order: ModelOrder | None = None) -> list[str]:
+    """What is listed."""
+    found = arrange_models(ALL, query, order or ModelOrder())
+    return [item.name for item in found]
+
+
+def test_what_cannot_be_used_comes_last() -> None:
+    assert names() == ["alpha-1B", "Beta-Coder-70B", "aaa"]
+    assert names(order=ModelOrder("name", True)) == [
+        "Beta-Coder-70B",
+        "alpha-1B",
+        "aaa",
+    ]
+
+
+def test_columns_sort_by_value() -> None:
+    assert names(order=ModelOrder("size", True))[0] == "Beta-Coder-70B"
+    assert names(order=ModelOrder("layers"))[0] == "alpha-1B"
+
+
+def test_a_filter_is_fuzzy_and_puts_the_best_first() -> None:
+    assert names("bc70") == ["Beta-Coder-70B"]
+    assert names("zzz") == []
+    assert names("a")[0] in {"aaa", "alpha-1B"}
+
+
+def test_the_order_goes_through_the_columns_and_round() -> None:
+    assert ModelOrder("name").next(["name", "size"]) == ModelOrder("size")
+    assert ModelOrder("size").next(["name", "size"]) == ModelOrder("name")
+    assert ModelOrder("arch").next(["name", "size"]) == ModelOrder("name")
+    assert ModelOrder("name").by("name") == ModelOrder("name", True)
+    assert ModelOrder("name", True).by("size") == ModelOrder("size")
+    assert ModelOrder("arch").next([]) == ModelOrder("arch")
+
+
+@given(st.integers(56, 200))
+def test_columns_leave_room_for_names(width: int) -> None:
+    columns = columns_at(width)
+    used = sum(column.width for column in columns) + 2 * len(columns) + 1
+    assert columns[0].key == "name"
+    assert width - used >= 28
+
+
+@given(st.text(max_size=40), st.sampled_from(COLUMNS), st.integers(8, 40))
+def test_cells_are_exactly_as_wide_as_their_column(
+    name: str, column: object, width: int
+) -> None:
+    cell = cell_text(model(name), column, width, current=True)  # type: ignore[arg-type]
+    assert cell.cell_len == width
+
+
+def test_a_cell_that_is_too_narrow_ends_in_an_ellipsis() -> None:
+    cell = cell_text(LARGE, COLUMNS[0], 10, current=False)
+    assert cell.plain == "  Beta-Co…"
+
+
+def test_a_problem_stands_beside_the_name() -> None:
+    cell = cell_text(BROKEN, COLUMNS[0], 30, current=False)
+    assert cell.plain.strip() == "aaa · not a GGUF file"
+    assert cell.style == "dim"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"), [(0, "—"), (4096, "4096"), (8192, "8k"), (202_752, "198k")]
+)
+def test_contexts(tokens: int, text: str) -> None:
+    assert context_text(tokens) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "is_path"),
+    [
+        ("/m/a.gguf", True),
+        ("~/a", True),
+        ("./a", True),
+        ("a.gguf", True),
+        ("qwen", False),
+        ("", False),
+    ],
+)
+def test_paths_are_told_from_words(text: str, is_path: bool) -> None:
+    assert looks_like_path(text) == is_path
+
+
+def test_the_summary_counts() -> None:
+    catalogue = ModelCatalogue(models=ALL)
+    assert summary_text(catalogue, 3) == "3 models · 42.0 GiB"
+    assert summary_text(catalogue, 1) == "1 of 3 models · 42.0 GiB"
+    assert summary_text(ModelCatalogue(scanning=True), 0) == "0 models · scanning…"
+
+
+def test_an_empty_list_says_why() -> None:
+    assert empty_text(None) == "Looking for models…"
+    assert empty_text(ModelCatalogue(scanning=True)) == "Looking for models…"
+    assert "“x”" in empty_text(ModelCatalogue(models=ALL), "x")
+    nothing = empty_text(ModelCatalogue(folders=("/a", "/b")))
+    assert "· /a\n· /b" in nothing
+    assert "model_dirs" in nothing
+    assert "dllm-tui up --model PATH" in nothing
+
+
+def test_details_name_what_the_header_says() -> None:
+    lines = [line.plain for line in fact_lines(scenes.GLM)]
+    assert lines[0] == "GLM-4.7-Flash"
+    assert lines[1] == "deepseek2 · 47 layers + output"
+    assert "context    202 752 tokens" in lines
+    assert lines[-1] == scenes.GLM.path

@@ -1,0 +1,368 @@
+"""Each widget alone: what it shows of a snapshot, at any width."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from backends.state import (
+    ClusterState,
+    Failure,
+    MeasuredSplit,
+    PeerState,
+    Speed,
+    Step,
+    StepState,
+)
+from tests.tui import scenes
+from tests.tui.helpers import settled, text_of, until
+from tests.tui.scripted import ScriptedCluster
+from tui.desk import Desk
+from tui.widgets.draft import letter, marks_for
+from tui.widgets.failure_panel import exit_text, failure_text
+from tui.widgets.figures import common_unit, in_unit, part_of, short_part_of
+from tui.widgets.live_figures import figures_of
+from tui.widgets.live_pane import view_of
+from tui.widgets.load_table import LoadTable
+from tui.widgets.memory_bar import bar_cells
+from tui.widgets.peers_pane import PeerList
+from tui.widgets.rate_graph import RateHistory, axis_top
+from tui.widgets.step_list import StepList
+from tui.widgets.strips import clip, fitting
+from tui.widgets.verdict import verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from backends.state import ClusterSnapshot
+    from tui.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+
+GIB, MIB = scenes.GIB, scenes.MIB
+
+
+# --- numbers -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [
+        (9.7 * GIB, 55 * GIB, "9.7 of 55.0 GiB"),
+        (36.1 * MIB, 11 * GIB, "36.1 MiB of 11.0 GiB"),
+        (0, 11 * GIB, "0.0 of 11.0 GiB"),
+        (180 * GIB, 512 * GIB, "180 of 512 GiB"),
+        (100, 900, "0.1 of 0.9 KiB"),
+    ],
+)
+def test_part_of(part: float, whole: float, text: str) -> None:
+    assert part_of(part, whole) == text
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [
+        (9.7 * GIB, 55 * GIB, "9.7/55 GiB"),
+        (31 * MIB, 11 * GIB, "31 MiB/11 GiB"),
+        (0, 11 * GIB, "0/11 GiB"),
+    ],
+)
+def test_short_part_of(part: float, whole: float, text: str) -> None:
+    assert short_part_of(part, whole) == text
+
+
+def test_a_common_unit_has_a_digit_before_the_point() -> None:
+    assert common_unit(0.6 * GIB) == "GiB"
+    assert common_unit(0.4 * GIB) == "MiB"
+    assert in_unit(0.4 * GIB, "MiB") == "410"
+
+
+def test_bars_are_full_only_when_memory_is() -> None:
+    assert bar_cells(0, 10, 8) == 0
+    assert bar_cells(0.001, 10, 8) == 1
+    assert bar_cells(9.99, 10, 8) == 7
+    assert bar_cells(10, 10, 8) == 8
+    assert bar_cells(12, 10, 8) == 8
+    assert bar_cells(1, 0, 8) == 0
+
+
+def test_texts_are_cut_to_columns() -> None:
+    assert clip("abcdef", 4) == "abc…"
+    assert clip("ab", 4) == "ab  "
+    assert clip("日本語", 4) == "日 …"
+    assert clip("x", 0) == ""
+    assert fitting(("long one", "short"), 6) == "short"
+    assert fitting(("long one",), 3) == ""
+
+
+def test_letters_go_on_after_z() -> None:
+    assert [letter(n) for n in (0, 25, 26)] == ["A", "Z", "a"]
+
+
+def test_letters_stay_with_their_devices() -> None:
+    split = scenes.HOMELAB_PLAN.split
+    turned = msgspec.structs.replace(split, shares=split.shares[::-1])
+    marks = marks_for((), split)
+    assert marks_for(marks, turned) == marks
+    assert marks_for(marks, scenes.DEMO_PLAN.split)[0] == "local/CPU"
+
+
+# --- desk and verdict --------------------------------------------------------------
+
+
+def desk_of(snapshot: ClusterSnapshot) -> Desk:
+    desk = Desk()
+    desk.take(snapshot)
+    return desk
+
+
+def test_the_draft_stays_the_same_object_while_nothing_changes() -> None:
+    desk = desk_of(scenes.homelab_serving())
+    first = desk.draft
+    desk.take(msgspec.structs.replace(scenes.homelab_serving(), seq=9))
+    assert desk.draft is first
+
+
+def test_workers_to_be_started_show_as_peers_with_this_machines_memory() -> None:
+    desk = desk_of(scenes.idle())
+    desk.put(scenes.DEMO_PLAN, scenes.DEMO)
+    assert [peer.name for peer in desk.peers] == ["local", "worker1", "worker2"]
+    assert desk.devices[1].free_bytes == scenes.CPU.free_bytes
+    assert desk.devices[1].memory_pool == "local"
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "tone", "part"),
+    [
+        (scenes.homelab_serving(), "ok", "✓ as planned"),
+        (scenes.demo_starting(), "dim", "launching"),
+        (scenes.demo_failed(), "warn", "not running yet"),
+    ],
+)
+def test_verdicts(snapshot: ClusterSnapshot, tone: str, part: str) -> None:
+    desk = desk_of(snapshot)
+    found = verdict(desk.draft, desk.plan, desk.snapshot)
+    assert found.tone == tone
+    assert part in found.text
+
+
+def test_a_mismatch_is_never_hidden() -> None:
+    wrong = MeasuredSplit(
+        layers=(), mismatches=("mini/MTL0 holds 26–32, planned 26–33",)
+    )
+    snapshot = msgspec.structs.replace(scenes.homelab_serving(), measured=wrong)
+    desk = desk_of(snapshot)
+    found = verdict(desk.draft, desk.plan, desk.snapshot)
+    assert found.tone == "bad"
+    assert "mini/MTL0 holds 26–32, planned 26–33" in found.text
+
+
+def test_another_model_on_the_desk_is_said() -> None:
+    desk = desk_of(scenes.homelab_serving())
+    desk.put(scenes.DEMO_PLAN, scenes.DEMO)
+    assert "another model runs" in verdict(desk.draft, desk.plan, desk.snapshot).text
+
+
+# --- live ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "failure", "view"),
+    [
+        (ClusterState.IDLE, None, "idle"),
+        (ClusterState.IDLE, Failure(what="x"), "failed"),
+        (ClusterState.FAILED, Failure(what="x"), "failed"),
+        (ClusterState.STARTING, None, "busy"),
+        (ClusterState.LOADING, None, "busy"),
+        (ClusterState.STOPPING, None, "busy"),
+        (ClusterState.SERVING, None, "serving"),
+    ],
+)
+def test_the_live_pane_shows_what_the_state_calls_for(
+    state: ClusterState, failure: Failure | None, view: str
+) -> None:
+    snapshot = msgspec.structs.replace(scenes.idle(), state=state, failure=failure)
+    assert view_of(snapshot) == view
+
+
+def test_figures_keep_their_width() -> None:
+    serving = scenes.homelab_serving()
+    speeds = (
+        Speed(),
+        Speed(tok_per_s=3.2, ctx_used=9, requests_active=1),
+        Speed(tok_per_s=213.2, prompt_tok_per_s=2012.0, ctx_used=8192),
+    )
+    rows = [
+        figures_of(msgspec.structs.replace(serving, speed=speed)) for speed in speeds
+    ]
+    for column in zip(*rows, strict=True):
+        assert len({len(value) for _, value in column}) == 1
+
+
+def test_one_column_per_second_and_one_gap_per_pause() -> None:
+    history = RateHistory()
+    for at, rate in [(10.0, 5.0), (10.5, 6.0), (11.0, 7.0)]:
+        assert history.push(at, rate)
+    assert not history.push(11.2, 7.0)
+    assert history.push(12.0, None)
+    for at in (13.0, 14.0, 60.0):
+        assert not history.push(at, None)
+    assert history.push(61.0, 8.0)
+    assert list(history.columns) == [6.0, 7.0, None, 8.0]
+
+
+def test_the_history_is_bounded() -> None:
+    history = RateHistory()
+    for second in range(10_000):
+        history.push(second, 1.0)
+    assert len(history.columns) == 400
+
+
+@pytest.mark.parametrize(
+    ("largest", "top"),
+    [(0, 5), (5, 5), (5.1, 10), (21, 30), (75, 75), (76, 100), (180, 200), (990, 1000)],
+)
+def test_the_axis_ends_at_a_round_number(largest: float, top: int) -> None:
+    assert axis_top(largest) == top
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        (Failure(what="x"), ""),
+        (Failure(what="x", exit_code=0), "exit code 0"),
+        (Failure(what="x", exit_signal=9), "killed by SIGKILL"),
+        (Failure(what="x", exit_signal=999), "killed by signal 999"),
+    ],
+)
+def test_how_a_process_ended(failure: Failure, text: str) -> None:
+    assert exit_text(failure) == text
+
+
+def test_a_failure_is_copied_whole() -> None:
+    failure = scenes.demo_failed().failure
+    assert failure is not None
+    text = failure_text(failure)
+    assert text.splitlines()[0] == failure.what
+    assert "exit code 1" in text
+    assert text.endswith("[Address already in use]")
+
+
+# --- on a screen --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 200])
+async def test_no_line_is_wider_than_its_pane(make_app: MakeApp, width: int) -> None:
+    app = make_app()
+    async with app.run_test(size=(width, 36)) as pilot:
+        await settled(pilot)
+        for widget in app.screen.query("LoadTable, PeerList, StatusLine, KeyBar"):
+            if not widget.display or not widget.content_size.width:
+                continue
+            for strip in widget.lines():  # type: ignore[attr-defined]
+                assert strip.cell_length == widget.content_size.width, widget
+
+
+async def test_the_table_names_weights_kv_and_compute(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        rows = text_of(app.query_one(LoadTable)).splitlines()
+        assert len(rows) == 3
+        for part in ("A studio MTL0", "0–25", "9.2 +", "0.5 KV", "9.7", "of 55.0 GiB"):
+            assert part in rows[0]
+        assert rows[0].endswith("✓")
+
+
+async def test_peers_say_state_path_and_memory(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        text = text_of(app.query_one(PeerList))
+        assert "● studio" in text
+        assert "ssh  3.1 ms" in text
+        assert "A MTL0" in text
+        assert "9.7/55 GiB" in text
+        assert "○ nuc" in text
+        assert "no answer for 2 m" in text
+
+
+async def test_the_selected_peer_scrolls_into_view(make_app: MakeApp) -> None:
+    peers = tuple(
+        msgspec.structs.replace(peer, name=f"{peer.name}{n}")
+        for n in range(5)
+        for peer in scenes.homelab_peers(PeerState.SERVING)
+    )
+    snapshot = msgspec.structs.replace(scenes.homelab_serving(), peers=peers)
+    app = make_app(ScriptedCluster(snapshot))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        app._home.go_to("peers")
+        await pilot.press("G")
+        await until(pilot, lambda: app._home.peers.scroll_y > 0)
+        assert app.query_one(PeerList).selected == len(app.desk.peers) - 1
+        await pilot.press("k", "up", "g")
+        await until(pilot, lambda: app._home.peers.scroll_y == 0)
+
+
+async def test_foreign_text_is_shown_as_it_is(make_app: MakeApp) -> None:
+    """Names and logs may hold brackets; they are text, not markup."""
+    failure = Failure(what="[bold]it[/] broke", log_tail=("[red]no[/red]", "tab\there", "\x1b[2J"))
+    snapshot = msgspec.structs.replace(
+        scenes.idle(), state=ClusterState.FAILED, failure=failure
+    )
+    app = make_app(ScriptedCluster(snapshot))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until(pilot, lambda: app.desk.snapshot)
+        await pilot.pause()
+        text = text_of(app._home.live._failure)
+        assert "[bold]it[/] broke" in text
+        assert "[red]no[/red]" in text
+        assert "tab    here" in text
+        assert "\x1b" not in text
+
+
+async def test_running_steps_count_on_and_pending_ones_wait(make_app: MakeApp) -> None:
+    app = make_app(ScriptedCluster(scenes.demo_starting()))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        rows = text_of(app.query_one(StepList)).splitlines()
+        assert rows[0].startswith("✓ engine b6500 found")
+        assert "8.20 s" in rows[4]
+        assert "61 %" in rows[4]
+        assert rows[5].startswith("· split checked")
+
+
+async def test_a_failed_step_is_marked(make_app: MakeApp) -> None:
+    steps = (Step(id="a", title="worker1 listens", state=StepState.FAILED, seconds=3),)
+    snapshot = msgspec.structs.replace(scenes.demo_starting(), steps=steps)
+    app = make_app(ScriptedCluster(snapshot))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        assert text_of(app.query_one(StepList)).startswith("✗ worker1 listens")
+
+
+async def test_nothing_is_drawn_for_a_snapshot_that_changes_nothing(
+    make_app: MakeApp,
+) -> None:
+    cluster = ScriptedCluster(scenes.demo_serving())
+    app = make_app(cluster)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        home = app._home
+        drawn = (
+            home.split.bar,
+            home.status_line,
+            home.key_bar,
+            home.live.graph,
+            app.query_one(LoadTable),
+            app.query_one(PeerList),
+        )
+        before = [widget.lines() for widget in drawn]
+        later = msgspec.structs.replace(scenes.demo_serving(), seq=9, at=scenes.NOW + 5)
+        cluster.push(later)
+        await until(pilot, lambda: app.desk.snapshot == later)
+        for widget, lines in zip(drawn, before, strict=True):
+            assert widget.lines() is lines, widget
