@@ -1,0 +1,1 @@
+"""How the demo model is made: corpus, network, training, export and checks."""
