@@ -149,7 +149,7 @@ _KNOWN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
 )
 
 _SIGNALS = {
-    signal.SIGKILL: "it was killed from outside, as the system does when memory runs out",
+    signal.SIGKILL: "killed from outside, as the system does when memory runs out",
     signal.SIGILL: (
         "it uses instructions this CPU does not have; build one here with "
         "dllm-tui engine build"
