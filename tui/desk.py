@@ -11,7 +11,14 @@ from tui.widgets.draft import Draft, known_devices, marks_for
 from tui.widgets.verdict import runs_now, same_work
 
 if TYPE_CHECKING:
-    from backends.state import ClusterSnapshot, Device, ModelInfo, Plan, Split
+    from backends.state import (
+        ClusterSnapshot,
+        Device,
+        DeviceBuffers,
+        ModelInfo,
+        Plan,
+        Split,
+    )
 
 _ALIVE = frozenset(
     {
@@ -110,6 +117,7 @@ class Desk:
             devices=self.devices,
             marks=self._marks,
             head=self.plan.head,
+            measured=self._measured(),
         )
         if draft != self._draft:
             self._draft = draft
@@ -137,6 +145,11 @@ class Desk:
             for worker in self.plan.workers
             if worker.name not in names
         )
+
+    def _measured(self) -> tuple[DeviceBuffers, ...]:
+        """Measured bytes, where the very plan on the desk is the one that runs."""
+        measured = self.snapshot.measured if self.snapshot else None
+        return measured.buffers if measured and self.unchanged else ()
 
     def _model_of(self, plan: Plan) -> ModelInfo | None:
         """The header already read, if the plan is for the same file."""

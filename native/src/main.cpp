@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "head.h"
 #include "posix.h"
 #include "spawn.h"
 #include "spawn_options.h"
@@ -18,9 +19,10 @@ constexpr const char* kHelp =
     R"(usage: dllm-relay COMMAND
 
 commands:
+  head        stand between llama-server and a worker: count, time, guard, slow down
   spawn       start a process that outlives the caller, described by a directory
   --version   print the version
-  --help      print this; `dllm-relay spawn --help` tells about spawn
+  --help      print this; `dllm-relay COMMAND --help` tells about one
 )";
 
 bool asks_for_help(std::string_view arg) {
@@ -37,11 +39,13 @@ int run(std::span<char* const> args) {
   const std::string_view command = args[0];
   if (asks_for_help(command)) return print(kHelp);
   if (command == "--version") return print("dllm-relay " DLLM_VERSION "\n");
-  if (command != "spawn") {
+  const bool is_head = command == "head";
+  if (!is_head && command != "spawn") {
     throw dllm::UsageError("unknown command '" + std::string(command) + "'; see dllm-relay --help");
   }
-  if (args.size() > 1 && asks_for_help(args[1])) return print(dllm::kSpawnHelp);
-  return dllm::spawn(args.subspan(1));
+  const bool wants_help = args.size() > 1 && asks_for_help(args[1]);
+  if (wants_help) return print(is_head ? dllm::kHeadHelp : dllm::kSpawnHelp);
+  return is_head ? dllm::head(args.subspan(1), DLLM_VERSION) : dllm::spawn(args.subspan(1));
 }
 
 }  // namespace

@@ -49,6 +49,7 @@ void Relay::up() {
 }
 
 bool Relay::forward(Bytes bytes) {
+  ++moved_;
   const Outgoing out = session_.requests(bytes, monotonic_now());
   if (!out.answers.empty()) {
     const std::lock_guard lock(to_client_);
@@ -75,9 +76,9 @@ void Relay::down() {
   while ((count = receive(worker_.get(), block)) > 0) {
     down_pacer_.send(Bytes(block).first(static_cast<std::size_t>(count)));
   }
-  if (count < 0) reset_on_close(client_.get());
   down_pacer_.drain();
-  ::shutdown(client_.get(), SHUT_WR);
+  if (count < 0) reset_on_close(client_.get());
+  ::shutdown(client_.get(), count < 0 ? SHUT_RD : SHUT_WR);
   await_client();
 }
 
@@ -102,9 +103,12 @@ void Relay::end_up() {
 void Relay::await_client() {
   std::unique_lock lock(ended_mutex_);
   worker_left_ = !up_ended_;
-  const auto grace = std::chrono::seconds(kFinishedWorkerGraceS);
-  if (ended_.wait_for(lock, grace, [this] { return up_ended_; })) return;
-  ::shutdown(client_.get(), SHUT_RDWR);
+  std::uint64_t before = 0;
+  do {
+    before = moved_;
+    ended_.wait_for(lock, kSilence, [this] { return up_ended_; });
+  } while (!up_ended_ && moved_ != before);
+  ::shutdown(client_.get(), SHUT_RD);
 }
 
 }  // namespace dllm

@@ -1,6 +1,8 @@
 // Carries the bytes of one connection both ways, each direction in a thread of its own.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -15,8 +17,8 @@ class Relay {
  public:
   // Read at once at most, per direction.
   static constexpr std::size_t kBlockBytes = 128 << 10;
-  // A client that goes on saying nothing after its worker has finished is closed.
-  static constexpr int kFinishedWorkerGraceS = 2;
+  // A client that says nothing for so long after its worker has finished is closed.
+  static constexpr std::chrono::seconds kSilence{2};
 
   Relay(Link& link, UniqueFd client, UniqueFd worker);
   // Returns when both directions have ended. What the worker still owes when the client is gone
@@ -47,6 +49,7 @@ class Relay {
   std::mutex ended_mutex_;
   std::condition_variable ended_;
   bool up_ended_ = false;
+  std::atomic<std::uint64_t> moved_ = 0;  // blocks from the client
   Pacer up_pacer_;
   Pacer down_pacer_;
 };

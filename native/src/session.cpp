@@ -77,7 +77,7 @@ Outgoing Session::requests(Bytes bytes, Nanos now) {
   out_ = &out;
   if (plain_) release();
   request_decoder_.feed(bytes);
-  if (!holding_) attribute();
+  attribute();
   out.refused = refused_;
   ++link_.revision;
   return out;
@@ -142,11 +142,13 @@ void Session::closed(const Request& request) {
     release();
   }
   attribute();
+  id_ = kCommands;
   note_pass_request(rule);
+  const Due due = std::exchange(due_, {});
   if (rule.reply_kind == Reply::kNone) return;
-  due_.sent = now_;
-  if (fetches(rule.id) || rule.id == kGetAllocSize) link_.passes.add_trip();
-  dues_.push_back(std::move(due_));
+  link_.passes.add_trip();
+  dues_.push_back(due);
+  dues_.back().sent = now_;
   if (dues_.size() > kAwaitedMax) go_plain("too many requests without a reply");
 }
 
@@ -176,7 +178,17 @@ bool Session::answer(const Rule& rule) {
 void Session::note_pass_fields(const Request& request, View fields) {
   const std::uint8_t id = request.rule->id;
   if (id == kSetTensor || id == kSetTensor2d) link_.passes.input(Tensor(fields.data()));
-  if (fetches(id)) link_.passes.ask(now_, Tensor(fields.data()));
+  if (fetches(id)) note_fetch(Tensor(fields.data()));
+}
+
+// Only what was computed comes from a pass; a save of the KV cache, for example, does not.
+void Session::note_fetch(Tensor tensor) {
+  due_.from_pass = tensor.op() != Tensor::kNoOp;
+  if (due_.from_pass) {
+    link_.passes.ask(now_, tensor);
+  } else {
+    link_.passes.discard();
+  }
 }
 
 void Session::note_pass_request(const Rule& rule) {
@@ -193,8 +205,9 @@ void Session::passed(View bytes) {
   }
 }
 
+// Not before the fixed fields have told what the request belongs to.
 void Session::attribute() {
-  if (id_ == kCommands) return;
+  if (holding_ || !due_.awaited.rule) return;
   link_.tally.commands[id_].bytes_up += unattributed_;
   link_.passes.add_up(unattributed_);
   unattributed_ = 0;
@@ -237,7 +250,7 @@ void Session::go_plain(const std::string& reason) {
 const Awaited* Session::begun() {
   if (dues_.empty()) return nullptr;
   const Awaited& awaited = dues_.front().awaited;
-  if (fetches(awaited.rule->id)) link_.passes.reply_begun(now_);
+  if (dues_.front().from_pass) link_.passes.reply_begun(now_);
   return &awaited;
 }
 
@@ -251,7 +264,7 @@ bool Session::answered(View payload) {
   dues_.pop_front();
   const std::uint8_t id = due.awaited.rule->id;
   link_.tally.commands[id].round_trip.add(static_cast<std::uint64_t>(now_ - due.sent));
-  if (fetches(id)) link_.passes.reply_ended(now_, link_.tally.estimate);
+  if (due.from_pass) link_.passes.reply_ended(now_, link_.tally.estimate);
   if (!due.key.empty()) link_.answers.keep(due.key, payload);
   return id == kHello ? learn_version(payload) : !plain_;
 }

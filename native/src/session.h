@@ -37,8 +37,9 @@ class Session final : private RequestSink, private ReplySink {
  private:
   struct Due {
     Awaited awaited;
-    Nanos sent;
+    Nanos sent = 0;
     std::string key;  // of the answer to keep; empty: none
+    bool from_pass = false;
   };
 
   const Protocol* protocol() override { return protocol_ ? &*protocol_ : nullptr; }
@@ -60,6 +61,7 @@ class Session final : private RequestSink, private ReplySink {
   void cross(const Rule& rule);
   bool answer(const Rule& rule);
   void note_pass_fields(const Request& request, View fields);
+  void note_fetch(Tensor tensor);
   void note_pass_request(const Rule& rule);
   bool learn_version(View payload);
   void attribute();

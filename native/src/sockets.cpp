@@ -33,9 +33,9 @@ constexpr int kNoSignal = MSG_NOSIGNAL;
 constexpr int kNoSignal = 0;  // macOS: the program ignores SIGPIPE
 #endif
 #ifdef POLLRDHUP
-constexpr short kGone = POLLRDHUP | POLLHUP | POLLERR;
+constexpr short kHangup = POLLRDHUP;
 #else
-constexpr short kGone = POLLHUP | POLLERR;
+constexpr short kHangup = POLLHUP;
 #endif
 
 UniqueFd make_socket(int family) {
@@ -131,8 +131,8 @@ ssize_t receive(int fd, Bytes into) {
 }
 
 bool is_gone(int fd) {
-  pollfd question{fd, kGone & ~(POLLHUP | POLLERR), 0};
-  return ::poll(&question, 1, 0) > 0 && (question.revents & kGone);
+  pollfd question{fd, kHangup, 0};
+  return ::poll(&question, 1, 0) > 0 && question.revents != 0;
 }
 
 void reset_on_close(int fd) {

@@ -22,6 +22,7 @@ class Tensor {
  public:
   static constexpr int kDims = 4;
   static constexpr std::uint32_t kF32 = 0;
+  static constexpr std::uint32_t kNoOp = 0;  // stored, not computed
   // Byte ranges that other code copies whole.
   static constexpr std::size_t kTypeAt = 8, kTypeBytes = 4;
   static constexpr std::size_t kShapeAt = 20, kShapeBytes = 32;  // ne and nb

@@ -43,7 +43,7 @@ class Stage(ConsoleApp):
     def _remember_trouble(self, message: Trouble) -> None:
         self.troubles.append(message.failure.sentence)
 
-    def action_back(self) -> None:
+    async def action_back(self) -> None:
         """Count."""
         self.backs += 1
 

@@ -1,4 +1,4 @@
-"""The chat pane: asking, streaming, stopping, and all one can do with a conversation."""
+"""The chat pane: asking, streaming, stopping, and what one can do afterwards."""
 
 from __future__ import annotations
 

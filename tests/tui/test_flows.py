@@ -133,7 +133,7 @@ async def test_launch_runs_the_split_as_shown(make_app: MakeApp) -> None:
     app = make_app(cluster, initial_model=scenes.DEMO.path)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
-        await pilot.press("right_square_bracket", "left", "l")
+        await pilot.press("left", "l")
         await until(pilot, lambda: cluster.called("launch"))
         (plan,) = cluster.called("launch")
         assert counts(plan.split) == (0, 5, 8)
@@ -152,7 +152,7 @@ async def test_an_edit_right_after_the_launch_is_kept(make_app: MakeApp) -> None
         await settled(pilot)
         await pilot.press("l")
         await until(pilot, lambda: cluster.called("launch"))
-        await pilot.press("right_square_bracket", "left")
+        await pilot.press("left")
         cluster.push(scenes.demo_starting())
         await until(pilot, lambda: "model loads" in screen_text(app))
         assert layers(app) == (0, 5, 8)

@@ -17,7 +17,7 @@ from backends.state import (
     StepState,
 )
 from tests.tui import scenes
-from tests.tui.helpers import settled, text_of, until
+from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
 from tui.desk import Desk
 from tui.widgets.draft import letter, marks_for
@@ -250,6 +250,16 @@ def test_a_failure_is_copied_whole() -> None:
     assert text.endswith("[Address already in use]")
 
 
+async def test_what_the_controller_says_shows_while_nothing_runs(
+    make_app: MakeApp,
+) -> None:
+    text = "No llama.cpp found. dllm-tui engine build makes one."
+    snapshot = msgspec.structs.replace(scenes.idle(), message=text)
+    app = make_app(ScriptedCluster(snapshot))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: text in screen_text(app))
+
+
 # --- on a screen --------------------------------------------------------------------
 
 
@@ -309,7 +319,8 @@ async def test_the_selected_peer_scrolls_into_view(make_app: MakeApp) -> None:
 
 async def test_foreign_text_is_shown_as_it_is(make_app: MakeApp) -> None:
     """Names and logs may hold brackets; they are text, not markup."""
-    failure = Failure(what="[bold]it[/] broke", log_tail=("[red]no[/red]", "tab\there", "\x1b[2J"))
+    tail = ("[red]no[/red]", "tab\there", "\x1b[2J")
+    failure = Failure(what="[bold]it[/] broke", log_tail=tail)
     snapshot = msgspec.structs.replace(
         scenes.idle(), state=ClusterState.FAILED, failure=failure
     )

@@ -84,8 +84,7 @@ def test_planning(
 ) -> None:
     cluster = ScriptedCluster(scenes.idle())
     app = make_app(cluster, initial_model=scenes.DEMO.path)
-    keys = ("right_square_bracket", "left", "left")
-    assert snap_compare(app, terminal_size=size, run_before=after(*keys))
+    assert snap_compare(app, terminal_size=size, run_before=after("left", "left"))
 
 
 def test_no_model_yet(make_app: MakeApp, snap_compare: Compare) -> None:

@@ -260,6 +260,7 @@ async def test_a_device_without_layers_can_be_given_some_by_mouse() -> None:
     async with app.run_test(size=(100, 10)) as pilot:
         bar = app.bar
         assert bar.geometry.span(0) == (0, 1)
+        await pilot.press("left_square_bracket")
         await grab(pilot, bar)
         await pilot.hover(bar, offset=(x_of(bar, 5), 1))
         await pilot.mouse_up(bar, offset=(x_of(bar, 5), 1))
@@ -344,6 +345,12 @@ async def test_a_reorder_keeps_letters_and_follows_the_device() -> None:
         assert app.bar.picked == 1
         await pilot.press("less_than_sign")
         assert app.layers == (26, 8, 14)
+
+
+async def test_the_boundary_most_likely_meant_is_picked_first() -> None:
+    app = BarApp(draft_of(0, 34, 14))
+    async with app.run_test(size=(100, 10)):
+        assert app.bar.picked == 1
 
 
 async def test_the_head_cpu_stays_first() -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
+from textual import on
 from textual.reactive import reactive
 from textual.widget import Widget
 
 from backends.state import ClusterState
 from tui.actions import bindings
+from tui.desk import Desk
 from tui.screens.base import NARROW_BELOW, SHORT_BELOW, ConsoleScreen
 from tui.widgets.chat_pane import ChatPane
 from tui.widgets.live_pane import LivePane
 from tui.widgets.peers_pane import PeersPane
+from tui.widgets.split_bar import SplitBar
 from tui.widgets.split_pane import SplitPane
 from tui.widgets.status_line import model_name
 
@@ -22,12 +25,15 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from backends.state import ClusterSnapshot
-    from tui.desk import Desk
 
 PANES = ("peers", "split", "live", "chat")
 # Rows of the upper panes besides bar and devices: borders and verdict.
 TOP_ROWS = 3
 TOP_ROWS_MIN = 9
+# The status line and the keys.
+FRAME_ROWS = 2
+CHAT_ROWS_MIN = 4
+LOW_ROWS_MIN = 5 + CHAT_ROWS_MIN
 TALL_FROM = 32
 
 _WHY_NOT = {
@@ -35,7 +41,8 @@ _WHY_NOT = {
     ClusterState.STARTING: "starting…",
     ClusterState.LOADING: "the model is loading…",
     ClusterState.STOPPING: "stopping…",
-    ClusterState.FAILED: "the launch failed: see above",
+    ClusterState.FAILED: "nothing runs: the launch failed",
+    ClusterState.SERVING: "",
 }
 
 
@@ -62,6 +69,7 @@ class ClusterScreen(ConsoleScreen):
         self.split = SplitPane(id="split")
         self.live = LivePane(id="live")
         self.chat = ChatPane(id="chat", classes="pane")
+        self._readiness: str | None = None
         self._front = {"top": "split", "low": "live"}
         self._n_devices = 2
         self._state: ClusterState | None = None
@@ -76,6 +84,7 @@ class ClusterScreen(ConsoleScreen):
     def on_mount(self) -> None:
         """Begin at the split."""
         self._arrange()
+        self.key_bar.muted = _muted(Desk()) | {"split.undo"}
         self._pane(self.zoomed or "split").focus_default()
 
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
@@ -90,14 +99,20 @@ class ClusterScreen(ConsoleScreen):
         """Show the plan being edited beside what runs."""
         draft = desk.draft
         self.status_line.model = desk.plan.model if desk.plan else ""
-        self.peers.show(desk.peers, self.split.bar.draft or draft)
         self.split.show(draft, desk.plan, desk.snapshot)
+        self.peers.show(desk.peers, self.split.bar.draft)
         self._n_devices = len(draft.split.shares) if draft else 2
-        self._size_top()
+        self._divide_rows()
         idle = set() if self.split.bar.can_undo else {"split.undo"}
         self.key_bar.muted = _muted(desk) | idle
         if desk.plan is not None:
             self.chat.set_model(model_name(desk.plan.model))
+        self._show_readiness(desk)
+
+    @on(SplitBar.Changed)
+    def _split_changed(self) -> None:
+        """The peers' bars follow a drag, too; the app hears of it next."""
+        self.peers.show_draft(self.split.bar.draft)
 
     def watch_zoomed(self) -> None:
         """One pane grows, or all come back."""
@@ -171,7 +186,7 @@ class ClusterScreen(ConsoleScreen):
         return self.size.height >= SHORT_BELOW or self._front["low"] == name
 
     def _arrange(self) -> None:
-        self._size_top()
+        self._divide_rows()
         shown = [name for name in PANES if self._shows(name)]
         for name, pane in zip(
             PANES, (self.peers, self.split, self.live, self.chat), strict=True
@@ -181,13 +196,19 @@ class ClusterScreen(ConsoleScreen):
         self.set_class(bool(self.zoomed), "-zoomed")
         self.key_bar.note = self._hidden_note(len(PANES) - len(shown))
 
-    def _size_top(self) -> None:
-        """Rows of the upper panes: they change with the plan and the terminal only."""
+    def _divide_rows(self) -> None:
+        """Rows of each pane: they change with plan, state and terminal only."""
         height = self.size.height
         n_bar = 3 if height < SHORT_BELOW else 4 if height < TALL_FROM else 5
-        self.split.bar.styles.height = n_bar + (2 if self.zoomed else 0)
-        n_rows = max(n_bar + self._n_devices + TOP_ROWS, TOP_ROWS_MIN)
-        self._top.styles.height = "1fr" if self.zoomed else n_rows
+        if self.zoomed:
+            n_bar = max(n_bar, min(height // 3, 12))
+        self.split.bar.styles.height = n_bar
+        body = height - FRAME_ROWS
+        wanted = max(n_bar + self._n_devices + TOP_ROWS, TOP_ROWS_MIN)
+        top = min(wanted, max(body - LOW_ROWS_MIN, TOP_ROWS_MIN))
+        self._top.styles.height = "1fr" if self.zoomed else top
+        shared = self.zoomed or height < SHORT_BELOW
+        self.live.styles.max_height = None if shared else body - top - CHAT_ROWS_MIN
 
     def _hidden_note(self, n_hidden: int) -> str:
         if self.zoomed:
@@ -199,9 +220,19 @@ class ClusterScreen(ConsoleScreen):
             return f"+{n_hidden} {panes}: tab"
         return f"{n_hidden} {panes} hidden: tab"
 
+    def _show_readiness(self, desk: Desk) -> None:
+        """Tell the chat whether it can ask, or what is in the way."""
+        state = desk.snapshot.state if desk.snapshot else None
+        reason = _WHY_NOT[state] if state else "connecting…"
+        if state == ClusterState.IDLE and desk.plan is None:
+            reason = "nothing runs: m picks a model"
+        ready = state == ClusterState.SERVING
+        if reason != self._readiness:
+            self._readiness = reason
+            self.chat.set_ready(ready, "" if ready else reason)
+
     def _state_changed(self, snapshot: ClusterSnapshot) -> None:
         ready = snapshot.state == ClusterState.SERVING
-        self.chat.set_ready(ready, "" if ready else _WHY_NOT[snapshot.state])
         if self._focused_pane() not in PANES[2:]:
             self._front["low"] = "chat" if ready else "live"
             self._arrange()
@@ -213,4 +244,5 @@ def _muted(desk: Desk) -> frozenset[str]:
     return frozenset(
         ({"cluster.launch"} if desk.unchanged or desk.plan is None else set())
         | (set() if desk.alive else {"cluster.stop"})
+        | (set() if desk.plan else {"cluster.balance"})
     )

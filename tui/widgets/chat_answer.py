@@ -46,6 +46,7 @@ class ChatAnswer(ChatTurn):
     DEFAULT_CSS = """
     ChatAnswer {
         margin: 0 0 1 0;
+        &:last-child { margin: 0; }
         & .answer-figures {
             height: auto;
             color: $dim;
@@ -54,17 +55,19 @@ class ChatAnswer(ChatTurn):
         & Markdown {
             padding: 0;
             margin: 0;
-            & > MarkdownBlock:last-of-type { margin-bottom: 0; }
+            & > MarkdownBlock:last-child { margin-bottom: 0; }
         }
         & MarkdownH1, & MarkdownH2, & MarkdownH3 {
             content-align: left middle;
             color: $primary;
             background: transparent;
-            margin: 0 0 1 0;
+            margin: 1 0 0 0;
             text-style: bold;
+            &:first-child { margin-top: 0; }
         }
         & MarkdownFence {
-            margin: 0 0 1 0;
+            margin: 1 0;
+            &:first-child { margin-top: 0; }
             background: $surface;
             & > #code-content { padding: 0 1; }
         }

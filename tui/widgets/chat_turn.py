@@ -48,7 +48,7 @@ class ChatTurn(Horizontal):
             color: $dim;
             text-style: bold;
         }
-        & > .turn-body { width: 1fr; height: auto; }
+        & > .turn-body { width: 1fr; max-width: 112; height: auto; }
         &.-you > .turn-speaker { color: $primary; }
         &.-model > .turn-speaker { color: $secondary; }
     }

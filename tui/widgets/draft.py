@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from backends.split.layout import ranges
 from backends.split.memory import DeviceLoad, device_loads, overcommitted
 from backends.state import Device
@@ -13,7 +15,15 @@ from backends.state import Device
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from backends.state import EngineInfo, LayerRange, ModelInfo, Peer, Plan, Split
+    from backends.state import (
+        DeviceBuffers,
+        EngineInfo,
+        LayerRange,
+        ModelInfo,
+        Peer,
+        Plan,
+        Split,
+    )
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -30,11 +40,18 @@ class Draft:
     marks: tuple[str, ...]
     """Device ids in the order of their letters: a reorder keeps letter and colour."""
     head: str = "local"
+    measured: tuple[DeviceBuffers, ...] = ()
+    """What llama-server's log says, where this very split runs."""
 
     @cached_property
     def loads(self) -> tuple[DeviceLoad, ...]:
-        """Predicted memory per share."""
-        return device_loads(self.model, self.split, self.ctx_size)
+        """Memory per share: predicted, or as measured where it was."""
+        found = {buffers.device: buffers for buffers in self.measured}
+        predicted = device_loads(self.model, self.split, self.ctx_size)
+        return tuple(
+            _as_measured(load, found[load.device]) if load.device in found else load
+            for load in predicted
+        )
 
     @cached_property
     def misfits(self) -> frozenset[str]:
@@ -57,12 +74,23 @@ class Draft:
         return tuple(share.layers for share in self.split.shares)
 
     def with_split(self, split: Split) -> Draft:
-        """The same with another split."""
-        return replace(self, split=split)
+        """The same with another split, of which nothing is measured yet."""
+        if split == self.split:
+            return self
+        return replace(self, split=split, measured=())
 
     def mark(self, device: str) -> int:
         """Number of a device's letter and colour."""
         return self.marks.index(device) if device in self.marks else len(self.marks)
+
+
+def _as_measured(load: DeviceLoad, buffers: DeviceBuffers) -> DeviceLoad:
+    return msgspec.structs.replace(
+        load,
+        weight_bytes=buffers.model_bytes,
+        kv_bytes=buffers.kv_bytes,
+        compute_bytes=buffers.compute_bytes,
+    )
 
 
 def letter(mark: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from textual.reactive import reactive
 
 from tui.messages import Copyable
-from tui.widgets.strips import Part, StripWidget, line
+from tui.widgets.strips import Part, StripWidget, line, wrapped
 
 if TYPE_CHECKING:
     from textual.strip import Strip
@@ -55,11 +55,11 @@ class FailurePanel(StripWidget):
         if failure is None or width < 1:
             return []
         palette = self.palette
-        what = _wrap(f"✗ {failure.what}", width, 2)
+        what = wrapped(f"✗ {failure.what}", width, 2)
         rows = [[(text, palette.alarm)] for text in what]
-        rows += [[(text, palette.text)] for text in _wrap(failure.hint, width, 2)]
+        rows += [[(text, palette.text)] for text in wrapped(failure.hint, width, 2)]
         if failure.argv:
-            command = _wrap(f"$ {join(failure.argv)}", width, COMMAND_LINES)
+            command = wrapped(f"$ {join(failure.argv)}", width, COMMAND_LINES)
             rows += [[(text, palette.dim)] for text in command]
         if status := exit_text(failure):
             rows.append([(status, palette.warn)])
@@ -98,14 +98,3 @@ def failure_text(failure: Failure) -> str:
     command = f"$ {join(failure.argv)}" if failure.argv else ""
     head = [failure.what, failure.hint, command, exit_text(failure)]
     return "\n".join([*filter(None, head), *failure.log_tail])
-
-
-def _wrap(text: str, width: int, lines_max: int) -> list[str]:
-    """Text in a few lines of this width; the last one says if there is more."""
-    if not text:
-        return []
-    pieces = [text[at : at + width] for at in range(0, len(text), width)]
-    if len(pieces) > lines_max:
-        pieces = pieces[:lines_max]
-        pieces[-1] = pieces[-1][: width - 1] + "…"
-    return pieces

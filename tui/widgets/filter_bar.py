@@ -12,6 +12,7 @@ from textual.reactive import reactive
 from textual.widgets import Input, Label
 
 from tui.actions import bindings
+from tui.widgets.line_input import LineInput
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -35,14 +36,7 @@ class FilterBar(Horizontal):
             color: $primary;
             text-style: bold;
         }
-        & > Input {
-            width: 1fr;
-            height: 1;
-            border: none;
-            padding: 0;
-            background: $panel;
-            &:focus { border: none; background-tint: $foreground 0%; }
-        }
+        & > LineInput { padding: 0; }
         & > .filter-note {
             width: auto;
             max-width: 60%;
@@ -118,7 +112,7 @@ class FilterBar(Horizontal):
         """
         super().__init__(id=id, classes=classes)
         self._sign = sign
-        self._input = Input(placeholder=placeholder, compact=True)
+        self._input = LineInput(placeholder=placeholder)
         self._note = Label(classes="filter-note", markup=False)
 
     def compose(self) -> ComposeResult:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.containers import VerticalScroll
+from textual.geometry import Region
+from textual.reactive import reactive
 from textual.widget import Widget
 
 from backends.state import ClusterState
@@ -15,9 +17,10 @@ from tui.widgets.failure_panel import FailurePanel
 from tui.widgets.live_figures import LiveFigures, figures_of, figures_width
 from tui.widgets.rate_graph import RateGraph
 from tui.widgets.step_list import StepList
-from tui.widgets.strips import StripWidget, line
+from tui.widgets.strips import StripWidget, line, retitle, wrapped
 
 if TYPE_CHECKING:
+    from rich.style import Style
     from textual.app import ComposeResult
     from textual.binding import BindingType
     from textual.strip import Strip
@@ -29,22 +32,40 @@ _VIEWS = ("idle", "busy", "failed", "serving")
 
 
 class IdleNote(StripWidget):
-    """What to do while nothing runs."""
+    """What to do while nothing runs, and what the controller has to say."""
 
     DEFAULT_CSS = """
     IdleNote {
-        height: 3;
+        height: auto;
     }
     """
+
+    message: reactive[str] = reactive("", init=False, layout=True)
+    """What the controller says; empty for nothing."""
+
+    def get_content_height(self, container: object, viewport: object, w: int) -> int:
+        """The message and two keys."""
+        return len(self._said(w)) + 2
 
     def draw(self, width: int, height: int) -> list[Strip]:
         """Two keys."""
         key, dim = self.palette.key, self.palette.dim
         return [
-            line([("Nothing runs.", self.palette.text)], width),
+            *(line([(text, self._tone)], width) for text in self._said(width)),
             line([("m", key), (" picks a model", dim)], width),
             line([("l", key), (" launches the split as it is shown", dim)], width),
         ]
+
+    def watch_message(self) -> None:
+        """The controller says something else."""
+        self.redraw()
+
+    @property
+    def _tone(self) -> Style:
+        return self.palette.warn if self.message else self.palette.text
+
+    def _said(self, width: int) -> list[str]:
+        return wrapped(self.message or "Nothing runs.", width, 4)
 
 
 class LivePane(VerticalScroll, can_focus=True):
@@ -64,6 +85,7 @@ pane says what and why: `y` copies it, `o` opens the log.
     DEFAULT_CSS = """
     LivePane {
         height: auto;
+        min-height: 5;
         padding: 0 1;
         scrollbar-size-vertical: 1;
         & > * { display: none; }
@@ -77,9 +99,10 @@ pane says what and why: `y` copies it, `o` opens the log.
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         """Make a pane where nothing runs."""
-        super().__init__(id=id, classes="pane -idle")
+        super().__init__(id=id, classes="pane")
         self.border_title = "Live"
         self.graph = RateGraph()
+        self._idle = IdleNote()
         self._figures = LiveFigures()
         self._steps = StepList()
         self._failure = FailurePanel()
@@ -87,7 +110,7 @@ pane says what and why: `y` copies it, `o` opens the log.
 
     def compose(self) -> ComposeResult:
         """All views; a class says which one shows."""
-        yield IdleNote()
+        yield self._idle
         yield self._steps
         yield self._failure
         yield Widget(self._figures, self.graph, id="serving")
@@ -99,9 +122,12 @@ pane says what and why: `y` copies it, `o` opens the log.
         if not self.has_class(f"-{view}"):
             self.remove_class(*(f"-{other}" for other in _VIEWS))
             self.add_class(f"-{view}")
-        self.border_title = _titled(snapshot, view)
+        retitle(self, _titled(snapshot, view))
+        self._idle.message = snapshot.message
         self._steps.steps, self._steps.at = snapshot.steps, snapshot.at
         self._failure.failure = snapshot.failure
+        if view == "busy":
+            self.call_after_refresh(self._scroll_to_step)
         self._figures.figures = figures_of(snapshot)
         self.graph.push(snapshot.at, snapshot.speed.tok_per_s)
 
@@ -128,6 +154,11 @@ pane says what and why: `y` copies it, `o` opens the log.
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """There must be a process to read the log of."""
         return bool(self._log_name()) if action == "open_log" else True
+
+    def _scroll_to_step(self) -> None:
+        """Keep the step under way in view where there are few rows."""
+        line = Region(0, self._steps.running, 1, 1)
+        self.scroll_to_region(line, animate=False)
 
     def _log_name(self) -> str:
         snapshot = self._snapshot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from textual.reactive import reactive
 
@@ -21,23 +21,10 @@ if TYPE_CHECKING:
     from textual.strip import Strip
 
     from backends.split.memory import DeviceLoad
-    from backends.state import DeviceBuffers
     from tui.widgets.draft import Draft
 
 NAME_WIDTH_MAX = 16
 BAR_WIDTH_MIN = 5
-
-
-class _Bytes(NamedTuple):
-    """Bytes on one device, predicted or read from llama-server's log."""
-
-    weights: int
-    kv: int
-    compute: int
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.kv + self.compute
 
 
 class LoadTable(StripWidget):
@@ -52,8 +39,6 @@ class LoadTable(StripWidget):
 
     draft: reactive[Draft | None] = reactive(None, init=False, layout=True)
     """The split shown by the bar."""
-    measured: reactive[tuple[DeviceBuffers, ...]] = reactive((), init=False)
-    """What llama-server's log says, where this very split runs."""
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
         """One row per device."""
@@ -63,39 +48,27 @@ class LoadTable(StripWidget):
         """A row per share, in the order of the layers."""
         if self.draft is None:
             return []
-        rows = [(load, self._bytes(load)) for load in self.draft.loads]
-        unit = common_unit(max(found.total for _, found in rows))
-        return [self._row(self.draft, *row, unit, width) for row in rows]
+        loads = self.draft.loads
+        unit = common_unit(max(load.total_bytes for load in loads))
+        return [self._row(self.draft, load, unit, width) for load in loads]
 
     def watch_draft(self) -> None:
         """Every move of a boundary changes the numbers."""
         self.redraw()
 
-    def watch_measured(self) -> None:
-        """Measured bytes take the place of predicted ones."""
-        self.redraw()
-
-    def _bytes(self, load: DeviceLoad) -> _Bytes:
-        for found in self.measured:
-            if found.device == load.device:
-                return _Bytes(found.model_bytes, found.kv_bytes, found.compute_bytes)
-        return _Bytes(load.weight_bytes, load.kv_bytes, load.compute_bytes)
-
-    def _row(
-        self, draft: Draft, load: DeviceLoad, found: _Bytes, unit: str, width: int
-    ) -> Strip:
+    def _row(self, draft: Draft, load: DeviceLoad, unit: str, width: int) -> Strip:
         """Name, layers, sum and verdict; then, as there is room, parts and bar."""
         misfit = load.device in draft.misfits
         verdict = self.palette.bad if misfit else self.palette.ok
         tail: list[Part] = [(" ✗" if misfit else " ✓", verdict)]
-        name, sums = self._label(draft, load), self._sums(draft, load, found, unit)
-        parts = self._parts(found, unit)
+        name, sums = self._label(draft, load), self._sums(draft, load, unit)
+        parts = self._parts(load, unit)
         room = width - parts_width([*name, *sums, *tail])
         span = self._span(draft, load, room, parts_width(parts))
         room -= parts_width([span])
         shown = parts if room >= parts_width(parts) else []
         room -= parts_width(shown)
-        bar = self._bar(draft, load, found, room - 2)
+        bar = self._bar(draft, load, room - 2)
         return line([*name, span, *shown, *sums, *bar, *tail], width)
 
     def _label(self, draft: Draft, load: DeviceLoad) -> list[Part]:
@@ -116,11 +89,9 @@ class LoadTable(StripWidget):
         text = clip(short_span(load, n_layer), min(short, max(room, 0)))
         return text, self.palette.text
 
-    def _sums(
-        self, draft: Draft, load: DeviceLoad, found: _Bytes, unit: str
-    ) -> list[Part]:
+    def _sums(self, draft: Draft, load: DeviceLoad, unit: str) -> list[Part]:
         available = draft.available.get(load.device)
-        total = in_unit(found.total, unit)
+        total = in_unit(load.total_bytes, unit)
         if available is None:
             return [(f"{total:>5} {unit}", self.palette.strong)]
         whole_unit = common_unit(available)
@@ -131,20 +102,20 @@ class LoadTable(StripWidget):
             (f" of {whole:>4} {whole_unit}", self.palette.dim),
         ]
 
-    def _parts(self, found: _Bytes, unit: str) -> list[Part]:
+    def _parts(self, load: DeviceLoad, unit: str) -> list[Part]:
         weights, kv, compute = (
-            in_unit(value, unit) for value in (found.weights, found.kv, found.compute)
+            in_unit(value, unit)
+            for value in (load.weight_bytes, load.kv_bytes, load.compute_bytes)
         )
         text = f"{weights:>5} + {kv:>4} KV + {compute:>4} ="
         return [(text, self.palette.dim)]
 
-    def _bar(
-        self, draft: Draft, load: DeviceLoad, found: _Bytes, width: int
-    ) -> list[Part]:
+    def _bar(self, draft: Draft, load: DeviceLoad, width: int) -> list[Part]:
         available = draft.available.get(load.device)
         if available is None or width < BAR_WIDTH_MIN:
             return []
         full = self.palette.device(draft.mark(load.device))
         empty = self.palette.track
-        cells = memory_bar(found.total, available, width, full=full, empty=empty)
+        total = load.total_bytes
+        cells = memory_bar(total, available, width, full=full, empty=empty)
         return [("  ", self.palette.dim), *cells]

@@ -11,6 +11,7 @@ from textual.widgets import Input, Static
 
 from backends.errors import DllmError
 from tui.actions import bindings
+from tui.widgets.line_input import LineInput
 from tui.widgets.model_rows import empty_text, looks_like_path, summary_text
 from tui.widgets.model_search import POLL_S, check_path, watch_catalogue
 from tui.widgets.model_table import ModelTable
@@ -41,13 +42,6 @@ the model, **Esc** keeps the present one. Nothing is launched yet.
 
     DEFAULT_CSS = """
     ModelPicker {
-        & Input {
-            height: 1;
-            border: none;
-            padding: 0 1;
-            background: $panel;
-            &:focus { border: none; }
-        }
         & ModelTable { margin: 1 0 0 0; background: $surface; }
         & .picker-empty { display: none; height: 1fr; padding: 1 1; color: $dim; }
         & .-empty > ModelTable { display: none; }
@@ -76,7 +70,7 @@ the model, **Esc** keeps the present one. Nothing is launched yet.
         self._cluster = cluster
         self._poll_s = poll_s
         self._catalogue: ModelCatalogue | None = None
-        self._input = Input(placeholder="part of a name, or a path", compact=True)
+        self._input = LineInput(placeholder="part of a name, or a path")
         self._table = ModelTable()
         self._table.current = current
         self._table.can_focus = False

@@ -122,6 +122,7 @@ and say why.
     def set_filter(self, query: str) -> None:
         """List what matches; the best match gets the cursor."""
         self.query_text = query
+        self._label_columns()
         self._arrange(keep_cursor=not query)
 
     def set_order(self, order: ModelOrder) -> None:
@@ -243,8 +244,6 @@ and say why.
             for key, shown in self.columns.items():
                 if key == column.key:
                     shown.label = self._label(column)
-        self._clear_caches()
-        self.refresh()
 
     # --- what the user does ---------------------------------------------------
 

@@ -213,6 +213,10 @@ class PeersPane(VerticalScroll, can_focus=False):
     def show(self, peers: tuple[Peer, ...], draft: Draft | None) -> None:
         """Show peers, and what a split would put on them."""
         self._list.peers = peers
+        self.show_draft(draft)
+
+    def show_draft(self, draft: Draft | None) -> None:
+        """Show what a split would put on the devices."""
         self._list.draft = draft
 
     def focus_default(self) -> None:

@@ -11,6 +11,7 @@ from textual.widgets import Button, Input, Label, Static, TextArea
 
 from backends.state import Sampling
 from tui.actions import bindings
+from tui.widgets.line_input import LineInput
 from tui.widgets.sampling_fields import (
     FIELDS,
     ChatSettings,
@@ -32,14 +33,6 @@ class SamplingInput(Horizontal):
     SamplingInput {
         height: 1;
         & > Label { width: 16; color: $dim; }
-        & > Input {
-            width: 1fr;
-            height: 1;
-            border: none;
-            padding: 0 1;
-            background: $panel;
-            &:focus { border: none; }
-        }
         &.-wrong > Label { color: $bad; }
     }
     """
@@ -49,7 +42,7 @@ class SamplingInput(Horizontal):
         super().__init__()
         self.field = field
         hint = field.hint or field.range_text
-        self.input = Input(text, placeholder=hint, compact=True, id=field.name)
+        self.input = LineInput(text, placeholder=hint, id=field.name)
 
     def compose(self) -> ComposeResult:
         """Label and field."""
@@ -79,7 +72,7 @@ llama-server. Settings count from the next question on and are remembered.
 **Enter** in a number or **F2** applies, **Esc** changes nothing.
 """
 
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+    VERTICAL_BREAKPOINTS = [
         (0, "-short"),
         (24, "-tall"),
     ]

@@ -72,7 +72,7 @@ FIELDS = (
     SamplingField("top_k", "top k", 0, 1_000_000, whole=True, hint="0: all"),
     SamplingField("min_p", "min p", 0, 1),
     SamplingField("repeat_penalty", "repeat penalty", 0, 10, hint="1: none"),
-    SamplingField("max_tokens", "max tokens", 1, math.inf, whole=True),
+    SamplingField("max_tokens", "max tokens", 1, math.inf, whole=True, hint="no limit"),
     SamplingField("seed", "seed", 0, 2**32 - 1, whole=True, hint="random"),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.actions import SkipAction
@@ -99,15 +100,15 @@ While a number can be typed here, F1, F5 and F6 change screens.
         if self._only_news(draft):
             return
         self._end_drag()
-        history = self._history
-        if draft is None:
-            self._history = None
-        elif history is None or not _same_shape(history.present, draft.split):
-            self._history = History(present=draft.split)
-        else:
-            self._history = history.push(draft.split)
         self.typed = ""
         self.draft = draft
+        if draft is None:
+            self._history = None
+        elif self._history and _same_shape(self._history.present, draft.split):
+            self._history = self._history.push(draft.split)
+        else:
+            self._history = History(present=draft.split)
+            self.picked = _first_shared(draft.split)
 
     @property
     def geometry(self) -> BarGeometry:
@@ -346,6 +347,12 @@ While a number can be typed here, F1, F5 and F6 change screens.
             self.release_mouse()
         self._start = None
         self.redraw()
+
+
+def _first_shared(split: Split) -> int:
+    """The first boundary with layers on both sides: the one most likely meant."""
+    pairs = enumerate(pairwise(split.shares))
+    return next((index for index, (a, b) in pairs if a.layers and b.layers), 0)
 
 
 def _same_shape(one: Split, other: Split) -> bool:

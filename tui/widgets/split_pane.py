@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.reactive import reactive
@@ -12,14 +12,14 @@ from backends.units import format_bytes
 from tui.messages import Copyable
 from tui.widgets.load_table import LoadTable
 from tui.widgets.split_bar import SplitBar
-from tui.widgets.strips import StripWidget, line
-from tui.widgets.verdict import Verdict, runs_now, same_work, verdict
+from tui.widgets.strips import StripWidget, line, retitle
+from tui.widgets.verdict import Verdict, verdict
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.strip import Strip
 
-    from backends.state import ClusterSnapshot, DeviceBuffers, Plan
+    from backends.state import ClusterSnapshot, Plan
     from tui.widgets.draft import Draft
 
 EMPTY = Verdict("", "dim")
@@ -47,9 +47,10 @@ class VerdictLine(StripWidget):
         self.redraw()
 
 
-class SplitPane(Widget):
+class SplitPane(Widget, can_focus=True):
     """Everything about the split of one model."""
 
+    HELP: ClassVar[str | None] = SplitBar.HELP
     DEFAULT_CSS = """
     SplitPane {
         layout: vertical;
@@ -69,6 +70,7 @@ class SplitPane(Widget):
 
     def compose(self) -> ComposeResult:
         """Bar, table, verdict."""
+        self.bar.display = self._table.display = False
         yield self.bar
         yield self._table
         yield self._verdict
@@ -82,8 +84,14 @@ class SplitPane(Widget):
         self._show_draft(self.bar.draft)
 
     def focus_default(self) -> None:
-        """The bar is what one works with here."""
-        self.bar.focus()
+        """The bar is what one works with here; without a model there is none."""
+        target = self.bar if self.bar.display else self
+        if not target.has_focus:
+            target.focus()
+
+    def on_focus(self) -> None:
+        """A click beside the bar means the bar."""
+        self.focus_default()
 
     def copyable(self) -> Copyable | None:
         """The command line that runs, else the counts."""
@@ -100,21 +108,12 @@ class SplitPane(Widget):
         self._show_draft(self.bar.draft)
 
     def _show_draft(self, draft: Draft | None) -> None:
+        self.bar.display = self._table.display = draft is not None
+        if self.has_focus:
+            self.focus_default()
         self._table.draft = draft
-        self._table.measured = self._measured(draft)
         self._verdict.verdict = verdict(draft, self._plan, self._snapshot)
-        self.border_subtitle = ""
-        self.border_title = _title(draft)
-
-    def _measured(self, draft: Draft | None) -> tuple[DeviceBuffers, ...]:
-        """Measured bytes, where the very split shown is the one that runs."""
-        running = runs_now(self._snapshot)
-        if draft is None or self._plan is None or running is None:
-            return ()
-        if running.split != draft.split or not same_work(running, self._plan):
-            return ()
-        measured = self._snapshot.measured if self._snapshot else None
-        return measured.buffers if measured else ()
+        retitle(self, _title(draft))
 
 
 def _title(draft: Draft | None) -> str:

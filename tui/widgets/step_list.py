@@ -9,7 +9,7 @@ from textual.reactive import reactive
 from backends.state import StepState
 from backends.units import format_seconds
 from tui.widgets.memory_bar import memory_bar
-from tui.widgets.strips import Part, StripWidget, clip, line
+from tui.widgets.strips import Part, StripWidget, clip, line, parts_width
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from backends.state import Step
 
-TITLE_WIDTH = 30
+TITLE_WIDTH_MAX = 34
 TIME_WIDTH = 9
-BAR_WIDTH = 20
+BAR_WIDTH_MAX = 24
 
 _SIGNS = {
     StepState.PENDING: ("·", "dim"),
@@ -43,6 +43,14 @@ class StepList(StripWidget):
     at: reactive[float] = reactive(0.0, init=False)
     """When the steps were as they are: running ones have lasted until then."""
 
+    @property
+    def running(self) -> int:
+        """Index of the step under way; the last one when none is."""
+        states = [step.state for step in self.steps]
+        if StepState.RUNNING in states:
+            return states.index(StepState.RUNNING)
+        return max(len(states) - 1, 0)
+
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
         """One line per step."""
         return max(1, len(self.steps))
@@ -51,7 +59,8 @@ class StepList(StripWidget):
         """Sign, title, time, then progress or detail."""
         if not self.steps:
             return [line([("…", self.palette.dim)], width)]
-        title_width = min(TITLE_WIDTH, max(width - TIME_WIDTH - 20, 12))
+        longest = max(len(step.title) for step in self.steps)
+        title_width = min(TITLE_WIDTH_MAX, longest, max(width - TIME_WIDTH - 20, 12))
         return [self._row(step, title_width, width) for step in self.steps]
 
     def watch_steps(self) -> None:
@@ -66,13 +75,13 @@ class StepList(StripWidget):
     def _row(self, step: Step, title_width: int, width: int) -> Strip:
         sign, tone = _SIGNS[step.state]
         pending = step.state == StepState.PENDING
-        parts = [
+        parts: list[Part] = [
             (f"{sign} ", getattr(self.palette, tone)),
             (clip(step.title, title_width), self._title_style(pending)),
             (f"{self._time(step):>{TIME_WIDTH}}  ", self.palette.dim),
-            *self._progress(step),
-            (step.detail, self.palette.dim),
         ]
+        room = width - parts_width(parts)
+        parts += [*self._progress(step, room), (step.detail, self.palette.dim)]
         return line(parts, width)
 
     def _title_style(self, pending: bool) -> Style:
@@ -85,9 +94,10 @@ class StepList(StripWidget):
             return format_seconds(max(self.at - step.started_at, 0.0))
         return ""
 
-    def _progress(self, step: Step) -> list[Part]:
+    def _progress(self, step: Step, room: int) -> list[Part]:
         if step.progress is None or step.state != StepState.RUNNING:
             return []
         accent, track = self.palette.accent, self.palette.track
-        cells = memory_bar(step.progress, 1.0, BAR_WIDTH, full=accent, empty=track)
+        n_cells = min(BAR_WIDTH_MAX, max(room - 8, 1))
+        cells = memory_bar(step.progress, 1.0, n_cells, full=accent, empty=track)
         return [*cells, (f" {step.progress * 100:3.0f} %  ", self.palette.text)]

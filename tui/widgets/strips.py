@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
@@ -38,7 +39,7 @@ def spread(left: Sequence[Part], right: Sequence[Part], width: int) -> Strip:
 
 
 def printable(text: str) -> str:
-    """Text without tabs and control characters: foreign text must not move the cursor."""
+    """Text without tabs and control characters, which would move the cursor."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else _REPLACED.get(c, "") for c in text)
@@ -70,6 +71,23 @@ def _shortened(segments: list[Segment], width: int) -> Strip:
     kept = list(Strip(segments).crop(0, width - 1))
     style = kept[-1].style if kept else None
     return Strip([*kept, Segment("…", style)]).extend_cell_length(width)
+
+
+def wrapped(text: str, width: int, lines_max: int) -> list[str]:
+    """Text in a few lines of this width; the last one says if there is more."""
+    if not text or width < 1:
+        return []
+    pieces = wrap(printable(text), width)
+    if len(pieces) > lines_max:
+        pieces = pieces[:lines_max]
+        pieces[-1] = pieces[-1][: width - 1] + "…"
+    return pieces
+
+
+def retitle(widget: Widget, title: str) -> None:
+    """Set a border title; Textual would paint the widget again for the same one."""
+    if widget.border_title != title:
+        widget.border_title = title
 
 
 class StripWidget(Widget):

@@ -71,4 +71,4 @@ def _measured(snapshot: ClusterSnapshot) -> Verdict:
         return Verdict("launching: the split is checked after the load", "dim")
     if snapshot.measured.mismatches:
         return Verdict("✗ " + "; ".join(snapshot.measured.mismatches), "bad")
-    return Verdict("✓ as planned: llama-server's log reports this very split", "ok")
+    return Verdict("✓ as planned: layers and bytes as in llama-server's log", "ok")
