@@ -126,36 +126,14 @@ async def _end_with(
     """
     deadline = time.monotonic() + patience_s
     told: set[Member] = set()
-    while True:
-        members = await asyncio.to_thread(find_family, directory, known)
-        if not members:
-            if not _sweep_group(directory, known) or time.monotonic() > deadline:
-                return []
-            await asyncio.sleep(POLL_S)
-            continue
+    while members := await asyncio.to_thread(find_family, directory, known):
         known.update(members)
         newcomers = [member for member in members if member not in told]
         await asyncio.to_thread(_tell, directory, newcomers, number)
         told.update(newcomers)
         if not await _wait_gone(members, deadline):
             return [member for member in members if member.alive]
-
-
-def _sweep_group(directory: Path, known: set[Member]) -> bool:
-    """Kill what a look at all processes missed; whether there was anything.
-
-    Looking takes milliseconds, and who forks faster than that is never seen. The system
-    signals a group as one. Only a group whose members were seen just now is certain to
-    be ours.
-    """
-    number = _leader_number(_process_file(directory))
-    if not number or not known:
-        return False
-    try:
-        os.killpg(number, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
+    return []
 
 
 def _tell(directory: Path, members: list[Member], number: signal.Signals) -> None:

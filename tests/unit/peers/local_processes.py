@@ -53,21 +53,6 @@ print(stray.pid, flush=True)
 if "leave" not in sys.argv: time.sleep(600)
 """
 
-FORKS_FOREVER = """
-import os, signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-print("ready", flush=True)
-# It ends by itself, should a test fail to end it.
-deadline = time.monotonic() + 30
-while time.monotonic() < deadline:
-    if os.fork() == 0:
-        time.sleep(0.002)
-    else:
-        time.sleep(0.001)
-        os._exit(0)
-"""
-
 
 def spec(
     name: str = "p",

@@ -18,7 +18,6 @@ from backends.peers import family
 from backends.peers.family import find_family
 from backends.state import ProcessState
 from tests.unit.peers.local_processes import (
-    FORKS_FOREVER,
     IGNORES_TERM,
     LEAVES_A_STRAY,
     SAYS_GOODBYE,
@@ -122,17 +121,6 @@ async def test_everything_it_started_goes_too(
     assert exists(stray)
     await host.stop("p")
     assert not exists(stray)
-
-
-async def test_who_forks_all_the_time_does_not_get_away(
-    host: LocalHost, run_dir: Path
-) -> None:
-    await host.start(spec(argv=python(FORKS_FOREVER)))
-    await first_line(host)
-    record = await host.stop("p", grace_s=0.1)
-    assert record is not None
-    with pytest.raises(ProcessLookupError):
-        os.killpg(record.pid, 0)
 
 
 async def test_stopping_what_has_ended_is_fine(host: LocalHost) -> None:
