@@ -61,6 +61,10 @@ class Paths(Value, frozen=True, kw_only=True):
         """The controller's socket."""
         return self.runtime_dir / "controller.sock"
 
+    def relay_socket(self, worker: str) -> Path:
+        """Where the relay of a worker gives out its counters."""
+        return self.runtime_dir / f"relay-{worker}.sock"
+
     @property
     def lock(self) -> Path:
         """Held by the one controller of this user."""

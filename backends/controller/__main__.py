@@ -16,6 +16,7 @@ from aiohttp import web
 from backends.controller.api import Api
 from backends.controller.board import Board
 from backends.controller.journal import Journal
+from backends.controller.links import Links
 from backends.controller.lock import hold_lock
 from backends.controller.readers import Readers
 from backends.controller.supervisor import Supervisor
@@ -79,7 +80,9 @@ async def run(paths: Paths) -> None:
     readers = Readers(paths)
     host = LocalHost(paths.run_dir)
     board = Board(readers.config)
-    supervisor = Supervisor(host, board, Journal(paths.journal_file), readers)
+    links = Links(paths.relay_socket, board)
+    journal = Journal(paths.journal_file)
+    supervisor = Supervisor(host, board, journal, readers, links)
     catalogue = Catalogue(user_folders(readers.config().model_dirs))
     api = Api(
         supervisor=supervisor,
@@ -87,6 +90,7 @@ async def run(paths: Paths) -> None:
         readers=readers,
         catalogue=catalogue,
         host=host,
+        links=links,
         ended=ended,
     )
     await supervisor.adopt()

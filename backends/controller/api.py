@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from aiohttp import web
 
+from backends.controller.metrics import prometheus_text
 from backends.controller.proposal import ProposalRequest, propose
 from backends.engine.http import ServerClient
 from backends.errors import ControllerError, DllmError
@@ -22,15 +23,18 @@ from backends.state import (
     ChatRequest,
     ClusterState,
     Failure,
+    Lab,
     Plan,
     ProcessRole,
     ProcessState,
+    Value,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from backends.controller.board import Board
+    from backends.controller.links import Links
     from backends.controller.readers import Readers
     from backends.controller.supervisor import Supervisor
     from backends.models.catalogue import Catalogue
@@ -40,6 +44,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 LOG_BYTES_MAX = 1 << 20
+
+
+class LabRequest(Value, frozen=True, kw_only=True):
+    """Which link gets which lab; no worker means every link."""
+
+    worker: str | None = None
+    lab: Lab | None = None
 
 
 def json_response(value: object, status: int = 200) -> web.Response:
@@ -84,6 +95,7 @@ class Api:
         readers: Readers,
         catalogue: Catalogue,
         host: Host,
+        links: Links,
         ended: asyncio.Event,
     ) -> None:
         """``ended`` is set when the controller is to exit."""
@@ -92,6 +104,7 @@ class Api:
         self._readers = readers
         self._catalogue = catalogue
         self._host = host
+        self._links = links
         self._ended = ended
         self.streams = 0
         self._ending: asyncio.Future[None] | None = None
@@ -111,6 +124,9 @@ class Api:
                 web.get("/v1/models", self._models),
                 web.get("/v1/logs/{name}", self._log),
                 web.post("/v1/chat", self._chat),
+                web.post("/v1/lab", self._lab),
+                web.get("/v1/passes", self._passes),
+                web.get("/metrics", self._metrics),
             ]
         )
         return app
@@ -129,7 +145,7 @@ class Api:
             self.streams -= 1
             if request.query.get("hold") == "1":
                 log.info("the holder of the cluster is gone: stopping")
-                self._ending = asyncio.ensure_future(self._end())
+                self._begin_end()
         return response
 
     async def _propose(self, request: web.Request) -> web.Response:
@@ -157,8 +173,14 @@ class Api:
                 return json_response(self._board.snapshot)
             self._ended.set()
         else:
-            await self._end()
+            await asyncio.shield(self._begin_end())
         return json_response(self._board.snapshot)
+
+    def _begin_end(self) -> asyncio.Future[None]:
+        """End once, however many ask for it: two stops would undo each other."""
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._end())
+        return self._ending
 
     async def _end(self) -> None:
         """Stop everything, then let the controller exit."""
@@ -179,6 +201,23 @@ class Api:
         limit = min(int(request.query.get("limit", LOG_BYTES_MAX)), LOG_BYTES_MAX)
         name = request.match_info["name"]
         return json_response(await self._host.read_log(name, offset, limit))
+
+    async def _lab(self, request: web.Request) -> web.Response:
+        """Put a worse network on one link, or on all; null takes it away."""
+        asked = await _body(request, LabRequest)
+        await self._links.set_lab(asked.worker, asked.lab)
+        return json_response(self._board.snapshot)
+
+    async def _passes(self, request: web.Request) -> web.Response:
+        """Every pass still remembered, by worker."""
+        return json_response(self._links.passes())
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        """The snapshot as Prometheus text."""
+        return web.Response(
+            text=prometheus_text(self._board.snapshot),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         """Pass an answer on as it comes; a reader who leaves ends the generation."""

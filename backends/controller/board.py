@@ -71,6 +71,7 @@ class Board:
             failure=None,
             api_url=None,
             speed=Speed(),
+            links=(),
             served_since=None,
             message="",
         )

@@ -17,9 +17,11 @@ from backends.state import (
     ChatRequest,
     ClusterSnapshot,
     Failure,
+    Lab,
     LogChunk,
     ModelCatalogue,
     ModelInfo,
+    Pass,
     Plan,
 )
 
@@ -88,6 +90,7 @@ class ControllerClient:
         counts: Sequence[int] | None = None,
         ctx_size: int | None = None,
         api_port: int | None = None,
+        relay: bool = True,
         extra_args: Sequence[str] = (),
     ) -> Plan:
         """A plan for a model on this machine's workers."""
@@ -97,6 +100,7 @@ class ControllerClient:
             "counts": list(counts) if counts is not None else None,
             "ctx_size": ctx_size,
             "api_port": api_port,
+            "relay": relay,
             "extra_args": list(extra_args),
         }
         return await self._call("POST", "/v1/propose", Plan, asked)
@@ -111,11 +115,18 @@ class ControllerClient:
 
     async def shutdown(self, *, only_if_idle: bool = False) -> None:
         """End the controller and all it runs; returns when that is done."""
-        if await self.running():
-            target = f"/v1/shutdown?only_if_idle={int(only_if_idle)}"
+        if not await self.running():
+            return
+        target = f"/v1/shutdown?only_if_idle={int(only_if_idle)}"
+        try:
             last = await self._call("POST", target, ClusterSnapshot)
-            if not only_if_idle:
-                await wait_gone(self._paths, last.controller_pid)
+        except ControllerError:
+            # It may have ended by itself in the meantime, which is what is wanted.
+            if await self.running():
+                raise
+            return
+        if not only_if_idle:
+            await wait_gone(self._paths, last.controller_pid)
 
     async def inspect(self, path: str) -> ModelInfo:
         """A model's header."""
@@ -134,6 +145,15 @@ class ControllerClient:
         """Part of a process log."""
         query = urlencode({"offset": offset, "limit": limit_bytes})
         return await self._call("GET", f"/v1/logs/{quote(name)}?{query}", LogChunk)
+
+    async def set_lab(self, worker: str | None, lab: Lab | None) -> ClusterSnapshot:
+        """Put a worse network on one link (or all), or take it away."""
+        asked = {"worker": worker, "lab": lab}
+        return await self._call("POST", "/v1/lab", ClusterSnapshot, asked)
+
+    async def passes(self) -> dict[str, tuple[Pass, ...]]:
+        """Every pass still remembered, by worker, oldest first."""
+        return await self._call("GET", "/v1/passes", dict[str, tuple[Pass, ...]])
 
     async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """Stream an answer; closing the iterator stops the generation."""

@@ -11,6 +11,8 @@ from backends.controller.load import LoadWatch
 from backends.engine.argv import server_argv, worker_argv
 from backends.engine.http import Health, ServerClient
 from backends.errors import HostError, PlanError, ProcessFailed
+from backends.link.relay import relay_argv, relay_name
+from backends.paths import relay_binary
 from backends.peers.host import ProcessSpec
 from backends.split.compare import measured_split
 from backends.split.flags import Placement, check_exact, compile_split
@@ -19,6 +21,7 @@ from backends.state import Failure, MeasuredSplit, ProcessRole, Step, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from backends.controller.readers import Engine, Readers
     from backends.controller.steps import StepBoard
@@ -40,7 +43,9 @@ class Running(Value, frozen=True, kw_only=True):
 
     placement: Placement
     process_names: tuple[str, ...]
-    """Workers first: the order in which to look for who died."""
+    """Workers first, then relays: the order in which to look for who died."""
+    relayed: tuple[str, ...] = ()
+    """Workers behind a relay."""
     server_pid: int
     api_port: int
     measured: MeasuredSplit
@@ -55,6 +60,7 @@ def launch_steps(plan: Plan) -> tuple[Step, ...]:
             Step(id=f"worker:{worker.name}", title=f"Start {worker.name}")
             for worker in used_workers(plan)
         ),
+        *([Step(id="relays", title="Start the relays")] if plan.relay else ()),
         Step(id="server", title="Start llama-server"),
         Step(id="load", title="Load the model"),
         Step(id="verify", title="Compare with the plan"),
@@ -76,18 +82,21 @@ class Launcher:
         board: StepBoard,
         readers: Readers,
         *,
+        relay_socket: Callable[[str], Path],
         default_api_port: Callable[[], tuple[int | None, int]],
         found: Callable[[Engine, ModelInfo], None],
         clock: Callable[[], float],
     ) -> None:
         """Use these parts.
 
+        ``relay_socket`` tells where a worker's relay gives out its counters,
         ``default_api_port`` gives the port demanded by the configuration (or None) and
         the one to begin looking at; ``found`` is told the engine and the model.
         """
         self._host = host
         self._board = board
         self._readers = readers
+        self._relay_socket = relay_socket
         self._default_api_port = default_api_port
         self._found = found
         self._clock = clock
@@ -102,20 +111,25 @@ class Launcher:
         """
         engine, model = await self._prepare(plan)
         ports = await self._workers(engine, plan)
+        relayed = tuple(ports) if plan.relay else ()
+        processes = (*ports, *map(relay_name, relayed), SERVER)
+        if plan.relay:
+            with self._board.step("relays"):
+                ports = await self._relays(ports)
         placement = compile_split(plan, ports)
         check_exact(plan, placement)
         with self._board.step("server"):
             server = await self._server(engine, plan, placement)
-        names = (*ports, SERVER)
         watch = LoadWatch(self._host, SERVER, plan.split.n_layer)
         with self._board.step("load"):
             arrival = Arrival(self._host, plan, model, used_workers(plan))
-            await self._loaded(server, names, watch, arrival)
+            await self._loaded(server, processes, watch, arrival)
         with self._board.step("verify"):
             measured = known or await self._verify(plan, placement, watch, model)
         return Running(
             placement=placement,
-            process_names=names,
+            process_names=processes,
+            relayed=relayed,
             server_pid=server.pid,
             api_port=server.port or 0,
             measured=measured,
@@ -179,6 +193,30 @@ class Launcher:
             else:
                 return port
         raise AssertionError("unreachable")
+
+    async def _relays(self, worker_ports: Mapping[str, int]) -> Mapping[str, int]:
+        """Ports of the relays, one before each worker, each one listening."""
+        ports: dict[str, int] = {}
+        for worker, port in worker_ports.items():
+            record = await self._host.record(relay_name(worker))
+            if record is None or not record.alive:
+                record = await self._start(await self._relay_spec(worker, port))
+            ports[worker] = record.port or 0
+            await self._listening(record, ports[worker])
+        return ports
+
+    async def _relay_spec(self, worker: str, worker_port: int) -> ProcessSpec:
+        port = await self._host.free_port()
+        argv = relay_argv(
+            relay_binary(),
+            worker=worker,
+            listen_port=port,
+            worker_port=worker_port,
+            stats=self._relay_socket(worker),
+        )
+        return ProcessSpec(
+            name=relay_name(worker), role=ProcessRole.RELAY, argv=argv, port=port
+        )
 
     async def _listening(self, record: ProcessRecord, port: int) -> None:
         """Wait until that process listens.

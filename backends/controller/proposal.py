@@ -26,6 +26,7 @@ class ProposalRequest(Value, frozen=True, kw_only=True):
     """Whole layers per worker, the output counted as one more."""
     ctx_size: int | None = None
     api_port: int | None = None
+    relay: bool = True
     extra_args: tuple[str, ...] = ()
 
 
@@ -87,6 +88,7 @@ def propose(
         workers=workers,
         ctx_size=ctx_size,
         api_port=request.api_port,
+        relay=request.relay,
         extra_args=request.extra_args,
     )
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from backends.controller.board import Board
     from backends.controller.journal import Journal
+    from backends.controller.links import Links
     from backends.controller.readers import Engine, Readers
     from backends.peers.host import Host
     from backends.state import MeasuredSplit, ModelInfo, Plan
@@ -48,6 +49,7 @@ class Supervisor:
         board: Board,
         journal: Journal,
         readers: Readers,
+        links: Links,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -56,6 +58,7 @@ class Supervisor:
         self._board = board
         self._journal = journal
         self._readers = readers
+        self._links = links
         self._clock = clock
         self.meter = SpeedMeter()
         self._task: asyncio.Task[None] | None = None
@@ -64,6 +67,7 @@ class Supervisor:
             host,
             self._steps,
             readers,
+            relay_socket=links.socket,
             default_api_port=self._api_ports,
             found=self._found,
             clock=clock,
@@ -111,7 +115,7 @@ class Supervisor:
 
     async def wait(self) -> None:
         """Until the present undertaking is over."""
-        if self._task is not None:
+        while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
 
     async def leave(self) -> None:
@@ -142,7 +146,8 @@ class Supervisor:
         """Bring a plan up (or adopt it) and watch it until something breaks."""
         try:
             running = await self._bring_up(plan, remembered)
-            await self._watch(running)
+            async with self._links.following(running.relayed):
+                await self._watch(running)
         except DllmError as error:
             await self._fail(error)
         except Exception as error:
@@ -164,6 +169,7 @@ class Supervisor:
             failure=None,
             api_url=None,
             speed=Speed(),
+            links=(),
             served_since=None,
         )
 

@@ -26,6 +26,7 @@ from backends.state.cluster import (
     Step,
     StepState,
 )
+from backends.state.links import Lab, Link, LinkCommand, Pass
 from backends.state.machines import Device, DeviceKind, Peer, PeerRole, PeerState
 from backends.state.models import (
     Layer,
@@ -56,14 +57,18 @@ __all__ = [
     "DeviceKind",
     "EngineInfo",
     "Failure",
+    "Lab",
     "Layer",
     "LayerBytes",
     "LayerRange",
+    "Link",
+    "LinkCommand",
     "LogChunk",
     "MeasuredSplit",
     "ModelCatalogue",
     "ModelFile",
     "ModelInfo",
+    "Pass",
     "Peer",
     "PeerRole",
     "PeerState",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from backends.state.base import Value
+from backends.state.links import Link
 from backends.state.machines import Device, Peer
 from backends.state.models import ModelInfo
 from backends.state.plans import LayerRange, MeasuredSplit, Plan
@@ -146,5 +147,7 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
     api_url: str | None = None
     engine: EngineInfo | None = None
     speed: Speed = Speed()
+    links: tuple[Link, ...] = ()
+    """One per worker behind a relay."""
     served_since: float | None = None
     controller_pid: int = 0

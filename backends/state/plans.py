@@ -56,6 +56,8 @@ class Plan(Value, frozen=True, kw_only=True):
     """None: the configured port, or the next free one."""
     engine: str | None = None
     """Engine directory; None: the one found first."""
+    relay: bool = True
+    """Whether a metering relay stands before every worker."""
     extra_args: tuple[str, ...] = ()
     """Further arguments for llama-server, passed on as they are."""
 

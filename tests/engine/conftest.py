@@ -112,11 +112,7 @@ class User:
 
     def assert_nothing_left(self) -> None:
         """Nothing of this user is in the process table (soon)."""
-        wait_for(
-            lambda: not self.processes(),
-            f"everything gone: {[p.cmdline() for p in self.processes()]}",
-            15,
-        )
+        wait_for(lambda: not self.processes(), "everything gone", 20)
 
 
 @pytest.fixture

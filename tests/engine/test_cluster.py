@@ -59,7 +59,8 @@ def test_up_status_chat_logs_stop(user: User, demo_model: str) -> None:
     assert status["api_url"].endswith("/v1")
     assert status["plan"]["layers"] == status["measured"]["layers"]
     names = {p["name"]: p for p in status["processes"]}
-    assert set(names) == {"llama-server", "worker1", "worker2"}
+    relays = {"relay-worker1", "relay-worker2"}
+    assert set(names) == {"llama-server", "worker1", "worker2"} | relays
     assert all(p["rss_bytes"] > 0 for p in names.values())
     with urllib.request.urlopen(status["api_url"] + "/models") as reply:
         assert json.load(reply)["data"]

@@ -31,15 +31,23 @@ def failed(user: User) -> dict[str, object]:
 
 
 def engine_processes(user: User) -> list[psutil.Process]:
-    names = ("llama-server", "ggml-rpc-server", "rpc-server")
-    return [p for p in user.processes() if p.name() in names]
+    names = ("llama-server", "ggml-rpc-server", "rpc-server", "dllm-relay")
+    return [p for p in user.processes() if _name(p) in names]
+
+
+def _name(process: psutil.Process) -> str:
+    """Its name; empty once it is gone."""
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
 
 
 def freeze_load(user: User) -> psutil.Process:
     """Suspend a worker as soon as llama-server exists: the load cannot end."""
 
     def named(name: str) -> list[psutil.Process]:
-        return [p for p in engine_processes(user) if p.name() == name]
+        return [p for p in engine_processes(user) if _name(p) == name]
 
     wait_for(lambda: named("llama-server"), "llama-server started")
     worker = named("ggml-rpc-server")[0]
@@ -66,6 +74,13 @@ def test_a_killed_server_is_blamed(user: User, demo_model: str) -> None:
     failure = failed(user)
     assert "llama-server was killed by SIGKILL" in str(failure["what"])
     wait_for(lambda: not engine_processes(user), "workers stopped too")
+
+
+def test_a_killed_relay_is_blamed(user: User, demo_model: str) -> None:
+    serve(user, demo_model)
+    os.kill(user.pid("relay-worker1") or 0, signal.SIGKILL)
+    assert "relay-worker1 was killed by SIGKILL" in str(failed(user)["what"])
+    wait_for(lambda: not engine_processes(user), "the rest stopped too")
 
 
 def test_a_worker_killed_during_an_answer_ends_it(user: User, demo_model: str) -> None:
@@ -137,7 +152,7 @@ def test_ctrl_c_during_the_load_leaves_nothing(user: User, big_model: str) -> No
     freeze_load(user)
     up.send_signal(signal.SIGINT)
     _, err = up.communicate(timeout=60)
-    assert up.returncode == 130
+    assert up.returncode == 130, err
     assert "Interrupted" in err
     assert "Traceback" not in err
     user.assert_nothing_left()

@@ -24,9 +24,11 @@ COMMANDS = {
     "doctor": "tui.cli.doctor",
     "engine": "tui.cli.engine",
     "inspect": "tui.cli.inspect",
+    "lab": "tui.cli.lab",
     "logs": "tui.cli.logs",
     "status": "tui.cli.status",
     "stop": "tui.cli.stop",
+    "trace": "tui.cli.trace",
     "up": "tui.cli.up",
 }
 

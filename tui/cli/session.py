@@ -45,15 +45,15 @@ async def launched(
         ProcessFailed: the launch failed.
     """
     await _refuse_if_busy(client, replace=replace)
-    try:
-        async with aclosing(client.snapshots(hold=not keep)) as snapshots:
+    async with aclosing(client.snapshots(hold=not keep)) as snapshots:
+        try:
             await anext(snapshots)
             await client.launch(plan)
             began = (await client.snapshot()).seq
             yield await _until_serving(began, snapshots), snapshots
-    finally:
-        if not keep:
-            await client.shutdown()
+        finally:
+            if not keep:
+                await client.shutdown()
 
 
 async def _refuse_if_busy(client: ControllerClient, *, replace: bool) -> None:

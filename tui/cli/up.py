@@ -27,6 +27,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     port: int | None
     detach: bool
     replace: bool
+    relay: bool
     as_json: bool
     server_args: tuple[str, ...]
 
@@ -43,6 +44,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the API.")
 @click.option("--detach", is_flag=True, help="Return once it serves; it keeps running.")
 @click.option("--replace", is_flag=True, help="Stop what runs now first.")
+@click.option("--no-relay", is_flag=True, help="No metering between head and workers.")
 @json_option
 @click.argument("server_args", nargs=-1, metavar="[-- LLAMA_SERVER_ARGS]")
 def up(
@@ -53,6 +55,7 @@ def up(
     port: int | None,
     detach: bool,
     replace: bool,
+    no_relay: bool,
     as_json: bool,
     server_args: tuple[str, ...],
 ) -> None:
@@ -70,6 +73,7 @@ def up(
         port=port,
         detach=detach,
         replace=replace,
+        relay=not no_relay,
         as_json=as_json,
         server_args=server_args,
     )
@@ -86,6 +90,7 @@ async def _up(options: UpOptions) -> None:
         counts=options.counts,
         ctx_size=options.ctx_size,
         api_port=options.port,
+        relay=options.relay,
         extra_args=options.server_args,
     )
     async with launched(client, plan, keep=options.detach, replace=options.replace) as (

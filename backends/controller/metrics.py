@@ -1,0 +1,83 @@
+"""The snapshot as Prometheus text, for whoever scrapes the controller's socket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from backends.state import ClusterState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.core import Metric
+
+    from backends.state import ClusterSnapshot
+
+LINK_FIGURES = {
+    "round_trips_per_token": 1.0,
+    "bytes_up_per_token": 1.0,
+    "bytes_down_per_token": 1.0,
+    "rtt_ms": 1e-3,
+    "head_ms_per_token": 1e-3,
+    "up_ms_per_token": 1e-3,
+    "compute_ms_per_token": 1e-3,
+    "down_ms_per_token": 1e-3,
+    "wait_ms_per_token": 1e-3,
+}
+"""Fields of a link, and the factor to Prometheus' base units."""
+COMMAND_FIGURES = ("count", "bytes_up", "bytes_down", "answered", "errors")
+
+
+def prometheus_text(snapshot: ClusterSnapshot) -> str:
+    """Every figure of a snapshot."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Figures(snapshot))
+    return generate_latest(registry).decode()
+
+
+class _Figures(Collector):
+    """One snapshot as metric families."""
+
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        now = self._snapshot
+        serving = float(now.state is ClusterState.SERVING)
+        yield GaugeMetricFamily("dllm_serving", "1 while a model serves", serving)
+        rate = now.speed.tok_per_s or 0.0
+        yield GaugeMetricFamily("dllm_tokens_per_second", "Generated now", rate)
+        memory = GaugeMetricFamily(
+            "dllm_process_memory_bytes", "Resident memory", labels=["process"]
+        )
+        for process in now.processes:
+            memory.add_metric([process.name], process.rss_bytes or 0)
+        yield memory
+        yield from map(self._link, LINK_FIGURES)
+        yield from map(self._command, COMMAND_FIGURES)
+
+    def _link(self, field: str) -> Metric:
+        words = field.replace("_ms", "").replace("_", " ")
+        name = f"dllm_link_{field.replace('_ms', '_seconds')}"
+        family = GaugeMetricFamily(name, f"Of one link: {words}", labels=["worker"])
+        for link in self._snapshot.links:
+            value = getattr(link, field)
+            if value is not None:
+                family.add_metric([link.worker], value * LINK_FIGURES[field])
+        return family
+
+    def _command(self, figure: str) -> Metric:
+        family = CounterMetricFamily(
+            f"dllm_command_{figure}",
+            f"Of one RPC command on one link: {figure.replace('_', ' ')}",
+            labels=["worker", "command"],
+        )
+        for link in self._snapshot.links:
+            for name, command in link.commands.items():
+                family.add_metric([link.worker, name], getattr(command, figure))
+        return family

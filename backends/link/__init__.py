@@ -1,0 +1,1 @@
+"""Driving the relay: its command line, its counters, its lab."""

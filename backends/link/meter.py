@@ -1,0 +1,101 @@
+"""One relay's counters and passes, folded into a ``Link``."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.link.wire import NS_PER_MS, US_PER_MS, Line, PassLine
+from backends.state import Lab, Link, LinkCommand, Pass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+# Tokens a "per token" figure is the mean of: a few seconds of generation.
+WINDOW_TOKENS = 64
+# Passes kept for a trace, and of these shown in a snapshot.
+PASSES_KEPT = 4096
+PASSES_SHOWN = 24
+
+
+class LinkMeter:
+    """Takes the lines of one relay and gives the link as it is now; pure."""
+
+    def __init__(self, worker: str) -> None:
+        """Nothing has been measured yet."""
+        self.passes: deque[Pass] = deque(maxlen=PASSES_KEPT)
+        self._link = Link(worker=worker)
+
+    @property
+    def link(self) -> Link:
+        """The newest figures."""
+        return self._link
+
+    def take(self, line: Line) -> bool:
+        """Take one line; whether anything changed."""
+        if line.type == "snapshot":
+            self._link = self._with_counters(line)
+            return True
+        if line.type == "passes":
+            self.passes.extend(map(_pass, line.pass_lines()))
+            self._link = self._with_passes()
+            return True
+        return False
+
+    def _with_counters(self, line: Line) -> Link:
+        return msgspec.structs.replace(
+            self._link,
+            protocol=line.protocol or "",
+            mode=line.mode,
+            reason=line.plain_reason or line.refused_reason or "",
+            refused=line.refused,
+            waiting=line.waiting,
+            rtt_ms=line.rtt_us / US_PER_MS if line.rtt_us else None,
+            bytes_up=line.bytes_up,
+            bytes_down=line.bytes_down,
+            lab=msgspec.convert(line.lab, Lab, from_attributes=True)
+            if line.lab
+            else None,
+            commands={
+                name: msgspec.convert(command, LinkCommand, from_attributes=True)
+                for name, command in line.commands.items()
+            },
+        )
+
+    def _with_passes(self) -> Link:
+        recent = [p for p in self.passes if p.generated][-WINDOW_TOKENS:]
+        return msgspec.structs.replace(
+            self._link,
+            round_trips_per_token=_per_token(recent, lambda p: p.round_trips),
+            bytes_up_per_token=_per_token(recent, lambda p: p.bytes_up),
+            bytes_down_per_token=_per_token(recent, lambda p: p.bytes_down),
+            head_ms_per_token=_per_token(recent, lambda p: p.head_ms),
+            up_ms_per_token=_per_token(recent, lambda p: p.up_ms),
+            compute_ms_per_token=_per_token(recent, lambda p: p.compute_ms),
+            down_ms_per_token=_per_token(recent, lambda p: p.down_ms),
+            wait_ms_per_token=_per_token(recent, lambda p: p.wait_ms),
+            passes=tuple(self.passes)[-PASSES_SHOWN:],
+        )
+
+
+def _per_token(passes: Sequence[Pass], figure: Callable[[Pass], float]) -> float | None:
+    return fmean(figure(p) for p in passes) if passes else None
+
+
+def _pass(line: PassLine) -> Pass:
+    return Pass(
+        at_ms=line.last_reply_ns / NS_PER_MS,
+        tokens=line.tokens,
+        generated=line.generated,
+        round_trips=line.round_trips,
+        bytes_up=line.bytes_up,
+        bytes_down=line.bytes_down,
+        head_ms=line.head_ns / NS_PER_MS,
+        up_ms=line.up_ns / NS_PER_MS,
+        compute_ms=line.compute_ns / NS_PER_MS,
+        down_ms=line.down_ns / NS_PER_MS,
+        wait_ms=line.wait_ns / NS_PER_MS,
+    )

@@ -1,0 +1,85 @@
+"""One relay process: its command line, and the connection to its counters."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.errors import HostError
+from backends.link.meter import LinkMeter
+from backends.link.wire import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from backends.state import Lab
+
+LINE_BYTES_MAX = 1 << 22
+RETRY_S = 0.5
+
+
+def relay_name(worker: str) -> str:
+    """Name of the process directory of a worker's relay."""
+    return f"relay-{worker}"
+
+
+def relay_argv(
+    binary: Path, *, worker: str, listen_port: int, worker_port: int, stats: Path
+) -> tuple[str, ...]:
+    """The head end of a link: metering between llama-server and one worker."""
+    return (
+        *(str(binary), "head", "--name", worker),
+        *("--listen", f"127.0.0.1:{listen_port}"),
+        *("--worker", f"127.0.0.1:{worker_port}"),
+        *("--stats", str(stats)),
+    )
+
+
+class RelayReader:
+    """Follows one relay's counters until cancelled, over restarts of the relay."""
+
+    def __init__(self, worker: str, stats: Path, changed: Callable[[], None]) -> None:
+        """``stats`` is the relay's socket; ``changed`` is told of news."""
+        self.meter = LinkMeter(worker)
+        self._stats = stats
+        self._changed = changed
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def run(self) -> None:
+        """Read line by line; connect again when the relay goes away."""
+        while True:
+            with contextlib.suppress(OSError, ValueError):
+                await self._read()
+            self._writer = None
+            await asyncio.sleep(RETRY_S)
+
+    async def _read(self) -> None:
+        reader, writer = await asyncio.open_unix_connection(
+            str(self._stats), limit=LINE_BYTES_MAX
+        )
+        self._writer = writer
+        try:
+            while raw := await reader.readline():
+                line = parse(raw)
+                if line is not None and self.meter.take(line):
+                    self._changed()
+        finally:
+            writer.close()
+
+    async def set_lab(self, lab: Lab | None) -> None:
+        """Put a worse network on the link, or take it away.
+
+        Raises:
+            HostError: the relay is not connected.
+        """
+        if self._writer is None:
+            raise HostError(
+                f"The relay of {self.meter.link.worker} does not answer",
+                "The lab needs a running cluster with relays.",
+            )
+        self._writer.write(msgspec.json.encode({"lab": lab}) + b"\n")
+        await self._writer.drain()
