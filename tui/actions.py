@@ -11,6 +11,8 @@ from tui.action_table import APP, CLUSTER, DIALOG, LIVE, PEERS, SPLIT, Action
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+FUNCTION_KEYS = frozenset(f"f{number}" for number in range(1, 13))
+
 
 # The four blocks below belong to the chat, Logs and Models code.
 CHAT = (
@@ -164,6 +166,20 @@ MODELS = (
     Action("models.up", "k", "move(-1)", "up", "Previous model"),
     Action("models.first", "g", "move(-100000)", "first", "First model"),
     Action("models.last", "G", "move(100000)", "last", "Last model"),
+    Action(
+        "models.detail_down",
+        "shift+down",
+        "scroll_detail(2)",
+        "detail down",
+        "Scroll what is known of the model",
+    ),
+    Action(
+        "models.detail_up",
+        "shift+up",
+        "scroll_detail(-2)",
+        "detail up",
+        "Scroll it back",
+    ),
     Action("models.unfilter", "escape", "unfilter", "show all", "Remove the filter"),
 )
 
@@ -225,7 +241,12 @@ def all_actions() -> tuple[Action, ...]:
 
 def bindings(*areas: str) -> list[BindingType]:
     """The bindings of these areas, for a widget's ``BINDINGS``."""
-    return [_binding(action) for action in all_actions() if action.area in areas]
+    return [
+        binding
+        for action in all_actions()
+        if action.area in areas
+        for binding in _bindings(action)
+    ]
 
 
 def keymap_problems(keymap: Mapping[str, str]) -> list[str]:
@@ -247,14 +268,31 @@ def _split(keys: str) -> list[str]:
     return [key.strip() for key in keys.split(",") if key.strip()]
 
 
-def _binding(action: Action) -> Binding:
+def _bindings(action: Action) -> list[BindingType]:
+    """One binding; a second, with priority, for function keys beside other keys.
+
+    A text field takes letters and digits, and Textual's some function keys too: those
+    that change screens must work from everywhere.
+    """
+    keys = _split(action.keys)
+    function_keys = [key for key in keys if key in FUNCTION_KEYS]
+    others = [key for key in keys if key not in FUNCTION_KEYS]
+    if not others or not function_keys:
+        return [_binding(action, keys, priority=action.priority)]
+    return [
+        _binding(action, others, priority=action.priority),
+        _binding(action, function_keys, priority=True),
+    ]
+
+
+def _binding(action: Action, keys: list[str], *, priority: bool) -> Binding:
     return Binding(
-        action.keys,
+        ",".join(keys),
         action.action,
         action.label,
         show=action.show,
         key_display=action.display,
-        priority=action.priority,
+        priority=priority,
         tooltip=action.tooltip,
         id=action.id,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING
 
 from backends.errors import DllmError
@@ -30,7 +31,11 @@ class Flows:
         self._desk = desk
 
     async def choose(self, path: str) -> None:
-        """Put a model on the desk, split by memory."""
+        """Put a model on the desk, split by memory.
+
+        The controller has a working directory of its own, so the path is made whole.
+        """
+        path = _whole_path(path)
         model = await self._cluster.inspect(path)
         plan = await self._cluster.propose(path)
         self._desk.put(plan, model)
@@ -151,6 +156,10 @@ class Flows:
         return (
             await self._app.push_screen_wait(confirm(title, text, verb, key)) == "yes"
         )
+
+
+def _whole_path(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def _what_ends(snapshot: ClusterSnapshot) -> str:

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from textual import events
 from textual.widgets import Markdown
 
 from backends.state import (
@@ -97,6 +98,26 @@ async def test_a_new_line_does_not_send(key: str) -> None:
         await pilot.press("a", key, "b")
         assert app.query_one(Composer).text == "a\nb"
         assert app.asked == []
+
+
+async def test_keys_typed_fast_keep_their_order() -> None:
+    app = ChatStage()
+    async with app.run_test() as pilot:
+        composer = app.query_one(Composer)
+        for key in ("a", "ctrl+j", "b", "enter", "c"):
+            character = key if len(key) == 1 else None
+            composer.post_message(events.Key(key, character))
+        await until(pilot, lambda: composer.text == "c")
+        assert app.asked[0].messages[0].content == "a\nb"
+
+
+async def test_send_can_have_another_key() -> None:
+    app = ChatStage()
+    async with app.run_test() as pilot:
+        app.set_keymap({"composer.send": "f9"})
+        await pilot.press("a", "enter", "f9")
+        await until(pilot, lambda: app.asked)
+        assert app.asked[0].messages[0].content == "a"
 
 
 async def test_the_composer_grows_to_six_rows() -> None:

@@ -10,6 +10,7 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui import actions
+from tui.action_table import APP, CLUSTER, SPLIT
 from tui.screens.dialog_choice import ChoiceDialog
 from tui.screens.dialog_theme import ThemeDialog
 from tui.widgets.composer import Composer
@@ -274,8 +275,7 @@ async def test_every_action_of_the_pane_is_in_the_palette(make_app: MakeApp) -> 
     async with app.run_test(size=(120, 36)) as pilot:
         await settled(pilot)
         found = {command.help for command in app.get_system_commands(app.screen)}
-        wanted = (*actions.APP, *actions.CLUSTER, *actions.SPLIT)
-        for action in wanted:
+        for action in (*APP, *CLUSTER, *SPLIT):
             assert action.tooltip in found or action.id in actions.NO_COMMANDS
 
 
@@ -349,6 +349,21 @@ async def test_y_copies_what_the_pane_offers(
         await until(pilot, lambda: toasts(app))
         assert app.clipboard.startswith(text)
         assert toasts(app)[0].startswith("Copied")
+
+
+async def test_function_keys_change_screens_from_a_text_field(
+    make_app: MakeApp,
+) -> None:
+    """Textual's TextArea has a use of its own for F6."""
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        app._home.go_to("chat")
+        await until(pilot, lambda: isinstance(app.focused, Composer))
+        await until(pilot, lambda: "F6 Models" in screen_text(app))
+        assert "^p command" in screen_text(app)
+        await pilot.press("f6")
+        await until(pilot, lambda: app.current_mode == "models")
 
 
 async def test_letters_typed_to_the_model_do_nothing_else(make_app: MakeApp) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from backends.errors import ControllerError, DllmError, EngineError
 from backends.split.layout import counts
-from backends.state import ChatMessage, ChatRequest
+from backends.state import ChatDelta, ChatMessage, ChatRequest
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
 from tests.tui.scripted import ANSWER, ScriptedCluster
@@ -48,14 +48,15 @@ async def dialog(pilot: Pilot[None]) -> ChoiceDialog:
 
 
 async def test_it_attaches_to_what_runs(make_app: MakeApp) -> None:
-    app = make_app(initial_model=scenes.DEMO.path)
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    app = make_app(cluster, initial_model=scenes.DEMO.path)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
         assert layers(app) == (26, 8, 14)
         text = screen_text(app)
         assert "● serving" in text
         assert "as planned" in text
-        assert app.cluster.called("propose") == []
+        assert cluster.called("propose") == []
 
 
 async def test_it_reads_the_header_of_a_running_model(make_app: MakeApp) -> None:
@@ -392,19 +393,14 @@ async def test_an_answer_reaches_the_chat(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = make_app()
-    shown: list[str] = []
+    shown: list[ChatDelta] = []
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
-        done: list[bool] = []
-        monkeypatch.setattr(
-            app._home.chat,
-            "show_delta",
-            lambda delta: (shown.append(delta.text), done.append(delta.done)),
-        )
+        monkeypatch.setattr(app._home.chat, "show_delta", shown.append)
         ask(app)
-        await until(pilot, lambda: True in done)
-        assert "".join(shown).strip() == ANSWER
-        assert done.count(True) == 1
+        await until(pilot, lambda: shown and shown[-1].done)
+        assert "".join(delta.text for delta in shown).strip() == ANSWER
+        assert [delta.done for delta in shown].count(True) == 1
         assert len(shown) < len(ANSWER.split())
 
 

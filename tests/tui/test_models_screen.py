@@ -16,6 +16,7 @@ from tests.tui.scripted import ScriptedCluster
 from tests.tui.stages import ScreenStage, Stage
 from tui.screens.models import ModelsScreen
 from tui.widgets.filter_bar import FilterBar
+from tui.widgets.model_detail import ModelDetail
 from tui.widgets.model_picker import ModelPicker
 from tui.widgets.model_table import ModelTable
 
@@ -239,6 +240,18 @@ async def test_details_are_read_for_the_model_under_the_cursor(shelf: Shelf) -> 
         await pilot.press("k")
         await until(pilot, lambda: "47 layers + output" in screen_text(app))
         assert shelf.called("inspect").count(GLM.path) == 1
+
+
+async def test_details_scroll_where_there_is_little_room(shelf: Shelf) -> None:
+    app = Models(shelf)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await listed(app, pilot)
+        await until(pilot, lambda: "47 layers + output" in screen_text(app))
+        detail = app.models.query_one(ModelDetail)
+        await pilot.press("shift+down")
+        await until(pilot, lambda: detail.scroll_y > 0)
+        await pilot.press("shift+up")
+        await until(pilot, lambda: detail.scroll_y == 0)
 
 
 async def test_an_empty_shelf_says_where_it_looked() -> None:

@@ -213,6 +213,18 @@ def test_one_column_per_second_and_one_gap_per_pause() -> None:
     assert list(history.columns) == [6.0, 7.0, None, 8.0]
 
 
+async def test_an_answer_too_short_to_sample_still_shows(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.demo_serving())
+    app = make_app(cluster)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        graph = app._home.live.graph
+        assert not graph.history.columns
+        speed = Speed(last_tok_per_s=345.0)
+        cluster.push(msgspec.structs.replace(scenes.demo_serving(), seq=9, speed=speed))
+        await until(pilot, lambda: list(graph.history.columns) == [345.0])
+
+
 def test_the_history_is_bounded() -> None:
     history = RateHistory()
     for second in range(10_000):

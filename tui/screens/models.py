@@ -207,6 +207,10 @@ class ModelsScreen(ConsoleScreen):
         """Move the cursor."""
         self._table.move(rows)
 
+    def action_scroll_detail(self, rows: int) -> None:
+        """Scroll the detail panel."""
+        self._detail.scroll_relative(y=rows, animate=False)
+
     def action_filter(self) -> None:
         """Type a filter."""
         self._filter_bar.open()

@@ -186,8 +186,19 @@ class Composer(TextArea):
             self.write(newer)
 
     def on_key(self, event: events.Key) -> None:
-        """Leave Enter to its binding: the text area would take it for a new line."""
-        if event.key == "enter":
+        """Send and break lines at once.
+
+        A binding would run after the keys typed behind it, because they are taken here
+        while the binding waits for the app: "a", ctrl+j, "b" typed fast would be "ab".
+        """
+        bound = self._bindings.key_to_bindings.get(event.key, [])
+        actions = {binding.action for binding in bound}
+        if "send" in actions:
+            self.action_send()
+        elif "newline" in actions:
+            self.action_newline()
+        if event.key == "enter" or actions & {"send", "newline"}:
+            event.stop()
             event.prevent_default()
 
     def on_blur(self) -> None:

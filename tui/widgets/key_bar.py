@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from rich.style import Style
 from textual.reactive import reactive
 
+from tui.actions import FUNCTION_KEYS
 from tui.widgets.strips import Part, StripWidget, line, parts_width
 
 if TYPE_CHECKING:
     from textual import events
+    from textual.app import App
+    from textual.binding import Binding
     from textual.dom import DOMNode
     from textual.screen import Screen
     from textual.strip import Strip
@@ -23,7 +26,6 @@ ALWAYS = ("app.help", "app.quit")
 DIVIDER = "│  "
 NARROW_BELOW = 100
 TINY_BELOW = 80
-FUNCTION_KEYS = frozenset(f"f{number}" for number in range(1, 13))
 _UNDERLINE = Style(underline=True)
 
 
@@ -155,6 +157,14 @@ class KeyBar(StripWidget):
         self._hits.append((start, parts_width(parts) - 1, chip))
 
 
+def _shown_key(app: App[object], binding: Binding) -> str:
+    """How the bar writes a key; a short form stands for the plain keys only."""
+    if binding.key_display and not binding.key.startswith("ctrl+"):
+        return binding.key_display
+    key = app.get_key_display(binding.with_key(binding.key))
+    return key.upper() if binding.key in FUNCTION_KEYS else key
+
+
 def _chips(screen: Screen[object]) -> list[Chip]:
     """Screens first, then shown bindings from the focus outwards, each action once."""
     chips: dict[str, Chip] = {}
@@ -164,8 +174,7 @@ def _chips(screen: Screen[object]) -> list[Chip]:
         mode = binding.id in MODES
         if not enabled or not (mode or binding.show):
             continue
-        key = binding.key_display or app.get_key_display(binding)
-        key = key.upper() if binding.key in FUNCTION_KEYS else key
+        key = _shown_key(app, binding)
         bound = (node, binding.action)
         chip = Chip(binding.id or binding.action, key, binding.description, bound)
         if chip.id not in chips or (mode and typing and binding.key in FUNCTION_KEYS):

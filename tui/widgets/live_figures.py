@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from textual.reactive import reactive
 
+from backends.state import ProcessRole
 from backends.units import format_bytes, format_rate
 from tui.widgets.strips import Part, StripWidget, clip, line
 
@@ -20,6 +21,8 @@ PROCESS_WIDTH = 14
 COLUMN_WIDTH = 26
 COLUMNS_MAX = 3
 GRAPH_WIDTH_MIN = 24
+
+_ROLES = (ProcessRole.SERVER, ProcessRole.WORKER, ProcessRole.OTHER, ProcessRole.RELAY)
 
 Figure = tuple[str, str]
 NO_FIGURE: Figure = ("", "")
@@ -81,6 +84,7 @@ def figures_of(snapshot: ClusterSnapshot) -> tuple[Figure, ...]:
     rate = speed.last_tok_per_s if now is None else now
     ctx_size = snapshot.plan.ctx_size if snapshot.plan else 0
     memory = [p for p in snapshot.processes if p.rss_bytes is not None]
+    memory.sort(key=lambda process: _ROLES.index(process.role))
     total = sum(process.rss_bytes or 0 for process in memory)
     return (
         ("generate" if now is not None else "last", f"{format_rate(rate)} tok/s"),

@@ -107,6 +107,8 @@ pane says what and why: `y` copies it, `o` opens the log.
         self._steps = StepList()
         self._failure = FailurePanel()
         self._snapshot: ClusterSnapshot | None = None
+        self._sampled = True
+        self._last_rate: float | None = None
 
     def compose(self) -> ComposeResult:
         """All views; a class says which one shows."""
@@ -129,7 +131,7 @@ pane says what and why: `y` copies it, `o` opens the log.
         if view == "busy":
             self.call_after_refresh(self._scroll_to_step)
         self._figures.figures = figures_of(snapshot)
-        self.graph.push(snapshot.at, snapshot.speed.tok_per_s)
+        self._plot(snapshot)
 
     def on_resize(self) -> None:
         """As many columns of figures as leave room for the graph."""
@@ -154,6 +156,17 @@ pane says what and why: `y` copies it, `o` opens the log.
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """There must be a process to read the log of."""
         return bool(self._log_name()) if action == "open_log" else True
+
+    def _plot(self, snapshot: ClusterSnapshot) -> None:
+        """Add to the graph; an answer too short to be sampled gets one column."""
+        rate, last = snapshot.speed.tok_per_s, snapshot.speed.last_tok_per_s
+        if rate is not None:
+            self._sampled = True
+        elif last != self._last_rate and not self._sampled:
+            rate = last
+        if snapshot.speed.tok_per_s is None:
+            self._sampled, self._last_rate = False, last
+        self.graph.push(snapshot.at, rate)
 
     def _scroll_to_step(self) -> None:
         """Keep the step under way in view where there are few rows."""

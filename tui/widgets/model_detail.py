@@ -108,16 +108,18 @@ def _size_text(info: ModelInfo) -> str:
 
 def _group_lines(info: ModelInfo) -> list[Content]:
     """Where the bytes are, as bars."""
-    sizes = Counter(
-        {
-            name: sum(getattr(layer.groups, name) for layer in info.layers)
-            for name in GROUPS
-        }
-    )
+    sizes = Counter({name: _group_size(info, name) for name in GROUPS})
+    sizes["other"] += sum(layer.bytes for layer in info.layers) - sum(sizes.values())
     sizes["output"] = info.output_bytes
     sizes["embedding"] = info.embedding_bytes
     total = max(sum(sizes.values()), 1)
-    return [_bar(name, size, total) for name, size in sizes.items() if size]
+    return [_bar(name, size, total) for name, size in sizes.items() if size > 0]
+
+
+def _group_size(info: ModelInfo, name: str) -> int:
+    """Bytes of one group over all layers."""
+    sizes: list[int] = [getattr(layer.groups, name) for layer in info.layers]
+    return sum(sizes)
 
 
 def _bar(name: str, size: int, total: int) -> Content:

@@ -47,6 +47,7 @@ and say why.
 - **/** filters (letters in order are enough: `q3c` finds *Qwen3-Coder*), **Esc** clears
 - **o** sorts by the next column, **O** turns the order round; a click on a header too
 - **r** looks through the folders again, **p** takes any path
+- **shift+↑ ↓** scroll the details, **y** copies the path
 """
 
     DEFAULT_CSS = """

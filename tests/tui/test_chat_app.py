@@ -1,0 +1,82 @@
+"""Chat, logs and models in the whole console."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.widgets import DataTable
+
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, settled, until
+from tests.tui.scripted import ScriptedCluster
+from tui.widgets.composer import Composer
+from tui.widgets.model_picker import ModelPicker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.pilot import Pilot
+
+    from tui.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+
+
+async def ask(app: DllmApp, pilot: Pilot[None], question: str) -> None:
+    """Type a question into the chat of the console."""
+    await settled(pilot)
+    app._home.go_to("chat")
+    await until(pilot, lambda: isinstance(app.focused, Composer))
+    await pilot.press(*question, "enter")
+
+
+async def test_a_question_is_answered_and_remembered(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await ask(app, pilot, "Why?")
+        await until(pilot, lambda: "first token 0.88 s" in screen_text(app))
+        assert "Air scatters short" in screen_text(app)
+    again = make_app()
+    async with again.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await until(pilot, lambda: "Air scatters short" in screen_text(again))
+        assert "Why?" in screen_text(again)
+
+
+async def test_escape_stops_the_generation(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    cluster.gate.clear()
+    app = make_app(cluster)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await ask(app, pilot, "Why?")
+        await until(pilot, lambda: "waiting for the first token" in screen_text(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: "stopped by you" in screen_text(app))
+        assert not app._home.chat.answering
+
+
+async def test_a_picked_model_is_proposed(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    app = make_app(cluster)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until(pilot, lambda: app.is_running and app._home.is_mounted)
+        await pilot.press("m")
+        await until(pilot, lambda: isinstance(app.screen, ModelPicker))
+        table = app.screen.query_one(DataTable)
+        await until(pilot, lambda: table.row_count == 3)
+        await pilot.press(*"glm", "enter")
+        await until(pilot, lambda: cluster.called("propose") == [scenes.GLM.path])
+
+
+async def test_a_model_chosen_on_its_screen_goes_to_the_split(
+    make_app: MakeApp,
+) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    app = make_app(cluster)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until(pilot, lambda: app.is_running and app._home.is_mounted)
+        await pilot.press("f6")
+        await until(pilot, lambda: "3 models" in screen_text(app))
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: cluster.called("propose") == [scenes.GLM.path])
+        assert app.current_mode == "cluster"

@@ -1,0 +1,118 @@
+"""What the Logs screen looks like."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from backends.state import ClusterSnapshot, ProcessState
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, settled, until
+from tests.tui.scripted import ScriptedCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.pilot import Pilot
+
+    from tui.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+    Compare = Callable[..., bool]
+
+SIZES = [(60, 18), (80, 24), (120, 36), (160, 48)]
+THEMES = ["dllm-dark", "dllm-light"]
+
+HEAD = """\
+0.00.000.112 I build: 6400 (f0c1d) with cc 13.3.0 for x86_64-linux-gnu
+0.00.001.204 I system info: n_threads = 8, n_threads_batch = 8, total_threads = 16
+0.00.120.450 I srv    load_model: loading model '/models/GLM-4.7-Flash-Q4_K_M.gguf'
+0.00.180.911 D ggml_backend_rpc_init: endpoint 127.0.0.1:50052
+0.00.204.070 W llama_context: n_ctx_seq (8192) < n_ctx_train (202752) -- the full \
+capacity of the model will not be utilized
+"""
+TAIL = """\
+0.41.020.338 I srv  update_slots: all slots are idle
+0.52.204.118 E ggml_backend_rpc: \x1b[31msend failed\x1b[0m to 127.0.0.1:50052
+0.52.204.190 W srv  log_server_r: request: POST /v1/chat/completions 127.0.0.1 500
+0.53.000.004 I slot launch_slot_: id  0 | task 12 | processing task
+"""
+
+
+def log() -> str:
+    """A log of llama-server with a bit of everything."""
+    layers = "".join(
+        f"0.{2 + n // 3:02d}.{n * 7:03d}.000 I load_tensors: layer {n:3d} assigned to "
+        f"device RPC{n // 16}, is_swa = 0\n"
+        for n in range(48)
+    )
+    return HEAD + layers + TAIL
+
+
+def cluster() -> ScriptedCluster:
+    """The homelab, one worker of which was killed."""
+    serving = scenes.homelab_serving()
+    first, second, *others = serving.processes
+    killed = msgspec.structs.replace(second, state=ProcessState.EXITED, exit_signal=9)
+    first = msgspec.structs.replace(
+        first, log_path="/home/me/.local/state/dllm-tui/run/llama-server/log"
+    )
+    scripted = ScriptedCluster(
+        msgspec.structs.replace(serving, processes=(first, killed, *others))
+    )
+    scripted.logs = {info.name: log() for info in serving.processes}
+    return scripted
+
+
+def logs(*keys: str, until_shown: str = "processing task") -> Any:
+    """Go to the Logs screen and press keys there."""
+
+    async def run(pilot: Pilot[None]) -> None:
+        await settled(pilot)
+        await pilot.press("f5")
+        await until(
+            pilot,
+            lambda: (
+                "52 lines" in screen_text(pilot.app)
+                or "57 lines" in screen_text(pilot.app)
+            ),
+        )
+        await pilot.press(*keys)
+        await until(pilot, lambda: until_shown in screen_text(pilot.app))
+
+    return run
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_following(
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int], theme: str
+) -> None:
+    app = make_app(cluster(), theme=theme)
+    assert snap_compare(app, terminal_size=size, run_before=logs(until_shown="slot"))
+
+
+def test_wrapped_and_looking_back(make_app: MakeApp, snap_compare: Compare) -> None:
+    run = logs("w", "home", until_shown="paused")
+    assert snap_compare(make_app(cluster()), terminal_size=(80, 24), run_before=run)
+
+
+def test_filtered(make_app: MakeApp, snap_compare: Compare) -> None:
+    run = logs("slash", "slash", *"RPC[12]", "enter", until_shown=" of 57 lines")
+    assert snap_compare(make_app(cluster()), terminal_size=(80, 24), run_before=run)
+
+
+def test_a_broken_pattern(make_app: MakeApp, snap_compare: Compare) -> None:
+    run = logs("slash", "slash", "left_square_bracket", until_shown="Not a pattern")
+    assert snap_compare(make_app(cluster()), terminal_size=(80, 24), run_before=run)
+
+
+def test_no_process_yet(make_app: MakeApp, snap_compare: Compare) -> None:
+    async def run(pilot: Pilot[None]) -> None:
+        await pilot.press("f5")
+        await until(pilot, lambda: "No process has run" in screen_text(pilot.app))
+
+    app = make_app(ScriptedCluster(ClusterSnapshot()))
+    assert snap_compare(app, terminal_size=(80, 24), run_before=run)

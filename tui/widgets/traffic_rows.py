@@ -1,0 +1,232 @@
+"""The commands of all links as rows: which, in what order, in which columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.text import Text
+
+from backends.units import format_bytes
+from tui.widgets.log_text import clean_line
+from tui.widgets.strips import clip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from backends.state import Link, LinkCommand
+
+COMMAND_CELLS = 15
+"""Least width of the commands' names."""
+NAMES = frozenset({"worker", "command"})
+"""Columns of names, which begin with A; numbers begin with the largest."""
+US_PER_MS = 1000.0
+US_PER_S = 1e6
+
+
+class TrafficRow(NamedTuple):
+    """One command on one link."""
+
+    worker: str
+    command: str
+    figures: LinkCommand
+
+    @property
+    def key(self) -> str:
+        """Identifies the row while its figures change."""
+        return f"{self.worker}\n{self.command}"
+
+
+class TrafficColumn(NamedTuple):
+    """One column of the table."""
+
+    key: str
+    label: str
+    width: int
+    """0: what the others leave."""
+    text: Callable[[TrafficRow], str]
+    order: Callable[[TrafficRow], float]
+    """By what it sorts; 0 for the columns of names."""
+    right: bool = True
+    from_width: int = 0
+    """Cells the table needs before this column appears."""
+
+
+def us_text(value_us: float | None) -> str:
+    """A time in seven cells: `` 120 µs``, ``9.80 ms``, ``12.3 ms``, ``1.20 s``."""
+    if value_us is None:
+        return "—"
+    if value_us < 999.5:
+        return f"{value_us:.0f} µs"
+    if value_us < 999_500:
+        return f"{_three(value_us / US_PER_MS)} ms"
+    return f"{_three(value_us / US_PER_S)} s"
+
+
+def _three(value: float) -> str:
+    """Three figures."""
+    if value < 9.995:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def count_cell(count: int) -> str:
+    """A count in at most seven cells."""
+    if count < 1_000_000:
+        return f"{count:,}".replace(",", " ")
+    return f"{count / 1e6:.1f} M" if count < 1e9 else f"{count / 1e9:.1f} G"
+
+
+COLUMNS = (
+    TrafficColumn(
+        "worker",
+        "worker",
+        9,
+        lambda row: clean_line(row.worker),
+        lambda row: 0,
+        right=False,
+    ),
+    TrafficColumn(
+        "command",
+        "command",
+        0,
+        lambda row: clean_line(row.command),
+        lambda row: 0,
+        right=False,
+    ),
+    TrafficColumn(
+        "count",
+        "count",
+        7,
+        lambda row: count_cell(row.figures.count),
+        lambda row: row.figures.count,
+    ),
+    TrafficColumn(
+        "up",
+        "up",
+        8,
+        lambda row: format_bytes(row.figures.bytes_up),
+        lambda row: row.figures.bytes_up,
+        from_width=74,
+    ),
+    TrafficColumn(
+        "down",
+        "down",
+        8,
+        lambda row: format_bytes(row.figures.bytes_down),
+        lambda row: row.figures.bytes_down,
+        from_width=76,
+    ),
+    TrafficColumn(
+        "local",
+        "local",
+        7,
+        lambda row: count_cell(row.figures.answered) if row.figures.answered else "·",
+        lambda row: row.figures.answered,
+        from_width=104,
+    ),
+    TrafficColumn(
+        "p50",
+        "p50",
+        7,
+        lambda row: us_text(row.figures.p50_us),
+        lambda row: row.figures.p50_us or 0,
+    ),
+    TrafficColumn(
+        "p99",
+        "p99",
+        7,
+        lambda row: us_text(row.figures.p99_us),
+        lambda row: row.figures.p99_us or 0,
+    ),
+    TrafficColumn(
+        "max",
+        "max",
+        7,
+        lambda row: us_text(row.figures.max_us),
+        lambda row: row.figures.max_us or 0,
+        from_width=94,
+    ),
+    TrafficColumn(
+        "errors",
+        "errors",
+        7,
+        lambda row: count_cell(row.figures.errors) if row.figures.errors else "·",
+        lambda row: row.figures.errors,
+        from_width=86,
+    ),
+)
+
+
+class TrafficOrder(NamedTuple):
+    """By which column the table is sorted; numbers begin with the largest."""
+
+    column: str = "worker"
+    reverse: bool = False
+
+    def next(self, shown: Sequence[str]) -> TrafficOrder:
+        """Sorted by the next of the columns shown."""
+        at = shown.index(self.column) if self.column in shown else -1
+        return TrafficOrder(shown[(at + 1) % len(shown)]) if shown else self
+
+    def by(self, column: str) -> TrafficOrder:
+        """Sorted by a column; the same one again turns the order round."""
+        return TrafficOrder(column, column == self.column and not self.reverse)
+
+    @property
+    def largest_first(self) -> bool:
+        """Z before A, 9 before 1."""
+        return (self.column not in NAMES) != self.reverse
+
+
+def columns_at(width: int) -> list[TrafficColumn]:
+    """The columns that have room."""
+    return [column for column in COLUMNS if column.from_width <= width]
+
+
+def rows_of(links: Iterable[Link]) -> list[TrafficRow]:
+    """Every command that was used, link by link."""
+    return [
+        TrafficRow(link.worker, name, link.commands[name])
+        for link in links
+        for name in sorted(link.commands)
+    ]
+
+
+def arrange_rows(
+    rows: Sequence[TrafficRow], query: str, order: TrafficOrder
+) -> list[TrafficRow]:
+    """The rows that have every word of a query, in the order wanted."""
+    words = query.lower().split()
+    kept = [row for row in rows if all(word in _haystack(row) for word in words)]
+    column = next(column for column in COLUMNS if column.key == order.column)
+    if column.key == "worker":
+        return _by_worker(kept, reverse=order.reverse)
+    if column.key == "command":
+        return sorted(kept, key=lambda row: row.command, reverse=order.reverse)
+    return sorted(kept, key=column.order, reverse=order.largest_first)
+
+
+def _by_worker(rows: list[TrafficRow], *, reverse: bool) -> list[TrafficRow]:
+    """In the order of the links."""
+    names = list(dict.fromkeys(row.worker for row in rows))
+    return sorted(rows, key=lambda row: names.index(row.worker), reverse=reverse)
+
+
+def _haystack(row: TrafficRow) -> str:
+    return f"{row.worker} {row.command}".lower()
+
+
+def cell_text(row: TrafficRow, column: TrafficColumn, width: int) -> Text:
+    """One cell, exactly as wide as its column; errors are loud, unused rows dim."""
+    text = column.text(row)
+    fitted = text.rjust(width) if column.right else clip(text, width)
+    style = "dim" if not row.figures.count else ""
+    if column.key == "errors" and row.figures.errors:
+        style = "bold reverse"
+    return Text(fitted, style=style, no_wrap=True)
+
+
+def row_text(row: TrafficRow) -> str:
+    """A row as one line to copy."""
+    cells = [f"{column.label} {column.text(row)}" for column in COLUMNS[2:]]
+    return f"{row.worker} {row.command}: " + ", ".join(cells)
