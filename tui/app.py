@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from textual import on
 
 from backends.errors import DllmError
+from backends.state import ClusterState
 from tui import theming
 from tui.bridge import Bridge
 from tui.console import ConsoleApp
@@ -46,6 +47,7 @@ class DllmApp(ConsoleApp):
         memory_file: Path,
         themes_dir: Path | None = None,
         initial_model: str | None = None,
+        serving_pane: str = "split",
         theme: str = "",
         keys: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
@@ -56,6 +58,7 @@ class DllmApp(ConsoleApp):
             cluster: What to show and to steer.
             memory_file: Where layout, last plan and conversation are kept.
             themes_dir: The user's own themes.
+            serving_pane: The pane to begin in when a model serves already.
             initial_model: A GGUF to begin with, where nothing runs.
             theme: The configured theme; empty for the one used last.
             keys: Other keys for actions, by their ids.
@@ -77,6 +80,7 @@ class DllmApp(ConsoleApp):
         self._memory = memory
         self._flows = Flows(self, cluster, self.desk)
         self._initial_model = initial_model
+        self._serving_pane = serving_pane
         self._begun = False
         self._home = ClusterScreen(zoomed=memory.zoomed)
         self.add_mode("cluster", lambda: self._home)
@@ -145,6 +149,8 @@ class DllmApp(ConsoleApp):
 
     def _begin(self, snapshot: ClusterSnapshot) -> None:
         """The first snapshot: re-attach to what runs, else take up the last work."""
+        if snapshot.state is ClusterState.SERVING and not self._home.zoomed:
+            self._home.go_to(self._serving_pane)
         if snapshot.plan is not None:
             return
         if self._initial_model:

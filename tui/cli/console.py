@@ -29,6 +29,8 @@ def open_console(*, model: str | None, mouse: bool) -> None:
         memory_file=paths.console_file,
         themes_dir=paths.config_dir / "themes",
         initial_model=model,
+        # Who comes to a serving model comes to ask it something.
+        serving_pane="chat",
         theme=config.theme,
         keys=config.keys,
     )

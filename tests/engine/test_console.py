@@ -1,0 +1,84 @@
+"""The console on a real cluster: pick, drag, launch, ask, relaunch, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.controller.client import ControllerClient
+from backends.paths import user_paths
+from backends.split.layout import counts
+from backends.state import ClusterState
+from tests.engine.conftest import WAIT_S, User
+from tui.app import DllmApp
+from tui.widgets.composer import Composer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.pilot import Pilot
+
+pytestmark = pytest.mark.engine
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        await asyncio.sleep(0.05)
+        await pilot.pause()
+
+
+async def test_a_session_from_launch_to_stop(
+    user: User, demo_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a newcomer does, key by key, on real processes."""
+    for name, value in user.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    paths = user_paths()
+    client = ControllerClient(paths)
+    app = DllmApp(client, memory_file=paths.console_file, initial_model=demo_model)
+    async with app.run_test(size=(120, 36)) as pilot:
+        desk = app.desk
+
+        def state() -> ClusterState | None:
+            return desk.snapshot.state if desk.snapshot else None
+
+        def measured() -> tuple[int, ...]:
+            found = desk.snapshot.measured if desk.snapshot else None
+            return tuple(r.last - r.first + 1 for r in found.layers) if found else ()
+
+        await until(pilot, lambda: desk.plan is not None, "a plan for the model")
+        assert desk.plan is not None
+        planned = tuple(n for n in counts(desk.plan.split) if n)
+        await pilot.press("l")
+        await until(pilot, lambda: state() is ClusterState.SERVING, "serving")
+        assert measured() == planned
+
+        app.query_one(Composer).focus()
+        await pilot.press(*"What is a split?", "enter")
+        chat = app.query_one("#chat")
+        await until(
+            pilot,
+            lambda: len(app._home.chat.conversation) == 2,
+            "an answer",
+        )
+        assert "layers" in app._home.chat.conversation[1].content
+        assert chat.display
+
+        app._home.go_to("split")
+        await pilot.press("left", "left", "l")
+        wanted = (planned[0] - 2, planned[1] + 2)
+        await until(pilot, lambda: measured() == wanted, f"relaunched as {wanted}")
+        await until(pilot, lambda: state() is ClusterState.SERVING, "serving again")
+
+        await pilot.press("s")
+        await pilot.pause()
+        await pilot.press("s")
+        await until(pilot, lambda: state() is ClusterState.IDLE, "stopped")
+    await client.shutdown()
+    user.assert_nothing_left()
