@@ -76,8 +76,8 @@ class RequestDecoder {
   std::uint64_t wanted_ = kRequestHeaderBytes;  // bytes of this step
   std::uint64_t got_ = 0;
   Request request_;
-  std::uint64_t left_ = 0;      // payload bytes behind this step
-  std::uint32_t tensors_ = 0;   // of the graph, still to come
+  std::uint64_t left_ = 0;     // payload bytes behind this step
+  std::uint32_t tensors_ = 0;  // of the graph, still to come
   std::array<std::uint8_t, kFieldsMax> gathered_;
 };
 

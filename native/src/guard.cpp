@@ -23,10 +23,9 @@ struct Ops {
   std::uint32_t first_custom;
 };
 constexpr Ops kOps[] = {
-    {{3, 6, 1}, 96, 87},  {{4, 0, 0}, 96, 87},  {{4, 0, 1}, 97, 88},
-    {{4, 0, 2}, 98, 89},  {{4, 0, 3}, 101, 92}, {{5, 0, 0}, 101, 92},
-    {{5, 1, 0}, 101, 92}, {{6, 0, 0}, 101, 92}, {{7, 0, 0}, 101, 92},
-    {{8, 0, 0}, 101, 92},
+    {{3, 6, 1}, 96, 87},  {{4, 0, 0}, 96, 87},  {{4, 0, 1}, 97, 88},  {{4, 0, 2}, 98, 89},
+    {{4, 0, 3}, 101, 92}, {{5, 0, 0}, 101, 92}, {{5, 1, 0}, 101, 92}, {{6, 0, 0}, 101, 92},
+    {{7, 0, 0}, 101, 92}, {{8, 0, 0}, 101, 92},
 };
 
 const Ops* find_ops(Version version) {
@@ -107,12 +106,13 @@ const char* refuses_access(const Request& request, View fields) {
 }  // namespace
 
 const char* refuses_size(const Rule* rule, std::uint64_t size) {
-  if (size >= kAbortingBytes) return "size that aborts a worker";
+  // A worker closes at a command it does not know, before it looks at the size.
   if (!rule) return nullptr;
-  const std::uint64_t most = !rule->data_follows            ? kFixedRequestMaxBytes
-                             : rule->id == kGraphCompute    ? kGraphMaxBytes
-                             : rule->id == kHello           ? kFixedRequestMaxBytes
-                                                            : kDataMaxBytes;
+  if (size >= kAbortingBytes) return "size that aborts a worker";
+  const std::uint64_t most = !rule->data_follows         ? kFixedRequestMaxBytes
+                             : rule->id == kGraphCompute ? kGraphMaxBytes
+                             : rule->id == kHello        ? kFixedRequestMaxBytes
+                                                         : kDataMaxBytes;
   return size > most ? "size beyond any sense" : nullptr;
 }
 

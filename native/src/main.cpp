@@ -45,7 +45,8 @@ int run(std::span<char* const> args) {
   }
   const bool wants_help = args.size() > 1 && asks_for_help(args[1]);
   if (wants_help) return print(is_head ? dllm::kHeadHelp : dllm::kSpawnHelp);
-  return is_head ? dllm::head(args.subspan(1), DLLM_VERSION) : dllm::spawn(args.subspan(1));
+  if (is_head) dllm::head(args.subspan(1), DLLM_VERSION);
+  return dllm::spawn(args.subspan(1));
 }
 
 }  // namespace

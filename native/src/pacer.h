@@ -46,6 +46,7 @@ class Pacer {
   bool enqueue(Bytes bytes);
   void push(std::unique_lock<std::mutex>& lock, Bytes bytes);
   void run();
+  Step take_due();
   bool wait_for_due(std::unique_lock<std::mutex>& lock);
 
   const Lab& lab_;

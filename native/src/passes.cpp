@@ -96,6 +96,7 @@ void PassMeter::add_trip() {
 void PassMeter::discard() {
   if (fetched()) complete();
   open_.reset();
+  previous_tokens_ = 0;
 }
 
 bool PassMeter::fetched() const {

@@ -53,7 +53,7 @@ struct Generated {
 };
 
 // Fed with the requests and replies of one worker, in order. A pass is *generated*, not prompt,
-// when it has no more tokens than slots decode together and no more than the pass before it.
+// when it has no more tokens than slots decode together and no more than the pass right before it.
 class PassMeter {
  public:
   static constexpr std::uint32_t kSlotsMax = 16;

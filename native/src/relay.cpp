@@ -44,8 +44,9 @@ void Relay::up() {
   } while (count > 0 && forward(Bytes(block).first(static_cast<std::size_t>(count))));
   send_spans(session_.requests_end());
   up_pacer_.drain();
-  ::shutdown(worker_.get(), SHUT_WR);
+  // In this order: the worker ends as soon as it is told, and must not seem to have left first.
   end_up();
+  ::shutdown(worker_.get(), SHUT_WR);
 }
 
 bool Relay::forward(Bytes bytes) {
@@ -62,12 +63,25 @@ bool Relay::forward(Bytes bytes) {
   return taken && !out.refused;
 }
 
+bool Relay::send_up(View bytes) {
+  // The pacer's interface serves replies too, which are changed in place; these are not.
+  return up_pacer_.send({const_cast<std::uint8_t*>(bytes.data()), bytes.size()});
+}
+
+// Small pieces leave together: every send wakes the worker.
 bool Relay::send_spans(const Outgoing& out) {
+  if (out.spans().size() == 1) return send_up(out.spans().front());
+  std::vector<std::uint8_t> joined;
   for (const View span : out.spans()) {
-    // The pacer's interface serves replies too, which are changed in place; these are not.
-    if (!up_pacer_.send({const_cast<std::uint8_t*>(span.data()), span.size()})) return false;
+    if (joined.size() + span.size() <= kJoinedBytes) {
+      joined.insert(joined.end(), span.begin(), span.end());
+      continue;
+    }
+    if (!joined.empty() && !send_up(joined)) return false;
+    joined.clear();
+    if (!send_up(span)) return false;
   }
-  return true;
+  return joined.empty() || send_up(joined);
 }
 
 void Relay::down() {
@@ -76,6 +90,7 @@ void Relay::down() {
   while ((count = receive(worker_.get(), block)) > 0) {
     down_pacer_.send(Bytes(block).first(static_cast<std::size_t>(count)));
   }
+  note_who_left();
   down_pacer_.drain();
   if (count < 0) reset_on_close(client_.get());
   ::shutdown(client_.get(), count < 0 ? SHUT_RD : SHUT_WR);
@@ -100,9 +115,13 @@ void Relay::end_up() {
   ended_.notify_all();
 }
 
+void Relay::note_who_left() {
+  const std::lock_guard lock(ended_mutex_);
+  worker_left_ = !up_ended_;
+}
+
 void Relay::await_client() {
   std::unique_lock lock(ended_mutex_);
-  worker_left_ = !up_ended_;
   std::uint64_t before = 0;
   do {
     before = moved_;

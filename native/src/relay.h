@@ -17,6 +17,8 @@ class Relay {
  public:
   // Read at once at most, per direction.
   static constexpr std::size_t kBlockBytes = 128 << 10;
+  // Pieces up to this size together are sent as one.
+  static constexpr std::size_t kJoinedBytes = 32 << 10;
   // A client that says nothing for so long after its worker has finished is closed.
   static constexpr std::chrono::seconds kSilence{2};
 
@@ -33,9 +35,11 @@ class Relay {
   void up();
   void down();
   bool forward(Bytes bytes);
+  bool send_up(View bytes);
   bool send_spans(const Outgoing& out);
   bool deliver_reply(Bytes bytes);
   void end_up();
+  void note_who_left();
   void await_client();
   void watch(int worker_fd);
 

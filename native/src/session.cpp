@@ -105,7 +105,8 @@ void Session::opened(std::uint8_t id) {
   id_ = kCommands;
   opened_at_ = now_;
   due_ = {};
-  holding_ = link_.answering && protocol_ && Answers::covers(id);
+  holding_ = protocol_.has_value();
+  answerable_ = holding_ && link_.answering && Answers::covers(id);
 }
 
 bool Session::announced(std::uint8_t id, const Rule* rule, std::uint64_t size) {
@@ -115,16 +116,18 @@ bool Session::announced(std::uint8_t id, const Rule* rule, std::uint64_t size) {
   if (link_.guarding && greeted_ && !protocol_) return refuse("request before the HELLO reply");
   if (!rule) return true;
   greeted_ = greeted_ || id == kHello;
-  if (!holding_) cross(*rule);
+  if (!answerable_) cross(*rule);
   return true;
 }
 
 bool Session::fields(const Request& request, View fields) {
   const char* reason = link_.guarding ? guard::refuses_fields(request, fields) : nullptr;
   if (reason) return refuse(reason);
-  if (link_.answering && Answers::covers(request.rule->id)) due_.key = Answers::key(*request.rule, fields);
+  if (link_.answering && Answers::covers(request.rule->id))
+    due_.key = Answers::key(*request.rule, fields);
   due_.awaited = {request.rule, reply_bytes(*request.rule, fields)};
   note_pass_fields(request, fields);
+  if (!answerable_) release();
   return true;
 }
 
@@ -136,8 +139,8 @@ bool Session::tensor(const Request&, Tensor tensor) {
 
 void Session::closed(const Request& request) {
   const Rule& rule = *request.rule;
-  if (holding_ && answer(rule)) return;
-  if (holding_) {
+  if (answerable_ && answer(rule)) return;
+  if (answerable_) {
     cross(rule);
     release();
   }
@@ -179,11 +182,14 @@ void Session::note_pass_fields(const Request& request, View fields) {
   const std::uint8_t id = request.rule->id;
   if (id == kSetTensor || id == kSetTensor2d) link_.passes.input(Tensor(fields.data()));
   if (fetches(id)) note_fetch(Tensor(fields.data()));
+  if (id == kFreeBuffer) state_buffers_.erase(load<std::uint64_t>(fields.data()));
+  const bool has_room = state_buffers_.size() < kStateBuffersMax;
+  if (id == kBufferClear && has_room) state_buffers_.insert(load<std::uint64_t>(fields.data()));
 }
 
 // Only what was computed comes from a pass; a save of the KV cache, for example, does not.
 void Session::note_fetch(Tensor tensor) {
-  due_.from_pass = tensor.op() != Tensor::kNoOp;
+  due_.from_pass = tensor.op() != Tensor::kNoOp && !state_buffers_.contains(tensor.buffer());
   if (due_.from_pass) {
     link_.passes.ask(now_, tensor);
   } else {

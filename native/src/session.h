@@ -5,6 +5,7 @@
 #include <atomic>
 #include <deque>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "decoder.h"
@@ -17,6 +18,7 @@ class Session final : private RequestSink, private ReplySink {
  public:
   // Requests without their replies. A stock client has one; beyond, nobody means it.
   static constexpr std::size_t kAwaitedMax = 1024;
+  static constexpr std::size_t kStateBuffersMax = 1024;
 
   explicit Session(Link& link);
   ~Session() override;
@@ -79,10 +81,17 @@ class Session final : private RequestSink, private ReplySink {
   Outgoing* out_ = nullptr;      // of the present step
   std::uint8_t id_ = kCommands;  // of the present request
   Nanos opened_at_ = 0;
-  bool holding_ = false;  // the present request, because it may be answered here
+  // Of the present request the header and fixed fields (at most kRequestHeaderBytes + kFieldsMax)
+  // are held back until they are complete: a worker can do nothing with less, they may be refused
+  // or answered here, and what left the client in three pieces goes on in one.
+  bool holding_ = false;
+  bool answerable_ = false;
   std::string held_;
   std::uint64_t unattributed_ = 0;  // bytes of the present request not yet counted to its command
   Due due_{};                       // of the present request
+
+  // Buffers that were cleared: those of the KV cache and other state, never those of graphs.
+  std::set<std::uint64_t> state_buffers_;
 
   std::deque<Due> dues_;
   std::atomic<bool> delivering_ = false;

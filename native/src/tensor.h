@@ -32,6 +32,7 @@ class Tensor {
 
   [[nodiscard]] const std::uint8_t* bytes() const { return at_; }
   [[nodiscard]] std::uint32_t type() const { return load<std::uint32_t>(at_ + kTypeAt); }
+  [[nodiscard]] std::uint64_t buffer() const { return load<std::uint64_t>(at_ + 12); }
   [[nodiscard]] std::uint32_t ne(int i) const { return load<std::uint32_t>(at_ + 20 + 4 * i); }
   [[nodiscard]] std::uint32_t nb(int i) const { return load<std::uint32_t>(at_ + 36 + 4 * i); }
   [[nodiscard]] std::uint32_t op() const { return load<std::uint32_t>(at_ + kOpAt); }

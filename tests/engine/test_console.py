@@ -77,8 +77,8 @@ async def test_a_session_from_launch_to_stop(
         await until(pilot, lambda: state() is ClusterState.SERVING, "serving again")
 
         await pilot.press("s")
-        await pilot.pause()
-        await pilot.press("s")
+        await until(pilot, lambda: app.screen.is_modal, "the question")
+        await pilot.press("y")
         await until(pilot, lambda: state() is ClusterState.IDLE, "stopped")
     await client.shutdown()
     user.assert_nothing_left()

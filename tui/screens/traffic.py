@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.actions import SkipAction
-from textual.containers import Container
+from textual.containers import Container, Vertical
+from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
@@ -16,7 +17,7 @@ from tui.messages import Copyable
 from tui.screens.base import ConsoleScreen
 from tui.widgets.filter_bar import FilterBar
 from tui.widgets.traffic_detail import TrafficDetail
-from tui.widgets.traffic_links import LinkFigures
+from tui.widgets.traffic_links import LinkFigures, alerts_of
 from tui.widgets.traffic_rows import row_text
 from tui.widgets.traffic_table import TrafficTable
 from tui.widgets.waterfall import Waterfall
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from backends.state import ClusterSnapshot, Link
+    from backends.state import ClusterSnapshot
     from tui.cluster import Cluster
 
 NOTHING_YET = "No command went over a relay yet."
@@ -44,6 +45,7 @@ class TrafficScreen(ConsoleScreen):
     TrafficScreen {
         & #traffic-token { height: auto; padding: 0 1; }
         & #traffic-commands { height: 1fr; }
+        & #traffic-list { height: 1fr; }
         & #traffic-links { margin: 0 0 1 0; }
         & #traffic-waterfall { height: auto; }
         & #traffic-detail { padding: 0 1; height: 4; margin: 1 0 0 0; }
@@ -53,6 +55,9 @@ class TrafficScreen(ConsoleScreen):
         &.-short #traffic-links, &.-short #traffic-detail { display: none; }
         &.-medium #traffic-links { margin: 0; }
         &.-medium #traffic-detail { margin: 0; height: 3; }
+        &.-wide #traffic-commands { layout: horizontal; }
+        &.-wide #traffic-list { width: 1fr; }
+        &.-wide #traffic-detail { width: 50; height: 1fr; margin: 0 0 0 1; }
         &.-tall #traffic-token, &.-tall #traffic-waterfall { height: 1fr; }
     }
     """
@@ -85,9 +90,10 @@ class TrafficScreen(ConsoleScreen):
             yield self.links
             yield self.waterfall
         with self._commands:
-            yield self.table
-            yield self._empty
-            yield self._filter_bar
+            with Vertical(id="traffic-list"):
+                yield self.table
+                yield self._empty
+                yield self._filter_bar
             yield self._detail
 
     # --- what is shown --------------------------------------------------------
@@ -100,6 +106,14 @@ class TrafficScreen(ConsoleScreen):
         self.waterfall.show(snapshot.links, running=running)
         self.table.show(snapshot.links)
         self._summarise()
+        self._badge()
+
+    def _badge(self) -> None:
+        """Paused, one worker alone, clients refused or waiting: on the frame."""
+        waterfall = self.waterfall
+        badges = ("paused" if waterfall.paused else "", waterfall.chosen)
+        said = [*badges, alerts_of(self.links.links)]
+        _subtitle(self._token, " · ".join(filter(None, said)))
 
     def _summarise(self) -> None:
         """Say how many rows there are; where there are none, why."""
@@ -108,7 +122,7 @@ class TrafficScreen(ConsoleScreen):
         said = f"No row has “{query}”. Esc shows all." if query else NOTHING_YET
         self._empty.update(said)
         rows = f"{shown} of {self.table.total} rows" if query else ""
-        self._commands.border_subtitle = rows
+        _subtitle(self._commands, rows)
         self._filter_bar.note = f"{shown} found" if query else ""
 
     @on(TrafficTable.Pointed)
@@ -119,9 +133,7 @@ class TrafficScreen(ConsoleScreen):
     @on(Waterfall.Changed)
     def _waterfall_changed(self, event: Waterfall.Changed) -> None:
         event.stop()
-        badges = ["paused"] if event.control.paused else []
-        badges += [event.control.chosen] if event.control.chosen else []
-        self._token.border_subtitle = " · ".join(badges)
+        self._badge()
 
     # --- what the user does -----------------------------------------------------
 
@@ -178,3 +190,10 @@ class TrafficScreen(ConsoleScreen):
         """The row under the cursor."""
         row = self.table.pointed
         return Copyable(what="the row", text=row_text(row)) if row else None
+
+
+def _subtitle(pane: Container, text: str) -> None:
+    """Set a border subtitle; the same one again would paint the pane anew."""
+    escaped = Content(text).markup
+    if pane.border_subtitle != escaped:
+        pane.border_subtitle = escaped

@@ -5,21 +5,24 @@ from __future__ import annotations
 from math import log10
 from typing import TYPE_CHECKING, NamedTuple
 
+from rich.style import Style
 from textual.reactive import reactive
 
 from backends.units import format_bytes
 from tui.widgets.log_text import clean_line
-from tui.widgets.strips import Part, StripWidget, line
+from tui.widgets.strips import Part, StripWidget, line, parts_width, wrapped
 from tui.widgets.traffic_rows import TrafficRow, count_cell, us_text
 
 if TYPE_CHECKING:
-    from rich.style import Style
     from textual.strip import Strip
 
 DECADES = ("1 µs", "10", "100", "1 ms", "10", "100", "1 s")
 SPAN = len(DECADES) - 1
 END_CELLS = 2
 """Right of the axis, for the rest of its last label."""
+FULL_ROWS = 4
+"""With fewer there is no row for the sizes."""
+GAP: Part = ("   ", Style())
 NOTHING_POINTED = "No command under the cursor."
 NO_TIMES = "no times yet"
 
@@ -56,16 +59,25 @@ class TrafficDetail(StripWidget):
         marks = marks_of(self.row)
         room = max(width - END_CELLS, SPAN + 1)
         return [
-            self._title(self.row, width),
-            line(self._legend(marks), width),
+            *self._heads(self.row, self._legend(marks), width, height),
             line(self._bar(marks, room), width),
             line([(decades_text(room, width), self.palette.dim)], width),
         ]
 
-    def _title(self, row: TrafficRow, width: int) -> Strip:
-        palette = self.palette
-        name = f"{clean_line(row.worker)} {clean_line(row.command)}"
-        return line([(name, palette.strong), (f"   {_sizes(row)}", palette.dim)], width)
+    def _heads(
+        self, row: TrafficRow, legend: list[Part], width: int, height: int
+    ) -> list[Strip]:
+        """Name, sizes and times in as many lines as there are."""
+        name = [(_name(row), self.palette.strong), GAP]
+        sizes = [(_sizes(row), self.palette.dim)]
+        if height < FULL_ROWS:
+            heads = [[*name, *legend]]
+        elif height > FULL_ROWS and parts_width([*name, *sizes]) > width:
+            said = wrapped(_sizes(row), width, height - FULL_ROWS + 1)
+            heads = [name, *([(text, self.palette.dim)] for text in said), legend]
+        else:
+            heads = [[*name, *sizes], legend]
+        return [line(parts, width) for parts in heads]
 
     def _legend(self, marks: list[Mark]) -> list[Part]:
         """Sign, name and value of each time."""
@@ -123,6 +135,10 @@ def decades_text(room: int, width: int) -> str:
     return text
 
 
+def _name(row: TrafficRow) -> str:
+    return f"{clean_line(row.worker)} {clean_line(row.command)}"
+
+
 def _sizes(row: TrafficRow) -> str:
     """``412 calls · 1.2 MiB up · 3.1 MiB down · 12 local · 1 error``."""
     figures = row.figures
@@ -132,7 +148,7 @@ def _sizes(row: TrafficRow) -> str:
         f"{format_bytes(figures.bytes_down)} down",
     ]
     if figures.answered:
-        parts.append(f"{count_cell(figures.answered)} answered by the relay")
+        parts.append(f"{count_cell(figures.answered)} answered by its relay")
     if figures.errors:
         parts.append(f"{count_cell(figures.errors)} failed")
     return " · ".join(parts)

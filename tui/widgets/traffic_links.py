@@ -9,7 +9,7 @@ from textual.reactive import reactive
 
 from backends.units import format_bytes
 from tui.widgets.log_text import clean_line
-from tui.widgets.strips import Part, StripWidget, clip, line
+from tui.widgets.strips import Part, StripWidget, clip, line, parts_width
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,6 +22,8 @@ NAME_CELLS = 10
 WINDOW_S = 1.0
 """A throughput is the mean over so long."""
 BYTES_PER_MB = 1e6
+REMARK_CELLS_MIN = 16
+"""With less room a remark is left out, not cut to nothing."""
 
 
 class LinkRates:
@@ -132,23 +134,32 @@ class LinkFigures(StripWidget):
         return [head, *(self._row(link, columns, width) for link in self.links)]
 
     def _row(self, link: Link, columns: Sequence[LinkColumn], width: int) -> Strip:
+        """A link's figures; one that is plain has none, but a reason."""
         palette = self.palette
         rate = self._rates.get(link.worker)
-        parts: list[Part] = [
-            (clip(clean_line(link.worker), NAME_CELLS - 1) + " ", palette.strong)
-        ]
-        for column in columns:
-            text = f"{column.text(link, rate):>{column.width}}"
-            wrong = column.label == "mode" and link.mode == "plain"
-            parts.append((text, palette.warn if wrong else palette.text))
-        return line([*parts, (_remark(link), palette.warn)], width)
+        name = (clip(clean_line(link.worker), NAME_CELLS - 1) + " ", palette.strong)
+        if link.mode == "plain":
+            return line([name, (_why_plain(link, rate), palette.warn)], width)
+        texts = (f"{column.text(link, rate):>{column.width}}" for column in columns)
+        figures: list[Part] = [name, ("".join(texts), palette.text)]
+        remark = clean_line(link.reason)
+        if remark and parts_width(figures) + REMARK_CELLS_MIN <= width:
+            figures.append((f"  {remark}", palette.warn))
+        return line(figures, width)
 
 
-def _remark(link: Link) -> str:
-    """Why it is plain, what was refused, who waits; empty when all is well."""
-    parts = [clean_line(link.reason)] if link.reason else []
-    if link.refused:
-        parts.append(f"{link.refused} refused")
-    if link.waiting:
-        parts.append("waiting: " + ", ".join(clean_line(one) for one in link.waiting))
-    return "  " + " · ".join(parts) if parts else ""
+def _why_plain(link: Link, rate: float | None) -> str:
+    """``   plain  command 23 is unknown · 0.41 MB/s``."""
+    reason = clean_line(link.reason) or "not understood"
+    now = "" if rate is None else f" · {rate / BYTES_PER_MB:.2f} MB/s"
+    return f"{link.mode:>{COLUMNS[0].width}}  {reason}{now}"
+
+
+def alerts_of(links: Sequence[Link]) -> str:
+    """What is not as it should be: ``mini: 2 refused · box: 1 waiting``."""
+    parts = []
+    for link in links:
+        name = clean_line(link.worker)
+        parts += [f"{name}: {link.refused} refused"] if link.refused else []
+        parts += [f"{name}: {len(link.waiting)} waiting"] if link.waiting else []
+    return " · ".join(parts)

@@ -55,6 +55,8 @@ def us_text(value_us: float | None) -> str:
     """A time in seven cells: `` 120 µs``, ``9.80 ms``, ``12.3 ms``, ``1.20 s``."""
     if value_us is None:
         return "—"
+    if value_us < 9.95:
+        return f"{value_us:.1f} µs"
     if value_us < 999.5:
         return f"{value_us:.0f} µs"
     if value_us < 999_500:

@@ -56,6 +56,8 @@ What llama-server asked of each worker, as the relay in front of it counted.
         height: 1fr;
         background: $background;
         scrollbar-size: 1 1;
+        scrollbar-gutter: stable;
+        overflow-x: hidden;
         &:focus { background-tint: $foreground 0%; }
         & > .datatable--header { background: $surface; color: $dim; text-style: none; }
         & > .datatable--odd-row, & > .datatable--even-row { background: $background; }
@@ -192,10 +194,10 @@ What llama-server asked of each worker, as the relay in front of it counted.
 
     def on_resize(self) -> None:
         """Show the columns that have room."""
-        width = self.size.width
+        width = self.scrollable_content_region.width
         layout = tuple(columns_at(width))
         fixed = sum(column.width for column in layout)
-        padding = 2 * CELL_PADDING * len(layout) + self.scrollbar_size_vertical
+        padding = 2 * CELL_PADDING * len(layout)
         commands = max(COMMAND_CELLS, width - fixed - padding)
         if (layout, commands) != (self._layout, self._command_cells):
             self._lay_out(layout, commands)

@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 NAME_CELLS = 10
 NUMBER_CELLS = 8
 TOTAL_CELLS = 9
-BAR_CELLS_MIN = 20
-"""Where bars would be narrower, only the total stays of the numbers."""
+BAR_CELLS_MIN = 30
+"""Where bars would be narrower, numbers go."""
+NUMBERED = ((0, 1, 2, 3, 4), (1, 2, 3))
+"""Parts with a number: all of them, else the link and the worker."""
 THIN_COMPUTE = "▄"
-HEADINGS = (*(part.name for part in PARTS), "total")
 FIXED_ROWS = 2
 """Legend and axis."""
 NO_RELAYS = "No relays: launch without --no-relay to see where the time goes."
@@ -64,7 +65,7 @@ scale. **v** shows the mean of the latest tokens instead, **w** one worker alone
     DEFAULT_CSS = """
     Waterfall {
         height: 1fr;
-        min-height: 3;
+        min-height: 1;
         background: $background;
     }
     """
@@ -92,7 +93,7 @@ scale. **v** shows the mean of the latest tokens instead, **w** one worker alone
         super().__init__(id=id)
         self.scale_ms = 0.0
         """What the width of the bars stands for."""
-        self._running = False
+        self._serving = False
         self._newest: tuple[Link, ...] = ()
         self._links: tuple[Link, ...] = ()
         self._tokens: dict[str, list[Times]] = {}
@@ -102,12 +103,14 @@ scale. **v** shows the mean of the latest tokens instead, **w** one worker alone
     def show(self, links: tuple[Link, ...], *, running: bool = True) -> None:
         """Take newer passes; nothing is drawn while paused or when all is the same."""
         self._newest = links
-        if not self.paused and (links, running) != (self._links, self._running):
-            self._running = running
+        if not self.paused and len(links) != len(self._links):
+            self.refresh(layout=True)
+        if not self.paused and (links, running) != (self._links, self._serving):
+            self._serving = running
             self._take()
 
     @property
-    def workers(self) -> list[str]:
+    def worker_names(self) -> list[str]:
         """The workers there are, in the order of the links."""
         return [link.worker for link in self._newest]
 
@@ -121,6 +124,7 @@ scale. **v** shows the mean of the latest tokens instead, **w** one worker alone
         """Going on shows what came meanwhile."""
         if not self.paused:
             self._take()
+            self.refresh(layout=True)
         self.post_message(self.Changed(self))
 
     def watch_mean(self) -> None:
@@ -136,7 +140,7 @@ scale. **v** shows the mean of the latest tokens instead, **w** one worker alone
 
     def choose_next(self) -> None:
         """All workers, then each one alone."""
-        choices = ["", *self.workers]
+        choices = ["", *self.worker_names]
         at = choices.index(self.chosen) if self.chosen in choices else -1
         self.chosen = choices[(at + 1) % len(choices)]
 
@@ -164,6 +168,10 @@ scale. **v** shows the mean of the latest tokens instead, **w** one worker alone
 
     # --- the picture ------------------------------------------------------------
 
+    def get_content_height(self, container: object, viewport: object, w: int) -> int:
+        """Legend, axis and a row per worker; more rows show earlier tokens."""
+        return FIXED_ROWS + max(len(self._links), 1)
+
     def draw(self, width: int, height: int) -> list[Strip]:
         """Legend, axis, a row per worker, then the tokens before."""
         if said := self._why_empty():
@@ -178,7 +186,7 @@ scale. **v** shows the mean of the latest tokens instead, **w** one worker alone
 
     def _why_empty(self) -> str:
         if not self._links:
-            return NO_RELAYS if self._running else NOTHING_RUNS
+            return NO_RELAYS if self._serving else NOTHING_RUNS
         metered = [link for link in self._links if link.mode != "plain"]
         return NO_TOKEN if metered and not any(self._tokens.values()) else ""
 
@@ -200,9 +208,8 @@ scale. **v** shows the mean of the latest tokens instead, **w** one worker alone
         name = clip("", NAME_CELLS)
         axis = axis_text(self.scale_ms, self._room(width)) if self.scale_ms else ""
         parts: list[Part] = [(name + axis.ljust(self._room(width)), dim)]
-        if self._has_numbers(width):
-            numbers = "".join(f"{text:>{NUMBER_CELLS}}" for text in HEADINGS[:-1])
-            parts.append((numbers, dim))
+        names = (PARTS[at].name for at in self._numbered(width))
+        parts.append(("".join(f"{text:>{NUMBER_CELLS}}" for text in names), dim))
         parts.append((f"{'total ms':>{TOTAL_CELLS}}", dim))
         return line(parts, width)
 
@@ -215,16 +222,18 @@ scale. **v** shows the mean of the latest tokens instead, **w** one worker alone
             return line([name, (_why_no_bar(link), palette.dim)], width)
         times = mean_of(tokens) if self.mean else tokens[-1]
         parts = [name, *self._bar(times, self._room(width))]
-        if self._has_numbers(width):
-            texts = "".join(f"{ms_text(ms):>{NUMBER_CELLS}}" for ms in times)
-            parts.append((texts, palette.text))
+        texts = (ms_text(times[at]) for at in self._numbered(width))
+        parts.append(
+            ("".join(f"{text:>{NUMBER_CELLS}}" for text in texts), palette.text)
+        )
         total = f"{ms_text(sum(times)):>{TOTAL_CELLS}}"
         return line([*parts, (total, palette.strong)], width)
 
     def _recent(self, shown: Sequence[Link], width: int, room: int) -> list[Strip]:
         """As many earlier tokens of each worker as there are rows for."""
-        each = (room - 1) // len(shown)
-        if each < 1:
+        shown = [link for link in shown if self._tokens[link.worker]]
+        each = (room - 1) // max(len(shown), 1)
+        if each < 1 or not shown:
             return []
         rows = [line([], width)]
         for link in shown:
@@ -265,14 +274,20 @@ scale. **v** shows the mean of the latest tokens instead, **w** one worker alone
         up, down = palette.device(5), palette.device(3)
         return (palette.dim, up, palette.accent, down, palette.warn)
 
-    def _has_numbers(self, width: int) -> bool:
-        numbers = NUMBER_CELLS * len(PARTS)
-        return width - NAME_CELLS - numbers - TOTAL_CELLS >= BAR_CELLS_MIN
+    def _numbered(self, width: int) -> Sequence[int]:
+        """The parts that have a number beside the bars: what there is room for."""
+        for numbered in NUMBERED:
+            if self._room_beside(width, numbered) >= BAR_CELLS_MIN:
+                return numbered
+        return ()
 
     def _room(self, width: int) -> int:
         """Cells of the bars."""
-        numbers = NUMBER_CELLS * len(PARTS) if self._has_numbers(width) else 0
-        return max(width - NAME_CELLS - numbers - TOTAL_CELLS, 1)
+        return max(self._room_beside(width, self._numbered(width)), 1)
+
+    def _room_beside(self, width: int, numbered: Sequence[int]) -> int:
+        numbers = NUMBER_CELLS * len(numbered)
+        return width - NAME_CELLS - numbers - TOTAL_CELLS
 
 
 def _why_no_bar(link: Link) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +15,8 @@ MEAN_PASSES = 16
 """At most so many tokens make a mean."""
 SHRINK_AT = 0.85
 """The next smaller scale is taken once it would be filled no more than this."""
+TICK_GAP = 3
+"""Cells for a mark and the space after its label."""
 _STEPS = (1, 2, 5)
 _QUARTILE = 0.75
 
@@ -89,7 +92,7 @@ def cells_of(times: Sequence[float], scale_ms: float, room: int) -> list[int]:
     for part_ms in times:
         passed_ms += max(part_ms, 0.0)
         edges.append(min(round(passed_ms / scale_ms * room), room))
-    return [end - start for start, end in zip(edges, edges[1:], strict=False)]
+    return [end - start for start, end in pairwise(edges)]
 
 
 def tick_step(scale_ms: float, room: int, label_cells: int) -> float:
@@ -106,7 +109,7 @@ def tick_step(scale_ms: float, room: int, label_cells: int) -> float:
 def axis_text(scale_ms: float, room: int) -> str:
     """``╷0        ╷20       ╷40  50 ms╷``: marks stand where their times are."""
     end = f"{_tick(scale_ms)} ms╷"
-    step = tick_step(scale_ms, room, len(end) + 2)
+    step = tick_step(scale_ms, room, len(_tick(scale_ms)) + TICK_GAP)
     text = ""
     for number in range(round(scale_ms / step)):
         at = round(number * step / scale_ms * room)
