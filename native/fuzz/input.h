@@ -1,0 +1,63 @@
+// How a fuzzer's bytes become a conversation: one byte chooses the greeting, then follow pieces of
+// either direction, each with a direction byte and a length of two bytes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "transcript.h"
+
+namespace fuzz {
+
+struct Piece {
+  bool up = false;
+  std::string bytes;
+};
+
+inline std::vector<Piece> parse(std::span<const std::uint8_t> input) {
+  std::vector<Piece> pieces;
+  if (input.empty()) return pieces;
+  const std::size_t choice = input[0] % (transcript::kVersions.size() + 1);
+  input = input.subspan(1);
+  if (choice < transcript::kVersions.size()) {
+    const dllm::Version version = transcript::kVersions[choice];
+    pieces.push_back({true, transcript::hello(version)});
+    pieces.push_back({false, transcript::hello_reply(version)});
+  }
+  while (input.size() > 3) {
+    const bool up = input[0] & 1;
+    const std::size_t announced = input[1] | std::size_t{input[2]} << 8;
+    const std::size_t length = std::min(announced, input.size() - 3);
+    const auto bytes = input.subspan(3, length);
+    pieces.push_back({up, {bytes.begin(), bytes.end()}});
+    input = input.subspan(3 + length);
+  }
+  return pieces;
+}
+
+inline void append(std::string& input, bool up, const std::string& bytes) {
+  for (std::size_t at = 0; at < bytes.size(); at += 0xffff) {
+    const std::string part = bytes.substr(at, 0xffff);
+    input += static_cast<char>(up);
+    input += static_cast<char>(part.size() & 0xff);
+    input += static_cast<char>(part.size() >> 8);
+    input += part;
+  }
+}
+
+// A well-formed conversation as fuzzer input.
+inline std::string seed_input(std::uint64_t seed) {
+  transcript::Random random(seed);
+  const std::size_t choice = seed % transcript::kVersions.size();
+  std::string input(1, static_cast<char>(choice));
+  const auto all = transcript::conversation(random, transcript::kVersions[choice], random() % 12);
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    append(input, true, all[i].request);
+    append(input, false, all[i].reply);
+  }
+  return input;
+}
+
+}  // namespace fuzz

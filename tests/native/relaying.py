@@ -1,0 +1,201 @@
+"""Running ``dllm-relay head``, reading its stats, and standing in for either end."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import subprocess
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PATIENCE_S = 20.0
+HELLO, DEVICE_COUNT, GET_TENSOR, BUFFER_GET_BASE, GRAPH_COMPUTE = 14, 15, 8, 3, 10
+TENSOR_BYTES = 296
+
+
+def request(command: int, payload: bytes = b"") -> bytes:
+    """One RPC request."""
+    return struct.pack("<BQ", command, len(payload)) + payload
+
+
+def reply(payload: bytes) -> bytes:
+    """One RPC reply."""
+    return struct.pack("<Q", len(payload)) + payload
+
+
+def tensor(op: int = 0) -> bytes:
+    """A small rpc_tensor."""
+    made = bytearray(TENSOR_BYTES)
+    struct.pack_into("<4I4I", made, 20, 4, 1, 1, 1, 4, 16, 16, 16)
+    struct.pack_into("<I", made, 52, op)
+    return bytes(made)
+
+
+def graph(*tensors: bytes) -> bytes:
+    """A GRAPH_COMPUTE of protocol 7."""
+    payload = struct.pack("<II", 0, len(tensors))
+    payload += b"".join(struct.pack("<Q", i + 1) for i in range(len(tensors)))
+    payload += struct.pack("<I", len(tensors)) + b"".join(tensors)
+    return request(GRAPH_COMPUTE, payload)
+
+
+HELLO_REQUEST = request(HELLO, bytes(24))
+HELLO_REPLY = reply(bytes((7, 0, 0, 0)) + bytes(24))
+
+
+def receive(peer: socket.socket, count: int) -> bytes:
+    """Exactly ``count`` bytes, or fewer when the stream ends."""
+    data = b""
+    while len(data) < count and (part := peer.recv(count - len(data))):
+        data += part
+    return data
+
+
+class Stats:
+    """A reader of the stats socket."""
+
+    def __init__(self, path: Path) -> None:
+        """Connect; the relay must be running."""
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(PATIENCE_S)
+        self.socket.connect(str(path))
+        self._lines = self.socket.makefile("r")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lines.close()
+        self.socket.close()
+
+    def line(self) -> dict[str, Any]:
+        """The next line, whatever it is."""
+        text = self._lines.readline()
+        assert text, "the relay closed its stats"
+        return dict(json.loads(text))
+
+    def send(self, command: object) -> None:
+        """A command line."""
+        self.socket.sendall(json.dumps(command).encode() + b"\n")
+
+    def until(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The first line for which something is true."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            line = self.line()
+            if condition(line):
+                return line
+        raise AssertionError("the line did not come")
+
+    def snapshot(self, **wanted: object) -> dict[str, Any]:
+        """The first snapshot with these members."""
+        return self.until(
+            lambda line: (
+                line["type"] == "snapshot"
+                and all(line[key] == value for key, value in wanted.items())
+            )
+        )
+
+
+class Relay:
+    """A running ``dllm-relay head``."""
+
+    def __init__(
+        self, program: Path, worker_port: int, stats: Path, *options: str
+    ) -> None:
+        """Start it and learn its port."""
+        self.stats_path = stats
+        self.log = stats.with_suffix(".log")
+        argv = [str(program), "head", "--listen", "127.0.0.1:0", "--name", stats.stem]
+        argv += [
+            "--worker",
+            f"127.0.0.1:{worker_port}",
+            "--stats",
+            str(stats),
+            *options,
+        ]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                argv, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        assert self.process.stdout
+        self.ready = json.loads(self.process.stdout.readline())
+        self.port = int(self.ready["port"])
+
+    def connect(self) -> socket.socket:
+        """A client's connection."""
+        client = socket.create_connection(("127.0.0.1", self.port), PATIENCE_S)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return client
+
+    def stats(self) -> Stats:
+        """A new reader."""
+        return Stats(self.stats_path)
+
+    def stop(self) -> int:
+        """End it; its exit status."""
+        self.process.terminate()
+        try:
+            code = self.process.wait(PATIENCE_S)
+        finally:
+            self.process.kill()
+        if self.process.stdout:
+            self.process.stdout.close()
+        return code
+
+
+@contextmanager
+def running(
+    program: Path, worker_port: int, stats: Path, *options: str
+) -> Iterator[Relay]:
+    """A relay for the time of a block."""
+    relay = Relay(program, worker_port, stats, *options)
+    try:
+        yield relay
+    finally:
+        relay.stop()
+
+
+class Worker:
+    """A listener that stands in for an rpc-server; a test says what it does."""
+
+    def __init__(self) -> None:
+        """Listen on a free port."""
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=1)
+        self.listener.settimeout(PATIENCE_S)
+        self.port = int(self.listener.getsockname()[1])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.listener.close()
+
+    def accept(self) -> socket.socket:
+        """The next connection."""
+        peer, _ = self.listener.accept()
+        peer.settimeout(PATIENCE_S)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return peer
+
+
+def greet(client: socket.socket, worker: socket.socket) -> None:
+    """Both ends say HELLO, protocol 7.0.0."""
+    client.sendall(HELLO_REQUEST)
+    assert receive(worker, len(HELLO_REQUEST)) == HELLO_REQUEST
+    worker.sendall(HELLO_REPLY)
+    assert receive(client, len(HELLO_REPLY)) == HELLO_REPLY
+
+
+def in_thread(work: Callable[[], object]) -> threading.Thread:
+    """Start something beside the test."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread

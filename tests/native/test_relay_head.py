@@ -1,0 +1,352 @@
+"""``dllm-relay head`` between a client and a worker that the tests play."""
+
+from __future__ import annotations
+
+import socket
+import stat
+import struct
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.native.relaying import (
+    BUFFER_GET_BASE,
+    DEVICE_COUNT,
+    HELLO_REQUEST,
+    PATIENCE_S,
+    Relay,
+    Stats,
+    Worker,
+    graph,
+    greet,
+    in_thread,
+    receive,
+    reply,
+    request,
+    running,
+    tensor,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MAX_RSS_BYTES = 32 << 20
+CUSTOM_OP = 95
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    """A worker that is not there yet but listens."""
+    with Worker() as listening:
+        yield listening
+
+
+@pytest.fixture
+def head(relay: Path, worker: Worker, tmp_path: Path) -> Iterator[Relay]:
+    """A relay before it."""
+    with running(relay, worker.port, tmp_path / "w.sock") as started:
+        yield started
+
+
+def ask_hello(head: Relay) -> bytes:
+    """What a client gets for its HELLO."""
+    with head.connect() as client:
+        client.sendall(HELLO_REQUEST)
+        return client.recv(1)
+
+
+def test_says_where_it_listens_and_ends_when_told(relay: Path, tmp_path: Path) -> None:
+    started = Relay(relay, 1, tmp_path / "w.sock")
+    assert started.ready == {"port": started.port, "pid": started.process.pid}
+    mode = started.stats_path.stat().st_mode
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == 0o600
+    assert started.stop() == 0
+    assert not started.stats_path.exists()
+
+
+def test_first_lines(head: Relay) -> None:
+    with head.stats() as stats:
+        hello = stats.line()
+        assert hello["type"] == "hello"
+        assert hello["worker"] == "w"
+        assert hello["pid"] == head.process.pid
+        first = stats.snapshot(connected=False)
+        assert first["mode"] == "metered"
+        assert first["protocol"] is None
+        assert first["lab"] is None
+
+
+def test_counts_a_connection(head: Relay, worker: Worker) -> None:
+    with head.connect() as client, worker.accept() as peer, head.stats() as stats:
+        greet(client, peer)
+        client.sendall(request(BUFFER_GET_BASE, bytes(8)))
+        receive(peer, 17)
+        peer.sendall(reply(bytes(8)))
+        receive(client, 16)
+        seen = stats.until(
+            lambda line: (
+                "BUFFER_GET_BASE" in line.get("commands", {})
+                and line["commands"]["BUFFER_GET_BASE"]["bytes_down"] == 16
+            )
+        )
+        assert seen["protocol"] == "7.0.0"
+        assert seen["connected"] is True
+        assert seen["guard"] == "full"
+        command = seen["commands"]["BUFFER_GET_BASE"]
+        assert command["count"] == 1
+        assert command["bytes_up"] == 17
+        assert 0 < command["p50_us"] <= command["max_us"]
+        assert sum(count for _, count in command["histogram_us"]) == 1
+
+
+def test_a_second_client_waits_by_name(head: Relay, worker: Worker) -> None:
+    with head.stats() as stats, head.connect() as first:
+        with worker.accept() as peer:
+            greet(first, peer)
+            second = head.connect()
+            second.sendall(HELLO_REQUEST)
+            name = "{}:{}".format(*second.getsockname())
+            stats.snapshot(waiting=[name])
+            assert f"client {name} waits" in head.log.read_text()
+            first.close()
+            assert receive(peer, 1) == b""
+        with worker.accept() as peer:
+            assert receive(peer, len(HELLO_REQUEST)) == HELLO_REQUEST
+            stats.snapshot(waiting=[])
+        second.close()
+
+
+def test_a_waiting_client_may_give_up(head: Relay, worker: Worker) -> None:
+    with head.stats() as stats, head.connect() as first, worker.accept() as peer:
+        greet(first, peer)
+        second = head.connect()
+        stats.until(lambda line: bool(line.get("waiting")))
+        second.close()
+        stats.snapshot(waiting=[])
+
+
+def test_a_worker_that_is_not_there_is_told_by_a_reset(
+    relay: Path, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with running(relay, port, tmp_path / "w.sock") as head:
+        with pytest.raises(ConnectionResetError):
+            ask_hello(head)
+        assert f"cannot reach the worker at 127.0.0.1:{port}" in head.log.read_text()
+
+
+def test_a_worker_s_reset_is_passed_on(head: Relay, worker: Worker) -> None:
+    with head.connect() as client:
+        peer = worker.accept()
+        greet(client, peer)
+        linger = struct.pack("ii", 1, 0)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        peer.close()
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+
+
+def test_the_worker_is_not_left_with_a_reply_on_its_hands(
+    head: Relay, worker: Worker
+) -> None:
+    """A stock worker dies of SIGPIPE when it cannot send."""
+    client = head.connect()
+    with worker.accept() as peer:
+        greet(client, peer)
+        client.sendall(request(BUFFER_GET_BASE, bytes(8)))
+        receive(peer, 17)
+        client.close()
+        assert peer.recv(1) == b""
+        time.sleep(0.1)
+        peer.sendall(reply(bytes(8)))
+        time.sleep(0.1)
+        peer.sendall(b"and more")
+
+
+def test_back_pressure(head: Relay, worker: Worker) -> None:
+    """What the worker does not read stays with the client, not in the relay."""
+    with head.connect() as client, worker.accept() as peer:
+        greet(client, peer)
+        client.setblocking(False)
+        payload = struct.pack("<BQ", 6, 1 << 32) + bytes(1 << 16)
+        sent, deadline = 0, time.monotonic() + 2
+        while time.monotonic() < deadline:
+            try:
+                sent += client.send(payload if sent == 0 else bytes(1 << 16))
+            except BlockingIOError:
+                time.sleep(0.01)
+        assert sent < 64 << 20
+        assert psutil.Process(head.process.pid).memory_info().rss < MAX_RSS_BYTES
+        assert len(receive(peer, 1 << 20)) == 1 << 20
+
+
+def test_a_refused_request_closes_the_connection_only(
+    head: Relay, worker: Worker
+) -> None:
+    with head.connect() as client, worker.accept() as peer, head.stats() as stats:
+        greet(client, peer)
+        bad = graph(tensor(), tensor(CUSTOM_OP))
+        client.sendall(bad)
+        got = receive(peer, len(bad))
+        assert len(got) < len(bad)
+        peer.close()
+        assert client.recv(1) == b""
+        seen = stats.snapshot(refused=1)
+        assert "custom op" in seen["refused_reason"]
+        assert "custom op" in head.log.read_text()
+    with head.connect() as client, worker.accept() as peer:
+        greet(client, peer)
+
+
+def test_without_guard_it_passes(relay: Path, worker: Worker, tmp_path: Path) -> None:
+    with (
+        running(relay, worker.port, tmp_path / "w.sock", "--no-guard") as head,
+        head.connect() as client,
+        worker.accept() as peer,
+    ):
+        greet(client, peer)
+        bad = graph(tensor(CUSTOM_OP))
+        client.sendall(bad)
+        assert receive(peer, len(bad)) == bad
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_answers(relay: Path, worker: Worker, tmp_path: Path, answers: bool) -> None:
+    ask, count = request(DEVICE_COUNT), reply(struct.pack("<I", 1))
+    options = () if answers else ("--no-answers",)
+    with running(relay, worker.port, tmp_path / "w.sock", *options) as head:
+        for connection in range(2):
+            with head.connect() as client, worker.accept() as peer:
+                greet(client, peer)
+                client.sendall(ask)
+                if connection == 0 or not answers:
+                    assert receive(peer, len(ask)) == ask
+                    peer.sendall(count)
+                assert receive(client, len(count)) == count
+                client.close()
+                assert peer.recv(1) == b""
+
+
+def test_answers_end_with_the_worker(head: Relay, worker: Worker) -> None:
+    ask, count = request(DEVICE_COUNT), reply(struct.pack("<I", 1))
+    for _ in range(2):
+        with head.connect() as client, worker.accept() as peer:
+            greet(client, peer)
+            client.sendall(ask)
+            assert receive(peer, len(ask)) == ask
+            peer.sendall(count)
+            assert receive(client, len(count)) == count
+            peer.close()
+            assert client.recv(1) == b""
+
+
+def test_no_protocol_is_a_plain_pipe(head: Relay, worker: Worker) -> None:
+    with head.connect() as client, worker.accept() as peer, head.stats() as stats:
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert receive(peer, 18) == b"GET / HTTP/1.0\r\n\r\n"
+        peer.sendall(b"HTTP/1.0 400 Bad\r\n\r\n")
+        assert receive(client, 20) == b"HTTP/1.0 400 Bad\r\n\r\n"
+        seen = stats.snapshot(mode="plain")
+        assert seen["plain_connections"] == 1
+        assert seen["plain_reason"] == "no HELLO first"
+
+
+def test_lab_delays_each_way_once(head: Relay, worker: Worker) -> None:
+    """Seven pipelined messages, one delay; switched on and off while bytes flow."""
+    burst = request(4, bytes(8)) * 6 + request(BUFFER_GET_BASE, bytes(8))
+    answer = reply(bytes(8))
+
+    def round_trip_ms(client: socket.socket) -> float:
+        start = time.monotonic()
+        client.sendall(burst)
+        assert receive(client, len(answer)) == answer
+        return 1000 * (time.monotonic() - start)
+
+    def serve(peer: socket.socket) -> None:
+        while receive(peer, len(burst)):
+            peer.sendall(answer)
+
+    with head.connect() as client, worker.accept() as peer, head.stats() as stats:
+        greet(client, peer)
+        serving = in_thread(lambda: serve(peer))
+        assert round_trip_ms(client) < 15
+        stats.send({"lab": {"latency_ms": 20}})
+        seen = stats.until(lambda line: bool(line.get("lab")))
+        assert seen["lab"]["latency_ms"] == 20
+        times = sorted(round_trip_ms(client) for _ in range(11))
+        assert 40 <= times[5] < 44
+        stats.send({"lab": None})
+        stats.snapshot(lab=None)
+        assert sorted(round_trip_ms(client) for _ in range(5))[2] < 15
+        client.shutdown(socket.SHUT_WR)
+        serving.join(PATIENCE_S)
+
+
+def test_lab_limits_the_rate(head: Relay, worker: Worker) -> None:
+    size = 2_000_000
+    with head.connect() as client, worker.accept() as peer, head.stats() as stats:
+        stats.send({"lab": {"rate_mb_s": 10}})
+        stats.until(lambda line: bool(line.get("lab")))
+        start = time.monotonic()
+        in_thread(lambda: client.sendall(b"x" * size))
+        assert len(receive(peer, size)) == size
+        assert 0.19 < time.monotonic() - start < 0.3
+
+
+def test_a_wrong_command_is_told(head: Relay) -> None:
+    with head.stats() as stats:
+        stats.send({"lab": {"latency_ms": "soon"}})
+        assert "error" in stats.until(lambda line: line["type"] == "error")
+
+
+def test_a_slow_reader_loses_lines_and_slows_nobody(
+    head: Relay, worker: Worker
+) -> None:
+    slow = [Stats(head.stats_path) for _ in range(8)]
+    answer = reply(bytes(8))
+    with head.connect() as client, worker.accept() as peer:
+        greet(client, peer)
+        times = []
+        deadline = time.monotonic() + 3
+        while time.monotonic() < deadline:
+            start = time.monotonic()
+            client.sendall(request(BUFFER_GET_BASE, bytes(8)))
+            receive(peer, 17)
+            peer.sendall(answer)
+            receive(client, len(answer))
+            times.append(time.monotonic() - start)
+        assert sorted(times)[len(times) // 2] < 0.005
+        assert psutil.Process(head.process.pid).memory_info().rss < MAX_RSS_BYTES
+    for reader in slow:
+        assert reader.line()["type"] == "hello"
+        reader.socket.close()
+
+
+@pytest.mark.parametrize("lab", [{}, {"latency_ms": 5}])
+def test_memory_stays_small_whatever_passes(
+    head: Relay, worker: Worker, lab: dict[str, float]
+) -> None:
+    """A message of 1 GB."""
+    total = 1 << 30
+    block = bytes(1 << 20)
+
+    def send(client: socket.socket) -> None:
+        client.sendall(struct.pack("<BQ", 6, total))
+        for _ in range(total >> 20):
+            client.sendall(block)
+
+    process = psutil.Process(head.process.pid)
+    with head.connect() as client, worker.accept() as peer, head.stats() as stats:
+        greet(client, peer)
+        stats.send({"lab": lab or None})
+        in_thread(lambda: send(client))
+        left, most = total + 9, 0
+        while left > 0:
+            left -= len(receive(peer, min(left, 16 << 20)))
+            most = max(most, process.memory_info().rss)
+        assert most < MAX_RSS_BYTES
