@@ -150,7 +150,8 @@ class DllmApp(ConsoleApp):
     def _begin(self, snapshot: ClusterSnapshot) -> None:
         """The first snapshot: re-attach to what runs, else take up the last work."""
         if snapshot.state is ClusterState.SERVING and not self._home.zoomed:
-            self._home.go_to(self._serving_pane)
+            # The chat cannot take the focus before it has been told that it is ready.
+            self.call_after_refresh(self._home.go_to, self._serving_pane)
         if snapshot.plan is not None:
             return
         if self._initial_model:

@@ -179,4 +179,9 @@ def _chips(screen: Screen[object]) -> list[Chip]:
         chip = Chip(binding.id or binding.action, key, binding.description, bound)
         if chip.id not in chips or (mode and typing and binding.key in FUNCTION_KEYS):
             chips[chip.id] = chip
-    return sorted(chips.values(), key=lambda chip: chip.id not in MODES)
+    return sorted(chips.values(), key=_place)
+
+
+def _place(chip: Chip) -> int:
+    """Screens in their own order, then everything else as it comes."""
+    return MODES.index(chip.id) if chip.id in MODES else len(MODES)

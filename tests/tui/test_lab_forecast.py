@@ -1,0 +1,184 @@
+"""The Lab's arithmetic: forecast, samples, pace, and what is wanted of links."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from backends.state import Lab, Link, Pass
+from tui.widgets.lab_desk import GRACE_S, LabDesk
+from tui.widgets.lab_forecast import (
+    added_ms,
+    forecast,
+    mean_delay_ms,
+    measured_rate,
+    own_ms,
+    same_lab,
+)
+from tui.widgets.lab_pace import Pace
+from tui.widgets.lab_presets import PRESETS, describe, preset_of
+from tui.widgets.lab_samples import Samples
+
+SLOW = Lab(latency_ms=10)
+
+
+def link(worker: str = "mini", head_ms: float = 30.0, **changes: object) -> Link:
+    """A link on which a token computes 8 ms, waits 1 and travels 2."""
+    plain = Link(
+        worker=worker,
+        rtt_ms=2.0,
+        round_trips_per_token=1.0,
+        bytes_up_per_token=12_000,
+        bytes_down_per_token=8_000,
+        head_ms_per_token=head_ms,
+        up_ms_per_token=1.0,
+        compute_ms_per_token=8.0,
+        down_ms_per_token=1.0,
+        wait_ms_per_token=1.0,
+    )
+    return msgspec.structs.replace(plain, **changes)
+
+
+def passes(at_ms: float, span_ms: float, n: int = 4) -> tuple[Pass, ...]:
+    """Passes one after the other, the last one ending at a moment."""
+    return tuple(
+        Pass(at_ms=at_ms - span_ms * k, compute_ms=span_ms) for k in reversed(range(n))
+    )
+
+
+@pytest.mark.parametrize(
+    ("lab", "expected"),
+    [
+        (None, 0.0),
+        (Lab(), 0.0),
+        (SLOW, 20.0),
+        (Lab(rate_mb_s=10), 2.0),
+        (Lab(latency_ms=10, rate_mb_s=10), 22.0),
+        (Lab(latency_ms=10, jitter_ms=1), 20.0),
+    ],
+)
+def test_what_a_lab_adds_to_a_token(lab: Lab | None, expected: float) -> None:
+    assert added_ms(link(), lab) == pytest.approx(expected)
+
+
+def test_more_round_trips_pay_the_latency_more_often() -> None:
+    assert added_ms(link(round_trips_per_token=3.0), SLOW) == pytest.approx(60)
+    assert added_ms(link(round_trips_per_token=None), SLOW) is None
+
+
+def test_jitter_cut_at_zero_adds_to_the_mean() -> None:
+    """A normal distribution around 0 cut at 0 has the mean deviation/√(2π)."""
+    assert mean_delay_ms(Lab(jitter_ms=5)) == pytest.approx(1.9947, abs=1e-3)
+    assert mean_delay_ms(Lab(latency_ms=4, jitter_ms=3)) == pytest.approx(4.13, abs=0.1)
+
+
+def test_a_token_of_two_links_takes_head_machines_and_ways() -> None:
+    """Each head part of 30 ms holds the 11 ms of the other link: the head has 19."""
+    links = (link("mini"), link("box"))
+    assert own_ms(links) == pytest.approx(19 + 2 * (8 + 1 + 2))
+    assert forecast(links, {}) == pytest.approx(1000 / 41)
+    assert forecast(links, {"mini": SLOW}) == pytest.approx(1000 / 61)
+    assert forecast(links, {"mini": SLOW, "box": SLOW}) == pytest.approx(1000 / 81)
+
+
+def test_a_lab_that_was_on_while_measuring_does_not_count_twice() -> None:
+    """20 ms more on one link are in the other's head part, and nowhere in the own."""
+    slowed = link("mini", up_ms_per_token=11.0, down_ms_per_token=11.0, lab=SLOW)
+    links = (slowed, link("box", head_ms=50.0))
+    assert own_ms(links) == pytest.approx(41)
+    assert forecast(links, {"mini": SLOW}) == pytest.approx(1000 / 61)
+
+
+def test_without_rtt_the_measured_way_counts_less_the_lab() -> None:
+    slowed = link(rtt_ms=None, up_ms_per_token=11, down_ms_per_token=11, lab=SLOW)
+    assert own_ms((slowed,)) == pytest.approx(30 + 9 + 2)
+
+
+@pytest.mark.parametrize("missing", ["head_ms_per_token", "compute_ms_per_token"])
+def test_nothing_is_predicted_before_everything_is_measured(missing: str) -> None:
+    links = (link("mini"), msgspec.structs.replace(link("box"), **{missing: None}))
+    assert forecast(links, {}) is None
+    assert forecast((), {}) is None
+
+
+def test_measured_are_passes_that_began_after_the_change() -> None:
+    assert measured_rate(passes(1000, 50), 0) == pytest.approx(20)
+    mixed = (*passes(1000, 50), *passes(1200, 100, 2))
+    assert measured_rate(mixed, 1000) == pytest.approx(10)
+    assert measured_rate(mixed, 1200) is None
+    assert measured_rate((), 0) is None
+
+
+def test_prompt_batches_are_not_measured_and_slots_share_a_pass() -> None:
+    prompt = Pass(at_ms=100, tokens=512, generated=False, compute_ms=90)
+    shared = Pass(at_ms=200, tokens=4, compute_ms=100)
+    assert measured_rate((prompt, shared), 0) == pytest.approx(40)
+
+
+def test_samples_forget_passes_from_before_a_change() -> None:
+    samples = Samples()
+    samples.take((link(passes=passes(1000, 50)),))
+    samples.take((link(passes=passes(1000, 50)),))
+    assert len(samples.points) == 1
+    samples.take((link(passes=passes(1050, 50), lab=SLOW),))
+    assert samples.latest is None
+    both = (*passes(1050, 50), *passes(1190, 70, 2))
+    samples.take((link(passes=both, lab=SLOW),))
+    assert samples.latest == pytest.approx((20.0, 1000 / 70))
+    assert [point.added_ms for point in samples.points] == [0.0, 20.0]
+
+
+def test_a_pace_holds_back_all_but_the_newest() -> None:
+    now = [0.0]
+    pace: Pace[str] = Pace(lambda: now[0], gap_s=0.1)
+    assert pace.offer("a", final=False) == "a"
+    now[0] = 0.05
+    assert pace.offer("b", final=False) is None
+    assert pace.offer("c", final=False) is None
+    assert pace.due() is None
+    now[0] = 0.11
+    assert pace.due() == "c"
+    assert pace.due() is None
+    assert pace.offer("d", final=True) == "d"
+    assert pace.held is None
+
+
+def test_a_snapshot_from_before_is_not_believed_for_a_while() -> None:
+    now = [0.0]
+    desk = LabDesk(lambda: now[0])
+    assert desk.adopt(link())
+    assert desk.want({"mini": SLOW})
+    assert not desk.adopt(link())
+    assert desk.adopt(link(lab=SLOW))
+    assert desk.adopt(link())
+    desk.want({"mini": SLOW})
+    now[0] = GRACE_S + 1
+    assert desk.adopt(link())
+    assert desk.labs == {"mini": None}
+
+
+def test_undo_gives_back_what_was_before() -> None:
+    desk = LabDesk(lambda: 0.0)
+    desk.want({"mini": SLOW})
+    desk.want({"mini": None, "box": None}, final=False)
+    assert not desk.want({"mini": SLOW})
+    desk.want({"mini": None, "box": SLOW})
+    assert desk.undo() == {"mini": SLOW, "box": None}
+    assert desk.undo() == {"mini": None}
+    assert desk.undo() is None
+
+
+def test_presets_are_known_again() -> None:
+    for preset in PRESETS:
+        assert preset_of(preset.lab) is preset
+    assert preset_of(Lab()) is PRESETS[0]
+    assert preset_of(SLOW) is None
+    assert same_lab(Lab(seed=4), None)
+
+
+def test_a_lab_in_words() -> None:
+    assert describe(Lab(latency_ms=4, jitter_ms=3, rate_mb_s=12)) == (
+        "4.00 ms ± 3.00 · 12.0 MB/s"
+    )
+    assert describe(Lab(rate_mb_s=6)) == "6.00 MB/s"
+    assert describe(None) == ""

@@ -1,0 +1,346 @@
+"""The Lab screen: what keys and mouse put on links, and what it says of the speed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from backends.state import ClusterSnapshot, Lab, Link, Pass
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, settled, until
+from tests.tui.scripted import ScriptedCluster
+from tui.screens.lab import EMPTY, LabScreen, command_of
+from tui.widgets.lab_forecast import mean_delay_ms
+from tui.widgets.lab_link import LinkBlock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from textual.pilot import Pilot
+
+    from tui.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+    Compare = Callable[..., bool]
+
+WIFI = Lab(latency_ms=1.5, jitter_ms=0.5, rate_mb_s=30)
+WAN = Lab(latency_ms=20, jitter_ms=2, rate_mb_s=6)
+BUSY_MS = {"mini": 9.8, "box": 4.1}
+HEAD_MS = 27.0
+
+
+RTT_MS = {"mini": 3.1, "box": 0.4}
+WAIT_MS = 0.2
+
+
+def network_ms(worker: str, lab: Lab | None) -> float:
+    """What the way to a worker takes, there and back."""
+    added = 2 * mean_delay_ms(lab) if lab else 0.0
+    flow = 20.1 / lab.rate_mb_s if lab and lab.rate_mb_s else 0.0
+    return RTT_MS[worker] + added + flow
+
+
+def a_link(worker: str, labs: Mapping[str, Lab | None], at_ms: float) -> Link:
+    """A link of the homelab; its passes tell what the labs do to them."""
+    lab, rtt_ms = labs[worker], RTT_MS[worker]
+    others = sum(
+        BUSY_MS[name] + WAIT_MS + network_ms(name, labs[name])
+        for name in labs
+        if name != worker
+    )
+    parts: dict[str, Any] = {
+        "head_ms": HEAD_MS + others,
+        "up_ms": network_ms(worker, lab) / 2,
+        "compute_ms": BUSY_MS[worker],
+        "down_ms": network_ms(worker, lab) / 2,
+        "wait_ms": WAIT_MS,
+    }
+    per_token = {f"{name}_per_token": value for name, value in parts.items()}
+    span = sum(parts.values())
+    passes = tuple(Pass(at_ms=at_ms - span * n, **parts) for n in (2, 1, 0))
+    return Link(
+        worker=worker,
+        protocol="8.0.0",
+        rtt_ms=rtt_ms,
+        round_trips_per_token=1.0,
+        bytes_up_per_token=11_900,
+        bytes_down_per_token=8_200,
+        lab=lab,
+        passes=passes,
+        **per_token,
+    )
+
+
+def serving(
+    at_ms: float = 1000.0, *, mini: Lab | None = None, box: Lab | None = None
+) -> ClusterSnapshot:
+    """The homelab behind relays."""
+    labs = {"mini": mini, "box": box}
+    links = tuple(a_link(worker, labs, at_ms) for worker in labs)
+    return msgspec.structs.replace(scenes.homelab_serving(), links=links)
+
+
+class LabApp:
+    """The Lab screen in front, its wishes at hand."""
+
+    def __init__(self, pilot: Pilot[None], cluster: ScriptedCluster) -> None:
+        self.pilot, self.cluster = pilot, cluster
+
+    @property
+    def screen(self) -> LabScreen:
+        assert isinstance(self.pilot.app.screen, LabScreen)
+        return self.pilot.app.screen
+
+    def block(self, worker: str) -> LinkBlock:
+        return next(b for b in self.screen.query(LinkBlock) if b.worker == worker)
+
+    @property
+    def wishes(self) -> list[tuple[str | None, Lab | None]]:
+        return self.cluster.called("set_lab")
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+        for _ in range(3):
+            await self.pilot.pause()
+
+
+async def opened(pilot: Pilot[None], cluster: ScriptedCluster) -> LabApp:
+    """Go to the Lab screen."""
+    await settled(pilot)
+    await pilot.press("f4")
+    await until(pilot, lambda: isinstance(pilot.app.screen, LabScreen))
+    await pilot.pause()
+    return LabApp(pilot, cluster)
+
+
+async def test_each_link_has_its_sliders(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(serving())
+    async with make_app(cluster).run_test(size=(120, 36)) as pilot:
+        lab = await opened(pilot, cluster)
+        assert [b.worker for b in lab.screen.query(LinkBlock)] == ["mini", "box"]
+        assert lab.block("mini").latency.has_focus
+        assert "RTT 3.10 ms · 1.0 trips/token" in screen_text(pilot.app)
+
+
+async def test_what_the_command_line_set_shows(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(serving())
+    async with make_app(cluster).run_test(size=(120, 36)) as pilot:
+        lab = await opened(pilot, cluster)
+        cluster.push(serving(mini=Lab(latency_ms=7.3)))
+        await until(pilot, lambda: lab.block("mini").latency.value == 7.3)
+        assert lab.block("box").lab is None
+        assert "7.30 ms" in screen_text(pilot.app)
+
+
+@pytest.mark.parametrize(
+    ("keys", "wishes"),
+    [
+        (["w"], [("mini", WIFI)]),
+        (["r", "n"], [("mini", WAN), ("mini", None)]),
+        (["w", "w"], [("mini", WIFI)]),
+        (["w", "A"], [("mini", WIFI), (None, WIFI)]),
+        (["down", "down", "down", "r"], [("box", WAN)]),
+        (["w", "c"], [("mini", WIFI), ("mini", None)]),
+        (["w", "A", "C"], [("mini", WIFI), (None, WIFI), (None, None)]),
+        (["w", "u"], [("mini", WIFI), ("mini", None)]),
+        (["r", "w", "u"], [("mini", WAN), ("mini", WIFI), ("mini", WAN)]),
+        (["u"], []),
+        (["c", "C"], []),
+        (["2", "0", "enter"], [("mini", Lab(latency_ms=20))]),
+        (["down", "5", "enter"], [("mini", Lab(jitter_ms=5))]),
+        (["up", "left"], [("box", Lab(rate_mb_s=1000))]),
+    ],
+)
+async def test_keys(
+    make_app: MakeApp, keys: list[str], wishes: list[tuple[str | None, Lab | None]]
+) -> None:
+    cluster = ScriptedCluster(serving())
+    async with make_app(cluster).run_test(size=(120, 36)) as pilot:
+        lab = await opened(pilot, cluster)
+        for key in keys:
+            await lab.press(key)
+        assert lab.wishes == wishes
+
+
+async def test_undo_of_all_gives_each_link_its_own_again(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(serving(mini=WIFI, box=WAN))
+    async with make_app(cluster).run_test(size=(120, 36)) as pilot:
+        lab = await opened(pilot, cluster)
+        for key in ("C", "u"):
+            await lab.press(key)
+        assert lab.wishes[0] == (None, None)
+        assert sorted(lab.wishes[1:], key=str) == sorted(
+            [("mini", WIFI), ("box", WAN)], key=str
+        )
+        assert lab.block("box").lab == WAN
+
+
+async def test_a_seed_of_the_command_line_is_kept(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(serving(mini=Lab(latency_ms=1, seed=7)))
+    async with make_app(cluster).run_test(size=(120, 36)) as pilot:
+        lab = await opened(pilot, cluster)
+        await lab.press("right")
+        assert lab.wishes == [("mini", Lab(latency_ms=1.1, seed=7))]
+
+
+async def test_a_drag_is_told_ten_times_a_second_and_its_end_always(
+    make_app: MakeApp,
+) -> None:
+    now = [100.0]
+    cluster = ScriptedCluster(serving())
+    app = make_app(cluster)
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = LabScreen(cluster, clock=lambda: now[0])
+        told: list[tuple[Lab | None, float]] = []
+        await app.push_screen(screen)
+        screen.show_snapshot(serving())
+        await until(pilot, lambda: len(screen.query(LinkBlock)) == 2)
+        await pilot.pause()
+        screen._tell_app = lambda wanted: told.append((wanted.lab, now[0]))  # type: ignore[method-assign]
+        slider = screen.query(LinkBlock).first().latency
+        await pilot.mouse_down(slider, offset=(slider.thumb_x, 0))
+        for n in range(1, 25):
+            now[0] += 0.02
+            await pilot.hover(slider, offset=(slider.thumb_x + 1, 0))
+            assert screen.query(LinkBlock).first().lab is not None
+            assert len(told) <= 1 + n // 5
+        await pilot.mouse_up(slider, offset=(slider.thumb_x, 0))
+        await pilot.pause()
+        assert len(told) <= 7
+        assert told[-1][0] == screen.query(LinkBlock).first().lab
+        at = [moment for _, moment in told[:-1]]
+        assert all(b - a >= 0.0999 for a, b in pairwise(at))
+
+
+async def test_a_thumb_that_is_held_stays_when_news_come(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(serving())
+    async with make_app(cluster).run_test(size=(120, 36)) as pilot:
+        lab = await opened(pilot, cluster)
+        slider = lab.block("mini").latency
+        await pilot.mouse_down(slider, offset=(slider.thumb_x, 0))
+        await pilot.hover(slider, offset=(slider.thumb_x + 20, 0))
+        held = slider.value
+        assert held > 0
+        cluster.push(serving(1500, mini=Lab(latency_ms=99), box=WIFI))
+        await until(pilot, lambda: lab.block("box").lab is not None)
+        assert slider.value == held
+        await pilot.press("escape")
+        assert slider.value == 0
+        assert not slider.dragging
+
+
+async def test_prediction_follows_the_thumb_and_measurements_the_passes(
+    make_app: MakeApp,
+) -> None:
+    cluster = ScriptedCluster(serving())
+    async with make_app(cluster).run_test(size=(160, 36)) as pilot:
+        lab = await opened(pilot, cluster)
+        own_ms = HEAD_MS + 9.8 + 4.1 + 0.4 + 3.1 + 0.4
+        assert f"predicted {1000 / own_ms:5.1f}" in screen_text(pilot.app)
+        await lab.press("1", "0", "enter")
+        slower = 1000 / (own_ms + 20)
+        await until(pilot, lambda: f"predicted {slower:5.1f}" in screen_text(pilot.app))
+        assert "the lab adds  20.0 ms to a token" in screen_text(pilot.app)
+        cluster.push(serving(5000, mini=Lab(latency_ms=10)))
+        await until(pilot, lambda: "● measured" in screen_text(pilot.app))
+        await until(pilot, lambda: lab.screen._samples.latest is not None)
+
+
+async def test_no_relays(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    async with make_app(cluster).run_test(size=(80, 24)) as pilot:
+        lab = await opened(pilot, cluster)
+        assert EMPTY in screen_text(pilot.app)
+        await lab.press("w", "A", "c", "C", "u", "down", "y")
+        assert lab.wishes == []
+
+
+async def test_links_come_and_go(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    async with make_app(cluster).run_test(size=(120, 36)) as pilot:
+        lab = await opened(pilot, cluster)
+        cluster.push(serving())
+        await until(pilot, lambda: len(lab.screen.query(LinkBlock)) == 2)
+        await until(pilot, lambda: lab.block("mini").latency.has_focus)
+        alone = serving()
+        cluster.push(msgspec.structs.replace(alone, links=alone.links[:1]))
+        await until(pilot, lambda: len(lab.screen.query(LinkBlock)) == 1)
+        cluster.push(scenes.homelab_serving())
+        await until(pilot, lambda: EMPTY in screen_text(pilot.app))
+
+
+@pytest.mark.parametrize(
+    ("size", "at"), [((120, 36), (6, 2)), ((80, 24), (26, 0))], ids=["list", "row"]
+)
+async def test_presets_can_be_clicked(
+    make_app: MakeApp, size: tuple[int, int], at: tuple[int, int]
+) -> None:
+    cluster = ScriptedCluster(serving())
+    async with make_app(cluster).run_test(size=size) as pilot:
+        lab = await opened(pilot, cluster)
+        await pilot.click(
+            "#lab-side PresetList" if size[0] > 100 else "#lab-row", offset=at
+        )
+        await until(pilot, lambda: lab.wishes == [("mini", WIFI)])
+
+
+def test_the_command_of_a_lab() -> None:
+    assert command_of("mini", None) == "dllm-tui lab clear mini"
+    assert command_of("mini", WAN) == (
+        "dllm-tui lab set mini --latency 20ms --jitter 2ms --rate 6MB/s"
+    )
+
+
+# --- looks --------------------------------------------------------------------
+
+
+def looked_at(*keys: str) -> Any:
+    """Go there, put things on links, and let passes come."""
+
+    async def run(pilot: Pilot[None]) -> None:
+        cluster = pilot.app.cluster  # type: ignore[attr-defined]
+        lab = await opened(pilot, cluster)
+        at_ms = 2000.0
+        for latency in (2, 5, 10):
+            for moment in (1, 2):
+                at_ms += 1000 * moment
+                measured = serving(at_ms, mini=Lab(latency_ms=latency), box=WIFI)
+                cluster.push(measured)
+                await until(
+                    pilot,
+                    lambda at=at_ms: lab.screen._samples._seen_ms == at,  # type: ignore[misc]
+                )
+        for key in keys:
+            await lab.press(key)
+
+    return run
+
+
+LOOKS: Mapping[str, tuple[int, int]] = {
+    "60x18": (60, 18),
+    "80x24": (80, 24),
+    "120x36": (120, 36),
+    "160x48": (160, 48),
+}
+
+
+@pytest.mark.parametrize("size", LOOKS)
+def test_lab(make_app: MakeApp, snap_compare: Compare, size: str) -> None:
+    app = make_app(ScriptedCluster(serving()))
+    assert snap_compare(app, terminal_size=LOOKS[size], run_before=looked_at())
+
+
+def test_lab_light(make_app: MakeApp, snap_compare: Compare) -> None:
+    app = make_app(ScriptedCluster(serving()), theme="dllm-light")
+    assert snap_compare(app, terminal_size=(120, 36), run_before=looked_at())
+
+
+def test_lab_without_relays(make_app: MakeApp, snap_compare: Compare) -> None:
+    async def run(pilot: Pilot[None]) -> None:
+        await opened(pilot, pilot.app.cluster)  # type: ignore[attr-defined]
+
+    app = make_app(ScriptedCluster(scenes.homelab_serving()))
+    assert snap_compare(app, terminal_size=(80, 24), run_before=run)

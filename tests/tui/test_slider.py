@@ -1,0 +1,323 @@
+"""The slider: mouse, keys, typing, and everything that can go wrong with a drag."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+import pytest
+from textual import events, on
+from textual.screen import ModalScreen
+
+from tests.tui import scenes
+from tests.tui.helpers import text_of
+from tui.console import ConsoleApp
+from tui.theming import BUILTIN_FOLDER, DEFAULT_THEME
+from tui.widgets.lab_scale import LATENCY, RATE, Scale
+from tui.widgets.slider import LABEL_WIDTH, Slider
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.pilot import Pilot
+
+
+class SliderApp(ConsoleApp):
+    """Nothing but a slider."""
+
+    def __init__(self, scale: Scale = LATENCY) -> None:
+        super().__init__(
+            theme_folders=[BUILTIN_FOLDER],
+            theme=DEFAULT_THEME,
+            keys={},
+            clock=lambda: scenes.NOW,
+        )
+        self.slider = Slider("latency", scale, id="slider")
+        self.changes: list[tuple[float, bool]] = []
+
+    def compose(self) -> ComposeResult:
+        yield self.slider
+
+    def on_mount(self) -> None:
+        self.slider.focus()
+
+    @on(Slider.Changed, "#slider")
+    def _changed(self, message: Slider.Changed) -> None:
+        assert message.control is self.slider
+        self.changes.append((message.value, message.final))
+
+    @property
+    def finals(self) -> list[float]:
+        return [value for value, final in self.changes if final]
+
+
+SIZE = (100, 10)
+
+
+def x_of(slider: Slider, value: float) -> int:
+    """A column that stands for a value."""
+    span = slider.track_width - 1
+    return LABEL_WIDTH + round(slider.scale.fraction(value) * span)
+
+
+async def grab(pilot: Pilot[None], slider: Slider) -> None:
+    """Press on the thumb."""
+    assert await pilot.mouse_down(slider, offset=(slider.thumb_x, 0))
+
+
+# --- mouse --------------------------------------------------------------------
+
+
+async def test_drag() -> None:
+    app = SliderApp()
+    async with app.run_test(size=SIZE) as pilot:
+        slider = app.slider
+        await grab(pilot, slider)
+        assert app.mouse_captured is slider
+        assert slider.dragging
+        for value in (5, 10, 50):
+            await pilot.hover(slider, offset=(x_of(slider, value), 0))
+            assert slider.value == pytest.approx(value, rel=0.15)
+        assert app.finals == []
+        await pilot.mouse_up(slider, offset=(x_of(slider, 50), 0))
+        assert app.mouse_captured is None
+        assert not slider.dragging
+        assert app.finals == [slider.value]
+
+
+async def test_drag_goes_on_outside_the_slider() -> None:
+    app = SliderApp()
+    async with app.run_test(size=SIZE) as pilot:
+        await grab(pilot, app.slider)
+        await pilot.hover(offset=(99, 8))
+        assert app.slider.value == 500
+        await pilot.hover(offset=(0, 8))
+        assert app.slider.value == 0
+        await pilot.hover(offset=(99, 8))
+        await pilot.mouse_up(offset=(99, 8))
+        assert app.finals == [500]
+
+
+async def test_escape_ends_a_drag_where_it_began() -> None:
+    app = SliderApp()
+    async with app.run_test(size=SIZE) as pilot:
+        slider = app.slider
+        slider.show_value(3)
+        await grab(pilot, slider)
+        await pilot.hover(slider, offset=(60, 0))
+        assert slider.value != 3
+        await pilot.press("escape")
+        assert slider.value == 3
+        assert app.mouse_captured is None
+        await pilot.hover(slider, offset=(40, 0))
+        await pilot.mouse_up(slider, offset=(40, 0))
+        assert slider.value == 3
+        assert app.finals == [3]
+
+
+@pytest.mark.parametrize("button", [2, 3])
+async def test_other_buttons_drag_nothing(button: int) -> None:
+    app = SliderApp()
+    async with app.run_test(size=SIZE) as pilot:
+        at = (50, 0)
+        await pilot._post_mouse_events(
+            [events.MouseDown], app.slider, at, button=button
+        )
+        assert app.mouse_captured is None
+        await pilot.hover(app.slider, offset=(20, 0))
+        assert app.changes == []
+
+
+async def test_a_click_on_the_track_jumps() -> None:
+    app = SliderApp()
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.click(app.slider, offset=(x_of(app.slider, 20), 0))
+        assert app.slider.value == pytest.approx(20, rel=0.1)
+        assert app.finals == [app.slider.value]
+
+
+async def test_a_click_beside_the_track_changes_nothing() -> None:
+    app = SliderApp()
+    async with app.run_test(size=SIZE) as pilot:
+        for x in (2, 97):
+            await pilot.click(app.slider, offset=(x, 0))
+        assert app.changes == []
+
+
+async def test_a_grab_without_a_move_keeps_a_value_between_two_steps() -> None:
+    app = SliderApp()
+    async with app.run_test(size=SIZE) as pilot:
+        app.slider.show_value(7.3)
+        await grab(pilot, app.slider)
+        await pilot.hover(app.slider, offset=(app.slider.thumb_x, 0))
+        await pilot.mouse_up(app.slider, offset=(app.slider.thumb_x, 0))
+        assert app.slider.value == 7.3
+        assert app.changes == []
+
+
+async def test_moving_after_the_release_drags_nothing() -> None:
+    app = SliderApp()
+    async with app.run_test(size=SIZE) as pilot:
+        await grab(pilot, app.slider)
+        await pilot.hover(app.slider, offset=(40, 0))
+        await pilot.mouse_up(app.slider, offset=(40, 0))
+        value = app.slider.value
+        await pilot.hover(app.slider, offset=(70, 0))
+        assert app.slider.value == value
+
+
+async def test_resize_in_mid_drag_keeps_dragging() -> None:
+    app = SliderApp()
+    async with app.run_test(size=SIZE) as pilot:
+        slider = app.slider
+        await grab(pilot, slider)
+        await pilot.hover(slider, offset=(40, 0))
+        await pilot.resize_terminal(70, 12)
+        assert slider.dragging
+        assert app.mouse_captured is slider
+        await pilot.mouse_up(slider, offset=(30, 0))
+        assert len(app.finals) == 1
+
+
+async def test_a_dialog_in_mid_drag_puts_the_thumb_back() -> None:
+    app = SliderApp()
+    async with app.run_test(size=SIZE) as pilot:
+        await grab(pilot, app.slider)
+        await pilot.hover(app.slider, offset=(60, 0))
+        await app.push_screen(ModalScreen())
+        await pilot.pause()
+        assert app.mouse_captured is None
+        assert not app.slider.dragging
+        assert app.slider.value == 0
+
+
+async def test_a_lost_release_cannot_make_the_thumb_jump() -> None:
+    app = SliderApp()
+    async with app.run_test(size=SIZE) as pilot:
+        await grab(pilot, app.slider)
+        await pilot.hover(app.slider, offset=(60, 0))
+        app.capture_mouse(None)
+        await pilot.hover(app.slider, offset=(30, 0))
+        assert app.slider.value == 0
+        assert app.finals[-1:] in ([], [0])
+
+
+async def test_a_release_outside_the_window_is_noticed() -> None:
+    """The driver sends the missing MouseUp itself when a move comes unpressed."""
+    app = SliderApp()
+    async with app.run_test(size=SIZE) as pilot:
+        slider, driver = app.slider, app._driver
+        assert driver is not None
+        for kind, x, button in (
+            (events.MouseDown, slider.thumb_x, 1),
+            (events.MouseMove, 60, 1),
+            (events.MouseMove, 60, 0),
+        ):
+            event = kind(None, x, slider.region.y, 0, 0, button, False, False, False)
+            driver.process_message(event)
+        await pilot.pause()
+        assert app.mouse_captured is None
+        assert not slider.dragging
+        assert app.finals == [slider.value]
+
+
+async def test_news_leave_a_drag_alone() -> None:
+    app = SliderApp()
+    async with app.run_test(size=SIZE) as pilot:
+        await grab(pilot, app.slider)
+        await pilot.hover(app.slider, offset=(60, 0))
+        held = app.slider.value
+        app.slider.show_value(1)
+        assert app.slider.value == held
+
+
+# --- keys ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (["right"], 11),
+        (["left"], 9.5),
+        (["shift+right"], 14),
+        (["shift+left"], 8),
+        (["home"], 0),
+        (["end"], 500),
+        (["end", "right"], 500),
+        (["7", "enter"], 7),
+        (["0", ".", "1", "5", "enter"], 0.15),
+        (["1", ".", ".", "5", "enter"], 1.5),
+        (["4", "2", "backspace", "enter"], 4),
+        (["4", "2", "escape"], 10),
+        ([".", "enter"], 10),
+        (["9", "9", "9", "9", "9", "enter"], 10_000),
+    ],
+)
+async def test_keys(keys: list[str], value: float) -> None:
+    app = SliderApp()
+    async with app.run_test(size=SIZE) as pilot:
+        app.slider.show_value(10)
+        await pilot.press(*keys)
+        assert app.slider.value == pytest.approx(value)
+        assert all(final for _, final in app.changes)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [(["left"], 1000), (["0", "enter"], inf), (["3", "0", "enter"], 30)],
+)
+async def test_a_scale_with_no_limit_at_its_end(keys: list[str], value: float) -> None:
+    app = SliderApp(RATE)
+    async with app.run_test(size=SIZE) as pilot:
+        assert "no limit" in text_of(app.slider)
+        await pilot.press(*keys)
+        assert app.slider.value == value
+
+
+async def test_a_number_being_typed_shows() -> None:
+    app = SliderApp()
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("1", "2")
+        assert "12▏ms" in text_of(app.slider)
+
+
+# --- picture and scale ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [20, 26, 27, 40, 56, 80, 160])
+async def test_the_line_is_as_wide_as_the_slider(width: int) -> None:
+    app = SliderApp(RATE)
+    async with app.run_test(size=(width, 4)):
+        for value in RATE.grid:
+            app.slider.show_value(value)
+            (line,) = app.slider.lines()
+            assert line.cell_length == width
+            assert line.text.count("●") == (width >= 27)
+
+
+@pytest.mark.parametrize("scale", [LATENCY, RATE])
+def test_every_step_of_a_scale_can_be_reached(scale: Scale) -> None:
+    value, seen = scale.stops[0], [scale.stops[0]]
+    while value != scale.stops[-1]:
+        value = scale.step(value, 1)
+        seen.append(value)
+    assert tuple(seen) == scale.grid
+    assert seen == sorted(set(seen))
+    for value in reversed(seen[:-1]):
+        assert scale.step(scale.step(value, 1), -1) == value
+    assert all(scale.at(scale.fraction(value)) == value for value in scale.grid)
+
+
+def test_a_value_between_two_steps_goes_to_the_next() -> None:
+    assert LATENCY.step(10.4, 1) == 11
+    assert LATENCY.step(10.4, -1) == 10
+    assert LATENCY.step(9000, -1) == 500
+
+
+def test_only_an_unfinished_change_of_the_same_slider_gives_way() -> None:
+    one, other = Slider("a", LATENCY), Slider("b", LATENCY)
+    moving = Slider.Changed(one, 1, final=False)
+    done = Slider.Changed(one, 2, final=True)
+    elsewhere = Slider.Changed(other, 1, final=False)
+    assert moving.can_replace(done)
+    assert not done.can_replace(moving)
+    assert not moving.can_replace(elsewhere)

@@ -1,0 +1,230 @@
+"""The Traffic screen: sorting, filtering, pausing, and what each row says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from textual import on
+
+from backends.state import Link, LinkCommand
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, text_of, until
+from tests.tui.scripted import ScriptedCluster
+from tests.tui.stages import ScreenStage
+from tests.tui.test_traffic_snapshots import BOX, MINI, PLAIN, traffic
+from tui.screens.traffic import TrafficScreen
+from tui.widgets.filter_bar import FilterBar
+from tui.widgets.traffic_detail import TrafficDetail, place_of
+from tui.widgets.traffic_links import LinkFigures, LinkRates, alerts_of
+from tui.widgets.traffic_rows import us_text
+from tui.widgets.traffic_table import TrafficTable
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+
+class Traffic(ScreenStage):
+    """The Traffic screen with these links."""
+
+    def __init__(self, *links: Link) -> None:
+        self.traffic = TrafficScreen(ScriptedCluster())
+        super().__init__(self.traffic)
+        self.links = links
+        self.exports = 0
+
+    @on(TrafficScreen.ExportWanted)
+    def _remember_export(self) -> None:
+        self.exports += 1
+
+    @property
+    def table(self) -> TrafficTable:
+        """The table of commands."""
+        return self.traffic.table
+
+    def rows(self, column: int = 1) -> list[str]:
+        """One column of what is listed."""
+        count = range(self.table.row_count)
+        return [self.table.get_row_at(row)[column].plain.strip() for row in count]
+
+    async def fill(self, pilot: Pilot[None]) -> None:
+        """Wait until the links are listed."""
+        await until(pilot, lambda: self.traffic.is_mounted)
+        self.traffic.show_snapshot(traffic(*self.links))
+        rows = sum(len(link.commands) for link in self.links)
+        await until(pilot, lambda: self.table.row_count == rows)
+
+
+def link_of(name: str, **counts: int) -> Link:
+    """A link with so many calls of each command."""
+    commands = {command: LinkCommand(count=n) for command, n in counts.items()}
+    return Link(worker=name, commands=commands)
+
+
+async def test_numbers_sort_from_the_largest_and_the_cursor_stays() -> None:
+    app = Traffic(MINI)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await app.fill(pilot)
+        await pilot.press("j")
+        assert app.table.pointed is not None
+        assert app.table.pointed.command == "GET_TENSOR"
+        await pilot.press("o", "o")
+        assert app.table.order.column == "count"
+        counts = [int(text.replace(" ", "")) for text in app.rows(2)]
+        assert counts == sorted(counts, reverse=True)
+        assert app.table.pointed.command == "GET_TENSOR"
+        assert "▼count" in screen_text(app)
+        await pilot.press("O")
+        assert [int(text.replace(" ", "")) for text in app.rows(2)] == counts[::-1]
+        assert "▲count" in screen_text(app)
+
+
+async def test_a_click_on_a_header_sorts() -> None:
+    app = Traffic(MINI, BOX)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await app.fill(pilot)
+        await pilot.click(TrafficTable, offset=(13, 0))
+        await until(pilot, lambda: app.table.order.column == "command")
+        assert app.rows() == sorted(app.rows())
+
+
+async def test_rows_follow_their_figures() -> None:
+    app = Traffic(link_of("mini", A=5, B=9))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await app.fill(pilot)
+        await pilot.press("o", "o")
+        assert app.rows() == ["B", "A"]
+        app.traffic.show_snapshot(traffic(link_of("mini", A=50, B=9, C=1)))
+        await until(pilot, lambda: app.rows() == ["A", "B", "C"])
+        app.traffic.show_snapshot(traffic(link_of("mini", B=9)))
+        await until(pilot, lambda: app.rows() == ["B"])
+
+
+async def test_the_filter_keeps_rows_with_every_word() -> None:
+    app = Traffic(MINI, BOX)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await app.fill(pilot)
+        await pilot.press("slash", *"box", "space", *"graph")
+        await until(pilot, lambda: app.table.row_count == 2)
+        assert app.rows() == ["GRAPH_COMPUTE", "GRAPH_RECOMPUTE"]
+        assert "2 of 10 rows" in screen_text(app)
+        assert not app.traffic.waterfall.paused
+        await pilot.press("enter")
+        assert app.focused is app.table
+        await pilot.press("escape")
+        assert app.table.row_count == 10
+        assert not app.traffic.query_one(FilterBar).has_class("-open")
+
+
+async def test_a_filter_that_nothing_matches_says_so() -> None:
+    app = Traffic(MINI)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await app.fill(pilot)
+        await pilot.press("slash", *"[zz")
+        await until(pilot, lambda: "No row has “[zz”" in screen_text(app))
+
+
+async def test_the_detail_follows_the_cursor_and_the_figures() -> None:
+    app = Traffic(MINI)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await app.fill(pilot)
+        detail = app.traffic.query_one(TrafficDetail)
+        await pilot.press("j")
+        await until(pilot, lambda: "mini GET_TENSOR" in text_of(detail))
+        lines = text_of(detail).splitlines()
+        assert "p50 9.80 ms" in lines[1]
+        assert lines[2].index("●") == place_of(9800, detail.content_size.width - 2)
+        assert lines[2].index("●") < lines[2].index("◆") < lines[2].index("▲")
+        slower = LinkCommand(count=1, p50_us=20_000, p99_us=20_000, max_us=20_000)
+        commands = MINI.commands | {"GET_TENSOR": slower}
+        link = msgspec.structs.replace(MINI, commands=commands)
+        app.traffic.show_snapshot(traffic(link))
+        await until(pilot, lambda: "p50 20.0 ms" in text_of(detail))
+
+
+async def test_space_pauses_the_waterfall_and_nothing_else() -> None:
+    app = Traffic(MINI)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await app.fill(pilot)
+        await pilot.press("space")
+        assert "paused" in screen_text(app)
+        before = text_of(app.traffic.waterfall)
+        app.traffic.show_snapshot(traffic(link_of("mini", A=1)))
+        await until(pilot, lambda: app.rows() == ["A"])
+        assert text_of(app.traffic.waterfall) == before
+        await pilot.press("space")
+        await until(pilot, lambda: "No token yet" in text_of(app.traffic.waterfall))
+        assert "paused" not in screen_text(app)
+
+
+async def test_mean_worker_export_and_copy() -> None:
+    app = Traffic(MINI, BOX)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await app.fill(pilot)
+        await pilot.press("v", "w", "x")
+        await pilot.pause()
+        assert app.traffic.waterfall.mean
+        assert app.traffic.waterfall.chosen == "mini"
+        assert app.exports == 1
+        copied = app.traffic.copyable()
+        assert copied is not None
+        assert copied.text.startswith("mini GET_ALIGNMENT: count 14, up 9 B")
+
+
+async def test_names_are_no_markup() -> None:
+    name = "[red]x"
+    app = Traffic(link_of(name, **{"[/]": 3}))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await app.fill(pilot)
+        await pilot.press("w")
+        refusing = msgspec.structs.replace(app.links[0], refused=2)
+        app.traffic.show_snapshot(traffic(refusing))
+        await until(pilot, lambda: "[red]x: 2 refused" in screen_text(app))
+        assert app.rows() == ["[/]"]
+
+
+async def test_links_say_how_fast_they_are_and_why_not() -> None:
+    app = Traffic(MINI, PLAIN)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await app.fill(pilot)
+        moved = msgspec.structs.replace(MINI, bytes_up=MINI.bytes_up + 250_000)
+        app.traffic.show_snapshot(traffic(moved, PLAIN, at=scenes.NOW + 0.5))
+        await pilot.pause()
+        _, mini, attic = text_of(app.traffic.query_one(LinkFigures)).splitlines()
+        assert mini.split()[:5] == ["mini", "metered", "8.0.0", "3.10", "1.0"]
+        assert "0.50" in mini.split()
+        assert "plain  command 23 is unknown · 0.00 MB/s" in attic
+        assert "attic: 1 waiting" in screen_text(app)
+
+
+def test_a_rate_is_the_difference_of_totals_over_a_second() -> None:
+    rates = LinkRates()
+
+    def push(at: float, total: int) -> float | None:
+        return rates.push(at, [Link(worker="a", bytes_up=total)]).get("a")
+
+    assert push(10.0, 5_000) is None
+    assert push(10.5, 6_000) == 2_000
+    assert push(10.5, 6_000) == 2_000
+    assert push(11.0, 6_000) == 1_000
+    assert push(11.5, 6_000) == 0
+    assert push(12.0, 10) is None
+    assert push(12.5, 110) == 200
+
+
+def test_times_keep_three_figures() -> None:
+    values = (None, 0.8, 38, 999.6, 9_800, 99_960, 1_200_000)
+    texts = ["—", "0.8 µs", "38 µs", "1.00 ms", "9.80 ms", "100 ms", "1.20 s"]
+    assert [us_text(value) for value in values] == texts
+
+
+def test_places_on_the_axis_are_powers_of_ten() -> None:
+    assert [place_of(10.0**power, 61) for power in range(7)] == list(range(0, 61, 10))
+    assert place_of(0.01, 61) == 0
+    assert place_of(1e9, 61) == 60
+
+
+def test_alerts_name_what_is_wrong() -> None:
+    assert alerts_of([MINI]) == ""
+    link = Link(worker="a", refused=2, waiting=("x", "y"))
+    assert alerts_of([link]) == "a: 2 refused · a: 2 waiting"
