@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine engines demo test check format native-test \
-        bench bench-gguf bench-tui snapshots train wheel-test clean
+        bench bench-gguf bench-tui bench-relay fuzz snapshots train wheel-test clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -59,7 +59,17 @@ native-test: $(STAMP) ## The helper program's own tests, plain and with sanitize
 test: check native-test engines ## Every check there is
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest $(PYTEST_ARGS)
 
-bench: bench-gguf bench-tui ## All benchmarks
+bench: bench-gguf bench-tui bench-relay ## All benchmarks
+
+bench-relay: $(STAMP) ## The relay against a bare copy relay, socat and haproxy
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build $(NATIVE_BUILD) --target bench_programs
+	$(BIN)/python -m tests.bench.bench_relay $(NATIVE_BUILD)
+
+fuzz: $(STAMP) ## libFuzzer on the decoder for ten minutes (needs clang++)
+	CXX=clang++ PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B build/native-fuzz -G Ninja -DDLLM_SANITIZE=address,undefined -DDLLM_FUZZ=ON
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/native-fuzz
+	build/native-fuzz/fuzz/fuzz_decoder -close_fd_mask=2 -max_len=1500 -max_total_time=600
 
 bench-gguf: $(STAMP) ## Opening a large GGUF: ours against gguf.GGUFReader
 	$(BIN)/python -m tests.bench.bench_gguf

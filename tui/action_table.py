@@ -40,6 +40,20 @@ APP = (
         "Peers, split, live figures and chat",
     ),
     Action(
+        "app.traffic",
+        "3,f3",
+        "app.show_mode('traffic')",
+        "Traffic",
+        "Where each token's time goes, and every command on every link",
+    ),
+    Action(
+        "app.lab",
+        "4,f4",
+        "app.show_mode('lab')",
+        "Lab",
+        "Make links slower, and see what becomes of the speed",
+    ),
+    Action(
         "app.logs", "5,f5", "app.show_mode('logs')", "Logs", "The log of each process"
     ),
     Action(

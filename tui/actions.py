@@ -193,9 +193,130 @@ MODEL_PICKER = (
 )
 
 
+TRAFFIC = (
+    Action(
+        "traffic.pause",
+        "space",
+        "pause",
+        "pause",
+        "Hold the token waterfall while data keeps coming",
+        True,
+        "space",
+    ),
+    Action(
+        "traffic.filter",
+        "slash",
+        "filter",
+        "filter",
+        "Filter by worker and command",
+        True,
+        "/",
+    ),
+    Action("traffic.sort", "o", "sort", "sort", "Sort by the next column", True),
+    Action("traffic.reverse", "O", "reverse", "reverse", "Turn the order round"),
+    Action(
+        "traffic.mean",
+        "v",
+        "mean",
+        "mean",
+        "Show the mean of the latest tokens, or the latest one",
+        True,
+    ),
+    Action(
+        "traffic.worker",
+        "w",
+        "next_worker",
+        "worker",
+        "Show the tokens of one worker alone, or of all",
+    ),
+    Action(
+        "traffic.export",
+        "x",
+        "export",
+        "export",
+        "Write the latest tokens to a file as a Chrome trace",
+        True,
+    ),
+    Action("traffic.down", "j", "move(1)", "down", "Next row"),
+    Action("traffic.up", "k", "move(-1)", "up", "Previous row"),
+    Action("traffic.first", "g", "move(-100000)", "first", "First row"),
+    Action("traffic.last", "G", "move(100000)", "last", "Last row"),
+    Action("traffic.unfilter", "escape", "unfilter", "show all", "Remove the filter"),
+)
+
+
+SLIDER = (
+    Action("slider.more", "right,l", "step(1)", "step", "One step up", True, "←→"),
+    Action("slider.less", "left,h", "step(-1)", "one less", "One step down"),
+    Action(
+        "slider.much_more", "shift+right,L", "step(4)", "four more", "Four steps up"
+    ),
+    Action(
+        "slider.much_less", "shift+left,H", "step(-4)", "four less", "Four steps down"
+    ),
+    Action(
+        "slider.down",
+        "down,j",
+        "screen.focus_slider(1)",
+        "select",
+        "Next slider",
+        True,
+        "↑↓",
+    ),
+    Action("slider.up", "up,k", "screen.focus_slider(-1)", "up", "Previous slider"),
+    Action("slider.least", "home", "to_end(-1)", "least", "The least there is"),
+    Action("slider.most", "end", "to_end(1)", "most", "The most there is"),
+    Action("slider.apply", "enter", "apply_typed", "apply", "Take the typed number"),
+    Action(
+        "slider.erase",
+        "backspace",
+        "erase_typed",
+        "erase",
+        "Erase the last digit typed",
+    ),
+    Action(
+        "slider.cancel",
+        "escape",
+        "cancel",
+        "cancel",
+        "Cancel the drag or the number being typed",
+    ),
+)
+
+LAB = (
+    Action("lab.as_it_is", "n", "put('none')", "as it is", "The link as it is"),
+    Action(
+        "lab.ethernet", "g", "put('ethernet')", "Ethernet", "Pretend Ethernet, 1 Gbit/s"
+    ),
+    Action("lab.wifi", "w", "put('wifi')", "Wi-Fi", "Pretend a good Wi-Fi"),
+    Action(
+        "lab.far_room", "f", "put('far')", "far room", "Pretend 5 GHz, two walls away"
+    ),
+    Action("lab.wan", "r", "put('wan')", "WAN", "Pretend the internet, 20 ms away"),
+    Action(
+        "lab.all", "A", "put_on_all", "on all", "Put this link's lab on all links", True
+    ),
+    Action("lab.remove", "c", "clear", "clear", "Leave the link as it is", True),
+    Action("lab.remove_all", "C", "clear_all", "clear all", "Leave all as they are"),
+    Action("lab.undo", "u", "undo", "undo", "Take the last change back", True),
+)
+
+
 NO_COMMANDS = frozenset(
     action.id
-    for action in (*APP, *SPLIT, *PEERS, *CHAT, *LOGS, *MODELS, *MODEL_PICKER, *DIALOG)
+    for action in (
+        *APP,
+        *SPLIT,
+        *PEERS,
+        *CHAT,
+        *LOGS,
+        *MODELS,
+        *TRAFFIC,
+        *SLIDER,
+        *LAB,
+        *MODEL_PICKER,
+        *DIALOG,
+    )
     if action.id.partition(".")[2]
     in {
         "up",
@@ -234,6 +355,9 @@ def all_actions() -> tuple[Action, ...]:
         *CHAT,
         *LOGS,
         *MODELS,
+        *TRAFFIC,
+        *SLIDER,
+        *LAB,
         *MODEL_PICKER,
         *DIALOG,
     )

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
     from backends.state import ClusterSnapshot
     from tui.cluster import Cluster
+    from tui.screens.lab import LabScreen
     from tui.screens.logs import LogsScreen
     from tui.screens.models import ModelsScreen
+    from tui.screens.traffic import TrafficScreen
 
 
 class DllmApp(ConsoleApp):
@@ -84,6 +86,8 @@ class DllmApp(ConsoleApp):
         self._begun = False
         self._home = ClusterScreen(zoomed=memory.zoomed)
         self.add_mode("cluster", lambda: self._home)
+        self.add_mode("traffic", self._traffic_screen)
+        self.add_mode("lab", self._lab_screen)
         self.add_mode("logs", self._logs_screen)
         self.add_mode("models", self._models_screen)
 
@@ -115,10 +119,20 @@ class DllmApp(ConsoleApp):
 
         return LogsScreen(self.cluster)
 
+    def _traffic_screen(self) -> TrafficScreen:
+        from tui.screens.traffic import TrafficScreen
+
+        return TrafficScreen(self.cluster)
+
     def _models_screen(self) -> ModelsScreen:
         from tui.screens.models import ModelsScreen
 
         return ModelsScreen(self.cluster)
+
+    def _lab_screen(self) -> LabScreen:
+        from tui.screens.lab import LabScreen
+
+        return LabScreen(self.cluster)
 
     # --- what the cluster says ---------------------------------------------------
 
@@ -208,6 +222,18 @@ class DllmApp(ConsoleApp):
         """A model was picked on its screen: go and split it."""
         await self.action_show_mode("cluster")
         self.attempt(self._flows.choose(message.path), group="model")
+
+    def on_lab_screen_lab_wanted(self, message: LabScreen.LabWanted) -> None:
+        """A link is to be slower; the newest wish for it counts."""
+        group = f"lab {message.worker or ''}"
+        self.attempt(self._set_lab(message), group=group)
+
+    async def _set_lab(self, message: LabScreen.LabWanted) -> None:
+        await self.cluster.set_lab(message.worker, message.lab)
+
+    def on_traffic_screen_export_wanted(self) -> None:
+        """The latest tokens are to go to a file."""
+        self.attempt(self._flows.export_trace(), group="trace")
 
     async def action_show_mode(self, mode: str) -> None:
         """Go to another screen."""

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
         ChatDelta,
         ChatRequest,
         ClusterSnapshot,
+        Lab,
         LogChunk,
         ModelCatalogue,
         ModelInfo,
+        Pass,
         Plan,
     )
 
@@ -70,6 +72,14 @@ class Cluster(Protocol):
         self, name: str, offset: int, limit_bytes: int = 65536
     ) -> LogChunk:
         """Part of a process log; a negative offset counts from the end."""
+        ...
+
+    async def set_lab(self, worker: str | None, lab: Lab | None) -> ClusterSnapshot:
+        """Put a worse network on one link (None: on all), or take it away."""
+        ...
+
+    async def passes(self) -> dict[str, tuple[Pass, ...]]:
+        """Every forward pass still remembered, by worker, oldest first."""
         ...
 
     def chat(self, request: ChatRequest) -> AsyncIterator[ChatDelta]:

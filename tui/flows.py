@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.errors import DllmError
 from backends.split.memory import balance
+from backends.state import to_json
 from tui.messages import Notice, Trouble
 from tui.widgets.status_line import model_name
 from tui.widgets.verdict import runs_now
@@ -89,6 +92,23 @@ class Flows:
             self._app.post_message(Notice("Nothing runs"))
         elif await self._agrees("Stop?", _what_ends(snapshot), "Stop it", "y"):
             await self._cluster.stop()
+
+    async def export_trace(self) -> None:
+        """Write the latest tokens as a Chrome trace, and say where."""
+        # Imported when needed: most sessions export nothing.
+        from backends.link.trace import chrome_trace
+
+        passes = await self._cluster.passes()
+        if not any(passes.values()):
+            self._app.post_message(Notice("No token has been measured yet", "warning"))
+            return
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        file = Path.cwd() / f"dllm-trace-{stamp}.json"
+        try:
+            file.write_text(to_json(chrome_trace(passes)))
+        except OSError as error:
+            raise DllmError(f"Cannot write {file} ({error.strerror})") from error
+        self._app.post_message(Notice(f"Wrote {file}: open it in Perfetto"))
 
     def balance(self) -> None:
         """Deal the layers out by memory."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from statistics import fmean
+from statistics import median
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,7 +14,7 @@ from backends.state import Lab, Link, LinkCommand, Pass
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# Tokens a "per token" figure is the mean of: a few seconds of generation.
+# Tokens a "per token" figure is the median of: a few seconds of generation.
 WINDOW_TOKENS = 64
 # Passes kept for a trace, and of these shown in a snapshot.
 PASSES_KEPT = 4096
@@ -82,7 +82,8 @@ class LinkMeter:
 
 
 def _per_token(passes: Sequence[Pass], figure: Callable[[Pass], float]) -> float | None:
-    return fmean(figure(p) for p in passes) if passes else None
+    """The median: the first token after a pause has the pause in its head time."""
+    return float(median(figure(p) for p in passes)) if passes else None
 
 
 def _pass(line: PassLine) -> Pass:

@@ -51,7 +51,7 @@ class Pass(Value, frozen=True, kw_only=True):
 
 
 class Link(Value, frozen=True, kw_only=True):
-    """The way to one worker. Figures per token are means of its latest tokens."""
+    """The way to one worker. Figures per token are medians of the latest."""
 
     worker: str
     protocol: str = ""

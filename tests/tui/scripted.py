@@ -14,10 +14,12 @@ from backends.state import (
     ChatTimings,
     ClusterSnapshot,
     ClusterState,
+    Lab,
     LogChunk,
     ModelCatalogue,
     ModelFile,
     ModelInfo,
+    Pass,
     Plan,
 )
 from tests.tui import scenes
@@ -186,6 +188,24 @@ class ScriptedCluster:
             offset=start,
             next_offset=start + len(part),
         )
+
+    async def set_lab(self, worker: str | None, lab: Lab | None) -> ClusterSnapshot:
+        """Remember it, and push what a relay would report."""
+        self._call("set_lab", (worker, lab))
+        assert self.now is not None
+        links = tuple(
+            msgspec.structs.replace(link, lab=lab)
+            if worker in {None, link.worker}
+            else link
+            for link in self.now.links
+        )
+        self.push(msgspec.structs.replace(self.now, links=links))
+        return self.now
+
+    async def passes(self) -> dict[str, tuple[Pass, ...]]:
+        """The passes of the scene's links."""
+        links = self.now.links if self.now else ()
+        return {link.worker: link.passes for link in links}
 
     async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """The scripted answer, piece by piece while the gate is open."""

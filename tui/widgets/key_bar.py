@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Bound = tuple[DOMNode, str]
 
-MODES = ("app.cluster", "app.logs", "app.models")
+MODES = ("app.cluster", "app.traffic", "app.lab", "app.logs", "app.models")
 # Shown whatever the width: with these two everything else can be found.
 ALWAYS = ("app.help", "app.quit")
 DIVIDER = "│  "
@@ -62,6 +62,8 @@ class KeyBar(StripWidget):
 
     _current: ClassVar[dict[str, str]] = {
         "app.cluster": "cluster",
+        "app.traffic": "traffic",
+        "app.lab": "lab",
         "app.logs": "logs",
         "app.models": "models",
     }

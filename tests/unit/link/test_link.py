@@ -1,0 +1,114 @@
+"""A relay's lines folded into a link, and its passes as a trace."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+from backends.link.meter import PASSES_SHOWN, LinkMeter
+from backends.link.trace import chrome_trace
+from backends.link.wire import Line, parse
+from backends.state import Lab, Link
+
+SNAPSHOT = {
+    "type": "snapshot",
+    "worker": "w",
+    "mode": "metered",
+    "protocol": "7.0.0",
+    "waiting": ["127.0.0.1:9"],
+    "plain_reason": None,
+    "refused": 2,
+    "refused_reason": "custom op",
+    "bytes_up": 10,
+    "bytes_down": 20,
+    "rtt_us": 1500,
+    "lab": {"latency_ms": 20.0, "jitter_ms": 2.0, "rate_mb_s": 30.0, "seed": 1},
+    "commands": {"GET_TENSOR": {"count": 3, "p50_us": 36, "p99_us": 525}},
+    "something_new": [1, 2],
+}
+
+
+def line(value: object) -> Line:
+    found = parse(json.dumps(value).encode())
+    assert found is not None
+    return found
+
+
+def one_pass(head_ms: float = 1.0, **more: object) -> dict[str, object]:
+    return {
+        "tokens": 1,
+        "generated": True,
+        "round_trips": 1,
+        "bytes_up": 2948,
+        "bytes_down": 520,
+        "last_reply_ns": 9_000_000,
+        "head_ns": int(head_ms * 1e6),
+        "up_ns": 500_000,
+        "compute_ns": 3_000_000,
+        "down_ns": 250_000,
+        "wait_ns": 125_000,
+        **more,
+    }
+
+
+def passes(*of: dict[str, object]) -> Line:
+    return line({"type": "passes", "worker": "w", "passes": list(of)})
+
+
+def test_counters_become_a_link() -> None:
+    meter = LinkMeter("w")
+    assert meter.take(line(SNAPSHOT))
+    link = meter.link
+    assert (link.protocol, link.mode, link.rtt_ms) == ("7.0.0", "metered", 1.5)
+    assert link.lab == Lab(latency_ms=20, jitter_ms=2, rate_mb_s=30, seed=1)
+    assert link.waiting == ("127.0.0.1:9",)
+    assert (link.refused, link.reason) == (2, "custom op")
+    assert link.commands["GET_TENSOR"].p99_us == 525
+    assert link.round_trips_per_token is None
+
+
+def test_passes_become_figures_per_token() -> None:
+    meter = LinkMeter("w")
+    meter.take(passes(one_pass(), one_pass(), one_pass(tokens=512, generated=False)))
+    assert meter.link.round_trips_per_token == 1.0
+    assert meter.link.bytes_up_per_token == 2948
+    assert meter.link.compute_ms_per_token == 3.0
+    assert len(meter.link.passes) == 3
+
+
+def test_a_pause_is_no_part_of_a_token() -> None:
+    """The first token after a pause carries it; the figure per token must not."""
+    meter = LinkMeter("w")
+    meter.take(passes(one_pass(head_ms=30_000), *(one_pass() for _ in range(5))))
+    assert meter.link.head_ms_per_token == 1.0
+
+
+def test_a_snapshot_shows_few_passes_a_trace_all() -> None:
+    meter = LinkMeter("w")
+    meter.take(passes(*(one_pass() for _ in range(100))))
+    assert len(meter.link.passes) == PASSES_SHOWN
+    assert len(meter.passes) == 100
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"type": 5}', b"\xff"])
+def test_junk_is_no_line(raw: bytes) -> None:
+    assert parse(raw) is None
+
+
+def test_unknown_lines_change_nothing() -> None:
+    meter = LinkMeter("w")
+    assert not meter.take(line({"type": "hello", "worker": "w"}))
+    assert meter.link == Link(worker="w")
+
+
+def test_a_trace_has_the_parts_end_to_end() -> None:
+    meter = LinkMeter("w")
+    meter.take(passes(one_pass()))
+    events = chrome_trace({"w": tuple(meter.passes)})["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    assert [s["name"] for s in slices] == ["head", "up", "compute", "down", "wait"]
+    for one, following in itertools.pairwise(slices):
+        assert one["ts"] + one["dur"] == pytest.approx(following["ts"])
+    assert slices[-1]["ts"] + slices[-1]["dur"] == pytest.approx(9000.0)
