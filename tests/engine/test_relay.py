@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-import subprocess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from backends.controller import http
 from tests.engine.conftest import User, wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.engine
 
@@ -99,6 +103,11 @@ def test_latency_is_added_once_per_way_and_link(user: User, demo_model: str) -> 
     wait_for(lambda: not any(user.json("lab", "show").values()), "cleared")
 
 
+async def fetch(socket: Path, target: str) -> str:
+    async with http.request(socket, "GET", target) as response:
+        return (await response.read()).decode()
+
+
 def test_trace_and_metrics_tell_the_same(user: User, demo_model: str) -> None:
     serve(user, demo_model, "--split", "6,7")
     ask(user, tokens=30)
@@ -112,12 +121,7 @@ def test_trace_and_metrics_tell_the_same(user: User, demo_model: str) -> None:
     }
     assert all(event["dur"] >= 0 for event in slices)
     socket = user.home / "run" / "dllm-tui" / "controller.sock"
-    text = subprocess.run(
-        ["curl", "-s", "--unix-socket", str(socket), "http://localhost/metrics"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
+    text = asyncio.run(fetch(socket, "/metrics"))
     assert re.search(
         r'^dllm_link_round_trips_per_token\{worker="worker1"\} 1.0$', text, re.M
     )
