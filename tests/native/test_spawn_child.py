@@ -66,6 +66,14 @@ def test_output_is_appended_in_order(spawner: Spawner) -> None:
     assert child.log == "".join(f"out {i}\nerr {i}\n" for i in (1, 2, 3))
 
 
+def numbers(mask: str) -> set[int]:
+    """The signals of a mask in /proc, without the two glibc keeps for itself.
+
+    glibc's posix_spawn, which make uses, leaves those ignored in whatever it starts.
+    """
+    return {n for n in signal.valid_signals() if int(mask, 16) >> (n - 1) & 1}
+
+
 @linux_only
 @pytest.mark.parametrize("ignored", [True, False])
 def test_sigpipe_is_ignored_only_when_asked(spawner: Spawner, ignored: bool) -> None:
@@ -73,7 +81,7 @@ def test_sigpipe_is_ignored_only_when_asked(spawner: Spawner, ignored: bool) -> 
     child = spawner.start("cat", "/proc/self/status", options=options)
     child.ended()
     mask = next(x for x in child.log.splitlines() if x.startswith("SigIgn")).split()[1]
-    assert int(mask, 16) == (1 << (signal.SIGPIPE - 1) if ignored else 0)
+    assert numbers(mask) == ({signal.SIGPIPE} if ignored else set())
 
 
 @linux_only
@@ -86,8 +94,8 @@ def test_what_the_caller_blocks_and_ignores_is_forgotten(spawner: Spawner) -> No
     child = spawner.start("cat", "/proc/self/status", preexec_fn=harden)
     assert child.ended()["code"] == 0
     fields = dict(line.split(":\t") for line in child.log.splitlines() if ":\t" in line)
-    assert int(fields["SigIgn"], 16) == 0
-    assert int(fields["SigBlk"], 16) == 0
+    assert numbers(fields["SigIgn"]) == set()
+    assert numbers(fields["SigBlk"]) == set()
 
 
 def test_it_leads_a_session_and_a_group_of_its_own(spawner: Spawner) -> None:
