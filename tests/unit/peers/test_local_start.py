@@ -96,7 +96,7 @@ async def test_sigpipe(host: LocalHost, ignored: bool) -> None:
         )
     )
     mask = int((await first_line(host)).split()[1], 16)
-    assert mask == (1 << (signal.SIGPIPE - 1) if ignored else 0)
+    assert bool(mask >> (signal.SIGPIPE - 1) & 1) == ignored
 
 
 async def test_the_user_may_want_backtraces(host: LocalHost) -> None:
