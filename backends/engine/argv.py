@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 LAYERS_VERBOSITY = 5
 """Prints which layer goes where, and 1.1 KB for every token generated thereafter."""
-QUIET_VERBOSITY = 4
-"""Prints buffer sizes at the load, and a dozen lines for every request thereafter."""
 
 
 def worker_argv(

@@ -16,10 +16,9 @@ import msgspec
 import psutil
 import pytest
 
-from backends.engine import ask, find, preflight
+from backends.engine import ask, find
 from backends.engine.argv import (
     LAYERS_VERBOSITY,
-    QUIET_VERBOSITY,
     server_argv,
     worker_argv,
 )
@@ -169,7 +168,7 @@ async def argv_for(
     model: str,
     ports: list[int],
     *,
-    port: int = preflight.ANY_PORT,
+    port: int,
     verbosity: int = LAYERS_VERBOSITY,
 ) -> tuple[str, ...]:
     """A server with layers 0-4 on the head, then 3 and 5 on the workers."""
@@ -193,22 +192,6 @@ EXPECTED = {
     **dict.fromkeys(range(5, 8), "RPC0"),
     **dict.fromkeys(range(8, 13), "RPC1"),
 }
-
-
-async def test_a_preflight_tells_the_split_and_spares_the_workers(
-    location: find.EngineLocation, model: str, workers: list[int]
-) -> None:
-    argv = await argv_for(location, model, workers)
-    for _ in range(3):
-        assert await preflight.layer_devices(argv, 12) == EXPECTED
-
-
-async def test_a_preflight_that_fails_says_why(
-    location: find.EngineLocation, model: str
-) -> None:
-    argv = await argv_for(location, model, [free_port(), free_port()])
-    with pytest.raises(EngineError, match=r"the worker at 127\.0\.0\.1:\d+ cannot be"):
-        await preflight.layer_devices(argv, 12)
 
 
 async def test_a_cluster_from_load_to_answer(
@@ -255,7 +238,7 @@ async def test_a_worker_that_dies_mid_answer_is_explained(
         while not await ask._touch(worker):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     port = free_port()
-    argv = await argv_for(location, model, ports, port=port, verbosity=QUIET_VERBOSITY)
+    argv = await argv_for(location, model, ports, port=port)
     server = await start(*argv)
     assert server.stdout is not None
     async with ServerClient(port) as client:
