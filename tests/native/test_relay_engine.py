@@ -262,5 +262,6 @@ def test_the_lab_adds_what_it_says(relay: Path, model: Path, tmp_path: Path) -> 
             set_lab(running_cluster, None)
             assert links == pytest.approx([20, 20], abs=0.5)
             added.append(with_lab - without)
-    # A busy machine adds to the sleeping engine's own time, never takes away.
-    assert min(added) == pytest.approx(40, abs=2)
+    # A busy machine adds to the sleeping engine's own time, never takes away; delaying
+    # each of the seven messages of a token would make it 280 ms.
+    assert 38 <= min(added) < 140
