@@ -134,10 +134,8 @@ async def test_the_whole_way_and_then_at_once(
     assert "-DGGML_RPC=ON" in manifest.flags
     left = sorted(p.name for p in (paths.cache_dir / "build").iterdir())
     assert left == [f"{Path(location.directory).name}.lock"]
-    started = time.monotonic()
     again: list[BuildProgress] = []
     assert await build.build_engine(None, paths, progress=again.append) == location
-    assert time.monotonic() - started < 0.5
     assert [p.stage for p in again] == ["done"]
 
 
@@ -385,9 +383,10 @@ def test_interrupted_builds_leave_nothing_running_and_go_on(tmp_path: Path) -> N
 @pytest.mark.timeout(2400)
 async def test_the_users_engine_is_built_once() -> None:
     location = await build.build_engine(None, user_paths())
-    started = time.monotonic()
-    assert await build.build_engine(None, user_paths()) == location
-    assert time.monotonic() - started < 0.5
+    again: list[BuildProgress] = []
+    found = await build.build_engine(None, user_paths(), progress=again.append)
+    assert found == location
+    assert [p.stage for p in again] == ["done"]
     raw: dict[str, Any] = json.loads(
         (Path(location.directory) / install.MANIFEST).read_text()
     )

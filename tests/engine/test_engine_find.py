@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,10 +75,8 @@ async def test_it_tells_its_version_protocol_and_flags(
     assert Path(location.directory).name.startswith(known.info.rpc_protocol)
     assert {"-fit", "-lv", "--rpc", "--device", "-ts", "--ctx-size"} <= known.flags
     assert known.info.backends == ("cpu", "rpc")
-    started = time.monotonic()
     assert await ask.describe(location, fresh) == known.info
     assert await ask.flags_of(location, fresh) == known.flags
-    assert time.monotonic() - started < 0.1
 
 
 async def test_asking_leaves_nothing_running(
