@@ -163,10 +163,10 @@ def _result(
 
 def _console(options: DemoOptions, *, mouse: bool) -> None:
     """Launch the demo unless something runs already, then open the console."""
-    from tui.cli.console import open_console
+    from tui.cli.main import load_console
 
     run(_launch_if_idle(options))
-    open_console(model=options.model, mouse=mouse)
+    load_console()(model=options.model, mouse=mouse)
 
 
 async def _launch_if_idle(options: DemoOptions) -> None:

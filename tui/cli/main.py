@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from typing import TYPE_CHECKING
@@ -115,9 +116,21 @@ def cli(ctx: click.Context, model: str | None, no_mouse: bool) -> None:
     Without a command it opens the console and re-attaches to what runs.
     """
     if ctx.invoked_subcommand is None:
-        from tui.cli.console import open_console
+        load_console()(model=model, mouse=not no_mouse)
 
-        open_console(model=model, mouse=not no_mouse)
+
+def load_console() -> Callable[..., None]:
+    """Import the console, without looking for garbage meanwhile.
+
+    Modules are no garbage: looking through them costs a tenth of the start, and again
+    at every later collection unless they are set aside.
+    """
+    gc.disable()
+    from tui.cli.console import open_console
+
+    gc.freeze()
+    gc.enable()
+    return open_console
 
 
 def guarded(command: Callable[[], object]) -> int:
