@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import subprocess
 import sys
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 20.0
 POLL_S = 0.02
-
-_children: list[subprocess.Popen[bytes]] = []
 
 
 async def answers(socket: Path) -> bool:
@@ -70,7 +69,7 @@ async def _answers_soon(socket: Path) -> bool:
 def _spawn(paths: Paths) -> subprocess.Popen[bytes]:
     """Start a controller in a session of its own, its words going to a file."""
     with (paths.state_dir / "controller.err").open("wb") as errors:
-        child = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-P", "-m", "backends.controller"],
             stdin=subprocess.DEVNULL,
             stdout=errors,
@@ -79,8 +78,6 @@ def _spawn(paths: Paths) -> subprocess.Popen[bytes]:
             start_new_session=True,
             env=_absolute_python_path(),
         )
-    _children.append(child)
-    return child
 
 
 def _absolute_python_path() -> dict[str, str]:
@@ -99,7 +96,7 @@ async def wait_gone(paths: Paths, pid: int) -> None:
         ControllerError: it is still there.
     """
     deadline = time.monotonic() + START_TIMEOUT_S
-    while _exists(pid):
+    while _holds_lock(paths, pid):
         if time.monotonic() > deadline:
             raise ControllerError(
                 f"The controller (pid {pid}) does not end",
@@ -108,16 +105,19 @@ async def wait_gone(paths: Paths, pid: int) -> None:
         await asyncio.sleep(POLL_S)
 
 
-def _exists(pid: int) -> bool:
-    """Whether a process exists; our own children are reaped on the way."""
-    for child in _children:
-        if child.pid == pid:
-            return child.poll() is None
+def _holds_lock(paths: Paths, pid: int) -> bool:
+    """Whether that controller still holds the lock, which goes with its last breath.
+
+    Its process number may stay in the process table until somebody reaps it.
+    """
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        with paths.lock.open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except FileNotFoundError:
         return False
-    return True
+    except BlockingIOError:
+        return paths.lock.read_text().strip() == str(pid)
 
 
 def _last_words(paths: Paths, process: subprocess.Popen[bytes]) -> str:
