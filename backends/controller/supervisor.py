@@ -251,7 +251,8 @@ class Supervisor:
             with self._steps.step(f"stop:{record.name}"):
                 await self._host.stop(record.name, STOP_GRACE_S)
         for record in known:
-            await self._host.stop(record.name, STOP_GRACE_S)
+            if not record.alive:
+                await self._host.stop(record.name, STOP_GRACE_S)
         await self._board.refresh(self._host)
 
     async def _fail(self, error: DllmError) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from backends.link.wire import NS_PER_MS, US_PER_MS, Line, PassLine
-from backends.state import Lab, Link, LinkCommand, Pass
+from backends.state import Link, Pass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,17 +57,14 @@ class LinkMeter:
             rtt_ms=line.rtt_us / US_PER_MS if line.rtt_us else None,
             bytes_up=line.bytes_up,
             bytes_down=line.bytes_down,
-            lab=msgspec.convert(line.lab, Lab, from_attributes=True)
-            if line.lab
-            else None,
-            commands={
-                name: msgspec.convert(command, LinkCommand, from_attributes=True)
-                for name, command in line.commands.items()
-            },
+            lab=line.lab,
+            commands=line.commands,
         )
 
     def _with_passes(self) -> Link:
-        recent = [p for p in self.passes if p.generated][-WINDOW_TOKENS:]
+        generated = (p for p in reversed(self.passes) if p.generated)
+        recent = list(islice(generated, WINDOW_TOKENS))
+        shown = list(islice(reversed(self.passes), PASSES_SHOWN))
         return msgspec.structs.replace(
             self._link,
             round_trips_per_token=_per_token(recent, lambda p: p.round_trips),
@@ -77,7 +75,7 @@ class LinkMeter:
             compute_ms_per_token=_per_token(recent, lambda p: p.compute_ms),
             down_ms_per_token=_per_token(recent, lambda p: p.down_ms),
             wait_ms_per_token=_per_token(recent, lambda p: p.wait_ms),
-            passes=tuple(self.passes)[-PASSES_SHOWN:],
+            passes=tuple(reversed(shown)),
         )
 
 

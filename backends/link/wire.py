@@ -6,30 +6,10 @@ from typing import Any
 
 import msgspec
 
+from backends.state import Lab, LinkCommand
+
 NS_PER_MS = 1e6
 US_PER_MS = 1e3
-
-
-class Command(msgspec.Struct, frozen=True):
-    """Counters of one command."""
-
-    count: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    answered: int = 0
-    errors: int = 0
-    p50_us: float | None = None
-    p99_us: float | None = None
-    max_us: float | None = None
-
-
-class LabLine(msgspec.Struct, frozen=True):
-    """The lab as it is set."""
-
-    latency_ms: float = 0.0
-    jitter_ms: float = 0.0
-    rate_mb_s: float = 0.0
-    seed: int = 1
 
 
 class PassLine(msgspec.Struct, frozen=True):
@@ -62,8 +42,8 @@ class Line(msgspec.Struct, frozen=True):
     bytes_up: int = 0
     bytes_down: int = 0
     rtt_us: float = 0.0
-    lab: LabLine | None = None
-    commands: dict[str, Command] = {}
+    lab: Lab | None = None
+    commands: dict[str, LinkCommand] = {}
     passes: Any = None
     error: str = ""
 

@@ -14,7 +14,8 @@ from tui.cli.session import BUSY, ask, figures, launched, require_model, verdict
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from backends.state import ClusterSnapshot
+    from backends.controller.client import ControllerClient
+    from backends.state import ClusterSnapshot, Plan
     from tui.cli.session import Answer
 
 EXAMPLES = """
@@ -111,11 +112,7 @@ async def _headless(options: DemoOptions) -> None:
     from backends.controller.client import ControllerClient
 
     client = ControllerClient()
-    plan = await client.propose(
-        options.model,
-        workers=None if options.counts else WORKERS,
-        counts=options.counts,
-    )
+    plan = await _plan(client, options)
     async with launched(client, plan, keep=False) as (serving, _):
         say(f"Serving; {verdict(serving)}.")
         answer = await ask(client, _request(options), _printer(options))
@@ -124,6 +121,15 @@ async def _headless(options: DemoOptions) -> None:
     else:
         click.echo()
         say(figures(answer))
+
+
+async def _plan(client: ControllerClient, options: DemoOptions) -> Plan:
+    """The demo's plan: as many workers as shares were given, else two."""
+    return await client.propose(
+        options.model,
+        workers=None if options.counts else WORKERS,
+        counts=options.counts,
+    )
 
 
 def _request(options: DemoOptions) -> ChatRequest:
@@ -176,10 +182,6 @@ async def _launch_if_idle(options: DemoOptions) -> None:
     if (await client.snapshot()).state in BUSY:
         say("A cluster is running already: opening the console on it.")
         return
-    plan = await client.propose(
-        options.model,
-        workers=None if options.counts else WORKERS,
-        counts=options.counts,
-    )
+    plan = await _plan(client, options)
     async with launched(client, plan, keep=True) as (serving, _):
         say(f"Serving {serving.api_url}; {verdict(serving)}.")
