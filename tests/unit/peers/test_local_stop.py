@@ -46,6 +46,14 @@ def edit(run_dir: Path, **changes: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
+def next_tick() -> None:
+    """Wait until what starts now has another start time than what ran before.
+
+    A start time counts ticks of 10 ms, and a number does not come round in one.
+    """
+    time.sleep(2 / os.sysconf("SC_CLK_TCK"))
+
+
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
     """A process that is none of ours, leading a group of its own."""
@@ -153,6 +161,7 @@ async def test_a_cancelled_stop_can_be_repeated(host: LocalHost) -> None:
 async def test_another_process_with_its_number_is_left_alone(
     host: LocalHost, run_dir: Path, stranger: subprocess.Popen[bytes]
 ) -> None:
+    next_tick()
     await host.start(spec(argv=("true",)))
     await wait_ended(host)
     edit(run_dir, pid=stranger.pid)
@@ -194,6 +203,7 @@ async def test_an_unmarked_relative_that_ignores_term_is_remembered(
 async def test_another_supervisor_number_is_left_alone(
     host: LocalHost, run_dir: Path, stranger: subprocess.Popen[bytes]
 ) -> None:
+    next_tick()
     await host.start(spec(argv=("true",)))
     await wait_ended(host)
     edit(run_dir, supervisor_pid=stranger.pid)
