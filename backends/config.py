@@ -17,6 +17,23 @@ if TYPE_CHECKING:
 API_PORT_DEFAULT = 8090
 
 
+class PeerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One ``[peers.NAME]`` table: ``ssh`` or ``bare`` says how to reach it."""
+
+    ssh: str | None = None
+    """What one would give to ``ssh``: ``mini``, ``ada@10.0.0.7``, ``ada@host:2222``."""
+    bare: str | None = None
+    """``host:port`` of an rpc-server somebody else started."""
+    engine: str | None = None
+    """Directory of its llama.cpp. Unset: the one found first that fits."""
+    threads: int | None = None
+    """Threads of its CPU worker. Unset: its performance cores."""
+    memory_gib: dict[str, float] = {}
+    """Device name to the most a plan may put there, for example ``{CPU = 12}``."""
+    model_dirs: tuple[str, ...] = ()
+    """Further folders searched for GGUF files there."""
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything ``config.toml`` may say; each field's text is its documentation."""
 
@@ -38,6 +55,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Whether the console takes mouse events."""
     keys: dict[str, str] = {}
     """Binding id to keys, for example ``{"cluster.launch": "f5"}``."""
+    peers: dict[str, PeerConfig] = {}
+    """Other machines, by the name the console shows."""
 
 
 def load_config(paths: Paths) -> Config:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backends.state import Failure
+from backends.state import Failure, PeerQuestion
 
 
 class DllmError(Exception):
@@ -37,6 +37,19 @@ class PlanError(DllmError):
 
 class HostError(DllmError):
     """A machine refused to start, stop or show something."""
+
+
+class PeerUnreachable(HostError):
+    """A machine cannot be reached, or the connection to it broke."""
+
+
+class NeedsAnswer(HostError):
+    """Only the user can tell how to go on with a connection."""
+
+    def __init__(self, question: PeerQuestion) -> None:
+        """Carry the question."""
+        super().__init__(question.text)
+        self.question = question
 
 
 class ControllerError(DllmError):

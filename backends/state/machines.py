@@ -51,11 +51,118 @@ class PeerRole(StrEnum):
 class PeerState(StrEnum):
     """How a peer is."""
 
+    PROBING = "probing"
+    """Being reached and looked at."""
+    ASKING = "asking"
+    """Waits for the user: a host key to trust, a password."""
+    NO_ENGINE = "no engine"
+    """Reached, but without an engine that fits: to be provisioned."""
+    PROVISIONING = "provisioning"
     READY = "ready"
     STARTING = "starting"
     SERVING = "serving"
     FAILED = "failed"
+    MISMATCH = "mismatch"
+    """Its engine speaks another RPC protocol than the head's."""
     UNREACHABLE = "unreachable"
+
+
+class Transport(StrEnum):
+    """The way to a peer."""
+
+    LOCAL = "local"
+    SSH = "ssh"
+    BARE = "bare"
+    """An rpc-server somebody else started; we only know its ``host:port``."""
+
+
+class QuestionKind(StrEnum):
+    """What only the user can answer before a peer can be reached."""
+
+    HOST_KEY = "host_key"
+    PASSWORD = "password"
+    PASSPHRASE = "passphrase"
+
+
+class PeerQuestion(Value, frozen=True, kw_only=True):
+    """What a connection waits for; the answer is never stored (a trusted key is)."""
+
+    kind: QuestionKind
+    text: str
+    """The question, in one sentence."""
+    fingerprint: str = ""
+    """Of a host key, as OpenSSH prints it: ``SHA256:…``. The answer repeats it."""
+    key_type: str = ""
+
+
+class PeerEngine(Value, frozen=True, kw_only=True):
+    """One llama.cpp found on a peer."""
+
+    directory: str
+    server_path: str
+    worker_path: str
+    version: str = ""
+    rpc_protocol: str = ""
+    """``major.minor.patch``; empty when unknown."""
+    ours: bool = False
+    """Whether we installed it, and may remove it."""
+
+
+class PeerModel(Value, frozen=True, kw_only=True):
+    """A GGUF file on a peer."""
+
+    path: str
+    size_bytes: int
+    identity: str = ""
+    """Same text, same bytes: see ``backends.models.identity``; empty when unread."""
+
+
+class PeerFacts(Value, frozen=True, kw_only=True):
+    """What a probe found on a peer."""
+
+    at: float
+    """Unix seconds by our own clock."""
+    os: str = ""
+    """``Linux`` or ``Darwin``."""
+    arch: str = ""
+    """``x86_64``, ``aarch64``, ``arm64``."""
+    libc: str = ""
+    """``glibc 2.36``, ``musl``; empty where unknown."""
+    system: str = ""
+    """The distribution or release in the machine's own words."""
+    hostname: str = ""
+    cores: int = 0
+    performance_cores: int = 0
+    """Physical cores, without efficiency cores: the threads a worker gets."""
+    memory_bytes: int = 0
+    memory_free_bytes: int = 0
+    devices: tuple[Device, ...] = ()
+    """As its engine lists them, the CPU first."""
+    disk_free_bytes: int = 0
+    """Where engines and models would be put."""
+    engines: tuple[PeerEngine, ...] = ()
+    relay_version: str = ""
+    """Of our helper program there; empty when it is not there or does not run."""
+    compiler: str = ""
+    cmake: str = ""
+    models: tuple[PeerModel, ...] = ()
+    clock_offset_s: float = 0.0
+    """Its clock minus ours."""
+    rtt_ms: float | None = None
+    """Through the connection, so with the cost of its encryption."""
+    bandwidth_mb_s: float | None = None
+    seconds: float = 0.0
+    """How long the probe took."""
+
+
+class PeerWork(Value, frozen=True, kw_only=True):
+    """Something long that goes on at a peer."""
+
+    title: str
+    detail: str = ""
+    progress: float | None = None
+    """0…1 where known."""
+    log_tail: tuple[str, ...] = ()
 
 
 class Peer(Value, frozen=True, kw_only=True):
@@ -64,7 +171,15 @@ class Peer(Value, frozen=True, kw_only=True):
     name: str
     role: PeerRole = PeerRole.IDLE
     state: PeerState = PeerState.READY
-    transport: str = "local"
+    since: float | None = None
+    """Unix seconds at which this state began, where it matters."""
+    transport: str = Transport.LOCAL
+    address: str = ""
+    """What one would give to ``ssh``, or ``host:port`` of a bare rpc-server."""
     rtt_ms: float | None = None
     devices: tuple[Device, ...] = ()
     note: str = ""
+    """One sentence: why it is unreachable, what is missing, what to do."""
+    question: PeerQuestion | None = None
+    work: PeerWork | None = None
+    facts: PeerFacts | None = None
