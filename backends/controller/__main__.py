@@ -18,6 +18,7 @@ from backends.controller.board import Board
 from backends.controller.journal import Journal
 from backends.controller.links import Links
 from backends.controller.lock import hold_lock
+from backends.controller.machines import LocalMachine, OnlyLocal
 from backends.controller.readers import Readers
 from backends.controller.supervisor import Supervisor
 from backends.errors import DllmError
@@ -28,6 +29,8 @@ from backends.peers.local import LocalHost
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from backends.controller.machines import Machines
 
 log = logging.getLogger("backends.controller")
 
@@ -78,18 +81,19 @@ async def run(paths: Paths) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     readers = Readers(paths)
-    host = LocalHost(paths.run_dir)
+    here = LocalMachine(LocalHost(paths.run_dir), readers, paths.relay_socket)
+    machines = OnlyLocal(here)
     board = Board(readers.config)
-    links = Links(paths.relay_socket, board)
+    links = Links(board)
     journal = Journal(paths.journal_file)
-    supervisor = Supervisor(host, board, journal, readers, links)
+    supervisor = Supervisor(machines, board, journal, readers, links)
     catalogue = Catalogue(user_folders(readers.config().model_dirs))
     api = Api(
         supervisor=supervisor,
         board=board,
         readers=readers,
         catalogue=catalogue,
-        host=host,
+        machines=machines,
         links=links,
         ended=ended,
     )
@@ -99,7 +103,7 @@ async def run(paths: Paths) -> None:
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(_find_engine(readers, board)),
-                group.create_task(_keep_fresh(api, supervisor, board, host, ended)),
+                group.create_task(_keep_fresh(api, supervisor, board, machines, ended)),
             ]
             catalogue.start_refresh()
             await ended.wait()
@@ -149,7 +153,7 @@ async def _keep_fresh(
     api: Api,
     supervisor: Supervisor,
     board: Board,
-    host: LocalHost,
+    machines: Machines,
     ended: asyncio.Event,
 ) -> None:
     """Refresh what is shown while somebody looks; end after a long idle time."""
@@ -158,7 +162,7 @@ async def _keep_fresh(
         await asyncio.sleep(REFRESH_S)
         if api.streams and not supervisor.busy:
             with contextlib.suppress(DllmError):
-                await board.refresh(host)
+                await board.refresh(machines)
         idle_s = 0.0 if api.streams or supervisor.busy else idle_s + REFRESH_S
         if idle_s >= IDLE_EXIT_S:
             log.info("idle for %.0f s", idle_s)

@@ -10,10 +10,12 @@ import asyncio
 import logging
 import os
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
 
+from backends.controller.machines import LOCAL
 from backends.controller.metrics import prometheus_text
 from backends.controller.proposal import ProposalRequest, propose
 from backends.engine.http import ServerClient
@@ -25,8 +27,6 @@ from backends.state import (
     Failure,
     Lab,
     Plan,
-    ProcessRole,
-    ProcessState,
     Value,
 )
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
     from backends.controller.board import Board
     from backends.controller.links import Links
+    from backends.controller.machines import Machines
     from backends.controller.readers import Readers
     from backends.controller.supervisor import Supervisor
     from backends.models.catalogue import Catalogue
-    from backends.peers.host import Host
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Api:
         board: Board,
         readers: Readers,
         catalogue: Catalogue,
-        host: Host,
+        machines: Machines,
         links: Links,
         ended: asyncio.Event,
     ) -> None:
@@ -103,7 +103,7 @@ class Api:
         self._board = board
         self._readers = readers
         self._catalogue = catalogue
-        self._host = host
+        self._machines = machines
         self._links = links
         self._ended = ended
         self.streams = 0
@@ -152,7 +152,10 @@ class Api:
         asked = await _body(request, ProposalRequest)
         model = await self._readers.model(asked.model)
         engine = self._board.snapshot.engine
-        devices = (await self._host.memory(), *(engine.devices if engine else ()))
+        devices = (
+            await self._machines.get(LOCAL).host.memory(),
+            *(engine.devices if engine else ()),
+        )
         plan = propose(
             asked, model, self._readers.config(), devices, os.cpu_count() or 1
         )
@@ -200,7 +203,13 @@ class Api:
         offset = int(request.query.get("offset", "0"))
         limit = min(int(request.query.get("limit", LOG_BYTES_MAX)), LOG_BYTES_MAX)
         name = request.match_info["name"]
-        return json_response(await self._host.read_log(name, offset, limit))
+        host = self._machines.get(self._machine_of(name)).host
+        return json_response(await host.read_log(name, offset, limit))
+
+    def _machine_of(self, process: str) -> str:
+        """The machine on which a process of the snapshot runs; ours where unknown."""
+        found = (p.peer for p in self._board.snapshot.processes if p.name == process)
+        return next(found, LOCAL)
 
     async def _lab(self, request: web.Request) -> web.Response:
         """Put a worse network on one link, or on all; null takes it away."""
@@ -235,16 +244,12 @@ class Api:
 
     def _serving_port(self) -> int:
         snapshot = self._board.snapshot
-        if snapshot.state is not ClusterState.SERVING:
+        if snapshot.state is not ClusterState.SERVING or not snapshot.api_url:
             raise ControllerError(
                 f"No model is serving (the cluster is {snapshot.state.value})",
                 "Launch a plan first: l in the console, or dllm-tui up.",
             )
-        for process in snapshot.processes:
-            running = process.state is ProcessState.RUNNING
-            if process.role is ProcessRole.SERVER and running and process.port:
-                return process.port
-        raise ControllerError("llama-server is not running", "Launch again.")
+        return urlsplit(snapshot.api_url).port or 0
 
     async def _explained(self, delta: ChatDelta) -> ChatDelta:
         """When the cluster broke, its failure says more than the broken connection."""

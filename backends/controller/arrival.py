@@ -15,7 +15,7 @@ from backends.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from backends.peers.host import Host
+    from backends.controller.machines import Machines
     from backends.state import ModelInfo, Plan, WorkerSpec
 
 # Below this the estimate of what is left jumps too much to be of use.
@@ -27,15 +27,16 @@ class Arrival:
 
     def __init__(
         self,
-        host: Host,
+        machines: Machines,
         plan: Plan,
         model: ModelInfo,
         workers: Iterable[WorkerSpec],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Expect the plan's weights at these workers."""
-        self._host = host
+        """Expect the plan's weights at those of the workers whose memory we see."""
+        self._machines = machines
+        self._workers = [w for w in workers if not w.endpoint]
         self._clock = clock
         self._began = clock()
         self._before: dict[str, int] = {}
@@ -44,20 +45,25 @@ class Arrival:
             for load in device_loads(model, plan.split, plan.ctx_size)
         }
         self._expected = {
-            worker.name: weights[f"{worker.name}/{worker.device}"] for worker in workers
+            w.name: weights[f"{w.name}/{w.device}"] for w in self._workers
         }
         self.total_bytes = sum(self._expected.values())
         self.arrived_bytes = 0
 
-    async def measure(self) -> None:
-        """Look at the workers' memory; the first look is the zero point."""
+    def measure(self) -> None:
+        """Take the workers' memory as last seen; the first look is the zero point."""
         arrived = 0
-        for name, expected in self._expected.items():
-            record = await self._host.record(name)
-            rss = (record.rss_bytes or 0) if record else 0
-            grown = rss - self._before.setdefault(name, rss)
-            arrived += max(0, min(grown, expected))
+        for worker in self._workers:
+            rss = self._rss_bytes(worker)
+            grown = rss - self._before.setdefault(worker.name, rss)
+            arrived += max(0, min(grown, self._expected[worker.name]))
         self.arrived_bytes = arrived
+
+    def _rss_bytes(self, worker: WorkerSpec) -> int:
+        for record in self._machines.get(worker.peer).records:
+            if record.name == worker.name:
+                return record.rss_bytes or 0
+        return 0
 
     @property
     def fraction(self) -> float | None:

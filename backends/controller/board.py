@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from backends.controller.machines import LOCAL
 from backends.controller.proposal import local_workers, worker_device
 from backends.split.layout import ranges
 from backends.state import (
@@ -23,11 +24,12 @@ from backends.state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from backends.config import Config
-    from backends.peers.host import Host, ProcessRecord
-    from backends.state import Device
+    from backends.controller.machines import Machines
+    from backends.peers.host import ProcessRecord
+    from backends.state import Device, WorkerSpec
 
 PERIOD_S = 0.25
 FREE_STEP_BYTES = 64 << 20
@@ -41,6 +43,7 @@ class Board:
         """``config`` gives the settings, for the workers shown while idle."""
         self._config = config
         self._memory: Device | None = None
+        self._known: tuple[Peer, ...] = ()
         self._changed = asyncio.Event()
         self._closed = False
         self.snapshot = ClusterSnapshot(controller_pid=os.getpid(), at=time.time())
@@ -87,11 +90,27 @@ class Board:
             served_since=None,
         )
 
-    async def refresh(self, host: Host) -> None:
-        """Read processes and memory of the host anew."""
-        self._memory = _steady(await host.memory())
-        records = await host.records()
-        self.update(processes=tuple(_process(host.name, record) for record in records))
+    async def refresh(self, machines: Machines) -> None:
+        """Read our own processes and memory anew, and show all as last seen."""
+        here = machines.get(LOCAL)
+        self._memory = _steady(await here.host.memory())
+        await here.look()
+        self.show_processes(machines)
+
+    def show_processes(self, machines: Machines) -> None:
+        """Show the processes of all machines as last seen."""
+        self.update(
+            processes=tuple(
+                _process(machine.name, record)
+                for machine in machines.all()
+                for record in machine.records
+            )
+        )
+
+    def show_peers(self, known: Sequence[Peer]) -> None:
+        """Other machines changed: how they are, apart from what the plan does there."""
+        self._known = tuple(known)
+        self.update(peers=self._peers(self.snapshot))
 
     def close(self) -> None:
         """End every stream of changes."""
@@ -109,34 +128,56 @@ class Board:
     # --- peers ---------------------------------------------------------------
 
     def _peers(self, snapshot: ClusterSnapshot) -> tuple[Peer, ...]:
-        """The head and its local workers: the plan's, or those a launch would start."""
+        """This machine, its workers (those of a launch while idle), other machines."""
         if self._memory is None:
             return ()
-        workers = (
-            snapshot.plan.workers
-            if snapshot.plan
-            else local_workers(self._config().workers, None, os.cpu_count() or 1)
+        return (
+            self._here(snapshot),
+            *(self._local_worker(snapshot, w) for w in self._local_workers(snapshot)),
+            *(_in_cluster(peer, snapshot) for peer in self._known),
         )
-        gpus = snapshot.engine.devices if snapshot.engine else ()
-        head = Peer(
-            name="local",
-            role=PeerRole.HEAD,
-            state=_peer_state(snapshot, None),
-            devices=(self._memory, *gpus),
+
+    def _here(self, snapshot: ClusterSnapshot) -> Peer:
+        head = snapshot.plan is None or snapshot.plan.head == LOCAL
+        gpus = snapshot.engine.devices if snapshot.engine and head else ()
+        return Peer(
+            name=LOCAL,
+            role=PeerRole.HEAD if head else PeerRole.IDLE,
+            state=_peer_state(snapshot, None) if head else PeerState.READY,
+            devices=(self._memory, *gpus) if self._memory else gpus,
             note="this machine",
         )
-        return (
-            head,
-            *(
-                Peer(
-                    name=worker.name,
-                    role=PeerRole.WORKER,
-                    state=_peer_state(snapshot, worker.name),
-                    devices=(worker_device(worker, self._memory),),
-                )
-                for worker in workers
-            ),
+
+    def _local_workers(self, snapshot: ClusterSnapshot) -> Sequence[WorkerSpec]:
+        if snapshot.plan is not None:
+            return [w for w in snapshot.plan.workers if w.peer == LOCAL]
+        if any(peer.state is PeerState.READY for peer in self._known):
+            return ()
+        return local_workers(self._config().workers, None, os.cpu_count() or 1)
+
+    def _local_worker(self, snapshot: ClusterSnapshot, worker: WorkerSpec) -> Peer:
+        memory = self._memory
+        return Peer(
+            name=worker.name,
+            role=PeerRole.WORKER,
+            state=_peer_state(snapshot, worker.name),
+            devices=(worker_device(worker, memory),) if memory else (),
         )
+
+
+def _in_cluster(peer: Peer, snapshot: ClusterSnapshot) -> Peer:
+    """A peer with the part it has in the present plan."""
+    plan = snapshot.plan
+    if plan is None:
+        return peer
+    workers = [w.name for w in plan.workers if w.peer == peer.name]
+    if plan.head != peer.name and not workers:
+        return peer
+    role = PeerRole.HEAD if plan.head == peer.name else PeerRole.WORKER
+    if peer.state is not PeerState.READY:
+        return msgspec.structs.replace(peer, role=role)
+    state = _peer_state(snapshot, workers[0] if workers else None)
+    return msgspec.structs.replace(peer, role=role, state=state)
 
 
 def _peer_state(snapshot: ClusterSnapshot, worker: str | None) -> PeerState:

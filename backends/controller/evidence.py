@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from typing import TYPE_CHECKING
 
 from backends.engine.logs import clean_lines, explain
 from backends.errors import HostError, ProcessFailed
-from backends.state import Failure, ProcessRole
+from backends.state import Failure, ProcessRole, Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from backends.controller.machines import Machines
     from backends.peers.host import Host, ProcessRecord
 
 TAIL_BYTES = 32 * 1024
@@ -20,6 +22,7 @@ TAIL_LINES = 15
 _HINTS = {
     ProcessRole.WORKER: "Launch again to restart it; its log says more.",
     ProcessRole.SERVER: "Launch again; if it repeats, its log says why.",
+    ProcessRole.RELAY: "Launch again to restart it; its log says more.",
 }
 
 
@@ -62,20 +65,41 @@ async def failure_of(host: Host, record: ProcessRecord, at: float) -> Failure:
     )
 
 
-async def require_alive(host: Host, names: Sequence[str], at: float) -> None:
+class Placed(Value, frozen=True, kw_only=True):
+    """A process of the cluster and the machine it runs on."""
+
+    machine: str
+    name: str
+
+
+async def require_alive(
+    machines: Machines, processes: Sequence[Placed], at: float
+) -> None:
     """See that processes still run.
 
-    A dead worker takes llama-server down with it, so the first of ``names`` that is
+    A dead worker takes llama-server down with it, so the first of ``processes`` that is
     dead is blamed: name workers before the server.
 
     Raises:
         ProcessFailed: one of them ended; it carries the evidence.
+        PeerUnreachable: the connection to the machine of one of them broke.
     """
-    for name in names:
-        record = await host.record(name)
+    for placed in processes:
+        machine = machines.get(placed.machine)
+        records = {record.name: record for record in machine.records}
+        record = records.get(placed.name)
         if record is None:
-            raise ProcessFailed(
-                Failure(what=f"The process directory of {name} is gone", at=at)
-            )
+            what = f"The process directory of {placed.name} is gone"
+            raise ProcessFailed(Failure(what=what, process=placed.name, at=at))
         if not record.alive:
-            raise ProcessFailed(await failure_of(host, record, at))
+            raise ProcessFailed(await failure_of(machine.host, record, at))
+
+
+async def look_at(machines: Machines, processes: Sequence[Placed]) -> None:
+    """Look anew at every machine that runs one of these processes.
+
+    Raises:
+        PeerUnreachable: the connection to one of them broke.
+    """
+    names = dict.fromkeys(placed.machine for placed in processes)
+    await asyncio.gather(*(machines.get(name).look() for name in names))

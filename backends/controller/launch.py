@@ -6,48 +6,48 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from backends.controller.arrival import Arrival
-from backends.controller.evidence import failure_of, require_alive
+from backends.controller.evidence import Placed, look_at, require_alive
 from backends.controller.load import LoadWatch
-from backends.engine.argv import server_argv, worker_argv
+from backends.controller.machines import LOCAL, route
+from backends.controller.starting import ENGINE_ENV, Starter
+from backends.engine.argv import server_argv
 from backends.engine.http import Health, ServerClient
-from backends.errors import HostError, PlanError, ProcessFailed
-from backends.link.relay import relay_argv, relay_name
-from backends.paths import relay_binary
+from backends.engine.protocols import require_same_protocol
+from backends.errors import HostError, PlanError
+from backends.link.relay import relay_name
 from backends.peers.host import ProcessSpec
 from backends.split.compare import measured_split
 from backends.split.flags import Placement, check_exact, compile_split
 from backends.split.layout import format_ranges
-from backends.state import Failure, MeasuredSplit, ProcessRole, Step, Value
+from backends.state import MeasuredSplit, ProcessRole, Step, Transport, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
+    from backends.controller.machines import Machine, Machines
     from backends.controller.readers import Engine, Readers
     from backends.controller.steps import StepBoard
-    from backends.peers.host import Host, ProcessRecord
+    from backends.peers.host import ProcessRecord
     from backends.state import ModelInfo, Plan, WorkerSpec
 
 SERVER = "llama-server"
 POLL_S = 0.1
-LISTEN_TIMEOUT_S = 60.0
-# Another program may take a free port between our look and the worker's bind.
-PORT_ATTEMPTS = 3
+# Every look at another machine is a round trip and a few processes there.
+POLL_REMOTE_S = 0.5
 API_PORTS_TRIED = 10
-# Without it an abort of ggml first runs a debugger for a backtrace, for seconds.
-ENGINE_ENV = {"GGML_NO_BACKTRACE": "1"}
 
 
 class Running(Value, frozen=True, kw_only=True):
     """A cluster that serves."""
 
     placement: Placement
-    process_names: tuple[str, ...]
+    processes: tuple[Placed, ...]
     """Workers first, then relays: the order in which to look for who died."""
     relayed: tuple[str, ...] = ()
     """Workers behind a relay."""
     server_pid: int
     api_port: int
+    """On our own loopback, wherever the head is."""
     measured: MeasuredSplit
 
 
@@ -74,32 +74,33 @@ def used_workers(plan: Plan) -> tuple[WorkerSpec, ...]:
 
 
 class Launcher:
-    """Brings a plan up on one host; one call at a time."""
+    """Brings a plan up on its machines; one call at a time."""
 
     def __init__(
         self,
-        host: Host,
+        machines: Machines,
         board: StepBoard,
         readers: Readers,
         *,
-        relay_socket: Callable[[str], Path],
         default_api_port: Callable[[], tuple[int | None, int]],
         found: Callable[[Engine, ModelInfo], None],
+        looked: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
         """Use these parts.
 
-        ``relay_socket`` tells where a worker's relay gives out its counters,
         ``default_api_port`` gives the port demanded by the configuration (or None) and
-        the one to begin looking at; ``found`` is told the engine and the model.
+        the one to begin looking at; ``found`` is told the engine and the model,
+        ``looked`` that the machines were looked at anew.
         """
-        self._host = host
+        self._machines = machines
         self._board = board
         self._readers = readers
-        self._relay_socket = relay_socket
         self._default_api_port = default_api_port
         self._found = found
+        self._looked = looked
         self._clock = clock
+        self._starter = Starter(clock)
 
     async def bring_up(self, plan: Plan, known: MeasuredSplit | None) -> Running:
         """Start what does not run yet, wait until it serves, and compare the splits.
@@ -109,35 +110,37 @@ class Launcher:
         Raises:
             DllmError: a step failed; the board and the error say which and why.
         """
-        engine, model = await self._prepare(plan)
-        ports = await self._workers(engine, plan)
-        relayed = tuple(ports) if plan.relay else ()
-        processes = (*ports, *map(relay_name, relayed), SERVER)
+        head = self._machines.get(plan.head)
+        engine, model = await self._prepare(plan, head)
+        engines = await self._engines(plan, head, engine)
+        ports = await self._workers(plan, head, engines)
+        relayed = tuple(w.name for w in used_workers(plan)) if plan.relay else ()
+        processes = processes_of(plan)
         if plan.relay:
             with self._board.step("relays"):
-                ports = await self._relays(ports)
+                ports = await self._relays(plan, head, ports)
         placement = compile_split(plan, ports)
         check_exact(plan, placement)
         with self._board.step("server"):
-            server = await self._server(engine, plan, placement)
-        watch = LoadWatch(self._host, SERVER, plan.split.n_layer)
+            server, api_port = await self._server(engine, plan, head, placement, model)
+        watch = LoadWatch(head.host, SERVER, plan.split.n_layer)
         with self._board.step("load"):
-            arrival = Arrival(self._host, plan, model, used_workers(plan))
-            await self._loaded(server, processes, watch, arrival)
+            arrival = Arrival(self._machines, plan, model, used_workers(plan))
+            await self._loaded(api_port, processes, watch, arrival)
         with self._board.step("verify"):
             measured = known or await self._verify(plan, placement, watch, model)
         return Running(
             placement=placement,
-            process_names=processes,
+            processes=processes,
             relayed=relayed,
             server_pid=server.pid,
-            api_port=server.port or 0,
+            api_port=api_port,
             measured=measured,
         )
 
-    async def _prepare(self, plan: Plan) -> tuple[Engine, ModelInfo]:
+    async def _prepare(self, plan: Plan, head: Machine) -> tuple[Engine, ModelInfo]:
         with self._board.step("engine"):
-            engine = await self._readers.engine(plan.engine)
+            engine = await head.engine(plan.engine)
             info = engine.info
             self._board.update(
                 "engine", detail=f"{info.version} · RPC {info.rpc_protocol}"
@@ -154,123 +157,98 @@ class Launcher:
         self._found(engine, model)
         return engine, model
 
-    async def _workers(self, engine: Engine, plan: Plan) -> Mapping[str, int]:
-        """Ports of all workers in use, each one listening."""
+    async def _engines(
+        self, plan: Plan, head: Machine, engine: Engine
+    ) -> Mapping[str, Engine]:
+        """The engine of every machine that takes part, all speaking one protocol.
+
+        Raises:
+            EngineError: one has none, or one that does not match; nothing has started.
+        """
+        protocol = engine.info.rpc_protocol
+        engines = {head.name: engine}
+        for worker in used_workers(plan):
+            if worker.endpoint or worker.peer in engines:
+                continue
+            machine = self._machines.get(worker.peer)
+            there = await machine.engine(
+                plan.engine if worker.peer == LOCAL else None, protocol
+            )
+            require_same_protocol(protocol, there.info.rpc_protocol, worker.peer)
+            engines[worker.peer] = there
+        return engines
+
+    async def _workers(
+        self, plan: Plan, head: Machine, engines: Mapping[str, Engine]
+    ) -> dict[str, int]:
+        """Ports of the head that lead to the workers in use, each one listening.
+
+        Those somebody else started are reached at their own endpoint instead.
+        """
         ports: dict[str, int] = {}
         for worker in used_workers(plan):
             step = f"worker:{worker.name}"
             with self._board.step(step):
-                ports[worker.name] = await self._worker(engine, worker)
-                self._board.update(step, detail=f"127.0.0.1:{ports[worker.name]}")
+                if worker.endpoint:
+                    self._board.update(step, detail=worker.endpoint)
+                    continue
+                machine = self._machines.get(worker.peer)
+                engine = engines[worker.peer]
+                port = await self._starter.worker(machine, engine, worker)
+                ports[worker.name] = await route(machine, head, port)
+                self._board.update(step, detail=_where(machine, port))
         return ports
 
-    async def _worker(self, engine: Engine, worker: WorkerSpec) -> int:
-        record = await self._host.record(worker.name)
-        if record is not None and record.alive and record.port:
-            await self._listening(record, record.port)
-            return record.port
-        for attempt in range(PORT_ATTEMPTS):
-            port = await self._host.free_port()
-            spec = ProcessSpec(
-                name=worker.name,
-                role=ProcessRole.WORKER,
-                argv=worker_argv(
-                    engine.location,
-                    port=port,
-                    device=worker.device,
-                    threads=worker.threads,
-                ),
-                port=port,
-                env=ENGINE_ENV,
-                ignore_sigpipe=True,
-            )
-            try:
-                await self._listening(await self._start(spec), port)
-            except ProcessFailed:
-                taken = await self._host.port_owner(port)
-                if attempt + 1 == PORT_ATTEMPTS or not taken:
-                    raise
-            else:
-                return port
-        raise AssertionError("unreachable")
-
-    async def _relays(self, worker_ports: Mapping[str, int]) -> Mapping[str, int]:
+    async def _relays(
+        self, plan: Plan, head: Machine, ports: Mapping[str, int]
+    ) -> dict[str, int]:
         """Ports of the relays, one before each worker, each one listening."""
-        ports: dict[str, int] = {}
-        for worker, port in worker_ports.items():
-            record = await self._host.record(relay_name(worker))
-            if record is None or not record.alive:
-                record = await self._start(await self._relay_spec(worker, port))
-            ports[worker] = record.port or 0
-            await self._listening(record, ports[worker])
-        return ports
-
-    async def _relay_spec(self, worker: str, worker_port: int) -> ProcessSpec:
-        port = await self._host.free_port()
-        argv = relay_argv(
-            relay_binary(),
-            worker=worker,
-            listen_port=port,
-            worker_port=worker_port,
-            stats=self._relay_socket(worker),
-        )
-        return ProcessSpec(
-            name=relay_name(worker), role=ProcessRole.RELAY, argv=argv, port=port
-        )
-
-    async def _listening(self, record: ProcessRecord, port: int) -> None:
-        """Wait until that process listens.
-
-        Raises:
-            ProcessFailed: it ended, or does not listen in time.
-        """
-        deadline = self._clock() + LISTEN_TIMEOUT_S
-        while not await self._host.listens(record.pid, port):
-            await require_alive(self._host, [record.name], self._clock())
-            if self._clock() > deadline:
-                failure = await failure_of(self._host, record, self._clock())
-                what = f"{record.name} runs but does not listen on port {port}"
-                raise ProcessFailed(
-                    Failure(what=what, argv=failure.argv, log_tail=failure.log_tail)
-                )
-            await asyncio.sleep(POLL_S)
+        relays: dict[str, int] = {}
+        for worker in used_workers(plan):
+            upstream = worker.endpoint or f"127.0.0.1:{ports[worker.name]}"
+            relays[worker.name] = await self._starter.relay(head, worker.name, upstream)
+        return relays
 
     async def _server(
-        self, engine: Engine, plan: Plan, placement: Placement
-    ) -> ProcessRecord:
-        """The llama-server of this plan, started unless it runs already."""
-        record = await self._host.record(SERVER)
-        if record is not None and record.alive and record.port:
-            return record
-        port = await self._api_port(plan)
-        argv = server_argv(
-            engine.location,
-            engine.flags,
-            model=plan.model,
-            rpc_endpoints=placement.rpc_endpoints,
-            device_names=placement.device_names,
-            n_gpu_layers=placement.n_gpu_layers,
-            tensor_split=placement.tensor_split,
-            ctx_size=plan.ctx_size,
-            parallel=plan.parallel,
-            port=port,
-            extra=plan.extra_args,
-        )
-        spec = ProcessSpec(
-            name=SERVER, role=ProcessRole.SERVER, argv=argv, port=port, env=ENGINE_ENV
-        )
-        return await self._start(spec)
+        self,
+        engine: Engine,
+        plan: Plan,
+        head: Machine,
+        placement: Placement,
+        model: ModelInfo,
+    ) -> tuple[ProcessRecord, int]:
+        """The llama-server of this plan, started unless it runs, and its port here."""
+        api_port = await self._api_port(plan, head)
+        record = await head.host.record(SERVER)
+        if record is None or not record.alive or not record.port:
+            there = api_port if head.name == LOCAL else await head.host.free_port()
+            path = await head.model_path(model)
+            argv = _server_argv(engine, plan, placement, path, there)
+            spec = ProcessSpec(
+                name=SERVER,
+                role=ProcessRole.SERVER,
+                argv=argv,
+                port=there,
+                env=ENGINE_ENV,
+            )
+            record = await self._starter.start(head.host, spec)
+        return record, await head.reach_port(record.port or 0, at=api_port)
 
-    async def _api_port(self, plan: Plan) -> int:
-        """The port asked for, or the first free one where none was demanded.
+    async def _api_port(self, plan: Plan, head: Machine) -> int:
+        """The port asked for here, or the first free one where none was demanded.
 
         Raises:
             HostError: the demanded port is taken.
         """
+        here = self._machines.get(LOCAL).host
+        if head.name == LOCAL:
+            record = await here.record(SERVER)
+            if record is not None and record.alive and record.port:
+                return record.port
         configured, first = self._default_api_port()
         demanded = plan.api_port or configured
         if demanded:
-            owner = await self._host.port_owner(demanded)
+            owner = await here.port_owner(demanded)
             if owner:
                 raise HostError(
                     f"Port {demanded} is in use by {owner}",
@@ -278,28 +256,26 @@ class Launcher:
                 )
             return demanded
         for port in range(first, first + API_PORTS_TRIED):
-            if not await self._host.port_owner(port):
+            if not await here.port_owner(port):
                 return port
-        return await self._host.free_port()
-
-    async def _start(self, spec: ProcessSpec) -> ProcessRecord:
-        """Start a process in place of the ended one of that name."""
-        await self._host.remove(spec.name)
-        return await self._host.start(spec)
+        return await here.free_port()
 
     async def _loaded(
         self,
-        server: ProcessRecord,
-        names: tuple[str, ...],
+        api_port: int,
+        processes: tuple[Placed, ...],
         watch: LoadWatch,
         arrival: Arrival,
     ) -> None:
         """Wait, without limit, until llama-server is healthy or somebody dies."""
-        async with ServerClient(server.port or 0) as client:
+        remote = any(placed.machine != LOCAL for placed in processes)
+        async with ServerClient(api_port) as client:
             while True:
-                await require_alive(self._host, names, self._clock())
+                await look_at(self._machines, processes)
+                self._looked()
+                await require_alive(self._machines, processes, self._clock())
                 await watch.read()
-                await arrival.measure()
+                arrival.measure()
                 self._board.update(
                     "load",
                     detail=" · ".join(filter(None, (watch.phase, arrival.text))),
@@ -307,7 +283,7 @@ class Launcher:
                 )
                 if await client.health() is Health.OK:
                     return
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(POLL_REMOTE_S if remote else POLL_S)
 
     async def _verify(
         self, plan: Plan, placement: Placement, watch: LoadWatch, model: ModelInfo
@@ -323,3 +299,43 @@ class Launcher:
             else format_ranges(measured.layers, model.n_layer),
         )
         return measured
+
+
+def processes_of(plan: Plan) -> tuple[Placed, ...]:
+    """Every process of a plan: workers of ours, relays, llama-server."""
+    workers = used_workers(plan)
+    ours = [Placed(machine=w.peer, name=w.name) for w in workers if not w.endpoint]
+    relays = [Placed(machine=plan.head, name=relay_name(w.name)) for w in workers]
+    server = Placed(machine=plan.head, name=SERVER)
+    return (*ours, *(relays if plan.relay else ()), server)
+
+
+def needs_ways(plan: Plan) -> bool:
+    """Whether bytes between head and workers go through tunnels of ours.
+
+    Such a cluster does not outlive the controller: llama-server has lost its workers.
+    """
+    return any(w.peer != plan.head and not w.endpoint for w in used_workers(plan))
+
+
+def _where(machine: Machine, port: int) -> str:
+    here = machine.transport is Transport.LOCAL
+    return f"127.0.0.1:{port}" if here else f"{machine.name}, port {port}"
+
+
+def _server_argv(
+    engine: Engine, plan: Plan, placement: Placement, model_path: str, port: int
+) -> tuple[str, ...]:
+    return server_argv(
+        engine.location,
+        engine.flags,
+        model=model_path,
+        rpc_endpoints=placement.rpc_endpoints,
+        device_names=placement.device_names,
+        n_gpu_layers=placement.n_gpu_layers,
+        tensor_split=placement.tensor_split,
+        ctx_size=plan.ctx_size,
+        parallel=plan.parallel,
+        port=port,
+        extra=plan.extra_args,
+    )

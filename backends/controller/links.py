@@ -10,7 +10,7 @@ from backends.errors import UsageError
 from backends.link.relay import RelayReader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
     from backends.controller.board import Board
@@ -20,18 +20,17 @@ if TYPE_CHECKING:
 class Links:
     """Follows one relay per worker while a cluster serves."""
 
-    def __init__(self, socket: Callable[[str], Path], board: Board) -> None:
-        """``socket`` tells where a worker's relay gives out its counters."""
-        self.socket = socket
+    def __init__(self, board: Board) -> None:
+        """``board`` gets the figures."""
         self._board = board
         self._readers: dict[str, RelayReader] = {}
 
     @asynccontextmanager
-    async def following(self, workers: Sequence[str]) -> AsyncIterator[None]:
-        """Follow the relays of these workers for as long as the block runs."""
+    async def following(self, sockets: Mapping[str, Path]) -> AsyncIterator[None]:
+        """Follow the workers' relays, at these sockets, while the block runs."""
         self._readers = {
-            worker: RelayReader(worker, self.socket(worker), self._show)
-            for worker in workers
+            worker: RelayReader(worker, socket, self._show)
+            for worker, socket in sockets.items()
         }
         self._show()
         tasks = [asyncio.create_task(r.run()) for r in self._readers.values()]

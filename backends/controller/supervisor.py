@@ -9,13 +9,27 @@ import time
 from typing import TYPE_CHECKING
 
 from backends.config import API_PORT_DEFAULT
-from backends.controller.evidence import require_alive
+from backends.controller.evidence import look_at, require_alive
 from backends.controller.journal import Record
-from backends.controller.launch import SERVER, Launcher, Running, launch_steps
+from backends.controller.launch import (
+    SERVER,
+    Launcher,
+    Running,
+    launch_steps,
+    needs_ways,
+    processes_of,
+)
+from backends.controller.machines import LOCAL
 from backends.controller.speed import SpeedMeter
 from backends.controller.steps import StepBoard
 from backends.engine.http import ServerClient
-from backends.errors import ControllerError, DllmError, ProcessFailed
+from backends.errors import (
+    ControllerError,
+    DllmError,
+    PeerUnreachable,
+    ProcessFailed,
+)
+from backends.link.relay import relay_name
 from backends.split.flags import check_exact, compile_split
 from backends.state import ClusterState, Failure, ProcessRole, Speed, Step, StepState
 
@@ -25,8 +39,9 @@ if TYPE_CHECKING:
     from backends.controller.board import Board
     from backends.controller.journal import Journal
     from backends.controller.links import Links
+    from backends.controller.machines import Machine, Machines
     from backends.controller.readers import Engine, Readers
-    from backends.peers.host import Host
+    from backends.peers.host import ProcessRecord
     from backends.state import MeasuredSplit, ModelInfo, Plan
 
 log = logging.getLogger(__name__)
@@ -38,14 +53,17 @@ WATCH_IDLE_S = 1.0
 # the worker is blamed.
 SETTLE_S = 0.5
 STOP_GRACE_S = 5.0
+# A relay that dies again and again has a reason that a restart does not mend.
+RESTARTS_MAX = 3
+RESTART_WINDOW_S = 600.0
 
 
 class Supervisor:
-    """Owns the cluster of one host: launches, adopts, watches and stops it."""
+    """Owns the cluster: launches, adopts, watches, mends and stops it."""
 
     def __init__(
         self,
-        host: Host,
+        machines: Machines,
         board: Board,
         journal: Journal,
         readers: Readers,
@@ -54,22 +72,24 @@ class Supervisor:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Use these parts; nothing runs before ``adopt`` or ``launch``."""
-        self._host = host
+        self._machines = machines
         self._board = board
         self._journal = journal
         self._readers = readers
         self._links = links
         self._clock = clock
         self.meter = SpeedMeter()
+        self._restarts: list[float] = []
+        self._mended = ""
         self._task: asyncio.Task[None] | None = None
         self._steps = StepBoard(clock, self._steps_changed)
         self._launcher = Launcher(
-            host,
+            machines,
             self._steps,
             readers,
-            relay_socket=links.socket,
             default_api_port=self._api_ports,
             found=self._found,
+            looked=lambda: board.show_processes(machines),
             clock=clock,
         )
 
@@ -81,12 +101,16 @@ class Supervisor:
     async def adopt(self) -> None:
         """Take over what an earlier controller started, or report how it ended."""
         remembered = self._journal.load()
-        alive = [record for record in await self._host.records() if record.alive]
-        await self._board.refresh(self._host)
-        if remembered.plan is not None and alive:
-            self._pursue(self._run(remembered.plan, remembered))
-        elif remembered.plan is not None:
-            await self._report_ended(remembered.plan)
+        records = await self._machines.get(LOCAL).look()
+        alive = [record for record in records if record.alive]
+        await self._board.refresh(self._machines)
+        plan = remembered.plan
+        if plan is not None and (needs_ways(plan) or plan.head != LOCAL):
+            self._pursue(self._rejoin(plan, remembered))
+        elif plan is not None and alive:
+            self._pursue(self._run(plan, remembered))
+        elif plan is not None:
+            await self._report_ended(plan)
         elif alive:
             log.warning("stopping %d processes without a plan", len(alive))
             self._pursue(self._stop_all())
@@ -105,6 +129,8 @@ class Supervisor:
                 "This plan is running already", "Stop it first to start it afresh."
             )
         await self._cancel()
+        self._restarts.clear()
+        self._mended = ""
         self._announce(plan)
         self._pursue(self._restart(plan))
 
@@ -121,6 +147,20 @@ class Supervisor:
     async def leave(self) -> None:
         """Give up watching; everything keeps running for the next controller."""
         await self._cancel()
+
+    async def settle(self, machine: Machine) -> None:
+        """Stop what runs on a machine that came back and no plan wants any more.
+
+        Raises:
+            PeerUnreachable: it is gone again.
+        """
+        plan = self._journal.record.plan
+        placed = processes_of(plan) if plan else ()
+        wanted = {p.name for p in placed if p.machine == machine.name}
+        for record in await machine.look():
+            if record.alive and record.name not in wanted:
+                log.warning("stopping %s, left over on %s", record.name, machine.name)
+                await machine.host.stop(record.name, STOP_GRACE_S)
 
     def _pursue(self, work: object) -> None:
         self._task = asyncio.ensure_future(work)  # type: ignore[call-overload]
@@ -142,12 +182,36 @@ class Supervisor:
             return
         await self._run(plan, self._journal.record)
 
+    async def _rejoin(self, plan: Plan, remembered: Record) -> None:
+        """Run a plan over several machines again after the controller was replaced.
+
+        Its tunnels ended with the controller, so llama-server has lost its workers and
+        is started anew; the workers themselves have not noticed.
+        """
+        self._announce(plan)
+        try:
+            await self._machines.reached(
+                {placed.machine for placed in processes_of(plan)}
+            )
+            if needs_ways(plan):
+                log.warning("the tunnels ended with the controller: starting again")
+                await self._stop_head(plan)
+        except DllmError as error:
+            await self._fail(error)
+            return
+        await self._run(plan, remembered)
+
     async def _run(self, plan: Plan, remembered: Record) -> None:
         """Bring a plan up (or adopt it) and watch it until something breaks."""
         try:
-            running = await self._bring_up(plan, remembered)
-            async with self._links.following(running.relayed):
-                await self._watch(running)
+            while True:
+                try:
+                    running = await self._bring_up(plan, remembered)
+                    await self._follow(running, plan)
+                except ProcessFailed as error:
+                    await self._require_mendable(error)
+                    await self._mend(plan, error)
+                    remembered = self._journal.record
         except DllmError as error:
             await self._fail(error)
         except Exception as error:
@@ -158,6 +222,48 @@ class Supervisor:
                     "Its log (controller.log) has the details.",
                 )
             )
+
+    async def _follow(self, running: Running, plan: Plan) -> None:
+        """Watch a serving cluster and its relays; returns only by raising."""
+        head = self._machines.get(plan.head)
+        sockets = {name: await head.reach_stats(name) for name in running.relayed}
+        async with self._links.following(sockets):
+            await self._watch(running)
+
+    async def _require_mendable(self, error: ProcessFailed) -> None:
+        """Let a failure stand unless a relay died, and not too often.
+
+        Raises:
+            ProcessFailed: the error itself.
+        """
+        now = self._clock()
+        self._restarts = [at for at in self._restarts if now - at < RESTART_WINDOW_S]
+        relay = error.evidence.process.startswith(relay_name(""))
+        if not relay or len(self._restarts) >= RESTARTS_MAX:
+            raise error
+        self._restarts.append(now)
+
+    async def _mend(self, plan: Plan, error: ProcessFailed) -> None:
+        """Make room for a new relay: llama-server's connection ended with the old one.
+
+        The workers stay; they have seen a client leave, as after any stop.
+        """
+        log.warning("%s: starting it again with llama-server", error.what)
+        await self._stop_head(plan)
+        self._journal.save(Record(plan=plan))
+        self._mended = f"{error.what}: it was started again, with llama-server"
+
+    async def _stop_head(self, plan: Plan) -> None:
+        """Stop llama-server and the relays, and close the ways to the workers."""
+        head = self._machines.get(plan.head)
+        for record in await head.look():
+            if record.role in (ProcessRole.SERVER, ProcessRole.RELAY):
+                await head.host.stop(record.name, STOP_GRACE_S)
+        await self._close_ways()
+
+    async def _close_ways(self) -> None:
+        for machine in self._machines.all():
+            await machine.close_ways()
 
     def _announce(self, plan: Plan) -> None:
         """Show a plan as starting; what was before is no longer of interest."""
@@ -175,6 +281,7 @@ class Supervisor:
 
     async def _bring_up(self, plan: Plan, remembered: Record) -> Running:
         self._announce(plan)
+        self._board.update(message=self._mended)
         self._steps.reset(*launch_steps(plan))
         running = await self._launcher.bring_up(plan, await self._known(remembered))
         since = remembered.served_since or self._clock()
@@ -186,7 +293,7 @@ class Supervisor:
                 served_since=since,
             )
         )
-        await self._board.refresh(self._host)
+        await self._board.refresh(self._machines)
         self._board.update(
             state=ClusterState.SERVING,
             measured=running.measured,
@@ -197,7 +304,9 @@ class Supervisor:
 
     async def _known(self, remembered: Record) -> MeasuredSplit | None:
         """The remembered measurement, if it is of the llama-server that runs now."""
-        server = await self._host.record(SERVER)
+        plan = remembered.plan
+        head = self._machines.get(plan.head if plan else LOCAL)
+        server = await head.host.record(SERVER)
         same = server is not None and server.alive
         if server is not None and same and server.pid == remembered.server_pid:
             return remembered.measured
@@ -208,21 +317,28 @@ class Supervisor:
         self.meter = SpeedMeter()
         async with ServerClient(running.api_port) as client:
             while True:
-                try:
-                    await require_alive(
-                        self._host, running.process_names, self._clock()
-                    )
-                except ProcessFailed:
-                    await asyncio.sleep(SETTLE_S)
-                    await require_alive(
-                        self._host, running.process_names, self._clock()
-                    )
-                    raise
+                await self._require_all(running)
                 slots = await client.slots()
                 self._board.update(speed=self.meter.read(slots, time.monotonic()))
-                await self._board.refresh(self._host)
+                await self._board.refresh(self._machines)
                 busy = self._board.snapshot.speed.requests_active
                 await asyncio.sleep(WATCH_S if busy else WATCH_IDLE_S)
+
+    async def _require_all(self, running: Running) -> None:
+        """See that everything runs; whoever died first is blamed.
+
+        Raises:
+            ProcessFailed: a process ended.
+            PeerUnreachable: the connection to a machine broke.
+        """
+        await look_at(self._machines, running.processes)
+        try:
+            await require_alive(self._machines, running.processes, self._clock())
+        except ProcessFailed:
+            await asyncio.sleep(SETTLE_S)
+            await look_at(self._machines, running.processes)
+            await require_alive(self._machines, running.processes, self._clock())
+            raise
 
     async def _stop_all(self) -> None:
         """Stop everything because it was asked for."""
@@ -237,23 +353,40 @@ class Supervisor:
     async def _stop_processes(self) -> None:
         """Stop llama-server, then the workers, each verified gone.
 
-        Ended ones are stopped too, without a word: they may have left children.
+        Ended ones are stopped too, without a word: they may have left children. What
+        runs on a machine out of reach is stopped when it comes back (``settle``).
         """
-        known = await self._host.records()
-        records = [record for record in known if record.alive]
-        records.sort(key=lambda record: record.role is ProcessRole.WORKER)
+        known = await self._everything()
+        living = [(m, record) for m, record in known if record.alive]
+        living.sort(key=lambda pair: pair[1].role is ProcessRole.WORKER)
         self._steps.reset(
-            *(Step(id=f"stop:{r.name}", title=f"Stop {r.name}") for r in records)
+            *(Step(id=f"stop:{r.name}", title=f"Stop {r.name}") for _, r in living)
         )
-        if records:
+        if living:
             self._board.update(state=ClusterState.STOPPING, api_url=None, speed=Speed())
-        for record in records:
+        for machine, record in living:
             with self._steps.step(f"stop:{record.name}"):
-                await self._host.stop(record.name, STOP_GRACE_S)
-        for record in known:
+                await self._stop_one(machine, record.name)
+        for machine, record in known:
             if not record.alive:
-                await self._host.stop(record.name, STOP_GRACE_S)
-        await self._board.refresh(self._host)
+                await self._stop_one(machine, record.name)
+        await self._close_ways()
+        await self._board.refresh(self._machines)
+
+    async def _everything(self) -> list[tuple[Machine, ProcessRecord]]:
+        """Every process directory on every machine within reach."""
+        found: list[tuple[Machine, ProcessRecord]] = []
+        for machine in self._machines.all():
+            with contextlib.suppress(PeerUnreachable):
+                found += [(machine, record) for record in await machine.look()]
+        return found
+
+    async def _stop_one(self, machine: Machine, name: str) -> None:
+        try:
+            await machine.host.stop(name, STOP_GRACE_S)
+            await machine.look()
+        except PeerUnreachable as error:
+            log.warning("%s on %s cannot be stopped now: %s", name, machine.name, error)
 
     async def _fail(self, error: DllmError) -> None:
         """Show what went wrong and leave nothing running."""
@@ -261,19 +394,18 @@ class Supervisor:
         log.error("%s", failure.sentence)
         self._journal.save(Record())
         with contextlib.suppress(DllmError):
-            for record in await self._host.records():
-                await self._host.stop(record.name, STOP_GRACE_S)
-        await self._board.refresh(self._host)
+            for machine, record in await self._everything():
+                await self._stop_one(machine, record.name)
+            await self._close_ways()
+        await self._board.refresh(self._machines)
         self._board.failed(failure)
 
     async def _report_ended(self, plan: Plan) -> None:
         """The cluster ended while nobody watched: say how."""
         self._journal.save(Record())
         self._board.update(plan=plan)
-        names = [record.name for record in await self._host.records()]
-        names.sort(key=lambda name: name == SERVER)
         try:
-            await require_alive(self._host, names, self._clock())
+            await require_alive(self._machines, processes_of(plan), self._clock())
             failure = Failure(what="The cluster ended while no controller watched it")
         except DllmError as error:
             failure = error.failure(self._clock())

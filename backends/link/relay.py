@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LINE_BYTES_MAX = 1 << 22
 RETRY_S = 0.5
+QUIET_S = 1.0
+"""After so long without a line nothing moves: a relay writes four a second else."""
 
 
 def relay_name(worker: str) -> str:
@@ -28,14 +30,18 @@ def relay_name(worker: str) -> str:
 
 
 def relay_argv(
-    binary: Path, *, worker: str, listen_port: int, worker_port: int, stats: Path
+    binary: str, *, worker: str, listen_port: int, upstream: str, stats: str
 ) -> tuple[str, ...]:
-    """The head end of a link: metering between llama-server and one worker."""
+    """The head end of a link: metering between llama-server and one worker.
+
+    ``upstream`` is ``host:port`` of its rpc-server, as the head reaches it; ``binary``
+    and ``stats`` are paths on the head.
+    """
     return (
-        *(str(binary), "head", "--name", worker),
+        *(binary, "head", "--name", worker),
         *("--listen", f"127.0.0.1:{listen_port}"),
-        *("--worker", f"127.0.0.1:{worker_port}"),
-        *("--stats", str(stats)),
+        *("--worker", upstream),
+        *("--stats", stats),
     )
 
 
@@ -55,6 +61,8 @@ class RelayReader:
             with contextlib.suppress(OSError, ValueError):
                 await self._read()
             self._writer = None
+            if self.meter.take_silence():
+                self._changed()
             await asyncio.sleep(RETRY_S)
 
     async def _read(self) -> None:
@@ -63,12 +71,18 @@ class RelayReader:
         )
         self._writer = writer
         try:
-            while raw := await reader.readline():
-                line = parse(raw)
-                if line is not None and self.meter.take(line):
+            while (raw := await _line(reader)) != b"":
+                if self._take(raw):
                     self._changed()
         finally:
             writer.close()
+
+    def _take(self, raw: bytes | None) -> bool:
+        """A line, or None for silence; whether anything changed."""
+        if raw is None:
+            return self.meter.take_silence()
+        line = parse(raw)
+        return line is not None and self.meter.take(line)
 
     async def set_lab(self, lab: Lab | None) -> None:
         """Put a worse network on the link, or take it away.
@@ -83,3 +97,12 @@ class RelayReader:
             )
         self._writer.write(msgspec.json.encode({"lab": lab}) + b"\n")
         await self._writer.drain()
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes | None:
+    """The next line, empty at the end; None when none came for a while."""
+    try:
+        async with asyncio.timeout(QUIET_S):
+            return await reader.readline()
+    except TimeoutError:
+        return None

@@ -45,7 +45,8 @@ def compile_split(plan: Plan, ports: Mapping[str, int]) -> Placement:
     """The arguments that make llama-server do what the plan's split says.
 
     Devices without layers are left out, and so are workers without such a device.
-    ``ports`` maps worker names to loopback ports.
+    ``ports`` maps worker names to the head's loopback ports; one without is reached at
+    its own endpoint.
 
     Raises:
         PlanError: the head's CPU is not first, a device belongs to no worker, or there
@@ -62,7 +63,10 @@ def compile_split(plan: Plan, ports: Mapping[str, int]) -> Placement:
     names = _engine_names(plan, [share.device for share in offloaded])
     workers = [w for w in plan.workers if f"{w.name}/{w.device}" in names]
     return Placement(
-        rpc_endpoints=tuple(f"127.0.0.1:{ports[w.name]}" for w in workers),
+        rpc_endpoints=tuple(
+            f"127.0.0.1:{ports[w.name]}" if w.name in ports else w.endpoint
+            for w in workers
+        ),
         device_names=tuple(names.values()),
         n_gpu_layers=plan.split.n_layer + 1 - head_layers,
         tensor_split=tuple(share.layers for share in offloaded),

@@ -41,6 +41,8 @@ class WorkerSpec(Value, frozen=True, kw_only=True):
     device: str = "CPU"
     """Name of the device it exposes, as the engine calls it (``-d``)."""
     threads: int | None = None
+    endpoint: str = ""
+    """``host:port`` of an rpc-server somebody else started, as the head reaches it."""
 
 
 class Plan(Value, frozen=True, kw_only=True):

@@ -76,11 +76,55 @@ def test_a_killed_server_is_blamed(user: User, demo_model: str) -> None:
     wait_for(lambda: not engine_processes(user), "workers stopped too")
 
 
-def test_a_killed_relay_is_blamed(user: User, demo_model: str) -> None:
+def kill_relay(user: User) -> None:
+    """Kill a relay and wait until another one stands in its place."""
+    before = user.pid("relay-worker1") or 0
+    os.kill(before, signal.SIGKILL)
+    wait_for(
+        lambda: (
+            (s := user.status())["state"] == "serving"
+            and user.pid("relay-worker1") not in (None, before)
+            and s
+        ),
+        "a new relay, and serving",
+    )
+
+
+def test_a_killed_relay_is_started_again(user: User, demo_model: str) -> None:
     serve(user, demo_model)
+    worker = user.pid("worker1")
+    answer = user.json("chat", "Who are you?")["text"]
+    kill_relay(user)
+    status = user.status()
+    assert "relay-worker1 was killed by SIGKILL" in status["message"]
+    assert "started again" in status["message"]
+    assert status["measured"]["mismatches"] == []
+    assert user.pid("worker1") == worker, "the worker has not noticed"
+    assert user.json("chat", "Who are you?")["text"] == answer
+    wait_for(lambda: user.status()["links"][0]["protocol"], "the new relay is read")
+
+
+def test_a_relay_that_keeps_dying_is_blamed(user: User, demo_model: str) -> None:
+    serve(user, demo_model)
+    for _ in range(3):
+        kill_relay(user)
     os.kill(user.pid("relay-worker1") or 0, signal.SIGKILL)
     assert "relay-worker1 was killed by SIGKILL" in str(failed(user)["what"])
     wait_for(lambda: not engine_processes(user), "the rest stopped too")
+
+
+def test_a_relay_killed_during_the_load_is_started_again(
+    user: User, big_model: str
+) -> None:
+    command = user.start("up", "--model", big_model, "--detach")
+    worker = freeze_load(user)
+    relay = wait_for(lambda: user.pid("relay-worker2"), "the relay started")
+    os.kill(relay, signal.SIGKILL)
+    wait_for(lambda: user.pid("relay-worker2") not in (None, relay), "a new relay")
+    worker.resume()
+    _, err = command.communicate(timeout=120)
+    assert command.returncode == 0, err
+    assert user.status()["measured"]["mismatches"] == []
 
 
 def test_a_worker_killed_during_an_answer_ends_it(user: User, demo_model: str) -> None:

@@ -31,31 +31,45 @@ PLAN = Plan(model="m", split=make_split(2, ["a/CPU", "b/CPU"], [1, 2]), workers=
 
 
 class MemoryOnly:
-    """A host of which only the workers' memory is asked."""
+    """Machines of which only the workers' memory is asked."""
 
     def __init__(self) -> None:
         self.rss = {"a": 10 * MIB, "b": 10 * MIB}
 
-    async def record(self, name: str) -> ProcessRecord:
-        return ProcessRecord(
-            name=name,
-            role=ProcessRole.WORKER,
-            state=ProcessState.RUNNING,
-            pid=1,
-            argv=(),
-            rss_bytes=self.rss[name],
+    def get(self, name: str) -> MemoryOnly:
+        return self
+
+    @property
+    def records(self) -> tuple[ProcessRecord, ...]:
+        return tuple(
+            ProcessRecord(
+                name=name,
+                role=ProcessRole.WORKER,
+                state=ProcessState.RUNNING,
+                pid=1,
+                argv=(),
+                rss_bytes=rss_bytes,
+            )
+            for name, rss_bytes in self.rss.items()
         )
 
 
-async def test_growth_is_progress() -> None:
+def test_growth_is_progress() -> None:
     now = [0.0]
-    host = MemoryOnly()
-    arrival = Arrival(host, PLAN, MODEL, WORKERS, clock=lambda: now[0])  # type: ignore[arg-type]
-    await arrival.measure()
+    machines = MemoryOnly()
+    arrival = Arrival(machines, PLAN, MODEL, WORKERS, clock=lambda: now[0])  # type: ignore[arg-type]
+    arrival.measure()
     assert arrival.fraction is None
     assert arrival.text == ""
     now[0] = 4.0
-    host.rss = {"a": 60 * MIB, "b": 500 * MIB}
-    await arrival.measure()
+    machines.rss = {"a": 60 * MIB, "b": 500 * MIB}
+    arrival.measure()
     assert arrival.fraction == pytest.approx(0.75), "no more than expected counts"
     assert arrival.text == "150 MiB of 200 MiB · 37.5 MiB/s · 1.33 s left"
+
+
+def test_what_somebody_else_started_is_not_waited_for() -> None:
+    bare = WorkerSpec(name="b", peer="b", endpoint="10.0.0.2:50052")
+    machines = MemoryOnly()
+    arrival = Arrival(machines, PLAN, MODEL, (WORKERS[0], bare))  # type: ignore[arg-type]
+    assert arrival.total_bytes == 100 * MIB
