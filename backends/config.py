@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.errors import DllmError
+from backends.errors import DllmError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from tomlkit import TOMLDocument
 
     from backends.paths import Paths
 
 API_PORT_DEFAULT = 8090
+_PEER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+_NAMES_TAKEN = ("local", "llama-server", "all", "demo")
 
 
 class PeerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,6 +97,9 @@ def _checked(config: Config) -> Config:
     for name, (value, low, high) in limits.items():
         if value is not None and not low <= value <= high:
             raise ValueError(f"{name} = {value} is outside {low}…{high}")
+    for name, peer in config.peers.items():
+        if bool(peer.ssh) == bool(peer.bare):
+            raise ValueError(f"peers.{name} needs either ssh or bare")
     return config
 
 
@@ -100,19 +109,78 @@ def set_value(paths: Paths, key: str, value: object) -> None:
     Raises:
         DllmError: the file cannot be parsed or written.
     """
+    _edit(paths, lambda document: document.__setitem__(key, value))
+
+
+def put_peer(paths: Paths, name: str, peer: PeerConfig) -> None:
+    """Write one ``[peers.NAME]`` table in place of the one there may be.
+
+    Raises:
+        UsageError: the name cannot be used.
+        DllmError: the file cannot be parsed or written.
+    """
+    import tomlkit
+
+    check_peer_name(name)
+    table = tomlkit.table()
+    for key, value in msgspec.to_builtins(peer).items():
+        if value:
+            table[key] = value
+
+    def put(document: TOMLDocument) -> None:
+        if "peers" not in document:
+            document["peers"] = tomlkit.table(is_super_table=True)
+        document["peers"][name] = table
+
+    _edit(paths, put)
+
+
+def drop_peer(paths: Paths, name: str) -> None:
+    """Remove one ``[peers.NAME]`` table; fine when there is none.
+
+    Raises:
+        DllmError: the file cannot be parsed or written.
+    """
+
+    def drop(document: TOMLDocument) -> None:
+        peers = document.get("peers", {})
+        peers.pop(name, None)
+        if not peers:
+            document.pop("peers", None)
+
+    _edit(paths, drop)
+
+
+def check_peer_name(name: str) -> str:
+    """The name itself, where it can name a process directory and a device.
+
+    Raises:
+        UsageError: it cannot, or is one of ours.
+    """
+    if not _PEER_NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot be a peer's name",
+            "Use up to 32 letters, digits, dots, dashes and underscores.",
+        )
+    if name in _NAMES_TAKEN or name.startswith(("relay-", "worker")):
+        raise UsageError(f"The name {name} is taken by dllm-tui", "Choose another.")
+    return name
+
+
+def _edit(paths: Paths, change: Callable[[TOMLDocument], object]) -> None:
+    """Change the file and write it back, if it is valid then."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
     file = paths.config_file
     try:
-        text = file.read_text() if file.exists() else ""
-        document = tomlkit.parse(text)
-        document[key] = value
-        write_private(file, tomlkit.dumps(document).encode())
-    except TOMLKitError as error:
-        raise DllmError(
-            f"{file} is not valid TOML: {error}", "Mend it first."
-        ) from error
+        document = tomlkit.parse(file.read_text() if file.exists() else "")
+        change(document)
+        content = tomlkit.dumps(document).encode()
+        _checked(msgspec.toml.decode(content, type=Config))
+        write_private(file, content)
+    except (TOMLKitError, msgspec.DecodeError, ValueError) as error:
+        raise DllmError(f"{file} is not valid: {error}", "Mend it first.") from error
     except OSError as error:
         raise DllmError(f"Cannot write {file} ({error.strerror})") from error
 

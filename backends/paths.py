@@ -52,6 +52,11 @@ class Paths(Value, frozen=True, kw_only=True):
         return self.state_dir / "controller.log"
 
     @property
+    def head_id_file(self) -> Path:
+        """Tells our processes on other machines from those of other heads."""
+        return self.state_dir / "head_id"
+
+    @property
     def engines_dir(self) -> Path:
         """Engines built by ``dllm-tui engine build``, keyed by version and flags."""
         return self.cache_dir / "engines"

@@ -18,7 +18,9 @@ from backends.controller.board import Board
 from backends.controller.journal import Journal
 from backends.controller.links import Links
 from backends.controller.lock import hold_lock
-from backends.controller.machines import LocalMachine, OnlyLocal
+from backends.controller.machines import LocalMachine
+from backends.controller.peer_api import PeerApi
+from backends.controller.peers import Peers
 from backends.controller.readers import Readers
 from backends.controller.supervisor import Supervisor
 from backends.errors import DllmError
@@ -81,29 +83,31 @@ async def run(paths: Paths) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     readers = Readers(paths)
-    here = LocalMachine(LocalHost(paths.run_dir), readers, paths.relay_socket)
-    machines = OnlyLocal(here)
     board = Board(readers.config)
+    here = LocalMachine(LocalHost(paths.run_dir), readers, paths.relay_socket)
+    peers = Peers(here, readers, paths, board)
     links = Links(board)
     journal = Journal(paths.journal_file)
-    supervisor = Supervisor(machines, board, journal, readers, links)
+    supervisor = Supervisor(peers, board, journal, readers, links)
     catalogue = Catalogue(user_folders(readers.config().model_dirs))
     api = Api(
         supervisor=supervisor,
         board=board,
         readers=readers,
         catalogue=catalogue,
-        machines=machines,
+        machines=peers,
         links=links,
+        peer_api=PeerApi(peers),
         ended=ended,
     )
+    peers.start(supervisor.settle)
     await supervisor.adopt()
     async with Listening(api.application(), checked_socket(paths)):
         log.info("controller %d serves %s", os.getpid(), paths.socket)
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(_find_engine(readers, board)),
-                group.create_task(_keep_fresh(api, supervisor, board, machines, ended)),
+                group.create_task(_keep_fresh(api, supervisor, board, peers, ended)),
             ]
             catalogue.start_refresh()
             await ended.wait()
@@ -111,6 +115,7 @@ async def run(paths: Paths) -> None:
             for task in tasks:
                 task.cancel()
     await supervisor.leave()
+    await peers.close()
     log.info("controller %d ends", os.getpid())
 
 

@@ -9,40 +9,45 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
 
+from backends.controller.answers import (
+    body,
+    errors_as_values,
+    json_response,
+    start_stream,
+)
 from backends.controller.machines import LOCAL
 from backends.controller.metrics import prometheus_text
 from backends.controller.proposal import ProposalRequest, propose
 from backends.engine.http import ServerClient
-from backends.errors import ControllerError, DllmError
+from backends.errors import ControllerError
 from backends.state import (
     ChatDelta,
     ChatRequest,
     ClusterState,
-    Failure,
     Lab,
+    Peer,
     Plan,
+    Transport,
     Value,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from backends.controller.board import Board
     from backends.controller.links import Links
     from backends.controller.machines import Machines
+    from backends.controller.peer_api import PeerApi
     from backends.controller.readers import Readers
     from backends.controller.supervisor import Supervisor
     from backends.models.catalogue import Catalogue
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 LOG_BYTES_MAX = 1 << 20
 
 
@@ -51,37 +56,6 @@ class LabRequest(Value, frozen=True, kw_only=True):
 
     worker: str | None = None
     lab: Lab | None = None
-
-
-def json_response(value: object, status: int = 200) -> web.Response:
-    """Any value of ``backends.state`` as a JSON answer."""
-    return web.Response(
-        body=msgspec.json.encode(value), status=status, content_type="application/json"
-    )
-
-
-@web.middleware
-async def errors_as_values(
-    request: web.Request,
-    handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
-) -> web.StreamResponse:
-    """Expected errors become ``Failure`` answers; others too, and are logged."""
-    try:
-        return await handler(request)
-    except DllmError as error:
-        return json_response(error.failure(), status=409)
-    except msgspec.ValidationError as error:
-        return json_response(Failure(what=f"Bad request: {error}"), status=400)
-    except web.HTTPException as error:
-        return json_response(Failure(what=f"{request.path}: {error}"), error.status)
-    except (ConnectionResetError, asyncio.CancelledError):
-        raise
-    except Exception as error:
-        log.exception("request %s failed", request.path)
-        what = f"The controller failed: {type(error).__name__}: {error}"
-        return json_response(
-            Failure(what=what, hint="Its log (controller.log) has the details."), 500
-        )
 
 
 class Api:
@@ -96,6 +70,7 @@ class Api:
         catalogue: Catalogue,
         machines: Machines,
         links: Links,
+        peer_api: PeerApi,
         ended: asyncio.Event,
     ) -> None:
         """``ended`` is set when the controller is to exit."""
@@ -105,6 +80,7 @@ class Api:
         self._catalogue = catalogue
         self._machines = machines
         self._links = links
+        self._peer_api = peer_api
         self._ended = ended
         self.streams = 0
         self._ending: asyncio.Future[None] | None = None
@@ -127,6 +103,7 @@ class Api:
                 web.post("/v1/lab", self._lab),
                 web.get("/v1/passes", self._passes),
                 web.get("/metrics", self._metrics),
+                *self._peer_api.routes(),
             ]
         )
         return app
@@ -136,7 +113,7 @@ class Api:
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Snapshots as they change; with ``hold=1`` the cluster ends with us."""
-        response = await _start_stream(request)
+        response = await start_stream(request)
         self.streams += 1
         try:
             async for snapshot in self._board.changes():
@@ -149,20 +126,28 @@ class Api:
         return response
 
     async def _propose(self, request: web.Request) -> web.Response:
-        asked = await _body(request, ProposalRequest)
+        asked = await body(request, ProposalRequest)
         model = await self._readers.model(asked.model)
-        engine = self._board.snapshot.engine
-        devices = (
-            await self._machines.get(LOCAL).host.memory(),
-            *(engine.devices if engine else ()),
-        )
         plan = propose(
-            asked, model, self._readers.config(), devices, os.cpu_count() or 1
+            asked,
+            model,
+            self._readers.config(),
+            await self._machines_now(),
+            os.cpu_count() or 1,
         )
         return json_response(plan)
 
+    async def _machines_now(self) -> list[Peer]:
+        """This machine with its devices, then every peer."""
+        snapshot = self._board.snapshot
+        engine = snapshot.engine
+        memory = await self._machines.get(LOCAL).host.memory()
+        here = Peer(name=LOCAL, devices=(memory, *(engine.devices if engine else ())))
+        others = [p for p in snapshot.peers if p.transport != Transport.LOCAL]
+        return [here, *others]
+
     async def _launch(self, request: web.Request) -> web.Response:
-        await self._supervisor.launch(await _body(request, Plan))
+        await self._supervisor.launch(await body(request, Plan))
         return json_response(self._board.snapshot)
 
     async def _stop(self, request: web.Request) -> web.Response:
@@ -213,7 +198,7 @@ class Api:
 
     async def _lab(self, request: web.Request) -> web.Response:
         """Put a worse network on one link, or on all; null takes it away."""
-        asked = await _body(request, LabRequest)
+        asked = await body(request, LabRequest)
         await self._links.set_lab(asked.worker, asked.lab)
         return json_response(self._board.snapshot)
 
@@ -230,9 +215,9 @@ class Api:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         """Pass an answer on as it comes; a reader who leaves ends the generation."""
-        asked = await _body(request, ChatRequest)
+        asked = await body(request, ChatRequest)
         port = self._serving_port()
-        response = await _start_stream(request)
+        response = await start_stream(request)
         async with ServerClient(port) as client:
             async for delta in client.chat(asked):
                 if delta.failure is not None:
@@ -261,14 +246,3 @@ class Api:
                 break
             await asyncio.sleep(0.1)
         return delta
-
-
-async def _body(request: web.Request, kind: type[T]) -> T:
-    return msgspec.json.decode(await request.read(), type=kind)
-
-
-async def _start_stream(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse()
-    response.content_type = "application/x-ndjson"
-    await response.prepare(request)
-    return response

@@ -22,7 +22,10 @@ from backends.state import (
     ModelCatalogue,
     ModelInfo,
     Pass,
+    Peer,
+    PeerAnswer,
     Plan,
+    ProvisionMode,
 )
 
 if TYPE_CHECKING:
@@ -87,16 +90,20 @@ class ControllerClient:
         model: str,
         *,
         workers: int | None = None,
+        peers: Sequence[str] | None = None,
+        head: str | None = None,
         counts: Sequence[int] | None = None,
         ctx_size: int | None = None,
         api_port: int | None = None,
         relay: bool = True,
         extra_args: Sequence[str] = (),
     ) -> Plan:
-        """A plan for a model on this machine's workers."""
+        """A plan for a model on some peers, or on this machine's workers."""
         asked = {
             "model": model,
             "workers": workers,
+            "peers": list(peers) if peers is not None else None,
+            "head": head,
             "counts": list(counts) if counts is not None else None,
             "ctx_size": ctx_size,
             "api_port": api_port,
@@ -155,6 +162,55 @@ class ControllerClient:
         """Every pass still remembered, by worker, oldest first."""
         return await self._call("GET", "/v1/passes", dict[str, tuple[Pass, ...]])
 
+    async def peers(self) -> tuple[Peer, ...]:
+        """Every other machine of the settings, as it is now."""
+        return await self._call("GET", "/v1/peers", tuple[Peer, ...])
+
+    async def peers_to_pick(self) -> tuple[str, ...]:
+        """Names in the user's SSH configuration that are no peers yet."""
+        return await self._call("GET", "/v1/peers-to-pick", tuple[str, ...])
+
+    async def add_peer(
+        self, name: str, *, ssh: str | None = None, bare: str | None = None
+    ) -> Peer:
+        """Add a machine by what one gives to ``ssh``, or a bare ``host:port``."""
+        asked = {"name": name, "ssh": ssh, "bare": bare}
+        return await self._call("POST", "/v1/peers", Peer, asked)
+
+    async def remove_peer(self, name: str) -> None:
+        """Forget a machine."""
+        await self._call("DELETE", _peer(name), tuple[Peer, ...])
+
+    async def probe_peer(self, name: str) -> Peer:
+        """Look at a machine now."""
+        return await self._call("POST", _peer(name, "probe"), Peer)
+
+    async def answer_peer(self, name: str, answer: PeerAnswer) -> Peer:
+        """Answer what the connection to a machine waits for."""
+        return await self._call("POST", _peer(name, "answer"), Peer, answer)
+
+    async def provision_peer(
+        self, name: str, mode: ProvisionMode = ProvisionMode.AUTO
+    ) -> Peer:
+        """Install engine and helper there; returns when done."""
+        return await self._call("POST", _peer(name, "provision"), Peer, {"mode": mode})
+
+    async def clean_peer(self, name: str) -> int:
+        """Remove what was installed there; the bytes freed."""
+        answer = await self._call("POST", _peer(name, "clean"), dict[str, int])
+        return answer["freed_bytes"]
+
+    async def copy_model(self, name: str, path: str) -> str:
+        """Copy a model file there; its path there, when done."""
+        answer = await self._call(
+            "POST", _peer(name, "copy"), dict[str, str], {"path": path}
+        )
+        return answer["path"]
+
+    async def cancel_work(self, name: str) -> Peer:
+        """End what goes on at a machine; the next time it resumes."""
+        return await self._call("POST", _peer(name, "cancel"), Peer)
+
     async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """Stream an answer; closing the iterator stops the generation."""
         await self.start()
@@ -192,6 +248,10 @@ class ControllerClient:
                     yield msgspec.json.decode(line, type=kind)
         except OSError as error:
             raise _gone(error) from error
+
+
+def _peer(name: str, verb: str = "") -> str:
+    return f"/v1/peers/{quote(name, safe='')}" + (f"/{verb}" if verb else "")
 
 
 def _encode(body: object) -> bytes:

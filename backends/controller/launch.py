@@ -57,7 +57,10 @@ def launch_steps(plan: Plan) -> tuple[Step, ...]:
         Step(id="engine", title="Find the engine"),
         Step(id="model", title="Read the model"),
         *(
-            Step(id=f"worker:{worker.name}", title=f"Start {worker.name}")
+            Step(
+                id=f"worker:{worker.name}",
+                title=f"{'Reach' if worker.endpoint else 'Start'} {worker.name}",
+            )
             for worker in used_workers(plan)
         ),
         *([Step(id="relays", title="Start the relays")] if plan.relay else ()),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from backends.errors import HostError
 from backends.paths import relay_binary
 from backends.state import Transport
 
@@ -176,31 +175,6 @@ class Machines(Protocol):
             NeedsAnswer: one asks the user something.
         """
         ...
-
-
-class OnlyLocal:
-    """The registry of a cluster on one machine."""
-
-    def __init__(self, local: Machine) -> None:
-        """Know this machine alone."""
-        self._local = local
-
-    def get(self, name: str) -> Machine:
-        """The machine we run on.
-
-        Raises:
-            HostError: another is asked for.
-        """
-        if name != self._local.name:
-            raise HostError(f"There is no peer {name}", "See: dllm-tui peers list.")
-        return self._local
-
-    def all(self) -> Iterable[Machine]:
-        """The machine we run on."""
-        return (self._local,)
-
-    async def reached(self, names: Iterable[str]) -> None:
-        """We are here."""
 
 
 async def route(worker: Machine, head: Machine, port: int) -> int:

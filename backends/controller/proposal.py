@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from backends.errors import PlanError
 from backends.split.layout import make_split
 from backends.split.memory import balance
-from backends.state import Device, ModelInfo, Plan, Split, Value, WorkerSpec
+from backends.state import (
+    Device,
+    DeviceKind,
+    ModelInfo,
+    Peer,
+    PeerState,
+    Plan,
+    Split,
+    Transport,
+    Value,
+    WorkerSpec,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from backends.config import Config
 
 WORKERS_MAX = 16
+_ABLE = (PeerState.READY, PeerState.STARTING, PeerState.SERVING)
 
 
 class ProposalRequest(Value, frozen=True, kw_only=True):
@@ -22,6 +36,10 @@ class ProposalRequest(Value, frozen=True, kw_only=True):
 
     model: str
     workers: int | None = None
+    """Workers on this machine."""
+    peers: tuple[str, ...] | None = None
+    """Peers whose devices take part; None: all that are ready, else this machine."""
+    head: str | None = None
     counts: tuple[int, ...] | None = None
     """Whole layers per worker, the output counted as one more."""
     ctx_size: int | None = None
@@ -36,61 +54,132 @@ def local_workers(
     """``count`` CPU workers on this machine, the cores shared out evenly.
 
     Raises:
-        PlanError: more workers than llama.cpp takes devices, or none.
+        PlanError: more workers than llama.cpp takes devices.
     """
-    if not 1 <= count <= WORKERS_MAX:
+    if count > WORKERS_MAX:
         raise PlanError(
             f"{count} workers cannot be started", f"Give 1 to {WORKERS_MAX} workers."
         )
-    each = threads or max(cores // count, 1)
+    each = threads or max(cores // max(count, 1), 1)
     return tuple(
         WorkerSpec(name=f"worker{index}", threads=each) for index in range(1, count + 1)
     )
 
 
-def worker_device(worker: WorkerSpec, memory: Device) -> Device:
-    """A local CPU worker as a device: the machine's memory under the worker's name."""
-    return Device(
-        id=f"{worker.name}/{worker.device}",
-        name=worker.device,
-        kind=memory.kind,
-        description=memory.description,
-        total_bytes=memory.total_bytes,
-        free_bytes=memory.free_bytes,
-        memory_pool=memory.memory_pool,
+def peer_workers(peer: Peer, threads: int | None) -> tuple[WorkerSpec, ...]:
+    """One worker per accelerator of a peer, or one for its CPU.
+
+    ``threads`` of a CPU worker; None: its performance cores.
+    """
+    accelerators = [d for d in peer.devices if d.kind is not DeviceKind.CPU]
+    chosen = accelerators or list(peer.devices[:1])
+    cores = peer.facts.performance_cores if peer.facts else 0
+    return tuple(
+        WorkerSpec(
+            name=peer.name if len(chosen) == 1 else f"{peer.name}-{device.name}",
+            peer=peer.name,
+            device=device.name,
+            threads=None if accelerators else threads or cores or None,
+            endpoint=peer.address if peer.transport == Transport.BARE else "",
+        )
+        for device in chosen
     )
+
+
+def worker_device(worker: WorkerSpec, device: Device) -> Device:
+    """A machine's device under the worker's name."""
+    return msgspec.structs.replace(device, id=f"{worker.name}/{worker.device}")
 
 
 def propose(
     request: ProposalRequest,
     model: ModelInfo,
     config: Config,
-    head_devices: Sequence[Device],
+    machines: Sequence[Peer],
     cores: int,
 ) -> Plan:
-    """A plan for this machine's workers, split as asked or balanced by memory.
+    """A plan for some machines, split as asked or balanced by memory.
 
-    The head's own devices are in the split with no layers, for the user to fill; its
-    CPU (the first of ``head_devices``) leads, its GPUs follow the workers.
+    ``machines`` are this one, then every peer. The head's own devices are in the split
+    with no layers, for the user to fill; its CPU leads, its GPUs follow the workers.
 
     Raises:
-        PlanError: the counts do not fit the workers or the model.
+        PlanError: the counts do not fit the workers or the model, or a peer is unknown
+            or cannot take part.
     """
-    n_workers = request.workers or (
-        len(request.counts) if request.counts else config.workers
-    )
-    workers = local_workers(n_workers, config.worker_threads, cores)
+    by_name = {machine.name: machine for machine in machines}
+    head = _ready(by_name, request.head or machines[0].name)
+    workers = _workers(request, config, by_name, head.name, cores)
     ctx_size = request.ctx_size or _context(config, model)
-    devices = [worker_device(worker, head_devices[0]) for worker in workers]
+    devices = [_device_of(worker, by_name[worker.peer]) for worker in workers]
     return Plan(
         model=model.path,
-        split=_split(model, devices, head_devices, request.counts, ctx_size),
+        split=_split(model, devices, head.devices, request.counts, ctx_size),
         workers=workers,
+        head=head.name,
         ctx_size=ctx_size,
         api_port=request.api_port,
         relay=request.relay,
         extra_args=request.extra_args,
     )
+
+
+def _workers(
+    request: ProposalRequest,
+    config: Config,
+    machines: Mapping[str, Peer],
+    head: str,
+    cores: int,
+) -> tuple[WorkerSpec, ...]:
+    """The workers asked for; where nothing was said, those of all ready peers."""
+    names = request.peers
+    if names is None and request.workers is None:
+        names = tuple(
+            name
+            for name, peer in machines.items()
+            if _takes_part(peer) and name != head
+        )
+    found: list[WorkerSpec] = []
+    for name in names or ():
+        settings = config.peers.get(name)
+        threads = settings.threads if settings else None
+        found += peer_workers(_ready(machines, name), threads)
+    count = request.workers
+    if count is None and not found:
+        count = len(request.counts) if request.counts else config.workers
+    found += local_workers(count or 0, config.worker_threads, cores)
+    if not found or len(found) > WORKERS_MAX:
+        raise PlanError(
+            f"{len(found)} workers cannot be started", f"Give 1 to {WORKERS_MAX}."
+        )
+    return tuple(found)
+
+
+def _takes_part(peer: Peer) -> bool:
+    return peer.transport != Transport.LOCAL and peer.state in _ABLE
+
+
+def _ready(machines: Mapping[str, Peer], name: str) -> Peer:
+    """A machine that can take part.
+
+    Raises:
+        PlanError: it is unknown, or cannot now.
+    """
+    peer = machines.get(name)
+    if peer is None:
+        known = ", ".join(machines)
+        raise PlanError(
+            f"There is no peer {name}", f"Known: {known}. Add it: dllm-tui peers add."
+        )
+    if peer.state not in _ABLE or not peer.devices:
+        why = peer.note or f"it is {peer.state.value}"
+        raise PlanError(f"{name} cannot take part now: {why}".rstrip("."))
+    return peer
+
+
+def _device_of(worker: WorkerSpec, machine: Peer) -> Device:
+    named = {device.name: device for device in machine.devices}
+    return worker_device(worker, named.get(worker.device, machine.devices[0]))
 
 
 def _context(config: Config, model: ModelInfo) -> int:

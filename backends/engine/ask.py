@@ -97,13 +97,21 @@ async def facts(location: EngineLocation, paths: Paths) -> EngineFacts:
     return EngineFacts(info=info, flags=kept.flags)
 
 
-async def list_devices(location: EngineLocation) -> tuple[Device, ...]:
+async def list_devices(
+    location: EngineLocation, rpc_endpoint: str = "", *, timeout_s: float = ANSWER_S
+) -> tuple[Device, ...]:
     """The accelerators and their memory at this moment; llama.cpp never lists the CPU.
+
+    With an endpoint (``host:port``) those of that rpc-server come as ``RPC0``…
 
     Raises:
         EngineError: it does not run, or does not answer in time.
     """
-    return parse_devices(await _output(location.server_path, "--list-devices"))
+    rpc = ("--rpc", rpc_endpoint) if rpc_endpoint else ()
+    options = (*rpc, "--list-devices")
+    return parse_devices(
+        await _output(location.server_path, *options, timeout_s=timeout_s)
+    )
 
 
 async def _ask(location: EngineLocation) -> EngineFacts:
@@ -177,26 +185,27 @@ def _kind(name: str) -> DeviceKind:
 # --- running it ---------------------------------------------------------------
 
 
-async def _output(program: str, option: str) -> str:
-    """Standard output and error of ``program option``.
+async def _output(program: str, *options: str, timeout_s: float = ANSWER_S) -> str:
+    """Standard output and error of a program.
 
     Raises:
         EngineError: it cannot be started, fails, or does not end in time.
     """
-    child = await _start(program, option)
+    child = await _start(program, *options)
+    shown = " ".join((program, *options))
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(timeout_s):
             text = await _read_all(child)
             code = await child.wait()
     except TimeoutError:
         raise EngineError(
-            f"{program} {option} gave no answer within {ANSWER_S:.0f} s",
+            f"{shown} gave no answer within {timeout_s:.0f} s",
             "Check its drivers, or build another with: dllm-tui engine build.",
         ) from None
     finally:
         await _kill(child)
     if code != 0:
-        raise EngineError(f"{program} {option} failed: {_why(code, text)}", _REBUILD)
+        raise EngineError(f"{shown} failed: {_why(code, text)}", _REBUILD)
     return text
 
 

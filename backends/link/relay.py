@@ -30,7 +30,7 @@ def relay_name(worker: str) -> str:
 
 
 def relay_argv(
-    binary: str, *, worker: str, listen_port: int, upstream: str, stats: str
+    binary: str, *, worker: str, listen_port: int, upstream: str, stats: str = ""
 ) -> tuple[str, ...]:
     """The head end of a link: metering between llama-server and one worker.
 
@@ -41,7 +41,7 @@ def relay_argv(
         *(binary, "head", "--name", worker),
         *("--listen", f"127.0.0.1:{listen_port}"),
         *("--worker", upstream),
-        *("--stats", stats),
+        *(("--stats", stats) if stats else ()),
     )
 
 

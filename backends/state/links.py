@@ -29,6 +29,8 @@ class LinkCommand(Value, frozen=True, kw_only=True):
     p50_us: float | None = None
     p99_us: float | None = None
     max_us: float | None = None
+    histogram_us: tuple[tuple[float, int], ...] = ()
+    """Buckets that are not empty: the longest time of each, and how many took it."""
 
 
 class Pass(Value, frozen=True, kw_only=True):
@@ -49,6 +51,12 @@ class Pass(Value, frozen=True, kw_only=True):
     down_ms: float = 0.0
     wait_ms: float = 0.0
 
+    @property
+    def wall_ms(self) -> float:
+        """From the reply before to its own."""
+        own = self.up_ms + self.compute_ms + self.down_ms + self.wait_ms
+        return self.head_ms + own
+
 
 class Link(Value, frozen=True, kw_only=True):
     """The way to one worker. Figures per token are medians of the latest."""
@@ -67,6 +75,9 @@ class Link(Value, frozen=True, kw_only=True):
     """The link's own round trip, from the kernel."""
     bytes_up: int = 0
     bytes_down: int = 0
+    bytes_per_s_up: float | None = None
+    bytes_per_s_down: float | None = None
+    """Now: the mean over about a second."""
     round_trips_per_token: float | None = None
     bytes_up_per_token: float | None = None
     bytes_down_per_token: float | None = None
@@ -75,6 +86,9 @@ class Link(Value, frozen=True, kw_only=True):
     compute_ms_per_token: float | None = None
     down_ms_per_token: float | None = None
     wait_ms_per_token: float | None = None
+    token_p50_ms: float | None = None
+    token_p99_ms: float | None = None
+    """Wall time of a token, of the latest few hundred; pauses are no tokens."""
     lab: Lab | None = None
     commands: dict[str, LinkCommand] = {}
     passes: tuple[Pass, ...] = ()

@@ -95,6 +95,22 @@ class PeerQuestion(Value, frozen=True, kw_only=True):
     key_type: str = ""
 
 
+class PeerAnswer(Value, frozen=True, kw_only=True):
+    """The user's answer to a question; kept no longer than one attempt."""
+
+    kind: QuestionKind
+    text: str
+
+
+class ProvisionMode(StrEnum):
+    """How an engine gets to a peer."""
+
+    AUTO = "auto"
+    """Copied where the head's runs there, else built."""
+    COPY = "copy"
+    BUILD = "build"
+
+
 class PeerEngine(Value, frozen=True, kw_only=True):
     """One llama.cpp found on a peer."""
 
@@ -143,6 +159,7 @@ class PeerFacts(Value, frozen=True, kw_only=True):
     engines: tuple[PeerEngine, ...] = ()
     relay_version: str = ""
     """Of our helper program there; empty when it is not there or does not run."""
+    relay_path: str = ""
     compiler: str = ""
     cmake: str = ""
     models: tuple[PeerModel, ...] = ()

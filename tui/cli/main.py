@@ -27,6 +27,7 @@ COMMANDS = {
     "inspect": "tui.cli.inspect",
     "lab": "tui.cli.lab",
     "logs": "tui.cli.logs",
+    "peers": "tui.cli.peers",
     "status": "tui.cli.status",
     "stop": "tui.cli.stop",
     "trace": "tui.cli.trace",
@@ -56,6 +57,7 @@ Examples:
   dllm-tui                                  open the console
   dllm-tui demo                             open it on a live two-worker cluster
   dllm-tui up --model m.gguf --workers 2    launch without the console
+  dllm-tui peers add mini                   make another machine known
   dllm-tui chat "Why is the sky blue?"      ask what is serving
   dllm-tui stop                             end everything
 """

@@ -14,6 +14,8 @@ Examples:
   dllm-tui up --model m.gguf --workers 2 --detach
   dllm-tui up --model m.gguf --split 6,7 --ctx 8192
   dllm-tui up --model m.gguf --workers 3 -- --temp 0.2
+  dllm-tui up --model m.gguf --peer mini --peer nuc --detach
+  dllm-tui up --model m.gguf --head studio --peer mini
 """
 
 
@@ -22,6 +24,8 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     workers: int | None
+    peers: tuple[str, ...]
+    head: str | None
     counts: tuple[int, ...] | None
     ctx_size: int | None
     port: int | None
@@ -35,6 +39,10 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
 @click.command(epilog=EXAMPLES)
 @click.option("--model", required=True, metavar="PATH", help="GGUF file to serve.")
 @click.option("--workers", type=click.IntRange(1, 16), help="Workers to start here.")
+@click.option(
+    "--peer", "peers", multiple=True, metavar="NAME", help="Peer to work (repeatable)."
+)
+@click.option("--head", metavar="NAME", help="Peer to run llama-server; else here.")
 @click.option(
     "--split",
     metavar="N,N…",
@@ -50,6 +58,8 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
 def up(
     model: str,
     workers: int | None,
+    peers: tuple[str, ...],
+    head: str | None,
     split: str | None,
     ctx: int | None,
     port: int | None,
@@ -68,6 +78,8 @@ def up(
     options = UpOptions(
         model=require_model(model),
         workers=workers,
+        peers=peers,
+        head=head,
         counts=parse_counts(split) if split else None,
         ctx_size=ctx,
         port=port,
@@ -82,11 +94,16 @@ def up(
 
 async def _up(options: UpOptions) -> None:
     from backends.controller.client import ControllerClient
+    from tui.cli.peer_session import settled_peers
 
     client = ControllerClient()
+    if options.peers or options.head:
+        await settled_peers()
     plan = await client.propose(
         options.model,
         workers=options.workers,
+        peers=options.peers or None,
+        head=options.head,
         counts=options.counts,
         ctx_size=options.ctx_size,
         api_port=options.port,

@@ -1,0 +1,121 @@
+"""The part of the API that is about other machines."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from backends.config import PeerConfig
+from backends.controller.answers import body, json_response
+from backends.state import PeerAnswer, ProvisionMode, Value
+
+if TYPE_CHECKING:
+    from backends.controller.peers import Peers
+    from backends.controller.ssh_peer import SshPeer
+
+
+class PeerRequest(Value, frozen=True, kw_only=True):
+    """A peer to add: one of ``ssh`` and ``bare``."""
+
+    name: str
+    ssh: str | None = None
+    bare: str | None = None
+
+
+class ProvisionRequest(Value, frozen=True, kw_only=True):
+    """How to install: copy our binaries, build there, or whatever fits."""
+
+    mode: ProvisionMode = ProvisionMode.AUTO
+
+
+class CopyRequest(Value, frozen=True, kw_only=True):
+    """A model file of ours to copy to a peer."""
+
+    path: str
+
+
+class PeerApi:
+    """Answers requests about peers. Long work goes on though its asker leaves."""
+
+    def __init__(self, peers: Peers) -> None:
+        """Answer for these."""
+        self._peers = peers
+
+    def routes(self) -> list[web.RouteDef]:
+        """What the application is to answer."""
+        one = "/v1/peers/{name}"
+        return [
+            web.get("/v1/peers", self._list),
+            web.get("/v1/peers-to-pick", self._to_pick),
+            web.post("/v1/peers", self._add),
+            web.delete(one, self._remove),
+            web.post(f"{one}/probe", self._probe),
+            web.post(f"{one}/answer", self._answer),
+            web.post(f"{one}/provision", self._provision),
+            web.post(f"{one}/clean", self._clean),
+            web.post(f"{one}/copy", self._copy),
+            web.post(f"{one}/cancel", self._cancel),
+        ]
+
+    async def _list(self, request: web.Request) -> web.Response:
+        return json_response(self._peers.values())
+
+    async def _to_pick(self, request: web.Request) -> web.Response:
+        """Names in the user's SSH configuration that are no peers yet."""
+        from backends.peers.ssh.destination import configured_names
+
+        names = await asyncio.to_thread(configured_names)
+        taken = {peer.address for peer in self._peers.values()}
+        return json_response([name for name in names if name not in taken])
+
+    async def _add(self, request: web.Request) -> web.Response:
+        asked = await body(request, PeerRequest)
+        config = PeerConfig(ssh=asked.ssh, bare=asked.bare)
+        return json_response(self._peers.add(asked.name, config))
+
+    async def _remove(self, request: web.Request) -> web.Response:
+        await self._peers.remove(_name(request))
+        return json_response(self._peers.values())
+
+    async def _probe(self, request: web.Request) -> web.Response:
+        known = self._peers.known(_name(request))
+        await known.look()
+        return json_response(known.peer)
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        asked = await body(request, PeerAnswer)
+        known = self._ssh(request)
+        await known.answer(asked)
+        return json_response(known.peer)
+
+    async def _provision(self, request: web.Request) -> web.Response:
+        asked = await body(request, ProvisionRequest)
+        known = self._ssh(request)
+        await asyncio.shield(known.provision(asked.mode))
+        return json_response(known.peer)
+
+    async def _clean(self, request: web.Request) -> web.Response:
+        known = self._ssh(request)
+        freed = await asyncio.shield(known.clean())
+        return json_response({"freed_bytes": freed})
+
+    async def _copy(self, request: web.Request) -> web.Response:
+        asked = await body(request, CopyRequest)
+        known = self._ssh(request)
+        path = await asyncio.shield(known.copy_model(Path(asked.path)))
+        return json_response({"path": path})
+
+    async def _cancel(self, request: web.Request) -> web.Response:
+        known = self._ssh(request)
+        await known.cancel_work()
+        return json_response(known.peer)
+
+    def _ssh(self, request: web.Request) -> SshPeer:
+        return self._peers.ssh(_name(request))
+
+
+def _name(request: web.Request) -> str:
+    return request.match_info["name"]

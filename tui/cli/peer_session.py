@@ -1,0 +1,186 @@
+"""Following a peer through the controller: questions, progress, results."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from backends.controller.client import ControllerClient
+from backends.errors import DllmError, HostError, NeedsAnswer
+from backends.state import PeerAnswer, PeerState, QuestionKind
+from tui.cli.output import printable, say
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from backends.state import Peer, PeerQuestion, PeerWork, ProvisionMode
+
+T = TypeVar("T")
+
+SETTLE_S = 4.0
+"""How long a list waits for peers that are being reached."""
+POLL_S = 0.1
+
+
+async def settled_peers() -> tuple[Peer, ...]:
+    """Every peer, once none is being reached any more (or for 4 s)."""
+    client = ControllerClient()
+    peers = await client.peers()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(SETTLE_S):
+            while any(peer.state is PeerState.PROBING for peer in peers):
+                await asyncio.sleep(POLL_S)
+                peers = await client.peers()
+    return peers
+
+
+async def added(
+    name: str,
+    *,
+    ssh: str | None,
+    bare: str | None,
+    trusted: str | None,
+    interactive: bool,
+) -> Peer:
+    """Add a peer and answer what its connection asks.
+
+    Raises:
+        DllmError: it cannot be added, or asks what nobody is there to answer.
+    """
+    client = ControllerClient()
+    await client.add_peer(name, ssh=ssh, bare=bare)
+    while True:
+        peer = await _settled(client, name)
+        if peer.question is None:
+            return peer
+        answer = _answer(peer.question, trusted, interactive=interactive)
+        with contextlib.suppress(DllmError):
+            await client.answer_peer(name, answer)
+
+
+async def _settled(client: ControllerClient, name: str) -> Peer:
+    """A peer once it is no longer being reached."""
+    while True:
+        for peer in await client.peers():
+            if peer.name == name and peer.state is not PeerState.PROBING:
+                return peer
+        await asyncio.sleep(POLL_S)
+
+
+def _answer(
+    question: PeerQuestion, trusted: str | None, *, interactive: bool
+) -> PeerAnswer:
+    """The user's answer, or the one given beforehand.
+
+    Raises:
+        NeedsAnswer: nobody is there to answer.
+        click.Abort: the user said no.
+    """
+    host_key = question.kind is QuestionKind.HOST_KEY
+    if host_key and trusted:
+        if trusted != question.fingerprint:
+            raise HostError(
+                f"Its host key is {question.fingerprint}, not {trusted}",
+                "Find out why before you trust it.",
+            )
+        return PeerAnswer(kind=question.kind, text=trusted)
+    if not interactive:
+        raise NeedsAnswer(question)
+    if host_key:
+        click.confirm(printable(question.text), abort=True, err=True)
+        return PeerAnswer(kind=question.kind, text=question.fingerprint)
+    text = click.prompt(printable(question.text), hide_input=True, err=True)
+    return PeerAnswer(kind=question.kind, text=text)
+
+
+async def probed(names: tuple[str, ...]) -> tuple[Peer, ...]:
+    """Look at peers now, all at the same time.
+
+    Raises:
+        DllmError: one of those named cannot be looked at.
+    """
+    client = ControllerClient()
+    known = {peer.name for peer in await settled_peers()}
+    results = await asyncio.gather(
+        *(client.probe_peer(name) for name in names or sorted(known)),
+        return_exceptions=True,
+    )
+    for result in results:
+        if isinstance(result, BaseException) and (
+            names or not isinstance(result, DllmError)
+        ):
+            raise result
+    chosen = names or known
+    return tuple(peer for peer in await client.peers() if peer.name in chosen)
+
+
+async def provisioned(name: str, mode: ProvisionMode) -> Peer:
+    """Install engine and helper on a peer, showing how far it is.
+
+    Raises:
+        DllmError: it cannot be done.
+    """
+    client = ControllerClient()
+    return await _watched(client, name, lambda: client.provision_peer(name, mode))
+
+
+async def copied(name: str, path: str) -> str:
+    """Copy a model to a peer, showing how far it is.
+
+    Raises:
+        DllmError: it cannot be done.
+    """
+    client = ControllerClient()
+    return await _watched(client, name, lambda: client.copy_model(name, path))
+
+
+async def _watched(
+    client: ControllerClient, name: str, work: Callable[[], Awaitable[T]]
+) -> T:
+    """Wait for long work at a peer and show it; Ctrl-C ends the work too."""
+    await _settled(client, name)
+    showing = asyncio.create_task(_show_work(client, name))
+    try:
+        return await work()
+    except asyncio.CancelledError:
+        with contextlib.suppress(DllmError):
+            await client.cancel_work(name)
+        raise
+    finally:
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
+
+
+async def _show_work(client: ControllerClient, name: str) -> None:
+    shown = ""
+    terminal = sys.stderr.isatty()
+    try:
+        async for work in _works(client, name):
+            text = _work_line(work) if terminal else work.title
+            if text != shown:
+                shown = text
+                click.echo(
+                    f"\r\x1b[K{text}" if terminal else text, err=True, nl=not terminal
+                )
+    finally:
+        if terminal and shown:
+            say("")
+
+
+async def _works(client: ControllerClient, name: str) -> AsyncIterator[PeerWork]:
+    """What goes on at a peer, as it changes."""
+    async for snapshot in client.snapshots():
+        for peer in snapshot.peers:
+            if peer.name == name and peer.work is not None:
+                yield peer.work
+
+
+def _work_line(work: PeerWork) -> str:
+    width = 24
+    full = round((work.progress or 0.0) * width)
+    bar = "█" * full + "░" * (width - full)
+    return printable(f"… {work.title:24} {bar}  {work.detail}")

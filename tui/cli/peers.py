@@ -1,0 +1,170 @@
+"""``dllm-tui peers``: other machines, from a name to a worker that can serve."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from backends.errors import HostError
+from backends.state import PeerState, ProvisionMode
+from tui.cli.output import emit_json, json_option, run, say
+from tui.cli.peer_text import peer_lines, peer_summary
+
+if TYPE_CHECKING:
+    from backends.state import Peer
+
+EXAMPLES = """
+\b
+Examples:
+  dllm-tui peers add mini                    a Host of ~/.ssh/config, or a host name
+  dllm-tui peers add ada@10.0.0.7 --name nuc
+  dllm-tui peers add box --bare 10.0.0.3:50052
+  dllm-tui peers provision mini
+  dllm-tui up --model m.gguf --peer mini --peer nuc --detach
+"""
+
+
+@click.group(epilog=EXAMPLES)
+def peers() -> None:
+    """Know other machines, look at them, and make them ready to serve."""
+
+
+@peers.command("list", epilog=EXAMPLES)
+@json_option
+def list_peers(as_json: bool) -> None:
+    """List the machines of the settings and how they are."""
+    from tui.cli.peer_session import settled_peers
+
+    known = run(settled_peers())
+    if as_json:
+        emit_json(known)
+        return
+    lines = peer_lines(known)
+    click.echo("\n".join(lines) or "No peers yet. Add one: dllm-tui peers add NAME.")
+
+
+@peers.command("add", epilog=EXAMPLES)
+@click.argument("destination")
+@click.option("--name", help="What to call it; else the host's name.")
+@click.option("--bare", metavar="HOST:PORT", help="An rpc-server somebody started.")
+@click.option(
+    "--accept-host-key",
+    metavar="SHA256:…",
+    help="Trust the host if this is the fingerprint of its key.",
+)
+@json_option
+def add_peer(
+    destination: str,
+    name: str | None,
+    bare: str | None,
+    accept_host_key: str | None,
+    as_json: bool,
+) -> None:
+    """Add DESTINATION, what one would give to ssh, and look at it."""
+    from tui.cli.peer_session import added
+
+    name = name or _name_of(destination)
+    peer = run(
+        added(
+            name,
+            ssh=None if bare else destination,
+            bare=bare,
+            trusted=accept_host_key,
+            interactive=sys.stdin.isatty(),
+        )
+    )
+    if peer.state is PeerState.UNREACHABLE:
+        raise HostError(f"{name} was added, but {peer.note.rstrip('.')}")
+    _show(peer, as_json)
+
+
+def _name_of(destination: str) -> str:
+    """The host of a destination, fit to be a peer's name."""
+    host = destination.removeprefix("ssh://").rpartition("@")[2]
+    if host.startswith("["):
+        return host[1:].partition("]")[0].replace(":", "-")
+    return host.partition(":")[0]
+
+
+@peers.command("remove", epilog=EXAMPLES)
+@click.argument("name")
+def remove_peer(name: str) -> None:
+    """Forget NAME; what is installed there stays (see clean)."""
+    from backends.controller.client import ControllerClient
+
+    run(ControllerClient().remove_peer(name))
+    say(f"{name} is forgotten.")
+
+
+@peers.command("probe", epilog=EXAMPLES)
+@click.argument("names", nargs=-1, metavar="[NAME]…")
+@json_option
+def probe_peers(names: tuple[str, ...], as_json: bool) -> None:
+    """Look at NAME… (all when none is given) now, all at the same time."""
+    from tui.cli.peer_session import probed
+
+    found = run(probed(names))
+    if as_json:
+        emit_json(found)
+        return
+    for peer in found:
+        click.echo("\n".join(peer_summary(peer)))
+
+
+@peers.command("provision", epilog=EXAMPLES)
+@click.argument("name")
+@click.option(
+    "--mode",
+    type=click.Choice([mode.value for mode in ProvisionMode]),
+    default=ProvisionMode.AUTO.value,
+    help="Copy this machine's build, build there, or whatever fits.",
+)
+@json_option
+def provision_peer(name: str, mode: str, as_json: bool) -> None:
+    """Install engine and helper on NAME, in your own cache directory there.
+
+    Ctrl-C stops it; the next time it goes on where it was.
+    """
+    from tui.cli.peer_session import provisioned
+
+    _show(run(provisioned(name, ProvisionMode(mode))), as_json)
+
+
+@peers.command("clean", epilog=EXAMPLES)
+@click.argument("name")
+@json_option
+def clean_peer(name: str, as_json: bool) -> None:
+    """Remove from NAME what provision installed; models stay."""
+    from backends.controller.client import ControllerClient
+    from backends.units import format_bytes
+
+    freed = run(ControllerClient().clean_peer(name))
+    if as_json:
+        emit_json({"name": name, "freed_bytes": freed})
+    else:
+        click.echo(f"{format_bytes(freed)} freed on {name}.")
+
+
+@peers.command("copy", epilog=EXAMPLES)
+@click.argument("name")
+@click.argument("model", metavar="MODEL")
+@json_option
+def copy_model(name: str, model: str, as_json: bool) -> None:
+    """Copy the file MODEL to NAME, checked; Ctrl-C stops, the next time resumes."""
+    from tui.cli.peer_session import copied
+    from tui.cli.session import require_model
+
+    path = run(copied(name, require_model(model)))
+    if as_json:
+        emit_json({"name": name, "path": path})
+    else:
+        click.echo(f"{name} has it at {path}.")
+
+
+def _show(peer: Peer, as_json: bool) -> None:
+    if as_json:
+        emit_json(peer)
+    else:
+        click.echo("\n".join(peer_summary(peer)))
