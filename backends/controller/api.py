@@ -33,7 +33,6 @@ from backends.state import (
     Lab,
     Peer,
     Plan,
-    Transport,
     Value,
 )
 
@@ -143,8 +142,7 @@ class Api:
         engine = snapshot.engine
         memory = await self._machines.get(LOCAL).host.memory()
         here = Peer(name=LOCAL, devices=(memory, *(engine.devices if engine else ())))
-        others = [p for p in snapshot.peers if p.transport != Transport.LOCAL]
-        return [here, *others]
+        return [here, *self._machines.values()]
 
     async def _launch(self, request: web.Request) -> web.Response:
         await self._supervisor.launch(await body(request, Plan))

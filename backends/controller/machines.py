@@ -9,11 +9,11 @@ from backends.paths import relay_binary
 from backends.state import Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from backends.controller.readers import Engine, Readers
     from backends.peers.host import Host, ProcessRecord
-    from backends.state import ModelInfo
+    from backends.state import ModelInfo, Peer
 
 LOCAL = "local"
 
@@ -165,6 +165,10 @@ class Machines(Protocol):
 
     def all(self) -> Iterable[Machine]:
         """Every machine that is connected, ours first."""
+        ...
+
+    def values(self) -> Sequence[Peer]:
+        """How every other machine is, newer than any snapshot."""
         ...
 
     async def reached(self, names: Iterable[str]) -> None:

@@ -177,6 +177,12 @@ class SshPeer:
             self._looking = asyncio.create_task(self._look())
         await asyncio.shield(self._looking)
 
+    async def _look_anew(self) -> None:
+        """Look once more though somebody looks already: something has changed."""
+        if self._looking is not None:
+            await asyncio.wait([self._looking])
+        await self.look()
+
     async def _reach(self) -> None:
         self._keeper.poke()
         await self.settled()
@@ -247,7 +253,7 @@ class SshPeer:
                 mode=mode.value,
             )
         )
-        await self.look()
+        await self._look_anew()
         return done.note
 
     async def copy_model(self, source: Path) -> str:
@@ -262,7 +268,7 @@ class SshPeer:
                 self.connection, self.connection.files, source, report=self._report
             )
         )
-        await self.look()
+        await self._look_anew()
         return there[0].path
 
     async def clean(self) -> int:
@@ -273,7 +279,7 @@ class SshPeer:
             DllmError: something of ours runs there, or it cannot be removed.
         """
         freed = await self._at_work(clean(self.connection))
-        await self.look()
+        await self._look_anew()
         return freed
 
     async def cancel_work(self) -> None:
