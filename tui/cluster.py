@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from backends.state import ProvisionMode
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
         ModelCatalogue,
         ModelInfo,
         Pass,
+        Peer,
+        PeerAnswer,
         Plan,
     )
 
@@ -38,13 +42,17 @@ class Cluster(Protocol):
         model: str,
         *,
         workers: int | None = None,
+        peers: Sequence[str] | None = None,
+        head: str | None = None,
         counts: Sequence[int] | None = None,
         ctx_size: int | None = None,
     ) -> Plan:
-        """A plan for a model on this machine's workers, balanced by memory.
+        """A plan for a model, balanced by memory.
 
-        ``counts`` are whole layers per worker (output counted), else balanced;
-        ``None`` elsewhere means what the configuration says.
+        ``workers`` is how many work on this machine, ``peers`` which others work (with
+        neither: every peer that is ready, else this machine), ``head`` who runs
+        llama-server (else this machine). ``counts`` are whole layers per worker (output
+        counted), else balanced; ``None`` elsewhere means what the configuration says.
         """
         ...
 
@@ -80,6 +88,49 @@ class Cluster(Protocol):
 
     async def passes(self) -> dict[str, tuple[Pass, ...]]:
         """Every forward pass still remembered, by worker, oldest first."""
+        ...
+
+    async def peers_to_pick(self) -> tuple[str, ...]:
+        """Host names in the user's SSH configuration that are no peers yet."""
+        ...
+
+    async def add_peer(
+        self, name: str, *, ssh: str | None = None, bare: str | None = None
+    ) -> Peer:
+        """Make a machine known: by what one gives to ssh, or a bare ``host:port``.
+
+        Returns at once; what becomes of it (a question, a failure) comes as snapshots.
+        """
+        ...
+
+    async def remove_peer(self, name: str) -> None:
+        """Forget a machine."""
+        ...
+
+    async def probe_peer(self, name: str) -> Peer:
+        """Look at a machine now."""
+        ...
+
+    async def answer_peer(self, name: str, answer: PeerAnswer) -> Peer:
+        """Answer what the connection to a machine asks."""
+        ...
+
+    async def provision_peer(
+        self, name: str, mode: ProvisionMode = ProvisionMode.AUTO
+    ) -> Peer:
+        """Install engine and helper there; returns when done, progress in snapshots."""
+        ...
+
+    async def clean_peer(self, name: str) -> int:
+        """Remove what was installed there; the bytes freed."""
+        ...
+
+    async def copy_model(self, name: str, path: str) -> str:
+        """Copy a model file there; its path there, when done."""
+        ...
+
+    async def cancel_work(self, name: str) -> Peer:
+        """End what goes on at a machine; the next time it resumes."""
         ...
 
     def chat(self, request: ChatRequest) -> AsyncIterator[ChatDelta]:

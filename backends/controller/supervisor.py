@@ -56,6 +56,9 @@ STOP_GRACE_S = 5.0
 # A relay that dies again and again has a reason that a restart does not mend.
 RESTARTS_MAX = 3
 RESTART_WINDOW_S = 600.0
+TUNNELS_LOST = (
+    "The controller was replaced and its tunnels ended: llama-server was started again"
+)
 
 
 class Supervisor:
@@ -194,7 +197,8 @@ class Supervisor:
                 {placed.machine for placed in processes_of(plan)}
             )
             if needs_ways(plan):
-                log.warning("the tunnels ended with the controller: starting again")
+                self._mended = TUNNELS_LOST
+                log.warning("%s", self._mended)
                 await self._stop_head(plan)
         except DllmError as error:
             await self._fail(error)

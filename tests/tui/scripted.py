@@ -20,7 +20,12 @@ from backends.state import (
     ModelFile,
     ModelInfo,
     Pass,
+    Peer,
+    PeerAnswer,
+    PeerState,
     Plan,
+    ProvisionMode,
+    Transport,
 )
 from tests.tui import scenes
 
@@ -118,16 +123,76 @@ class ScriptedCluster:
         model: str,
         *,
         workers: int | None = None,
+        peers: Sequence[str] | None = None,
+        head: str | None = None,
         counts: Sequence[int] | None = None,
         ctx_size: int | None = None,
     ) -> Plan:
         """The plan kept for that model."""
         self._call("propose", model)
+        if workers is not None or peers is not None or head is not None:
+            self._call("propose_on", (workers, peers, head))
         plan = self.plans[model]
         if counts is not None:
             split = with_counts(plan.split, counts)
             plan = msgspec.structs.replace(plan, split=split)
         return plan
+
+    # --- peers -----------------------------------------------------------------------
+
+    def _peer(self, name: str) -> Peer:
+        for peer in self.now.peers if self.now else ():
+            if peer.name == name:
+                return peer
+        return Peer(name=name, state=PeerState.PROBING, transport=Transport.SSH)
+
+    async def peers_to_pick(self) -> tuple[str, ...]:
+        """Some names."""
+        self._call("peers_to_pick", None)
+        return ("studio", "mini", "nuc")
+
+    async def add_peer(
+        self, name: str, *, ssh: str | None = None, bare: str | None = None
+    ) -> Peer:
+        """Remember it; the test pushes what follows."""
+        self._call("add_peer", (name, ssh, bare))
+        return self._peer(name)
+
+    async def remove_peer(self, name: str) -> None:
+        """Remember it."""
+        self._call("remove_peer", name)
+
+    async def probe_peer(self, name: str) -> Peer:
+        """Remember it."""
+        self._call("probe_peer", name)
+        return self._peer(name)
+
+    async def answer_peer(self, name: str, answer: PeerAnswer) -> Peer:
+        """Remember it."""
+        self._call("answer_peer", (name, answer))
+        return self._peer(name)
+
+    async def provision_peer(
+        self, name: str, mode: ProvisionMode = ProvisionMode.AUTO
+    ) -> Peer:
+        """Remember it."""
+        self._call("provision_peer", (name, mode))
+        return self._peer(name)
+
+    async def clean_peer(self, name: str) -> int:
+        """Remember it."""
+        self._call("clean_peer", name)
+        return 17 << 20
+
+    async def copy_model(self, name: str, path: str) -> str:
+        """Remember it."""
+        self._call("copy_model", (name, path))
+        return f"/home/ada/.models/{path.rpartition('/')[2]}"
+
+    async def cancel_work(self, name: str) -> Peer:
+        """Remember it."""
+        self._call("cancel_work", name)
+        return self._peer(name)
 
     async def launch(self, plan: Plan) -> None:
         """Remember it; the test pushes what follows."""
