@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-from enum import StrEnum
 from pathlib import Path
 from shutil import disk_usage, which
 from typing import TYPE_CHECKING
 
+from backends.checks import Check, Verdict
 from backends.config import API_PORT_DEFAULT, load_config
 from backends.controller.client import ControllerClient
 from backends.demo import MODEL_PATH
@@ -18,8 +18,8 @@ from backends.engine.find import all_engines, find_engine
 from backends.errors import DllmError
 from backends.models.layers import read_model
 from backends.paths import make_private, relay_binary
+from backends.peer_checks import peer_checks
 from backends.peers.local import LocalHost
-from backends.state import Value
 from backends.units import format_bytes
 
 if TYPE_CHECKING:
@@ -29,23 +29,6 @@ if TYPE_CHECKING:
 
 # An engine build needs about this much while it runs.
 BUILD_DISK_BYTES = 2 << 30
-
-
-class Verdict(StrEnum):
-    """How a check went."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-class Check(Value, frozen=True, kw_only=True):
-    """One thing looked at."""
-
-    name: str
-    verdict: Verdict = Verdict.OK
-    detail: str = ""
-    fix: str = ""
 
 
 async def examine(paths: Paths) -> AsyncIterator[Check]:
@@ -60,6 +43,22 @@ async def examine(paths: Paths) -> AsyncIterator[Check]:
         except OSError as error:
             found = Check(name=name, verdict=Verdict.FAIL, detail=str(error))
         yield found
+    for found in await _peers(paths):
+        yield found
+
+
+async def _peers(paths: Paths) -> list[Check]:
+    """The other machines; none where the settings name none or cannot be read."""
+    try:
+        config = load_config(paths)
+        if not config.peers:
+            return []
+        location = await asyncio.to_thread(find_engine, config.engine, paths)
+        here = (await describe(location, paths)).rpc_protocol
+        return await peer_checks(paths, here)
+    except DllmError as error:
+        warn = Verdict.WARN
+        return [Check(name="peers", verdict=warn, detail=error.what, fix=error.hint)]
 
 
 async def _system(paths: Paths) -> Check:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
@@ -24,6 +26,7 @@ from backends.state import (
     Pass,
     Peer,
     PeerAnswer,
+    PeerState,
     Plan,
     ProvisionMode,
 )
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
 T = TypeVar("T")
+
+SETTLE_S = 4.0
+SETTLE_POLL_S = 0.1
 
 
 class RequestFailed(DllmError):
@@ -165,6 +171,16 @@ class ControllerClient:
     async def peers(self) -> tuple[Peer, ...]:
         """Every other machine of the settings, as it is now."""
         return await self._call("GET", "/v1/peers", tuple[Peer, ...])
+
+    async def settled_peers(self) -> tuple[Peer, ...]:
+        """The same, once none is being reached any more (or after 4 s)."""
+        peers = await self.peers()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                while any(peer.state is PeerState.PROBING for peer in peers):
+                    await asyncio.sleep(SETTLE_POLL_S)
+                    peers = await self.peers()
+        return peers
 
     async def peers_to_pick(self) -> tuple[str, ...]:
         """Names in the user's SSH configuration that are no peers yet."""

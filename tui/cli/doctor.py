@@ -11,7 +11,7 @@ import click
 from tui.cli.output import emit_json, json_option, printable, run
 
 if TYPE_CHECKING:
-    from backends.doctor import Check
+    from backends.checks import Check
 
 EXAMPLES = """
 \b
@@ -28,7 +28,7 @@ MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
 @click.command(epilog=EXAMPLES)
 @json_option
 def doctor(as_json: bool) -> None:
-    """Check settings, helper, engine, model, ports and leftovers."""
+    """Check settings, helper, engine, model, ports, leftovers and other machines."""
     checks = run(_examine(show=not as_json))
     if as_json:
         emit_json(checks)
@@ -52,7 +52,7 @@ async def _examine(*, show: bool) -> list[Check]:
 
 def _terminal() -> Check:
     """Whether this terminal can show the console as it is meant."""
-    from backends.doctor import Check, Verdict
+    from backends.checks import Check, Verdict
 
     encoding = (sys.stdout.encoding or "").lower()
     colours = os.environ.get("COLORTERM", "") or "256 or fewer colours"
@@ -69,6 +69,9 @@ def _terminal() -> Check:
 
 def _print(check: Check) -> None:
     mark = MARKS[check.verdict]
-    click.echo(f"{mark} {check.name:12} {printable(check.detail)}")
+    first, *table = printable(check.detail).splitlines() or [""]
+    click.echo(f"{mark} {check.name:12} {first}")
+    for row in table:
+        click.echo(f"  {'':12} {row}")
     if check.fix:
         click.echo(f"  {'':12} {printable(check.fix)}")

@@ -21,21 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SETTLE_S = 4.0
-"""How long a list waits for peers that are being reached."""
 POLL_S = 0.1
-
-
-async def settled_peers() -> tuple[Peer, ...]:
-    """Every peer, once none is being reached any more (or for 4 s)."""
-    client = ControllerClient()
-    peers = await client.peers()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(SETTLE_S):
-            while any(peer.state is PeerState.PROBING for peer in peers):
-                await asyncio.sleep(POLL_S)
-                peers = await client.peers()
-    return peers
 
 
 async def added(
@@ -104,7 +90,7 @@ async def probed(names: tuple[str, ...]) -> tuple[Peer, ...]:
         DllmError: one of those named cannot be looked at.
     """
     client = ControllerClient()
-    known = {peer.name for peer in await settled_peers()}
+    known = {peer.name for peer in await client.settled_peers()}
     results = await asyncio.gather(
         *(client.probe_peer(name) for name in names or sorted(known)),
         return_exceptions=True,

@@ -35,9 +35,9 @@ def peers() -> None:
 @json_option
 def list_peers(as_json: bool) -> None:
     """List the machines of the settings and how they are."""
-    from tui.cli.peer_session import settled_peers
+    from backends.controller.client import ControllerClient
 
-    known = run(settled_peers())
+    known = run(ControllerClient().settled_peers())
     if as_json:
         emit_json(known)
         return

@@ -94,11 +94,10 @@ def up(
 
 async def _up(options: UpOptions) -> None:
     from backends.controller.client import ControllerClient
-    from tui.cli.peer_session import settled_peers
 
     client = ControllerClient()
     if options.peers or options.head:
-        await settled_peers()
+        await client.settled_peers()
     plan = await client.propose(
         options.model,
         workers=options.workers,
