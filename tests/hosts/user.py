@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 class HeadUser(User):
     """A user on the test machine whose HOME and SSH files are the network's."""
 
-    def __init__(self, network: Network, cache: Path) -> None:
-        """``cache`` has the engines."""
-        super().__init__(network.home)
+    def __init__(
+        self, network: Network, cache: Path, *, state: Path | None = None
+    ) -> None:
+        """``cache`` has the engines; ``state`` tells users of one HOME apart."""
+        super().__init__(state or network.home)
+        self.home.mkdir(exist_ok=True)
+        self.cache = cache
         (self.home / "run").mkdir(mode=0o700, exist_ok=True)
         scripts = sysconfig.get_path("scripts")
         folders = {k: v for k, v in self.env.items() if k.startswith("XDG_")}

@@ -1,0 +1,108 @@
+"""From a name to a serving worker on other machines, one command line each."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.demo import MODEL_PATH
+from tests.engine.conftest import wait_for
+from tests.hosts.user import HeadUser
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.hosts.network import Network
+
+MODEL = str(MODEL_PATH)
+QUESTION = "Who are you?"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+
+
+@pytest.fixture
+def user(network: Network) -> Iterator[HeadUser]:
+    """Somebody who can ssh to every peer."""
+    network.write_ssh_config()
+    someone = HeadUser(network, CACHE)
+    try:
+        yield someone
+    finally:
+        someone.run("stop")
+        for process in someone.processes():
+            process.send_signal(signal.SIGKILL)
+
+
+def prepared(user: HeadUser, *names: str) -> None:
+    for name in names:
+        user.run("peers", "add", name)
+        user.run("peers", "provision", name)
+
+
+def answer(user: HeadUser) -> str:
+    return str(user.json("chat", QUESTION)["text"])
+
+
+def test_two_workers_and_the_head_here(network: Network, user: HeadUser) -> None:
+    prepared(user, "ada", "bob")
+    status = user.json(
+        "up", "--model", MODEL, "--peer", "ada", "--peer", "bob", "--detach"
+    )
+    assert status["measured"]["mismatches"] == []
+    over_ssh = answer(user)
+    status = user.status()
+    assert {p["peer"] for p in status["processes"]} == {"local", "ada", "bob"}
+    assert [link["mode"] for link in status["links"]] == ["metered", "metered"]
+    user.run("stop")
+    user.run("up", "--model", MODEL, "--workers", "2", "--detach")
+    assert answer(user) == over_ssh
+
+
+def test_the_head_on_a_peer(network: Network, user: HeadUser) -> None:
+    prepared(user, "ada", "bob", "cy")
+    copied = user.json("peers", "copy", "ada", MODEL)
+    assert network.peer("ada").inside(copied["path"]).stat().st_size
+    user.run(
+        *("up", "--model", MODEL, "--head", "ada", "--peer", "bob", "--peer", "cy"),
+        "--detach",
+    )
+    status = user.status()
+    server = next(p for p in status["processes"] if p["name"] == "llama-server")
+    assert server["peer"] == "ada"
+    assert status["measured"]["mismatches"] == []
+    over_ssh = answer(user)
+    links = wait_for(
+        lambda: [link for link in user.status()["links"] if link["protocol"]],
+        "the relays on the head are read",
+    )
+    assert len(links) == 2
+    log = user.run("logs", "llama-server").stdout
+    assert "bob" not in log
+    assert "srv" in log
+    user.run("stop")
+    user.run("up", "--model", MODEL, "--workers", "2", "--detach")
+    assert answer(user) == over_ssh
+
+
+def test_a_head_without_the_model_says_how_to_get_it(
+    network: Network, user: HeadUser
+) -> None:
+    prepared(user, "ada")
+    wrong = user.run(
+        "up", "--model", MODEL, "--head", "ada", "--workers", "1", "--detach", code=1
+    )
+    assert "ada has no copy of dllm-demo.gguf" in wrong.stderr
+    assert "peers copy ada" in wrong.stderr
+
+
+def test_worker_here_and_head_there(network: Network, user: HeadUser) -> None:
+    prepared(user, "ada")
+    user.run("peers", "copy", "ada", MODEL)
+    user.run(
+        "up", "--model", MODEL, "--head", "ada", "--workers", "2", "--detach"
+    )
+    assert answer(user)
+    assert user.pid("worker1")

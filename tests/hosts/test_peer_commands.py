@@ -1,0 +1,152 @@
+"""``dllm-tui peers``: add, look, install, forget; and what each failure says."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.engine.conftest import wait_for
+from tests.hosts.test_cluster import MODEL, answer, prepared, user
+
+if TYPE_CHECKING:
+    from tests.hosts.network import Network
+    from tests.hosts.user import HeadUser
+
+__all__ = ["user"]
+
+
+def test_a_new_peer_is_looked_at(network: Network, user: HeadUser) -> None:
+    peer = user.json("peers", "add", "ada")
+    assert peer["state"] == "no engine"
+    assert "peers provision ada" in peer["note"]
+    facts = peer["facts"]
+    assert facts["os"] == "Linux"
+    assert facts["hostname"] == "ada"
+    assert facts["cores"] > 0
+    assert facts["memory_bytes"] > 1 << 30
+    assert facts["disk_free_bytes"] > 0
+    assert peer["rtt_ms"] is not None
+    assert not network.peer("ada").processes(), "nothing is left behind"
+
+
+def test_provisioning_twice_is_instant_and_can_be_undone(
+    network: Network, user: HeadUser
+) -> None:
+    prepared(user, "ada")
+    peer = user.json("peers", "provision", "ada")
+    assert peer["state"] == "ready"
+    engine = peer["facts"]["engines"][0]
+    assert engine["ours"]
+    assert network.peer("ada").inside(engine["server_path"]).exists()
+    freed = user.json("peers", "clean", "ada")["freed_bytes"]
+    assert freed > 1 << 20
+    assert not network.peer("ada").inside(engine["server_path"]).exists()
+    (left,) = user.json("peers", "list")
+    assert left["state"] == "no engine"
+
+
+def test_an_unknown_host_is_not_trusted_in_silence(
+    network: Network, user: HeadUser
+) -> None:
+    network.known_hosts.write_text("")
+    refused = user.run("peers", "add", "ada", code=1)
+    fingerprint = network.peer("ada").fingerprint
+    assert fingerprint in refused.stderr
+    user.run("peers", "remove", "ada")
+    wrong = "SHA256:" + "A" * 43
+    no = user.run("peers", "add", "ada", "--accept-host-key", wrong, code=1)
+    assert fingerprint in no.stderr
+    assert network.known_hosts.read_text() == ""
+    user.run("peers", "remove", "ada")
+    user.run("peers", "add", "ada", "--accept-host-key", fingerprint)
+    assert network.known_hosts.read_text() != ""
+
+
+def test_a_changed_host_key_is_refused(network: Network, user: HeadUser) -> None:
+    network.peer("ada").new_host_key()
+    refused = user.run("peers", "add", "ada", code=1)
+    assert "ssh-keygen -R" in refused.stderr
+    (peer,) = user.json("peers", "list")
+    assert peer["state"] == "unreachable"
+    assert peer["question"] is None
+
+
+def test_failures_of_adding_say_what_to_do(network: Network, user: HeadUser) -> None:
+    nowhere = user.run("peers", "add", "no-such-host.invalid", code=1)
+    assert "no-such-host.invalid" in nowhere.stderr
+    again = user.run("peers", "add", "no-such-host.invalid", code=1)
+    assert "already" in again.stderr
+    user.run("peers", "add", "-oProxyCommand=x", code=2)
+    user.run("peers", "add", "root@ada", "--name", "local", code=1)
+    user.run("peers", "remove", "nobody", code=1)
+
+
+def test_the_settings_keep_what_the_user_wrote(
+    network: Network, user: HeadUser
+) -> None:
+    file = user.home / "config" / "dllm-tui" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("# mine\nctx_size = 2048 # enough\n")
+    user.run("peers", "add", "ada")
+    text = file.read_text()
+    assert text.startswith("# mine\nctx_size = 2048 # enough\n")
+    assert '[peers.ada]\nssh = "ada"' in text
+    user.run("peers", "remove", "ada")
+    assert file.read_text().strip() == "# mine\nctx_size = 2048 # enough"
+
+
+def test_another_protocol_is_refused_before_anything_starts(
+    network: Network, user: HeadUser
+) -> None:
+    prepared(user, "ada")
+    peer = network.peer("ada")
+    folder = Path(
+        user.json("peers", "probe", "ada")[0]["facts"]["engines"][0]["directory"]
+    )
+    engines = [p for p in (user.cache / "dllm-tui" / "engines").iterdir() if p.is_dir()]
+    other = next(p for p in engines if p.name.startswith("8."))
+    shutil.rmtree(peer.inside(str(folder)))
+    shutil.copytree(other, peer.inside(str(folder.parent)) / other.name)
+    (seen,) = user.json("peers", "probe", "ada")
+    assert seen["state"] == "mismatch"
+    assert "RPC 8.0.0" in seen["note"]
+    assert "peers provision ada" in seen["note"]
+    refused = user.run("up", "--model", MODEL, "--peer", "ada", "--detach", code=1)
+    assert "RPC 8.0.0" in refused.stderr
+    assert not network.peer("ada").processes()
+    doctor = user.run("doctor")
+    assert "ada (8.0.0) cannot work for local (7.0.0)" in doctor.stdout
+    user.run("peers", "provision", "ada")
+    user.run("up", "--model", MODEL, "--peer", "ada", "--detach")
+    assert answer(user)
+
+
+def test_a_bare_worker_on_another_machine(network: Network, user: HeadUser) -> None:
+    """Somebody started it by hand; we only know where it listens."""
+    prepared(user, "ada")
+    ada = network.peer("ada")
+    engine = user.json("peers", "probe", "ada")[0]["facts"]["engines"][0]
+    user.run("peers", "remove", "ada")
+    ada.run(
+        [
+            *("sh", "-c"),
+            f"setsid {engine['worker_path']} -H 0.0.0.0 -p 50052 -d CPU "
+            ">/dev/null 2>&1 </dev/null &",
+        ]
+    )
+    wait_for(lambda: "50052" in " ".join(ada.listening()), "it listens")
+    box = user.json("peers", "add", "box", "--bare", f"{ada.address}:50052")
+    assert box["state"] == "ready"
+    assert box["devices"][0]["free_bytes"] > 1 << 30
+    user.run("up", "--model", MODEL, "--peer", "box", "--detach")
+    assert answer(user)
+    (link,) = wait_for(
+        lambda: [k for k in user.status()["links"] if k["protocol"]], "it is metered"
+    )
+    assert link["mode"] == "metered"
+    user.run("stop")
+    assert ada.processes(), "it is not ours to stop"
+    ada.kill_processes()
+    gone = user.run("peers", "probe", "box", code=1)
+    assert "connection refused" in gone.stderr
