@@ -7,10 +7,13 @@ STAMP := $(VENV)/.ready
 NATIVE_BUILD := build/native
 NATIVE_SANITIZED := build/native-sanitized
 PYTEST_ARGS ?=
+HOST_TOOLS := sshd ssh-keygen ssh-agent ip ss nsenter unshare openssl fish tcsh busybox
+HOST_PACKAGES := openssh-server openssh-client iproute2 util-linux openssl fish tcsh busybox
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine engines demo test check format native-test \
-        bench bench-gguf bench-tui bench-relay fuzz snapshots train wheel-test clean
+        host-tools bench bench-gguf bench-tui bench-relay bench-tunnel fuzz snapshots \
+        train clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -56,15 +59,25 @@ native-test: $(STAMP) ## The helper program's own tests, plain and with sanitize
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build $(NATIVE_SANITIZED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" ctest --test-dir $(NATIVE_SANITIZED) --output-on-failure
 
-test: check native-test engines ## Every check there is
+# The tests of other machines need sshd and network namespaces, so root and Linux.
+host-tools:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		for tool in $(HOST_TOOLS); do command -v $$tool >/dev/null || missing=1; done; \
+		test -z "$$missing" || (apt-get update -qq && apt-get install -y -qq $(HOST_PACKAGES)); \
+	fi
+
+test: check native-test engines host-tools ## Every check there is
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest $(PYTEST_ARGS)
 
-bench: bench-gguf bench-tui bench-relay ## All benchmarks
+bench: bench-gguf bench-tui bench-relay bench-tunnel ## All benchmarks
 
 bench-relay: $(STAMP) ## The relay against a bare copy relay, socat and haproxy
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build $(NATIVE_BUILD) --target bench_programs
 	$(BIN)/python -m tests.bench.bench_relay $(NATIVE_BUILD)
+
+bench-tunnel: setup host-tools ## A worker through an SSH tunnel against plain (root)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.bench.bench_tunnel
 
 fuzz: $(STAMP) ## libFuzzer on the decoder for ten minutes (needs clang++)
 	CXX=clang++ PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B build/native-fuzz -G Ninja -DDLLM_SANITIZE=address,undefined -DDLLM_FUZZ=ON
