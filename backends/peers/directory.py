@@ -85,7 +85,7 @@ def read_process_file(directory: Path) -> ProcessFile | None:
     """
     path = directory / PROCESS_FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ProcessFile)
+        return decode_process(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -102,13 +102,17 @@ def read_record(directory: Path) -> ProcessRecord | None:
     it is listed, and cleaned up like any other. Blocks up to 0.25 s for the exit
     status of a process that ended this moment.
     """
+    name, log_path = directory.name, str(directory / LOG_FILE)
     try:
         process = read_process_file(directory)
     except HostError:
-        return _unreadable(directory)
+        return unreadable_record(name, log_path)
     if process is None:
         return None
-    return _living(directory, process) if process.alive else _ended(directory, process)
+    if process.alive:
+        return living_record(name, log_path, process, _rss_bytes(process.pid))
+    end = _wait_for_exit_file(directory, process)
+    return ended_record(name, log_path, process, end)
 
 
 def read_records(run_dir: Path) -> list[ProcessRecord]:
@@ -131,15 +135,53 @@ def _names_in(run_dir: Path) -> list[str]:
     return sorted(name for name in found if _NAME.fullmatch(name))
 
 
-def _unreadable(directory: Path) -> ProcessRecord:
+def unreadable_record(name: str, log_path: str) -> ProcessRecord:
+    """What is shown of a process whose ``process.json`` cannot be understood."""
     return ProcessRecord(
-        name=directory.name,
+        name=name,
         role=ProcessRole.OTHER,
         state=ProcessState.EXITED,
         pid=0,
         argv=(),
-        log_path=str(directory / LOG_FILE),
+        log_path=log_path,
     )
+
+
+def living_record(
+    name: str, log_path: str, process: ProcessFile, rss_bytes: int | None
+) -> ProcessRecord:
+    """What is shown of a process that runs."""
+    record = _record(name, log_path, process, ProcessState.RUNNING)
+    return msgspec.structs.replace(record, rss_bytes=rss_bytes)
+
+
+def ended_record(
+    name: str, log_path: str, process: ProcessFile, end: ExitFile | None
+) -> ProcessRecord:
+    """What is shown of a process that ended; without ``end``, nobody knows how."""
+    record = _record(name, log_path, process, ProcessState.EXITED)
+    if end is None:
+        return record
+    return msgspec.structs.replace(record, exit_code=end.code, exit_signal=end.signal)
+
+
+def decode_process(data: bytes) -> ProcessFile:
+    """``process.json``.
+
+    Raises:
+        msgspec.DecodeError, UnicodeDecodeError: it is damaged.
+    """
+    return msgspec.json.decode(data, type=ProcessFile)
+
+
+def decode_exit(data: bytes, process: ProcessFile) -> ExitFile | None:
+    """``exit.json``; None when it is damaged or tells of another process."""
+    try:
+        end = msgspec.json.decode(data, type=ExitFile)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    ours = (end.pid, end.start_id) == (process.pid, process.start_id)
+    return end if ours else None
 
 
 def _meta(process: ProcessFile) -> Meta:
@@ -150,32 +192,19 @@ def _meta(process: ProcessFile) -> Meta:
 
 
 def _record(
-    directory: Path, process: ProcessFile, state: ProcessState
+    name: str, log_path: str, process: ProcessFile, state: ProcessState
 ) -> ProcessRecord:
     meta = _meta(process)
     return ProcessRecord(
-        name=directory.name,
+        name=name,
         role=meta.role,
         state=state,
         pid=process.pid,
         argv=process.argv,
         port=meta.port,
         started_at=process.started_at,
-        log_path=str(directory / LOG_FILE),
+        log_path=log_path,
     )
-
-
-def _living(directory: Path, process: ProcessFile) -> ProcessRecord:
-    record = _record(directory, process, ProcessState.RUNNING)
-    return msgspec.structs.replace(record, rss_bytes=_rss_bytes(process.pid))
-
-
-def _ended(directory: Path, process: ProcessFile) -> ProcessRecord:
-    record = _record(directory, process, ProcessState.EXITED)
-    end = _wait_for_exit_file(directory, process)
-    if end is None:
-        return record
-    return msgspec.structs.replace(record, exit_code=end.code, exit_signal=end.signal)
 
 
 def _wait_for_exit_file(directory: Path, process: ProcessFile) -> ExitFile | None:
@@ -191,12 +220,9 @@ def _wait_for_exit_file(directory: Path, process: ProcessFile) -> ExitFile | Non
 
 def _read_exit_file(directory: Path, process: ProcessFile) -> ExitFile | None:
     try:
-        data = (directory / EXIT_FILE).read_bytes()
-        end = msgspec.json.decode(data, type=ExitFile)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return decode_exit((directory / EXIT_FILE).read_bytes(), process)
+    except OSError:
         return None
-    ours = (end.pid, end.start_id) == (process.pid, process.start_id)
-    return end if ours else None
 
 
 def _rss_bytes(pid: int) -> int | None:

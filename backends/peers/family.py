@@ -20,6 +20,7 @@ import psutil
 from backends.errors import HostError
 from backends.peers.directory import ProcessFile, read_process_file
 from backends.peers.identity import is_same, start_id
+from backends.peers.spawning import outlived
 from backends.state import Value
 
 if TYPE_CHECKING:
@@ -108,11 +109,7 @@ async def end_family(directory: Path, grace_s: float) -> None:
     if left:
         left = await _end_with(directory, known, signal.SIGKILL, KILL_PATIENCE_S)
     if left:
-        pids = ", ".join(str(member.pid) for member in left)
-        raise HostError(
-            f"{directory.name} outlived SIGKILL (pid {pids})",
-            "It may wait for a disk or belong to another user; look at it with ps.",
-        )
+        raise outlived(directory.name, [member.pid for member in left])
     if process is not None:
         await _end_supervisor(process)
 

@@ -38,6 +38,16 @@ def is_same(pid: int, recorded: str) -> bool:
     return recorded != "" and start_id(pid) == recorded
 
 
+def is_recorded(seen: str, recorded: str) -> bool:
+    """Whether an identity seen on another machine is the recorded one.
+
+    What can be seen of macOS from there is in whole seconds, and ends with an "s".
+    """
+    if seen.endswith("s"):
+        return recorded[:-6] == seen[:-1] != ""
+    return seen == recorded != ""
+
+
 @cache
 def _boot_id() -> str:
     try:

@@ -6,42 +6,40 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections import Counter
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from backends.errors import HostError
 from backends.paths import make_private, relay_binary
 from backends.peers import directory as directories
 from backends.peers import logs, memory, ports
-from backends.peers.directory import Meta, checked_name
+from backends.peers.directory import checked_name
 from backends.peers.family import (
     MARKER,
     end_family,
     find_family,
     find_orphans,
 )
-from backends.state import ProcessState
+from backends.peers.spawning import (
+    LOG_LIMIT_BYTES,
+    Stopping,
+    complaint_of,
+    finished,
+    not_started,
+    spawn_words,
+    still_runs,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
     from pathlib import Path
 
     from backends.peers.family import Orphan
     from backends.peers.host import ProcessRecord, ProcessSpec
     from backends.state import Device, LogChunk
 
-T = TypeVar("T")
-
-LOG_LIMIT_BYTES = 64 * 1024 * 1024
 START_TIMEOUT_S = 15.0
 """Starting takes milliseconds; a program on a sleeping network disk takes longer."""
 REAP_TIMEOUT_S = 1.0
 
-# A crashing llama.cpp would first run gdb on itself, for seconds.
-_ALWAYS_ENV = {"GGML_NO_BACKTRACE": "1"}
-_RECENT_PORTS_MAX = 64
 _REMOVE_ATTEMPTS = 3
 
 
@@ -66,8 +64,8 @@ class LocalHost:
         self._name = name
         self._relay = relay
         self._log_limit_bytes = log_limit_bytes
-        self._stopping: Counter[str] = Counter()
-        self._recent_ports: list[int] = []
+        self._stopping = Stopping()
+        self._recent_ports = ports.RecentPorts()
 
     @property
     def name(self) -> str:
@@ -84,11 +82,10 @@ class LocalHost:
         directory = self._directory(spec.name)
         await asyncio.to_thread(make_private, self._run_dir)
         await self._refuse_leftovers(directory)
-        code, complaint = await _finished(self._run(self._spawn_argv(directory, spec)))
+        code, complaint = await finished(self._run(self._spawn_argv(directory, spec)))
         record = await self.record(spec.name)
         if code != 0 or record is None:
-            detail = complaint or f"the helper ended with status {code}"
-            raise HostError(f"{spec.name} did not start on {self._name}: {detail}")
+            raise not_started(spec.name, self._name, complaint)
         return record
 
     async def record(self, name: str) -> ProcessRecord | None:
@@ -98,7 +95,7 @@ class LocalHost:
         """
         directory = self._directory(name)
         found = await asyncio.to_thread(directories.read_record, directory)
-        return None if found is None else self._seen(found)
+        return None if found is None else self._stopping.seen(found)
 
     async def records(self) -> list[ProcessRecord]:
         """Every process directory, alive or ended, by name.
@@ -107,7 +104,7 @@ class LocalHost:
             HostError: the run directory cannot be read.
         """
         found = await asyncio.to_thread(directories.read_records, self._run_dir)
-        return [self._seen(record) for record in found]
+        return [self._stopping.seen(record) for record in found]
 
     async def stop(self, name: str, grace_s: float = 5.0) -> ProcessRecord | None:
         """TERM its process group, wait, KILL, and see that it is gone.
@@ -119,11 +116,8 @@ class LocalHost:
             HostError: it outlived SIGKILL.
         """
         directory = self._directory(name)
-        self._stopping[name] += 1
-        try:
+        with self._stopping.of(name):
             await end_family(directory, grace_s)
-        finally:
-            self._stopping[name] -= 1
         return await self.record(name)
 
     async def remove(self, name: str) -> None:
@@ -134,7 +128,7 @@ class LocalHost:
         """
         record = await self.record(name)
         if record is not None and record.alive:
-            raise HostError(f"{name} still runs on {self._name}", "Stop it first.")
+            raise still_runs(name, self._name)
         await asyncio.to_thread(_delete, self._directory(name))
 
     async def orphans(self) -> list[Orphan]:
@@ -152,11 +146,7 @@ class LocalHost:
 
     async def free_port(self) -> int:
         """A loopback port nobody listens on, not given to another caller just now."""
-        port = ports.free_port()
-        while port in self._recent_ports:
-            port = ports.free_port()
-        self._recent_ports = [*self._recent_ports, port][-_RECENT_PORTS_MAX:]
-        return port
+        return self._recent_ports.take(ports.free_port)
 
     async def listens(self, pid: int, port: int) -> bool:
         """Whether that very process listens on that loopback port."""
@@ -173,28 +163,14 @@ class LocalHost:
     def _directory(self, name: str) -> Path:
         return self._run_dir / checked_name(name)
 
-    def _seen(self, record: ProcessRecord) -> ProcessRecord:
-        if not record.alive or not self._stopping[record.name]:
-            return record
-        return msgspec.structs.replace(record, state=ProcessState.STOPPING)
-
     async def _refuse_leftovers(self, directory: Path) -> None:
         family = await asyncio.to_thread(find_family, directory)
         if family:
-            raise HostError(
-                f"{directory.name} still runs on {self._name} (pid {family[0].pid})",
-                "Stop it first.",
-            )
+            raise still_runs(directory.name, self._name, family[0].pid)
 
     def _spawn_argv(self, directory: Path, spec: ProcessSpec) -> list[str]:
-        meta = msgspec.json.encode(Meta(role=spec.role, port=spec.port)).decode()
-        argv = [str(self._relay or relay_binary()), "spawn", "--dir", str(directory)]
-        argv += ["--meta", meta, "--log-limit", str(self._log_limit_bytes)]
-        for key, value in {**_ALWAYS_ENV, **spec.env}.items():
-            argv += ["--env", f"{key}={value}"]
-        if spec.ignore_sigpipe:
-            argv.append("--ignore-sigpipe")
-        return [*argv, "--", *spec.argv]
+        words = spawn_words(str(directory), spec, self._log_limit_bytes)
+        return [str(self._relay or relay_binary()), *words]
 
     async def _run(self, argv: list[str]) -> tuple[int, str]:
         """Run the helper; its exit status and what it complained of."""
@@ -216,8 +192,8 @@ class LocalHost:
         except (OSError, ValueError) as error:
             # ValueError: a NUL in an argument.
             return 1, f"{argv[0]} cannot be run ({error})"
-        text = errors.decode(errors="replace").strip()
-        return helper.returncode or 0, text.removeprefix("dllm-relay: ")
+        status = helper.returncode or 0
+        return status, complaint_of(errors.decode(errors="replace"), status)
 
 
 async def _kill(helper: asyncio.subprocess.Process) -> None:
@@ -225,19 +201,6 @@ async def _kill(helper: asyncio.subprocess.Process) -> None:
     # One stuck in the kernel is left to the system.
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(helper.wait(), REAP_TIMEOUT_S)
-
-
-async def _finished(work: Coroutine[Any, Any, T]) -> T:
-    """Let short work end though we are cancelled meanwhile, so that none is half done.
-
-    A start that was cancelled has then happened, and is recorded, or not at all.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
 
 
 def _delete(directory: Path) -> None:

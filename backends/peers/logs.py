@@ -28,39 +28,67 @@ def read_log(directory: Path, offset: int, limit_bytes: int) -> LogChunk:
     Raises:
         HostError: there is no such process directory, or its log cannot be read.
     """
-    limit_bytes = min(max(limit_bytes, _READ_MIN_BYTES), _READ_MAX_BYTES)
+    limit_bytes = clamped(limit_bytes, _READ_MAX_BYTES)
     try:
-        start, restarted, data = _read(directory / LOG_FILE, offset, limit_bytes)
+        size, data = _read(directory / LOG_FILE, offset, limit_bytes)
     except FileNotFoundError as error:
         if not (directory / PROCESS_FILE).exists():
             raise HostError(f"There is no process called {directory.name}") from error
-        start, restarted, data = 0, offset > 0, b""
+        size, data = 0, b""
     except OSError as error:
         raise HostError(
             f"The log of {directory.name} cannot be read ({error.strerror})"
         ) from error
-    text, pending = _decode(data)
-    if pending and not text and _has_ended(directory):
-        text, pending = data.decode(errors="replace"), 0
+    chunk = log_chunk(directory.name, offset, size, data)
+    if is_stuck(chunk, data) and _has_ended(directory):
+        return log_chunk(directory.name, offset, size, data, ended=True)
+    return chunk
+
+
+def clamped(limit_bytes: int, most_bytes: int) -> int:
+    """How many bytes to read when so many are asked for."""
+    return min(max(limit_bytes, _READ_MIN_BYTES), most_bytes)
+
+
+def first_byte(offset: int, size_bytes: int) -> int:
+    """Where to read a log of that size: see ``read_log`` for what ``offset`` means."""
+    if offset < 0:
+        return max(size_bytes + offset, 0)
+    return offset if offset <= size_bytes else 0
+
+
+def log_chunk(
+    name: str, offset: int, size_bytes: int, data: bytes, *, ended: bool = False
+) -> LogChunk:
+    """What was read from ``first_byte`` on, as text.
+
+    ``ended`` says that the rest of an unfinished character will never come.
+    """
+    start = first_byte(offset, size_bytes)
+    skipped = _continuation_bytes(data) if offset < 0 and start > 0 else 0
+    text, pending = _decode(data[skipped:])
+    if pending and not text and ended:
+        text, pending = data[skipped:].decode(errors="replace"), 0
     return LogChunk(
-        name=directory.name,
+        name=name,
         text=text,
-        offset=start,
+        offset=start + skipped,
         next_offset=start + len(data) - pending,
-        restarted=restarted,
+        restarted=offset > size_bytes,
     )
 
 
-def _read(path: Path, offset: int, limit_bytes: int) -> tuple[int, bool, bytes]:
-    """Where reading began, whether the log had shrunk, and the bytes."""
+def is_stuck(chunk: LogChunk, data: bytes) -> bool:
+    """Whether bytes were read, but not one whole character."""
+    return bool(data) and not chunk.text
+
+
+def _read(path: Path, offset: int, limit_bytes: int) -> tuple[int, bytes]:
+    """How long the log was, and the bytes."""
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        restarted = offset > size
-        start = max(size + offset, 0) if offset < 0 else 0 if restarted else offset
-        file.seek(start)
-        data = file.read(limit_bytes)
-    skipped = _continuation_bytes(data) if offset < 0 and start > 0 else 0
-    return start + skipped, restarted, data[skipped:]
+        file.seek(first_byte(offset, size))
+        return size, file.read(limit_bytes)
 
 
 def _continuation_bytes(data: bytes) -> int:

@@ -10,11 +10,31 @@ from typing import TYPE_CHECKING
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 LOOPBACK = "127.0.0.1"
+RECENT_PORTS_MAX = 64
 # Listening on one of these is reachable at 127.0.0.1.
 _LOOPBACK_ADDRESSES = (LOOPBACK, "0.0.0.0", "::", f"::ffff:{LOOPBACK}")
+
+
+class RecentPorts:
+    """Ports handed out lately: whoever asked may not listen there yet."""
+
+    def __init__(self) -> None:
+        """Remember nothing."""
+        self._recent: list[int] = []
+
+    def take(self, pick: Callable[[], int]) -> int:
+        """A port that ``pick`` proposes and that nobody was given lately.
+
+        It must have more than ``RECENT_PORTS_MAX`` to propose.
+        """
+        port = pick()
+        while port in self._recent:
+            port = pick()
+        self._recent = [*self._recent, port][-RECENT_PORTS_MAX:]
+        return port
 
 
 def free_port() -> int:

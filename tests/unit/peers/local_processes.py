@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from backends.peers.local import LocalHost
+    from backends.peers.host import Host
 
 PATIENCE_S = 20.0
 POLL_S = 0.005
@@ -102,7 +102,7 @@ async def until(condition: Callable[[], bool], what: str = "the condition") -> N
         await asyncio.sleep(POLL_S)
 
 
-async def first_line(host: LocalHost, name: str = "p") -> str:
+async def first_line(host: Host, name: str = "p") -> str:
     """The first line a process prints."""
     deadline = time.monotonic() + PATIENCE_S
     while "\n" not in (text := (await host.read_log(name, 0, 4096)).text):
@@ -111,7 +111,7 @@ async def first_line(host: LocalHost, name: str = "p") -> str:
     return text.splitlines()[0]
 
 
-async def wait_ended(host: LocalHost, name: str = "p") -> None:
+async def wait_ended(host: Host, name: str = "p") -> None:
     """Wait until a process has ended."""
     deadline = time.monotonic() + PATIENCE_S
     while (record := await host.record(name)) is not None and record.alive:

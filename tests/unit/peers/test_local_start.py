@@ -177,7 +177,7 @@ async def test_what_cannot_start_leaves_nothing(
         await host.start(spec(argv=argv))
     assert part in str(caught.value)
     assert "p did not start on local" in str(caught.value)
-    assert os.listdir(run_dir) == []
+    assert [names for _, *names in os.walk(run_dir)] in ([], [[[], []]])
     assert await host.records() == []
 
 
