@@ -215,11 +215,11 @@ TRAFFIC = (
     Action("traffic.sort", "o", "sort", "sort", "Sort by the next column", True),
     Action("traffic.reverse", "O", "reverse", "reverse", "Turn the order round"),
     Action(
-        "traffic.mean",
+        "traffic.median",
         "v",
-        "mean",
-        "mean",
-        "Show the mean of the latest tokens, or the latest one",
+        "median",
+        "median",
+        "Show the median of the latest tokens, or the latest one",
         True,
     ),
     Action(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.link.wire import NS_PER_MS, US_PER_MS, Line, PassLine
+from backends.link.throughput import Throughput
+from backends.link.wire import NS_PER_MS, NS_PER_S, US_PER_MS, Line, PassLine
 from backends.state import Link, Pass
 
 if TYPE_CHECKING:
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
 # Tokens a "per token" figure is the median of: a few seconds of generation.
 WINDOW_TOKENS = 64
+# Tokens the percentiles of a token's time are of: enough for a 99th one.
+TAIL_TOKENS = 512
+# A token whose time elsewhere is beyond both followed a pause: nobody had asked.
+PAUSE_MS_MIN = 1000.0
+PAUSE_FACTOR = 10.0
 # Passes kept for a trace, and of these shown in a snapshot.
 PASSES_KEPT = 4096
 PASSES_SHOWN = 24
@@ -29,6 +35,7 @@ class LinkMeter:
         """Nothing has been measured yet."""
         self.passes: deque[Pass] = deque(maxlen=PASSES_KEPT)
         self._link = Link(worker=worker)
+        self._throughput = Throughput()
 
     @property
     def link(self) -> Link:
@@ -46,7 +53,23 @@ class LinkMeter:
             return True
         return False
 
+    def take_silence(self) -> bool:
+        """The relay has said nothing for a while; whether anything changed.
+
+        It is silent when nothing moves, so the last throughput no longer holds.
+        """
+        before, moving = self._link, self._link.bytes_per_s_up is not None
+        if moving:
+            self._link = msgspec.structs.replace(
+                before, bytes_per_s_up=0.0, bytes_per_s_down=0.0
+            )
+        return self._link != before
+
     def _with_counters(self, line: Line) -> Link:
+        now = self._throughput.take(
+            line.at_ns / NS_PER_S, line.bytes_up, line.bytes_down
+        )
+        up_per_s, down_per_s = now or (None, None)
         return msgspec.structs.replace(
             self._link,
             protocol=line.protocol or "",
@@ -57,13 +80,17 @@ class LinkMeter:
             rtt_ms=line.rtt_us / US_PER_MS if line.rtt_us else None,
             bytes_up=line.bytes_up,
             bytes_down=line.bytes_down,
+            bytes_per_s_up=up_per_s,
+            bytes_per_s_down=down_per_s,
             lab=line.lab,
             commands=line.commands,
         )
 
     def _with_passes(self) -> Link:
         generated = (p for p in reversed(self.passes) if p.generated)
-        recent = list(islice(generated, WINDOW_TOKENS))
+        latest = list(islice(generated, TAIL_TOKENS))
+        recent = latest[:WINDOW_TOKENS]
+        times_ms = token_times_ms(latest)
         shown = list(islice(reversed(self.passes), PASSES_SHOWN))
         return msgspec.structs.replace(
             self._link,
@@ -75,8 +102,26 @@ class LinkMeter:
             compute_ms_per_token=_per_token(recent, lambda p: p.compute_ms),
             down_ms_per_token=_per_token(recent, lambda p: p.down_ms),
             wait_ms_per_token=_per_token(recent, lambda p: p.wait_ms),
+            token_p50_ms=_percentile(times_ms, 50),
+            token_p99_ms=_percentile(times_ms, 99),
             passes=tuple(reversed(shown)),
         )
+
+
+def token_times_ms(tokens: Sequence[Pass]) -> list[float]:
+    """Wall times of tokens, shortest first, without those that followed a pause."""
+    if not tokens:
+        return []
+    usual_ms = median(one.wall_ms for one in tokens)
+    pause_ms = max(PAUSE_MS_MIN, PAUSE_FACTOR * usual_ms)
+    return sorted(one.wall_ms for one in tokens if one.head_ms <= pause_ms)
+
+
+def _percentile(ascending: Sequence[float], percent: int) -> float | None:
+    """The value that so many of a hundred do not exceed."""
+    if not ascending:
+        return None
+    return ascending[min(len(ascending) * percent // 100, len(ascending) - 1)]
 
 
 def _per_token(passes: Sequence[Pass], figure: Callable[[Pass], float]) -> float | None:

@@ -9,6 +9,7 @@ import msgspec
 from backends.state import Lab, LinkCommand
 
 NS_PER_MS = 1e6
+NS_PER_S = 1e9
 US_PER_MS = 1e3
 
 
@@ -33,6 +34,7 @@ class Line(msgspec.Struct, frozen=True):
 
     type: str
     worker: str = ""
+    at_ns: int = 0
     mode: str = "metered"
     protocol: str | None = None
     waiting: tuple[str, ...] = ()

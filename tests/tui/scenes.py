@@ -29,6 +29,8 @@ from backends.state import (
     StepState,
     WorkerSpec,
 )
+from tests.tui.links import BOX as BOX_LINK
+from tests.tui.links import MINI as MINI_LINK
 
 GIB = 1024**3
 MIB = 1024**2
@@ -192,8 +194,14 @@ def homelab_serving() -> ClusterSnapshot:
             requests_active=1,
             ctx_used=1204,
         ),
+        links=(MINI_LINK, BOX_LINK),
         served_since=NOW - 640,
     )
+
+
+def homelab_without_relays() -> ClusterSnapshot:
+    """The same, launched with nothing between llama-server and the workers."""
+    return msgspec.structs.replace(homelab_serving(), links=())
 
 
 # --- two workers on this machine -----------------------------------------------------

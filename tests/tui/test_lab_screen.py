@@ -250,7 +250,7 @@ async def test_prediction_follows_the_thumb_and_measurements_the_passes(
 
 
 async def test_no_relays(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
+    cluster = ScriptedCluster(scenes.homelab_without_relays())
     async with make_app(cluster).run_test(size=(80, 24)) as pilot:
         lab = await opened(pilot, cluster)
         assert EMPTY in screen_text(pilot.app)
@@ -259,7 +259,7 @@ async def test_no_relays(make_app: MakeApp) -> None:
 
 
 async def test_links_come_and_go(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
+    cluster = ScriptedCluster(scenes.homelab_without_relays())
     async with make_app(cluster).run_test(size=(120, 36)) as pilot:
         lab = await opened(pilot, cluster)
         cluster.push(serving())
@@ -268,7 +268,7 @@ async def test_links_come_and_go(make_app: MakeApp) -> None:
         alone = serving()
         cluster.push(msgspec.structs.replace(alone, links=alone.links[:1]))
         await until(pilot, lambda: len(lab.screen.query(LinkBlock)) == 1)
-        cluster.push(scenes.homelab_serving())
+        cluster.push(scenes.homelab_without_relays())
         await until(pilot, lambda: EMPTY in screen_text(pilot.app))
 
 
@@ -342,5 +342,5 @@ def test_lab_without_relays(make_app: MakeApp, snap_compare: Compare) -> None:
     async def run(pilot: Pilot[None]) -> None:
         await opened(pilot, pilot.app.cluster)  # type: ignore[attr-defined]
 
-    app = make_app(ScriptedCluster(scenes.homelab_serving()))
+    app = make_app(ScriptedCluster(scenes.homelab_without_relays()))
     assert snap_compare(app, terminal_size=(80, 24), run_before=run)

@@ -11,7 +11,6 @@ from tests.tui import scenes
 from tui.widgets.model_detail import fact_lines
 from tui.widgets.model_rows import (
     COLUMNS,
-    ModelOrder,
     arrange_models,
     cell_text,
     columns_at,
@@ -20,6 +19,7 @@ from tui.widgets.model_rows import (
     looks_like_path,
     summary_text,
 )
+from tui.widgets.sort_order import SortOrder
 
 GIB = 1024**3
 
@@ -36,15 +36,15 @@ BROKEN = model("aaa", problem="not a GGUF file")
 ALL = (LARGE, BROKEN, SMALL)
 
 
-def names(query: str = "", order: ModelOrder | None = None) -> list[str]:
+def names(query: str = "", order: SortOrder | None = None) -> list[str]:
     """What is listed."""
-    found = arrange_models(ALL, query, order or ModelOrder())
+    found = arrange_models(ALL, query, order or SortOrder("name"))
     return [item.name for item in found]
 
 
 def test_what_cannot_be_used_comes_last() -> None:
     assert names() == ["alpha-1B", "Beta-Coder-70B", "aaa"]
-    assert names(order=ModelOrder("name", True)) == [
+    assert names(order=SortOrder("name", True)) == [
         "Beta-Coder-70B",
         "alpha-1B",
         "aaa",
@@ -52,8 +52,8 @@ def test_what_cannot_be_used_comes_last() -> None:
 
 
 def test_columns_sort_by_value() -> None:
-    assert names(order=ModelOrder("size", True))[0] == "Beta-Coder-70B"
-    assert names(order=ModelOrder("layers"))[0] == "alpha-1B"
+    assert names(order=SortOrder("size", True))[0] == "Beta-Coder-70B"
+    assert names(order=SortOrder("layers"))[0] == "alpha-1B"
 
 
 def test_a_filter_is_fuzzy_and_puts_the_best_first() -> None:
@@ -63,12 +63,12 @@ def test_a_filter_is_fuzzy_and_puts_the_best_first() -> None:
 
 
 def test_the_order_goes_through_the_columns_and_round() -> None:
-    assert ModelOrder("name").next(["name", "size"]) == ModelOrder("size")
-    assert ModelOrder("size").next(["name", "size"]) == ModelOrder("name")
-    assert ModelOrder("arch").next(["name", "size"]) == ModelOrder("name")
-    assert ModelOrder("name").by("name") == ModelOrder("name", True)
-    assert ModelOrder("name", True).by("size") == ModelOrder("size")
-    assert ModelOrder("arch").next([]) == ModelOrder("arch")
+    assert SortOrder("name").next(["name", "size"]) == SortOrder("size")
+    assert SortOrder("size").next(["name", "size"]) == SortOrder("name")
+    assert SortOrder("arch").next(["name", "size"]) == SortOrder("name")
+    assert SortOrder("name").by("name") == SortOrder("name", True)
+    assert SortOrder("name", True).by("size") == SortOrder("size")
+    assert SortOrder("arch").next([]) == SortOrder("arch")
 
 
 @given(st.integers(56, 200))

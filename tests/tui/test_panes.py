@@ -23,8 +23,9 @@ from tui.desk import Desk
 from tui.widgets.draft import letter, marks_for
 from tui.widgets.failure_panel import exit_text, failure_text
 from tui.widgets.figures import common_unit, in_unit, part_of, short_part_of
-from tui.widgets.live_figures import figures_of
+from tui.widgets.live_figures import LiveFigures
 from tui.widgets.live_pane import view_of
+from tui.widgets.live_token import TokenBar
 from tui.widgets.load_table import LoadTable
 from tui.widgets.memory_bar import bar_cells
 from tui.widgets.peers_pane import PeerList
@@ -185,20 +186,6 @@ def test_the_live_pane_shows_what_the_state_calls_for(
 ) -> None:
     snapshot = msgspec.structs.replace(scenes.idle(), state=state, failure=failure)
     assert view_of(snapshot) == view
-
-
-def test_figures_keep_their_width() -> None:
-    serving = scenes.homelab_serving()
-    speeds = (
-        Speed(),
-        Speed(tok_per_s=3.2, ctx_used=9, requests_active=1),
-        Speed(tok_per_s=213.2, prompt_tok_per_s=2012.0, ctx_used=8192),
-    )
-    rows = [
-        figures_of(msgspec.structs.replace(serving, speed=speed)) for speed in speeds
-    ]
-    for column in zip(*rows, strict=True):
-        assert len({len(value) for _, value in column}) == 1
 
 
 def test_one_column_per_second_and_one_gap_per_pause() -> None:
@@ -380,6 +367,8 @@ async def test_nothing_is_drawn_for_a_snapshot_that_changes_nothing(
             home.status_line,
             home.key_bar,
             home.live.graph,
+            home.live.query_one(LiveFigures),
+            home.live.query_one(TokenBar),
             app.query_one(LoadTable),
             app.query_one(PeerList),
         )

@@ -8,15 +8,15 @@ import msgspec
 from textual import on
 
 from backends.state import Link, LinkCommand
-from tests.tui import scenes
 from tests.tui.helpers import screen_text, text_of, until
+from tests.tui.links import BOX, MINI, PLAIN
 from tests.tui.scripted import ScriptedCluster
 from tests.tui.stages import ScreenStage
-from tests.tui.test_traffic_snapshots import BOX, MINI, PLAIN, traffic
+from tests.tui.test_traffic_snapshots import traffic
 from tui.screens.traffic import TrafficScreen
 from tui.widgets.filter_bar import FilterBar
-from tui.widgets.traffic_detail import TrafficDetail, place_of
-from tui.widgets.traffic_links import LinkFigures, LinkRates, alerts_of
+from tui.widgets.traffic_detail import NO_TIMES, TrafficDetail
+from tui.widgets.traffic_links import LinkFigures, alerts_of
 from tui.widgets.traffic_rows import us_text
 from tui.widgets.traffic_table import TrafficTable
 
@@ -133,13 +133,17 @@ async def test_the_detail_follows_the_cursor_and_the_figures() -> None:
         await until(pilot, lambda: "mini GET_TENSOR" in text_of(detail))
         lines = text_of(detail).splitlines()
         assert "p50 9.80 ms" in lines[1]
-        assert lines[2].index("●") == place_of(9800, detail.content_size.width - 2)
-        assert lines[2].index("●") < lines[2].index("◆") < lines[2].index("▲")
+        marks, labels = lines[-2:]
+        assert marks.index("●") < marks.index("◆") < marks.index("▲")
+        assert labels.index("1 ms") < marks.index("●") <= labels.index("10 ")
+        assert len(lines) == detail.content_size.height == 8
         slower = LinkCommand(count=1, p50_us=20_000, p99_us=20_000, max_us=20_000)
         commands = MINI.commands | {"GET_TENSOR": slower}
         link = msgspec.structs.replace(MINI, commands=commands)
         app.traffic.show_snapshot(traffic(link))
         await until(pilot, lambda: "p50 20.0 ms" in text_of(detail))
+        await pilot.press("j")
+        await until(pilot, lambda: NO_TIMES in text_of(detail))
 
 
 async def test_space_pauses_the_waterfall_and_nothing_else() -> None:
@@ -157,13 +161,13 @@ async def test_space_pauses_the_waterfall_and_nothing_else() -> None:
         assert "paused" not in screen_text(app)
 
 
-async def test_mean_worker_export_and_copy() -> None:
+async def test_median_worker_export_and_copy() -> None:
     app = Traffic(MINI, BOX)
     async with app.run_test(size=(120, 36)) as pilot:
         await app.fill(pilot)
         await pilot.press("v", "w", "x")
         await pilot.pause()
-        assert app.traffic.waterfall.mean
+        assert app.traffic.waterfall.median
         assert app.traffic.waterfall.chosen == "mini"
         assert app.exports == 1
         copied = app.traffic.copyable()
@@ -187,8 +191,11 @@ async def test_links_say_how_fast_they_are_and_why_not() -> None:
     app = Traffic(MINI, PLAIN)
     async with app.run_test(size=(120, 36)) as pilot:
         await app.fill(pilot)
-        moved = msgspec.structs.replace(MINI, bytes_up=MINI.bytes_up + 250_000)
-        app.traffic.show_snapshot(traffic(moved, PLAIN, at=scenes.NOW + 0.5))
+        moving = msgspec.structs.replace(
+            MINI, bytes_per_s_up=400_000.0, bytes_per_s_down=100_000.0
+        )
+        still = msgspec.structs.replace(PLAIN, bytes_per_s_up=0, bytes_per_s_down=0)
+        app.traffic.show_snapshot(traffic(moving, still))
         await pilot.pause()
         _, mini, attic = text_of(app.traffic.query_one(LinkFigures)).splitlines()
         assert mini.split()[:5] == ["mini", "metered", "8.0.0", "3.10", "1.0"]
@@ -197,31 +204,10 @@ async def test_links_say_how_fast_they_are_and_why_not() -> None:
         assert "attic: 1 waiting" in screen_text(app)
 
 
-def test_a_rate_is_the_difference_of_totals_over_a_second() -> None:
-    rates = LinkRates()
-
-    def push(at: float, total: int) -> float | None:
-        return rates.push(at, [Link(worker="a", bytes_up=total)]).get("a")
-
-    assert push(10.0, 5_000) is None
-    assert push(10.5, 6_000) == 2_000
-    assert push(10.5, 6_000) == 2_000
-    assert push(11.0, 6_000) == 1_000
-    assert push(11.5, 6_000) == 0
-    assert push(12.0, 10) is None
-    assert push(12.5, 110) == 200
-
-
 def test_times_keep_three_figures() -> None:
     values = (None, 0.8, 38, 999.6, 9_800, 99_960, 1_200_000)
     texts = ["—", "0.8 µs", "38 µs", "1.00 ms", "9.80 ms", "100 ms", "1.20 s"]
     assert [us_text(value) for value in values] == texts
-
-
-def test_places_on_the_axis_are_powers_of_ten() -> None:
-    assert [place_of(10.0**power, 61) for power in range(7)] == list(range(0, 61, 10))
-    assert place_of(0.01, 61) == 0
-    assert place_of(1e9, 61) == 60
 
 
 def test_alerts_name_what_is_wrong() -> None:

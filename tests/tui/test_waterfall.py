@@ -13,12 +13,12 @@ from tui.widgets.waterfall import NO_RELAYS, NO_TOKEN, NOTHING_RUNS, Waterfall
 from tui.widgets.waterfall_parts import (
     axis_text,
     cells_of,
-    mean_of,
     ms_text,
     next_scale,
     scale_above,
     tokens_of,
     typical_ms,
+    typical_of,
 )
 
 if TYPE_CHECKING:
@@ -122,7 +122,14 @@ def test_an_outlier_stretches_no_scale() -> None:
 def test_prompts_are_no_tokens() -> None:
     prompt = token(0, 1, 2, 3, 4, generated=False)
     link = Link(worker="a", passes=(prompt, USUAL, token(60, 10, 30, 10, 10)))
-    assert mean_of(tokens_of(link)) == (50, 10, 30, 10, 10)
+    assert typical_of(tokens_of(link)) == (50, 10, 30, 10, 10)
+
+
+def test_a_pause_is_no_part_of_a_typical_token() -> None:
+    """The first token of an answer has in its head how long nobody asked."""
+    after_pause = token(30_000, 10, 30, 10, 10)
+    link = Link(worker="a", passes=(USUAL, after_pause, USUAL))
+    assert typical_of(tokens_of(link)) == (40, 10, 30, 10, 10)
 
 
 @pytest.mark.parametrize("room", [8, 20, 37, 80])
@@ -201,7 +208,7 @@ async def test_a_pause_holds_the_picture_until_it_ends() -> None:
         assert app.row("mini").endswith(" 50.0")
 
 
-async def test_the_mean_stands_for_the_latest_tokens() -> None:
+async def test_the_median_stands_for_the_latest_tokens() -> None:
     app = WaterfallStage()
     async with app.run_test(size=(119, 5)) as pilot:
         tokens = (USUAL, token(60, 10, 30, 10, 10))
@@ -209,10 +216,10 @@ async def test_the_mean_stands_for_the_latest_tokens() -> None:
         await pilot.pause()
         assert app.row("mini").endswith("120.0")
         assert app.lines[0].endswith("latest token")
-        app.waterfall.mean = True
+        app.waterfall.median = True
         await pilot.pause()
         assert app.row("mini").endswith("110.0")
-        assert app.lines[0].endswith("mean of  2 tokens")
+        assert app.lines[0].endswith("median of  2 tokens")
 
 
 async def test_earlier_tokens_are_below_the_newest_last() -> None:

@@ -33,7 +33,8 @@ TOP_ROWS_MIN = 9
 # The status line and the keys.
 FRAME_ROWS = 2
 CHAT_ROWS_MIN = 4
-LOW_ROWS_MIN = 5 + CHAT_ROWS_MIN
+LIVE_ROWS = 6
+LOW_ROWS_MIN = LIVE_ROWS + CHAT_ROWS_MIN
 TALL_FROM = 32
 
 _WHY_NOT = {
@@ -101,6 +102,7 @@ class ClusterScreen(ConsoleScreen):
         self.status_line.model = desk.plan.model if desk.plan else ""
         self.split.show(draft, desk.plan, desk.snapshot)
         self.peers.show(desk.peers, self.split.bar.draft)
+        self.live.show_marks(draft.marks if draft else ())
         self._n_devices = len(draft.split.shares) if draft else 2
         self._divide_rows()
         idle = set() if self.split.bar.can_undo else {"split.undo"}

@@ -43,22 +43,26 @@ class TrafficScreen(ConsoleScreen):
 
     DEFAULT_CSS = """
     TrafficScreen {
-        & #traffic-token { height: auto; padding: 0 1; }
+        & #traffic-token { height: auto; max-height: 50%; padding: 0 1; }
+        & #traffic-token { overflow-y: auto; scrollbar-size-vertical: 1; }
         & #traffic-commands { height: 1fr; }
         & #traffic-list { height: 1fr; }
         & #traffic-links { margin: 0 0 1 0; }
         & #traffic-waterfall { height: auto; }
-        & #traffic-detail { padding: 0 1; height: 4; margin: 1 0 0 0; }
+        & #traffic-detail { padding: 0 1; height: 8; margin: 1 0 0 0; }
         & #traffic-empty { display: none; height: 1fr; padding: 0 1; color: $dim; }
         & .-empty TrafficTable, & .-empty #traffic-detail { display: none; }
         & .-empty #traffic-empty { display: block; }
         &.-short #traffic-links, &.-short #traffic-detail { display: none; }
         &.-medium #traffic-links { margin: 0; }
-        &.-medium #traffic-detail { margin: 0; height: 3; }
+        &.-medium #traffic-detail { margin: 0; height: 5; }
         &.-wide #traffic-commands { layout: horizontal; }
         &.-wide #traffic-list { width: 1fr; }
         &.-wide #traffic-detail { width: 50; height: 1fr; margin: 0 0 0 1; }
-        &.-tall #traffic-token, &.-tall #traffic-waterfall { height: 1fr; }
+        &.-tall #traffic-token { height: 2fr; }
+        &.-tall #traffic-commands { height: 3fr; }
+        &.-tall #traffic-waterfall { height: 1fr; }
+        &.-wide.-tall #traffic-commands { height: 2fr; }
     }
     """
 
@@ -102,7 +106,7 @@ class TrafficScreen(ConsoleScreen):
         """Show newer passes and counters."""
         super().show_snapshot(snapshot)
         running = snapshot.state != ClusterState.IDLE
-        self.links.show(snapshot.at, snapshot.links)
+        self.links.show(snapshot.links)
         self.waterfall.show(snapshot.links, running=running)
         self.table.show(snapshot.links)
         self._summarise()
@@ -141,9 +145,9 @@ class TrafficScreen(ConsoleScreen):
         """Hold the waterfall, or let it go on."""
         self.waterfall.paused = not self.waterfall.paused
 
-    def action_mean(self) -> None:
-        """Means instead of the latest token, or back."""
-        self.waterfall.mean = not self.waterfall.mean
+    def action_median(self) -> None:
+        """Medians instead of the latest token, or back."""
+        self.waterfall.median = not self.waterfall.median
 
     def action_next_worker(self) -> None:
         """One worker alone, or all of them."""

@@ -14,7 +14,9 @@ from backends.units import format_seconds
 from tui.actions import bindings
 from tui.messages import Copyable, LogWanted
 from tui.widgets.failure_panel import FailurePanel
-from tui.widgets.live_figures import LiveFigures, figures_of, figures_width
+from tui.widgets.live_columns import columns_of, columns_width
+from tui.widgets.live_figures import LiveFigures
+from tui.widgets.live_token import TokenBar
 from tui.widgets.rate_graph import RateGraph
 from tui.widgets.step_list import StepList
 from tui.widgets.strips import StripWidget, line, retitle, wrapped
@@ -78,6 +80,13 @@ class LivePane(VerticalScroll, can_focus=True):
 the speed of reading the question, both as llama-server measures them. The graph has one
 column per second of generating, from 0; a blank column is a pause.
 
+**trips/tok**, **up/tok** and **down/tok** are the round trips and bytes of one token,
+all workers together; then each link's own round trip and what goes over it now.
+
+**token** is a typical token: lettered blocks compute (the head first, then each
+worker), `░` is on the way there, `▒` on the way back, `─` waits. *p50* and *p99* are of
+the latest few hundred. The Traffic screen has all of it worker by worker.
+
 While a launch goes on its steps are here, with the time each took. If one fails, this
 pane says what and why: `y` copies it, `o` opens the log.
 """
@@ -93,7 +102,7 @@ pane says what and why: `y` copies it, `o` opens the log.
         &.-idle > IdleNote { display: block; }
         &.-busy > StepList { display: block; }
         &.-failed > FailurePanel { display: block; }
-        &.-serving > #serving { display: block; }
+        &.-serving > #serving, &.-serving > TokenBar { display: block; }
     }
     """
 
@@ -104,6 +113,9 @@ pane says what and why: `y` copies it, `o` opens the log.
         self.graph = RateGraph()
         self._idle = IdleNote()
         self._figures = LiveFigures()
+        self._token = TokenBar()
+        self._figures_cells = 0
+        self._marks: tuple[str, ...] = ()
         self._steps = StepList()
         self._failure = FailurePanel()
         self._snapshot: ClusterSnapshot | None = None
@@ -116,6 +128,7 @@ pane says what and why: `y` copies it, `o` opens the log.
         yield self._steps
         yield self._failure
         yield Widget(self._figures, self.graph, id="serving")
+        yield self._token
 
     def show(self, snapshot: ClusterSnapshot) -> None:
         """Show a snapshot."""
@@ -130,12 +143,20 @@ pane says what and why: `y` copies it, `o` opens the log.
         self._failure.failure = snapshot.failure
         if view == "busy":
             self.call_after_refresh(self._scroll_to_step)
-        self._figures.figures = figures_of(snapshot)
+        self._token.show(snapshot, self._marks)
+        self._fit_columns()
         self._plot(snapshot)
 
+    def show_marks(self, marks: tuple[str, ...]) -> None:
+        """The devices in the order of their letters and colours in the split."""
+        if marks != self._marks:
+            self._marks = marks
+            if self._snapshot is not None:
+                self._token.show(self._snapshot, marks)
+
     def on_resize(self) -> None:
-        """As many columns of figures as leave room for the graph."""
-        self._figures.styles.width = figures_width(self.content_size.width)
+        """There may be room for other figures."""
+        self._fit_columns()
 
     def focus_default(self) -> None:
         """The pane itself takes the keys."""
@@ -156,6 +177,18 @@ pane says what and why: `y` copies it, `o` opens the log.
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """There must be a process to read the log of."""
         return bool(self._log_name()) if action == "open_log" else True
+
+    def _fit_columns(self) -> None:
+        """The figures that have room; the graph gets the rest."""
+        width, rows = self.content_size.width, max(self._figures.size.height, 3)
+        if self._snapshot is None or not width:
+            return
+        columns = columns_of(self._snapshot, width, rows)
+        cells = min(columns_width(columns), width)
+        if self._figures_cells != cells:
+            self._figures_cells = cells
+            self._figures.styles.width = cells
+        self._figures.columns = columns
 
     def _plot(self, snapshot: ClusterSnapshot) -> None:
         """Add to the graph; an answer too short to be sampled gets one column."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from backends.state import ModelCatalogue, ModelFile
+    from tui.widgets.sort_order import SortOrder
 
 MARK_CELLS = 2
 """Before a name: the sign of the model in use."""
@@ -101,32 +102,13 @@ COLUMNS = (
 )
 
 
-class ModelOrder(NamedTuple):
-    """By which column the list is sorted."""
-
-    column: str = "name"
-    reverse: bool = False
-
-    def next(self, shown: Iterable[str]) -> ModelOrder:
-        """Sorted by the next of the columns shown."""
-        keys = list(shown)
-        if not keys:
-            return self
-        at = keys.index(self.column) if self.column in keys else -1
-        return ModelOrder(keys[(at + 1) % len(keys)])
-
-    def by(self, column: str) -> ModelOrder:
-        """Sorted by a column; the same one again turns the order round."""
-        return ModelOrder(column, column == self.column and not self.reverse)
-
-
 def columns_at(width: int) -> list[ModelColumn]:
     """The columns that have room."""
     return [column for column in COLUMNS if column.from_width <= width]
 
 
 def arrange_models(
-    models: Iterable[ModelFile], query: str, order: ModelOrder
+    models: Iterable[ModelFile], query: str, order: SortOrder
 ) -> list[ModelFile]:
     """The models a query keeps: the best match first, else in the order wanted.
 

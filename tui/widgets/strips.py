@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
+from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -65,6 +66,25 @@ def fitting(candidates: Iterable[str], width: int) -> str:
     return next((text for text in candidates if cell_len(text) <= width), "")
 
 
+def changed_span(old: Strip, new: Strip) -> tuple[int, int] | None:
+    """From where up to where two lines differ, in cells; None when nowhere."""
+    before, after = _cells(old), _cells(new)
+    if len(before) != len(after):
+        return 0, max(len(before), len(after))
+    differing = [at for at in range(len(after)) if before[at] != after[at]]
+    return (differing[0], differing[-1] + 1) if differing else None
+
+
+def _cells(strip: Strip) -> list[tuple[str, Style | None]]:
+    """Sign and style of every cell; a wide sign's second cell has no sign."""
+    return [
+        (sign if cell == 0 else "", style)
+        for text, style, _ in strip
+        for sign in text
+        for cell in range(cell_len(sign))
+    ]
+
+
 def _shortened(segments: list[Segment], width: int) -> Strip:
     if width <= 0:
         return Strip([], 0)
@@ -111,6 +131,21 @@ class StripWidget(Widget):
         """Something shown has changed: draw again, at this size."""
         self._strips = None
         self.refresh()
+
+    def redraw_changed(self) -> None:
+        """Draw again, but paint only cells that differ: for figures that tick."""
+        before, width = self._strips, self._drawn_width
+        self._strips = None
+        if before is None or width != self.content_size.width:
+            self.refresh()
+            return
+        after = self.lines()
+        if len(after) != len(before):
+            self.refresh()
+            return
+        for y, (old, new) in enumerate(zip(before, after, strict=True)):
+            if span := changed_span(old, new):
+                self.refresh(Region(span[0], y, span[1] - span[0], 1))
 
     def lines(self) -> list[Strip]:
         """The lines as drawn last."""

@@ -1,8 +1,7 @@
-"""How long one command takes: its typical, its rare and its longest time."""
+"""How long one command takes: a histogram with its p50, p99 and longest time."""
 
 from __future__ import annotations
 
-from math import log10
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.style import Style
@@ -11,20 +10,33 @@ from textual.reactive import reactive
 from backends.units import format_bytes
 from tui.widgets.log_text import clean_line
 from tui.widgets.strips import Part, StripWidget, line, parts_width, wrapped
+from tui.widgets.traffic_histogram import (
+    Axis,
+    axis_of,
+    bars_of,
+    heights_of,
+    labels_of,
+    place_of,
+    spans_of,
+)
 from tui.widgets.traffic_rows import TrafficRow, count_cell, us_text
 
 if TYPE_CHECKING:
     from textual.strip import Strip
 
-DECADES = ("1 µs", "10", "100", "1 ms", "10", "100", "1 s")
-SPAN = len(DECADES) - 1
+GUTTER_CELLS = 9
+"""Left of the bars: how many calls the highest stands for."""
 END_CELLS = 2
 """Right of the axis, for the rest of its last label."""
-FULL_ROWS = 4
-"""With fewer there is no row for the sizes."""
+FULL_ROWS = 7
+"""With fewer, sizes give way to the bars."""
+SCALE_ROWS = 2
+"""Marks and axis."""
+BAR_ROWS_MAX = 12
 GAP: Part = ("   ", Style())
 NOTHING_POINTED = "No command under the cursor."
-NO_TIMES = "no times yet"
+NO_TIMES = "no reply to wait for, so no times"
+NO_CALLS = "no times yet"
 
 
 class Mark(NamedTuple):
@@ -36,32 +48,36 @@ class Mark(NamedTuple):
 
 
 class TrafficDetail(StripWidget):
-    """The row under the cursor on a logarithmic axis from 1 µs to 1 s."""
+    """The row under the cursor: how many calls took how long."""
 
     DEFAULT_CSS = """
     TrafficDetail {
-        height: 4;
+        height: 8;
         background: $background;
     }
     """
 
-    row: reactive[TrafficRow | None] = reactive(None, init=False)
+    row: reactive[TrafficRow | None] = reactive(None, init=False, repaint=False)
     """What is shown."""
 
     def watch_row(self) -> None:
         """Another row, or newer figures."""
-        self.redraw()
+        self.redraw_changed()
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """What it is, its times, where they stand, the axis."""
+        """What it is, its times, how often each, the axis."""
         if self.row is None:
             return [line([(NOTHING_POINTED, self.palette.dim)], width)]
         marks = marks_of(self.row)
-        room = max(width - END_CELLS, SPAN + 1)
+        heads = self._heads(self.row, self._legend(self.row, marks), width, height)
+        if not marks:
+            return heads
+        axis = axis_of(_times(self.row, marks))
+        rows = min(max(height - len(heads) - SCALE_ROWS, 0), BAR_ROWS_MAX)
         return [
-            *self._heads(self.row, self._legend(marks), width, height),
-            line(self._bar(marks, room), width),
-            line([(decades_text(room, width), self.palette.dim)], width),
+            *heads,
+            *self._bars(self.row, marks, axis, rows, width),
+            *self._scale(marks, axis, width),
         ]
 
     def _heads(
@@ -72,17 +88,18 @@ class TrafficDetail(StripWidget):
         sizes = [(_sizes(row), self.palette.dim)]
         if height < FULL_ROWS:
             heads = [[*name, *legend]]
-        elif height > FULL_ROWS and parts_width([*name, *sizes]) > width:
-            said = wrapped(_sizes(row), width, height - FULL_ROWS + 1)
+        elif parts_width([*name, *sizes]) > width:
+            said = wrapped(_sizes(row), width, 2)
             heads = [name, *([(text, self.palette.dim)] for text in said), legend]
         else:
             heads = [[*name, *sizes], legend]
         return [line(parts, width) for parts in heads]
 
-    def _legend(self, marks: list[Mark]) -> list[Part]:
+    def _legend(self, row: TrafficRow, marks: list[Mark]) -> list[Part]:
         """Sign, name and value of each time."""
         if not marks:
-            return [(NO_TIMES, self.palette.dim)]
+            said = NO_TIMES if row.figures.count else NO_CALLS
+            return [(said, self.palette.dim)]
         parts: list[Part] = []
         for mark, style in zip(marks, self._styles, strict=False):
             parts += [
@@ -92,15 +109,44 @@ class TrafficDetail(StripWidget):
             ]
         return parts
 
-    def _bar(self, marks: list[Mark], room: int) -> list[Part]:
-        """A thick line to p50, a thinner one to p99, a dotted one to the longest."""
-        parts: list[Part] = []
+    def _bars(
+        self, row: TrafficRow, marks: list[Mark], axis: Axis, rows: int, width: int
+    ) -> list[Strip]:
+        """Rows of bars; each half of the calls, and the slowest, in its colour."""
+        room = _room(width)
+        heights = heights_of(row.figures.histogram_us, axis, room)
+        ends = [place_of(mark.value_us, axis, room) + 1 for mark in marks]
+        drawn = []
+        for number, text in enumerate(bars_of(heights, rows)):
+            gutter = _gutter(max(heights), number, rows)
+            drawn.append(
+                line([(gutter, self.palette.dim), *self._coloured(text, ends)], width)
+            )
+        return drawn
+
+    def _coloured(self, text: str, ends: list[int]) -> list[Part]:
+        """A row of bars cut at the marks."""
+        cuts = [0, *ends[:2], len(text)]
+        return [
+            (text[start:end], style)
+            for start, end, style in zip(cuts, cuts[1:], self._styles, strict=False)
+        ]
+
+    def _scale(self, marks: list[Mark], axis: Axis, width: int) -> list[Strip]:
+        """The marks on their line, and under it the axis."""
+        palette, room = self.palette, _room(width)
+        parts: list[Part] = [(" " * GUTTER_CELLS, palette.dim)]
         at = 0
-        for mark, run, style in zip(marks, "━─┄", self._styles, strict=False):
-            place = max(place_of(mark.value_us, room), at)
-            parts += [(run * (place - at), style), (mark.sign, style)]
+        for mark, style in zip(marks, self._styles, strict=False):
+            place = min(max(place_of(mark.value_us, axis, room), at), room - 1)
+            parts += [("┈" * (place - at), palette.track), (mark.sign, style)]
             at = place + 1
-        return [*parts, ("┈" * (room - at), self.palette.track)]
+        parts.append(("┈" * (room - at), palette.track))
+        labels = labels_of(axis, room, room + END_CELLS)
+        return [
+            line(parts, width),
+            line([(" " * GUTTER_CELLS + labels, palette.dim)], width),
+        ]
 
     @property
     def _styles(self) -> tuple[Style, Style, Style]:
@@ -118,21 +164,23 @@ def marks_of(row: TrafficRow) -> list[Mark]:
     return [Mark(*found) for found in candidates if found[2] is not None]  # type: ignore[arg-type]
 
 
-def place_of(value_us: float, room: int) -> int:
-    """The cell of a time; what is off the axis stands at its end."""
-    decade = min(max(log10(max(value_us, 1.0)), 0.0), float(SPAN))
-    return round(decade / SPAN * (room - 1))
+def _times(row: TrafficRow, marks: list[Mark]) -> list[float]:
+    """Everything that has to be on the axis."""
+    spans = spans_of(row.figures.histogram_us)
+    edges = [edge for lower, upper, _ in spans for edge in (lower, upper)]
+    return [*edges, *(mark.value_us for mark in marks)]
 
 
-def decades_text(room: int, width: int) -> str:
-    """The axis: a label where each power of ten is, those left out that collide."""
-    text = ""
-    for power, label in enumerate(DECADES):
-        at = place_of(10.0**power, room)
-        start = min(at, width - len(label))
-        if not text or start > len(text):
-            text = text.ljust(start) + label
-    return text
+def _room(width: int) -> int:
+    """Cells of the axis."""
+    return max(width - GUTTER_CELLS - END_CELLS, 1)
+
+
+def _gutter(largest: float, number: int, rows: int) -> str:
+    """The vertical axis: how many calls the top stands for."""
+    if number == 0 and largest:
+        return f"{count_cell(max(round(largest), 1)):>{GUTTER_CELLS - 2}} ┤"
+    return f"{'│':>{GUTTER_CELLS}}" if rows else ""
 
 
 def _name(row: TrafficRow) -> str:

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from backends.state import Link, LinkCommand
+    from tui.widgets.sort_order import SortOrder
 
-COMMAND_CELLS = 15
-"""Least width of the commands' names."""
 NAMES = frozenset({"worker", "command"})
 """Columns of names, which begin with A; numbers begin with the largest."""
 US_PER_MS = 1000.0
@@ -159,25 +158,9 @@ COLUMNS = (
 )
 
 
-class TrafficOrder(NamedTuple):
-    """By which column the table is sorted; numbers begin with the largest."""
-
-    column: str = "worker"
-    reverse: bool = False
-
-    def next(self, shown: Sequence[str]) -> TrafficOrder:
-        """Sorted by the next of the columns shown."""
-        at = shown.index(self.column) if self.column in shown else -1
-        return TrafficOrder(shown[(at + 1) % len(shown)]) if shown else self
-
-    def by(self, column: str) -> TrafficOrder:
-        """Sorted by a column; the same one again turns the order round."""
-        return TrafficOrder(column, column == self.column and not self.reverse)
-
-    @property
-    def largest_first(self) -> bool:
-        """Z before A, 9 before 1."""
-        return (self.column not in NAMES) != self.reverse
+def largest_first(order: SortOrder) -> bool:
+    """Z before A, 9 before 1: numbers begin with the largest."""
+    return (order.column not in NAMES) != order.reverse
 
 
 def columns_at(width: int) -> list[TrafficColumn]:
@@ -195,7 +178,7 @@ def rows_of(links: Iterable[Link]) -> list[TrafficRow]:
 
 
 def arrange_rows(
-    rows: Sequence[TrafficRow], query: str, order: TrafficOrder
+    rows: Sequence[TrafficRow], query: str, order: SortOrder
 ) -> list[TrafficRow]:
     """The rows that have every word of a query, in the order wanted."""
     words = query.lower().split()
@@ -205,7 +188,7 @@ def arrange_rows(
         return _by_worker(kept, reverse=order.reverse)
     if column.key == "command":
         return sorted(kept, key=lambda row: row.command, reverse=order.reverse)
-    return sorted(kept, key=column.order, reverse=order.largest_first)
+    return sorted(kept, key=column.order, reverse=largest_first(order))
 
 
 def _by_worker(rows: list[TrafficRow], *, reverse: bool) -> list[TrafficRow]:

@@ -10,16 +10,16 @@ from textual.reactive import reactive
 
 from tui.widgets.strips import Part, StripWidget, clip, line, parts_width, spread
 from tui.widgets.waterfall_parts import (
-    MEAN_PASSES,
     PARTS,
+    TYPICAL_TOKENS,
     Times,
     axis_text,
     cells_of,
-    mean_of,
     ms_text,
     next_scale,
     tokens_of,
     typical_ms,
+    typical_of,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ NOTHING_RUNS = "Nothing runs. Launch a split, then every token shows here."
 
 
 class Waterfall(StripWidget, can_focus=True):
-    """One row per worker: its latest token, or the mean of its latest ones."""
+    """One row per worker: its latest token, or the median of its latest ones."""
 
     HELP: ClassVar[str | None] = """\
 ## Token
@@ -58,7 +58,7 @@ One row per worker and one scale for all: where the time of the latest token wen
 - `█` **compute**: the worker computes; `─` **wait**: nobody did anything for it
 
 The thin rows are the tokens before, the newest at the bottom; `›` goes on past the
-scale. **v** shows the mean of the latest tokens instead, **w** one worker alone,
+scale. **v** shows the median of the latest tokens instead, **w** one worker alone,
 **space** holds the picture while data keeps coming.
 """
 
@@ -72,8 +72,8 @@ scale. **v** shows the mean of the latest tokens instead, **w** one worker alone
 
     paused: reactive[bool] = reactive(False, init=False)
     """The picture is held; newer data waits."""
-    mean: reactive[bool] = reactive(False, init=False)
-    """The rows are means, not the latest token."""
+    median: reactive[bool] = reactive(False, init=False)
+    """The rows are medians, not the latest token."""
     chosen: reactive[str] = reactive("", init=False)
     """The one worker shown; empty for all."""
 
@@ -127,7 +127,7 @@ scale. **v** shows the mean of the latest tokens instead, **w** one worker alone
             self.refresh(layout=True)
         self.post_message(self.Changed(self))
 
-    def watch_mean(self) -> None:
+    def watch_median(self) -> None:
         """The same passes, counted otherwise."""
         self.redraw()
         self.post_message(self.Changed(self))
@@ -146,12 +146,12 @@ scale. **v** shows the mean of the latest tokens instead, **w** one worker alone
 
     @property
     def subject(self) -> str:
-        """What the rows are: ``latest token`` or ``mean of 16 tokens``."""
-        if not self.mean:
+        """What the rows are: ``latest token`` or ``median of 16 tokens``."""
+        if not self.median:
             return "latest token"
         counts = [len(self._tokens[link.worker]) for link in self.shown]
-        count = min(max(counts, default=0), MEAN_PASSES)
-        return f"mean of {count:2} tokens"
+        count = min(max(counts, default=0), TYPICAL_TOKENS)
+        return f"median of {count:2} tokens"
 
     def _take(self) -> None:
         """Show the newest links."""
@@ -220,7 +220,7 @@ scale. **v** shows the mean of the latest tokens instead, **w** one worker alone
         tokens = self._tokens[link.worker]
         if not tokens:
             return line([name, (_why_no_bar(link), palette.dim)], width)
-        times = mean_of(tokens) if self.mean else tokens[-1]
+        times = typical_of(tokens) if self.median else tokens[-1]
         parts = [name, *self._bar(times, self._room(width))]
         texts = (ms_text(times[at]) for at in self._numbered(width))
         parts.append(

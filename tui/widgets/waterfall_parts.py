@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from statistics import fmean
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from backends.state import Link, Pass
 
-MEAN_PASSES = 16
-"""At most so many tokens make a mean."""
+TYPICAL_TOKENS = 16
+"""At most so many tokens make a typical one."""
 SHRINK_AT = 0.85
 """The next smaller scale is taken once it would be filled no more than this."""
 TICK_GAP = 3
@@ -51,10 +51,13 @@ def tokens_of(link: Link) -> list[Times]:
     return [times_of(one) for one in link.passes if one.generated]
 
 
-def mean_of(tokens: Sequence[Times]) -> Times:
-    """The mean of each part over the latest tokens."""
-    latest = tokens[-MEAN_PASSES:]
-    head, up, compute, down, wait = (fmean(part) for part in zip(*latest, strict=True))
+def typical_of(tokens: Sequence[Times]) -> Times:
+    """The median of each part over the latest tokens.
+
+    No mean: the first token after a pause has the whole pause in its head.
+    """
+    latest = tokens[-TYPICAL_TOKENS:]
+    head, up, compute, down, wait = (median(part) for part in zip(*latest, strict=True))
     return head, up, compute, down, wait
 
 

@@ -1,0 +1,66 @@
+"""What the strip of the Cluster screen looks like."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.tui.links import BOX, MINI, PLAIN
+from tests.tui.scripted import ScriptedCluster
+from tests.tui.test_live_strip import serving, serving_many
+from tests.tui.test_snapshots import SIZES, THEMES, after, name_of, speeds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.pilot import Pilot
+
+    from tui.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+    Compare = Callable[..., bool]
+
+
+async def on_live(pilot: Pilot[None]) -> None:
+    """The strip is in front where panes share a place."""
+    await speeds(pilot)
+    pilot.app._home.go_to("live")  # type: ignore[attr-defined]
+    await pilot.pause()
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("size", SIZES, ids=name_of)
+def test_seven_workers(
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int], theme: str
+) -> None:
+    app = make_app(ScriptedCluster(serving_many()), theme=theme)
+    assert snap_compare(app, terminal_size=size, run_before=on_live)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=name_of)
+def test_no_relays(
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
+) -> None:
+    app = make_app(ScriptedCluster(serving()))
+    assert snap_compare(app, terminal_size=size, run_before=on_live)
+
+
+def test_in_little_room(make_app: MakeApp, snap_compare: Compare) -> None:
+    app = make_app(ScriptedCluster(serving(MINI, BOX)))
+    assert snap_compare(app, terminal_size=(60, 18), run_before=on_live)
+
+
+def test_one_link_nobody_reads(make_app: MakeApp, snap_compare: Compare) -> None:
+    app = make_app(ScriptedCluster(serving(MINI, PLAIN)))
+    assert snap_compare(app, terminal_size=(80, 24), run_before=on_live)
+
+
+def test_zoomed(make_app: MakeApp, snap_compare: Compare) -> None:
+    app = make_app(ScriptedCluster(serving_many()))
+
+    async def zoom(pilot: Pilot[None]) -> None:
+        await on_live(pilot)
+        await after("z")(pilot)
+
+    assert snap_compare(app, terminal_size=(80, 24), run_before=zoom)

@@ -1,0 +1,273 @@
+"""The strip of the Cluster screen: which figures, how wide, and the token bar."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from backends.split.layout import make_split, ranges
+from backends.state import Link, Speed, WorkerSpec
+from tests.tui import scenes
+from tests.tui.helpers import settled, text_of, until
+from tests.tui.links import BOX, MINI, PLAIN, link
+from tests.tui.scripted import ScriptedCluster
+from tui.widgets.live_columns import columns_of, columns_width, rate_text, rtt_text
+from tui.widgets.live_figures import LiveFigures
+from tui.widgets.live_token import NO_RELAYS, NO_TOKEN, NO_WORKERS, TokenBar
+from tui.widgets.strips import StripWidget, changed_span, line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.geometry import Region
+
+    from backends.state import ClusterSnapshot
+    from tui.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+
+MANY = tuple(link(f"node{n}", 2.0 + n / 3, n / 3) for n in range(1, 8))
+
+
+def serving(*links: Link, **facts: object) -> ClusterSnapshot:
+    """The homelab with these links."""
+    return msgspec.structs.replace(scenes.homelab_serving(), links=links, **facts)
+
+
+def serving_many() -> ClusterSnapshot:
+    """Seven workers, a few layers each."""
+    names = [one.worker for one in MANY]
+    devices = ["studio/MTL0", *(f"{name}/CUDA0" for name in names)]
+    plan = msgspec.structs.replace(
+        scenes.HOMELAB_PLAN,
+        split=make_split(47, devices, (20, *[4] * 7)),
+        workers=tuple(
+            WorkerSpec(name=name, peer=name, device="CUDA0") for name in names
+        ),
+    )
+    measured = scenes.measured(scenes.GLM, plan)
+    return serving(*MANY, plan=plan, planned=ranges(plan.split), measured=measured)
+
+
+def labels(snapshot: ClusterSnapshot, room: int, rows: int = 3) -> list[list[str]]:
+    """The labels of each column there is room for."""
+    columns = columns_of(snapshot, room, rows)
+    return [[figure.label for figure in column.figures] for column in columns]
+
+
+# --- which figures ------------------------------------------------------------------
+
+
+def test_trips_and_bytes_are_of_all_workers_together() -> None:
+    wire = columns_of(serving(MINI, BOX), 116, 3)[1]
+    assert wire.figures == (
+        ("trips/tok", "2.0", False),
+        ("up/tok", "23.8 KiB", False),
+        ("down/tok", "16.4 KiB", False),
+    )
+
+
+def test_the_less_room_the_fewer_figures_and_the_wire_goes_last() -> None:
+    snapshot = serving(MINI, BOX)
+    speed, wire = ["generate", "prompt", "context"], ["trips/tok", "up/tok", "down/tok"]
+    links, house = ["mini", "box"], ["requests", "memory", "since"]
+    processes = ["llama-server", "mini", "box"]
+    assert labels(snapshot, 156) == [speed, wire, links, house, processes]
+    assert labels(snapshot, 116) == [speed, wire, links, house]
+    assert labels(snapshot, 76) == [speed, wire, links]
+    assert labels(snapshot, 56) == [speed, wire, links]
+    assert labels(snapshot, 50) == [speed, wire]
+    assert labels(snapshot, 30) == [speed]
+
+
+@pytest.mark.parametrize("room", [56, 76, 96, 116, 156])
+def test_columns_leave_room_for_the_graph_or_say_all(room: int) -> None:
+    taken = columns_width(columns_of(serving(*MANY), room, 3)) - 2
+    assert taken <= room
+    assert room < 76 or taken <= room - 14
+
+
+@pytest.mark.parametrize(
+    ("room", "rows", "shown"),
+    [
+        (76, 3, [["node1", "node2", "+5"]]),
+        (116, 3, [["node1", "node2", "node3"], ["node4", "node5", "+2"]]),
+        (116, 9, [[f"node{n}" for n in range(1, 8)]]),
+    ],
+)
+def test_links_without_room_are_counted(
+    room: int, rows: int, shown: list[list[str]]
+) -> None:
+    found = labels(serving(*MANY), room, rows)
+    assert [column for column in found if column[0].startswith("node")] == shown
+
+
+def test_figures_keep_their_width() -> None:
+    quiet = Link(worker="mini")
+    fast = msgspec.structs.replace(
+        MINI, bytes_per_s_up=1e9, bytes_per_s_down=2e9, rtt_ms=412.6
+    )
+    for room in (56, 76, 116, 156):
+        widths = set()
+        for one in (quiet, MINI, fast):
+            for speed in (Speed(), Speed(tok_per_s=213.2, ctx_used=130_000)):
+                columns = columns_of(serving(one, speed=speed), room, 3)
+                widths.add(tuple((c.label_cells, c.value_cells) for c in columns))
+                for column in columns:
+                    for figure in column.figures:
+                        assert len(figure.value) <= column.value_cells, figure
+        assert len(widths) == 1
+
+
+def test_what_is_not_known_is_a_dash() -> None:
+    assert rtt_text(None) == rate_text(Link(worker="a")) == "—"
+    wire = columns_of(serving(MINI, PLAIN), 116, 3)[1]
+    assert {figure.value for figure in wire.figures} == {"—"}
+
+
+def test_throughput_keeps_three_figures() -> None:
+    def text(up: float, down: float) -> str:
+        return rate_text(Link(worker="a", bytes_per_s_up=up, bytes_per_s_down=down))
+
+    assert text(0, 0) == "0.00 MB/s"
+    assert text(250_000, 170_000) == "0.42 MB/s"
+    assert text(20e6, 4e6) == "24.0 MB/s"
+    assert text(900e6, 400e6) == "1300 MB/s"
+    assert rate_text(MINI, each_way=True) == "↑0.26 ↓0.18 MB/s"
+
+
+# --- on the screen ----------------------------------------------------------------
+
+
+async def strip(make_app: MakeApp, snapshot: ClusterSnapshot, width: int) -> list[str]:
+    """Figures row by row, then the token bar."""
+    app = make_app(ScriptedCluster(snapshot))
+    async with app.run_test(size=(width, 36)) as pilot:
+        await settled(pilot)
+        await until(pilot, lambda: app.query_one(TokenBar).size.width)
+        figures = text_of(app.query_one(LiveFigures)).splitlines()
+        return [*figures, text_of(app.query_one(TokenBar))]
+
+
+async def test_the_strip_says_what_a_token_costs(make_app: MakeApp) -> None:
+    speed, prompt, context, token = await strip(make_app, serving(MINI, BOX), 120)
+    wanted = "generate 21.3 tok/s trips/tok 2.0 mini 3.10 ms 0.44 MB/s requests 1"
+    assert " ".join(speed.split()) == wanted
+    assert prompt.split()[3:9] == ["up/tok", "23.8", "KiB", "box", "0.42", "ms"]
+    assert context.split()[:5] == ["context", "1204/8192", "down/tok", "16.4", "KiB"]
+    assert token.endswith("p50   46.0 ms   p99   61.2 ms")
+
+
+async def test_the_bar_is_the_head_then_each_worker(make_app: MakeApp) -> None:
+    bar = (await strip(make_app, serving(MINI, BOX), 160))[-1]
+    order = [bar.index(text) for text in ("A head 26.5", "B mini 9.80", "C box 5.20")]
+    assert order == sorted(order)
+    assert bar.index("A head") < bar.index("░") < bar.index("B mini") < bar.index("▒")
+    assert bar.rindex("C box") < bar.rindex("─")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160])
+async def test_the_bar_fills_its_line(make_app: MakeApp, width: int) -> None:
+    bar = (await strip(make_app, serving_many(), width))[-1]
+    assert len(bar) == width - 4
+    assert bar.index("A") < bar.index("B") < bar.index("H") < bar.index("p99")
+
+
+async def test_time_of_a_worker_nobody_reads_is_not_given_to_the_head_alone(
+    make_app: MakeApp,
+) -> None:
+    assert (
+        "A head + attic 32.6" in (await strip(make_app, serving(MINI, PLAIN), 120))[-1]
+    )
+
+
+async def test_nothing_is_cut_at_the_least_width(make_app: MakeApp) -> None:
+    assert "…" not in "".join(await strip(make_app, serving(MINI, BOX), 60))
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "said"),
+    [
+        (serving(), NO_RELAYS),
+        (serving(Link(worker="mini")), NO_TOKEN),
+        (serving(PLAIN), "not metered: command 23 is unknown"),
+        (
+            serving(plan=msgspec.structs.replace(scenes.HOMELAB_PLAN, workers=())),
+            NO_WORKERS,
+        ),
+    ],
+)
+async def test_it_says_why_there_is_no_bar(
+    make_app: MakeApp, snapshot: ClusterSnapshot, said: str
+) -> None:
+    lines = await strip(make_app, snapshot, 80)
+    assert said in lines[-1]
+    assert snapshot.links or "trips/tok" not in lines[0]
+
+
+async def test_without_links_the_graph_takes_their_room(make_app: MakeApp) -> None:
+    app = make_app(ScriptedCluster(serving()))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        assert app._home.live.graph.size.width > 30
+
+
+async def test_the_bars_colours_follow_the_split(make_app: MakeApp) -> None:
+    app = make_app(ScriptedCluster(serving(MINI, BOX)))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        app._home.go_to("split")
+        await pilot.press("greater_than_sign")
+        await pilot.pause()
+        assert "B mini" in text_of(app.query_one(TokenBar))
+
+
+async def test_everything_shows_at_the_least_usual_size(make_app: MakeApp) -> None:
+    app = make_app(ScriptedCluster(serving(MINI, BOX)))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        bar, live = app.query_one(TokenBar), app._home.live
+        assert live.content_region.contains_region(bar.region)
+        assert live.max_scroll_y == 0
+
+
+# --- what is painted ----------------------------------------------------------------
+
+
+def test_a_span_is_where_lines_differ() -> None:
+    def strip_of(text: str) -> object:
+        return line([(text, scenes_style)], 8)
+
+    from rich.style import Style
+
+    scenes_style = Style()
+    old = strip_of("ab 日 cd")
+    for text, span in (("ab 日 cd", None), ("ab 日 cx", (7, 8)), ("xb 日 cx", (0, 8))):
+        assert changed_span(old, strip_of(text)) == span  # type: ignore[arg-type]
+
+
+async def test_only_changed_cells_are_painted(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = ScriptedCluster(serving(MINI, BOX))
+    app = make_app(cluster)
+    painted: list[tuple[str, tuple[Region, ...]]] = []
+    refresh = StripWidget.refresh
+
+    def spy(self: StripWidget, *regions: Region, **options: bool) -> StripWidget:
+        painted.append((type(self).__name__, regions))
+        return refresh(self, *regions, **options)
+
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        monkeypatch.setattr(StripWidget, "refresh", spy)
+        slower = msgspec.structs.replace(MINI, rtt_ms=3.4)
+        cluster.push(serving(slower, BOX, seq=9))
+        await until(pilot, lambda: "3.40" in text_of(app.query_one(LiveFigures)))
+        of_strip = [one for one in painted if one[0] in {"LiveFigures", "TokenBar"}]
+        assert [name for name, _ in of_strip] == ["LiveFigures"]
+        (region,) = of_strip[0][1]
+        assert (region.y, region.height) == (0, 1)
+        assert region.width <= 2
