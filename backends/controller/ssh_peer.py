@@ -250,7 +250,7 @@ class SshPeer:
                 relay=relay_binary(),
                 paths=self._paths,
                 report=self._report,
-                mode=mode.value,
+                mode=mode,
             )
         )
         await self._look_anew()

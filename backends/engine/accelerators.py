@@ -57,18 +57,21 @@ def choose(wanted: str, *, platform: str = sys.platform) -> Choice:
 
 def _automatic(platform: str) -> Choice:
     if platform == "darwin":
-        return Choice(accelerator=Accelerator.METAL, cmake_flags=_METAL)
+        return Choice(accelerator=Accelerator.METAL, cmake_flags=METAL_FLAGS)
     cuda = _nvcc()
     if _has_nvidia_gpu():
         if cuda:
-            return Choice(accelerator=Accelerator.CUDA, cmake_flags=_cuda_flags(cuda))
+            return Choice(
+                accelerator=Accelerator.CUDA,
+                cmake_flags=cuda_flags(cuda, has_gpu=_has_nvidia_gpu()),
+            )
         return _cpu("An NVIDIA GPU is here but no CUDA compiler (nvcc): CPU only.")
     hipcc = _hipcc()
     if hipcc and _has_rocm_gpu():
-        return Choice(accelerator=Accelerator.HIP, cmake_flags=_hip_flags())
+        return Choice(accelerator=Accelerator.HIP, cmake_flags=HIP_FLAGS)
     if _has_render_node():
         if _has_vulkan_sdk():
-            return Choice(accelerator=Accelerator.VULKAN, cmake_flags=_VULKAN)
+            return Choice(accelerator=Accelerator.VULKAN, cmake_flags=VULKAN_FLAGS)
         return _cpu(
             "A GPU is here but no Vulkan SDK (glslc, Vulkan and SPIR-V headers): "
             "CPU only."
@@ -82,10 +85,13 @@ def _forced(accelerator: Accelerator, platform: str) -> Choice:
     if accelerator is Accelerator.CUDA:
         cuda = _nvcc()
         _need(cuda, "CUDA", "nvcc", "Install the CUDA toolkit.")
-        return Choice(accelerator=accelerator, cmake_flags=_cuda_flags(cuda))
+        return Choice(
+            accelerator=accelerator,
+            cmake_flags=cuda_flags(cuda, has_gpu=_has_nvidia_gpu()),
+        )
     if accelerator is Accelerator.METAL:
         _need(platform == "darwin", "Metal", "macOS", "Use --accelerator auto.")
-        return Choice(accelerator=accelerator, cmake_flags=_METAL)
+        return Choice(accelerator=accelerator, cmake_flags=METAL_FLAGS)
     if accelerator is Accelerator.VULKAN:
         found = _has_vulkan_sdk()
         _need(
@@ -94,9 +100,9 @@ def _forced(accelerator: Accelerator, platform: str) -> Choice:
             "glslc, Vulkan and SPIR-V headers",
             "Install the Vulkan SDK.",
         )
-        return Choice(accelerator=accelerator, cmake_flags=_VULKAN)
+        return Choice(accelerator=accelerator, cmake_flags=VULKAN_FLAGS)
     _need(_hipcc(), "HIP", "hipcc", "Install ROCm.")
-    return Choice(accelerator=accelerator, cmake_flags=_hip_flags())
+    return Choice(accelerator=accelerator, cmake_flags=HIP_FLAGS)
 
 
 def _need(found: object, name: str, what: str, hint: str) -> None:
@@ -104,8 +110,9 @@ def _need(found: object, name: str, what: str, hint: str) -> None:
         raise UsageError(f"Cannot build for {name} here: it needs {what}", hint)
 
 
-_METAL = ("-DGGML_METAL=ON", "-DGGML_METAL_EMBED_LIBRARY=ON")
-_VULKAN = ("-DGGML_VULKAN=ON",)
+METAL_FLAGS = ("-DGGML_METAL=ON", "-DGGML_METAL_EMBED_LIBRARY=ON")
+VULKAN_FLAGS = ("-DGGML_VULKAN=ON",)
+HIP_FLAGS = ("-DGGML_HIP=ON",)
 
 
 def _cpu(note: str, platform: str = "linux") -> Choice:
@@ -113,16 +120,13 @@ def _cpu(note: str, platform: str = "linux") -> Choice:
     return Choice(accelerator=Accelerator.NONE, note=note, cmake_flags=flags)
 
 
-def _cuda_flags(nvcc: str) -> tuple[str, ...]:
+def cuda_flags(nvcc: str, *, has_gpu: bool) -> tuple[str, ...]:
+    """CMake options for CUDA with that compiler, for the GPU present or for most."""
     flags = ("-DGGML_CUDA=ON", "-DGGML_CUDA_NCCL=OFF", f"-DCMAKE_CUDA_COMPILER={nvcc}")
-    if _has_nvidia_gpu():
+    if has_gpu:
         return flags
     # "native" asks a GPU what it is; without one, take what the toolkit covers.
     return (*flags, "-DCMAKE_CUDA_ARCHITECTURES=all-major")
-
-
-def _hip_flags() -> tuple[str, ...]:
-    return ("-DGGML_HIP=ON",)
 
 
 def _nvcc() -> str:

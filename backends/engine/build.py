@@ -34,7 +34,7 @@ MEMORY_PER_JOB_BYTES = 1_000_000_000
 """What one compiler may take; more jobs than fit would be killed or swap."""
 _LOCK_POLL_S = 0.25
 _NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)$")
-_FLAGS = (
+CMAKE_FLAGS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DBUILD_SHARED_LIBS=OFF",
     "-DGGML_RPC=ON",
@@ -47,6 +47,7 @@ _FLAGS = (
     "-DLLAMA_OPENSSL=OFF",
     "-DFETCHCONTENT_FULLY_DISCONNECTED=ON",
 )
+"""Of every build; an accelerator adds its own."""
 
 
 class BuildStage(StrEnum):
@@ -83,7 +84,7 @@ class _Job:
     ) -> None:
         self.source = source
         self.choice = choice
-        self.flags = (*_FLAGS, *choice.cmake_flags)
+        self.flags = (*CMAKE_FLAGS, *choice.cmake_flags)
         self.key = install.engine_key(source, self.flags)
         self.target = paths.engines_dir / self.key
         self.folder = paths.cache_dir / "build" / self.key

@@ -162,6 +162,8 @@ class PeerFacts(Value, frozen=True, kw_only=True):
     relay_path: str = ""
     compiler: str = ""
     cmake: str = ""
+    problems: tuple[str, ...] = ()
+    """What was found broken, one sentence each."""
     models: tuple[PeerModel, ...] = ()
     clock_offset_s: float = 0.0
     """Its clock minus ours."""

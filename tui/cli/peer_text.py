@@ -46,6 +46,7 @@ def _facts(facts: PeerFacts) -> list[str]:
         f"{facts.performance_cores or facts.cores} of {facts.cores} cores",
         *(f"device {_device(device)}" for device in facts.devices),
         *(f"engine {text}" for text in engines or ["none"]),
+        *facts.problems,
         f"helper {facts.relay_version or 'none'} · tools {tools or 'none'}",
         f"disk   {format_bytes(facts.disk_free_bytes)} free · "
         f"{len(facts.models)} models · clock {facts.clock_offset_s:+.1f} s{rate}",

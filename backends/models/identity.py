@@ -1,0 +1,136 @@
+"""Which bytes a model file holds, told in a few milliseconds.
+
+The identity of a file is ``1-<size in bytes>-<32 hex digits>``: the first half of the
+SHA-256 over its first and last MiB and eight blocks of 128 KiB between them (over the
+whole file up to 4 MiB). ``backends/peers/scripts/probe.sh`` computes the same with
+``dd`` and ``sha256sum``, so files on different machines can be compared by text.
+
+What it proves: files with different identities differ. What it does not: files with the
+same identity are the same *for practical purposes* only. Another model, another quant
+or another fine-tune differs in its size or in every block; but a file of the same size
+that was damaged or edited between the blocks that are read has the same identity.
+``full_sha256`` proves sameness, at the price of reading the whole file; a copy is
+checked with it, and weights that stay home are compared tensor by tensor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, BinaryIO
+
+from backends.errors import ModelError
+from backends.models.parts import part_name, part_of
+from backends.models.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+FORMAT = 1
+BLOCK_BYTES = 131_072
+WHOLE_BLOCKS_MAX = 32
+"""Files of up to so many blocks are read whole."""
+END_BLOCKS = 8
+"""Read at the beginning and at the end."""
+MIDDLE_BLOCKS = 8
+_DIGITS = 32
+_CHUNK_BYTES = 1 << 20
+
+
+def identity_of(path: Path) -> str:
+    """The identity of a file; reads up to 4 MiB.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            digest = hashlib.sha256()
+            for offset, length in sampled(size):
+                file.seek(offset)
+                digest.update(file.read(length))
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return f"{FORMAT}-{size}-{digest.hexdigest()[:_DIGITS]}"
+
+
+def sampled(size_bytes: int) -> list[tuple[int, int]]:
+    """Offset and length, in bytes, of the pieces an identity reads, in order."""
+    blocks = -(-size_bytes // BLOCK_BYTES)
+    if blocks <= WHOLE_BLOCKS_MAX:
+        return [(0, size_bytes)]
+    end = END_BLOCKS * BLOCK_BYTES
+    parts = range(1, MIDDLE_BLOCKS + 1)
+    middle = [blocks * part // (MIDDLE_BLOCKS + 1) for part in parts]
+    return [
+        (0, end),
+        *((block * BLOCK_BYTES, BLOCK_BYTES) for block in middle),
+        ((blocks - END_BLOCKS) * BLOCK_BYTES, end),
+    ]
+
+
+def size_in(identity: str) -> int:
+    """The bytes of the file an identity belongs to; 0 for an empty identity."""
+    pieces = identity.split("-")
+    return int(pieces[1]) if len(pieces) == 3 and pieces[1].isdigit() else 0
+
+
+def full_sha256(
+    path: Path,
+    on_bytes: Callable[[int], None] = lambda _: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> str:
+    """Hex SHA-256 of all of a file, as ``sha256sum`` prints it.
+
+    Args:
+        path: the file.
+        on_bytes: told the bytes read so far, after every MiB.
+        stopped: asked after every MiB; once true, the result is empty.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return _hash(file, on_bytes, stopped)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _hash(
+    file: BinaryIO, on_bytes: Callable[[int], None], stopped: Callable[[], bool]
+) -> str:
+    digest, done = hashlib.sha256(), 0
+    while chunk := file.read(_CHUNK_BYTES):
+        digest.update(chunk)
+        done += len(chunk)
+        on_bytes(done)
+        if stopped():
+            return ""
+    return digest.hexdigest()
+
+
+def files_of(path: Path) -> list[Path]:
+    """All files of a model: the path itself, or every part of a split one, in order.
+
+    Raises:
+        ModelError: a part is missing.
+    """
+    part = part_of(path.name)
+    if part is None:
+        return [path]
+    numbers = range(1, part.count + 1)
+    files = [path.with_name(part_name(part.prefix, n, part.count)) for n in numbers]
+    for file in files:
+        if not file.is_file():
+            raise ModelError(
+                f"{printable(file.name)} is missing, one of the {part.count} parts of "
+                "the model",
+                f"Put it beside the others in {printable(str(path.parent))}.",
+            )
+    return files
+
+
+def _unreadable(path: Path, error: OSError) -> ModelError:
+    return ModelError(f"{printable(str(path))} cannot be read ({error.strerror})")

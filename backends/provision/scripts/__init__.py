@@ -1,0 +1,1 @@
+"""POSIX sh that runs on the peers."""

@@ -1,0 +1,65 @@
+# Check uploaded or built programs, run them, and put them in place in one step.
+#
+#   $1 the folder they are in   $2 the folder to become
+#   then for each file: its SHA-256 ("-" where it was built here), its name, and the
+#   option to try it with ("-" for none)
+#
+# Ends with 65 when a file differs from what was sent, 66 when one does not run.
+
+from=$1 to=$2
+shift 2
+case "$from$to" in *"/../"*) fail 64 "A path must not lead out of the cache" ;; esac
+
+tried() { # PROGRAM OPTION
+  "$1" "$2" </dev/null >"$from/.said" 2>&1 &
+  child=$!
+  (
+    # By $!, as the signal may come before a name is given; and KILL, as a process just
+    # forked loses the signals that this shell traps.
+    trap 'kill -KILL "$!" 2>/dev/null; exit' TERM
+    sleep 30 &
+    wait "$!"
+    kill -KILL "$child"
+  ) </dev/null >/dev/null 2>&1 &
+  watcher=$!
+  wait "$child" 2>/dev/null
+  status=$?
+  kill -TERM "$watcher" 2>/dev/null
+  said=$(tail -n 1 "$from/.said")
+  rm -f "$from/.said"
+  case "$status" in
+    0) return 0 ;;
+    132) said='it uses instructions this CPU does not have' ;;
+    137) said='it gave no answer' ;;
+  esac
+  fail 66 "${1##*/} does not run there: ${said:-exit status $status}"
+}
+
+commands=$#
+while [ "$commands" -gt 0 ]; do
+  sum=$1 name=$2 option=$3
+  shift 3
+  commands=$((commands - 3))
+  if [ "$sum" != - ] && [ "$(hash <"$from/$name")" != "$sum" ]; then
+    rm -f "$from/$name"
+    fail 65 "$name did not arrive whole"
+  fi
+  if [ "$option" != - ]; then
+    chmod 755 "$from/$name" || fail 74 "Cannot make $name a program"
+    set -- "$@" "$name" "$option"
+  fi
+done
+# Only now: a program may need a library that is checked after it.
+while [ "$#" -gt 0 ]; do
+  tried "$from/$1" "$2"
+  shift 2
+done
+
+mkdir -p "${to%/*}" || fail 74 "Cannot create ${to%/*}"
+old=$work/old.$$
+if [ -e "$to" ]; then mv "$to" "$old" || fail 74 "Cannot replace $to"; fi
+if ! mv "$from" "$to"; then
+  [ -e "$old" ] && mv "$old" "$to"
+  fail 74 "Cannot create $to"
+fi
+rm -rf "$old"

@@ -1,0 +1,162 @@
+"""Copying models over real SSH: whole, resumed, never mixed up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from backends.errors import PeerUnreachable
+from backends.models.identity import full_sha256, identity_of
+from backends.peers.probe import probe
+from backends.peers.ssh.connection import SshConnection
+from backends.peers.ssh.destination import Destination
+from backends.provision.errors import PeerFull, WrongFile
+from backends.provision.models import copy_model
+from tests.hosts.container import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from backends.state import PeerModel, PeerWork
+    from tests.hosts.machine import Machine
+    from tests.hosts.network import Network
+
+SIZE = 64 << 20
+NAME = 'it\'s a "model" $HOME `id`.gguf'
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model on the head, with a name that breaks careless scripts."""
+    path = tmp_path / NAME
+    path.write_bytes(random.Random(1).randbytes(SIZE))
+    return path
+
+
+@pytest.fixture
+def peer(network: Network) -> Machine:
+    """A peer with an empty home."""
+    network.write_ssh_config()
+    return network.peer("bob")
+
+
+class Copier:
+    """Copies to one peer and keeps what is reported."""
+
+    def __init__(self, connection: SshConnection) -> None:
+        self.connection = connection
+        self.works: list[PeerWork] = []
+
+    async def __call__(self, model: Path, **more: str) -> tuple[PeerModel, ...]:
+        return await copy_model(
+            self.connection,
+            self.connection.files,
+            model,
+            report=self.works.append,
+            **more,
+        )
+
+    async def half(self, model: Path) -> asyncio.Task[tuple[PeerModel, ...]]:
+        """Begin, and return once some of it was sent."""
+        self.works.clear()
+        running = asyncio.create_task(self(model))
+        while not (running.done() or any(work.progress for work in self.works)):
+            await asyncio.wait([running], timeout=0.001)
+        return running
+
+
+@pytest_asyncio.fixture
+async def copy(peer: Machine) -> AsyncIterator[Copier]:
+    """Copy to the peer."""
+    connection = SshConnection(peer.name, Destination.parse(peer.name))
+    yield Copier(connection)
+    await connection.close()
+
+
+def same(there: Path, here: Path) -> bool:
+    return full_sha256(there) == full_sha256(here)
+
+
+async def test_a_copy_is_found_by_the_probe(
+    peer: Machine, copy: Copier, model: Path
+) -> None:
+    (found,) = await copy(model)
+    assert found.path == f"{peer.remote_home}/.models/{NAME}"
+    assert same(peer.home / ".models" / NAME, model)
+    facts = await probe(copy.connection, engine_dirs=[], model_dirs=[], budgets={})
+    assert facts.models == (found,)
+    copy.works.clear()
+    assert await copy(model) == (found,)
+    assert len(copy.works) == 1
+
+
+async def test_a_cancelled_copy_goes_on(
+    peer: Machine, copy: Copier, model: Path
+) -> None:
+    running = await copy.half(model)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    part = peer.home / ".models" / f"{NAME}.part"
+    assert 0 < part.stat().st_size <= SIZE
+    wait_until("the end of everything", lambda: not peer.processes(), 10)
+    await copy(model)
+    assert same(peer.home / ".models" / NAME, model)
+    assert not part.exists()
+
+
+async def test_a_copy_survives_a_broken_connection(
+    peer: Machine, copy: Copier, model: Path
+) -> None:
+    running = await copy.half(model)
+    peer.stop_sshd()
+    peer.kill_processes()
+    with pytest.raises(PeerUnreachable):
+        await running
+    peer.start_sshd()
+    await copy(model)
+    assert same(peer.home / ".models" / NAME, model)
+
+
+async def test_half_of_another_file_is_not_continued(
+    peer: Machine, copy: Copier, model: Path
+) -> None:
+    folder = peer.home / ".models"
+    folder.mkdir()
+    (folder / f"{NAME}.part").write_bytes(b"x" * (SIZE // 2))
+    (folder / f"{NAME}.part.identity").write_text("1-5-another")
+    await copy(model)
+    assert same(folder / NAME, model)
+
+
+async def test_half_with_wrong_bytes_is_noticed_and_sent_anew(
+    peer: Machine, copy: Copier, model: Path
+) -> None:
+    folder = peer.home / ".models"
+    folder.mkdir()
+    (folder / f"{NAME}.part").write_bytes(b"x" * (SIZE // 2))
+    (folder / f"{NAME}.part.identity").write_text(identity_of(model))
+    await copy(model)
+    assert same(folder / NAME, model)
+
+
+async def test_another_file_of_that_name_stays(
+    peer: Machine, copy: Copier, model: Path
+) -> None:
+    folder = peer.home / "my 'models'"
+    folder.mkdir()
+    (folder / NAME).write_bytes(b"another")
+    with pytest.raises(WrongFile, match="Another file is called"):
+        await copy(model, folder="~/my 'models'")
+    assert (folder / NAME).read_bytes() == b"another"
+
+
+async def test_a_disk_too_small(peer: Machine, copy: Copier, model: Path) -> None:
+    peer.limit_disk(SIZE // 2, ".models")
+    with pytest.raises(PeerFull, match="are free on the disk of bob"):
+        await copy(model)

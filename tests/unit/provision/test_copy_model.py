@@ -1,0 +1,179 @@
+"""Copying a model: whole, verified, resumed; never over or from another file."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from backends.errors import ModelError
+from backends.models.identity import identity_of
+from backends.provision.errors import PeerBusy, PeerFull, WrongFile
+from backends.provision.models import copy_model
+from tests.unit.provision.conftest import write_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from backends.provision.upload import Files
+    from backends.state import PeerModel, PeerWork
+    from tests.unit.provision.local_shell import LocalShell
+
+    Copy = Callable[..., Coroutine[Any, Any, tuple[PeerModel, ...]]]
+
+SIZE = 24 << 20
+NAME = 'it\'s a "model" $x.gguf'
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model here."""
+    path = tmp_path / "here" / NAME
+    path.parent.mkdir()
+    path.write_bytes(random.Random(1).randbytes(SIZE))
+    return path
+
+
+@pytest.fixture
+def copy(shell: LocalShell, files: Files, works: list[PeerWork]) -> Copy:
+    """Copy a model to the peer."""
+
+    async def call(source: Path, **more: str) -> tuple[PeerModel, ...]:
+        return await copy_model(shell, files, source, report=works.append, **more)
+
+    return call
+
+
+@pytest.fixture
+def there(home: Path) -> Path:
+    """Where the model is to be on the peer."""
+    return home / ".models" / NAME
+
+
+def part_of(there: Path) -> Path:
+    return there.with_name(f"{there.name}.part")
+
+
+async def break_off(copy: Copy, model: Path, works: list[PeerWork]) -> None:
+    """Cancel a copy while it sends."""
+    works.clear()
+    running = asyncio.create_task(copy(model))
+    while not (running.done() or any(work.progress for work in works)):
+        await asyncio.wait([running], timeout=0.001)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+def content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def put(path: Path, data: bytes) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+
+
+def names_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def is_copy(there: Path, here: Path) -> bool:
+    return there.read_bytes() == here.read_bytes()
+
+
+async def test_the_same_bytes_under_the_same_name(
+    copy: Copy, model: Path, there: Path, works: list[PeerWork]
+) -> None:
+    (found,) = await copy(model)
+    assert found.path == str(there)
+    assert (found.size_bytes, found.identity) == (SIZE, identity_of(model))
+    assert is_copy(there, model)
+    assert not part_of(there).exists()
+    assert names_in(there.parent) == [NAME]
+    assert "24.0 MiB of 24.0 MiB" in works[-2].detail
+
+
+async def test_a_model_that_is_there_is_not_sent(
+    copy: Copy, model: Path, works: list[PeerWork]
+) -> None:
+    await copy(model)
+    works.clear()
+    await copy(model)
+    assert len(works) == 1
+
+
+async def test_another_file_under_the_name_is_left_alone(
+    copy: Copy, model: Path, there: Path
+) -> None:
+    put(there, b"another")
+    with pytest.raises(WrongFile, match="Another file is called"):
+        await copy(model)
+    assert content(there) == b"another"
+
+
+async def test_a_copy_broken_off_goes_on(
+    copy: Copy, model: Path, there: Path, works: list[PeerWork]
+) -> None:
+    await break_off(copy, model, works)
+    assert content(part_of(there))
+    assert NAME not in names_in(there.parent)
+    await copy(model)
+    assert is_copy(there, model)
+
+
+async def test_a_half_copy_of_another_file_is_not_continued(
+    copy: Copy, model: Path, there: Path, works: list[PeerWork]
+) -> None:
+    await break_off(copy, model, works)
+    put(model, b"x" + content(model)[1:])
+    await copy(model)
+    assert is_copy(there, model)
+
+
+async def test_a_half_copy_with_wrong_bytes_is_sent_anew(
+    copy: Copy, model: Path, there: Path
+) -> None:
+    put(part_of(there), b"x" * SIZE)
+    put(Path(f"{part_of(there)}.identity"), identity_of(model).encode())
+    await copy(model)
+    assert is_copy(there, model)
+
+
+async def test_all_parts_of_a_split_model_go(
+    copy: Copy, tmp_path: Path, home: Path
+) -> None:
+    parts = [tmp_path / f"m-0000{n}-of-00002.gguf" for n in (1, 2)]
+    put(parts[0], b"one")
+    with pytest.raises(ModelError, match="is missing"):
+        await copy(parts[0])
+    put(parts[1], b"two")
+    found = await copy(parts[0], folder="my models")
+    assert [model.path for model in found] == [
+        str(home / "my models" / part.name) for part in parts
+    ]
+    assert is_copy(home / "my models" / parts[1].name, parts[1])
+
+
+async def test_a_full_disk_is_told_before_anything_is_sent(
+    copy: Copy, model: Path, shell: LocalShell, home: Path, there: Path
+) -> None:
+    write_program(home / "bin" / "df", "Filesystem\nx 100 90 10 90% /")
+    shell.env["PATH"] = f"{home}/bin:{shell.env['PATH']}"
+    with pytest.raises(PeerFull, match=r"Only 10\.0 KiB are free"):
+        await copy(model)
+    assert not part_of(there).exists()
+
+
+async def test_the_same_copy_twice_at_once_is_refused(
+    copy: Copy, model: Path, works: list[PeerWork]
+) -> None:
+    running = asyncio.create_task(copy(model))
+    while not (running.done() or any(work.progress for work in works)):
+        await asyncio.wait([running], timeout=0.001)
+    with pytest.raises(PeerBusy, match="is under way on mini"):
+        await copy(model)
+    await running
