@@ -101,8 +101,6 @@ def test_a_head_without_the_model_says_how_to_get_it(
 def test_worker_here_and_head_there(network: Network, user: HeadUser) -> None:
     prepared(user, "ada")
     user.run("peers", "copy", "ada", MODEL)
-    user.run(
-        "up", "--model", MODEL, "--head", "ada", "--workers", "2", "--detach"
-    )
+    user.run("up", "--model", MODEL, "--head", "ada", "--workers", "2", "--detach")
     assert answer(user)
     assert user.pid("worker1")

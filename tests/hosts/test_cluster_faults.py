@@ -8,12 +8,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import psutil
-import pytest
 
 from tests.engine.conftest import wait_for
 from tests.hosts.test_cluster import MODEL, answer, prepared, user
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.hosts.network import Network
     from tests.hosts.user import HeadUser
 

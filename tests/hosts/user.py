@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sysconfig
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.engine.conftest import User
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.hosts.network import Network
 
 

@@ -1,0 +1,65 @@
+"""The network, made once and reset for every test."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.hosts.container import wait_until
+from tests.hosts.network import Network, missing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_HERE = Path(__file__).parent
+_LEFTOVER_PATIENCE_S = 5.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test here is marked, and skipped with the reason where it cannot run."""
+    reason = missing()
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.hosts)
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def machines() -> Iterator[Network]:
+    """The network itself, as the last test left it; empty at the end."""
+    network = Network()
+    try:
+        yield network
+        running = {peer.name: peer.processes() for peer in network.peers}
+    finally:
+        network.close()
+    assert not any(running.values()), f"still running on peers: {running}"
+
+
+@pytest.fixture
+def network(machines: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
+    """The network as it was made, with HOME being the head's own."""
+    machines.reset()
+    monkeypatch.setenv("HOME", str(machines.home))
+    for name in ("SSH_AUTH_SOCK", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    yield machines
+    left = _leftovers(machines)
+    assert not left, f"left on peers: {left}"
+
+
+def _leftovers(network: Network) -> dict[str, list[str]]:
+    with contextlib.suppress(TimeoutError):
+        wait_until(
+            "the end of what the test started",
+            lambda: not any(peer.processes() for peer in network.peers),
+            _LEFTOVER_PATIENCE_S,
+        )
+    found = {peer.name: peer.processes() for peer in network.peers}
+    return {name: lines for name, lines in found.items() if lines}

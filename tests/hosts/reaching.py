@@ -1,0 +1,55 @@
+"""Short ways to a connection, for the tests here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.errors import NeedsAnswer, PeerUnreachable
+from backends.peers.ssh.connection import SshConnection
+from backends.peers.ssh.destination import Destination
+from backends.state import QuestionKind
+from tests.hosts.container import PATIENCE_S, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+
+def reach(name: str, where: str = "") -> SshConnection:
+    """A connection not yet made, by the head's own config."""
+    return SshConnection(name, Destination.parse(where or name))
+
+
+@contextlib.asynccontextmanager
+async def reached(name: str, where: str = "") -> AsyncIterator[SshConnection]:
+    """A connection, closed at the end."""
+    connection = reach(name, where)
+    try:
+        await connection.connect()
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def until(
+    what: str, is_so: Callable[[], bool], timeout_s: float = PATIENCE_S
+) -> None:
+    """Wait for a condition while the event loop goes on."""
+    await asyncio.to_thread(wait_until, what, is_so, timeout_s)
+
+
+async def question(connection: SshConnection, **answers: str) -> NeedsAnswer:
+    """What a connection attempt asks; each answer by the kind of its question."""
+    with pytest.raises(NeedsAnswer) as caught:
+        await connection.connect({QuestionKind(k): v for k, v in answers.items()})
+    return caught.value
+
+
+async def refusal(connection: SshConnection) -> str:
+    """Why a connection attempt fails for good."""
+    with pytest.raises(PeerUnreachable) as caught:
+        await connection.connect()
+    return str(caught.value)

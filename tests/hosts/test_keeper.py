@@ -1,0 +1,169 @@
+"""Connections kept up in the background, through outages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from backends.peers.ssh.keeper import Keeper, KeeperPhase, KeeperState
+from backends.state import QuestionKind
+from tests.hosts.reaching import reach, reached, until
+from tests.hosts.test_tunnels import echo
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import pytest
+
+    from tests.hosts.network import Network
+
+OUTAGE_S = 12.0
+
+
+class Watched:
+    """A keeper with all it ever told."""
+
+    def __init__(self, name: str) -> None:
+        self.told: list[KeeperState] = []
+        self.keeper = Keeper(reach(name), self.told.append, heartbeat_s=0.2)
+
+    async def phase(self, phase: KeeperPhase, timeout_s: float = 60.0) -> None:
+        await until(
+            f"{phase} after {[state.phase for state in self.told]}",
+            lambda: self.keeper.state.phase is phase,
+            timeout_s,
+        )
+
+
+@contextlib.asynccontextmanager
+async def kept(name: str) -> AsyncIterator[Watched]:
+    watched = Watched(name)
+    watched.keeper.start()
+    try:
+        yield watched
+    finally:
+        await watched.keeper.stop()
+        assert watched.keeper.state.phase is KeeperPhase.STOPPED
+
+
+async def test_it_connects_and_measures(network: Network) -> None:
+    network.write_ssh_config()
+    async with kept("ada") as ada:
+        await ada.phase(KeeperPhase.CONNECTED)
+        await until("heartbeats", lambda: (ada.keeper.state.rtt_ms or 0) > 0)
+        assert (await ada.keeper.connection.run("echo hi")).stdout == "hi\n"
+
+
+async def test_sshd_killed_and_back(network: Network) -> None:
+    network.write_ssh_config()
+    peer = network.peer("ada")
+    async with kept("ada") as ada:
+        await ada.phase(KeeperPhase.CONNECTED)
+        await asyncio.to_thread(peer.stop_sshd)
+        await ada.phase(KeeperPhase.WAITING)
+        since = ada.keeper.state.since
+        await until("a refusal", lambda: "refuses" in ada.keeper.state.note)
+        assert ada.keeper.state.since == since
+        await asyncio.to_thread(peer.start_sshd)
+        await ada.phase(KeeperPhase.CONNECTED)
+
+
+async def test_back_off_and_poke(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without luck: every pause as long as it may be.
+    most: list[float] = []
+
+    def longest(_least: float, greatest: float) -> float:
+        most.append(greatest)
+        return min(greatest, 0.05) if len(most) < 9 else 600.0
+
+    monkeypatch.setattr("random.uniform", longest)
+    network.write_ssh_config()
+    peer = network.peer("ada")
+    peer.stop_sshd()
+    async with kept("ada") as ada:
+        await until("the ninth failure", lambda: len(most) == 9)
+        assert most == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+        await ada.phase(KeeperPhase.WAITING)
+        assert (ada.keeper.state.retry_at or 0) > time.time() + 300
+        await asyncio.to_thread(peer.start_sshd)
+        ada.keeper.poke()
+        await ada.phase(KeeperPhase.CONNECTED)
+
+
+async def test_a_question_stops_it(network: Network) -> None:
+    network.write_ssh_config(known=False)
+    async with kept("ada") as ada:
+        await ada.phase(KeeperPhase.ASKING)
+        question = ada.keeper.state.question
+        assert question is not None
+        ada.keeper.poke()
+        await asyncio.sleep(0.3)
+        assert ada.keeper.state.phase is KeeperPhase.ASKING
+        ada.keeper.answer({QuestionKind.HOST_KEY: question.fingerprint})
+        await ada.phase(KeeperPhase.CONNECTED)
+        assert ada.keeper.state.question is None
+
+
+async def test_reboot(network: Network) -> None:
+    network.write_ssh_config()
+    async with kept("ada") as ada:
+        await ada.phase(KeeperPhase.CONNECTED)
+        before = len(ada.told)
+        await asyncio.to_thread(network.peer("ada").kill_everything)
+        await until(
+            "the end of the old connection",
+            lambda: any(s.phase is KeeperPhase.WAITING for s in ada.told[before:]),
+            60.0,
+        )
+        await ada.phase(KeeperPhase.CONNECTED)
+
+
+async def test_a_pulled_cable_only_pauses(network: Network) -> None:
+    network.write_ssh_config()
+    peer = network.peer("ada")
+    async with kept("ada") as ada, echo(peer) as port:
+        await ada.phase(KeeperPhase.CONNECTED)
+        tunnel = await ada.keeper.connection.forward_to_port(int(port))
+        reader, writer = await asyncio.open_connection("127.0.0.1", tunnel.port)
+        writer.write(b"ping")
+        assert await reader.readexactly(4) == b"pong"
+        peer.link_down()
+        writer.write(b"ping")
+        await asyncio.sleep(OUTAGE_S)
+        silent_s = ada.keeper.state.silent_for_s
+        assert silent_s > OUTAGE_S / 2
+        assert ada.keeper.state.phase is KeeperPhase.CONNECTED
+        peer.link_up()
+        async with asyncio.timeout(60):
+            assert await reader.readexactly(4) == b"pong"
+        writer.close()
+        await until("an answer", lambda: ada.keeper.state.silent_for_s == 0)
+        phases = {state.phase for state in ada.told}
+        assert phases == {KeeperPhase.CONNECTING, KeeperPhase.CONNECTED}
+
+
+async def test_many_unreachable_ones_stop_at_once(network: Network) -> None:
+    network.write_ssh_config()
+    network.peer("ada").power_off()
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(30):
+            await stack.enter_async_context(kept("ada"))
+        await asyncio.sleep(1)
+        start = time.monotonic()
+    assert time.monotonic() - start < 10
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not tasks
+
+
+async def test_stopping_leaves_nothing(network: Network) -> None:
+    network.write_ssh_config()
+    async with kept("ada") as ada:
+        await ada.phase(KeeperPhase.CONNECTED)
+    async with reached("ada"):
+        pass
+    await asyncio.sleep(0.1)
+    assert not asyncio.all_tasks() - {asyncio.current_task()}
