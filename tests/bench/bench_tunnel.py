@@ -121,6 +121,7 @@ def compare_tokens(network: Network, peer: Machine) -> None:
     try:
         over_ssh.run("peers", "add", peer.name)
         over_ssh.run("peers", "provision", peer.name)
+        one_thread(over_ssh)
         start_plain_worker(over_ssh, peer)
         plain.run("peers", "add", "box", "--bare", f"{peer.address}:50052")
         model = str(MODEL_PATH)
@@ -141,10 +142,16 @@ def compare_tokens(network: Network, peer: Machine) -> None:
     print(f"decode, SSH / plain: median of {ANSWERS} pairs {ratio:.3f}")
 
 
+def one_thread(user: HeadUser) -> None:
+    """Leave a core to the tunnel: head and worker share one machine here."""
+    file = user.home / "config" / "dllm-tui" / "config.toml"
+    file.write_text(file.read_text() + "threads = 1\n")
+
+
 def start_plain_worker(user: HeadUser, peer: Machine) -> None:
     """A worker that listens on the network."""
     engine = user.json("peers", "probe", peer.name)[0]["facts"]["engines"][0]
-    command = f"setsid {engine['worker_path']} -H 0.0.0.0 -p 50052 -d CPU"
+    command = f"setsid {engine['worker_path']} -H 0.0.0.0 -p 50052 -d CPU -t 1"
     peer.run(["sh", "-c", f"{command} >/dev/null 2>&1 </dev/null &"])
     wait_for(lambda: "50052" in " ".join(peer.listening()), "the plain worker listens")
 
