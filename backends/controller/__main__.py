@@ -86,6 +86,7 @@ async def run(paths: Paths) -> None:
     board = Board(readers.config)
     here = LocalMachine(LocalHost(paths.run_dir), readers, paths.relay_socket)
     peers = Peers(here, readers, paths, board)
+    readers.elsewhere = peers.model
     links = Links(board)
     journal = Journal(paths.journal_file)
     supervisor = Supervisor(peers, board, journal, readers, links)

@@ -21,6 +21,7 @@ from backends.controller.answers import (
     json_response,
     start_stream,
 )
+from backends.controller.holdings import merged
 from backends.controller.machines import LOCAL
 from backends.controller.metrics import prometheus_text
 from backends.controller.proposal import ProposalRequest, propose
@@ -180,7 +181,8 @@ class Api:
     async def _models(self, request: web.Request) -> web.Response:
         if request.query.get("refresh") == "1":
             self._catalogue.start_refresh()
-        return json_response(self._catalogue.listing)
+        listing = self._catalogue.listing
+        return json_response(merged(listing, self._machines.values()))
 
     async def _log(self, request: web.Request) -> web.Response:
         offset = int(request.query.get("offset", "0"))

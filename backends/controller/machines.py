@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from backends.controller.holdings import at_peer
+from backends.errors import ModelError
 from backends.paths import relay_binary
 from backends.state import Transport
 
@@ -125,7 +127,16 @@ class LocalMachine:
         return await self._readers.engine(wanted)
 
     async def model_path(self, model: ModelInfo) -> str:
-        """The model is where it was read."""
+        """The model is where it was read.
+
+        Raises:
+            ModelError: that is on a peer.
+        """
+        if there := at_peer(model.path):
+            raise ModelError(
+                f"{there[1]} is on {there[0]}, and the head has no copy of it",
+                f"Make {there[0]} the head (--head {there[0]}).",
+            )
         return model.path
 
     def relay_program(self) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from backends.controller.readers import Readers
     from backends.controller.ssh_peer import SshPeer
     from backends.paths import Paths
-    from backends.state import Peer
+    from backends.state import ModelInfo, Peer
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +117,15 @@ class Peers:
             raise NeedsAnswer(peer.question)
         if not known.connected:
             raise PeerUnreachable(f"{name} cannot be reached ({peer.note})")
+
+    async def model(self, name: str, path: str) -> ModelInfo:
+        """The header of a model that a peer holds.
+
+        Raises:
+            ModelError: it is missing there, or not a usable GGUF.
+            HostError: there is no such peer, or it cannot be reached.
+        """
+        return await self.ssh(name).model(path)
 
     # --- looking after them ------------------------------------------------------
 

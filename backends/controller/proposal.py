@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from backends.controller.holdings import at_peer
 from backends.errors import PlanError
 from backends.split.layout import make_split
 from backends.split.memory import balance
@@ -40,6 +41,7 @@ class ProposalRequest(Value, frozen=True, kw_only=True):
     peers: tuple[str, ...] | None = None
     """Peers whose devices take part; None: all that are ready, else this machine."""
     head: str | None = None
+    """Who runs llama-server; None: this machine, or the only one with the model."""
     counts: tuple[int, ...] | None = None
     """Whole layers per worker, the output counted as one more."""
     ctx_size: int | None = None
@@ -108,7 +110,9 @@ def propose(
             or cannot take part.
     """
     by_name = {machine.name: machine for machine in machines}
-    head = _ready(by_name, request.head or machines[0].name)
+    there = at_peer(model.path)
+    default = there[0] if there else machines[0].name
+    head = _ready(by_name, request.head or default)
     workers = _workers(request, config, by_name, head.name, cores)
     ctx_size = request.ctx_size or _context(config, model)
     devices = [_device_of(worker, by_name[worker.peer]) for worker in workers]

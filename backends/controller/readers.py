@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.config import Config, load_config
+from backends.controller.holdings import at_peer
 from backends.engine.ask import describe, flags_of
 from backends.engine.find import EngineLocation, find_engine
 from backends.errors import ModelError
@@ -14,6 +15,8 @@ from backends.models.layers import read_model
 from backends.state import EngineInfo, ModelInfo, Value
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from backends.paths import Paths
 
 
@@ -32,6 +35,8 @@ class Readers:
         """Read below these directories."""
         self._paths = paths
         self._models: dict[tuple[str, int, int], ModelInfo] = {}
+        self.elsewhere: Callable[[str, str], Awaitable[ModelInfo]] | None = None
+        """Reads a model on a peer, given the peer's name and the path there."""
 
     def config(self) -> Config:
         """The settings as they are now."""
@@ -51,11 +56,14 @@ class Readers:
         )
 
     async def model(self, path: str) -> ModelInfo:
-        """A model's header.
+        """A model's header; ``peer:/path`` is one that a peer holds.
 
         Raises:
             ModelError: the file is missing or not a usable GGUF.
+            HostError: there is no such peer, or it cannot be reached.
         """
+        if (there := at_peer(path)) and self.elsewhere is not None:
+            return await self.elsewhere(*there)
         return await asyncio.to_thread(self._model, path)
 
     def _model(self, path: str) -> ModelInfo:

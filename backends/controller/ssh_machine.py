@@ -7,6 +7,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from backends.controller.holdings import at_peer
 from backends.controller.readers import Engine
 from backends.engine.ask import parse_flags
 from backends.engine.find import EngineLocation, EngineSource
@@ -150,6 +151,8 @@ class SshMachine:
         Raises:
             ModelError: it has no such file.
         """
+        if there := at_peer(model.path):
+            return self._own(*there)
         part = Path(model.path)
         wanted = await asyncio.to_thread(identity_of, part)
         size_bytes = (await asyncio.to_thread(part.stat)).st_size
@@ -161,6 +164,14 @@ class SshMachine:
             f"{self.name} has no copy of {part.name}",
             f"Copy it there: dllm-tui peers copy {self.name} {part}.",
         )
+
+    def _own(self, peer: str, path: str) -> str:
+        if peer != self.name:
+            raise ModelError(
+                f"{path} is on {peer}, and {self.name} has no copy of it",
+                f"Make {peer} the head (--head {peer}).",
+            )
+        return path
 
     def relay_program(self) -> str:
         """Path of ``dllm-relay`` there.

@@ -19,6 +19,7 @@ from backends.peers.ssh.connection import SshConnection
 from backends.peers.ssh.destination import Destination
 from backends.peers.ssh.keeper import Keeper, KeeperPhase
 from backends.provision.clean import clean
+from backends.provision.headers import read_there
 from backends.provision.models import copy_model
 from backends.provision.provision import provision
 from backends.state import Peer, PeerFacts, PeerState, PeerWork, Transport
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from backends.controller.readers import Readers
     from backends.paths import Paths
     from backends.peers.ssh.keeper import KeeperState
-    from backends.state import PeerAnswer, ProvisionMode
+    from backends.state import ModelInfo, PeerAnswer, ProvisionMode
 
 log = logging.getLogger(__name__)
 
@@ -176,6 +177,18 @@ class SshPeer:
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         await asyncio.shield(self._looking)
+
+    async def model(self, path: str) -> ModelInfo:
+        """The header of a model there, read once.
+
+        Raises:
+            ModelError: it is missing, or not a usable GGUF.
+            PeerUnreachable: it cannot be reached.
+        """
+        if not self.connection.connected:
+            await self._reach()
+        cache = self._paths.cache_dir / "headers"
+        return await read_there(self.connection.files, self.peer.name, path, cache)
 
     async def _look_anew(self) -> None:
         """Look once more though somebody looks already: something has changed."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from backends.errors import ModelError
 from backends.models.folders import Folder, configured_folders, default_folders
+from backends.models.identity import identity_of
 from backends.models.layers import read_model
 from backends.models.search import Found, search
 from backends.models.text import shown_path
@@ -129,7 +130,15 @@ class Catalogue:
             n_layer=info.n_layer if info else 0,
             n_ctx_train=info.n_ctx_train if info else 0,
             problem=problem,
+            identity=_identity_of(found.files[0]),
         )
+
+
+def _identity_of(file: Path) -> str:
+    try:
+        return identity_of(file)
+    except ModelError:
+        return ""
 
 
 def _stamp(found: Found) -> tuple[_Identity, _Stamp]:

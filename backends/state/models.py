@@ -68,6 +68,7 @@ class ModelFile(Value, frozen=True, kw_only=True):
     """One model found on disk."""
 
     path: str
+    """``peer:/path`` where only a peer holds it."""
     name: str
     size_bytes: int
     source: str
@@ -78,6 +79,10 @@ class ModelFile(Value, frozen=True, kw_only=True):
     n_ctx_train: int = 0
     problem: str = ""
     """Why it cannot be used; empty when it can."""
+    identity: str = ""
+    """Same text, same bytes (of its first file); empty when unread."""
+    held_by: tuple[str, ...] = ()
+    """Machines that hold these bytes; ``local`` is the one we run on."""
 
 
 class ModelCatalogue(Value, frozen=True, kw_only=True):

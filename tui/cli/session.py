@@ -159,11 +159,16 @@ def verdict(snapshot: ClusterSnapshot) -> str:
 def require_model(path: str) -> str:
     """The absolute path of a model given by its path or its catalogue name.
 
+    ``peer:/path`` is a model that a peer holds, and stays as it is.
+
     Raises:
         DllmError: there is no such file.
     """
+    from backends.controller.holdings import at_peer
     from tui.cli.inspect import resolve
 
+    if at_peer(path):
+        return path
     found = resolve(path)
     if not found.is_file():
         raise DllmError(f"There is no model file {found}", "Check the path.")

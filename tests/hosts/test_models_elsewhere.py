@@ -1,0 +1,68 @@
+"""A model that only another machine holds: read, listed, served from there."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.demo import MODEL_PATH
+from backends.errors import ModelError
+from backends.models.layers import read_model
+from backends.provision.headers import read_there
+from tests.engine.synthetic import write_llama
+from tests.hosts.reaching import reach
+from tests.hosts.test_cluster import answer, prepared, user
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.hosts.network import Network
+    from tests.hosts.user import HeadUser
+
+__all__ = ["user"]
+
+NAME = "only 'there'.gguf"
+
+
+def put(network: Network, source: Path | str) -> str:
+    """A model on ada's disk; its path there."""
+    folder = network.peer("ada").home / ".models"
+    folder.mkdir()
+    shutil.copy(source, folder / NAME)
+    return f"{network.peer('ada').remote_home}/.models/{NAME}"
+
+
+def test_the_head_goes_where_the_model_is(network: Network, user: HeadUser) -> None:
+    path = put(network, MODEL_PATH)
+    prepared(user, "ada", "bob")
+    user.run("up", "--model", f"ada:{path}", "--peer", "bob", "--detach")
+    status = user.status()
+    assert status["plan"]["head"] == "ada"
+    assert status["measured"]["mismatches"] == []
+    assert answer(user)
+    user.run("stop")
+    here = user.run("up", "--model", f"ada:{path}", "--head", "local", code=1)
+    assert "--head ada" in here.stderr
+
+
+async def test_only_the_header_comes(network: Network, tmp_path: Path) -> None:
+    big = tmp_path / "big.gguf"
+    write_llama(big, n_layer=8, n_embd=1024, n_ff=4096)
+    path = put(network, big)
+    network.write_ssh_config()
+    connection = reach("ada")
+    try:
+        found = await read_there(connection.files, "ada", path, tmp_path / "cache")
+        again = await read_there(connection.files, "ada", path, tmp_path / "cache")
+        with pytest.raises(ModelError, match="no /nowhere on ada"):
+            await read_there(connection.files, "ada", "/nowhere", tmp_path / "cache")
+    finally:
+        await connection.close()
+    assert found == again
+    ours = read_model(big)
+    assert found.layers == ours.layers
+    assert found.path == f"ada:{path}"
+    copies = [p for p in (tmp_path / "cache").rglob("*.gguf") if p.is_file()]
+    assert sum(p.stat().st_blocks * 512 for p in copies) < big.stat().st_size / 4
