@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from backends.controller import http
+from backends.controller.journal import Journal
 from backends.controller.start import answers, ensure_running, wait_gone
 from backends.errors import ControllerError, DllmError
 from backends.paths import Paths, user_paths
@@ -65,9 +66,10 @@ class ControllerClient:
         return await answers(self._paths.socket)
 
     def left_processes(self) -> bool:
-        """Whether process directories exist that a new controller would look at."""
+        """Whether a new controller would find something: here, or by its journal."""
         run_dir = self._paths.run_dir
-        return run_dir.is_dir() and any(run_dir.iterdir())
+        here = run_dir.is_dir() and any(run_dir.iterdir())
+        return here or Journal(self._paths.journal_file).load().plan is not None
 
     async def start(self) -> None:
         """See that a controller runs.

@@ -13,7 +13,7 @@ from backends.controller.starting import ENGINE_ENV, Starter
 from backends.engine.argv import server_argv
 from backends.engine.http import Health, ServerClient
 from backends.engine.protocols import require_same_protocol
-from backends.errors import HostError, PlanError
+from backends.errors import HostError, PeerUnreachable, PlanError
 from backends.link.relay import relay_name
 from backends.peers.host import ProcessSpec
 from backends.split.compare import measured_split
@@ -235,7 +235,18 @@ class Launcher:
                 env=ENGINE_ENV,
             )
             record = await self._starter.start(head.host, spec)
-        return record, await head.reach_port(record.port or 0, at=api_port)
+        return record, await self._reach_api(plan, head, record.port or 0, api_port)
+
+    async def _reach_api(self, plan: Plan, head: Machine, port: int, here: int) -> int:
+        """A port of ours for llama-server's: ``here``, unless it was just taken."""
+        try:
+            return await head.reach_port(port, at=here)
+        except PeerUnreachable:
+            raise
+        except HostError:
+            if plan.api_port or self._default_api_port()[0]:
+                raise
+            return await head.reach_port(port)
 
     async def _api_port(self, plan: Plan, head: Machine) -> int:
         """The port asked for here, or the first free one where none was demanded.

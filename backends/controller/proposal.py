@@ -68,17 +68,22 @@ def local_workers(
     )
 
 
-def peer_workers(peer: Peer, threads: int | None) -> tuple[WorkerSpec, ...]:
+def peer_workers(
+    peer: Peer, threads: int | None, *, is_head: bool = False
+) -> tuple[WorkerSpec, ...]:
     """One worker per accelerator of a peer, or one for its CPU.
 
-    ``threads`` of a CPU worker; None: its performance cores.
+    ``threads`` of a CPU worker; None: its performance cores. On the head the peer's own
+    name stands for what llama-server itself computes with.
     """
     accelerators = [d for d in peer.devices if d.kind is not DeviceKind.CPU]
     chosen = accelerators or list(peer.devices[:1])
     cores = peer.facts.performance_cores if peer.facts else 0
     return tuple(
         WorkerSpec(
-            name=peer.name if len(chosen) == 1 else f"{peer.name}-{device.name}",
+            name=f"{peer.name}-{device.name}"
+            if len(chosen) > 1 or is_head
+            else peer.name,
             peer=peer.name,
             device=device.name,
             threads=None if accelerators else threads or cores or None,
@@ -147,7 +152,8 @@ def _workers(
     for name in names or ():
         settings = config.peers.get(name)
         threads = settings.threads if settings else None
-        found += peer_workers(_ready(machines, name), threads)
+        peer = _ready(machines, name)
+        found += peer_workers(peer, threads, is_head=name == head)
     count = request.workers
     if count is None and not found:
         count = len(request.counts) if request.counts else config.workers

@@ -53,6 +53,7 @@ WATCH_IDLE_S = 1.0
 # the worker is blamed.
 SETTLE_S = 0.5
 STOP_GRACE_S = 5.0
+STOP_REACH_S = 10.0
 # A relay that dies again and again has a reason that a restart does not mend.
 RESTARTS_MAX = 3
 RESTART_WINDOW_S = 600.0
@@ -346,6 +347,7 @@ class Supervisor:
 
     async def _stop_all(self) -> None:
         """Stop everything because it was asked for."""
+        await self._reach_again(self._journal.record.plan)
         self._journal.save(Record())
         try:
             await self._stop_processes()
@@ -353,6 +355,13 @@ class Supervisor:
             await self._fail(error)
             return
         self._board.idle()
+
+    async def _reach_again(self, plan: Plan | None) -> None:
+        """Give machines that are just being reached the time to be stopped too."""
+        names = {placed.machine for placed in processes_of(plan)} if plan else set()
+        with contextlib.suppress(DllmError, TimeoutError):
+            async with asyncio.timeout(STOP_REACH_S):
+                await self._machines.reached(names)
 
     async def _stop_processes(self) -> None:
         """Stop llama-server, then the workers, each verified gone.

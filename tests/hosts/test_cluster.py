@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -104,3 +105,37 @@ def test_worker_here_and_head_there(network: Network, user: HeadUser) -> None:
     user.run("up", "--model", MODEL, "--head", "ada", "--workers", "2", "--detach")
     assert answer(user)
     assert user.pid("worker1")
+
+
+def test_peers_of_every_kind_at_once(
+    network: Network, user: HeadUser, tmp_path: Path
+) -> None:
+    """IPv6, through a jump host, a login shell that is no sh and prints a banner."""
+    ada, _, cy = network.peers
+    network.write_ssh_config(
+        options={
+            "ada": {"HostName": ada.address6},
+            "bob": {"ProxyJump": "ada"},
+        }
+    )
+    fish = shutil.which("fish") or shutil.which("tcsh") or "/bin/dash"
+    cy.set_login_shell(fish)
+    (cy.home / ".config" / "fish").mkdir(parents=True)
+    (cy.home / ".config" / "fish" / "config.fish").write_text("echo Welcome to cy\n")
+    model = tmp_path / 'it\'s a "model" $(touch x).gguf'
+    shutil.copy(MODEL, model)
+    prepared(user, "ada", "bob", "cy")
+    peers = [part for name in ("ada", "bob", "cy") for part in ("--peer", name)]
+    user.run("up", "--model", str(model), *peers, "--split", "4,4,5", "--detach")
+    status = user.status()
+    assert status["measured"]["mismatches"] == []
+    assert [row[0] for row in status["measured"]["layers"]] == [
+        "ada/CPU",
+        "bob/CPU",
+        "cy/CPU",
+    ]
+    over_ssh = answer(user)
+    user.run("peers", "copy", "cy", str(model))
+    user.run("stop")
+    user.run("up", "--model", MODEL, "--workers", "3", "--split", "4,4,5", "--detach")
+    assert answer(user) == over_ssh

@@ -68,7 +68,7 @@ def test_a_cable_out_for_a_while_only_pauses(network: Network, user: HeadUser) -
         lambda: any("no answer for" in p["note"] for p in user.json("peers", "list")),
         "the silence is told",
     )
-    time.sleep(12)
+    time.sleep(18)
     assert user.status()["state"] == "serving"
     network.peer("bob").link_up()
     out, err = chat.communicate(timeout=120)
@@ -120,3 +120,45 @@ def test_two_heads_do_not_stop_each_others_workers(
         assert answer(user)
     finally:
         other.run("stop")
+
+
+def test_a_head_on_a_peer_outlives_the_controller(
+    network: Network, user: HeadUser
+) -> None:
+    prepared(user, "ada")
+    user.run("peers", "copy", "ada", MODEL)
+    both = ("--head", "ada", "--peer", "ada")
+    user.run("up", "--model", MODEL, *both, "--detach")
+    before = answer(user)
+    server = user.pid("llama-server")
+    killed = user.status()["controller_pid"]
+    os.kill(killed, signal.SIGKILL)
+    wait_for(lambda: not psutil.pid_exists(killed), "it is gone")
+    wait_for(lambda: user.status()["state"] == "serving", "adopted", 120)
+    assert user.pid("llama-server") == server, "nothing there needed our tunnels"
+    assert answer(user) == before
+
+
+def test_a_peer_gone_for_good_is_named_and_the_rest_stopped(
+    network: Network, user: HeadUser
+) -> None:
+    serve(user, "ada", "bob")
+    network.peer("bob").power_off()
+    try:
+        found = failure(user)
+        assert "bob" in found["what"]
+        wait_for(lambda: not network.peer("ada").processes(), "nothing left on ada")
+        assert state_of(user, "bob") == "unreachable"
+        refused = user.run("up", "--model", MODEL, "--peer", "bob", "--detach", code=1)
+        assert "bob cannot take part now" in refused.stderr
+    finally:
+        network.peer("bob").power_on()
+
+
+def test_a_controller_killed_with_its_peers_stops_them_when_told(
+    network: Network, user: HeadUser
+) -> None:
+    serve(user, "ada")
+    os.kill(user.status()["controller_pid"], signal.SIGKILL)
+    user.run("stop")
+    wait_for(lambda: not network.peer("ada").processes(), "nothing left on ada")

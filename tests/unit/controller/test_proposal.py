@@ -123,6 +123,12 @@ def test_a_peer_can_lead() -> None:
     assert devices(plan.split) == ("ada/CPU", "worker1/CPU")
 
 
+def test_a_worker_beside_the_head_has_a_name_of_its_own() -> None:
+    request = ProposalRequest(model="/m.gguf", head="ada", peers=("ada", "bob"))
+    plan = plan_for(request, peers=(ADA, BOB))
+    assert devices(plan.split)[:2] == ("ada/CPU", "ada-CPU/CPU")
+
+
 def test_named_peers_keep_their_order() -> None:
     request = ProposalRequest(model="/m.gguf", peers=("bob", "ada"), counts=(5, 4, 4))
     plan = plan_for(request, peers=(ADA, BOB))
