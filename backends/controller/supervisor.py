@@ -22,16 +22,16 @@ from backends.controller.launch import (
 from backends.controller.machines import LOCAL
 from backends.controller.speed import SpeedMeter
 from backends.controller.steps import StepBoard
+from backends.controller.stopping import Stopper
 from backends.engine.http import ServerClient
 from backends.errors import (
     ControllerError,
     DllmError,
-    PeerUnreachable,
     ProcessFailed,
 )
 from backends.link.relay import relay_name
 from backends.split.flags import check_exact, compile_split
-from backends.state import ClusterState, Failure, ProcessRole, Speed, Step, StepState
+from backends.state import ClusterState, Failure, Speed, StepState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from backends.controller.links import Links
     from backends.controller.machines import Machine, Machines
     from backends.controller.readers import Engine, Readers
-    from backends.peers.host import ProcessRecord
     from backends.state import MeasuredSplit, ModelInfo, Plan
 
 log = logging.getLogger(__name__)
@@ -52,8 +51,6 @@ WATCH_IDLE_S = 1.0
 # A dying worker takes llama-server with it; give both the time to be seen dead, so that
 # the worker is blamed.
 SETTLE_S = 0.5
-STOP_GRACE_S = 5.0
-STOP_REACH_S = 10.0
 # A relay that dies again and again has a reason that a restart does not mend.
 RESTARTS_MAX = 3
 RESTART_WINDOW_S = 600.0
@@ -87,6 +84,7 @@ class Supervisor:
         self._mended = ""
         self._task: asyncio.Task[None] | None = None
         self._steps = StepBoard(clock, self._steps_changed)
+        self._stopper = Stopper(machines, board, self._steps)
         self._launcher = Launcher(
             machines,
             self._steps,
@@ -158,13 +156,7 @@ class Supervisor:
         Raises:
             PeerUnreachable: it is gone again.
         """
-        plan = self._journal.record.plan
-        placed = processes_of(plan) if plan else ()
-        wanted = {p.name for p in placed if p.machine == machine.name}
-        for record in await machine.look():
-            if record.alive and record.name not in wanted:
-                log.warning("stopping %s, left over on %s", record.name, machine.name)
-                await machine.host.stop(record.name, STOP_GRACE_S)
+        await self._stopper.settle(machine, self._journal.record.plan)
 
     def _pursue(self, work: object) -> None:
         self._task = asyncio.ensure_future(work)  # type: ignore[call-overload]
@@ -180,7 +172,7 @@ class Supervisor:
         """Stop what runs, then run a plan."""
         self._journal.save(Record(plan=plan))
         try:
-            await self._stop_processes()
+            await self._stopper.stop_all()
         except DllmError as error:
             await self._fail(error)
             return
@@ -200,7 +192,7 @@ class Supervisor:
             if needs_ways(plan):
                 self._mended = TUNNELS_LOST
                 log.warning("%s", self._mended)
-                await self._stop_head(plan)
+                await self._stopper.stop_head(plan)
         except DllmError as error:
             await self._fail(error)
             return
@@ -254,21 +246,9 @@ class Supervisor:
         The workers stay; they have seen a client leave, as after any stop.
         """
         log.warning("%s: starting it again with llama-server", error.what)
-        await self._stop_head(plan)
+        await self._stopper.stop_head(plan)
         self._journal.save(Record(plan=plan))
         self._mended = f"{error.what}: it was started again, with llama-server"
-
-    async def _stop_head(self, plan: Plan) -> None:
-        """Stop llama-server and the relays, and close the ways to the workers."""
-        head = self._machines.get(plan.head)
-        for record in await head.look():
-            if record.role in (ProcessRole.SERVER, ProcessRole.RELAY):
-                await head.host.stop(record.name, STOP_GRACE_S)
-        await self._close_ways()
-
-    async def _close_ways(self) -> None:
-        for machine in self._machines.all():
-            await machine.close_ways()
 
     def _announce(self, plan: Plan) -> None:
         """Show a plan as starting; what was before is no longer of interest."""
@@ -347,59 +327,14 @@ class Supervisor:
 
     async def _stop_all(self) -> None:
         """Stop everything because it was asked for."""
-        await self._reach_again(self._journal.record.plan)
+        await self._stopper.reach_again(self._journal.record.plan)
         self._journal.save(Record())
         try:
-            await self._stop_processes()
+            await self._stopper.stop_all()
         except DllmError as error:
             await self._fail(error)
             return
         self._board.idle()
-
-    async def _reach_again(self, plan: Plan | None) -> None:
-        """Give machines that are just being reached the time to be stopped too."""
-        names = {placed.machine for placed in processes_of(plan)} if plan else set()
-        with contextlib.suppress(DllmError, TimeoutError):
-            async with asyncio.timeout(STOP_REACH_S):
-                await self._machines.reached(names)
-
-    async def _stop_processes(self) -> None:
-        """Stop llama-server, then the workers, each verified gone.
-
-        Ended ones are stopped too, without a word: they may have left children. What
-        runs on a machine out of reach is stopped when it comes back (``settle``).
-        """
-        known = await self._everything()
-        living = [(m, record) for m, record in known if record.alive]
-        living.sort(key=lambda pair: pair[1].role is ProcessRole.WORKER)
-        self._steps.reset(
-            *(Step(id=f"stop:{r.name}", title=f"Stop {r.name}") for _, r in living)
-        )
-        if living:
-            self._board.update(state=ClusterState.STOPPING, api_url=None, speed=Speed())
-        for machine, record in living:
-            with self._steps.step(f"stop:{record.name}"):
-                await self._stop_one(machine, record.name)
-        for machine, record in known:
-            if not record.alive:
-                await self._stop_one(machine, record.name)
-        await self._close_ways()
-        await self._board.refresh(self._machines)
-
-    async def _everything(self) -> list[tuple[Machine, ProcessRecord]]:
-        """Every process directory on every machine within reach."""
-        found: list[tuple[Machine, ProcessRecord]] = []
-        for machine in self._machines.all():
-            with contextlib.suppress(PeerUnreachable):
-                found += [(machine, record) for record in await machine.look()]
-        return found
-
-    async def _stop_one(self, machine: Machine, name: str) -> None:
-        try:
-            await machine.host.stop(name, STOP_GRACE_S)
-            await machine.look()
-        except PeerUnreachable as error:
-            log.warning("%s on %s cannot be stopped now: %s", name, machine.name, error)
 
     async def _fail(self, error: DllmError) -> None:
         """Show what went wrong and leave nothing running."""
@@ -407,9 +342,7 @@ class Supervisor:
         log.error("%s", failure.sentence)
         self._journal.save(Record())
         with contextlib.suppress(DllmError):
-            for machine, record in await self._everything():
-                await self._stop_one(machine, record.name)
-            await self._close_ways()
+            await self._stopper.end_all()
         await self._board.refresh(self._machines)
         self._board.failed(failure)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import asyncssh
 import msgspec
@@ -91,10 +91,10 @@ async def _fetch(
         async with sftp.open(path, "rb") as source:
             while True:
                 while have < want:
-                    data = await source.read(min(CHUNK_BYTES, want - have), have)
+                    # Typed as text, whatever the mode.
+                    data: Any = await source.read(min(CHUNK_BYTES, want - have), have)
                     if not data:
                         break
-                    assert isinstance(data, bytes)
                     target.seek(have)
                     target.write(data)
                     have += len(data)
