@@ -93,14 +93,14 @@ def kill_relay(user: User) -> None:
 def test_a_killed_relay_is_started_again(user: User, demo_model: str) -> None:
     serve(user, demo_model)
     worker = user.pid("worker1")
-    answer = user.json("chat", "Who are you?")["text"]
+    answer = user.json("chat", "Who are you?", "--temperature", "0")["text"]
     kill_relay(user)
     status = user.status()
     assert "relay-worker1 was killed by SIGKILL" in status["message"]
     assert "started again" in status["message"]
     assert status["measured"]["mismatches"] == []
     assert user.pid("worker1") == worker, "the worker has not noticed"
-    assert user.json("chat", "Who are you?")["text"] == answer
+    assert user.json("chat", "Who are you?", "--temperature", "0")["text"] == answer
     wait_for(lambda: user.status()["links"][0]["protocol"], "the new relay is read")
 
 

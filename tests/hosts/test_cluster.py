@@ -44,7 +44,7 @@ def prepared(user: HeadUser, *names: str) -> None:
 
 
 def answer(user: HeadUser) -> str:
-    return str(user.json("chat", QUESTION)["text"])
+    return str(user.json("chat", QUESTION, "--temperature", "0")["text"])
 
 
 def test_two_workers_and_the_head_here(network: Network, user: HeadUser) -> None:

@@ -13,8 +13,6 @@ from tests.engine.conftest import wait_for
 from tests.hosts.test_cluster import MODEL, answer, prepared, user
 
 if TYPE_CHECKING:
-    import pytest
-
     from tests.hosts.network import Network
     from tests.hosts.user import HeadUser
 
@@ -63,7 +61,7 @@ def test_a_cable_out_for_a_while_only_pauses(network: Network, user: HeadUser) -
     serve(user, "ada", "bob")
     before = answer(user)
     network.peer("bob").link_down()
-    chat = user.start("chat", "Who are you?")
+    chat = user.start("chat", "Who are you?", "--temperature", "0")
     wait_for(
         lambda: any("no answer for" in p["note"] for p in user.json("peers", "list")),
         "the silence is told",
@@ -108,7 +106,7 @@ def test_a_killed_controller_starts_again_what_lost_its_tunnels(
 
 
 def test_two_heads_do_not_stop_each_others_workers(
-    network: Network, user: HeadUser, tmp_path_factory: pytest.TempPathFactory
+    network: Network, user: HeadUser
 ) -> None:
     serve(user, "ada")
     other = type(user)(network, user.cache, state=network.home / "other")
