@@ -7,18 +7,21 @@ STAMP := $(VENV)/.ready
 NATIVE_BUILD := build/native
 NATIVE_SANITIZED := build/native-sanitized
 PYTEST_ARGS ?=
+FUZZ_S ?= 600
+# The sanitizer's memory of freed blocks would outgrow the program a hundredfold.
+FUZZ_OPTIONS := ASAN_OPTIONS=quarantine_size_mb=8:malloc_context_size=3
 HOST_TOOLS := sshd ssh-keygen ssh-agent ip ss nsenter unshare openssl fish tcsh busybox
 HOST_PACKAGES := openssh-server openssh-client iproute2 util-linux openssl fish tcsh busybox
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine engines demo test check format native-test \
-        host-tools bench bench-gguf bench-tui bench-relay bench-tunnel fuzz snapshots \
+        host-tools bench bench-gguf bench-tui bench-relay bench-llama bench-tunnel fuzz snapshots \
         train clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
-$(STAMP): pyproject.toml $(wildcard native/CMakeLists.txt native/src/*)
+$(STAMP): pyproject.toml $(wildcard native/CMakeLists.txt native/src/* native/src/*/*)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found."; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$(PYTHON) is older than Python 3.11: set PYTHON=/path/to/python3.11."; exit 1; }
@@ -69,20 +72,24 @@ host-tools:
 test: check native-test engines host-tools ## Every check there is
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest $(PYTEST_ARGS)
 
-bench: bench-gguf bench-tui bench-relay bench-tunnel ## All benchmarks
+bench: bench-gguf bench-tui bench-relay bench-llama bench-tunnel ## All benchmarks
 
 bench-relay: $(STAMP) ## The relay against a bare copy relay, socat and haproxy
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build $(NATIVE_BUILD) --target bench_programs
 	$(BIN)/python -m tests.bench.bench_relay $(NATIVE_BUILD)
 
+bench-llama: engine ## llama-bench through relays against direct, in pairs
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.bench.bench_llama $(BIN)/dllm-relay
+
 bench-tunnel: setup host-tools ## A worker through an SSH tunnel against plain (root)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.bench.bench_tunnel
 
-fuzz: $(STAMP) ## libFuzzer on the decoder for ten minutes (needs clang++)
+fuzz: $(STAMP) ## libFuzzer on the decoder and on the whole relay (needs clang++)
 	CXX=clang++ PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B build/native-fuzz -G Ninja -DDLLM_SANITIZE=address,undefined -DDLLM_FUZZ=ON
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/native-fuzz
-	build/native-fuzz/fuzz/fuzz_decoder -close_fd_mask=2 -max_len=1500 -max_total_time=600
+	$(FUZZ_OPTIONS) build/native-fuzz/fuzz/fuzz_decoder -close_fd_mask=2 -max_len=1500 -entropic=0 -max_total_time=$(FUZZ_S)
+	$(FUZZ_OPTIONS) build/native-fuzz/fuzz/fuzz_relay -close_fd_mask=2 -max_len=1500 -entropic=0 -max_total_time=$(FUZZ_S)
 
 bench-gguf: $(STAMP) ## Opening a large GGUF: ours against gguf.GGUFReader
 	$(BIN)/python -m tests.bench.bench_gguf

@@ -19,7 +19,7 @@ import msgspec
 import psutil
 
 from backends.engine.ask import list_devices
-from backends.errors import DllmError, HostError, PeerUnreachable
+from backends.errors import DllmError, HostError, PeerUnreachable, ProcessFailed
 from backends.link.relay import relay_argv
 from backends.paths import relay_binary
 from backends.state import Device, Peer, PeerState, Transport
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from backends.config import PeerConfig
     from backends.controller.readers import Readers
+    from backends.state import Plan
 
 CONNECT_TIMEOUT_S = 3.0
 ASK_TIMEOUT_S = 10.0
@@ -86,7 +87,7 @@ class BarePeer:
             HostError: it does not answer, or our engine does not understand it.
         """
         try:
-            self._endpoint, rtt_ms = await _connects(self.peer.address)
+            self._endpoint, rtt_ms = await connects(self.peer.address)
             devices = await self._ask() if ask else self.peer.devices
         except DllmError as error:
             gone = isinstance(error, PeerUnreachable)
@@ -148,7 +149,7 @@ class BarePeer:
         )
 
 
-async def _connects(address: str) -> tuple[str, float]:
+async def connects(address: str) -> tuple[str, float]:
     """The endpoint in numbers, and the milliseconds a connection took.
 
     Raises:
@@ -237,3 +238,21 @@ class AskingRelay:
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         await self._process.wait()
+
+
+async def blamed(error: DllmError, plan: Plan) -> DllmError:
+    """The failure of a bare worker in place of that of llama-server, which it caused.
+
+    Nobody tells us how somebody else's rpc-server ended, only that it is gone.
+    """
+    for worker in plan.workers:
+        if worker.endpoint:
+            try:
+                await connects(worker.endpoint)
+            except PeerUnreachable as gone:
+                evidence = error.failure()
+                what = f"{worker.name} is gone: {gone.what}"
+                return ProcessFailed(
+                    msgspec.structs.replace(evidence, what=what, hint=gone.hint)
+                )
+    return error

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from backends.config import API_PORT_DEFAULT
+from backends.controller.bare import blamed
 from backends.controller.evidence import look_at, require_alive
 from backends.controller.journal import Record
 from backends.controller.launch import (
@@ -210,7 +211,7 @@ class Supervisor:
                     await self._mend(plan, error)
                     remembered = self._journal.record
         except DllmError as error:
-            await self._fail(error)
+            await self._fail(await blamed(error, plan))
         except Exception as error:
             log.exception("the cluster failed unexpectedly")
             await self._fail(

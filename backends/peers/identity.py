@@ -1,6 +1,6 @@
 """What tells a process from a later one that was given the same number.
 
-The same text as ``dllm-relay spawn`` writes (``native/src/identity.cpp``).
+The same text as ``dllm-relay spawn`` writes (``native/src/spawn/identity.cpp``).
 """
 
 from __future__ import annotations

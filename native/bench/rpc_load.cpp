@@ -1,22 +1,32 @@
 // Both ends of an RPC conversation for the bench.
-//   rpc_load worker PORT                    answers as a stock worker of protocol 7.0.0 would
-//   rpc_load client PORT BYTES COUNT        COUNT round trips of SET_TENSOR + GET_TENSOR, each way
-//                                           BYTES; prints every round trip in nanoseconds
-//   rpc_load bulk PORT BYTES                one SET_TENSOR, then a question; prints nanoseconds
+//   rpc_load worker PORT                           answers as a worker of protocol 7.0.0 would, but
+//                                                  any number of connections at once
+//   rpc_load trips BYTES BLOCKS TRIPS PORT...      round trips of SET_TENSOR, GRAPH_RECOMPUTE and
+//                                                  GET_TENSOR, BYTES each way: BLOCKS times a new
+//                                                  connection to every port, in random order, and
+//                                                  TRIPS round trips over it
+//   rpc_load bulk BYTES BLOCKS PORT...             likewise, one SET_TENSOR and a question
+// Prints "PORT NANOSECONDS" for every round trip, block by block, at the end: a reader must not be
+// awake while they are made.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <random>
+#include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "sockets.h"
+#include "relay/clock.h"
+#include "relay/sockets.h"
 #include "transcript.h"
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr dllm::Version kVersion{7, 0, 0};
 constexpr std::size_t kBlockBytes = 256 << 10;
+constexpr int kWarmUpShare = 4;  // one unmeasured round trip for so many measured ones
 
 bool read_exactly(int fd, std::uint8_t* into, std::size_t count) {
   while (count > 0) {
@@ -28,8 +38,12 @@ bool read_exactly(int fd, std::uint8_t* into, std::size_t count) {
   return true;
 }
 
+void demand(bool holds) {
+  if (!holds) std::exit(EXIT_FAILURE);
+}
+
 void send_text(int fd, const std::string& text) {
-  dllm::send_all(fd, {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+  demand(dllm::send_all(fd, {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}));
 }
 
 void serve(int fd) {
@@ -37,10 +51,9 @@ void serve(int fd) {
   std::uint8_t header[dllm::kRequestHeaderBytes];
   while (read_exactly(fd, header, sizeof header)) {
     const std::uint8_t id = header[0];
-    std::uint64_t left = dllm::load<std::uint64_t>(header + 1);
-    const std::uint64_t size = left;
-    for (; left > 0; left -= std::min<std::uint64_t>(left, block.size())) {
-      if (!read_exactly(fd, block.data(), std::min<std::uint64_t>(left, block.size()))) return;
+    const auto size = dllm::load<std::uint64_t>(header + 1);
+    for (std::uint64_t left = size; left > 0; left -= std::min(left, block.size())) {
+      if (!read_exactly(fd, block.data(), std::min(left, block.size()))) return;
     }
     if (id == dllm::kHello) send_text(fd, transcript::hello_reply(kVersion));
     if (id == dllm::kBufferGetBase) send_text(fd, transcript::reply(std::string(8, '\0')));
@@ -50,12 +63,13 @@ void serve(int fd) {
   }
 }
 
-int worker(std::uint16_t port) {
+[[noreturn]] void worker(std::uint16_t port) {
   const dllm::UniqueFd listener = dllm::listen_tcp({"127.0.0.1", port});
   for (;;) {
-    const dllm::UniqueFd client = dllm::accept_client(listener.get());
-    dllm::set_nodelay(client.get());
-    serve(client.get());
+    std::thread([client = dllm::accept_client(listener.get())] {
+      dllm::set_nodelay(client.get());
+      serve(client.get());
+    }).detach();
   }
 }
 
@@ -63,12 +77,8 @@ dllm::UniqueFd greet(std::uint16_t port) {
   dllm::UniqueFd fd = dllm::connect_tcp({"127.0.0.1", port});
   std::vector<std::uint8_t> reply(transcript::hello_reply(kVersion).size());
   send_text(fd.get(), transcript::hello(kVersion));
-  if (!read_exactly(fd.get(), reply.data(), reply.size())) std::exit(EXIT_FAILURE);
+  demand(read_exactly(fd.get(), reply.data(), reply.size()));
   return fd;
-}
-
-long long nanos_since(Clock::time_point start) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
 }
 
 // As a stock client does: three sends to a message.
@@ -78,46 +88,67 @@ void send_as_client(int fd, const std::string& request) {
   send_text(fd, request.substr(9));
 }
 
-int client(std::uint16_t port, std::size_t bytes, int count) {
-  const dllm::UniqueFd fd = greet(port);
+struct Exchange {
+  std::vector<std::string> requests;
+  std::size_t reply_bytes;
+};
+
+dllm::Nanos make_trip(int fd, const Exchange& exchange, std::vector<std::uint8_t>& reply) {
+  const dllm::Nanos start = dllm::monotonic_now();
+  for (const std::string& request : exchange.requests) send_as_client(fd, request);
+  demand(read_exactly(fd, reply.data(), reply.size()));
+  return dllm::monotonic_now() - start;
+}
+
+void make_trips(std::span<char* const> args, const Exchange& exchange, int blocks, int trips) {
+  std::mt19937_64 random(1);
+  std::vector<int> ports;
+  for (const std::string port : args) ports.push_back(std::stoi(port));
+  std::vector<std::uint8_t> reply(exchange.reply_bytes);
+  std::vector<std::pair<int, dllm::Nanos>> all;
+  for (int block = 0; block < blocks; ++block) {
+    std::ranges::shuffle(ports, random);
+    for (const int port : ports) {
+      const dllm::UniqueFd fd = greet(static_cast<std::uint16_t>(port));
+      for (int i = -trips / kWarmUpShare; i < trips; ++i) {
+        const dllm::Nanos taken = make_trip(fd.get(), exchange, reply);
+        if (i >= 0) all.emplace_back(port, taken);
+      }
+    }
+  }
+  for (const auto& [port, taken] : all) {
+    std::printf("%d %lld\n", port, static_cast<long long>(taken));
+  }
+}
+
+Exchange token(std::size_t bytes) {
   transcript::TensorSpec hidden, output;
   hidden.ne[0] = output.ne[0] = static_cast<std::uint32_t>(bytes / 4);
   output.op = 2;
-  const std::string set = transcript::set_tensor(kVersion, hidden, std::string(bytes, 'h'));
-  const std::string compute = transcript::recompute(kVersion);
-  const std::string get = transcript::get_tensor(output, 0, bytes);
-  std::vector<std::uint8_t> reply(8 + bytes);
-  for (int i = 0; i < count; ++i) {
-    const auto start = Clock::now();
-    send_as_client(fd.get(), set);
-    send_as_client(fd.get(), compute);
-    send_as_client(fd.get(), get);
-    if (!read_exactly(fd.get(), reply.data(), reply.size())) return EXIT_FAILURE;
-    std::printf("%lld\n", nanos_since(start));
-  }
-  return EXIT_SUCCESS;
+  return {{transcript::set_tensor(kVersion, hidden, std::string(bytes, 'h')),
+           transcript::recompute(kVersion), transcript::get_tensor(output, 0, bytes)},
+          dllm::kReplyHeaderBytes + bytes};
 }
 
-int bulk(std::uint16_t port, std::size_t bytes) {
-  const dllm::UniqueFd fd = greet(port);
-  const std::string set = transcript::set_tensor(kVersion, {}, std::string(bytes, 'w'));
-  std::vector<std::uint8_t> reply(16);
-  const auto start = Clock::now();
-  send_text(fd.get(), set);
-  send_text(fd.get(), transcript::request(dllm::kBufferGetBase, std::string(8, '\0')));
-  if (!read_exactly(fd.get(), reply.data(), reply.size())) return EXIT_FAILURE;
-  std::printf("%lld\n", nanos_since(start));
-  return EXIT_SUCCESS;
+Exchange weights(std::size_t bytes) {
+  return {{transcript::set_tensor(kVersion, {}, std::string(bytes, 'w')),
+           transcript::request(dllm::kBufferGetBase, std::string(8, '\0'))},
+          dllm::kReplyHeaderBytes + 8};
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string mode = argc > 2 ? argv[1] : "";
-  const auto port = static_cast<std::uint16_t>(argc > 2 ? std::atoi(argv[2]) : 0);
-  const std::size_t bytes = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 0;
-  if (mode == "worker") return worker(port);
-  if (mode == "client" && argc == 5) return client(port, bytes, std::atoi(argv[4]));
-  if (mode == "bulk" && argc == 4) return bulk(port, bytes);
-  return 2;
+  const std::span<char* const> args(argv, static_cast<std::size_t>(argc));
+  const std::string mode = argc > 2 ? args[1] : "";
+  if (mode == "worker") worker(static_cast<std::uint16_t>(std::stoi(args[2])));
+  if (mode == "trips" && argc > 5) {
+    make_trips(args.subspan(5), token(std::stoull(args[2])), std::stoi(args[3]),
+               std::stoi(args[4]));
+  } else if (mode == "bulk" && argc > 4) {
+    make_trips(args.subspan(4), weights(std::stoull(args[2])), std::stoi(args[3]), 1);
+  } else {
+    return EXIT_FAILURE;
+  }
+  return EXIT_SUCCESS;
 }

@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "input.h"
-#include "session.h"
+#include "relay/session.h"
 
 namespace {
 
@@ -19,11 +19,7 @@ dllm::Bytes bytes_of(std::string& text) {
 }
 
 std::string text_of(const dllm::Outgoing& out) {
-  std::string all;
-  for (const dllm::View span : out.spans()) {
-    all.append(reinterpret_cast<const char*>(span.data()), span.size());
-  }
-  return all;
+  return {out.worker.begin(), out.worker.end()};
 }
 
 void same_but_zeroed(const std::string& in, const std::string& out) {
@@ -45,7 +41,6 @@ struct Run {
       return;
     }
     session.replies(bytes_of(bytes), 1);
-    session.delivered();
     same_but_zeroed(piece.bytes, bytes);
   }
 };

@@ -71,13 +71,25 @@ std::string quote(std::string_view text) {
   return out + "\"";
 }
 
-std::string array(const std::vector<std::string>& texts) {
+std::string list(const std::vector<std::string>& values) {
   std::string out = "[";
-  for (const std::string& text : texts) {
+  for (const std::string& value : values) {
     if (out.size() > 1) out += ',';
-    out += quote(text);
+    out += value;
   }
   return out + "]";
+}
+
+std::string array(const std::vector<std::string>& texts) {
+  std::vector<std::string> quoted;
+  for (const std::string& text : texts) quoted.push_back(quote(text));
+  return list(quoted);
+}
+
+std::string decimal(double value) {
+  char digits[32];
+  std::snprintf(digits, sizeof digits, "%.3f", value);
+  return digits;
 }
 
 Object& Object::time(std::string_view key, double seconds) {

@@ -11,8 +11,12 @@ namespace dllm::json {
 // A JSON string. Bytes that are not UTF-8 become U+FFFD: the text is for readers.
 std::string quote(std::string_view text);
 
-// A JSON array of strings.
+// A JSON array of values that are JSON already; of strings.
+std::string list(const std::vector<std::string>& values);
 std::string array(const std::vector<std::string>& texts);
+
+// With three decimal places.
+std::string decimal(double value);
 
 // Builds one object on one line, keys in the order they are added.
 class Object {
@@ -21,6 +25,7 @@ class Object {
   Object& number(std::string_view key, std::integral auto value) {
     return raw(key, std::to_string(value));
   }
+  Object& flag(std::string_view key, bool value) { return raw(key, value ? "true" : "false"); }
   // Unix time with microseconds.
   Object& time(std::string_view key, double seconds);
   // A value that is JSON already.

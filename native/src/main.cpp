@@ -7,11 +7,10 @@
 #include <span>
 #include <string_view>
 
-#include "head.h"
 #include "posix.h"
-#include "spawn.h"
-#include "spawn_options.h"
-#include "supervisor.h"
+#include "program.h"
+#include "relay/head.h"
+#include "spawn/spawn.h"
 
 namespace {
 

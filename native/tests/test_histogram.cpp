@@ -1,5 +1,5 @@
 #include "check.h"
-#include "histogram.h"
+#include "relay/histogram.h"
 
 using dllm::Histogram;
 

@@ -4,7 +4,7 @@
 #include <csignal>
 
 #include "check.h"
-#include "identity.h"
+#include "spawn/identity.h"
 
 #ifdef __linux__
 #include <sys/prctl.h>

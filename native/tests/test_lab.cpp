@@ -1,9 +1,9 @@
 #include <thread>
 
 #include "check.h"
-#include "lab.h"
-#include "lab_command.h"
-#include "pacer.h"
+#include "relay/lab.h"
+#include "relay/lab_command.h"
+#include "relay/pacer.h"
 
 using dllm::Bytes;
 using dllm::Lab;

@@ -2,7 +2,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "log_limit.h"
+#include "spawn/log_limit.h"
 #include "posix.h"
 
 using check::slurp;

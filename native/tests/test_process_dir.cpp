@@ -6,9 +6,9 @@
 #include <thread>
 
 #include "check.h"
-#include "identity.h"
+#include "spawn/identity.h"
 #include "json.h"
-#include "process_dir.h"
+#include "spawn/process_dir.h"
 
 using check::contains;
 using check::slurp;

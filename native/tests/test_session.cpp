@@ -1,7 +1,7 @@
 // What one connection's bytes mean: transparency, counters, passes, guard and answers, for every
 // version and any split of the stream.
 #include "check.h"
-#include "session.h"
+#include "relay/session.h"
 #include "transcript.h"
 
 using namespace transcript;
@@ -16,11 +16,7 @@ constexpr Version k7{7, 0, 0};
 constexpr Version k8{8, 0, 0};
 
 std::string text(const Outgoing& out) {
-  std::string all;
-  for (const dllm::View span : out.spans()) {
-    all.append(reinterpret_cast<const char*>(span.data()), span.size());
-  }
-  return all;
+  return {out.worker.begin(), out.worker.end()};
 }
 
 // A link and a session on it, fed with strings at a time the test sets.
@@ -43,7 +39,6 @@ struct Bench {
   }
   std::string down(std::string bytes) {
     session->replies({reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()}, now);
-    session->delivered();
     return bytes;
   }
   void greet(Version version) {
@@ -405,9 +400,9 @@ TEST(a_pass_adds_up_to_its_wall_time) {
   const dllm::Pass& second = passes.back();
   CHECK(second.head == 30'000);
   CHECK(second.up == 500);
-  CHECK(second.compute == 9'000 - 1'000);
+  CHECK(second.compute == 9'500 - 1'000);
   CHECK(second.down == 500 + 500);
-  CHECK(second.wait == 500);
+  CHECK(second.wait == 0);
   CHECK(second.head + second.up + second.compute + second.down + second.wait == 40'000);
   CHECK(second.tokens == 1 && second.trips == 1 && second.generated);
   CHECK(second.bytes_up == bytes_up);
@@ -467,6 +462,23 @@ TEST(a_reply_that_never_comes_is_an_error_of_its_command) {
   bench.up(request(dllm::kBufferGetBase, std::string(8, 'x')));
   bench.session.reset();
   CHECK(bench.tally(dllm::kBufferGetBase).errors == 1);
+}
+
+TEST(a_worker_that_does_not_answer_is_named_once_and_forgiven_when_it_does) {
+  Bench bench;
+  bench.now = 1000;
+  bench.up(hello(k7));
+  const auto silence = [&](Nanos now) {
+    bench.link.note_silence(now);
+    return bench.link.tally.silence;
+  };
+  CHECK(silence(1000 + Link::kSilenceMax - 1).empty());
+  const std::string told = "w does not answer HELLO for 5 s: another client may hold it";
+  CHECK(silence(1000 + Link::kSilenceMax) == told);
+  const auto revision = bench.link.revision;
+  CHECK(silence(1000 + 2 * Link::kSilenceMax) == told && bench.link.revision == revision);
+  bench.down(hello_reply(k7));
+  CHECK(silence(1000 + 3 * Link::kSilenceMax).empty());
 }
 
 RUN_TESTS()

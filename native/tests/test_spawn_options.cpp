@@ -1,5 +1,5 @@
 #include "check.h"
-#include "spawn_options.h"
+#include "spawn/spawn_options.h"
 
 using check::contains;
 using check::thrown;

@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "protocol.h"
+#include "relay/protocol.h"
 
 namespace transcript {
 
 using dllm::Rule;
 using dllm::Version;
-using Random = std::mt19937_64;
+using Random = std::minstd_rand;
 
 inline const std::vector<Version> kVersions = {{1, 0, 0}, {2, 0, 0}, {3, 0, 0}, {3, 5, 0},
                                                {3, 6, 1}, {4, 0, 0}, {4, 0, 3}, {5, 0, 0},

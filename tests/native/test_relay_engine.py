@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import socket
 import statistics
-import subprocess
-import time
-import urllib.request
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.engine.synthetic import write_llama
-from tests.native.relaying import Relay, Stats, running
+from tests.native.relaying import HELLO_REPLY, HELLO_REQUEST, Stats, receive, running
+from tests.native.stock import SHORT_PROMPT, Cluster, cluster, engine, start_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.engine
 
-START_S = 60.0
 ATTEMPTS = 6
 N_EMBD, N_VOCAB = 128, 512
 KV_STEP = 256
-SHORT_PROMPT = [1, *range(10, 49)]
 LONG_PROMPT = [1, *(5 + i % 200 for i in range(1499))]
 # Fixed bytes of protocol 7.0 per token and stage; see the protocol page, §3.
 SETS_BYTES, GET_BYTES, OUT_IDS_BYTES = 1570 + 20, 321, 318
@@ -40,123 +32,12 @@ FIRST_STAGE_BYTES = {"7.0.0": 0, "8.0.0": 2 * (314 + 4 * N_EMBD) + 322}
 PARTS = ("head_ns", "up_ns", "compute_ns", "down_ns", "wait_ns")
 
 
-def engine(version: str) -> Path:
-    """The directory of an engine in the cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    found = sorted((cache / "dllm-tui" / "engines").glob(f"{version}-*/llama-server"))
-    if not found:
-        pytest.skip(f"no engine of protocol {version}: make engines")
-    return found[-1].parent
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of 12 layers that takes prompts of 1500 tokens."""
     file = tmp_path_factory.mktemp("model") / "small.gguf"
     write_llama(file, n_layer=12, n_embd=N_EMBD, n_ff=256)
     return file
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-@dataclass
-class Cluster:
-    """A llama-server with its workers."""
-
-    url: str
-    relays: list[Relay] = field(default_factory=list)
-
-    def complete(self, prompt: list[int], count: int) -> list[int]:
-        """Greedy tokens."""
-        body = {
-            "prompt": prompt,
-            "n_predict": count,
-            "temperature": 0,
-            "ignore_eos": True,
-            "return_tokens": True,
-            "cache_prompt": False,
-        }
-        asked = urllib.request.Request(
-            self.url + "/completion",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(asked, timeout=120) as answer:
-            return list(json.load(answer)["tokens"])
-
-
-def start(stack: ExitStack, argv: list[str], log: Path) -> subprocess.Popen[bytes]:
-    """A process that is gone when the stack is; SIGPIPE stays ignored in it."""
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            restore_signals=False,
-            env={**os.environ, "GGML_NO_BACKTRACE": "1"},
-        )
-    stack.callback(process.wait, 30)
-    stack.callback(process.terminate)
-    return process
-
-
-def wait_until_up(url: str, process: subprocess.Popen[bytes]) -> None:
-    """Until the server answers."""
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        assert process.poll() is None, "llama-server ended"
-        try:
-            with urllib.request.urlopen(url + "/health", timeout=5):
-                return
-        except OSError:
-            time.sleep(0.05)
-    pytest.fail("llama-server did not start")
-
-
-def start_worker(stack: ExitStack, directory: Path, log: Path) -> int:
-    """An rpc-server; its port."""
-    port = free_port()
-    program = str(directory / "ggml-rpc-server")
-    start(stack, [program, "-H", "127.0.0.1", "-p", str(port), "-t", "1"], log)
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return port
-        except OSError:
-            time.sleep(0.02)
-    pytest.fail("rpc-server did not start")
-
-
-@contextmanager
-def cluster(
-    version: str, model: Path, workers: int, work: Path, relay: Path | None
-) -> Iterator[Cluster]:
-    """A running cluster, with relays when given the program."""
-    directory = engine(version)
-    with ExitStack() as stack:
-        made = Cluster(f"http://127.0.0.1:{free_port()}")
-        ports = []
-        for index in range(workers):
-            port = start_worker(stack, directory, work / f"worker{index}.log")
-            if relay:
-                stats = work / f"w{index}.sock"
-                made.relays.append(stack.enter_context(running(relay, port, stats)))
-                port = made.relays[-1].port
-            ports.append(port)
-        argv = [str(directory / "llama-server"), "-m", str(model), "-c", "2048"]
-        argv += ["--rpc", ",".join(f"127.0.0.1:{port}" for port in ports)]
-        argv += ["--device", ",".join(f"RPC{i}" for i in range(workers))]
-        argv += ["-ngl", "99", "-fit", "off", "-np", "1", "-t", "1", "--no-repack"]
-        argv += ["--port", made.url.rsplit(":", 1)[1]]
-        server = start(stack, argv, work / "server.log")
-        wait_until_up(made.url, server)
-        yield made
 
 
 def passes_of(stats: Stats, wanted: int) -> list[dict[str, Any]]:
@@ -265,3 +146,21 @@ def test_the_lab_adds_what_it_says(relay: Path, model: Path, tmp_path: Path) -> 
     # A busy machine adds to the sleeping engine's own time, never takes away; delaying
     # each of the seven messages of a token would make it 280 ms.
     assert 38 <= min(added) < 140
+
+
+def test_a_worker_in_the_hands_of_another_client_is_named(
+    relay: Path, tmp_path: Path
+) -> None:
+    """A stock worker lets a second client hang; the relay says so, until it answers."""
+    with ExitStack() as stack:
+        port = start_worker(stack, engine("7.0.0"), tmp_path / "worker.log")
+        other = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        head = stack.enter_context(running(relay, port, tmp_path / "w.sock"))
+        stats = stack.enter_context(head.stats())
+        client = stack.enter_context(head.connect())
+        client.sendall(HELLO_REQUEST)
+        seen = stats.until(lambda line: bool(line.get("plain_reason")))
+        assert "another client may hold it" in seen["plain_reason"]
+        other.close()
+        assert receive(client, len(HELLO_REPLY)) == HELLO_REPLY
+        stats.snapshot(plain_reason=None)

@@ -15,6 +15,7 @@ import pytest
 from tests.native.relaying import (
     BUFFER_GET_BASE,
     DEVICE_COUNT,
+    HELLO_REPLY,
     HELLO_REQUEST,
     PATIENCE_S,
     Relay,
@@ -130,6 +131,19 @@ def test_a_waiting_client_may_give_up(head: Relay, worker: Worker) -> None:
         stats.snapshot(waiting=[])
 
 
+def test_a_worker_that_does_not_answer_is_named(head: Relay, worker: Worker) -> None:
+    reason = "w does not answer HELLO for 5 s: another client may hold it"
+    with head.connect() as client, head.stats() as stats:
+        client.sendall(HELLO_REQUEST)
+        seen = stats.until(lambda line: bool(line.get("plain_reason")))
+        assert seen["plain_reason"] == reason
+        assert (seen["mode"], seen["plain_connections"]) == ("metered", 0)
+        assert head.log.read_text().count(reason) == 1
+        with worker.accept() as peer:
+            peer.sendall(HELLO_REPLY)
+            stats.snapshot(plain_reason=None)
+
+
 def test_a_worker_that_is_not_there_is_told_by_a_reset(
     relay: Path, tmp_path: Path
 ) -> None:
@@ -242,7 +256,6 @@ def test_answers(relay: Path, worker: Worker, tmp_path: Path, answers: bool) -> 
                     line.get("commands", {}).get("DEVICE_COUNT", {}).get("count") == 40
                 )
             )["commands"]["DEVICE_COUNT"]
-    # A question on the heels of a reply goes to the worker, so that none is overtaken.
     assert 0 < seen["answered"] < 40 if answers else seen["answered"] == 0
 
 

@@ -1,0 +1,66 @@
+// The clients of one worker. A stock worker serves one connection at a time and lets the next hang
+// without a word; here they wait their turn, first come first served, by name.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <optional>
+
+#include "link.h"
+#include "posix.h"
+#include "relay.h"
+#include "sockets.h"
+
+namespace dllm {
+
+class Clients {
+ public:
+  static constexpr std::size_t kWaitingMax = 64;
+  // Waiting longer is worth a word; and how soon a waiting client that hangs up is noticed.
+  static constexpr int kLookAgainMs = 200;
+  // Without a connection for so long, the worker may be another process than before.
+  static constexpr Nanos kAnswersLast = kNanosPerSecond;
+  // For what a worker still owes when we are told to end.
+  static constexpr std::chrono::seconds kEndGrace{2};
+
+  Clients(Link& link, Endpoint worker) : link_(link), worker_(std::move(worker)) {}
+
+  // Takes in the clients of the listener and looks after those that wait, for ever.
+  void admit(int listener);
+  // Gives them the worker, one after another, until the end.
+  void serve();
+  // Ends the present connection and waits for that, for the grace at most.
+  void end();
+
+ private:
+  struct Waiting {
+    UniqueFd fd;
+    std::string name;
+    Nanos since;
+    bool announced = false;
+  };
+
+  void take_in(UniqueFd client);
+  bool look_after_waiting();
+  void publish_waiting();
+  UniqueFd next();
+  void attend(UniqueFd client);
+  UniqueFd reach_worker();
+  void note_call(std::optional<Nanos> since);
+  void relay(UniqueFd client, UniqueFd worker);
+  void forget_answers();
+
+  Link& link_;
+  const Endpoint worker_;
+  std::optional<Nanos> idle_since_;
+  std::mutex mutex_;  // over everything below
+  std::condition_variable changed_;
+  std::list<Waiting> waiting_;
+  Relay* active_ = nullptr;
+  bool ending_ = false;
+  bool ended_ = false;
+};
+
+}  // namespace dllm

@@ -1,0 +1,200 @@
+#include "decoder.h"
+
+#include <algorithm>
+
+namespace dllm {
+
+bool size_fits(const Rule& rule, std::uint64_t size) {
+  if (&rule == &hello_rule()) return size == 0 || size == kHelloCapsBytes;
+  return rule.data_follows ? size >= rule.fields : size == rule.fields;
+}
+
+void RequestDecoder::feed(Bytes bytes) {
+  while (!bytes.empty() && step_ != Step::kEnded) {
+    bytes = bytes.subspan(take(bytes));
+  }
+}
+
+bool RequestDecoder::skip(std::uint64_t bytes) {
+  if (step_ == Step::kPipe) return true;
+  if (step_ != Step::kRest || wanted_ - got_ <= bytes) return false;
+  got_ += bytes;
+  return true;
+}
+
+// Takes what belongs to the present step.
+std::size_t RequestDecoder::take(Bytes bytes) {
+  if (step_ == Step::kPipe) {
+    sink_.passed(bytes);
+    return bytes.size();
+  }
+  if (step_ == Step::kHeader && got_ == 0) sink_.opened(bytes[0]);
+  const Bytes part = bytes.first(std::min<std::uint64_t>(bytes.size(), wanted_ - got_));
+  const bool is_caps = step_ != Step::kHeader && request_.rule->id == kHello;
+  const bool is_read = step_ != Step::kNodes && step_ != Step::kRest;
+  if (is_caps) std::ranges::fill(part, std::uint8_t{0});
+  if (is_read) std::ranges::copy(part, gathered_.data() + got_);
+  sink_.passed(part);
+  got_ += part.size();
+  if (got_ == wanted_) finish_step();
+  return part.size();
+}
+
+void RequestDecoder::enter(Step step, std::uint64_t bytes) {
+  if (step != Step::kHeader) left_ -= bytes;
+  step_ = step;
+  wanted_ = bytes;
+  got_ = 0;
+  if (bytes == 0) finish_step();
+}
+
+void RequestDecoder::finish_step() {
+  switch (step_) {
+    case Step::kHeader:
+      return read_header();
+    case Step::kFields:
+      return read_fields();
+    case Step::kNodes:
+      return enter(Step::kTensorCount, kGraphCountBytes);
+    case Step::kTensorCount:
+      return read_tensor_count();
+    case Step::kTensor:
+      return read_tensor();
+    case Step::kRest:
+      return close();
+    case Step::kPipe:
+    case Step::kEnded:
+      return;
+  }
+}
+
+const Rule* RequestDecoder::find_rule(std::uint8_t id) {
+  const Protocol* protocol = sink_.protocol();
+  if (protocol) return protocol->rule(id);
+  return id == kHello ? &hello_rule() : nullptr;
+}
+
+void RequestDecoder::read_header() {
+  const std::uint8_t id = gathered_[0];
+  request_ = {find_rule(id), load<std::uint64_t>(&gathered_[1])};
+  if (!sink_.announced(id, request_.rule, request_.size)) {
+    step_ = Step::kEnded;
+    return;
+  }
+  if (!request_.rule) return lose(sink_.protocol() ? "unknown command" : "no HELLO first");
+  const Rule& rule = *request_.rule;
+  if (!size_fits(rule, request_.size)) return lose("impossible request size");
+  left_ = request_.size;
+  enter(Step::kFields, rule.fields);
+}
+
+void RequestDecoder::read_fields() {
+  const std::uint32_t fields = request_.rule->fields;
+  if (!sink_.fields(request_, View(gathered_).first(fields))) {
+    step_ = Step::kEnded;
+    return;
+  }
+  if (request_.rule->id != kGraphCompute) return enter(Step::kRest, left_);
+  const std::uint64_t nodes =
+      kGraphNodeBytes * load<std::uint32_t>(&gathered_[fields - kGraphCountBytes]);
+  if (left_ < nodes + kGraphCountBytes) return lose("graph shorter than its nodes");
+  enter(Step::kNodes, nodes);
+}
+
+void RequestDecoder::read_tensor_count() {
+  tensors_ = load<std::uint32_t>(gathered_.data());
+  if (left_ < std::uint64_t{tensors_} * kTensorBytes) return lose("graph shorter than its tensors");
+  next_tensor();
+}
+
+void RequestDecoder::next_tensor() {
+  if (tensors_ == 0) return enter(Step::kRest, left_);
+  --tensors_;
+  enter(Step::kTensor, kTensorBytes);
+}
+
+void RequestDecoder::read_tensor() {
+  if (sink_.tensor(request_, Tensor(gathered_.data()))) return next_tensor();
+  step_ = Step::kEnded;
+}
+
+void RequestDecoder::close() {
+  sink_.closed(request_);
+  if (step_ != Step::kPipe) enter(Step::kHeader, kRequestHeaderBytes);
+}
+
+void RequestDecoder::lose(const char* reason) {
+  step_ = sink_.lost(reason) ? Step::kPipe : Step::kEnded;
+}
+
+void ReplyDecoder::feed(Bytes bytes) {
+  while (!bytes.empty() && !pipe_) {
+    bytes = bytes.subspan(take(bytes));
+  }
+}
+
+std::size_t ReplyDecoder::take(Bytes bytes) {
+  if (!awaited_ && !begin()) return bytes.size();
+  const Bytes part = bytes.first(std::min<std::uint64_t>(bytes.size(), wanted_ - got_));
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    const std::uint64_t at = got_ + i;
+    if (at >= gathered_.size()) break;
+    const bool is_caps = in_payload_ && awaited_->rule->id == kHello && at >= kHelloReplyCaps;
+    if (is_caps) part[i] = 0;
+    gathered_[at] = part[i];
+  }
+  got_ += part.size();
+  sink_.counted(part.size());
+  if (got_ == wanted_) in_payload_ ? finish() : read_header();
+  return part.size();
+}
+
+bool ReplyDecoder::begin() {
+  awaited_ = sink_.begun();
+  if (!awaited_) lose("a reply nobody asked for");
+  return awaited_ != nullptr;
+}
+
+void ReplyDecoder::read_header() {
+  const auto size = load<std::uint64_t>(gathered_.data());
+  const bool fits = awaited_->rule->reply_kind == Reply::kHello
+                        ? size == kShortHelloReply || size == kLongHelloReply
+                        : size == awaited_->reply;
+  if (!fits) return lose("unexpected reply size");
+  in_payload_ = true;
+  wanted_ = size;
+  got_ = 0;
+  if (size == 0) finish();
+}
+
+void ReplyDecoder::finish() {
+  const std::size_t kept = wanted_ <= gathered_.size() ? wanted_ : 0;
+  awaited_ = nullptr;
+  in_payload_ = false;
+  wanted_ = kReplyHeaderBytes;
+  got_ = 0;
+  if (!sink_.answered(View(gathered_).first(kept))) pipe_ = true;
+}
+
+void ReplyDecoder::lose(const char* reason) {
+  pipe_ = true;
+  sink_.reply_lost(reason);
+}
+
+std::uint64_t reply_bytes(const Rule& rule, View fields) {
+  switch (rule.reply_kind) {
+    case Reply::kTensor:
+      return load<std::uint64_t>(&fields[kTensorBytes + 8]);
+    case Reply::kTensorRows:
+      return load<std::uint64_t>(&fields[kTensorBytes + 8]) *
+             load<std::uint64_t>(&fields[kTensorBytes + 16]);
+    case Reply::kFixed:
+      return rule.reply;
+    case Reply::kNone:
+    case Reply::kHello:
+      break;
+  }
+  return 0;
+}
+
+}  // namespace dllm

@@ -1,0 +1,60 @@
+// Carries the bytes of one connection both ways, each direction in a thread of its own.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <mutex>
+
+#include "link.h"
+#include "pacer.h"
+#include "posix.h"
+#include "session.h"
+
+namespace dllm {
+
+class Relay {
+ public:
+  // Read at once at most, per direction.
+  static constexpr std::size_t kBlockBytes = 128 << 10;
+  // The requests of a token come back to back, in small pieces. Between them the relay stays awake
+  // for so long: to fall asleep and be woken takes longer, and the client's send pays for it.
+  static constexpr Nanos kAwake = 20 * kNanosPerMicro;
+  static constexpr std::size_t kBurstBytes = 32 << 10;
+  // A client that says nothing for so long after its worker has finished is closed.
+  static constexpr std::chrono::seconds kSilence{2};
+
+  Relay(Link& link, UniqueFd client, UniqueFd worker);
+  // Returns when both directions have ended. What the worker still owes when the client is gone
+  // is read and thrown away first: a stock worker dies when it cannot send.
+  void run();
+  // Makes `run` return soon, from another thread.
+  void stop();
+  // The worker ended the connection before its client did.
+  [[nodiscard]] bool worker_left() const { return worker_left_; }
+
+ private:
+  void up();
+  void down();
+  bool forward(Bytes bytes);
+  bool deliver_reply(Bytes bytes);
+  bool up_has_ended(std::chrono::seconds patience);
+  void await_client();
+  void watch(int worker_fd);
+
+  Link& link_;
+  const UniqueFd client_;
+  const UniqueFd worker_;
+  Session session_;
+  bool more_follows_ = false;  // the client is in the middle of something
+  std::mutex to_client_;       // held while something is sent to the client
+  bool client_gone_ = false;
+  bool worker_left_ = false;
+  std::promise<void> up_ended_;
+  const std::future<void> ended_ = up_ended_.get_future();
+  std::atomic<std::uint64_t> moved_ = 0;  // blocks from the client
+  Pacer up_pacer_;
+  Pacer down_pacer_;
+};
+
+}  // namespace dllm

@@ -1,0 +1,148 @@
+#include "stats.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "json.h"
+#include "lab_command.h"
+#include "sockets.h"
+
+namespace dllm {
+
+namespace {
+
+constexpr int kNow = MSG_DONTWAIT | kNoSignal;
+
+// The lab's delay is part of the way to the worker.
+LinkEstimate with_lab(LinkEstimate estimate, const LabSettings& lab) {
+  constexpr double kBytesPerMegabyte = 1e6;
+  estimate.rtt += static_cast<Nanos>(2 * lab.latency_ms * double(kNanosPerMilli));
+  if (lab.rate_mb_s > 0) estimate.bytes_per_s = lab.rate_mb_s * kBytesPerMegabyte;
+  return estimate;
+}
+
+}  // namespace
+
+Stats::Stats(Link& link, const std::string& path, const char* version)
+    : link_(link), path_(path), hello_(hello_line(link.name, version)) {
+  if (!path_.empty()) listener_ = listen_unix(path_);
+}
+
+void Stats::run(int stop) {
+  while (attend(stop)) {
+    if (monotonic_now() >= next_tick_) tick();
+    std::erase_if(readers_, [](const Reader& reader) { return reader.gone; });
+  }
+  if (listener_) ::unlink(path_.c_str());
+}
+
+// Waits for a reader, a command, room in a socket, the next tick or the end, and does what is to be
+// done for readers. False at the end.
+bool Stats::attend(int stop) {
+  std::vector<pollfd> waits{{stop, POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+  for (const Reader& reader : readers_) {
+    const short events = reader.unread.empty() ? POLLIN : POLLIN | POLLOUT;
+    waits.push_back({reader.fd.get(), events, 0});
+  }
+  const Nanos left = (next_tick_ - monotonic_now()) / kNanosPerMilli + 1;
+  ::poll(waits.data(), static_cast<nfds_t>(waits.size()),
+         static_cast<int>(std::max<Nanos>(left, 0)));
+  std::size_t at = 2;
+  for (Reader& reader : readers_) {
+    const short happened = waits[at++].revents;
+    if (happened & POLLOUT) flush(reader);
+    if (happened & ~POLLOUT) listen_to(reader);
+  }
+  if (waits[1].revents) welcome();
+  return waits[0].revents == 0;
+}
+
+void Stats::tick() {
+  const Nanos now = monotonic_now();
+  next_tick_ = now + kTick;
+  const std::optional<News> news = gather(now);
+  if (!news) return;
+  for (std::span<const Pass> rest = news->passes; !rest.empty();) {
+    const auto part = rest.first(std::min(kPassesPerLine, rest.size()));
+    publish(passes_line(link_.name, part));
+    rest = rest.subspan(part.size());
+  }
+  snapshot_ = snapshot_line(link_, *news, now);
+  publish(snapshot_);
+}
+
+// None when nothing happened.
+std::optional<News> Stats::gather(Nanos now) {
+  const std::lock_guard lock(link_.mutex);
+  if (link_.worker_fd >= 0) measure(link_.worker_fd, measured_);
+  link_.tally.estimate = with_lab(measured_, link_.lab.get());
+  link_.passes.settle(now);
+  link_.note_silence(now);
+  std::vector<Pass> passes = link_.passes.collect();
+  const bool moved = std::exchange(revision_, link_.revision) != link_.revision;
+  if (!moved && passes.empty() && !snapshot_.empty()) return std::nullopt;
+  return News{link_.tally, link_.passes.totals(), std::move(passes)};
+}
+
+void Stats::welcome() {
+  UniqueFd fd = accept_client(listener_.get());
+  if (!fd || readers_.size() == kReadersMax) return;
+  Reader& reader = readers_.emplace_back();
+  reader.fd = std::move(fd);
+  give(reader, hello_);
+  give(reader, snapshot_);
+}
+
+void Stats::publish(const std::string& line) {
+  for (Reader& reader : readers_) give(reader, line);
+}
+
+void Stats::give(Reader& reader, const std::string& line) {
+  if (reader.unread.size() + line.size() > kUnreadMaxBytes) {
+    ++reader.dropped;
+    return;
+  }
+  if (reader.dropped) {
+    const std::uint64_t lines = std::exchange(reader.dropped, 0);
+    reader.unread += json::Object().text("type", "dropped").number("lines", lines).line();
+  }
+  reader.unread += line;
+  flush(reader);
+}
+
+void Stats::flush(Reader& reader) {
+  if (reader.unread.empty()) return;
+  const ssize_t sent = ::send(reader.fd.get(), reader.unread.data(), reader.unread.size(), kNow);
+  if (sent > 0) reader.unread.erase(0, static_cast<std::size_t>(sent));
+  if (sent < 0 && errno != EAGAIN && errno != EINTR) reader.gone = true;
+}
+
+void Stats::listen_to(Reader& reader) {
+  char block[1024];
+  const ssize_t count = ::recv(reader.fd.get(), block, sizeof block, kNow);
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  reader.command.append(block, static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+  reader.gone = count <= 0 || reader.command.size() > kCommandMaxBytes;
+  for (std::size_t end = 0; (end = reader.command.find('\n')) != std::string::npos;) {
+    obey(reader, reader.command.substr(0, end));
+    reader.command.erase(0, end + 1);
+  }
+}
+
+void Stats::obey(Reader& reader, const std::string& line) {
+  const std::optional<LabSettings> lab = parse_lab_command(line);
+  if (!lab) {
+    give(reader, json::Object().text("type", "error").text("error", "no such command").line());
+    return;
+  }
+  link_.lab.set(*lab);
+  complain(link_.name + ": lab " + line);
+  const std::lock_guard lock(link_.mutex);
+  ++link_.revision;
+  next_tick_ = 0;
+}
+
+}  // namespace dllm

@@ -1,0 +1,146 @@
+"""A bare peer: an rpc-server that somebody else started, known by its address."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.engine.find import find_engine
+from backends.paths import user_paths
+from tests.engine.conftest import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.engine.conftest import User
+
+ASK = ("Who are you?", "--temperature", "0")
+
+
+class Somebody:
+    """Runs a stock rpc-server by hand."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.start()
+
+    def start(self) -> None:
+        worker = find_engine(None, user_paths()).worker_path
+        self.process = subprocess.Popen(
+            [worker, "-H", "127.0.0.1", "-p", str(self.port), "-d", "CPU"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        wait_for(self.listens, "it listens")
+
+    def listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def somebody() -> Iterator[Somebody]:
+    someone = Somebody()
+    yield someone
+    someone.end()
+
+
+def add(user: User, somebody: Somebody) -> None:
+    user.run("peers", "add", "box", "--bare", f"127.0.0.1:{somebody.port}")
+
+
+def test_it_serves_and_is_left_running(
+    user: User, somebody: Somebody, demo_model: str
+) -> None:
+    user.run("up", "--model", demo_model, "--workers", "1", "--detach")
+    alone = user.json("chat", *ASK)["text"]
+    user.run("stop")
+    add(user, somebody)
+    user.run("up", "--model", demo_model, "--peer", "box", "--detach")
+    assert user.json("chat", *ASK)["text"] == alone
+    (link,) = wait_for(
+        lambda: [k for k in user.status()["links"] if k["protocol"]], "it is metered"
+    )
+    assert link["mode"] == "metered"
+    assert link["round_trips_per_token"] == 1
+    user.run("stop")
+    user.assert_nothing_left()
+    assert somebody.process.poll() is None
+
+
+def test_without_a_relay_it_is_reached_directly(
+    user: User, somebody: Somebody, demo_model: str
+) -> None:
+    add(user, somebody)
+    both = ("--peer", "box", "--workers", "1", "--no-relay")
+    user.run("up", "--model", demo_model, *both, "--detach")
+    status = user.status()
+    assert status["links"] == []
+    assert status["measured"]["mismatches"] == []
+    assert user.json("chat", *ASK)["text"]
+
+
+def test_its_end_is_blamed_on_it(
+    user: User, somebody: Somebody, demo_model: str
+) -> None:
+    add(user, somebody)
+    user.run("up", "--model", demo_model, "--peer", "box", "--detach")
+    somebody.end()
+    chat = user.start("chat", *ASK)
+    chat.communicate(timeout=60)
+    wait_for(lambda: user.status()["state"] == "failed", "failed")
+    assert "box is gone" in user.status()["failure"]["what"]
+    assert "connection refused" in user.status()["failure"]["what"]
+
+
+def test_one_that_another_client_holds_is_told_and_survives(
+    user: User, somebody: Somebody
+) -> None:
+    """A stock rpc-server dies of a client that leaves before its answer has come."""
+    with socket.create_connection(("127.0.0.1", somebody.port)):
+        busy = user.run(
+            "peers", "add", "box", "--bare", f"127.0.0.1:{somebody.port}", code=0
+        )
+        assert "another client may hold it" in busy.stdout.lower()
+    wait_for(lambda: user.json("peers", "list")[0]["state"] == "ready", "it answers")
+    assert somebody.process.poll() is None
+    user.run("stop")
+    time.sleep(0.5)
+    assert somebody.process.poll() is None
+
+
+def test_what_is_no_rpc_server_is_told(user: User) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        told = user.run("peers", "add", "box", "--bare", f"127.0.0.1:{port}")
+    assert "does not answer as an rpc-server" in told.stdout
+    wrong = user.run("peers", "add", "x", "--bare", "nonsense", code=1)
+    assert "nonsense" in wrong.stderr
+    user.run("stop")
+
+
+def test_a_suspended_one_does_not_hang_a_command(
+    user: User, somebody: Somebody
+) -> None:
+    somebody.process.send_signal(signal.SIGSTOP)
+    told = user.run(
+        "peers", "add", "box", "--bare", f"127.0.0.1:{somebody.port}", code=0
+    )
+    assert "does not answer" in told.stdout
+    somebody.process.send_signal(signal.SIGCONT)
+    wait_for(lambda: user.json("peers", "list")[0]["state"] == "ready", "it answers")

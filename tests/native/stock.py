@@ -1,0 +1,145 @@
+"""Stock llama-server and rpc-servers of the engines in the cache, for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+import urllib.request
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.native.relaying import Relay, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+START_S = 60.0
+SHORT_PROMPT = [1, *range(10, 49)]
+
+
+def engine(version: str) -> Path:
+    """The directory of an engine in the cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    found = sorted((cache / "dllm-tui" / "engines").glob(f"{version}-*/llama-server"))
+    if not found:
+        pytest.skip(f"no engine of protocol {version}: make engines")
+    return found[-1].parent
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@dataclass
+class Cluster:
+    """A llama-server with its workers."""
+
+    url: str
+    relays: list[Relay] = field(default_factory=list)
+
+    def complete(self, prompt: list[int], count: int) -> list[int]:
+        """Greedy tokens."""
+        body = {
+            "prompt": prompt,
+            "n_predict": count,
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_tokens": True,
+            "cache_prompt": False,
+        }
+        asked = urllib.request.Request(
+            self.url + "/completion",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(asked, timeout=120) as answer:
+            return list(json.load(answer)["tokens"])
+
+
+def start(stack: ExitStack, argv: list[str], log: Path) -> subprocess.Popen[bytes]:
+    """A process that is gone when the stack is; SIGPIPE stays ignored in it."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            restore_signals=False,
+            env={**os.environ, "GGML_NO_BACKTRACE": "1"},
+        )
+    stack.callback(process.wait, 30)
+    stack.callback(process.terminate)
+    return process
+
+
+def wait_until_up(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Until the server answers."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "llama-server ended"
+        try:
+            with urllib.request.urlopen(url + "/health", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.05)
+    pytest.fail("llama-server did not start")
+
+
+def start_worker(stack: ExitStack, directory: Path, log: Path) -> int:
+    """An rpc-server; its port."""
+    port = free_port()
+    program = str(directory / "ggml-rpc-server")
+    start(stack, [program, "-H", "127.0.0.1", "-p", str(port), "-t", "1"], log)
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return port
+        except OSError:
+            time.sleep(0.02)
+    pytest.fail("rpc-server did not start")
+
+
+@contextmanager
+def server(version: str, model: Path, ports: Sequence[int], log: Path) -> Iterator[str]:
+    """A llama-server over workers at these ports of this machine; its address."""
+    with ExitStack() as stack:
+        port = free_port()
+        argv = [str(engine(version) / "llama-server"), "-m", str(model), "-c", "2048"]
+        argv += ["--rpc", ",".join(f"127.0.0.1:{each}" for each in ports)]
+        argv += ["--device", ",".join(f"RPC{i}" for i in range(len(ports)))]
+        argv += ["-ngl", "99", "-fit", "off", "-np", "1", "-t", "1", "--no-repack"]
+        process = start(stack, [*argv, "--port", str(port)], log)
+        url = f"http://127.0.0.1:{port}"
+        wait_until_up(url, process)
+        yield url
+
+
+@contextmanager
+def cluster(
+    version: str, model: Path, workers: int, work: Path, relay: Path | None
+) -> Iterator[Cluster]:
+    """A running cluster, with relays when given the program."""
+    with ExitStack() as stack:
+        relays: list[Relay] = []
+        ports = []
+        for index in range(workers):
+            log = work / f"worker{index}.log"
+            port = start_worker(stack, engine(version), log)
+            if relay:
+                stats = work / f"w{index}.sock"
+                relays.append(stack.enter_context(running(relay, port, stats)))
+                port = relays[-1].port
+            ports.append(port)
+        log = work / "server.log"
+        url = stack.enter_context(server(version, model, ports, log))
+        yield Cluster(url, relays)
