@@ -244,6 +244,73 @@ PEERS = (
     Action("peers.up", "up,k", "select(-1)", "up", "Previous peer"),
     Action("peers.first", "home,g", "select(-1000)", "first", "First peer"),
     Action("peers.last", "end,G", "select(1000)", "last", "Last peer"),
+    Action("peers.add", "a", "ask('add')", "add", "Make another machine known", True),
+    Action(
+        "peers.open",
+        "enter",
+        "ask('open')",
+        "open",
+        "Answer what the peer asks, else show all that is known of it",
+        True,
+        "⏎",
+    ),
+    Action(
+        "peers.use",
+        "w",
+        "ask('use')",
+        "worker",
+        "Let the peer work in the split, or leave it out",
+        True,
+    ),
+    Action(
+        "peers.lead",
+        "h",
+        "ask('lead')",
+        "head",
+        "Let the peer run llama-server, or this machine again",
+    ),
+    Action(
+        "peers.provision",
+        "p",
+        "ask('provision')",
+        "provision",
+        "Install the engine and our helper on the peer",
+        True,
+    ),
+    Action(
+        "peers.cancel",
+        "x",
+        "ask('cancel')",
+        "end work",
+        "End what goes on at the peer; the next time it goes on from there",
+        True,
+    ),
+    Action(
+        "peers.undo",
+        "u",
+        "app.undo_plan",
+        "undo",
+        "Take the last change of head or workers back",
+    ),
+    Action("peers.probe", "r", "ask('probe')", "look again", "Look at the peer now"),
+    Action(
+        "peers.copy", "c", "ask('copy')", "copy model", "Copy the model to the peer"
+    ),
+    Action("peers.log", "o", "ask('log')", "open log", "Read the log of its worker"),
+    Action(
+        "peers.remove",
+        "delete,backspace",
+        "ask('remove')",
+        "remove",
+        "Forget the peer (asks); what is installed there stays",
+    ),
+)
+
+ADD_PEER = (
+    Action("adding.down", "down", "pick(1)", "pick", "Next name", True, "↑↓"),
+    Action("adding.up", "up", "pick(-1)", "up", "Previous name"),
+    Action("adding.cancel", "escape", "cancel", "close", "Close", True),
+    Action("tick.switch", "space", "switch", "switch", "Switch it on or off", True),
 )
 
 LIVE = (
@@ -253,6 +320,14 @@ LIVE = (
         "open_log",
         "open log",
         "Read the log of the process that failed, or of llama-server",
+        True,
+    ),
+    Action(
+        "live.provision",
+        "p",
+        "provision",
+        "provision",
+        "Install our engine on the peer whose own does not fit",
         True,
     ),
 )

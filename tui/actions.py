@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 from textual.binding import Binding, BindingType
 
-from tui.action_table import APP, CLUSTER, DIALOG, LIVE, PEERS, SPLIT, Action
+from tui.action_table import (
+    ADD_PEER,
+    APP,
+    CLUSTER,
+    DIALOG,
+    LIVE,
+    PEERS,
+    SPLIT,
+    Action,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -315,6 +324,7 @@ NO_COMMANDS = frozenset(
         *SLIDER,
         *LAB,
         *MODEL_PICKER,
+        *ADD_PEER,
         *DIALOG,
     )
     if action.id.partition(".")[2]
@@ -359,6 +369,7 @@ def all_actions() -> tuple[Action, ...]:
         *SLIDER,
         *LAB,
         *MODEL_PICKER,
+        *ADD_PEER,
         *DIALOG,
     )
 

@@ -15,8 +15,16 @@ from tui.console import ConsoleApp
 from tui.desk import Desk
 from tui.flows import Flows
 from tui.memory import Remembered, recall, remember
-from tui.messages import LinkLost, LinkRestored, LogWanted, SnapshotTaken
-from tui.screens.base import ConsoleScreen
+from tui.messages import (
+    LinkLost,
+    LinkRestored,
+    LogWanted,
+    PeerWanted,
+    SnapshotTaken,
+)
+from tui.peer_flows import PeerFlows
+from tui.peer_questions import Questions
+from tui.screens.base import ConsoleScreen, ShowsPeers
 from tui.screens.cluster import ClusterScreen
 from tui.talk import talk
 from tui.widgets.chat_pane import ChatPane
@@ -81,10 +89,12 @@ class DllmApp(ConsoleApp):
         self._memory_file = memory_file
         self._memory = memory
         self._flows = Flows(self, cluster, self.desk)
+        self._peer_flows = PeerFlows(self, cluster, self.desk)
+        self._questions = Questions(self, self.desk, self._peer_flows)
         self._initial_model = initial_model
         self._serving_pane = serving_pane
         self._begun = False
-        self._home = ClusterScreen(zoomed=memory.zoomed)
+        self._home = ClusterScreen(zoomed=memory.zoomed, clock=clock)
         self.add_mode("cluster", lambda: self._home)
         self.add_mode("traffic", self._traffic_screen)
         self.add_mode("lab", self._lab_screen)
@@ -146,6 +156,7 @@ class DllmApp(ConsoleApp):
             self.attempt(self._flows.read_header(self.desk.plan), group="header")
         with self.batch_update():
             self._show()
+        self._questions.look()
 
     @on(LinkLost)
     def _link_lost(self, message: LinkLost) -> None:
@@ -182,6 +193,9 @@ class DllmApp(ConsoleApp):
             base.show_snapshot(self.desk.snapshot)
         if base is self._home:
             self.show_desk()
+        for screen in self.screen_stack[1:]:
+            if isinstance(screen, ShowsPeers):
+                screen.show_peers(self.desk.peers)
 
     def _show_link(self, connected: bool) -> None:
         for screen in self._screens():
@@ -235,6 +249,12 @@ class DllmApp(ConsoleApp):
         """The latest tokens are to go to a file."""
         self.attempt(self._flows.export_trace(), group="trace")
 
+    @on(PeerWanted)
+    def _peer_wanted(self, message: PeerWanted) -> None:
+        work = self._peer_flows.deed(message.verb, message.peer)
+        if work is not None:
+            self.attempt(work, group=f"peer {message.verb}", exclusive=False)
+
     async def action_show_mode(self, mode: str) -> None:
         """Go to another screen."""
         await self.switch_mode(mode)
@@ -254,6 +274,14 @@ class DllmApp(ConsoleApp):
     def action_stop(self) -> None:
         """Stop what runs."""
         self.attempt(self._flows.stop(), group="launch")
+
+    @on(SplitBar.NothingToUndo)
+    def action_undo_plan(self) -> None:
+        """Bring back the plan before the last change of head or workers."""
+        if self.desk.undo():
+            self.show_desk()
+        else:
+            self.bell()
 
     def action_balance(self) -> None:
         """Deal the layers out by memory."""

@@ -76,10 +76,15 @@ class ConsoleApp(App[None], inherit_bindings=False):
             run = _Run(self, node, binding.action)
             yield SystemCommand(title, binding.tooltip, run)
 
-    def attempt(self, work: Coroutine[Any, Any, None], *, group: str) -> None:
-        """Run something in the background; a newer one of the group replaces it."""
+    def attempt(
+        self, work: Coroutine[Any, Any, None], *, group: str, exclusive: bool = True
+    ) -> None:
+        """Run something in the background.
+
+        A newer one of the group replaces it, where it is ``exclusive``.
+        """
         self.run_worker(
-            self._guarded(work), group=group, exclusive=True, exit_on_error=False
+            self._guarded(work), group=group, exclusive=exclusive, exit_on_error=False
         )
 
     def tell(self, text: str, severity: Severity = "information") -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.state import ClusterState, Peer, PeerRole
+from backends.state import ClusterState, Transport
+from tui.lineup import Cast
 from tui.widgets.draft import Draft, known_devices, marks_for
 from tui.widgets.verdict import runs_now, same_work
 
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
         Device,
         DeviceBuffers,
         ModelInfo,
+        Peer,
         Plan,
         Split,
     )
 
+UNDO_MAX = 20
 _ALIVE = frozenset(
     {
         ClusterState.STARTING,
@@ -42,6 +45,7 @@ class Desk:
         self._marks: tuple[str, ...] = ()
         self._draft: Draft | None = None
         self._devices: tuple[Device, ...] = ()
+        self._before: list[Plan] = []
 
     def take(self, snapshot: ClusterSnapshot) -> None:
         """Take the newest snapshot; a plan newly running is put on the desk.
@@ -61,6 +65,26 @@ class Desk:
         self.plan = plan
         self.model = model
         self._marks = marks_for(self._marks, plan.split)
+
+    def put_anew(self, plan: Plan) -> None:
+        """Work on a plan with other machines; the one before can be brought back."""
+        if self.plan is not None:
+            self._before = [*self._before[-UNDO_MAX + 1 :], self.plan]
+        self.put(plan, self.model)
+
+    def undo(self) -> bool:
+        """Bring back the plan before the last change of machines, if there was one."""
+        while self._before and self.plan is not None:
+            plan = self._before.pop()
+            if plan.model == self.plan.model:
+                self.put(plan, self.model)
+                return True
+        return False
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether a change of machines can be taken back."""
+        return any(self.plan and p.model == self.plan.model for p in self._before)
 
     def edit(self, split: Split) -> None:
         """The user moved layers."""
@@ -125,26 +149,17 @@ class Desk:
 
     @property
     def peers(self) -> tuple[Peer, ...]:
-        """The peers, and the workers that a launch would start."""
+        """The peers with their parts in the plan on the desk, and workers to come."""
         known = self.snapshot.peers if self.snapshot else ()
-        if self.plan is None:
+        plan = self.plan
+        if plan is None:
             return known
-        names = {peer.name for peer in known}
-        return known + tuple(
-            Peer(
-                name=worker.name,
-                role=PeerRole.WORKER,
-                transport=worker.peer,
-                devices=tuple(
-                    device
-                    for device in self.devices
-                    if device.id == f"{worker.name}/{worker.device}"
-                ),
-                note="starts with the launch",
-            )
-            for worker in self.plan.workers
-            if worker.name not in names
-        )
+        cast = Cast(plan)
+        running = self.snapshot.plan if self.snapshot else None
+        shown = [cast.shown(peer) for peer in known if cast.keeps(peer, running)]
+        here = [peer for peer in shown if peer.transport == Transport.LOCAL]
+        others = [peer for peer in shown if peer.transport != Transport.LOCAL]
+        return (*here, *cast.to_come(shown, self.devices), *others)
 
     def _measured(self) -> tuple[DeviceBuffers, ...]:
         """Measured bytes, where the very plan on the desk is the one that runs."""

@@ -36,7 +36,8 @@ class Flows:
     async def choose(self, path: str) -> None:
         """Put a model on the desk, split by memory.
 
-        The controller has a working directory of its own, so the path is made whole.
+        The controller has a working directory of its own, so the path is made whole;
+        ``peer:/path`` is a model that a peer holds.
         """
         path = _whole_path(path)
         model = await self._cluster.inspect(path)
@@ -179,6 +180,11 @@ class Flows:
 
 
 def _whole_path(path: str) -> str:
+    # Imported when needed: most starts of the console choose no model.
+    from backends.controller.holdings import at_peer
+
+    if at_peer(path):
+        return path
     return os.path.abspath(os.path.expanduser(path))
 
 

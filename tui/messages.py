@@ -80,3 +80,13 @@ class LogWanted(Message):
         """Name the process."""
         super().__init__()
         self.process = process
+
+
+class PeerWanted(Message):
+    """The user wants something done about a peer."""
+
+    def __init__(self, verb: str, peer: str) -> None:
+        """Name the deed, and the peer (empty where there is none)."""
+        super().__init__()
+        self.verb = verb
+        self.peer = peer

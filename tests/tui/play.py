@@ -7,8 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.tui import scenes
-from tests.tui.scripted import LifelikeCluster
+from tests.tui import peer_scenes, scenes
+from tests.tui.lifelike import LifelikePeers
 from tui.app import DllmApp
 
 SCENES = {
@@ -17,14 +17,19 @@ SCENES = {
     "starting": scenes.demo_starting,
     "failed": scenes.demo_failed,
     "demo": scenes.demo_serving,
+    "peers": peer_scenes.here,
+    "refused": peer_scenes.refused,
 }
+PLANS = {scenes.GLM.path: peer_scenes.SPREAD_PLAN}
+MODELS = {"idle": scenes.DEMO.path, "peers": scenes.GLM.path}
 
 
 async def main(scene: str) -> None:
     """Run the console on a scripted cluster until it is left."""
     with tempfile.TemporaryDirectory() as folder:
-        cluster = LifelikeCluster(SCENES[scene]())
-        model = scenes.DEMO.path if scene == "idle" else None
+        plans = PLANS if scene == "peers" else None
+        cluster = LifelikePeers(SCENES[scene](), plans=plans)
+        model = MODELS.get(scene)
         app = DllmApp(
             cluster, memory_file=Path(folder) / "console.json", initial_model=model
         )

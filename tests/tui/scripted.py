@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from backends.config import Config
+from backends.controller.proposal import ProposalRequest, propose
 from backends.errors import DllmError, ModelError
 from backends.split.layout import with_counts
 from backends.state import (
@@ -132,11 +134,26 @@ class ScriptedCluster:
         self._call("propose", model)
         if workers is not None or peers is not None or head is not None:
             self._call("propose_on", (workers, peers, head))
+            return self._proposed(
+                ProposalRequest(
+                    model=model,
+                    workers=workers,
+                    peers=None if peers is None else tuple(peers),
+                    head=head,
+                    ctx_size=ctx_size,
+                )
+            )
         plan = self.plans[model]
         if counts is not None:
             split = with_counts(plan.split, counts)
             plan = msgspec.structs.replace(plan, split=split)
         return plan
+
+    def _proposed(self, request: ProposalRequest) -> Plan:
+        """What the controller itself would propose on these peers."""
+        machines = self.now.peers if self.now else ()
+        model = self.models[request.model]
+        return propose(request, model, Config(), machines, 8)
 
     # --- peers -----------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from backends.split.layout import make_split, ranges
-from backends.state import Link, Speed, WorkerSpec
+from backends.state import Link, Peer, PeerState, Speed, WorkerSpec
 from tests.tui import scenes
 from tests.tui.helpers import settled, text_of, until
 from tests.tui.links import BOX, MINI, PLAIN, link
@@ -47,8 +47,25 @@ def serving_many() -> ClusterSnapshot:
             WorkerSpec(name=name, peer=name, device="CUDA0") for name in names
         ),
     )
-    measured = scenes.measured(scenes.GLM, plan)
-    return serving(*MANY, plan=plan, planned=ranges(plan.split), measured=measured)
+    return serving(
+        *MANY,
+        plan=plan,
+        planned=ranges(plan.split),
+        measured=scenes.measured(scenes.GLM, plan),
+        peers=(scenes.homelab_peers(PeerState.SERVING)[0], *map(node, names)),
+    )
+
+
+def node(name: str) -> Peer:
+    """A machine with one GPU that serves."""
+    device = msgspec.structs.replace(scenes.BOX, id=f"{name}/CUDA0")
+    return Peer(
+        name=name,
+        state=PeerState.SERVING,
+        transport="ssh",
+        rtt_ms=1.2,
+        devices=(device,),
+    )
 
 
 def labels(snapshot: ClusterSnapshot, room: int, rows: int = 3) -> list[list[str]]:

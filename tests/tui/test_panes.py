@@ -28,7 +28,7 @@ from tui.widgets.live_pane import view_of
 from tui.widgets.live_token import TokenBar
 from tui.widgets.load_table import LoadTable
 from tui.widgets.memory_bar import bar_cells
-from tui.widgets.peers_pane import PeerList
+from tui.widgets.peer_list import PeerList
 from tui.widgets.rate_graph import RateHistory, axis_top
 from tui.widgets.step_list import StepList
 from tui.widgets.strips import clip, fitting

@@ -13,7 +13,7 @@ from tui.widgets.status_line import StatusLine
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from backends.state import ClusterSnapshot
+    from backends.state import ClusterSnapshot, Peer
 
 NARROW_BELOW = 100
 SHORT_BELOW = 24
@@ -60,3 +60,11 @@ class ConsoleScreen(Screen[None]):
     def show_link(self, connected: bool) -> None:
         """Say whether the controller answers."""
         self.status_line.connected = connected
+
+
+class ShowsPeers:
+    """A dialog about peers: it follows them while it is open."""
+
+    def show_peers(self, peers: tuple[Peer, ...]) -> None:
+        """The peers as they are now."""
+        raise NotImplementedError

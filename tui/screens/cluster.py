@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 from textual import on
@@ -14,12 +15,15 @@ from tui.desk import Desk
 from tui.screens.base import NARROW_BELOW, SHORT_BELOW, ConsoleScreen
 from tui.widgets.chat_pane import ChatPane
 from tui.widgets.live_pane import LivePane
+from tui.widgets.peer_list import PeerList, unfit_actions
 from tui.widgets.peers_pane import PeersPane
 from tui.widgets.split_bar import SplitBar
 from tui.widgets.split_pane import SplitPane
 from tui.widgets.status_line import model_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual import events
     from textual.app import ComposeResult
     from textual.binding import BindingType
@@ -63,10 +67,13 @@ class ClusterScreen(ConsoleScreen):
     zoomed: reactive[str] = reactive("", init=False)
     """Id of the pane that has the whole screen; empty for none."""
 
-    def __init__(self, *, zoomed: str = "") -> None:
-        """Make the screen as it was left."""
+    def __init__(
+        self, *, zoomed: str = "", clock: Callable[[], float] = time.time
+    ) -> None:
+        """Make the screen as it was left; ``clock`` gives Unix seconds."""
         super().__init__()
-        self.peers = PeersPane(id="peers")
+        self.peers = PeersPane(id="peers", clock=clock)
+        self._desk = Desk()
         self.split = SplitPane(id="split")
         self.live = LivePane(id="live")
         self.chat = ChatPane(id="chat", classes="pane")
@@ -85,7 +92,7 @@ class ClusterScreen(ConsoleScreen):
     def on_mount(self) -> None:
         """Begin at the split."""
         self._arrange()
-        self.key_bar.muted = _muted(Desk()) | {"split.undo"}
+        self._mute()
         self._pane(self.zoomed or "split").focus_default()
 
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
@@ -105,8 +112,8 @@ class ClusterScreen(ConsoleScreen):
         self.live.show_marks(draft.marks if draft else ())
         self._n_devices = len(draft.split.shares) if draft else 2
         self._divide_rows()
-        idle = set() if self.split.bar.can_undo else {"split.undo"}
-        self.key_bar.muted = _muted(desk) | idle
+        self._desk = desk
+        self._mute()
         if desk.plan is not None:
             self.chat.set_model(model_name(desk.plan.model))
         self._show_readiness(desk)
@@ -115,6 +122,14 @@ class ClusterScreen(ConsoleScreen):
     def _split_changed(self) -> None:
         """The peers' bars follow a drag, too; the app hears of it next."""
         self.peers.show_draft(self.split.bar.draft)
+
+    @on(PeerList.Selected)
+    def _mute(self) -> None:
+        """Offer only keys that do something now."""
+        can_undo = self.split.bar.can_undo or self._desk.can_undo
+        idle = set() if can_undo else {"split.undo"}
+        unfit = unfit_actions(self.peers.peer_list.peer)
+        self.key_bar.muted = _muted(self._desk) | idle | unfit
 
     def watch_zoomed(self) -> None:
         """One pane grows, or all come back."""

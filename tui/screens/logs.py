@@ -84,6 +84,7 @@ class LogsScreen(ConsoleScreen):
         self._feeds: dict[str, LogFeed] = {}
         self._wanted = ""
         self._opened = 0
+        self._added: list[AwaitComplete] = []
         self._tabs = Tabs(id="log-tabs")
         self._tabs.can_focus = False
         self._views = ContentSwitcher(id="log-views")
@@ -108,7 +109,8 @@ class LogsScreen(ConsoleScreen):
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
         """Keep a tab for every process seen."""
         super().show_snapshot(snapshot)
-        added = [self._show_info(info) for info in snapshot.processes]
+        found = [self._show_info(info) for info in snapshot.processes]
+        added = [mount for mount in found if mount is not None]
         listed = {info.name for info in snapshot.processes}
         for name, feed in self._feeds.items():
             feed.gone = name not in listed
@@ -116,13 +118,15 @@ class LogsScreen(ConsoleScreen):
         self._title_tabs()
         self._status.path = self._active.info.log_path if self._active else ""
         self.set_class(not self._feeds, "-empty")
-        self._open_once_there([mount for mount in added if mount is not None])
+        if added or self._wanted:
+            self._added = added or self._added
+            self._open_once_there()
 
     def show_process(self, name: str) -> None:
         """Open a process's log at its end, now or once it is known."""
         self._wanted = name
         if self.is_mounted:
-            self._open_once_there([])
+            self._open_once_there()
 
     def _show_info(self, info: ProcessInfo) -> AwaitComplete | None:
         """Take in one process; return what to wait for where its tab is new."""
@@ -137,9 +141,9 @@ class LogsScreen(ConsoleScreen):
         return self._tabs.add_tab(Tab(feed.title(), id=_tab_id(view)))
 
     @work(group="log-tabs", exit_on_error=False)
-    async def _open_once_there(self, added: list[AwaitComplete]) -> None:
+    async def _open_once_there(self) -> None:
         """Activate the tab somebody asked for when all tabs are up."""
-        for mount in added:
+        for mount in self._added:
             await mount
         self._open_wanted()
 

@@ -10,12 +10,13 @@ import msgspec
 
 from backends.split.layout import ranges
 from backends.split.memory import DeviceLoad, device_loads, overcommitted
-from backends.state import Device
+from backends.state import Transport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from backends.state import (
+        Device,
         DeviceBuffers,
         EngineInfo,
         LayerRange,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
         Split,
     )
 
+LOCAL = "local"
+"""What this machine is called among the peers."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -113,32 +116,33 @@ def marks_for(previous: Sequence[str], split: Split) -> tuple[str, ...]:
 def known_devices(
     plan: Plan, peers: Iterable[Peer], engine: EngineInfo | None
 ) -> tuple[Device, ...]:
-    """The devices a plan names, from the peers; workers not started yet borrow theirs.
+    """The devices a plan names, under the names it has for them.
 
-    A local worker that does not run yet will compute on this machine's device of that
-    name, so it shows that device's memory.
+    A worker computes on a device of its machine, so it shows that device's memory,
+    whether it runs already or not.
     """
+    peers = tuple(peers)
     found = {device.id: device for peer in peers for device in peer.devices}
     own = {device.name: device for device in engine.devices} if engine else {}
-    own |= {device.name: device for peer in peers for device in peer.devices}
+    here = [peer for peer in peers if peer.transport == Transport.LOCAL]
+    own |= {device.name: device for peer in here for device in peer.devices}
+    machines = {worker.name: worker.peer for worker in plan.workers}
     devices: list[Device] = []
     for share in plan.split.shares:
-        name = share.device.partition("/")[2]
-        if share.device in found:
-            devices.append(found[share.device])
-        elif name in own:
-            devices.append(_borrowed(own[name], share.device))
+        owner, _, name = share.device.partition("/")
+        machine = machines.get(owner, owner)
+        device = found.get(share.device) or found.get(f"{machine}/{name}")
+        if device is None and machine == LOCAL:
+            device = own.get(name)
+        if device is not None:
+            devices.append(renamed(device, share.device))
     return tuple(devices)
 
 
-def _borrowed(device: Device, device_id: str) -> Device:
-    return Device(
-        id=device_id,
-        name=device.name,
-        kind=device.kind,
-        description=device.description,
-        total_bytes=device.total_bytes,
-        free_bytes=device.free_bytes,
-        budget_bytes=device.budget_bytes,
-        memory_pool=device.memory_pool or device.id,
+def renamed(device: Device, device_id: str) -> Device:
+    """A machine's device under the name a split has for it."""
+    if device.id == device_id:
+        return device
+    return msgspec.structs.replace(
+        device, id=device_id, memory_pool=device.memory_pool or device.id
     )

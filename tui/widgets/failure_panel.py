@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from textual.reactive import reactive
 
 from tui.messages import Copyable
+from tui.widgets.peer_words import UNFIT
 from tui.widgets.strips import Part, StripWidget, line, wrapped
 
 if TYPE_CHECKING:
     from textual.strip import Strip
 
-    from backends.state import Failure
+    from backends.state import ClusterSnapshot, Failure
 
 TAIL_LINES = 8
 COMMAND_LINES = 3
@@ -31,6 +32,8 @@ class FailurePanel(StripWidget):
 
     failure: reactive[Failure | None] = reactive(None, init=False, layout=True)
     """What is shown."""
+    to_mend: reactive[str] = reactive("", init=False)
+    """The peer whose engine is the trouble; empty for none."""
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
         """As many lines as the evidence has, within limits."""
@@ -48,6 +51,10 @@ class FailurePanel(StripWidget):
 
     def watch_failure(self) -> None:
         """Another failure, or none."""
+        self.redraw()
+
+    def watch_to_mend(self) -> None:
+        """A key is offered, or not any more."""
         self.redraw()
 
     def _rows(self, width: int) -> list[list[Part]]:
@@ -72,8 +79,10 @@ class FailurePanel(StripWidget):
 
     def _keys(self, failure: Failure) -> list[Part]:
         key, dim = self.palette.key, self.palette.dim
+        mend: list[Part] = [("p", key), (f" provisions {self.to_mend}   ", dim)]
         log: list[Part] = [("o", key), (" opens the log   ", dim)]
         return [
+            *(mend if self.to_mend else []),
             *(log if failure.process else []),
             ("y", key),
             (" copies all this   ", dim),
@@ -98,3 +107,18 @@ def failure_text(failure: Failure) -> str:
     command = f"$ {join(failure.argv)}" if failure.argv else ""
     head = [failure.what, failure.hint, command, exit_text(failure)]
     return "\n".join([*filter(None, head), *failure.log_tail])
+
+
+def peer_to_mend(snapshot: ClusterSnapshot) -> str:
+    """The peer of a failed launch that needs another engine; empty where none does.
+
+    The failure itself may name it: an engine that fits ours may not fit another head's.
+    """
+    plan, failure = snapshot.plan, snapshot.failure
+    if plan is None or failure is None:
+        return ""
+    named = failure.hint.rpartition("peers provision ")[2].rstrip(".")
+    part = {plan.head, *(worker.peer for worker in plan.workers)}
+    unfit = [p.name for p in snapshot.peers if p.state in UNFIT and p.name in part]
+    names = [peer.name for peer in snapshot.peers if peer.name == named]
+    return next(iter((*names, *unfit)), "")

@@ -12,8 +12,8 @@ from textual.widget import Widget
 from backends.state import ClusterState
 from backends.units import format_seconds
 from tui.actions import bindings
-from tui.messages import Copyable, LogWanted
-from tui.widgets.failure_panel import FailurePanel
+from tui.messages import Copyable, LogWanted, PeerWanted
+from tui.widgets.failure_panel import FailurePanel, peer_to_mend
 from tui.widgets.live_columns import columns_of, columns_width
 from tui.widgets.live_figures import LiveFigures
 from tui.widgets.live_token import TokenBar
@@ -88,7 +88,8 @@ worker), `░` is on the way there, `▒` on the way back, `─` waits. *p50* an
 the latest few hundred. The Traffic screen has all of it worker by worker.
 
 While a launch goes on its steps are here, with the time each took. If one fails, this
-pane says what and why: `y` copies it, `o` opens the log.
+pane says what and why: `y` copies it, `o` opens the log, and `p` puts our engine on the
+peer whose own does not fit.
 """
     BINDINGS: ClassVar[list[BindingType]] = bindings("live")
     DEFAULT_CSS = """
@@ -141,6 +142,7 @@ pane says what and why: `y` copies it, `o` opens the log.
         self._idle.message = snapshot.message
         self._steps.steps, self._steps.at = snapshot.steps, snapshot.at
         self._failure.failure = snapshot.failure
+        self._failure.to_mend = peer_to_mend(snapshot) if view == "failed" else ""
         if view == "busy":
             self.call_after_refresh(self._scroll_to_step)
         self._token.show(snapshot, self._marks)
@@ -174,8 +176,14 @@ pane says what and why: `y` copies it, `o` opens the log.
         if name := self._log_name():
             self.post_message(LogWanted(name))
 
+    def action_provision(self) -> None:
+        """Ask for another engine on the peer that failed a launch."""
+        self.post_message(PeerWanted("provision", self._failure.to_mend))
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """There must be a process to read the log of."""
+        """There must be a process to read the log of, or a peer to mend."""
+        if action == "provision":
+            return bool(self._failure.to_mend)
         return bool(self._log_name()) if action == "open_log" else True
 
     def _fit_columns(self) -> None:

@@ -82,6 +82,9 @@ While a number can be typed here, F1, F5 and F6 change screens.
                 and message.bar is self.bar
             )
 
+    class NothingToUndo(Message):
+        """The user wants a change back that the bar knows nothing of."""
+
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         """Make an empty bar."""
         super().__init__(id=id)
@@ -201,8 +204,11 @@ While a number can be typed here, F1, F5 and F6 change screens.
         self.picked += by
 
     def action_undo(self) -> None:
-        """Take the last change back."""
-        self._step(self._history.undo() if self._history else None)
+        """Take the last change back; where there is none, others may have one."""
+        if self.can_undo:
+            self._step(self._history.undo() if self._history else None)
+        else:
+            self.post_message(self.NothingToUndo())
 
     def action_redo(self) -> None:
         """Make the undone change again."""

@@ -30,11 +30,12 @@ def runs_now(snapshot: ClusterSnapshot | None) -> Plan | None:
 
 def same_work(one: Plan, other: Plan) -> bool:
     """Whether launching one changes nothing while the other runs."""
-    return (one.model, one.split, one.ctx_size, one.workers) == (
+    return (one.model, one.split, one.ctx_size, one.workers, one.head) == (
         other.model,
         other.split,
         other.ctx_size,
         other.workers,
+        other.head,
     )
 
 

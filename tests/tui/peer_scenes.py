@@ -1,0 +1,234 @@
+"""Peers in every state there is, and plans that run on them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from backends.split.layout import make_split
+from backends.state import (
+    ClusterSnapshot,
+    ClusterState,
+    Device,
+    DeviceKind,
+    Failure,
+    Peer,
+    PeerEngine,
+    PeerFacts,
+    PeerModel,
+    PeerQuestion,
+    PeerState,
+    PeerWork,
+    Plan,
+    QuestionKind,
+    Transport,
+    WorkerSpec,
+)
+from tests.tui import scenes
+from tests.tui.scenes import GIB, NOW
+
+FINGERPRINT = "SHA256:uNiVztksCsDhcc0u9e8BgrJXVGDQdVmcEM8vqQ3m1aY"
+
+
+def device(device_id: str, kind: DeviceKind, total_gib: int) -> Device:
+    """A device a third of which is taken."""
+    peer, _, name = device_id.partition("/")
+    return Device(
+        id=device_id,
+        name=name,
+        kind=kind,
+        description="",
+        total_bytes=total_gib * GIB,
+        free_bytes=total_gib * GIB * 2 // 3,
+        memory_pool=peer if kind is DeviceKind.CPU else device_id,
+    )
+
+
+ADA_FACTS = PeerFacts(
+    at=NOW - 130,
+    os="Linux",
+    arch="x86_64",
+    libc="glibc 2.36",
+    system="Debian GNU/Linux 12 (bookworm)",
+    hostname="ada",
+    cores=24,
+    performance_cores=8,
+    memory_bytes=64 * GIB,
+    memory_free_bytes=51 * GIB,
+    disk_free_bytes=212 * GIB,
+    engines=(
+        PeerEngine(
+            directory="/home/ada/.cache/dllm-tui/engines/b6500-cuda",
+            server_path="/home/ada/.cache/dllm-tui/engines/b6500-cuda/llama-server",
+            worker_path="/home/ada/.cache/dllm-tui/engines/b6500-cuda/rpc-server",
+            version="b6500",
+            rpc_protocol="3.5.0",
+            ours=True,
+        ),
+    ),
+    relay_version="0.3.0",
+    relay_path="/home/ada/.cache/dllm-tui/relay/0.3.0/dllm-relay",
+    compiler="gcc 12.2.0",
+    cmake="cmake 3.25.1",
+    models=(
+        PeerModel(
+            path="/home/ada/models/GLM-4.7-Flash-Q4_K_M.gguf",
+            size_bytes=int(16.9 * GIB),
+        ),
+    ),
+    clock_offset_s=0.4,
+    rtt_ms=0.6,
+    bandwidth_mb_s=112.0,
+    seconds=1.42,
+)
+ADA = Peer(
+    name="ada",
+    transport=Transport.SSH,
+    address="ada@ada.lan",
+    rtt_ms=0.6,
+    devices=(
+        device("ada/CPU", DeviceKind.CPU, 64),
+        device("ada/CUDA0", DeviceKind.CUDA, 24),
+    ),
+    facts=ADA_FACTS,
+)
+BOB = Peer(
+    name="bob",
+    transport=Transport.SSH,
+    address="bob",
+    rtt_ms=12.4,
+    devices=(
+        device("bob/CPU", DeviceKind.CPU, 32),
+        device("bob/CUDA0", DeviceKind.CUDA, 12),
+        device("bob/CUDA1", DeviceKind.CUDA, 12),
+    ),
+)
+BOX = Peer(
+    name="box",
+    transport=Transport.BARE,
+    address="10.0.0.9:50052",
+    rtt_ms=0.4,
+    devices=(device("box/RPC", DeviceKind.OTHER, 16),),
+)
+HOST_KEY = PeerQuestion(
+    kind=QuestionKind.HOST_KEY,
+    text=f"The host key of mini is not known yet: ssh-ed25519 {FINGERPRINT}. Trust it?",
+    fingerprint=FINGERPRINT,
+    key_type="ssh-ed25519",
+)
+PASSWORD = PeerQuestion(
+    kind=QuestionKind.PASSWORD, text="Password for ada@mini.lan on [mini]?"
+)
+PASSPHRASE = PeerQuestion(
+    kind=QuestionKind.PASSPHRASE, text="Passphrase for the key ~/.ssh/id_ed25519?"
+)
+MINI = Peer(
+    name="mini",
+    state=PeerState.ASKING,
+    since=NOW - 4,
+    transport=Transport.SSH,
+    address="ada@mini.lan",
+    note=HOST_KEY.text,
+    question=HOST_KEY,
+)
+EVE = Peer(
+    name="eve",
+    state=PeerState.NO_ENGINE,
+    transport=Transport.SSH,
+    address="eve",
+    rtt_ms=2.0,
+    note="No llama.cpp with RPC there. Provision it: dllm-tui peers provision eve.",
+)
+OLD = Peer(
+    name="oldbox",
+    state=PeerState.MISMATCH,
+    transport=Transport.SSH,
+    address="oldbox",
+    rtt_ms=1.1,
+    note="It speaks RPC 2.0.0, this machine RPC 3.5.0. "
+    "Provision it: dllm-tui peers provision oldbox.",
+    devices=(device("oldbox/CPU", DeviceKind.CPU, 16),),
+)
+FRED = Peer(
+    name="fred",
+    state=PeerState.PROVISIONING,
+    transport=Transport.SSH,
+    address="fred",
+    rtt_ms=3.3,
+    work=PeerWork(
+        title="Installing on fred",
+        detail="compiling ggml-cuda (214 of 402 files)",
+        progress=0.53,
+    ),
+)
+NUC = Peer(
+    name="nuc",
+    state=PeerState.UNREACHABLE,
+    since=NOW - 130,
+    transport=Transport.SSH,
+    address="nuc.home.arpa",
+    note="nuc.home.arpa does not answer within 10 s. "
+    "Is the machine on, and is SSH allowed through its firewall?",
+)
+GUS = Peer(
+    name="gus",
+    state=PeerState.FAILED,
+    transport=Transport.SSH,
+    address="gus",
+    rtt_ms=5.2,
+    note="The probe ended with exit code 127: sh: awk: not found",
+)
+NEW = Peer(
+    name="a-machine-with-a-long-name",
+    state=PeerState.PROBING,
+    transport=Transport.SSH,
+    address="a-machine-with-a-long-name.example.org",
+)
+EVERY = (*scenes.idle().peers, ADA, BOB, BOX, NEW, MINI, EVE, FRED, OLD, GUS, NUC)
+
+
+def here(*peers: Peer, quiet: bool = False) -> ClusterSnapshot:
+    """This machine idle beside these (by default all); ``quiet``: nobody asks."""
+    peers = (*scenes.idle().peers, *peers) if peers else EVERY
+    if quiet:
+        peers = tuple(peer for peer in peers if peer.question is None)
+    return msgspec.structs.replace(scenes.idle(), peers=peers)
+
+
+SPREAD_PLAN = Plan(
+    model=scenes.GLM.path,
+    split=make_split(
+        47,
+        ("local/CPU", "ada/CUDA0", "bob-CUDA0/CUDA0", "bob-CUDA1/CUDA1", "box/RPC"),
+        (0, 20, 9, 9, 10),
+    ),
+    workers=(
+        WorkerSpec(name="ada", peer="ada", device="CUDA0"),
+        WorkerSpec(name="bob-CUDA0", peer="bob", device="CUDA0"),
+        WorkerSpec(name="bob-CUDA1", peer="bob", device="CUDA1"),
+        WorkerSpec(name="box", peer="box", device="RPC", endpoint="10.0.0.9:50052"),
+    ),
+    ctx_size=8192,
+)
+
+
+def refused() -> ClusterSnapshot:
+    """A launch that was refused: a peer's engine does not fit."""
+    plan = msgspec.structs.replace(
+        SPREAD_PLAN,
+        split=make_split(47, ("local/CPU", "ada/CUDA0", "oldbox/CPU"), (0, 30, 18)),
+        workers=(
+            WorkerSpec(name="ada", peer="ada", device="CUDA0"),
+            WorkerSpec(name="oldbox", peer="oldbox", device="CPU"),
+        ),
+    )
+    return msgspec.structs.replace(
+        here(ADA, OLD),
+        state=ClusterState.FAILED,
+        plan=plan,
+        model=scenes.GLM,
+        failure=Failure(
+            what="The engine of oldbox speaks RPC 2.0.0, the head's RPC 3.5.0",
+            hint="Install the head's engine there: dllm-tui peers provision oldbox.",
+            at=NOW,
+        ),
+    )

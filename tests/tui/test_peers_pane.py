@@ -1,0 +1,348 @@
+"""The pane of the peers: signs, words, notes, sizes, and what is drawn when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from backends.split.layout import make_split
+from backends.state import Peer, PeerRole, PeerState, QuestionKind, Transport
+from tests.tui import peer_scenes as people
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, settled, text_of, until
+from tests.tui.scripted import ScriptedCluster
+from tui.desk import Desk
+from tui.lineup import Lineup
+from tui.widgets.peer_block import PeerBlock
+from tui.widgets.peer_list import PeerList, unfit_actions
+from tui.widgets.peer_words import (
+    LOOKS,
+    path_words,
+    since_text,
+    state_words,
+    why_not,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.pilot import Pilot
+
+    from tui.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+
+
+async def shown(pilot: Pilot[None]) -> PeerList:
+    """The list, once it shows the first snapshot."""
+    found = pilot.app.query_one(PeerList)
+    await until(pilot, lambda: found.peers and found.size.width)
+    return found
+
+
+def chosen(found: PeerList) -> str:
+    return found.peer.name if found.peer else ""
+
+
+def crowd(number: int) -> tuple[Peer, ...]:
+    """Machines, most of them away."""
+    return tuple(
+        msgspec.structs.replace(people.NUC if n % 5 else people.BOB, name=f"m{n:02d}")
+        for n in range(number)
+    )
+
+
+# --- words --------------------------------------------------------------------------
+
+
+def test_every_state_has_a_sign_of_its_own_and_words() -> None:
+    assert set(LOOKS) == set(PeerState)
+    assert len({look.sign for look in LOOKS.values()}) == len(PeerState)
+    assert all(look.words for look in LOOKS.values())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-3, ""),
+        (9, ""),
+        (10, "10 s"),
+        (47, "40 s"),
+        (60, "1 m"),
+        (3599, "59 m"),
+        (7200, "2 h"),
+        (47 * 3600, "47 h"),
+        (49 * 3600, "2 d"),
+        (1e9, "99 d"),
+    ],
+)
+def test_since_is_coarse(seconds: float, text: str) -> None:
+    assert since_text(seconds) == text
+
+
+def test_work_says_what_it_is() -> None:
+    assert state_words(people.FRED) == "installing"
+    nameless = msgspec.structs.replace(people.FRED, work=None)
+    assert state_words(nameless) == "provisioning"
+
+
+@pytest.mark.parametrize("rtt_ms", [None, 0.0, 3.14, 88.88, 999.9, 1e4])
+def test_the_path_leaves_room_for_name_and_role(rtt_ms: float | None) -> None:
+    peer = msgspec.structs.replace(people.BOX, rtt_ms=rtt_ms)
+    assert len(path_words(peer)) <= 13
+
+
+def test_why_not_says_why_and_which_key_helps() -> None:
+    assert why_not(people.ADA) == ""
+    assert why_not(people.OLD).endswith("this machine RPC 3.5.0. p provisions it")
+    assert "does not answer" in why_not(people.NUC)
+    assert "dllm-tui peers" not in why_not(people.EVE)
+    assert why_not(msgspec.structs.replace(people.ADA, devices=()))
+
+
+def test_only_keys_that_fit_the_selected_peer_are_offered() -> None:
+    assert unfit_actions(people.ADA) == {"peers.provision", "peers.cancel"}
+    assert unfit_actions(people.EVE) == {"peers.use", "peers.cancel"}
+    assert unfit_actions(people.FRED) == {"peers.use", "peers.provision"}
+    assert "peers.open" in unfit_actions(None)
+
+
+# --- blocks -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("selected", [False, True])
+@pytest.mark.parametrize("width", [31, 32, 40, 56, 116])
+@pytest.mark.parametrize("peer", people.EVERY, ids=lambda peer: peer.state.value)
+async def test_a_block_has_as_many_rows_as_it_says(
+    make_app: MakeApp, peer: Peer, width: int, selected: bool
+) -> None:
+    from tui.widgets.palette import palette_from
+    from tui.widgets.peer_block import fill_of
+
+    app = make_app()
+    fills = tuple(fill_of(device, None) for device in peer.devices)
+    block = PeerBlock(peer, fills, width, selected, selected, "12 m")
+    strips = block.strips(palette_from(app.theme_variables))
+    assert len(strips) == block.n_rows
+    assert all(strip.cell_length == width for strip in strips)
+    assert "…" not in strips[0].text or len(peer.name) > width - 23
+
+
+# --- on the screen ------------------------------------------------------------------
+
+
+async def test_every_state_is_told_in_words(make_app: MakeApp) -> None:
+    app = make_app(ScriptedCluster(people.here()))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.press("escape")
+        found = await shown(pilot)
+        text = text_of(found)
+        for words in (
+            "◌ a-machi… –",
+            "probing",
+            "? mini",
+            "asks you",
+            "⏎ answers it",
+            "! eve",
+            "no engine",
+            "p provisions it",
+            "◑ fred",
+            "installing",
+            " 53 %",
+            "compiling ggml-cuda",
+            "≠ oldbox",
+            "mismatch",
+            "✗ gus",
+            "failed",
+            "○ nuc",
+            "offline 2 m",
+            "• box",
+            "bare  0.4 ms",
+        ):
+            assert words in text
+
+
+async def test_the_selected_peer_shows_its_whole_note(make_app: MakeApp) -> None:
+    app = make_app(ScriptedCluster(people.here(people.NUC, people.EVE)))
+    async with app.run_test(size=(120, 36)) as pilot:
+        found = await shown(pilot)
+        assert "firewall?" not in text_of(found)
+        app._home.go_to("peers")
+        await pilot.press("j")
+        await until(pilot, lambda: "firewall?" in text_of(found))
+        assert len(found.lines()) == found.size.height
+
+
+async def test_how_long_a_peer_is_away_is_told_anew(make_app: MakeApp) -> None:
+    now = [scenes.NOW]
+    cluster = ScriptedCluster(people.here(people.NUC, people.ADA))
+    app = make_app(cluster, clock=lambda: now[0])
+    async with app.run_test(size=(120, 36)) as pilot:
+        found = await shown(pilot)
+        before = found.lines()
+        found._show_news()
+        assert found.lines() is before
+        now[0] += 60
+        found._show_news()
+        assert "offline 3 m" in text_of(found)
+        assert found.lines()[-3:] == before[-3:]
+
+
+async def test_a_round_trip_paints_one_peer(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = ScriptedCluster(people.here(*crowd(50)))
+    app = make_app(cluster)
+    drawn: list[str] = []
+    draw = PeerBlock.strips
+
+    def noted(block: PeerBlock, palette: object) -> object:
+        drawn.append(block.peer.name)
+        return draw(block, palette)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PeerBlock, "strips", noted)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await shown(pilot)
+        await pilot.pause()
+        assert len(set(drawn)) < 10, "only what is visible is drawn"
+        drawn.clear()
+        first = msgspec.structs.replace(crowd(50)[0], rtt_ms=77.7)
+        cluster.push(people.here(first, *crowd(50)[1:]))
+        await until(pilot, lambda: "77.7" in screen_text(app))
+        assert drawn == ["m00"]
+
+
+async def test_the_selection_stays_with_its_peer(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(people.here(people.ADA, people.BOB))
+    app = make_app(cluster)
+    async with app.run_test(size=(120, 36)) as pilot:
+        found = await shown(pilot)
+        app._home.go_to("peers")
+        await pilot.press("G")
+        assert chosen(found) == "bob"
+        cluster.push(people.here(people.NUC, people.BOB, people.ADA))
+        await until(pilot, lambda: len(found.peers) == 4)
+        assert chosen(found) == "bob"
+        cluster.push(people.here(people.NUC))
+        await until(pilot, lambda: len(found.peers) == 2)
+        assert chosen(found)
+
+
+async def test_a_click_selects_and_a_second_one_opens(make_app: MakeApp) -> None:
+    app = make_app(ScriptedCluster(people.here(people.ADA, people.BOB)))
+    async with app.run_test(size=(120, 36)) as pilot:
+        found = await shown(pilot)
+        await pilot.click(found, offset=(4, 4))
+        assert chosen(found) == "ada"
+        await pilot.click(found, offset=(4, 4), times=2)
+        await until(pilot, lambda: "Peer · ada" in screen_text(app))
+
+
+@pytest.mark.parametrize("size", [(60, 18), (80, 24), (120, 36)])
+async def test_fifty_peers_scroll(make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app(ScriptedCluster(people.here(*crowd(50))))
+    async with app.run_test(size=size) as pilot:
+        app._home.go_to("peers")
+        found = await shown(pilot)
+        await pilot.press("G")
+        await until(pilot, lambda: "m49" in screen_text(app))
+        assert found.content_size.width <= app._home.peers.content_size.width
+        await pilot.press("g")
+        await until(pilot, lambda: "local" in screen_text(app))
+
+
+# --- parts in the plan --------------------------------------------------------------
+
+
+def desk_with(plan_peers: tuple[Peer, ...] = ()) -> Desk:
+    desk = Desk()
+    desk.take(people.here(*plan_peers or (people.ADA, people.BOB, people.BOX)))
+    desk.put(people.SPREAD_PLAN, scenes.GLM)
+    return desk
+
+
+def test_the_devices_of_peers_are_found_under_the_splits_names() -> None:
+    devices = {device.id: device for device in desk_with().devices}
+    assert list(devices) == [s.device for s in people.SPREAD_PLAN.split.shares]
+    assert devices["bob-CUDA1/CUDA1"].total_bytes == people.BOB.devices[2].total_bytes
+    assert devices["bob-CUDA1/CUDA1"].memory_pool == "bob/CUDA1"
+    assert devices["box/RPC"] == people.BOX.devices[0]
+    assert devices["local/CPU"] == scenes.CPU
+
+
+def test_the_devices_of_a_head_elsewhere_are_found() -> None:
+    plan = msgspec.structs.replace(
+        people.SPREAD_PLAN,
+        head="ada",
+        split=make_split(47, ("ada/CPU", "box/RPC", "ada/CUDA0"), (0, 40, 8)),
+        workers=people.SPREAD_PLAN.workers[-1:],
+    )
+    desk = desk_with()
+    desk.put(plan, scenes.GLM)
+    assert [d.id for d in desk.devices] == ["ada/CPU", "box/RPC", "ada/CUDA0"]
+    roles = {peer.name: peer.role for peer in desk.peers}
+    assert roles["ada"] is PeerRole.HEAD
+    assert roles["local"] is PeerRole.IDLE
+
+
+def test_a_device_of_a_machine_that_is_away_is_not_borrowed_from_here() -> None:
+    desk = desk_with((people.BOX,))
+    assert [d.id for d in desk.devices] == ["local/CPU", "box/RPC"]
+
+
+def test_workers_on_peers_have_no_rows_of_their_own() -> None:
+    desk = desk_with()
+    peers = {peer.name: peer for peer in desk.peers}
+    assert list(peers) == ["local", "ada", "bob", "box"]
+    assert peers["bob"].role is PeerRole.WORKER
+    assert [d.id for d in peers["bob"].devices] == [
+        "bob/CPU",
+        "bob-CUDA0/CUDA0",
+        "bob-CUDA1/CUDA1",
+    ]
+
+
+def test_workers_here_that_no_plan_needs_are_not_shown() -> None:
+    desk = Desk()
+    snapshot = scenes.demo_starting()
+    desk.take(msgspec.structs.replace(snapshot, plan=None))
+    assert [peer.name for peer in desk.peers] == ["local", "worker1", "worker2"]
+    desk.put(people.SPREAD_PLAN, scenes.GLM)
+    assert [peer.name for peer in desk.peers] == ["local"]
+
+
+def test_a_lineup_is_read_and_changed() -> None:
+    lineup = Lineup.of(people.SPREAD_PLAN)
+    assert lineup == Lineup("local", ("ada", "bob", "box"), 0)
+    assert lineup.with_worker("local", 2).uses("local")
+    assert not lineup.without("bob").uses("bob")
+    led = lineup.led_by("ada")
+    assert (led.head, led.peers) == ("ada", ("bob", "box"))
+    assert led.led_by("local").head == "local"
+
+
+def test_a_head_that_was_the_only_worker_is_followed_by_this_machine() -> None:
+    assert Lineup("local", ("ada",), 0).led_by("ada") == Lineup("ada", (), None)
+
+
+def test_scenes_have_every_state_and_question() -> None:
+    """The snapshots show what these scenes hold."""
+    states = {peer.state for peer in people.EVERY}
+    assert set(PeerState) - states == {PeerState.STARTING, PeerState.SERVING}
+    questions = (people.HOST_KEY, people.PASSWORD, people.PASSPHRASE)
+    assert {question.kind for question in questions} == set(QuestionKind)
+    assert {peer.transport for peer in people.EVERY} == set(Transport)
+
+
+async def test_letters_reach_the_devices_of_peers(make_app: MakeApp) -> None:
+    plans = {scenes.GLM.path: people.SPREAD_PLAN}
+    cluster = ScriptedCluster(people.here(people.ADA, people.BOB), plans=plans)
+    app = make_app(cluster, initial_model=scenes.GLM.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        text = text_of(app.query_one(PeerList))
+        assert "B CUDA0" in text
+        assert "D CUDA1" in text
+        assert "· CPU" in text

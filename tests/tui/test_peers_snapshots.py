@@ -1,0 +1,146 @@
+"""What peers and their dialogs look like, at the sizes and themes that matter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tests.tui import peer_scenes as people
+from tests.tui import scenes
+from tests.tui.helpers import settled, until
+from tests.tui.scripted import ScriptedCluster
+from tui.widgets.peer_list import PeerList
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.pilot import Pilot
+
+    from backends.state import Peer
+    from tui.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+    Compare = Callable[..., bool]
+
+SIZES = [(60, 18), (80, 24), (120, 36), (160, 48)]
+THEMES = ["dllm-dark", "dllm-light"]
+
+
+def name_of(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"
+
+
+def made(make_app: MakeApp, *peers: Peer, theme: str = "dllm-dark") -> DllmApp:
+    """A console with a plan for the peers on its desk."""
+    plans = {scenes.GLM.path: people.SPREAD_PLAN}
+    cluster = ScriptedCluster(people.here(*peers, quiet=True), plans=plans)
+    return make_app(cluster, initial_model=scenes.GLM.path, theme=theme)
+
+
+def on_peer(index: int, *keys: str) -> Any:
+    """Select a peer, press keys, and wait until all is at rest."""
+
+    async def go(pilot: Pilot[None]) -> None:
+        app: Any = pilot.app
+        await settled(pilot)
+        app._home.go_to("peers")
+        app.query_one(PeerList).selected = index
+        await pilot.pause()
+        await pilot.press(*keys)
+        await pilot.pause()
+
+    return go
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("size", SIZES, ids=name_of)
+def test_peers(
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int], theme: str
+) -> None:
+    app = made(make_app, theme=theme)
+    assert snap_compare(app, terminal_size=size, run_before=on_peer(1))
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("size", SIZES, ids=name_of)
+def test_peers_in_trouble(
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int], theme: str
+) -> None:
+    others = (people.NUC, people.OLD, people.EVE, people.FRED, people.GUS, people.NEW)
+    app = made(make_app, *others, theme=theme)
+    assert snap_compare(app, terminal_size=size, run_before=on_peer(1))
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_all_peers(make_app: MakeApp, snap_compare: Compare, theme: str) -> None:
+    app = made(make_app, theme=theme)
+    assert snap_compare(app, terminal_size=(120, 36), run_before=on_peer(6, "z"))
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("size", SIZES, ids=name_of)
+def test_adding(
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int], theme: str
+) -> None:
+    app = made(make_app, theme=theme)
+    keys = on_peer(0, "a", "i", "down")
+    assert snap_compare(app, terminal_size=size, run_before=keys)
+
+
+@pytest.mark.parametrize("peer", [people.NUC, people.EVE, people.ADA, people.NEW])
+def test_added(make_app: MakeApp, snap_compare: Compare, peer: Peer) -> None:
+    app = made(make_app, people.BOB)
+
+    async def add(pilot: Pilot[None]) -> None:
+        await on_peer(0, "a", *peer.name[:12], "enter")(pilot)
+        dialog: Any = app.screen
+        await until(pilot, lambda: dialog.follows)
+        found = msgspec.structs.replace(peer, name=dialog.follows)
+        app.cluster.push(people.here(people.BOB, found))  # type: ignore[attr-defined]
+        await until(pilot, lambda: dialog._shown and dialog._shown.text)
+        await until(pilot, lambda: len(app.desk.peers) == 3)
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=(80, 24), run_before=add)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("size", SIZES, ids=name_of)
+@pytest.mark.parametrize(
+    "asked", [people.HOST_KEY, people.PASSWORD], ids=["key", "word"]
+)
+def test_questions(
+    make_app: MakeApp,
+    snap_compare: Compare,
+    size: tuple[int, int],
+    theme: str,
+    asked: Any,
+) -> None:
+    peer = msgspec.structs.replace(people.MINI, question=asked, note=asked.text)
+    app = make_app(ScriptedCluster(people.here(people.ADA, peer)), theme=theme)
+
+    async def typed(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: len(app.screen_stack) == 2)
+        await pilot.press("s", "3", "q")
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=typed)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("size", SIZES, ids=name_of)
+def test_details(
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int], theme: str
+) -> None:
+    app = made(make_app, theme=theme)
+    assert snap_compare(app, terminal_size=size, run_before=on_peer(1, "enter"))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=name_of)
+def test_refused(
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
+) -> None:
+    app = make_app(ScriptedCluster(people.refused()))
+    assert snap_compare(app, terminal_size=size, run_before=settled)
