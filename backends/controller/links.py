@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from backends.errors import UsageError
 from backends.link.relay import RelayReader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
     from backends.controller.board import Board
@@ -26,10 +27,19 @@ class Links:
         self._readers: dict[str, RelayReader] = {}
 
     @asynccontextmanager
-    async def following(self, sockets: Mapping[str, Path]) -> AsyncIterator[None]:
-        """Follow the workers' relays, at these sockets, while the block runs."""
+    async def following(
+        self,
+        sockets: Mapping[str, Path],
+        tunnel_rtt_ms: Callable[[str], float | None],
+    ) -> AsyncIterator[None]:
+        """Follow the workers' relays, at these sockets, while the block runs.
+
+        ``tunnel_rtt_ms`` gives the round trip of a worker's tunnel, if it has one.
+        """
         self._readers = {
-            worker: RelayReader(worker, socket, self._show)
+            worker: RelayReader(
+                worker, socket, self._show, partial(tunnel_rtt_ms, worker)
+            )
             for worker, socket in sockets.items()
         }
         self._show()

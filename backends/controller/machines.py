@@ -182,6 +182,13 @@ class Machines(Protocol):
         """How every other machine is, newer than any snapshot."""
         ...
 
+    def rtt_ms(self, *names: str) -> float | None:
+        """The round trips from here to these machines, added up; None if unknown.
+
+        Between two peers the bytes pass through this machine.
+        """
+        ...
+
     async def reached(self, names: Iterable[str]) -> None:
         """Wait until these are connected.
 

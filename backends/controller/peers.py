@@ -96,6 +96,14 @@ class Peers:
             if known.connected:
                 yield known.machine
 
+    def rtt_ms(self, *names: str) -> float | None:
+        """The round trips from here to these machines, added up; None if unknown.
+
+        As heartbeats through the connections take them.
+        """
+        found = [self.known(name).peer.rtt_ms for name in names if name != LOCAL]
+        return None if None in found else sum(one for one in found if one is not None)
+
     async def reached(self, names: Iterable[str]) -> None:
         """Wait until these are connected and looked at.
 

@@ -225,7 +225,13 @@ class Supervisor:
         """Watch a serving cluster and its relays; returns only by raising."""
         head = self._machines.get(plan.head)
         sockets = {name: await head.reach_stats(name) for name in running.relayed}
-        async with self._links.following(sockets):
+        ways = {w.name: (w.peer, plan.head) for w in plan.workers if not w.endpoint}
+
+        def tunnel_rtt_ms(worker: str) -> float | None:
+            ends = set(ways.get(worker, ()))
+            return self._machines.rtt_ms(*ends) if len(ends) > 1 else None
+
+        async with self._links.following(sockets, tunnel_rtt_ms):
             await self._watch(running)
 
     async def _require_mendable(self, error: ProcessFailed) -> None:

@@ -29,10 +29,20 @@ PASSES_SHOWN = 24
 
 
 class LinkMeter:
-    """Takes the lines of one relay and gives the link as it is now; pure."""
+    """Takes the lines of one relay and gives the link as it is now; pure.
 
-    def __init__(self, worker: str) -> None:
+    Behind a tunnel the kernel tells the relay the round trip to the tunnel's near end
+    only, and what the tunnel takes looks like compute. ``tunnel_rtt_ms`` gives the rest
+    of the way: half of it is counted as ``up``, half as ``down``.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        tunnel_rtt_ms: Callable[[], float | None] = lambda: None,
+    ) -> None:
         """Nothing has been measured yet."""
+        self._tunnel_rtt_ms = tunnel_rtt_ms
         self.passes: deque[Pass] = deque(maxlen=PASSES_KEPT)
         self._link = Link(worker=worker)
         self._throughput = Throughput()
@@ -48,7 +58,8 @@ class LinkMeter:
             self._link = self._with_counters(line)
             return True
         if line.type == "passes":
-            self.passes.extend(map(_pass, line.pass_lines()))
+            tunnel_ms = self._tunnel_rtt_ms() or 0.0
+            self.passes.extend(_pass(one, tunnel_ms) for one in line.pass_lines())
             self._link = self._with_passes()
             return True
         return False
@@ -77,7 +88,7 @@ class LinkMeter:
             reason=line.plain_reason or line.refused_reason or "",
             refused=line.refused,
             waiting=line.waiting,
-            rtt_ms=line.rtt_us / US_PER_MS if line.rtt_us else None,
+            rtt_ms=self._rtt_ms(line),
             bytes_up=line.bytes_up,
             bytes_down=line.bytes_down,
             bytes_per_s_up=up_per_s,
@@ -85,6 +96,11 @@ class LinkMeter:
             lab=line.lab,
             commands=line.commands,
         )
+
+    def _rtt_ms(self, line: Line) -> float | None:
+        near_ms = line.rtt_us / US_PER_MS if line.rtt_us else None
+        tunnel_ms = self._tunnel_rtt_ms()
+        return near_ms if tunnel_ms is None else (near_ms or 0.0) + tunnel_ms
 
     def _with_passes(self) -> Link:
         generated = (p for p in reversed(self.passes) if p.generated)
@@ -129,7 +145,9 @@ def _per_token(passes: Sequence[Pass], figure: Callable[[Pass], float]) -> float
     return float(median(figure(p) for p in passes)) if passes else None
 
 
-def _pass(line: PassLine) -> Pass:
+def _pass(line: PassLine, tunnel_ms: float) -> Pass:
+    compute_ms = line.compute_ns / NS_PER_MS
+    on_the_way_ms = min(tunnel_ms * line.round_trips, compute_ms)
     return Pass(
         at_ms=line.last_reply_ns / NS_PER_MS,
         tokens=line.tokens,
@@ -138,8 +156,8 @@ def _pass(line: PassLine) -> Pass:
         bytes_up=line.bytes_up,
         bytes_down=line.bytes_down,
         head_ms=line.head_ns / NS_PER_MS,
-        up_ms=line.up_ns / NS_PER_MS,
-        compute_ms=line.compute_ns / NS_PER_MS,
-        down_ms=line.down_ns / NS_PER_MS,
+        up_ms=line.up_ns / NS_PER_MS + on_the_way_ms / 2,
+        compute_ms=compute_ms - on_the_way_ms,
+        down_ms=line.down_ns / NS_PER_MS + on_the_way_ms / 2,
         wait_ms=line.wait_ns / NS_PER_MS,
     )

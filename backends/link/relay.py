@@ -48,9 +48,18 @@ def relay_argv(
 class RelayReader:
     """Follows one relay's counters until cancelled, over restarts of the relay."""
 
-    def __init__(self, worker: str, stats: Path, changed: Callable[[], None]) -> None:
-        """``stats`` is the relay's socket; ``changed`` is told of news."""
-        self.meter = LinkMeter(worker)
+    def __init__(
+        self,
+        worker: str,
+        stats: Path,
+        changed: Callable[[], None],
+        tunnel_rtt_ms: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """``stats`` is the relay's socket; ``changed`` is told of news.
+
+        ``tunnel_rtt_ms`` is the round trip of the worker's tunnel, if it has one.
+        """
+        self.meter = LinkMeter(worker, tunnel_rtt_ms)
         self._stats = stats
         self._changed = changed
         self._writer: asyncio.StreamWriter | None = None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.content import Content
 
 from backends.state import ModelCatalogue, ModelFile
 from tests.tui import scenes
-from tui.widgets.model_detail import fact_lines
+from tui.widgets.model_detail import ModelDetail, fact_lines
 from tui.widgets.model_rows import (
     COLUMNS,
     arrange_models,
@@ -143,3 +144,16 @@ def test_details_name_what_the_header_says() -> None:
     assert lines[1] == "deepseek2 · 47 layers + output"
     assert "context    202 752 tokens" in lines
     assert lines[-1] == scenes.GLM.path
+
+
+def test_the_detail_says_which_machines_hold_the_model() -> None:
+    shown: list[str] = []
+
+    class Detail(ModelDetail):
+        def _show(self, facts: list[Content], sizes: list[Content]) -> None:
+            shown[:] = [line.plain for line in facts]
+
+    Detail().show_info(scenes.GLM, ("local", "mini"))
+    assert any("held by" in line and "local, mini" in line for line in shown)
+    Detail().show_info(scenes.GLM, ("local",))
+    assert not any("held by" in line for line in shown)

@@ -118,7 +118,16 @@ def cli(ctx: click.Context, model: str | None, no_mouse: bool) -> None:
     Without a command it opens the console and re-attaches to what runs.
     """
     if ctx.invoked_subcommand is None:
-        load_console()(model=model, mouse=not no_mouse)
+        load_console()(model=_whole(model), mouse=not no_mouse)
+
+
+def _whole(model: str | None) -> str | None:
+    """A model's path, given that or its catalogue name."""
+    if model is None:
+        return None
+    from tui.cli.session import require_model
+
+    return require_model(model)
 
 
 def load_console() -> Callable[..., None]:

@@ -161,7 +161,7 @@ class ModelsScreen(ConsoleScreen):
             self._detail.show_file(model)
             if model.problem or not await self._inspect(model):
                 return
-        self._detail.show_info(self._infos[key])
+        self._detail.show_info(self._infos[key], model.held_by)
 
     async def _inspect(self, model: ModelFile) -> bool:
         """Read a model's header; False when that fails."""

@@ -14,7 +14,7 @@ from tui.widgets.chat_text import count_text
 from tui.widgets.log_text import clean_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from textual.app import ComposeResult
 
@@ -64,9 +64,12 @@ class ModelDetail(VerticalScroll, can_focus=False):
         said = Content.styled(clean_line(problem), "$bad")
         self._show([_title(model.name), said, _path(model.path)], [])
 
-    def show_info(self, info: ModelInfo) -> None:
-        """Show what the header says."""
-        self._show(fact_lines(info), [*_group_lines(info), *_quant_lines(info)])
+    def show_info(self, info: ModelInfo, held_by: Sequence[str] = ()) -> None:
+        """Show what the header says, and which machines hold the same bytes."""
+        facts = fact_lines(info)
+        if any(name != "local" for name in held_by):
+            facts.insert(-1, _fact("held by", ", ".join(held_by)))
+        self._show(facts, [*_group_lines(info), *_quant_lines(info)])
 
     def _show(self, facts: list[Content], sizes: list[Content]) -> None:
         """Show these lines."""

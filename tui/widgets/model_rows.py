@@ -99,6 +99,14 @@ COLUMNS = (
         lambda model: (model.source, model.name.lower()),
         from_width=106,
     ),
+    ModelColumn(
+        "held_by",
+        "held by",
+        18,
+        lambda model: _dash(", ".join(model.held_by)),
+        lambda model: (-len(model.held_by), model.name.lower()),
+        from_width=124,
+    ),
 )
 
 

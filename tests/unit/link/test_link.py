@@ -78,6 +78,21 @@ def test_passes_become_figures_per_token() -> None:
     assert len(meter.link.passes) == 3
 
 
+def test_what_a_tunnel_takes_is_not_compute() -> None:
+    meter = LinkMeter("w", lambda: 1.0)
+    plain = LinkMeter("w")
+    told = passes(one_pass())
+    meter.take(told)
+    plain.take(told)
+    (here,), (there,) = plain.passes, meter.passes
+    taken_ms = min(1.0 * here.round_trips, here.compute_ms)
+    assert taken_ms > 0
+    assert there.compute_ms == pytest.approx(here.compute_ms - taken_ms)
+    assert there.up_ms == pytest.approx(here.up_ms + taken_ms / 2)
+    assert there.down_ms == pytest.approx(here.down_ms + taken_ms / 2)
+    assert there.wall_ms == pytest.approx(here.wall_ms)
+
+
 def test_a_pause_is_no_part_of_a_token() -> None:
     """The first token after a pause carries it; the figure per token must not."""
     meter = LinkMeter("w")
