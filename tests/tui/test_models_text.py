@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from textual.content import Content
 
 from backends.state import ModelCatalogue, ModelFile
 from tests.tui import scenes
@@ -21,6 +22,9 @@ from tui.widgets.model_rows import (
     summary_text,
 )
 from tui.widgets.sort_order import SortOrder
+
+if TYPE_CHECKING:
+    from textual.content import Content
 
 GIB = 1024**3
 
