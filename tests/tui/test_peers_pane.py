@@ -222,12 +222,23 @@ async def test_the_selection_stays_with_its_peer(make_app: MakeApp) -> None:
         app._home.go_to("peers")
         await pilot.press("G")
         assert chosen(found) == "bob"
-        cluster.push(people.here(people.NUC, people.BOB, people.ADA))
-        await until(pilot, lambda: len(found.peers) == 4)
+        cluster.push(people.here(people.NUC, people.EVE, people.BOB, people.ADA))
+        await until(pilot, lambda: len(found.peers) == 5)
         assert chosen(found) == "bob"
         cluster.push(people.here(people.NUC))
         await until(pilot, lambda: len(found.peers) == 2)
         assert chosen(found)
+
+
+async def test_a_peer_just_added_is_selected(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(people.here(people.ADA))
+    app = make_app(cluster)
+    async with app.run_test(size=(120, 36)) as pilot:
+        found = await shown(pilot)
+        cluster.push(people.here(people.ADA, people.BOB))
+        await until(
+            pilot, lambda: found.peer is not None and found.peer.name == people.BOB.name
+        )
 
 
 async def test_a_click_selects_and_a_second_one_opens(make_app: MakeApp) -> None:

@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 
-from backends.state import PeerState
+from backends.state import PeerState, Transport
 from tui.actions import bindings
 from tui.messages import Copyable, PeerWanted
 from tui.widgets.peer_block import PeerBlock, fill_of
@@ -21,7 +21,7 @@ from tui.widgets.peer_words import UNFIT, since_text, why_not
 from tui.widgets.strips import StripWidget, line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from textual import events
     from textual.binding import BindingType
@@ -179,10 +179,13 @@ the split does not use shows what is taken now. The letter is the device's in th
         return min(max(selected, 0), max(len(self.peers) - 1, 0))
 
     def watch_peers(self, before: tuple[Peer, ...], now: tuple[Peer, ...]) -> None:
-        """The selection stays with its peer, wherever that is now."""
+        """The selection stays with its peer, or goes to one just added."""
         was = before[self.selected] if self.selected < len(before) else None
         names = [peer.name for peer in now]
-        if was is not None and was.name in names:
+        added = _added(before, now)
+        if added is not None:
+            self.selected = names.index(added.name)
+        elif was is not None and was.name in names:
             self.selected = names.index(was.name)
         else:
             self.selected = self.validate_selected(self.selected)
@@ -265,3 +268,10 @@ def unfit_actions(peer: Peer | None) -> frozenset[str]:
 
 def _n_rows(blocks: list[PeerBlock]) -> int:
     return sum(block.n_rows for block in blocks)
+
+
+def _added(before: Sequence[Peer], now: Sequence[Peer]) -> Peer | None:
+    """The one other machine that is new; workers of ours come and go with plans."""
+    known = {peer.name for peer in before}
+    new = [p for p in now if p.name not in known and p.transport != Transport.LOCAL]
+    return new[0] if before and len(new) == 1 else None
