@@ -27,7 +27,7 @@ def test_a_new_peer_is_looked_at(network: Network, user: HeadUser) -> None:
     assert facts["memory_bytes"] > 1 << 30
     assert facts["disk_free_bytes"] > 0
     assert peer["rtt_ms"] is not None
-    assert not network.peer("ada").processes(), "nothing is left behind"
+    wait_for(lambda: not network.peer("ada").processes(), "nothing is left behind")
 
 
 def test_provisioning_twice_is_instant_and_can_be_undone(

@@ -1,0 +1,122 @@
+"""The console over SSH, key by key: add, trust, install, split, launch, ask, stop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backends.controller.client import ControllerClient
+from backends.paths import user_paths
+from backends.state import ClusterState, PeerState
+from tests.engine.test_console import until
+from tests.hosts.test_cluster import MODEL, user
+from tests.tui.helpers import screen_text
+from tui.app import DllmApp
+from tui.widgets.composer import Composer
+from tui.widgets.peer_list import PeerList
+
+if TYPE_CHECKING:
+    import pytest
+    from textual.pilot import Pilot
+
+    from tests.hosts.network import Network
+    from tests.hosts.user import HeadUser
+
+__all__ = ["user"]
+
+
+class Session:
+    """Somebody at the console."""
+
+    def __init__(self, app: DllmApp, pilot: Pilot[None]) -> None:
+        self.app = app
+        self.pilot = pilot
+
+    async def until(self, condition: object, what: str) -> None:
+        assert callable(condition)
+        await until(self.pilot, condition, what)
+
+    def state_of(self, name: str) -> PeerState | None:
+        snapshot = self.app.desk.snapshot
+        peers = snapshot.peers if snapshot else ()
+        return next((p.state for p in peers if p.name == name), None)
+
+    def shows(self, text: str) -> bool:
+        return text in screen_text(self.app)
+
+    def cluster(self) -> ClusterState | None:
+        return self.app.desk.snapshot.state if self.app.desk.snapshot else None
+
+    def workers(self) -> list[str]:
+        plan = self.app.desk.plan
+        return [worker.name for worker in plan.workers] if plan else []
+
+    async def add(self, name: str, *, unknown: bool = False) -> None:
+        """Add a machine and install our engine there, all from the dialog."""
+        self.app._home.go_to("peers")
+        await self.pilot.press("a")
+        await self.until(lambda: self.shows("Add a machine"), "the dialog")
+        await self.pilot.press(*name, "enter")
+        if unknown:
+            await self.until(lambda: self.shows("Trust and connect"), "the question")
+            await self.pilot.press("down", "enter")
+        await self.until(lambda: self.shows("Install the engine"), f"{name} reached")
+        await self.pilot.press("p")
+        await self.until(
+            lambda: self.state_of(name) is PeerState.READY, f"{name} has an engine"
+        )
+
+    async def use(self, name: str) -> None:
+        """Take a machine into the split."""
+        found = self.app.query_one(PeerList)
+        self.app._home.go_to("peers")
+        found.selected = [peer.name for peer in found.peers].index(name)
+        await self.pilot.press("w")
+
+
+async def test_from_an_empty_home_to_an_answer(
+    network: Network, user: HeadUser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two machines nobody has added yet; the key of one is unknown."""
+    ada, bob, _ = network.peers
+    network.known_hosts.write_text(f"{ada.address} {ada.host_key}\n")
+    for name, value in user.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    paths = user_paths()
+    client = ControllerClient(paths)
+    app = DllmApp(client, memory_file=paths.console_file, initial_model=MODEL)
+    async with app.run_test(size=(120, 36)) as pilot:
+        session = Session(app, pilot)
+        await session.until(lambda: app.desk.plan is not None, "a plan for the model")
+        await session.add("ada")
+        await session.add("bob", unknown=True)
+        await session.use("ada")
+        await session.until(lambda: "ada" in session.workers(), "ada takes part")
+        await session.use("bob")
+        await session.until(lambda: "bob" in session.workers(), "bob takes part")
+        await session.use("local")
+        await session.until(
+            lambda: sorted(session.workers()) == ["ada", "bob"], "only they work"
+        )
+        await pilot.press("l")
+        await session.until(
+            lambda: session.cluster() is ClusterState.SERVING, "serving"
+        )
+        assert app.desk.snapshot is not None
+        assert app.desk.snapshot.measured is not None
+        assert app.desk.snapshot.measured.mismatches == ()
+        app.query_one(Composer).focus()
+        await pilot.press(*"What is a split?", "enter")
+        await session.until(
+            lambda: any(
+                "layers" in said.content for said in app._home.chat.conversation
+            ),
+            "an answer",
+        )
+        app._home.go_to("peers")
+        await pilot.press("s")
+        await session.until(lambda: app.screen.is_modal, "the question")
+        await pilot.press("y")
+        await session.until(lambda: session.cluster() is ClusterState.IDLE, "stopped")
+    await client.shutdown()
+    assert bob.host_key.split()[1] in network.known_hosts.read_text()
