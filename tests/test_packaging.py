@@ -58,6 +58,22 @@ def test_the_wheel_holds_what_it_must(wheel: Path) -> None:
     assert not any(name.startswith(("tests/", "training/")) for name in names)
 
 
+def test_the_wheel_holds_what_other_machines_need(wheel: Path) -> None:
+    """Scripts sent over SSH, and the helper's sources, to be built there."""
+    names = zipfile.ZipFile(wheel).namelist()
+    for wanted in (
+        "backends/peers/scripts/host.sh",
+        "backends/peers/scripts/probe.sh",
+        "backends/peers/scripts/families.awk",
+        "backends/provision/scripts/install.sh",
+        "backends/provision/native/CMakeLists.txt",
+        "backends/provision/native/src/main.cpp",
+        "backends/provision/native/src/relay/relay.cpp",
+        "backends/provision/native/src/spawn/supervisor.cpp",
+    ):
+        assert wanted in names
+
+
 def test_it_runs_outside_the_checkout(scripts: Path, tmp_path: Path) -> None:
     assert run(scripts / "dllm-tui", "--version", cwd=tmp_path).startswith("dllm-tui ")
     assert run(scripts / "dllm-relay", "--version", cwd=tmp_path).strip()
