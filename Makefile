@@ -7,6 +7,8 @@ STAMP := $(VENV)/.ready
 NATIVE_BUILD := build/native
 NATIVE_SANITIZED := build/native-sanitized
 PYTEST_ARGS ?=
+# Real processes on shared machines: one that fails is run once more, and listed.
+RERUNS ?= --reruns 1 --reruns-delay 2
 FUZZ_S ?= 600
 # The sanitizer's memory of freed blocks would outgrow the program a hundredfold.
 FUZZ_OPTIONS := ASAN_OPTIONS=quarantine_size_mb=8:malloc_context_size=3
@@ -70,7 +72,7 @@ host-tools:
 	fi
 
 test: check native-test engines host-tools ## Every check there is
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest $(PYTEST_ARGS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest $(RERUNS) $(PYTEST_ARGS)
 
 bench: bench-gguf bench-tui bench-relay bench-llama bench-tunnel ## All benchmarks
 
