@@ -179,7 +179,11 @@ def _edit(paths: Paths, change: Callable[[TOMLDocument], object]) -> None:
         content = tomlkit.dumps(document).encode()
         _checked(msgspec.toml.decode(content, type=Config))
         write_private(file, content)
-    except (TOMLKitError, msgspec.DecodeError, ValueError) as error:
+    except TOMLKitError as error:
+        raise DllmError(
+            f"{file} is not valid TOML: {error}", "Mend it first."
+        ) from error
+    except (msgspec.DecodeError, ValueError) as error:
         raise DllmError(f"{file} is not valid: {error}", "Mend it first.") from error
     except OSError as error:
         raise DllmError(f"Cannot write {file} ({error.strerror})") from error

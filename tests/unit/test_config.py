@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.config import Config, load_config, set_value, write_private
-from backends.errors import DllmError
+from backends.config import (
+    Config,
+    PeerConfig,
+    drop_peer,
+    load_config,
+    put_peer,
+    set_value,
+    write_private,
+)
+from backends.errors import DllmError, UsageError
 from backends.paths import Paths, checked_socket, make_private
 
 if TYPE_CHECKING:
@@ -94,3 +102,31 @@ def test_a_socket_path_too_long_is_refused(tmp_path: Path, paths: Paths) -> None
     )
     with pytest.raises(DllmError, match="longer than the system allows"):
         checked_socket(long)
+
+
+def test_peers_are_written_and_removed_beside_what_is_there(paths: Paths) -> None:
+    write(paths, "# mine\nworkers = 3 # three\n")
+    put_peer(paths, "mini", PeerConfig(ssh="ada@mini", memory_gib={"CPU": 12.0}))
+    put_peer(paths, "box", PeerConfig(bare="10.0.0.3:50052"))
+    assert load_config(paths).peers == {
+        "mini": PeerConfig(ssh="ada@mini", memory_gib={"CPU": 12.0}),
+        "box": PeerConfig(bare="10.0.0.3:50052"),
+    }
+    drop_peer(paths, "mini")
+    drop_peer(paths, "box")
+    assert paths.config_file.read_text().strip() == "# mine\nworkers = 3 # three"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a b", "../x", "-x", "local", "llama-server", "worker1", "a" * 40]
+)
+def test_names_that_cannot_be_a_peers(paths: Paths, name: str) -> None:
+    with pytest.raises(UsageError):
+        put_peer(paths, name, PeerConfig(ssh="x"))
+    assert not paths.config_file.exists()
+
+
+def test_a_peer_needs_one_way_to_reach_it(paths: Paths) -> None:
+    write(paths, "[peers.mini]\nthreads = 2\n")
+    with pytest.raises(DllmError, match=r"peers\.mini needs either ssh or bare"):
+        load_config(paths)
