@@ -79,8 +79,16 @@ class SshMachine:
             PeerUnreachable: it has not been reached yet, or the connection broke.
         """
         if self._host is None or not self.connection.connected:
-            raise PeerUnreachable(f"{self.name} is not connected")
+            raise self._gone()
         return self._host
+
+    def _gone(self) -> PeerUnreachable:
+        """What became of the connection, and what follows."""
+        why = self.connection.lost
+        return PeerUnreachable(
+            why.what if why else f"There is no connection to {self.name}",
+            "What still runs there is stopped when it comes back; launch again then.",
+        )
 
     async def look(self) -> tuple[ProcessRecord, ...]:
         """Its process directories now; as last seen while it is silent.
@@ -95,7 +103,7 @@ class SshMachine:
         except HostError:
             # A link that is down for a moment; the connection tells when it is more.
             if not self.connection.connected:
-                raise PeerUnreachable(f"The connection to {self.name} broke") from None
+                raise self._gone() from None
         return self.records
 
     async def engine(self, wanted: str | None, rpc_protocol: str = "") -> Engine:

@@ -145,6 +145,7 @@ def test_a_peer_gone_for_good_is_named_and_the_rest_stopped(
     try:
         found = failure(user)
         assert "bob" in found["what"]
+        assert found["hint"]
         wait_for(lambda: not network.peer("ada").processes(), "nothing left on ada")
         assert state_of(user, "bob") == "unreachable"
         refused = user.run("up", "--model", MODEL, "--peer", "bob", "--detach", code=1)

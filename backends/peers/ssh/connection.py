@@ -77,6 +77,11 @@ class SshConnection:
         """Whether the connection is up, as far as anybody can know."""
         return self._link is not None and not self._link.is_closed()
 
+    @property
+    def lost(self) -> PeerUnreachable | None:
+        """Why there is no connection any more; None while there is one."""
+        return self._lost
+
     # -- The connection itself -----------------------------------------------------
 
     async def connect(self, answers: Mapping[QuestionKind, str] | None = None) -> None:
