@@ -181,7 +181,7 @@ class Flows:
 
 def _whole_path(path: str) -> str:
     # Imported when needed: most starts of the console choose no model.
-    from backends.controller.holdings import at_peer
+    from backends.controller.places import at_peer
 
     if at_peer(path):
         return path

@@ -305,7 +305,7 @@ def _machine(peer: Peer) -> str:
 
 def _only_holder(model: str) -> str:
     """The peer that a plan's model is read from; empty for a file of ours."""
-    from backends.controller.holdings import at_peer
+    from backends.controller.places import at_peer
 
     there = at_peer(model)
     return there[0] if there else ""

@@ -21,6 +21,7 @@ from backends.controller.lock import hold_lock
 from backends.controller.machines import LocalMachine
 from backends.controller.peer_api import PeerApi
 from backends.controller.peers import Peers
+from backends.controller.places import LOCAL
 from backends.controller.readers import Readers
 from backends.controller.supervisor import Supervisor
 from backends.errors import DllmError
@@ -168,6 +169,7 @@ async def _keep_fresh(
         await asyncio.sleep(REFRESH_S)
         if api.streams and not supervisor.busy:
             with contextlib.suppress(DllmError):
+                await machines.get(LOCAL).look()
                 await board.refresh(machines)
         idle_s = 0.0 if api.streams or supervisor.busy else idle_s + REFRESH_S
         if idle_s >= IDLE_EXIT_S:

@@ -22,8 +22,8 @@ from backends.controller.answers import (
     start_stream,
 )
 from backends.controller.holdings import merged
-from backends.controller.machines import LOCAL
 from backends.controller.metrics import prometheus_text
+from backends.controller.places import LOCAL
 from backends.controller.proposal import ProposalRequest, propose
 from backends.engine.http import ServerClient
 from backends.errors import ControllerError

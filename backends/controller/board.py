@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from backends.controller.machines import LOCAL
+from backends.controller.places import LOCAL
 from backends.controller.proposal import local_workers, worker_device
 from backends.split.layout import ranges
 from backends.state import (
@@ -91,10 +91,8 @@ class Board:
         )
 
     async def refresh(self, machines: Machines) -> None:
-        """Read our own processes and memory anew, and show all as last seen."""
-        here = machines.get(LOCAL)
-        self._memory = _steady(await here.host.memory())
-        await here.look()
+        """Read our own memory anew, and show the processes of all as last seen."""
+        self._memory = _steady(await machines.get(LOCAL).host.memory())
         self.show_processes(machines)
 
     def show_processes(self, machines: Machines) -> None:

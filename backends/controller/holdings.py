@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from backends.controller.places import LOCAL
 from backends.models.parts import part_of
 from backends.state import ModelFile
 
@@ -14,14 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from backends.state import ModelCatalogue, Peer, PeerModel
-
-LOCAL = "local"
-
-
-def at_peer(path: str) -> tuple[str, str] | None:
-    """Peer and path of ``peer:/path``; None for a path of ours."""
-    name, colon, rest = path.partition(":")
-    return (name, rest) if colon and name and rest.startswith("/") else None
 
 
 def merged(ours: ModelCatalogue, peers: Iterable[Peer]) -> ModelCatalogue:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from backends.controller.arrival import Arrival
 from backends.controller.evidence import Placed, look_at, require_alive
 from backends.controller.load import LoadWatch
-from backends.controller.machines import LOCAL, route
+from backends.controller.machines import route
+from backends.controller.places import LOCAL
 from backends.controller.starting import ENGINE_ENV, Starter
 from backends.engine.argv import server_argv
 from backends.engine.http import Health, ServerClient

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from backends.controller.holdings import at_peer
+from backends.controller.places import LOCAL, at_peer
 from backends.errors import ModelError
 from backends.paths import relay_binary
 from backends.state import Transport
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from backends.controller.readers import Engine, Readers
     from backends.peers.host import Host, ProcessRecord
     from backends.state import ModelInfo, Peer
-
-LOCAL = "local"
 
 
 class Machine(Protocol):

@@ -15,7 +15,7 @@ from backends.config import (
     write_private,
 )
 from backends.controller.bare import BarePeer
-from backends.controller.machines import LOCAL
+from backends.controller.places import LOCAL
 from backends.errors import ControllerError, HostError, NeedsAnswer, PeerUnreachable
 
 if TYPE_CHECKING:

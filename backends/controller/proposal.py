@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.controller.holdings import at_peer
+from backends.controller.places import at_peer
 from backends.errors import PlanError
 from backends.split.layout import make_split
 from backends.split.memory import balance

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.config import Config, load_config
-from backends.controller.holdings import at_peer
+from backends.controller.places import at_peer
 from backends.engine.ask import describe, flags_of
 from backends.engine.find import EngineLocation, find_engine
 from backends.errors import ModelError

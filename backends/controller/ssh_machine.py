@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backends.controller.holdings import at_peer
+from backends.controller.places import at_peer
 from backends.controller.readers import Engine
 from backends.engine.ask import parse_flags
 from backends.engine.find import EngineLocation, EngineSource

@@ -20,7 +20,7 @@ from backends.controller.launch import (
     needs_ways,
     processes_of,
 )
-from backends.controller.machines import LOCAL
+from backends.controller.places import LOCAL
 from backends.controller.speed import SpeedMeter
 from backends.controller.steps import StepBoard
 from backends.controller.stopping import Stopper

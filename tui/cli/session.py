@@ -164,7 +164,7 @@ def require_model(path: str) -> str:
     Raises:
         DllmError: there is no such file.
     """
-    from backends.controller.holdings import at_peer
+    from backends.controller.places import at_peer
     from tui.cli.inspect import resolve
 
     if at_peer(path):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from backends.controller.holdings import at_peer, merged
+from backends.controller.holdings import merged
+from backends.controller.places import at_peer
 from backends.state import ModelCatalogue, ModelFile, Peer, PeerFacts, PeerModel
 
 OURS = ModelCatalogue(

@@ -1,0 +1,12 @@
+"""Which machine is meant: ours by its name, and a peer before a path."""
+
+from __future__ import annotations
+
+LOCAL = "local"
+"""The name of the machine we run on."""
+
+
+def at_peer(path: str) -> tuple[str, str] | None:
+    """Peer and path of ``peer:/path``; None for a path of ours."""
+    name, colon, rest = path.partition(":")
+    return (name, rest) if colon and name and rest.startswith("/") else None
