@@ -63,11 +63,6 @@ class BarePeer:
             address=self._endpoint,
         )
 
-    @property
-    def endpoint(self) -> str:
-        """Where it listens; the address in numbers once it has been found."""
-        return self._endpoint
-
     async def run(self) -> None:
         """Look every few seconds until cancelled."""
         try:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from backends.controller.arrival import Arrival
+from backends.controller.bare import connects
 from backends.controller.evidence import Placed, look_at, require_alive
 from backends.controller.load import LoadWatch
 from backends.controller.machines import route
@@ -209,7 +210,11 @@ class Launcher:
         """Ports of the relays, one before each worker, each one listening."""
         relays: dict[str, int] = {}
         for worker in used_workers(plan):
-            upstream = worker.endpoint or f"127.0.0.1:{ports[worker.name]}"
+            if worker.endpoint:
+                # A relay knows no names.
+                upstream, _ = await connects(worker.endpoint)
+            else:
+                upstream = f"127.0.0.1:{ports[worker.name]}"
             relays[worker.name] = await self._starter.relay(head, worker.name, upstream)
         return relays
 

@@ -95,6 +95,14 @@ def test_without_a_relay_it_is_reached_directly(
     assert user.json("chat", *ASK)["text"]
 
 
+def test_it_may_be_known_by_a_name(
+    user: User, somebody: Somebody, demo_model: str
+) -> None:
+    user.run("peers", "add", "box", "--bare", f"localhost:{somebody.port}")
+    user.run("up", "--model", demo_model, "--peer", "box", "--detach")
+    assert user.json("chat", *ASK)["text"]
+
+
 def test_its_end_is_blamed_on_it(
     user: User, somebody: Somebody, demo_model: str
 ) -> None:
