@@ -26,6 +26,9 @@ namespace {
 
 constexpr dllm::Version kVersion{7, 0, 0};
 constexpr std::size_t kBlockBytes = 256 << 10;
+// A guard lets through what lies in a buffer.
+const std::vector<transcript::Exchange> kAllocation =
+    transcript::allocation(kVersion, std::uint64_t{4} << 30);
 constexpr int kWarmUpShare = 4;  // one unmeasured round trip for so many measured ones
 
 bool read_exactly(int fd, std::uint8_t* into, std::size_t count) {
@@ -56,7 +59,9 @@ void serve(int fd) {
       if (!read_exactly(fd, block.data(), std::min(left, block.size()))) return;
     }
     if (id == dllm::kHello) send_text(fd, transcript::hello_reply(kVersion));
-    if (id == dllm::kBufferGetBase) send_text(fd, transcript::reply(std::string(8, '\0')));
+    for (const transcript::Exchange& each : kAllocation) {
+      if (id == each.id) send_text(fd, each.reply);
+    }
     if (id != dllm::kGetTensor || size < dllm::kTensorBytes + 16) continue;
     const auto wanted = dllm::load<std::uint64_t>(&block[dllm::kTensorBytes + 8]);
     send_text(fd, transcript::reply(std::string(wanted, 'r')));
@@ -64,20 +69,25 @@ void serve(int fd) {
 }
 
 [[noreturn]] void worker(std::uint16_t port) {
-  const dllm::UniqueFd listener = dllm::listen_tcp({"127.0.0.1", port});
+  const dllm::UniqueFd listener = dllm::listen_tcp({"127.0.0.1", port, {}});
   for (;;) {
     std::thread([client = dllm::accept_client(listener.get())] {
-      dllm::set_nodelay(client.get());
+      dllm::tune(client.get());
       serve(client.get());
     }).detach();
   }
 }
 
 dllm::UniqueFd greet(std::uint16_t port) {
-  dllm::UniqueFd fd = dllm::connect_tcp({"127.0.0.1", port});
+  dllm::UniqueFd fd = dllm::connect_to({"127.0.0.1", port, {}});
   std::vector<std::uint8_t> reply(transcript::hello_reply(kVersion).size());
   send_text(fd.get(), transcript::hello(kVersion));
   demand(read_exactly(fd.get(), reply.data(), reply.size()));
+  for (const transcript::Exchange& each : kAllocation) {
+    send_text(fd.get(), each.request);
+    reply.resize(each.reply.size());
+    demand(read_exactly(fd.get(), reply.data(), reply.size()));
+  }
   return fd;
 }
 
@@ -131,7 +141,7 @@ Exchange token(std::size_t bytes) {
 }
 
 Exchange weights(std::size_t bytes) {
-  return {{transcript::set_tensor(kVersion, {}, std::string(bytes, 'w')),
+  return {{transcript::set_tensor(kVersion, transcript::row_of(bytes), std::string(bytes, 'w')),
            transcript::request(dllm::kBufferGetBase, std::string(8, '\0'))},
           dllm::kReplyHeaderBytes + 8};
 }

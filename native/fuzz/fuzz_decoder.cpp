@@ -1,88 +1,150 @@
-// Both decoders and the session: nothing is lost or changed but the capabilities of a HELLO, and
-// how the stream is cut into pieces changes nothing of what is counted.
-#include <cstdlib>
-
+// Both decoders and the session: without guard nothing is lost or changed but the capabilities of a
+// HELLO; how the stream is cut into pieces changes nothing of what passes, is refused or is
+// counted; and whatever a client does, only its worker can make the relay stop reading.
 #include "input.h"
+#include "model_worker.h"
 #include "relay/session.h"
 
 namespace {
 
 using dllm::Link;
 using dllm::Session;
-
-void demand(bool holds) {
-  if (!holds) std::abort();
-}
+using fuzz::demand;
 
 dllm::Bytes bytes_of(std::string& text) {
   return {reinterpret_cast<std::uint8_t*>(text.data()), text.size()};
-}
-
-std::string text_of(const dllm::Outgoing& out) {
-  return {out.worker.begin(), out.worker.end()};
-}
-
-void same_but_zeroed(const std::string& in, const std::string& out) {
-  demand(in.size() == out.size());
-  for (std::size_t i = 0; i < in.size(); ++i) demand(in[i] == out[i] || out[i] == '\0');
 }
 
 struct Run {
   explicit Run(bool answers, bool guard) : link("fuzz", answers, guard), session(link) {}
   Link link;
   Session session;
-  std::string sent;
+  std::string sent, answered, received;
 
-  void feed(const fuzz::Piece& piece) {
-    std::string bytes = piece.bytes;
-    if (piece.up) {
-      const dllm::Outgoing out = session.requests(bytes_of(bytes), 1);
-      sent += text_of(out);
-      return;
-    }
+  void take(const dllm::Outgoing& out) {
+    sent.append(out.worker.begin(), out.worker.end());
+    answered += out.answers;
+  }
+  void feed(bool up, std::string bytes) {
+    if (up) return take(session.requests(bytes_of(bytes), 1));
     session.replies(bytes_of(bytes), 1);
-    same_but_zeroed(piece.bytes, bytes);
+    received += bytes;
   }
 };
 
 void run_whole(Run& run, const std::vector<fuzz::Piece>& pieces) {
-  for (const fuzz::Piece& piece : pieces) run.feed(piece);
-  run.sent += text_of(run.session.requests_end());
+  for (const fuzz::Piece& piece : pieces) run.feed(piece.up, piece.bytes);
+  run.take(run.session.requests_end());
 }
 
 void run_split(Run& run, const std::vector<fuzz::Piece>& pieces, std::uint64_t seed) {
-  transcript::Random random(seed);
+  transcript::Random random(static_cast<std::uint32_t>(seed));
   for (const fuzz::Piece& piece : pieces) {
     for (const std::string& part : transcript::split(random, piece.bytes)) {
-      run.feed({piece.up, part});
+      run.feed(piece.up, part);
     }
   }
-  run.sent += text_of(run.session.requests_end());
+  run.take(run.session.requests_end());
 }
 
-void compare(const dllm::Tally& one, const dllm::Tally& other) {
-  demand(one.bytes_up == other.bytes_up && one.bytes_down == other.bytes_down);
-  demand(one.plain_reason == other.plain_reason && one.refused_reason == other.refused_reason);
+// The stream as it must come out: as it went in, the first HELLO's capabilities zero.
+std::string without_caps(std::string stream, std::size_t header, std::uint64_t size,
+                         std::size_t caps) {
+  const bool greets = header == dllm::kReplyHeaderBytes || stream.starts_with(char{dllm::kHello});
+  if (!greets || stream.size() < header) return stream;
+  if (fuzz::take<std::uint64_t>(stream, header - 8) != size) return stream;
+  const std::size_t first = std::min(stream.size(), header + caps);
+  const std::size_t last = std::min<std::size_t>(stream.size(), header + size);
+  std::fill(stream.begin() + static_cast<std::ptrdiff_t>(first),
+            stream.begin() + static_cast<std::ptrdiff_t>(last), '\0');
+  return stream;
+}
+
+// Later HELLOs are no protocol, but would be zeroed all the same.
+void same_but_zeroed(const std::string& expected, const std::string& out, std::size_t exact) {
+  demand(expected.size() == out.size());
+  demand(expected.compare(0, exact, out, 0, exact) == 0);
+  for (std::size_t i = 0; i < out.size(); ++i) demand(expected[i] == out[i] || out[i] == '\0');
+}
+
+void compare(const Run& one, const Run& other) {
+  const dllm::Tally &a = one.link.tally, &b = other.link.tally;
+  demand(one.sent == other.sent && one.answered == other.answered);
+  demand(one.received == other.received);
+  demand(a.bytes_up == b.bytes_up && a.bytes_down == b.bytes_down);
+  demand(a.plain_reason == b.plain_reason && a.refused_reason == b.refused_reason);
   for (std::size_t id = 0; id < dllm::kCommands; ++id) {
-    demand(one.commands[id].count == other.commands[id].count);
-    demand(one.commands[id].bytes_down == other.commands[id].bytes_down);
+    demand(a.commands[id].count == b.commands[id].count);
+    demand(a.commands[id].bytes_up == b.commands[id].bytes_up);
+    demand(a.commands[id].bytes_down == b.commands[id].bytes_down);
+    demand(a.commands[id].errors == b.commands[id].errors);
   }
+}
+
+std::uint64_t booked(const Run& run) {
+  std::uint64_t bytes = 0;
+  for (const dllm::CommandTally& command : run.link.tally.commands) bytes += command.bytes_up;
+  return bytes;
+}
+
+// Bytes belong to one command at most.
+void adds_up(const Run& run) {
+  const dllm::Tally& tally = run.link.tally;
+  std::uint64_t down = 0;
+  for (const dllm::CommandTally& command : tally.commands) down += command.bytes_down;
+  demand(booked(run) <= tally.bytes_up && down <= tally.bytes_down);
+}
+
+// What passes unread belongs to no command.
+void books_nothing_unread(Run& run) {
+  if (!run.link.tally.plain) return;
+  const std::uint64_t before = booked(run);
+  run.feed(true, std::string(100, 'x'));
+  demand(booked(run) == before);
+}
+
+// A client without HELLO is taken by no worker that knows it.
+bool worker_s_doing(const std::string& reason) {
+  return reason == "no HELLO first: RPC from before 1.0, or none" ||
+         reason.starts_with("a reply nobody asked for") ||
+         reason.starts_with("unexpected reply size") || reason.starts_with("protocol ");
+}
+
+void check_guarded(const Run& run) {
+  demand(!run.link.tally.plain || worker_s_doing(run.link.tally.plain_reason));
+  adds_up(run);
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto pieces = fuzz::parse({data, size});
-  std::string all_up;
-  for (const fuzz::Piece& piece : pieces) all_up += piece.up ? piece.bytes : "";
+  std::string up, down;
+  for (const fuzz::Piece& piece : pieces) (piece.up ? up : down) += piece.bytes;
 
-  Run metering(false, false), cut(false, false), guarding(true, true);
+  Run metering(false, false), cut(false, false), guarding(true, true), guarding_cut(true, true);
   run_whole(metering, pieces);
-  same_but_zeroed(all_up, metering.sent);
   run_split(cut, pieces, size);
-  same_but_zeroed(all_up, cut.sent);
-  compare(metering.link.tally, cut.link.tally);
-  run_split(guarding, pieces, size + 1);
-  demand(guarding.sent.size() <= all_up.size());
+  compare(metering, cut);
+  adds_up(metering);
+  const std::size_t exact = dllm::kRequestHeaderBytes + dllm::kHelloCapsBytes;
+  same_but_zeroed(without_caps(up, dllm::kRequestHeaderBytes, dllm::kHelloCapsBytes, 0),
+                  metering.sent, exact);
+  if (metering.link.tally.protocol.empty()) {
+    demand(down.size() == metering.received.size());
+  } else {
+    const std::size_t reply = dllm::kReplyHeaderBytes + dllm::kLongHelloReply;
+    same_but_zeroed(
+        without_caps(down, dllm::kReplyHeaderBytes, dllm::kLongHelloReply, dllm::kHelloReplyCaps),
+        metering.received, reply);
+  }
+
+  books_nothing_unread(metering);
+
+  run_whole(guarding, pieces);
+  run_split(guarding_cut, pieces, size + 1);
+  compare(guarding, guarding_cut);
+  check_guarded(guarding);
+  demand(guarding.sent.size() <= up.size());
   return 0;
 }

@@ -1,121 +1,143 @@
-// The whole relay over socket pairs, threads included: every byte arrives unless it was refused,
-// and both ends come to an end.
-//
-// An input is small enough for the sockets to hold all of it, so this thread plays both peers,
-// piece by piece in the order of the conversation, and reads what arrived at the end.
-#include <sys/ioctl.h>
-#include <sys/socket.h>
-
-#include <csignal>
-#include <cstdlib>
-#include <functional>
-#include <future>
-#include <thread>
-
-#ifdef __linux__
-#include <linux/sockios.h>
-#endif
+// A client of any kind before a worker that is there to be harmed: the worker lives, every question
+// gets its own reply in its own turn, nothing passes unread, and how the stream is cut into pieces
+// and when replies come changes nothing the worker sees.
+#include <optional>
 
 #include "input.h"
-#include "relay/relay.h"
-#include "relay/sockets.h"
+#include "model_worker.h"
+#include "relay/session.h"
 
 namespace {
 
-using dllm::UniqueFd;
+using dllm::Link;
+using dllm::Session;
+using fuzz::demand;
 
-constexpr std::size_t kInputMaxBytes = 32 << 10;
-// How often to look whether the relay has taken a piece before the next is sent.
-constexpr int kLooks = 50;
-
-void make_pair(UniqueFd& ours, UniqueFd& theirs) {
-  int ends[2];
-  dllm::check(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair");
-  ours.reset(ends[0]);
-  theirs.reset(ends[1]);
+dllm::Bytes bytes_of(std::string& text) {
+  return {reinterpret_cast<std::uint8_t*>(text.data()), text.size()};
 }
 
-std::size_t count_to_end(int fd) {
-  static std::uint8_t block[1 << 16];
-  std::size_t total = 0;
-  for (ssize_t count = 0; (count = dllm::receive(fd, block)) > 0;) {
-    total += static_cast<std::size_t>(count);
-  }
-  return total;
-}
-
-// One thread for all runs: to make one takes longer than a run.
-class Runner {
+// One connection, relayed in memory as `Relay` does over sockets.
+class Connection {
  public:
-  Runner() : thread_([this] { work(); }) { thread_.detach(); }
-  std::future<void> start(std::function<void()> task) {
-    const std::lock_guard lock(mutex_);
-    task_ = std::packaged_task<void()>(std::move(task));
-    auto done = task_.get_future();
-    ready_.notify_one();
-    return done;
+  Connection(dllm::Version version, bool answers)
+      : link_("fuzz", answers, true), session_(link_), worker_(version) {}
+
+  void ask(std::string bytes) {
+    const dllm::Outgoing out = session_.requests(bytes_of(bytes), ++now_);
+    to_client_ += out.answers;
+    pass({out.worker.begin(), out.worker.end()});
+  }
+  void end() {
+    const dllm::Outgoing out = session_.requests_end();
+    pass({out.worker.begin(), out.worker.end()});
+  }
+  // What the worker replied so far, in pieces of this size, or larger ones when there is much.
+  void reply(std::size_t piece) {
+    piece = std::max(piece, replies_.size() / kPieces);
+    for (std::size_t at = 0; at < replies_.size(); at += piece) {
+      std::string part = replies_.substr(at, piece);
+      session_.replies(bytes_of(part), ++now_);
+      to_client_ += part;
+    }
+    replies_.clear();
+  }
+  [[nodiscard]] const std::string& to_worker() const { return to_worker_; }
+  [[nodiscard]] const std::string& to_client() const { return to_client_; }
+  [[nodiscard]] const dllm::Tally& tally() const { return link_.tally; }
+  [[nodiscard]] bool was_cut_short() const {
+    return link_.tally.refused > 0 || worker_.closed();
   }
 
  private:
-  void work() {
-    for (;;) {
-      std::unique_lock lock(mutex_);
-      ready_.wait(lock, [this] { return task_.valid(); });
-      auto task = std::exchange(task_, {});
-      lock.unlock();
-      task();
-    }
+  void pass(const std::string& bytes) {
+    to_worker_ += bytes;
+    replies_ += worker_.feed(bytes);
   }
-  std::mutex mutex_;
-  std::condition_variable ready_;
-  std::packaged_task<void()> task_;
-  std::thread thread_;
+
+  Link link_;
+  Session session_;
+  fuzz::ModelWorker worker_;
+  dllm::Nanos now_ = 0;
+  std::string replies_, to_worker_, to_client_;
+
+  static constexpr std::size_t kPieces = 32;
 };
 
-bool is_taken([[maybe_unused]] int fd) {
-#ifdef SIOCOUTQ
-  int left = 0;
-  return ::ioctl(fd, SIOCOUTQ, &left) == 0 && left == 0;
-#else
-  return true;
-#endif
+// The sizes of the replies a client waits for, as it asked.
+std::vector<std::uint64_t> expected(dllm::Version version, const std::string& asked) {
+  const dllm::Protocol protocol(version);
+  std::vector<std::uint64_t> sizes;
+  for (std::size_t at = 0; at + dllm::kRequestHeaderBytes <= asked.size();) {
+    const dllm::Rule* rule = protocol.rule(static_cast<std::uint8_t>(asked[at]));
+    const auto size = fuzz::take<std::uint64_t>(asked, at + 1);
+    at += dllm::kRequestHeaderBytes;
+    if (!rule || size > asked.size() - at || size < rule->fields) break;
+    const auto* fields = reinterpret_cast<const std::uint8_t*>(asked.data() + at);
+    const bool greets = rule->reply_kind == dllm::Reply::kHello;
+    const std::uint64_t hello_bytes = version.major < 4 ? 3 : 28;
+    if (rule->reply_kind != dllm::Reply::kNone) {
+      sizes.push_back(greets ? hello_bytes : dllm::reply_bytes(*rule, {fields, rule->fields}));
+    }
+    at += size;
+  }
+  return sizes;
 }
 
-// Gives the relay the chance to see the pieces in this order; it need not take it.
-void send_piece(int fd, const std::string& bytes) {
-  if (!dllm::send_all(fd, {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()})) {
-    return;
+// Whole replies of these sizes, in this order, and no more than there are; how many.
+std::size_t count_replies(const std::string& got, const std::vector<std::uint64_t>& sizes) {
+  std::size_t at = 0, count = 0;
+  while (at < got.size()) {
+    demand(count < sizes.size() && got.size() - at >= dllm::kReplyHeaderBytes);
+    demand(fuzz::take<std::uint64_t>(got, at) == sizes[count]);
+    at += dllm::kReplyHeaderBytes + sizes[count++];
+    demand(at <= got.size());
   }
-  for (int look = 0; look < kLooks && !is_taken(fd); ++look) std::this_thread::yield();
+  return count;
+}
+
+void check(dllm::Version version, const Connection& connection, const std::string& asked) {
+  demand(!connection.tally().plain);
+  const std::vector<std::uint64_t> sizes = expected(version, asked);
+  const std::size_t replies = count_replies(connection.to_client(), sizes);
+  demand(connection.was_cut_short() || replies == sizes.size());
+  // Capabilities of RDMA reach nobody.
+  const std::string& got = connection.to_client();
+  for (std::size_t at = 12; version.major >= 4 && at < std::min<std::size_t>(got.size(), 36);
+       ++at) {
+    demand(got[at] == '\0');
+  }
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static Runner& runner = *new Runner;
-  ::signal(SIGPIPE, SIG_IGN);
-  if (size > kInputMaxBytes) return 0;
+  if (size == 0) return 0;
+  const dllm::Version version = transcript::kVersions[data[0] % transcript::kVersions.size()];
   const auto pieces = fuzz::parse({data, size});
-  std::size_t sent_up = 0, sent_down = 0;
-  for (const fuzz::Piece& piece : pieces) (piece.up ? sent_up : sent_down) += piece.bytes.size();
-
-  dllm::Link link("fuzz", size % 2 == 0, size % 3 == 0);
-  UniqueFd client, worker, relay_client, relay_worker;
-  make_pair(client, relay_client);
-  make_pair(worker, relay_worker);
-  const auto relaying = runner.start(
-      [&] { dllm::Relay(link, std::move(relay_client), std::move(relay_worker)).run(); });
-  for (const fuzz::Piece& piece : pieces) {
-    send_piece(piece.up ? client.get() : worker.get(), piece.bytes);
+  std::string asked = transcript::hello(version, true);
+  const bool answers = data[0] & 0x80;
+  Connection patient(version, answers), hasty(version, false);
+  transcript::Random random(static_cast<std::uint32_t>(size));
+  for (Connection* each : {&patient, &hasty}) {
+    each->ask(asked);
+    each->reply(3);
   }
-  ::shutdown(client.get(), SHUT_WR);
-  ::shutdown(worker.get(), SHUT_WR);
-  const std::size_t got_up = count_to_end(worker.get());
-  const std::size_t got_down = count_to_end(client.get());
-  relaying.wait();
-  std::uint64_t answered = 0;
-  for (const auto& command : link.tally.commands) answered += command.answered;
-  const bool whole = link.tally.refused == 0 && answered == 0;
-  if (whole && (got_up != sent_up || got_down != sent_down)) std::abort();
+  for (const fuzz::Piece& piece : pieces) {
+    if (!piece.up || piece.is_greeting) continue;
+    asked += piece.bytes;
+    patient.ask(piece.bytes);
+    patient.reply(1 + random() % 64);
+    for (const std::string& part : transcript::split(random, piece.bytes)) hasty.ask(part);
+    if (random() % 2) hasty.reply(1 << 20);
+  }
+  for (Connection* each : {&patient, &hasty}) {
+    each->end();
+    each->reply(1 << 20);
+    check(version, *each, asked);
+  }
+  // What the relay answers itself depends on when the worker's replies came.
+  const bool cut_short = patient.was_cut_short() || hasty.was_cut_short();
+  demand(answers || cut_short || patient.to_worker() == hasty.to_worker());
   return 0;
 }

@@ -14,6 +14,7 @@ namespace fuzz {
 struct Piece {
   bool up = false;
   std::string bytes;
+  bool is_greeting = false;
 };
 
 inline std::vector<Piece> parse(std::span<const std::uint8_t> input) {
@@ -23,8 +24,8 @@ inline std::vector<Piece> parse(std::span<const std::uint8_t> input) {
   input = input.subspan(1);
   if (choice < transcript::kVersions.size()) {
     const dllm::Version version = transcript::kVersions[choice];
-    pieces.push_back({true, transcript::hello(version)});
-    pieces.push_back({false, transcript::hello_reply(version)});
+    pieces.push_back({true, transcript::hello(version, true), true});
+    pieces.push_back({false, transcript::hello_reply(version, true), true});
   }
   while (input.size() > 3) {
     const bool up = input[0] & 1;
@@ -47,13 +48,34 @@ inline void append(std::string& input, bool up, const std::string& bytes) {
   }
 }
 
-// A well-formed conversation as fuzzer input.
+// What has no business on the wire, made rightly otherwise; or another buffer.
+inline std::string abuse(transcript::Random& random, dllm::Version version) {
+  transcript::TensorSpec spec;
+  switch (random() % 5) {
+    case 0:
+      return transcript::request(dllm::kCommInit, std::string(80, '\1'));
+    case 1:
+      return transcript::request(dllm::kCommAllreduce,
+                                 std::string(4, '\0') + transcript::tensor(spec));
+    case 2:
+      return transcript::allocation(version)[0].request;
+    case 3:
+      spec.op = 87 + static_cast<std::uint32_t>(random() % 9);
+      break;
+    default:
+      spec.data += transcript::kBufferBytes - random() % 32;
+  }
+  return transcript::graph(version, {transcript::tensor({}), transcript::tensor(spec)});
+}
+
+// A well-formed conversation as fuzzer input, now and then with an abuse.
 inline std::string seed_input(std::uint64_t seed) {
   transcript::Random random(seed);
   const std::size_t choice = seed % transcript::kVersions.size();
   std::string input(1, static_cast<char>(choice));
   const auto all = transcript::conversation(random, transcript::kVersions[choice], random() % 12);
   for (std::size_t i = 1; i < all.size(); ++i) {
+    if (random() % 16 == 0) append(input, true, abuse(random, transcript::kVersions[choice]));
     append(input, true, all[i].request);
     append(input, false, all[i].reply);
   }

@@ -55,9 +55,9 @@ void append_ascii(std::string& out, char c) {
   }
 }
 
-}  // namespace
-
-std::string quote(std::string_view text) {
+// `replacement` says what becomes of a byte that is not UTF-8.
+template <typename Replacement>
+std::string quoted(std::string_view text, Replacement&& replacement) {
   std::string out = "\"";
   for (std::size_t at = 0; at < text.size();) {
     if (static_cast<unsigned char>(text[at]) < 0x80) {
@@ -65,10 +65,30 @@ std::string quote(std::string_view text) {
       continue;
     }
     const std::size_t length = sequence_length(text, at);
-    out += length ? text.substr(at, length) : kReplacement;
+    if (length > 0) {
+      out += text.substr(at, length);
+    } else {
+      out += replacement(static_cast<unsigned char>(text[at]));
+    }
     at += length ? length : 1;
   }
   return out + "\"";
+}
+
+std::string escaped_byte(unsigned char byte) {
+  char escaped[8];
+  std::snprintf(escaped, sizeof escaped, "\\udc%02x", static_cast<unsigned>(byte));
+  return escaped;
+}
+
+}  // namespace
+
+std::string quote(std::string_view text) {
+  return quoted(text, [](unsigned char) { return kReplacement; });
+}
+
+std::string quote_bytes(std::string_view text) {
+  return quoted(text, escaped_byte);
 }
 
 std::string list(const std::vector<std::string>& values) {

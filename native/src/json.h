@@ -11,6 +11,9 @@ namespace dllm::json {
 // A JSON string. Bytes that are not UTF-8 become U+FFFD: the text is for readers.
 std::string quote(std::string_view text);
 
+// The same, but such bytes become \udc80 to \udcff, as json_value.h reads them: for paths.
+std::string quote_bytes(std::string_view text);
+
 // A JSON array of values that are JSON already; of strings.
 std::string list(const std::vector<std::string>& values);
 std::string array(const std::vector<std::string>& texts);

@@ -7,6 +7,9 @@
 #include <span>
 #include <string_view>
 
+#include "host/host.h"
+#include "pair/worker.h"
+#include "paper/paper.h"
 #include "posix.h"
 #include "program.h"
 #include "relay/head.h"
@@ -19,7 +22,10 @@ constexpr const char* kHelp =
 
 commands:
   head        stand between llama-server and a worker: count, time, guard, slow down
+  host        look after the processes of this machine, over standard input and output
+  paper       speak for a worker that does not run: what memory would it have
   spawn       start a process that outlives the caller, described by a directory
+  worker      stand beside a worker, as the far end of the link to a head's relay
   --version   print the version
   --help      print this; `dllm-relay COMMAND --help` tells about one
 )";
@@ -38,14 +44,27 @@ int run(std::span<char* const> args) {
   const std::string_view command = args[0];
   if (asks_for_help(command)) return print(kHelp);
   if (command == "--version") return print("dllm-relay " DLLM_VERSION "\n");
-  const bool is_head = command == "head";
-  if (!is_head && command != "spawn") {
-    throw dllm::UsageError("unknown command '" + std::string(command) + "'; see dllm-relay --help");
-  }
   const bool wants_help = args.size() > 1 && asks_for_help(args[1]);
-  if (wants_help) return print(is_head ? dllm::kHeadHelp : dllm::kSpawnHelp);
-  if (is_head) dllm::head(args.subspan(1), DLLM_VERSION);
-  return dllm::spawn(args.subspan(1));
+  if (command == "head") {
+    if (wants_help) return print(dllm::kHeadHelp);
+    dllm::head(args.subspan(1), DLLM_VERSION);
+  }
+  if (command == "host") {
+    return wants_help ? print(dllm::host::kHostHelp)
+                      : dllm::host::host(args.subspan(1), DLLM_VERSION);
+  }
+  if (command == "paper") {
+    if (wants_help) return print(dllm::kPaperHelp);
+    dllm::paper(args.subspan(1));
+  }
+  if (command == "spawn") {
+    return wants_help ? print(dllm::kSpawnHelp) : dllm::spawn(args.subspan(1));
+  }
+  if (command == "worker") {
+    return wants_help ? print(dllm::pair::kWorkerHelp)
+                      : dllm::pair::worker(args.subspan(1), DLLM_VERSION);
+  }
+  throw dllm::UsageError("unknown command '" + std::string(command) + "'; see dllm-relay --help");
 }
 
 }  // namespace

@@ -147,6 +147,11 @@ void complain(std::string_view text) noexcept {
   std::fprintf(stderr, "dllm-relay: %.*s\n", static_cast<int>(text.size()), text.data());
 }
 
+std::string machine_name() {
+  char name[256]{};
+  return ::gethostname(name, sizeof name - 1) == 0 && *name ? name : "?";
+}
+
 double unix_time() noexcept {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration<double>(now).count();

@@ -90,6 +90,9 @@ void reset_signals() noexcept;
 // Prints "dllm-relay: <text>" on stderr.
 void complain(std::string_view text) noexcept;
 
+// What this machine calls itself; "?" when it does not.
+std::string machine_name();
+
 // Seconds since 1970.
 double unix_time() noexcept;
 

@@ -84,15 +84,56 @@ TEST(order_survives_switching_the_lab) {
   CHECK(got == sent);
 }
 
-TEST(what_is_under_way_is_bounded) {
+TEST(an_old_delay_is_forgotten) {
+  Schedule schedule(0);
+  schedule.apply({3000, 0, 0, 1});
+  CHECK(schedule.arrival(0, 100, true) == 3000 * kMilli);
+  schedule.apply({1, 0, 0, 1});
+  CHECK(schedule.arrival(0, 100, true) == 1 * kMilli);
+}
+
+TEST(bytes_under_way_arrive_by_the_new_delay) {
   Lab lab;
-  lab.set({50, 0, 0, 1});
+  lab.set({60'000, 0, 0, 1});
+  std::string got;
+  dllm::Pacer pacer(lab, 0, [&](Bytes bytes) {
+    got += text(bytes);
+    return true;
+  });
+  std::string first = "first,", second = "second";
+  CHECK(pacer.send(bytes_of(first)));
+  // Off for so short a time that nobody looks.
+  lab.set({});
+  lab.set({1, 0, 0, 1});
+  CHECK(pacer.send(bytes_of(second)));
+  const Nanos start = dllm::monotonic_now();
+  pacer.drain();
+  CHECK(dllm::monotonic_now() - start < 30'000 * kMilli);
+  CHECK(got == "first,second");
+}
+
+TEST(a_delay_alone_takes_nothing_off_the_rate) {
+  Lab lab;
+  lab.set({60'000, 0, 0, 1});
+  dllm::Pacer pacer(lab, 0, [](Bytes) { return true; });
+  // As much as ten gigabits a second bring under way in 20 ms: nobody waits for its arrival.
+  std::string block(23 << 20, 'x');
+  CHECK(dllm::DelayLine::under_way_max({20, 0, 0, 1}) >= block.size());
+  CHECK(pacer.send(bytes_of(block)));
+  lab.set({});
+  pacer.drain();
+}
+
+TEST(what_is_under_way_is_bounded) {
+  const LabSettings slow{50, 0, 100, 1};
+  Lab lab;
+  lab.set(slow);
   std::size_t got = 0;
   dllm::Pacer pacer(lab, 0, [&](Bytes bytes) {
     got += bytes.size();
     return true;
   });
-  std::string block(dllm::Pacer::kUnderWayMaxBytes, 'x');
+  std::string block(dllm::DelayLine::under_way_max(slow), 'x');
   const Nanos start = dllm::monotonic_now();
   CHECK(pacer.send(bytes_of(block)));
   CHECK(dllm::monotonic_now() - start < 50 * kMilli);
@@ -100,6 +141,7 @@ TEST(what_is_under_way_is_bounded) {
   CHECK(dllm::monotonic_now() - start >= 50 * kMilli);
   pacer.drain();
   CHECK(got == 2 * block.size());
+  CHECK(dllm::DelayLine::under_way_max({60'000, 0, 0, 1}) <= 256 << 20);
 }
 
 TEST(commands) {

@@ -33,7 +33,7 @@ std::string read_to_end(int fd) {
 
 // A relay between two sockets of ours.
 struct Between {
-  explicit Between(bool answers = false) : link("w", answers, true) {
+  explicit Between(bool answers = false, bool guard = true) : link("w", answers, guard) {
     ::signal(SIGPIPE, SIG_IGN);
     UniqueFd relay_client, relay_worker;
     pair(client, relay_client);
@@ -60,6 +60,12 @@ struct Between {
     CHECK(read_text(worker.get(), hello(version).size()) == hello(version));
     write_text(worker.get(), hello_reply(version));
     CHECK(read_text(client.get(), hello_reply(version).size()) == hello_reply(version));
+    for (const Exchange& each : allocation(version)) {
+      write_text(client.get(), each.request);
+      CHECK(read_text(worker.get(), each.request.size()) == each.request);
+      write_text(worker.get(), each.reply);
+      CHECK(read_text(client.get(), each.reply.size()) == each.reply);
+    }
   }
 
   dllm::Tally tally() {
@@ -79,8 +85,9 @@ void replay(Version version, const dllm::LabSettings& lab) {
   between.link.lab.set(lab);
   const auto all = conversation(random, version, 80);
   std::string requests, replies;
-  for (std::size_t i = 1; i < all.size(); ++i) requests += all[i].request;
-  for (std::size_t i = 1; i < all.size(); ++i) replies += all[i].reply;
+  const std::size_t first = 1 + allocation(version).size();
+  for (std::size_t i = first; i < all.size(); ++i) requests += all[i].request;
+  for (std::size_t i = first; i < all.size(); ++i) replies += all[i].reply;
   between.greet(version);
   std::thread asking([&] {
     for (const std::string& piece : split(random, requests))
@@ -108,7 +115,7 @@ TEST(bytes_out_are_bytes_in_through_the_lab) {
 
 TEST(bytes_that_are_no_protocol_pass) {
   Random random(2);
-  Between between;
+  Between between(false, false);
   const std::string there = random_bytes(random, 1 << 20), back = random_bytes(random, 1 << 20);
   std::thread asking([&] { write_text(between.client.get(), there); });
   std::thread answering([&] { write_text(between.worker.get(), back); });
@@ -134,7 +141,7 @@ TEST(a_worker_can_send_a_reply_nobody_waits_for_any_more) {
   Between between;
   between.greet(k7);
   const std::size_t size = 8 << 20;
-  write_text(between.client.get(), get_tensor({}, 0, size));
+  write_text(between.client.get(), get_tensor(row_of(size), 0, size));
   CHECK(read_text(between.worker.get(), 321).size() == 321);
   between.client.reset();
   CHECK(read_to_end(between.worker.get()).empty());
@@ -183,6 +190,32 @@ TEST(what_is_known_is_answered_without_the_worker) {
   CHECK(tally.answered == kAsked - 1);
   between.client.reset();
   answering.join();
+}
+
+TEST(a_client_that_reads_nothing_does_not_keep_the_place_of_a_worker_that_is_gone) {
+  Between between;
+  between.greet(k7);
+  const std::size_t size = 8 << 20;
+  write_text(between.client.get(), get_tensor(row_of(size), 0, size));
+  CHECK(read_text(between.worker.get(), 321).size() == 321);
+  // More than the client's socket holds, of a reply that never ends.
+  write_text(between.worker.get(), reply(std::string(size, 'r')).substr(0, 256 << 10));
+  between.worker.reset();
+  between.thread.join();
+}
+
+TEST(a_worker_that_takes_nothing_does_not_keep_the_relay) {
+  Between between;
+  between.greet(k7);
+  const std::size_t size = 8 << 20;
+  std::thread asking([&] {
+    const std::string sent = set_tensor(k7, row_of(size), std::string(size, 'd'));
+    const auto* data = reinterpret_cast<const std::uint8_t*>(sent.data());
+    dllm::send_all(between.client.get(), {data, sent.size()});
+  });
+  ::shutdown(between.worker.get(), SHUT_WR);
+  between.thread.join();
+  asking.join();
 }
 
 RUN_TESTS()

@@ -1,64 +1,14 @@
 // What one connection's bytes mean: transparency, counters, passes, guard and answers, for every
 // version and any split of the stream.
 #include "check.h"
-#include "relay/session.h"
-#include "transcript.h"
+#include "sessions.h"
 
 using namespace transcript;
+using namespace sessions;
 using dllm::Link;
 using dllm::Nanos;
-using dllm::Outgoing;
-using dllm::Session;
 
 namespace {
-
-constexpr Version k7{7, 0, 0};
-constexpr Version k8{8, 0, 0};
-
-std::string text(const Outgoing& out) {
-  return {out.worker.begin(), out.worker.end()};
-}
-
-// A link and a session on it, fed with strings at a time the test sets.
-struct Bench {
-  explicit Bench(bool answers = true, bool guard = true) : link("w", answers, guard) {
-    session.emplace(link);
-  }
-  Link link;
-  std::optional<Session> session;
-  Nanos now = 1;
-  std::string answers;
-  bool refused = false;
-
-  std::string up(std::string bytes) {
-    const Outgoing out =
-        session->requests({reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()}, now);
-    answers += out.answers;
-    refused = refused || out.refused;
-    return text(out);
-  }
-  std::string down(std::string bytes) {
-    session->replies({reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()}, now);
-    return bytes;
-  }
-  void greet(Version version) {
-    up(hello(version));
-    down(hello_reply(version));
-  }
-  const dllm::CommandTally& tally(std::uint8_t id) { return link.tally.commands[id]; }
-};
-
-std::string up_in_pieces(Bench& bench, Random& random, const std::string& bytes) {
-  std::string out;
-  for (const std::string& piece : split(random, bytes)) out += bench.up(piece);
-  return out;
-}
-
-std::string down_in_pieces(Bench& bench, Random& random, const std::string& bytes) {
-  std::string out;
-  for (const std::string& piece : split(random, bytes)) out += bench.down(piece);
-  return out;
-}
 
 // Sums what a conversation should have been counted as, and compares.
 void check_counts(Bench& bench, const std::vector<Exchange>& all) {
@@ -126,8 +76,9 @@ TEST(pipelined_requests_keep_their_replies) {
     Bench bench(false);
     const auto all = conversation(random, version, 40);
     std::string requests, replies;
-    for (std::size_t i = 1; i < all.size(); ++i) requests += all[i].request;
-    for (std::size_t i = 1; i < all.size(); ++i) replies += all[i].reply;
+    const std::size_t first = 1 + allocation(version).size();
+    for (std::size_t i = first; i < all.size(); ++i) requests += all[i].request;
+    for (std::size_t i = first; i < all.size(); ++i) replies += all[i].reply;
     bench.greet(version);
     CHECK(up_in_pieces(bench, random, requests) == requests);
     CHECK(down_in_pieces(bench, random, replies) == replies);
@@ -136,13 +87,18 @@ TEST(pipelined_requests_keep_their_replies) {
   }
 }
 
-TEST(rdma_capabilities_are_zeroed_both_ways_and_nothing_else) {
+TEST(rdma_capabilities_are_zeroed_both_ways_at_every_cut_and_nothing_else) {
   for (const Version version : kVersions) {
-    Random random(1);
-    Bench bench;
-    CHECK(up_in_pieces(bench, random, hello(version, true)) == hello(version, false));
-    CHECK(down_in_pieces(bench, random, hello_reply(version, true)) == hello_reply(version, false));
-    CHECK(bench.link.tally.protocol == version.text());
+    const std::string asked = hello(version, true), told = hello_reply(version, true);
+    for (std::size_t cut = 0; cut <= asked.size(); ++cut) {
+      Bench bench;
+      const std::string begun = bench.up(asked.substr(0, cut));
+      CHECK(begun + bench.up(asked.substr(cut)) == hello(version));
+      for (std::size_t at = 0; at < told.size(); ++at) {
+        CHECK(bench.down(told.substr(at, 1)) == hello_reply(version).substr(at, 1));
+      }
+      CHECK(bench.link.tally.protocol == version.text());
+    }
   }
 }
 
@@ -174,13 +130,13 @@ TEST(a_first_byte_that_is_no_hello_is_passed_on_unread) {
   const std::string old = request(dllm::kGetAlignment, "") + random_bytes(random, 400);
   CHECK(up_in_pieces(bench, random, old) == old);
   CHECK(bench.down("anything at all") == "anything at all");
-  CHECK(bench.link.tally.plain_reason == "no HELLO first");
+  CHECK(bench.link.tally.plain_reason == "no HELLO first: RPC from before 1.0, or none");
   CHECK(bench.link.tally.plain_connections == 1);
 }
 
-TEST(what_is_not_understood_is_passed_on_and_named) {
+TEST(without_guard_what_is_not_understood_is_passed_on_and_named) {
   const auto reason = [](const std::string& requests, const std::string& replies) {
-    Bench bench;
+    Bench bench(false, false);
     bench.greet(k7);
     const std::string more = "and \x01 what follows";
     CHECK(bench.up(requests + more) == requests + more);
@@ -189,6 +145,29 @@ TEST(what_is_not_understood_is_passed_on_and_named) {
   };
   CHECK(reason(request(99, "abc"), "") == "unknown command");
   CHECK(reason(request(dllm::kFreeBuffer, "short"), "") == "FREE_BUFFER: impossible request size");
+  const std::string asking(8 * (dllm::Guard::kAwaitedMax + 1), 'x');
+  std::string many;
+  for (std::size_t i = 0; i <= dllm::Guard::kAwaitedMax; ++i) {
+    many += request(dllm::kBufferGetBase, asking.substr(8 * i, 8));
+  }
+  CHECK(reason(many, "") == "too many requests without a reply");
+}
+
+TEST(what_passes_unread_belongs_to_no_command) {
+  Bench bench(false, false);
+  bench.greet(k7);
+  const std::string bad = request(dllm::kFreeBuffer, "short");
+  for (int i = 0; i < 3; ++i) bench.up(bad);
+  CHECK(bench.link.tally.plain);
+  CHECK(bench.tally(dllm::kFreeBuffer).bytes_up == dllm::kRequestHeaderBytes);
+  // Likewise when the worker is what cannot be followed, in the middle of a request.
+  Bench other(false, false);
+  other.greet(k7);
+  const std::string data = set_tensor(k7, row_of(4000), std::string(4000, 'd'));
+  other.up(data.substr(0, 1000));
+  other.down("a reply nobody asked for");
+  other.up(data.substr(1000));
+  CHECK(other.tally(dllm::kSetTensor).bytes_up == 1000);
 }
 
 TEST(a_reply_nobody_asked_for_is_passed_on_and_named) {
@@ -205,100 +184,6 @@ TEST(a_reply_of_the_wrong_size_is_passed_on_and_named) {
   const std::string wrong = reply("four") + "and more";
   CHECK(bench.down(wrong) == wrong);
   CHECK(bench.link.tally.plain_reason == "unexpected reply size to BUFFER_GET_BASE");
-}
-
-TEST(a_graph_whose_counts_disagree_with_its_size_is_passed_on) {
-  for (const Version version : kVersions) {
-    Bench bench;
-    bench.greet(version);
-    std::string bad = graph(version, {tensor({}), tensor({})});
-    bad.resize(bad.size() - 8);
-    write<std::uint64_t>(bad, 1, bad.size() - 9);
-    CHECK(bench.up(bad) == bad);
-    CHECK(bench.link.tally.plain_reason == "GRAPH_COMPUTE: graph shorter than its tensors");
-  }
-}
-
-TEST(more_requests_than_anyone_means_are_passed_on_unread) {
-  Bench bench(false);
-  bench.greet(k7);
-  const std::string ask = request(dllm::kBufferGetBase, std::string(8, 'x'));
-  for (std::size_t i = 0; i < Session::kAwaitedMax + 10; ++i) CHECK(bench.up(ask) == ask);
-  CHECK(bench.link.tally.plain_reason == "too many requests without a reply");
-}
-
-TEST(the_guard_refuses_what_would_kill_a_worker) {
-  const auto refusal = [](Version version, const std::string& bad) {
-    Random random(5);
-    Bench bench;
-    bench.greet(version);
-    const std::string good = request(dllm::kBufferGetBase, std::string(8, 'x'));
-    const std::string out = bench.up(good + bad);
-    CHECK(out == good);
-    CHECK(bench.refused);
-    CHECK(bench.up(good).empty());
-    Bench pieces;
-    pieces.greet(version);
-    const std::string sent = up_in_pieces(pieces, random, good + bad);
-    CHECK(sent.size() < good.size() + bad.size());
-    CHECK(pieces.refused);
-    return bench.link.tally.refused_reason;
-  };
-  TensorSpec custom, beyond, wrapping, odd;
-  custom.op = 95;
-  beyond.op = 101;
-  odd.type = 4000;
-  wrapping.ne = {0xffffffff, 0xffffffff, 1, 1};
-  wrapping.data = ~std::uint64_t{0} - 1000;
-  for (const Version version : {k7, k8}) {
-    const auto with = [&](const TensorSpec& spec) {
-      return graph(version, {tensor({}), tensor(spec), tensor({})});
-    };
-    CHECK(check::contains(refusal(version, with(custom)), "custom op"));
-    CHECK(check::contains(refusal(version, with(beyond)), "op that this version does not have"));
-    CHECK(check::contains(refusal(version, with(odd)), "impossible type"));
-    CHECK(check::contains(refusal(version, with(wrapping)), "wraps around"));
-    CHECK(check::contains(refusal(version, set_tensor(version, wrapping, "data")), "wraps"));
-    CHECK(check::contains(refusal(version, get_tensor({}, ~std::uint64_t{0}, 8)), "wraps"));
-  }
-  std::string aborting = request(dllm::kSetTensor, "payload");
-  write<std::uint64_t>(aborting, 1, std::uint64_t{1} << 63);
-  CHECK(check::contains(refusal(k7, aborting), "aborts a worker"));
-  std::string senseless = request(dllm::kFreeBuffer, "payload");
-  write<std::uint64_t>(senseless, 1, std::uint64_t{1} << 40);
-  CHECK(check::contains(refusal(k7, senseless), "beyond any sense"));
-}
-
-TEST(custom_ops_have_the_numbers_of_their_version) {
-  const auto refused = [](Version version, std::uint32_t op) {
-    Bench bench;
-    bench.greet(version);
-    TensorSpec spec;
-    spec.op = op;
-    bench.up(graph(version, {tensor(spec)}));
-    return bench.refused;
-  };
-  CHECK(refused({3, 6, 1}, 87) && refused({3, 6, 1}, 90) && !refused({3, 6, 1}, 91));
-  CHECK(refused({4, 0, 1}, 88) && !refused({4, 0, 1}, 92));
-  CHECK(refused(k8, 92) && refused(k8, 95) && !refused(k8, 91) && !refused(k8, 96));
-  // Not known: not judged.
-  CHECK(!refused({8, 0, 1}, 92) && !refused({2, 0, 0}, 92));
-}
-
-TEST(a_request_that_does_not_wait_for_the_version_is_refused) {
-  Bench bench;
-  CHECK(bench.up(hello(k7) + graph(k7, {tensor({})})) == hello(k7));
-  CHECK(bench.refused);
-}
-
-TEST(without_guard_everything_passes) {
-  Bench bench(true, false);
-  bench.greet(k7);
-  TensorSpec custom;
-  custom.op = 95;
-  const std::string bad = graph(k7, {tensor(custom)});
-  CHECK(bench.up(bad) == bad);
-  CHECK(!bench.refused);
 }
 
 TEST(what_cannot_change_is_answered_here) {
@@ -421,13 +306,13 @@ TEST(tokens_of_a_pass_come_from_the_hidden_state) {
   bench.up(set_tensor(k7, positions, "p") + graph(k7, {tensor({})}));
   bench.up(get_tensor(kOutput, 0, 4));
   bench.down(reply("abcd"));
-  bench.link.passes.settle(2 * dllm::PassMeter::kSettled);
+  bench.link.passes.settle(2 * dllm::PassMeter::kAbandoned);
   const auto passes = bench.link.passes.collect();
-  CHECK(passes.size() == 1 && passes[0].tokens == 37);
+  CHECK(passes.size() == 1 && passes[0].batch == 37 && !passes[0].generated);
 }
 
 TEST(loading_and_saving_are_no_passes) {
-  Bench bench(false);
+  Bench bench(false, false);
   bench.greet(k7);
   bench.up(set_tensor(k7, kHidden, "weights"));
   bench.up(request(dllm::kBufferClear, std::string("\2\0\0\0\0\0\0\0\0", 9)));
@@ -451,7 +336,7 @@ TEST(several_fetches_are_one_pass) {
     bench.up(get_tensor(kOutput, 0, 4));
     bench.down(reply("abcd"));
   }
-  bench.link.passes.settle(2 * dllm::PassMeter::kSettled);
+  bench.link.passes.settle(2 * dllm::PassMeter::kAbandoned);
   const auto passes = bench.link.passes.collect();
   CHECK(passes.size() == 1 && passes[0].trips == 4);
 }
@@ -479,6 +364,46 @@ TEST(a_worker_that_does_not_answer_is_named_once_and_forgiven_when_it_does) {
   CHECK(silence(1000 + 2 * Link::kSilenceMax) == told && bench.link.revision == revision);
   bench.down(hello_reply(k7));
   CHECK(silence(1000 + 3 * Link::kSilenceMax).empty());
+}
+
+TEST(the_oldest_request_without_an_answer_has_an_age) {
+  Bench bench;
+  bench.greet(k7);
+  const std::string ask = request(dllm::kGetDeviceMemory, std::string(4, '\0'));
+  const auto unanswered = [&](Nanos now) {
+    bench.link.note_unanswered(now);
+    return bench.link.tally.unanswered;
+  };
+  bench.now = 1000;
+  bench.up(ask);
+  bench.now = 2000;
+  bench.up(ask);
+  CHECK(unanswered(1000 + Link::kUnansweredMin - 1) == 0);
+  const auto revision = bench.link.revision;
+  CHECK(unanswered(1000 + Link::kUnansweredMin) == Link::kUnansweredMin);
+  CHECK(bench.link.revision == revision + 1);
+  bench.now = 5000;
+  bench.down(reply(std::string(16, 'm')));
+  CHECK(unanswered(5000 + 2 * Link::kUnansweredMin) == 2 * Link::kUnansweredMin);
+  bench.down(reply(std::string(16, 'm')));
+  CHECK(unanswered(5000 + 9 * Link::kUnansweredMin) == 0);
+  // A lab's delay is nobody's silence.
+  bench.link.lab.set({.latency_ms = 1000, .jitter_ms = 100});
+  bench.up(ask);
+  const Nanos delay = 2600 * dllm::kNanosPerMilli;
+  CHECK(unanswered(5000 + delay + Link::kUnansweredMin - 1) == 0);
+  CHECK(unanswered(5000 + delay + Link::kUnansweredMin) == Link::kUnansweredMin);
+  bench.down(reply(std::string(16, 'm')));
+  bench.link.lab.set({});
+  // What the worker does not take has an age as well.
+  bench.link.sending_since = 6000;
+  CHECK(unanswered(6000 + Link::kUnansweredMin) == Link::kUnansweredMin);
+}
+
+TEST(times_no_clock_tells_are_passed_over) {
+  Bench bench(false);
+  bench.session->timed({INT64_MIN, INT64_MAX});
+  bench.session->timed({INT64_MAX, INT64_MIN});
 }
 
 RUN_TESTS()

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -28,14 +29,25 @@ void write(std::string& out, std::size_t at, Value value) {
   std::memcpy(out.data() + at, &value, sizeof value);
 }
 
+// The buffer that the worker of these conversations gives.
+constexpr std::uint64_t kBuffer = 1, kBase = 0x7f0000000000, kBufferBytes = std::uint64_t{64} << 20;
+
 struct TensorSpec {
   std::uint32_t type = 0;
   std::vector<std::uint32_t> ne = {4, 1, 1, 1};
   std::uint32_t op = 0;
-  std::uint64_t data = 0x7f0000000000;
-  std::uint64_t buffer = 1;
+  std::uint64_t data = kBase;
+  std::uint64_t buffer = kBuffer;
   std::string name;
+  std::uint64_t op_parameter = 0;
 };
+
+// F32, of so many bytes.
+inline TensorSpec row_of(std::size_t bytes) {
+  TensorSpec spec;
+  spec.ne[0] = static_cast<std::uint32_t>(bytes / 4);
+  return spec;
+}
 
 inline std::string tensor(const TensorSpec& spec) {
   std::string out(dllm::kTensorBytes, '\0');
@@ -48,6 +60,7 @@ inline std::string tensor(const TensorSpec& spec) {
     stride *= spec.ne[i];
   }
   write(out, 52, spec.op);
+  write(out, 56, spec.op_parameter);
   write(out, 220, spec.data);
   spec.name.copy(out.data() + 228, 63);
   return out;
@@ -72,7 +85,7 @@ inline std::string hello(Version version, bool with_caps = false) {
 inline std::string hello_reply(Version version, bool with_caps = false) {
   std::string out{static_cast<char>(version.major), static_cast<char>(version.minor),
                   static_cast<char>(version.patch)};
-  if (version.major >= 4) out += std::string(1, '\0') + std::string(24, with_caps ? 'C' : '\0');
+  if (version.major >= 4) out.append(1, '\0').append(24, with_caps ? 'C' : '\0');
   return reply(out);
 }
 
@@ -91,15 +104,31 @@ inline std::string get_tensor(const TensorSpec& spec, std::uint64_t offset, std:
   return request(dllm::kGetTensor, payload);
 }
 
-inline std::string graph(Version version, const std::vector<std::string>& tensors) {
+constexpr std::size_t kSourcesAt = 124, kViewSourceAt = 204;
+
+// Tensors with the ids they have, and the nodes of these ids.
+inline std::string bare_graph(Version version, const std::vector<std::string>& tensors,
+                              const std::vector<std::uint64_t>& nodes) {
   std::string payload;
   if (version >= Version{3, 0, 0}) put<std::uint32_t>(payload, 0);
   if (version.major >= 8) put<std::uint64_t>(payload, 77);
-  put(payload, static_cast<std::uint32_t>(tensors.size()));
-  for (std::size_t i = 0; i < tensors.size(); ++i) put<std::uint64_t>(payload, i + 1);
+  put(payload, static_cast<std::uint32_t>(nodes.size()));
+  for (const std::uint64_t id : nodes) put(payload, id);
   put(payload, static_cast<std::uint32_t>(tensors.size()));
   for (const std::string& each : tensors) payload += each;
   return request(dllm::kGraphCompute, payload);
+}
+
+// The tensors get ids from 1 on, each is a node, and made of the first in every way.
+inline std::string graph(Version version, std::vector<std::string> tensors) {
+  std::vector<std::uint64_t> nodes(tensors.size());
+  std::iota(nodes.begin(), nodes.end(), 1);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    write<std::uint64_t>(tensors[i], 0, i + 1);
+    for (std::size_t at = 0; at < 10; ++at)
+      write<std::uint64_t>(tensors[i], kSourcesAt + 8 * at, 1);
+  }
+  return bare_graph(version, tensors, nodes);
 }
 
 inline std::string recompute(Version version) {
@@ -119,6 +148,19 @@ struct Exchange {
   std::string reply;
 };
 
+// The worker gives the buffer all tensors here lie in, and says where it is.
+inline std::vector<Exchange> allocation(Version version, std::uint64_t bytes = kBufferBytes) {
+  std::string wanted, given, handle, base;
+  if (version >= Version{3, 0, 0}) put<std::uint32_t>(wanted, 0);
+  put(wanted, bytes);
+  put(given, kBuffer);
+  put(given, bytes);
+  put(handle, kBuffer);
+  put(base, kBase);
+  return {{dllm::kAllocBuffer, request(dllm::kAllocBuffer, wanted), reply(given)},
+          {dllm::kBufferGetBase, request(dllm::kBufferGetBase, handle), reply(base)}};
+}
+
 inline TensorSpec random_tensor(Random& random) {
   TensorSpec spec;
   for (auto& ne : spec.ne) ne = 1 + static_cast<std::uint32_t>(random() % 9);
@@ -136,48 +178,68 @@ inline std::string random_fields(Random& random, const Rule& rule) {
   return device_first ? fields + tensors : tensors + fields;
 }
 
+// Everything that names a part of a tensor, within it.
+inline Exchange random_access(Random& random, const Rule& rule) {
+  constexpr std::size_t kRow = 4000;
+  const std::size_t size = 1 + random() % 900, count = 1 + random() % 3;
+  std::string payload = tensor(row_of(kRow));
+  if (rule.id == dllm::kSetTensor && rule.fields % 8 == 1) payload += '\0';
+  put<std::uint64_t>(payload, random() % 90);
+  if (rule.id != dllm::kSetTensor) put<std::uint64_t>(payload, size);
+  const bool rows = rule.id == dllm::kSetTensor2d || rule.id == dllm::kGetTensor2d;
+  if (rows) put<std::uint64_t>(payload, count);
+  if (rows) put<std::uint64_t>(payload, size + random() % 90);
+  if (rule.id == dllm::kMemsetTensor) payload += '\7';
+  const std::string data = random_bytes(random, rows ? size * count : size);
+  const bool fixed = rule.reply_kind == dllm::Reply::kFixed;
+  const std::string answer = fixed ? random_bytes(random, rule.reply) : data;
+  if (rule.data_follows) payload += data;
+  const bool asks = rule.reply_kind != dllm::Reply::kNone;
+  return {rule.id, request(rule.id, payload), asks ? reply(answer) : ""};
+}
+
 inline Exchange random_exchange(Random& random, Version version, const Rule& rule) {
-  Exchange made{rule.id, "", ""};
-  std::string payload = random_fields(random, rule);
+  if (dllm::is_one_of(rule.id, {dllm::kSetTensor, dllm::kGetTensor, dllm::kMemsetTensor,
+                                dllm::kSetTensorHash, dllm::kSetTensor2d, dllm::kGetTensor2d})) {
+    return random_access(random, rule);
+  }
+  if (rule.id == dllm::kBufferGetBase) return allocation(version)[1];
+  Exchange made{rule.id, request(rule.id, random_fields(random, rule)), ""};
+  if (rule.id == dllm::kBufferClear) write(made.request, 9, kBuffer);
+  if (rule.id == dllm::kFreeBuffer) write(made.request, 9, kBuffer + 1);
   if (rule.id == dllm::kGraphCompute) {
+    // Each is made of the first: of one shape, they suit each other.
+    constexpr std::uint32_t kOps[] = {0, 2, 6, 7, 9, 10, 25, 32, 34, 35, 50, 91};
+    TensorSpec spec = random_tensor(random);
     std::vector<std::string> tensors(random() % 4);
-    for (auto& each : tensors) each = tensor(random_tensor(random));
+    for (auto& each : tensors) {
+      spec.op = kOps[random() % std::size(kOps)];
+      each = tensor(spec);
+    }
     made.request = graph(version, tensors);
-  } else if (rule.id == dllm::kSetTensor || rule.id == dllm::kSetTensor2d) {
-    write<std::uint64_t>(payload, payload.size() - 8, 0);
-    made.request = request(rule.id, payload + random_bytes(random, random() % 3000));
-  } else {
-    made.request = request(rule.id, payload);
   }
-  std::uint64_t size = rule.reply;
-  if (rule.reply_kind == dllm::Reply::kTensor || rule.reply_kind == dllm::Reply::kTensorRows) {
-    size = random() % 2000;
-    const bool rows = rule.reply_kind == dllm::Reply::kTensorRows;
-    write<std::uint64_t>(made.request, 9 + dllm::kTensorBytes, 0);
-    write<std::uint64_t>(made.request, 9 + dllm::kTensorBytes + 8, size);
-    if (rows) write<std::uint64_t>(made.request, 9 + dllm::kTensorBytes + 16, 3);
-    if (rows) size *= 3;
-  }
-  if (rule.id == dllm::kMemsetTensor) {
-    write<std::uint64_t>(made.request, 9 + dllm::kTensorBytes, 0);
-    write<std::uint64_t>(made.request, 9 + dllm::kTensorBytes + 8, 16);
-  }
-  if (rule.reply_kind != dllm::Reply::kNone) made.reply = reply(random_bytes(random, size));
+  if (rule.reply_kind != dllm::Reply::kNone) made.reply = reply(random_bytes(random, rule.reply));
   return made;
 }
 
-// HELLO and `count` exchanges; every command of the version occurs when count allows.
+// HELLO, the buffer and `count` exchanges; when count allows, every command of the version occurs
+// that a guard lets through.
 inline std::vector<Exchange> conversation(Random& random, Version version, std::size_t count,
                                           bool with_caps = false) {
   std::vector<Exchange> all{
       {dllm::kHello, hello(version, with_caps), hello_reply(version, with_caps)}};
+  for (Exchange& each : allocation(version)) all.push_back(std::move(each));
   const dllm::Protocol protocol(version);
   std::vector<const Rule*> rules;
   for (std::uint8_t id = 0; id < dllm::kCommands; ++id) {
-    if (id != dllm::kHello && protocol.rule(id)) rules.push_back(protocol.rule(id));
+    // A buffer is asked for first; while one is, no guard lets others be freed.
+    if (dllm::is_one_of(id, {dllm::kHello, dllm::kAllocBuffer})) continue;
+    if (dllm::is_one_of(id, {dllm::kCommInit, dllm::kCommAllreduce})) continue;
+    if (protocol.rule(id)) rules.push_back(protocol.rule(id));
   }
   for (std::size_t i = 0; i < count; ++i) {
-    const Rule& rule = *(i < rules.size() ? rules[i] : rules[random() % rules.size()]);
+    const bool all_occur = count >= rules.size() && i < rules.size();
+    const Rule& rule = *(all_occur ? rules[i] : rules[random() % rules.size()]);
     all.push_back(random_exchange(random, version, rule));
   }
   return all;

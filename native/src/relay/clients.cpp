@@ -1,7 +1,8 @@
 #include "clients.h"
 
-#include <exception>
 #include <thread>
+
+#include "sockets.h"
 
 namespace dllm {
 
@@ -26,7 +27,7 @@ void Clients::take_in(UniqueFd client) {
   }
   const std::lock_guard lock(mutex_);
   if (waiting_.size() == kWaitingMax) {
-    complain(link_.name + ": too many clients, one is turned away");
+    tell("too many clients, one is turned away");
     return;
   }
   std::string name = peer_name(client.get());
@@ -46,7 +47,7 @@ bool Clients::look_after_waiting() {
   for (Waiting& client : waiting_) {
     if (client.announced || client.since > long_ago) continue;
     client.announced = true;
-    complain(link_.name + ": worker is busy, client " + client.name + " waits");
+    tell("worker is busy, client " + client.name + " waits");
   }
   publish_waiting();
   return !waiting_.empty();
@@ -82,45 +83,15 @@ UniqueFd Clients::next() {
 }
 
 void Clients::attend(UniqueFd client) {
-  set_nodelay(client.get());
-  if (UniqueFd worker = reach_worker()) {
-    relay(std::move(client), std::move(worker));
-  } else {
-    reset_on_close(client.get());
-  }
+  tune(client.get());
+  if (idle_since_ && monotonic_now() - *idle_since_ > kAnswersLast) forget_answers();
+  if (carrier_.carry(std::move(client)) == Carrier::Outcome::kWorkerLeft) forget_answers();
   idle_since_ = monotonic_now();
 }
 
-UniqueFd Clients::reach_worker() {
-  if (idle_since_ && monotonic_now() - *idle_since_ > kAnswersLast) forget_answers();
-  note_call(monotonic_now());
-  UniqueFd worker;
-  try {
-    worker = connect_tcp(worker_);
-  } catch (const std::exception& error) {
-    complain(link_.name + ": " + error.what());
-    forget_answers();
-  }
-  note_call({});
-  return worker;
-}
-
-void Clients::note_call(std::optional<Nanos> since) {
+void Clients::tell(const std::string& text) {
   const std::lock_guard lock(link_.mutex);
-  link_.unanswered_since = since;
-}
-
-void Clients::relay(UniqueFd client, UniqueFd worker) {
-  Relay relay(link_, std::move(client), std::move(worker));
-  {
-    const std::lock_guard lock(mutex_);
-    active_ = &relay;
-    if (ending_) relay.stop();
-  }
-  relay.run();
-  if (relay.worker_left()) forget_answers();
-  const std::lock_guard lock(mutex_);
-  active_ = nullptr;
+  link_.tell(text);
 }
 
 void Clients::forget_answers() {
@@ -131,7 +102,7 @@ void Clients::forget_answers() {
 void Clients::end() {
   std::unique_lock lock(mutex_);
   ending_ = true;
-  if (active_) active_->stop();
+  carrier_.stop();
   changed_.notify_all();
   changed_.wait_for(lock, kEndGrace, [this] { return ended_; });
 }

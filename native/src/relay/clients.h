@@ -8,10 +8,9 @@
 #include <mutex>
 #include <optional>
 
+#include "carrier.h"
 #include "link.h"
 #include "posix.h"
-#include "relay.h"
-#include "sockets.h"
 
 namespace dllm {
 
@@ -25,7 +24,7 @@ class Clients {
   // For what a worker still owes when we are told to end.
   static constexpr std::chrono::seconds kEndGrace{2};
 
-  Clients(Link& link, Endpoint worker) : link_(link), worker_(std::move(worker)) {}
+  Clients(Link& link, Carrier& carrier) : link_(link), carrier_(carrier) {}
 
   // Takes in the clients of the listener and looks after those that wait, for ever.
   void admit(int listener);
@@ -47,18 +46,15 @@ class Clients {
   void publish_waiting();
   UniqueFd next();
   void attend(UniqueFd client);
-  UniqueFd reach_worker();
-  void note_call(std::optional<Nanos> since);
-  void relay(UniqueFd client, UniqueFd worker);
+  void tell(const std::string& text);
   void forget_answers();
 
   Link& link_;
-  const Endpoint worker_;
+  Carrier& carrier_;
   std::optional<Nanos> idle_since_;
   std::mutex mutex_;  // over everything below
   std::condition_variable changed_;
   std::list<Waiting> waiting_;
-  Relay* active_ = nullptr;
   bool ending_ = false;
   bool ended_ = false;
 };

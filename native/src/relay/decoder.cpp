@@ -4,6 +4,12 @@
 
 namespace dllm {
 
+namespace {
+
+constexpr const char* kNoHello = "no HELLO first: RPC from before 1.0, or none";
+
+}  // namespace
+
 bool size_fits(const Rule& rule, std::uint64_t size) {
   if (&rule == &hello_rule()) return size == 0 || size == kHelloCapsBytes;
   return rule.data_follows ? size >= rule.fields : size == rule.fields;
@@ -17,7 +23,9 @@ void RequestDecoder::feed(Bytes bytes) {
 
 bool RequestDecoder::skip(std::uint64_t bytes) {
   if (step_ == Step::kPipe) return true;
-  if (step_ != Step::kRest || wanted_ - got_ <= bytes) return false;
+  // The capabilities of a HELLO are not passed as they are.
+  const bool is_payload = step_ == Step::kRest && request_.rule->id != kHello;
+  if (!is_payload || wanted_ - got_ <= bytes) return false;
   got_ += bytes;
   return true;
 }
@@ -31,7 +39,7 @@ std::size_t RequestDecoder::take(Bytes bytes) {
   if (step_ == Step::kHeader && got_ == 0) sink_.opened(bytes[0]);
   const Bytes part = bytes.first(std::min<std::uint64_t>(bytes.size(), wanted_ - got_));
   const bool is_caps = step_ != Step::kHeader && request_.rule->id == kHello;
-  const bool is_read = step_ != Step::kNodes && step_ != Step::kRest;
+  const bool is_read = step_ != Step::kRest;
   if (is_caps) std::ranges::fill(part, std::uint8_t{0});
   if (is_read) std::ranges::copy(part, gathered_.data() + got_);
   sink_.passed(part);
@@ -54,8 +62,8 @@ void RequestDecoder::finish_step() {
       return read_header();
     case Step::kFields:
       return read_fields();
-    case Step::kNodes:
-      return enter(Step::kTensorCount, kGraphCountBytes);
+    case Step::kNode:
+      return read_node();
     case Step::kTensorCount:
       return read_tensor_count();
     case Step::kTensor:
@@ -81,7 +89,7 @@ void RequestDecoder::read_header() {
     step_ = Step::kEnded;
     return;
   }
-  if (!request_.rule) return lose(sink_.protocol() ? "unknown command" : "no HELLO first");
+  if (!request_.rule) return lose(sink_.protocol() ? "unknown command" : kNoHello);
   const Rule& rule = *request_.rule;
   if (!size_fits(rule, request_.size)) return lose("impossible request size");
   left_ = request_.size;
@@ -95,20 +103,32 @@ void RequestDecoder::read_fields() {
     return;
   }
   if (request_.rule->id != kGraphCompute) return enter(Step::kRest, left_);
-  const std::uint64_t nodes =
-      kGraphNodeBytes * load<std::uint32_t>(&gathered_[fields - kGraphCountBytes]);
-  if (left_ < nodes + kGraphCountBytes) return lose("graph shorter than its nodes");
-  enter(Step::kNodes, nodes);
+  nodes_ = load<std::uint32_t>(&gathered_[fields - kGraphCountBytes]);
+  const std::uint64_t least = kGraphNodeBytes * nodes_ + kGraphCountBytes;
+  return left_ < least ? lose("graph shorter than its nodes") : next_node();
+}
+
+void RequestDecoder::next_node() {
+  if (nodes_ == 0) return enter(Step::kTensorCount, kGraphCountBytes);
+  --nodes_;
+  enter(Step::kNode, kGraphNodeBytes);
+}
+
+void RequestDecoder::read_node() {
+  if (sink_.node(request_, load<std::uint64_t>(gathered_.data()))) return next_node();
+  step_ = Step::kEnded;
 }
 
 void RequestDecoder::read_tensor_count() {
   tensors_ = load<std::uint32_t>(gathered_.data());
-  if (left_ < std::uint64_t{tensors_} * kTensorBytes) return lose("graph shorter than its tensors");
+  const std::uint64_t bytes = std::uint64_t{tensors_} * kTensorBytes;
+  if (left_ < bytes) return lose("graph shorter than its tensors");
+  if (left_ > bytes) return lose("graph longer than its tensors");
   next_tensor();
 }
 
 void RequestDecoder::next_tensor() {
-  if (tensors_ == 0) return enter(Step::kRest, left_);
+  if (tensors_ == 0) return close();
   --tensors_;
   enter(Step::kTensor, kTensorBytes);
 }

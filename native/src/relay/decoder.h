@@ -33,6 +33,8 @@ class RequestSink {
   virtual bool announced(std::uint8_t id, const Rule* rule, std::uint64_t size) = 0;
   // The fixed part of the payload is complete.
   virtual bool fields(const Request& request, View fields) = 0;
+  // One node of a graph, the id of one of its tensors, is complete.
+  virtual bool node(const Request& request, std::uint64_t id) = 0;
   // One tensor of a graph is complete.
   virtual bool tensor(const Request& request, Tensor tensor) = 0;
   // The request is complete.
@@ -56,13 +58,15 @@ class RequestDecoder {
   }
 
  private:
-  enum class Step { kHeader, kFields, kNodes, kTensorCount, kTensor, kRest, kPipe, kEnded };
+  enum class Step { kHeader, kFields, kNode, kTensorCount, kTensor, kRest, kPipe, kEnded };
 
   std::size_t take(Bytes bytes);
   void enter(Step step, std::uint64_t bytes);
   void finish_step();
   void read_header();
   void read_fields();
+  void read_node();
+  void next_node();
   void read_tensor_count();
   void read_tensor();
   void next_tensor();
@@ -76,7 +80,8 @@ class RequestDecoder {
   std::uint64_t got_ = 0;
   Request request_;
   std::uint64_t left_ = 0;     // payload bytes behind this step
-  std::uint32_t tensors_ = 0;  // of the graph, still to come
+  std::uint32_t nodes_ = 0;    // of the graph, still to come
+  std::uint32_t tensors_ = 0;  // likewise
   std::array<std::uint8_t, kFieldsMax> gathered_;
 };
 

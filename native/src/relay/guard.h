@@ -1,21 +1,51 @@
 // What has no business on the wire. A stock worker trusts its client: these requests would crash
-// it or run code in it. Everything else that is wrong it refuses itself, by closing.
+// it, exhaust its memory or run code in it. What it refuses itself without harm may be let through.
 #pragma once
 
+#include "buffers.h"
 #include "decoder.h"
+#include "graph.h"
 
-namespace dllm::guard {
+namespace dllm {
 
-// Each returns why the request must not reach the worker, or null.
+// Judges the requests of one connection. Each `refuses_` returns why a request must not reach the
+// worker, or null.
+class Guard {
+ public:
+  // Requests without their replies. A stock client has one; beyond, nobody means it.
+  static constexpr std::size_t kAwaitedMax = 1024;
 
-// A header: a size that would abort the worker or exhaust its memory.
-const char* refuses_size(const Rule* rule, std::uint64_t size);
-// The fixed part of a request: tensor regions that wrap around, impossible types.
-const char* refuses_fields(const Request& request, View fields);
-// A tensor of a graph: in addition, ops that this version cannot have or that call into memory.
-const char* refuses_tensor(Version version, Tensor tensor);
+  // The worker told its version.
+  void learn(Version version) { version_ = version; }
+  // The worker replied to a request for a buffer, or for the address of `buffer`.
+  void replied(std::uint8_t id, std::uint64_t buffer, View payload);
+  // A request was let through.
+  void passed(const Request& request, View fields);
 
-// Whether the op numbers of this version are known; without them ops are not judged.
-bool knows_ops(Version version);
+  // A header. `open_questions`: requests without their replies.
+  [[nodiscard]] const char* refuses_header(const Rule& rule, std::uint64_t size,
+                                           std::size_t open_questions) const;
+  // The fixed part of a request.
+  [[nodiscard]] const char* refuses_fields(const Request& request, View fields);
+  // A node or a tensor of a graph.
+  [[nodiscard]] const char* refuses_node(std::uint64_t id);
+  [[nodiscard]] const char* refuses_tensor(Tensor tensor);
 
-}  // namespace dllm::guard
+ private:
+  [[nodiscard]] const char* refuses_graph(const Request& request, View fields);
+  [[nodiscard]] const char* refuses_tensors(View fields, bool must_have_buffer) const;
+  [[nodiscard]] const char* refuses_op(Tensor tensor) const;
+  [[nodiscard]] const char* refuses_place(Tensor tensor, bool must_have_buffer) const;
+  [[nodiscard]] const char* refuses_free(std::uint64_t handle) const;
+  [[nodiscard]] const char* refuses_copy(View fields) const;
+  [[nodiscard]] const char* refuses_access(const Request& request, View fields) const;
+  [[nodiscard]] const char* refuses_part(Tensor tensor, std::uint64_t offset,
+                                         std::uint64_t bytes) const;
+
+  Version version_;
+  Buffers buffers_;
+  Graph graph_;
+  std::size_t asked_for_ = 0;  // buffers, not yet replied
+};
+
+}  // namespace dllm

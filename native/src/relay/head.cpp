@@ -3,30 +3,41 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <csignal>
-#include <cstdio>
-#include <limits>
+#include <memory>
 #include <thread>
 
+#include "arguments.h"
 #include "clients.h"
-#include "json.h"
+#include "direct.h"
+#include "pair/head_end.h"
 #include "program.h"
+#include "sockets.h"
 #include "stats.h"
 
 namespace dllm {
 
 const char* const kHeadHelp =
-    R"(usage: dllm-relay head --listen ADDRESS:PORT --worker ADDRESS:PORT --name NAME [options]
+    R"(usage: dllm-relay head --listen ADDRESS:PORT --worker ENDPOINT --name NAME [options]
+       dllm-relay head --listen ADDRESS:PORT --pair-dial ENDPOINT --name NAME [options]
 
-Stands between llama-server and a stock rpc-server: passes every byte on, and counts and times
-what it understands. Prints {"port", "pid"} when it listens; ends with SIGTERM.
+Stands between llama-server and a worker: a stock rpc-server, or a relay beside one (dllm-relay
+worker). Passes every byte on, and counts and times what it understands. Prints {"port", "pid"}
+when it listens; ends with SIGTERM.
 
   --listen ADDRESS:PORT  where llama-server connects; port 0 takes a free one
-  --worker ADDRESS:PORT  the rpc-server
+  --worker ENDPOINT      the rpc-server: ADDRESS:PORT, [IPV6]:PORT, or unix:PATH for a tunnel
+  --pair-dial ENDPOINT   instead: the worker's relay, which listens there
+  --pair-listen ENDPOINT instead: the worker's relay dials here; its port is printed as pair_port
+  --key-file PATH        the key both relays of a pair share: 64 hexadecimal digits in a file only
+                         its owner may read. With it what crosses is TLS; anywhere but on this
+                         machine it is needed
+  --key-stdin            likewise, the first line of standard input
   --name NAME            the worker's name, for counters and log
   --stats PATH           Unix socket that gives out counters and passes as JSON lines
                          and takes {"lab": {"latency_ms": …, "jitter_ms": …, "rate_mb_s": …}}
+  --gone-after SECONDS   give the worker up when its machine acknowledges nothing for so long
+                         (20; on macOS, without a pair, always 20)
   --no-answers           ask the worker every time, even what cannot change
   --no-guard             let requests pass that would crash the worker or run code in it
 )";
@@ -36,31 +47,34 @@ namespace {
 struct Options {
   Endpoint listen;
   Endpoint worker;
+  pair::Place place;  // of the worker's relay
+  bool pairs = false;
   std::string name;   // of the worker
   std::string stats;  // path of the stats socket; empty: none
+  Nanos gone_after = kGoneAfter;
   bool answers = true;
   bool guard = true;
 };
 
-Endpoint parse_endpoint(const std::string& option, const std::string& text) {
-  const std::size_t colon = text.rfind(':');
-  unsigned port = 0;
-  const char* end = text.data() + text.size();
-  const char* digits = colon == std::string::npos ? end : text.data() + colon + 1;
-  const auto [stop, error] = std::from_chars(digits, end, port);
-  const bool valid = colon != 0 && error == std::errc{} && stop == end &&
-                     port <= std::numeric_limits<std::uint16_t>::max();
-  if (!valid) throw UsageError(option + " needs ADDRESS:PORT, not '" + text + "'");
-  return {text.substr(0, colon), static_cast<std::uint16_t>(port)};
+void set_place(Options& options, const std::string& option, const std::string& value) {
+  options.pairs = true;
+  options.place.dials = option == "--pair-dial";
+  options.place.endpoint = endpoint_for(option, value);
 }
 
 void apply(Options& options, const std::string& option, const std::string& value) {
   if (option == "--listen") {
-    options.listen = parse_endpoint(option, value);
+    options.listen = port_for(option, value);
   } else if (option == "--worker") {
-    options.worker = parse_endpoint(option, value);
+    options.worker = endpoint_for(option, value);
+  } else if (option == "--pair-dial" || option == "--pair-listen") {
+    set_place(options, option, value);
+  } else if (option == "--key-file") {
+    options.place.key = pair::read_key_file(value);
   } else if (option == "--name") {
     options.name = value;
+  } else if (option == "--gone-after") {
+    options.gone_after = seconds_for(option, value);
   } else if (option == "--stats") {
     options.stats = value;
   } else {
@@ -68,40 +82,42 @@ void apply(Options& options, const std::string& option, const std::string& value
   }
 }
 
+bool apply_flag(Options& options, const std::string& option) {
+  if (option == "--no-answers") {
+    options.answers = false;
+  } else if (option == "--no-guard") {
+    options.guard = false;
+  } else if (option == "--key-stdin") {
+    options.place.key = pair::read_key_input();
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void judge(const Options& options) {
+  if (options.listen.host.empty()) throw UsageError("head needs --listen ADDRESS:PORT");
+  const bool has_worker = options.worker.port != 0 || !options.worker.path.empty();
+  if (!has_worker && !options.pairs) {
+    throw UsageError("head needs --worker ENDPOINT, or --pair-dial or --pair-listen ENDPOINT");
+  }
+  if (has_worker && options.pairs) {
+    throw UsageError("--worker and a pair exclude each other: a relay knows its worker itself");
+  }
+  if (options.place.key && !options.pairs) throw UsageError("a key is for a pair of relays only");
+  if (options.name.empty()) throw UsageError("head needs --name NAME");
+}
+
 Options parse_options(std::span<char* const> args) {
   Options options;
   for (std::size_t at = 0; at < args.size(); ++at) {
     const std::string option = args[at];
-    if (option == "--no-answers") {
-      options.answers = false;
-    } else if (option == "--no-guard") {
-      options.guard = false;
-    } else {
-      if (at + 1 == args.size()) throw UsageError("'" + option + "' is unknown or needs a value");
-      apply(options, option, args[++at]);
-    }
+    if (apply_flag(options, option)) continue;
+    if (at + 1 == args.size()) throw UsageError("'" + option + "' is unknown or needs a value");
+    apply(options, option, args[++at]);
   }
-  if (options.listen.host.empty()) throw UsageError("head needs --listen ADDRESS:PORT");
-  if (options.worker.port == 0) throw UsageError("head needs --worker ADDRESS:PORT");
-  if (options.name.empty()) throw UsageError("head needs --name NAME");
+  judge(options);
   return options;
-}
-
-// Before the first thread: all inherit it.
-sigset_t block_ending_signals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  return signals;
-}
-
-void print_port(int listener) {
-  const std::string line =
-      json::Object().number("port", bound_port(listener)).number("pid", ::getpid()).line();
-  std::fputs(line.c_str(), stdout);
-  std::fflush(stdout);
 }
 
 }  // namespace
@@ -111,17 +127,26 @@ void head(std::span<char* const> args, const char* version) {
   const sigset_t signals = block_ending_signals();
   ::signal(SIGPIPE, SIG_IGN);
   Link link(options.name, options.answers, options.guard);
+  link.gone_after = options.gone_after;
   const UniqueFd listener = listen_tcp(options.listen);
+  std::unique_ptr<pair::HeadEnd> pair_end;
+  if (options.pairs) {
+    pair_end = std::make_unique<pair::HeadEnd>(link, options.place, machine_name());
+    pair_end->start();
+  }
+  Direct direct(link, options.worker);
   Stats stats(link, options.stats, version);
-  Clients clients(link, options.worker);
+  Clients clients(link, options.pairs ? static_cast<Carrier&>(*pair_end) : direct);
   Pipe stop = make_pipe();
   std::thread stats_thread([&] { stats.run(stop.reader.get()); });
   std::thread([&] { clients.admit(listener.get()); }).detach();
   std::thread([&] { clients.serve(); }).detach();
-  print_port(listener.get());
+  const bool meets_here = options.pairs && !options.place.dials;
+  print_ports(bound_port(listener.get()), meets_here ? pair_end->port() : 0);
   int signal = 0;
   ::sigwait(&signals, &signal);
   clients.end();
+  if (pair_end) pair_end->await_end();
   stop.writer.reset();
   stats_thread.join();
   // Not `return`: a thread that still waits for its worker must not see all this vanish.

@@ -20,6 +20,7 @@ void Schedule::apply(const LabSettings& settings) {
   normal_.reset();
   jitter_ = 0;
   line_free_ = 0;
+  last_arrival_ = 0;
 }
 
 Nanos Schedule::arrival(Nanos now, std::size_t bytes, bool idle) {

@@ -48,6 +48,7 @@ class Lab {
 class Schedule {
  public:
   explicit Schedule(std::uint64_t stream) : stream_(stream) {}
+  // Forgets what came before: what is still under way is to be scheduled anew.
   void apply(const LabSettings& settings);
   // `idle`: nothing is under way, so a new burst begins and draws its jitter.
   Nanos arrival(Nanos now, std::size_t bytes, bool idle);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -10,8 +11,11 @@
 
 #include "answers.h"
 #include "histogram.h"
+#include "kernel.h"
 #include "lab.h"
 #include "passes.h"
+#include "placement.h"
+#include "rates.h"
 
 namespace dllm {
 
@@ -23,6 +27,23 @@ struct CommandTally {
   std::uint64_t errors = 0;    // refused, or the connection ended before the reply
   // Nanoseconds from the request's last byte to the reply's last byte.
   Histogram round_trip;
+};
+
+// What a lab adds to a round trip, jitter included: no worker is to blame for that.
+Nanos pretended(const LabSettings& lab);
+
+// Of the link to a worker's relay; of a stock worker only that it is not on.
+struct PairTally {
+  bool is_on = false;
+  bool is_up = false;
+  bool is_sealed = false;
+  std::string reason;  // why it is not up; empty: it has not been tried
+  // Over the real connection, all that makes the link, TLS included.
+  std::uint64_t wire_bytes_up = 0;
+  std::uint64_t wire_bytes_down = 0;
+  Nanos rtt = 0;      // of pings, the lab's delay included; 0: not known
+  Nanos unheard = 0;  // how long nothing has come from the other machine; 0: not long
+  bool operator==(const PairTally&) const = default;
 };
 
 // What a snapshot shows.
@@ -37,17 +58,24 @@ struct Tally {
   std::string plain_reason;    // latest
   std::string refused_reason;  // latest
   std::string silence;         // the worker does not answer; empty: it does
-  std::string protocol;        // latest; empty before the first HELLO
+  // Of the oldest request without a reply: how long nothing has come for it, or gone; 0: not long.
+  Nanos unanswered = 0;
+  std::string protocol;  // latest; empty before the first HELLO
   bool ops_guarded = false;
   std::array<CommandTally, kCommands> commands;
   std::vector<std::string> waiting;  // clients that wait for their turn
   LinkEstimate estimate;
+  PairTally pair;
 };
 
 struct Link {
   // A worker that says nothing for so long is probably in the hands of another client: a stock one
   // serves a single connection and lets the next hang.
   static constexpr Nanos kSilenceMax = 5 * kNanosPerSecond;
+  // A pause that is worth showing.
+  static constexpr Nanos kUnansweredMin = kNanosPerSecond;
+  // Beyond, what is told is lost: the log takes no more.
+  static constexpr std::size_t kToldMax = 256;
 
   Link(std::string link_name, bool gives_answers, bool has_guard)
       : name(std::move(link_name)), answering(gives_answers), guarding(has_guard) {}
@@ -55,18 +83,32 @@ struct Link {
   const std::string name;
   const bool answering;
   const bool guarding;
+  // Set before the first connection.
+  Nanos gone_after = kGoneAfter;
   Lab lab;
+  // The worker is being sent something, and has not taken it yet; 0: it is not. Lock-free, for the
+  // path of every byte.
+  std::atomic<Nanos> sending_since = 0;
 
   // With the mutex held: tells about a worker that was silent for too long, once.
   void note_silence(Nanos now);
+  // With the mutex held: how long the worker has left a request unanswered, or taken nothing.
+  void note_unanswered(Nanos now);
+  // With the mutex held: something for the log. Who writes it must not hold the mutex: a log that
+  // takes nothing would hold up tokens.
+  void tell(const std::string& text);
 
   std::mutex mutex;  // over everything below
   Tally tally;
   PassMeter passes;
+  BulkRate bulk;  // of the present or latest connection
   Answers answers;
+  Placement placement;
   int worker_fd = -1;                     // of the present connection
   std::optional<Nanos> unanswered_since;  // the worker was called or greeted, in vain so far
+  std::optional<Nanos> waiting_since;     // for the oldest reply, since the worker was heard last
   std::uint64_t revision = 0;             // grows with every change
+  std::vector<std::string> told;          // not yet in the log
 };
 
 }  // namespace dllm

@@ -2,29 +2,12 @@
 
 #include <algorithm>
 
-#ifdef __linux__
-#include <sys/prctl.h>
-#endif
+#include "kernel.h"
 
 namespace dllm {
 
-namespace {
-
-// How soon a delay that was switched off ends for bytes under way.
-constexpr Nanos kLookAgain = 20 * kNanosPerMilli;
-// Handed on in one piece, about.
-constexpr std::size_t kDeliveredBytes = 64 << 10;
-
-void sleep_precisely() {
-#ifdef __linux__
-  ::prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
-#endif
-}
-
-}  // namespace
-
 Pacer::Pacer(const Lab& lab, std::uint64_t stream, Deliver deliver)
-    : lab_(lab), deliver_(std::move(deliver)), schedule_(stream) {}
+    : lab_(lab), deliver_(std::move(deliver)), line_(lab, stream) {}
 
 Pacer::~Pacer() {
   {
@@ -43,13 +26,13 @@ bool Pacer::send(Bytes bytes) {
 
 bool Pacer::enqueue(Bytes bytes) {
   std::unique_lock lock(mutex_);
-  if (!lab_.on() && steps_.empty() && !delivering_) {
+  if (line_.is_idle() && delivering_ == 0) {
     lock.unlock();
     return deliver_(bytes);
   }
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   while (!bytes.empty() && !broken_) {
-    const Bytes step = bytes.first(std::min(bytes.size(), kStepBytes));
+    const Bytes step = bytes.first(std::min(bytes.size(), DelayLine::kStepBytes));
     push(lock, step);
     bytes = bytes.subspan(step.size());
   }
@@ -57,54 +40,34 @@ bool Pacer::enqueue(Bytes bytes) {
 }
 
 void Pacer::push(std::unique_lock<std::mutex>& lock, Bytes bytes) {
-  changed_.wait(lock, [&] { return broken_ || under_way_ + bytes.size() <= kUnderWayMaxBytes; });
-  if (const std::uint64_t now = lab_.generation(); now != generation_) {
-    generation_ = now;
-    schedule_.apply(lab_.get());
-  }
-  const bool idle = steps_.empty() && !delivering_;
-  const Nanos due = schedule_.arrival(monotonic_now(), bytes.size(), idle);
-  steps_.push_back({due, {bytes.begin(), bytes.end()}});
-  under_way_ += bytes.size();
+  changed_.wait(lock, [&] { return broken_ || line_.has_room(bytes.size() + delivering_); });
+  line_.push(bytes, monotonic_now(), line_.empty() && delivering_ == 0);
   changed_.notify_all();
 }
 
 // False when there is nothing left to wait for.
 bool Pacer::wait_for_due(std::unique_lock<std::mutex>& lock) {
-  changed_.wait(lock, [&] { return ending_ || !steps_.empty(); });
-  while (!ending_ && lab_.on()) {
-    const Nanos left = steps_.front().due - monotonic_now();
+  changed_.wait(lock, [&] { return ending_ || !line_.empty(); });
+  while (!ending_) {
+    const Nanos now = monotonic_now();
+    const Nanos left = line_.due(now) - now;
     if (left <= 0) break;
-    const std::chrono::nanoseconds pause(std::min(left, kLookAgain));
+    const std::chrono::nanoseconds pause(std::min(left, DelayLine::kLookAgain));
     changed_.wait_for(lock, pause, [&] { return ending_; });
   }
   return !ending_;
-}
-
-// The first step, and with it what is due by now as well: fewer calls, so that nobody falls behind.
-Pacer::Step Pacer::take_due() {
-  const Nanos now = monotonic_now();
-  Step taken = std::move(steps_.front());
-  steps_.pop_front();
-  while (!steps_.empty() && steps_.front().due <= now && taken.bytes.size() < kDeliveredBytes) {
-    const std::vector<std::uint8_t>& more = steps_.front().bytes;
-    taken.bytes.insert(taken.bytes.end(), more.begin(), more.end());
-    steps_.pop_front();
-  }
-  return taken;
 }
 
 void Pacer::run() {
   sleep_precisely();
   std::unique_lock lock(mutex_);
   while (wait_for_due(lock)) {
-    Step step = take_due();
-    delivering_ = true;
+    std::vector<std::uint8_t> bytes = line_.take(monotonic_now());
+    delivering_ = bytes.size();
     lock.unlock();
-    const bool taken = broken_ || deliver_(step.bytes);
+    const bool taken = broken_ || deliver_(bytes);
     lock.lock();
-    delivering_ = false;
-    under_way_ -= step.bytes.size();
+    delivering_ = 0;
     broken_ = broken_ || !taken;
     changed_.notify_all();
   }
@@ -112,7 +75,7 @@ void Pacer::run() {
 
 void Pacer::drain() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return broken_ || (steps_.empty() && !delivering_); });
+  changed_.wait(lock, [&] { return broken_ || (line_.empty() && delivering_ == 0); });
 }
 
 }  // namespace dllm

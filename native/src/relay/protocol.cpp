@@ -11,7 +11,8 @@ constexpr std::uint8_t kLastMajor = 8;
 constexpr Version kStart{1, 0, 0};
 constexpr Version kEnd{kLastMajor + 1, 0, 0};
 constexpr Version v2_0{2, 0, 0}, v3_0{3, 0, 0}, v3_5{3, 5, 0}, v3_6{3, 6, 0}, v4_0{4, 0, 0},
-    v5_0{5, 0, 0}, v6_0{6, 0, 0}, v7_0{7, 0, 0}, v8_0{8, 0, 0};
+    v5_0{5, 0, 0}, v5_1{5, 1, 0}, v6_0{6, 0, 0}, v7_0{7, 0, 0}, v8_0{8, 0, 0};
+constexpr Version kKnown[] = {kStart, v2_0, v3_0, v3_5, v3_6, v4_0, v5_0, v5_1, v6_0, v7_0, v8_0};
 constexpr std::uint32_t kT = kTensorBytes;
 constexpr auto kNone = Reply::kNone;
 constexpr auto kFixed = Reply::kFixed;
@@ -78,6 +79,12 @@ Protocol::Protocol(Version version) : version_(version) {
   for (const Rule& rule : kRules) {
     if (rule.from <= version && version < rule.before) rules_[rule.id] = &rule;
   }
+}
+
+bool Protocol::is_exact() const {
+  return std::ranges::any_of(kKnown, [this](Version known) {
+    return known.major == version_.major && known.minor == version_.minor;
+  });
 }
 
 const Rule* Protocol::rule(std::uint8_t id) const {

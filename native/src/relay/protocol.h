@@ -91,6 +91,8 @@ class Protocol {
   explicit Protocol(Version version);
 
   [[nodiscard]] Version version() const { return version_; }
+  // Whether the table has this minor version: its commands are all there are.
+  [[nodiscard]] bool is_exact() const;
   // Null for a command this version does not have.
   [[nodiscard]] const Rule* rule(std::uint8_t id) const;
 

@@ -12,13 +12,11 @@ namespace dllm {
 Relay::Relay(Link& link, UniqueFd client, UniqueFd worker)
     : link_(link),
       client_(std::move(client)),
-      worker_(std::move(worker)),
       session_(link),
-      up_pacer_(link.lab, 0, [this](Bytes bytes) { return send_all(worker_.get(), bytes); }),
-      down_pacer_(link.lab, 1, [this](Bytes bytes) { return deliver_reply(bytes); }) {}
+      upstream_(link, std::move(worker), [this](Bytes bytes) { deliver(bytes); }) {}
 
 void Relay::run() {
-  watch(worker_.get());
+  watch(upstream_.fd());
   std::thread downwards([this] { down(); });
   up();
   downwards.join();
@@ -43,11 +41,11 @@ void Relay::up() {
     count =
         more_follows_ ? receive_awake(client_.get(), block, kAwake) : receive(client_.get(), block);
   } while (count > 0 && forward(Bytes(block).first(static_cast<std::size_t>(count))));
-  up_pacer_.send(session_.requests_end().worker);
-  up_pacer_.drain();
+  upstream_.send(session_.requests_end().worker);
+  upstream_.drain();
   // In this order: the worker ends as soon as it is told, and must not seem to have left first.
   up_ended_.set_value();
-  ::shutdown(worker_.get(), SHUT_WR);
+  upstream_.finish();
 }
 
 bool Relay::forward(Bytes bytes) {
@@ -56,10 +54,10 @@ bool Relay::forward(Bytes bytes) {
   if (!out.answers.empty()) {
     const std::lock_guard lock(to_client_);
     const auto* data = reinterpret_cast<const std::uint8_t*>(out.answers.data());
-    if (!send_all(client_.get(), {data, out.answers.size()})) return false;
+    if (!send_to_client({data, out.answers.size()})) return false;
   }
   more_follows_ = out.more_follows && bytes.size() <= kBurstBytes;
-  const bool taken = out.worker.empty() || up_pacer_.send(out.worker);
+  const bool taken = out.worker.empty() || upstream_.send(out.worker);
   if (!taken) reset_on_close(client_.get());
   if (!taken || out.refused) ::shutdown(client_.get(), SHUT_RD);
   return taken && !out.refused;
@@ -67,27 +65,40 @@ bool Relay::forward(Bytes bytes) {
 
 void Relay::down() {
   std::vector<std::uint8_t> block(kBlockBytes);
-  ssize_t count = 0;
-  while ((count = receive(worker_.get(), block)) > 0) {
-    down_pacer_.send(Bytes(block).first(static_cast<std::size_t>(count)));
-  }
+  const bool whole = upstream_.receive(block);
   worker_left_ = !up_has_ended(std::chrono::seconds(0));
-  down_pacer_.drain();
-  if (count < 0) reset_on_close(client_.get());
-  ::shutdown(client_.get(), count < 0 ? SHUT_RD : SHUT_WR);
+  upstream_.settle();
+  if (!whole) reset_on_close(client_.get());
+  ::shutdown(client_.get(), whole ? SHUT_WR : SHUT_RD);
   await_client();
 }
 
-// Always true: when the client is gone the worker is read on, see `run`.
-bool Relay::deliver_reply(Bytes bytes) {
+// False when the client takes no more, or reads nothing while its worker has gone: it would keep
+// the place from the next client for ever.
+bool Relay::send_to_client(View bytes) {
+  constexpr int kPatienceMs = std::chrono::milliseconds(kSilence).count();
+  while (!bytes.empty()) {
+    ssize_t sent = send_some(client_.get(), bytes);
+    if (sent == 0) {
+      wait_writable(client_.get(), kPatienceMs);
+      sent = send_some(client_.get(), bytes);
+      if (sent == 0 && upstream_.is_gone()) return false;
+    }
+    if (sent < 0) return false;
+    bytes = bytes.subspan(static_cast<std::size_t>(sent));
+  }
+  return true;
+}
+
+// When the client is gone the worker is read on, see `run`.
+void Relay::deliver(Bytes bytes) {
   // Around both: what is answered from here on must not overtake these bytes.
   const std::lock_guard lock(to_client_);
   session_.replies(bytes, monotonic_now());
-  if (!client_gone_ && !send_all(client_.get(), bytes)) {
+  if (!client_gone_ && !send_to_client(bytes)) {
     client_gone_ = true;
     ::shutdown(client_.get(), SHUT_RDWR);
   }
-  return true;
 }
 
 // Waits for the other direction so long at most.
@@ -101,6 +112,8 @@ void Relay::await_client() {
     before = moved_;
   } while (!up_has_ended(kSilence) && moved_ != before);
   ::shutdown(client_.get(), SHUT_RD);
+  // Where the other direction waits for a worker that takes nothing.
+  upstream_.cut();
 }
 
 }  // namespace dllm

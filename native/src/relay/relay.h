@@ -7,9 +7,9 @@
 #include <mutex>
 
 #include "link.h"
-#include "pacer.h"
 #include "posix.h"
 #include "session.h"
+#include "upstream.h"
 
 namespace dllm {
 
@@ -21,7 +21,8 @@ class Relay {
   // for so long: to fall asleep and be woken takes longer, and the client's send pays for it.
   static constexpr Nanos kAwake = 20 * kNanosPerMicro;
   static constexpr std::size_t kBurstBytes = 32 << 10;
-  // A client that says nothing for so long after its worker has finished is closed.
+  // A client that says nothing, or takes nothing, for so long after its worker has finished is
+  // closed.
   static constexpr std::chrono::seconds kSilence{2};
 
   Relay(Link& link, UniqueFd client, UniqueFd worker);
@@ -37,14 +38,14 @@ class Relay {
   void up();
   void down();
   bool forward(Bytes bytes);
-  bool deliver_reply(Bytes bytes);
+  void deliver(Bytes bytes);
+  bool send_to_client(View bytes);
   bool up_has_ended(std::chrono::seconds patience);
   void await_client();
   void watch(int worker_fd);
 
   Link& link_;
   const UniqueFd client_;
-  const UniqueFd worker_;
   Session session_;
   bool more_follows_ = false;  // the client is in the middle of something
   std::mutex to_client_;       // held while something is sent to the client
@@ -53,8 +54,7 @@ class Relay {
   std::promise<void> up_ended_;
   const std::future<void> ended_ = up_ended_.get_future();
   std::atomic<std::uint64_t> moved_ = 0;  // blocks from the client
-  Pacer up_pacer_;
-  Pacer down_pacer_;
+  Upstream upstream_;                     // last: its threads end first
 };
 
 }  // namespace dllm

@@ -8,11 +8,14 @@ namespace dllm {
 
 namespace {
 
-constexpr int kFormat = 1;  // of these lines; grows when a member changes its meaning
+constexpr int kFormat = 2;  // of these lines; grows when a member changes its meaning
 
-std::string per_token(std::uint64_t sum, const Generated& generated) {
-  if (generated.tokens == 0) return "null";
-  return json::decimal(double(sum) / double(generated.tokens));
+std::string ratio(std::uint64_t sum, std::uint64_t count) {
+  return count ? json::decimal(double(sum) / double(count)) : "null";
+}
+
+std::string number_or_null(std::optional<std::uint64_t> number) {
+  return number ? std::to_string(*number) : "null";
 }
 
 // The buckets that are not empty: [[up to µs, count], …].
@@ -51,7 +54,8 @@ std::string commands_object(const Tally& tally) {
 }
 
 void add_cost(json::Object& object, const Cost& cost) {
-  object.number("tokens", cost.tokens)
+  object.number("batch", cost.batch)
+      .number("tokens", cost.tokens)
       .number("round_trips", cost.trips)
       .number("bytes_up", cost.bytes_up)
       .number("bytes_down", cost.bytes_down)
@@ -66,9 +70,11 @@ std::string generated_object(const Generated& sums) {
   json::Object object;
   add_cost(object, sums);
   return object.number("passes", sums.passes)
-      .raw("round_trips_per_token", per_token(sums.trips, sums))
-      .raw("bytes_up_per_token", per_token(sums.bytes_up, sums))
-      .raw("bytes_down_per_token", per_token(sums.bytes_down, sums))
+      .raw("round_trips_per_pass", ratio(sums.trips, sums.passes))
+      .raw("round_trips_per_token", ratio(sums.trips, sums.tokens))
+      .raw("tokens_per_pass", ratio(sums.tokens, sums.passes))
+      .raw("bytes_up_per_token", ratio(sums.bytes_up, sums.tokens))
+      .raw("bytes_down_per_token", ratio(sums.bytes_down, sums.tokens))
       .str();
 }
 
@@ -76,10 +82,9 @@ std::string pass_object(const Pass& pass) {
   json::Object object;
   add_cost(object, pass);
   return object.flag("generated", pass.generated)
+      .raw("rows", number_or_null(pass.rows))
+      .number("graphs", pass.graphs)
       .number("first_input_ns", pass.first_input)
-      .number("graph_sent_ns", pass.graph_sent)
-      .number("asked_ns", pass.asked)
-      .number("first_reply_ns", pass.first_reply)
       .number("last_reply_ns", pass.last_reply)
       .str();
 }
@@ -94,8 +99,24 @@ std::string lab_object(const LabSettings& lab) {
       .str();
 }
 
+std::string millis_or_null(Nanos nanos) {
+  return nanos == 0 ? "null" : std::to_string(nanos / kNanosPerMilli);
+}
+
 std::string text_or_null(const std::string& text) {
   return text.empty() ? "null" : json::quote(text);
+}
+
+std::string pair_object(const PairTally& pair) {
+  if (!pair.is_on) return "null";
+  return json::Object()
+      .flag("up", pair.is_up)
+      .flag("sealed", pair.is_sealed)
+      .raw("reason", text_or_null(pair.reason))
+      .raw("unheard_ms", millis_or_null(pair.unheard))
+      .number("wire_bytes_up", pair.wire_bytes_up)
+      .number("wire_bytes_down", pair.wire_bytes_down)
+      .str();
 }
 
 }  // namespace
@@ -112,7 +133,8 @@ std::string hello_line(const std::string& name, const char* version) {
 
 std::string snapshot_line(const Link& link, const News& news, Nanos now) {
   const Tally& tally = news.tally;
-  const char* guard = !link.guarding ? "off" : tally.ops_guarded ? "full" : "sizes";
+  // Of a connection that is passed on unread nothing is judged.
+  const char* guard = !link.guarding || tally.plain ? "off" : tally.ops_guarded ? "full" : "sizes";
   const std::string& reason = tally.silence.empty() ? tally.plain_reason : tally.silence;
   return json::Object()
       .text("type", "snapshot")
@@ -121,6 +143,7 @@ std::string snapshot_line(const Link& link, const News& news, Nanos now) {
       .text("mode", tally.plain ? "plain" : "metered")
       .raw("protocol", text_or_null(tally.protocol))
       .flag("connected", tally.connected)
+      .raw("unanswered_ms", millis_or_null(tally.unanswered))
       .raw("waiting", json::array(tally.waiting))
       .number("connections", tally.connections)
       .number("plain_connections", tally.plain_connections)
@@ -133,8 +156,10 @@ std::string snapshot_line(const Link& link, const News& news, Nanos now) {
       .number("bytes_down", tally.bytes_down)
       .number("rtt_us", tally.estimate.rtt / kNanosPerMicro)
       .number("rate_bytes_per_s", static_cast<std::uint64_t>(tally.estimate.bytes_per_s))
+      .raw("pair", pair_object(tally.pair))
       .raw("lab", lab_object(link.lab.get()))
       .number("passes", news.totals.passes)
+      .raw("rows", number_or_null(news.totals.rows))
       .number("passes_dropped", news.totals.dropped)
       .raw("generated", generated_object(news.totals.generated))
       .raw("commands", commands_object(tally))

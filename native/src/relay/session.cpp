@@ -1,45 +1,33 @@
 #include "session.h"
 
-#include "guard.h"
-#include "posix.h"
+#include <utility>
 
 namespace dllm {
 
 namespace {
-
-// Requests that feed a forward pass.
-bool feeds_pass(std::uint8_t id) {
-  return is_one_of(id, {kSetTensor, kSetTensor2d, kGetAllocSize, kCopyTensor, kGraphCompute,
-                        kGraphRecompute, kCommAllreduce});
-}
-
-// Requests that only occur around passes: what was sent before them fed none.
-bool sets_up(std::uint8_t id) {
-  return is_one_of(
-      id, {kAllocBuffer, kFreeBuffer, kBufferClear, kBufferGetBase, kInitTensor, kSetTensorHash});
-}
 
 std::string framed(const std::string& payload) {
   const std::uint64_t size = payload.size();
   return std::string(reinterpret_cast<const char*>(&size), sizeof size) + payload;
 }
 
+// A connection begins under the mutex of its link.
+Meter begin_metering(Link& link) {
+  const std::lock_guard lock(link.mutex);
+  return Meter(link);
+}
+
 }  // namespace
 
-Session::Session(Link& link) : link_(link) {
-  const std::lock_guard lock(link_.mutex);
-  ++link_.tally.connections;
-  ++link_.revision;
-  link_.tally.plain = false;
-  link_.passes.discard();
-}
+Session::Session(Link& link)
+    : link_(link),
+      policy_(link.guarding, link.answering, link.answers),
+      meter_(begin_metering(link)) {}
 
 Session::~Session() {
   const std::lock_guard lock(link_.mutex);
-  link_.passes.discard();
-  link_.unanswered_since.reset();
-  for (const Due& due : dues_) ++link_.tally.commands[due.awaited.rule->id].errors;
-  ++link_.revision;
+  for (const Due& due : dues_) meter_.left_unanswered(due.awaited.rule->id);
+  meter_.ended();
 }
 
 std::size_t Session::awaited() {
@@ -50,11 +38,9 @@ std::size_t Session::awaited() {
 Outgoing Session::requests(Bytes bytes, Nanos now) {
   const std::lock_guard lock(link_.mutex);
   forget_sent();
-  now_ = now;
-  if (plain_) holding_ = false;
-  ++link_.revision;
+  set_time(now);
   if (pending_.empty() && request_decoder_.skip(bytes.size())) {
-    count_up(bytes.size());
+    meter_.count_up(bytes.size());
     attribute();
     return {bytes, {}, false, false};
   }
@@ -70,157 +56,157 @@ Outgoing Session::requests_end() {
   return outgoing();
 }
 
+void Session::replies(Bytes bytes, Nanos now) {
+  const std::lock_guard lock(link_.mutex);
+  set_time(now);
+  meter_.count_down(bytes.size());
+  reply_decoder_.feed(bytes);
+  meter_.waits(!dues_.empty() && !plain_);
+}
+
+void Session::timed(Trip trip) {
+  // What another end says it took may be no time at all.
+  if (trip.began <= 0 || trip.ended < trip.began) return;
+  const std::lock_guard lock(link_.mutex);
+  link_.passes.computed(trip.ended - trip.began);
+}
+
+std::optional<Version> Session::version() const {
+  const Protocol* protocol = policy_.protocol();
+  return protocol ? std::optional(protocol->version()) : std::nullopt;
+}
+
+std::optional<Trip> Session::take_trip() {
+  return std::exchange(trip_, std::nullopt);
+}
+
+void Session::set_time(Nanos now) {
+  now_ = now;
+  meter_.set_time(now);
+  ++link_.revision;
+}
+
 void Session::forget_sent() {
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(sent_));
-  opened_at_ -= std::min(opened_at_, sent_);
+  held_at_ -= std::min(held_at_, sent_);
   sent_ = 0;
 }
 
 Outgoing Session::outgoing() {
-  sent_ = holding_ ? opened_at_ : pending_.size();
-  const bool more_follows = protocol_ && !plain_ && !asked_;
+  sent_ = holding_ ? held_at_ : pending_.size();
+  const bool more_follows = protocol() && !plain_ && !asked_;
   return {Bytes(pending_).first(sent_), std::exchange(answers_, {}), refused_, more_follows};
 }
 
-void Session::replies(Bytes bytes, Nanos now) {
-  const std::lock_guard lock(link_.mutex);
-  now_ = now;
-  link_.unanswered_since.reset();
-  link_.tally.bytes_down += bytes.size();
-  reply_decoder_.feed(bytes);
-  ++link_.revision;
+void Session::opened(std::uint8_t id) {
+  asked_ = false;
+  due_ = {};
+  meter_.opened();
+  if (policy_.guards() || protocol()) hold();
+  answerable_ = policy_.may_answer(id);
 }
 
-void Session::opened(std::uint8_t id) {
-  id_ = kCommands;
-  asked_ = false;
-  opened_at_ = pending_.size();
-  opened_time_ = now_;
-  due_ = {};
-  holding_ = protocol_.has_value();
-  answerable_ = holding_ && link_.answering && Answers::covers(id);
+// What comes from here on waits to be judged.
+void Session::hold() {
+  held_at_ = pending_.size();
+  holding_ = true;
 }
 
 bool Session::announced(std::uint8_t id, const Rule* rule, std::uint64_t size) {
-  const char* reason = link_.guarding ? guard::refuses_size(rule, size) : nullptr;
-  if (rule) id_ = id;
-  if (reason) return refuse(reason);
-  if (link_.guarding && greeted_ && !protocol_) return refuse("request before the HELLO reply");
+  if (rule) meter_.named(id);
+  if (const char* reason = policy_.refuses_header(rule, size, dues_.size())) return refuse(reason);
   if (!rule) return true;
-  greeted_ = greeted_ || id == kHello;
-  if (!answerable_) cross(*rule);
+  if (id == kHello) policy_.greeted();
+  if (!answerable_) meter_.crosses(*rule);
   return true;
 }
 
 bool Session::fields(const Request& request, View fields) {
   const Rule& rule = *request.rule;
-  const char* reason = link_.guarding ? guard::refuses_fields(request, fields) : nullptr;
-  if (reason) return refuse(reason);
-  if (link_.answering && Answers::covers(rule.id)) due_.key = Answers::key(rule, fields);
+  if (const char* reason = policy_.refuses_fields(request, fields, dues_.size())) {
+    return refuse(reason);
+  }
+  policy_.passed(request, fields);
+  due_.key = policy_.key(rule, fields);
+  if (rule.id == kBufferGetBase) due_.buffer = load<std::uint64_t>(fields.data());
   due_.awaited = {&rule, reply_bytes(rule, fields)};
-  note_pass_fields(request, fields);
+  due_.from_pass = meter_.fields(request, fields, due_.awaited.reply);
   if (!answerable_) holding_ = false;
+  if (policy_.guards() && rule.id == kGraphCompute) hold();
   return true;
 }
 
+bool Session::node(const Request&, std::uint64_t id) {
+  return judged(policy_.refuses_node(id));
+}
+
 bool Session::tensor(const Request&, Tensor tensor) {
-  if (!link_.guarding || !protocol_) return true;
-  const char* reason = guard::refuses_tensor(protocol_->version(), tensor);
-  return reason ? refuse(reason) : true;
+  return judged(policy_.refuses_tensor(tensor));
+}
+
+// A part of a graph.
+bool Session::judged(const char* reason) {
+  if (reason) return refuse(reason);
+  if (policy_.guards()) hold();
+  return true;
 }
 
 void Session::closed(const Request& request) {
   const Rule& rule = *request.rule;
   if (answerable_ && answer(rule)) return;
-  if (answerable_) cross(rule);
+  if (answerable_) meter_.crosses(rule);
   holding_ = false;
   attribute();
-  id_ = kCommands;
-  if (is_one_of(rule.id, {kGraphCompute, kGraphRecompute})) link_.passes.graph(now_);
-  if (rule.id == kHello) link_.unanswered_since = now_;
-  const Due due = std::exchange(due_, {});
   asked_ = rule.reply_kind != Reply::kNone;
-  if (!asked_) return;
-  link_.passes.add_trip();
-  dues_.push_back(due);
-  dues_.back().sent = now_;
-  if (dues_.size() > kAwaitedMax) go_plain("too many requests without a reply");
-}
-
-// The present request goes to the worker.
-void Session::cross(const Rule& rule) {
-  ++link_.tally.commands[rule.id].count;
-  if (sets_up(rule.id)) link_.passes.discard();
-  if (feeds_pass(rule.id)) link_.passes.open(opened_time_);
+  Due due = std::exchange(due_, {});
+  due.sent = now_;
+  if (asked_) dues_.push_back(std::move(due));
+  const bool is_graph = is_one_of(rule.id, {kGraphCompute, kGraphRecompute});
+  if (trip_begun_ == 0 && (asked_ || is_graph)) trip_begun_ = now_;
+  meter_.closed(rule, dues_.size());
+  if (dues_.size() > Guard::kAwaitedMax) go_plain("too many requests without a reply");
 }
 
 // Only when no reply is due, so that the order of replies stays.
 bool Session::answer(const Rule& rule) {
   if (!dues_.empty()) return false;
-  const std::optional<std::string> known = link_.answers.find(due_.key);
+  const std::optional<std::string> known = policy_.answer(rule, due_.key);
   if (!known) return false;
   answers_ += framed(*known);
-  CommandTally& tally = link_.tally.commands[rule.id];
-  ++tally.count;
-  ++tally.answered;
-  link_.tally.bytes_up -= pending_.size() - opened_at_;
-  pending_.resize(opened_at_);
-  unattributed_ = 0;
-  holding_ = false;
+  meter_.answered_here(rule);
+  drop_held();
   return true;
 }
 
-void Session::note_pass_fields(const Request& request, View fields) {
-  const std::uint8_t id = request.rule->id;
-  if (is_one_of(id, {kSetTensor, kSetTensor2d})) link_.passes.input(Tensor(fields.data()));
-  if (is_one_of(id, {kGetTensor, kGetTensor2d})) note_fetch(Tensor(fields.data()));
-  if (id == kFreeBuffer) state_buffers_.erase(load<std::uint64_t>(fields.data()));
-  const bool has_room = state_buffers_.size() < kStateBuffersMax;
-  if (id == kBufferClear && has_room) state_buffers_.insert(load<std::uint64_t>(fields.data()));
-}
-
-// Only what was computed comes from a pass; a save of the KV cache, for example, does not.
-void Session::note_fetch(Tensor tensor) {
-  due_.from_pass = tensor.op() != Tensor::kNoOp && !state_buffers_.contains(tensor.buffer());
-  if (due_.from_pass) {
-    link_.passes.ask(now_, tensor);
-  } else {
-    link_.passes.discard();
-  }
-}
-
 void Session::passed(View bytes) {
-  count_up(bytes.size());
+  meter_.count_up(bytes.size());
   pending_.insert(pending_.end(), bytes.begin(), bytes.end());
-}
-
-void Session::count_up(std::uint64_t bytes) {
-  link_.tally.bytes_up += bytes;
-  unattributed_ += bytes;
 }
 
 // Not before the fixed fields have told what the request belongs to.
 void Session::attribute() {
-  if (holding_ || !due_.awaited.rule) return;
-  link_.tally.commands[id_].bytes_up += unattributed_;
-  link_.passes.add_up(unattributed_);
-  unattributed_ = 0;
+  if (!holding_ && due_.awaited.rule) meter_.book();
+}
+
+// What is held back goes nowhere.
+void Session::drop_held() {
+  meter_.drop_up(pending_.size() - held_at_);
+  pending_.resize(held_at_);
+  holding_ = false;
 }
 
 bool Session::refuse(const char* reason) {
   refused_ = true;
-  ++link_.tally.refused;
-  link_.tally.refused_reason = std::string(command_name(id_)) + ": " + reason;
-  if (id_ != kCommands) ++link_.tally.commands[id_].errors;
-  complain(link_.name + ": refused " + link_.tally.refused_reason + "; connection closed");
-  pending_.resize(opened_at_);
-  holding_ = false;
+  meter_.refused(reason);
+  drop_held();
+  meter_.book();
   return false;
 }
 
+// Under guard only what no table covers passes unread; all else that cannot be followed is refused.
 bool Session::lost(const char* reason) {
-  go_plain(id_ == kCommands ? reason : std::string(command_name(id_)) + ": " + reason);
-  holding_ = false;
+  if (policy_.guards() && meter_.knows_request()) return refuse(reason);
+  go_plain(meter_.named_reason(reason));
   return true;
 }
 
@@ -229,32 +215,29 @@ void Session::go_plain(const std::string& reason) {
   plain_ = true;
   request_decoder_.give_up();
   reply_decoder_.give_up();
-  link_.passes.discard();
-  ++link_.tally.plain_connections;
-  link_.tally.plain = true;
-  link_.tally.plain_reason = reason;
-  complain(link_.name + ": connection passed on unread: " + reason);
+  meter_.went_plain(reason);
+  holding_ = false;
+  due_ = {};
 }
 
 const Awaited* Session::begun() {
   if (dues_.empty()) return nullptr;
-  if (dues_.front().from_pass) link_.passes.reply_begun(now_);
+  trip_ = {std::exchange(trip_begun_, 0), now_};
+  if (dues_.front().from_pass) meter_.reply_begun();
   return &dues_.front().awaited;
 }
 
 void Session::counted(std::uint64_t bytes) {
-  link_.tally.commands[dues_.front().awaited.rule->id].bytes_down += bytes;
-  link_.passes.add_down(bytes);
+  meter_.count_reply(dues_.front().awaited.rule->id, bytes);
 }
 
 bool Session::answered(View payload) {
   const Due due = std::move(dues_.front());
   dues_.pop_front();
-  const std::uint8_t id = due.awaited.rule->id;
-  link_.tally.commands[id].round_trip.add(static_cast<std::uint64_t>(now_ - due.sent));
-  if (due.from_pass) link_.passes.reply_ended(now_, link_.tally.estimate);
-  if (!due.key.empty()) link_.answers.keep(due.key, payload);
-  return id == kHello ? learn_version(payload) : !plain_;
+  const Rule& rule = *due.awaited.rule;
+  meter_.replied(rule, due.sent, due.from_pass, !dues_.empty(), payload);
+  policy_.replied(rule.id, due.buffer, due.key, payload);
+  return rule.id == kHello ? learn_version(payload) : !plain_;
 }
 
 void Session::reply_lost(const char* reason) {
@@ -264,14 +247,9 @@ void Session::reply_lost(const char* reason) {
 
 bool Session::learn_version(View payload) {
   const Version version{payload[0], payload[1], payload[2]};
-  if (version.text() != link_.tally.protocol) link_.answers.forget();
-  link_.tally.protocol = version.text();
-  link_.tally.ops_guarded = link_.guarding && guard::knows_ops(version);
-  if (Protocol::covers(version)) {
-    protocol_.emplace(version);
-  } else {
-    go_plain("protocol " + version.text() + " is not in the table");
-  }
+  const bool covered = policy_.learn(version, version.text() != link_.tally.protocol);
+  meter_.learned(version, policy_.guards_ops(version));
+  if (!covered) go_plain("protocol " + version.text() + " is not in the table");
   return !plain_;
 }
 

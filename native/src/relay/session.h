@@ -1,17 +1,24 @@
-// One connection as it is understood: joins the decoders of both directions to the link's
-// counters, passes, answers and guard. No sockets; the time is given.
+// One connection as it is understood: its requests are decoded, policy judges them, and what it
+// lets through goes on; a meter watches. No sockets; the time is given.
 #pragma once
 
 #include <deque>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "decoder.h"
 #include "link.h"
+#include "meter.h"
+#include "policy.h"
 
 namespace dllm {
+
+// When the worker could begin what was asked of it, and when its reply came; on its own clock.
+struct Trip {
+  Nanos began = 0;
+  Nanos ended = 0;
+};
 
 // What one step lets through.
 struct Outgoing {
@@ -24,10 +31,6 @@ struct Outgoing {
 
 class Session final : private RequestSink, private ReplySink {
  public:
-  // Requests without their replies. A stock client has one; beyond, nobody means it.
-  static constexpr std::size_t kAwaitedMax = 1024;
-  static constexpr std::size_t kStateBuffersMax = 1024;
-
   explicit Session(Link& link);
   ~Session() override;
   Session(const Session&) = delete;
@@ -40,6 +43,14 @@ class Session final : private RequestSink, private ReplySink {
   // Bytes from the worker. All of them go to the client, before any answers of a later step.
   void replies(Bytes bytes, Nanos now);
 
+  // Of the reply that comes next, as the worker's end timed it.
+  void timed(Trip trip);
+  // Of the latest reply that began, once: as seen here.
+  std::optional<Trip> take_trip();
+
+  // Once the worker has told a version that is in the table. For whoever feeds the replies.
+  [[nodiscard]] std::optional<Version> version() const;
+
   // Replies the worker still owes, as far as understood.
   std::size_t awaited();
 
@@ -47,14 +58,16 @@ class Session final : private RequestSink, private ReplySink {
   struct Due {
     Awaited awaited;
     Nanos sent = 0;
-    std::string key;  // of the answer to keep; empty: none
+    std::string key;           // of the answer to keep; empty: none
+    std::uint64_t buffer = 0;  // whose address is asked
     bool from_pass = false;
   };
 
-  const Protocol* protocol() override { return protocol_ ? &*protocol_ : nullptr; }
+  const Protocol* protocol() override { return policy_.protocol(); }
   void opened(std::uint8_t id) override;
   bool announced(std::uint8_t id, const Rule* rule, std::uint64_t size) override;
   bool fields(const Request& request, View fields) override;
+  bool node(const Request& request, std::uint64_t id) override;
   bool tensor(const Request& request, Tensor tensor) override;
   void closed(const Request& request) override;
   void passed(View bytes) override;
@@ -65,47 +78,42 @@ class Session final : private RequestSink, private ReplySink {
   bool answered(View payload) override;
   void reply_lost(const char* reason) override;
 
+  void set_time(Nanos now);
   void forget_sent();
   Outgoing outgoing();
+  void hold();
+  bool judged(const char* reason);
+  void drop_held();
   bool refuse(const char* reason);
   void go_plain(const std::string& reason);
-  void cross(const Rule& rule);
   bool answer(const Rule& rule);
-  void note_pass_fields(const Request& request, View fields);
-  void note_fetch(Tensor tensor);
   bool learn_version(View payload);
-  void count_up(std::uint64_t bytes);
   void attribute();
 
   Link& link_;
+  Policy policy_;
+  Meter meter_;
   RequestDecoder request_decoder_{static_cast<RequestSink&>(*this)};
   ReplyDecoder reply_decoder_{static_cast<ReplySink&>(*this)};
-  std::optional<Protocol> protocol_;
   bool plain_ = false;
   bool refused_ = false;
-  bool greeted_ = false;  // the client said HELLO
   Nanos now_ = 0;
 
   // On their way to the worker. Of the present request the header and fixed fields (at most
-  // kRequestHeaderBytes + kFieldsMax) are held back until they are complete: a worker can do
-  // nothing with less, they may be refused or answered here, and what left the client in three
-  // pieces goes on in one.
+  // kRequestHeaderBytes + kFieldsMax) are held back until they are complete, under guard the nodes
+  // and tensors of a graph as well, each until it is: a worker can do nothing with less, they may
+  // be refused or answered here, and what left the client in three pieces goes on in one.
   std::vector<std::uint8_t> pending_;
-  std::size_t sent_ = 0;       // of them: let through by the step before
-  std::size_t opened_at_ = 0;  // where the present request starts
+  std::size_t sent_ = 0;     // of them: let through by the step before
+  std::size_t held_at_ = 0;  // where what is held back starts
   bool holding_ = false;
   std::string answers_;  // of this step
 
-  std::uint8_t id_ = kCommands;  // of the present request
-  Nanos opened_time_ = 0;
-  bool answerable_ = false;
-  bool asked_ = true;               // the latest request is due a reply
-  std::uint64_t unattributed_ = 0;  // bytes of the present request not yet counted to its command
-  Due due_{};                       // of the present request
-
-  // Buffers that were cleared: those of the KV cache and other state, never those of graphs.
-  std::set<std::uint64_t> state_buffers_;
-
+  bool answerable_ = false;  // the present request
+  bool asked_ = true;        // the latest request is due a reply
+  Due due_{};                // of the present request
+  Nanos trip_begun_ = 0;     // the first graph, or else question, since the latest reply; 0: none
+  std::optional<Trip> trip_;
   std::deque<Due> dues_;
 };
 

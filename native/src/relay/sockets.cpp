@@ -1,24 +1,17 @@
 #include "sockets.h"
 
-#include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstddef>
-#include <cstring>
-#include <stdexcept>
-
-#ifdef __linux__
-#include <linux/tcp.h>
-#else
-#include <netinet/tcp.h>
-#endif
+#include <chrono>
+#include <thread>
 
 namespace dllm {
 
@@ -26,12 +19,7 @@ namespace {
 
 constexpr int kBacklog = 64;
 constexpr int kOn = 1;
-#ifdef POLLRDHUP
-constexpr short kHangup = POLLRDHUP;
-#else
-constexpr short kHangup = POLLHUP;
-#endif
-
+constexpr std::chrono::milliseconds kQueuePause{10};
 UniqueFd make_socket(int family) {
   return UniqueFd(check(::socket(family, SOCK_STREAM, 0), "cannot make a socket"));
 }
@@ -41,66 +29,91 @@ bool happens(int fd, short event, int patience_ms) {
   return ::poll(&question, 1, patience_ms) > 0;
 }
 
-sockaddr_in address_of(const Endpoint& endpoint) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(endpoint.port);
-  if (::inet_pton(AF_INET, endpoint.host.c_str(), &address.sin_addr) != 1) {
-    throw std::runtime_error("'" + endpoint.host + "' is no IPv4 address");
-  }
+SocketAddress bound_address(int fd) {
+  SocketAddress address;
+  address.length = sizeof address.storage;
+  auto* place = reinterpret_cast<sockaddr*>(&address.storage);
+  check(::getsockname(fd, place, &address.length), "getsockname");
   return address;
 }
 
-const sockaddr* generic(const void* address) {
-  return static_cast<const sockaddr*>(address);
-}
-
-std::string text(const Endpoint& endpoint) {
-  return endpoint.host + ":" + std::to_string(endpoint.port);
+// The error number of a connect without blocking; 0 when it succeeded in time.
+int connect_in_time(int fd, const SocketAddress& address, Nanos patience) {
+  const Nanos deadline = monotonic_now() + patience;
+  while (::connect(fd, address.get(), address.length) != 0) {
+    const int error = errno;
+    if (error == EISCONN) return 0;
+    const int left_ms = static_cast<int>((deadline - monotonic_now()) / kNanosPerMilli);
+    if (error == EINPROGRESS || error == EALREADY || error == EINTR) {
+      return happens(fd, POLLOUT, std::max(left_ms, 0)) ? connect_error(fd) : ETIMEDOUT;
+    }
+    // The queue of a Unix listener is full: there is nothing to poll for.
+    if (error != EAGAIN || address.family() != AF_UNIX) return error;
+    if (left_ms <= 0) return ETIMEDOUT;
+    std::this_thread::sleep_for(kQueuePause);
+  }
+  return 0;
 }
 
 }  // namespace
 
+void set_blocking(int fd, bool blocking) {
+  const int flags = check(::fcntl(fd, F_GETFL), "fcntl");
+  check(::fcntl(fd, F_SETFL, blocking ? flags & ~O_NONBLOCK : flags | O_NONBLOCK), "fcntl");
+}
+
+int connect_error(int fd) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  check(::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length), "getsockopt");
+  return error;
+}
+
 UniqueFd listen_tcp(const Endpoint& endpoint) {
-  UniqueFd fd = make_socket(AF_INET);
-  const sockaddr_in address = address_of(endpoint);
+  const SocketAddress address = address_of(endpoint);
+  UniqueFd fd = make_socket(address.family());
   const std::string what = "cannot listen on " + text(endpoint);
   ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &kOn, sizeof kOn);
-  check(::bind(fd.get(), generic(&address), sizeof address), what);
+  check(::bind(fd.get(), address.get(), address.length), what);
   check(::listen(fd.get(), kBacklog), what);
   return fd;
 }
 
 std::uint16_t bound_port(int listener) {
-  sockaddr_in address{};
-  socklen_t length = sizeof address;
-  check(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), "getsockname");
-  return ntohs(address.sin_port);
+  return endpoint_of(bound_address(listener)).port;
 }
 
 UniqueFd listen_unix(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) {
-    throw std::runtime_error("the path of the stats socket is too long: " + path);
-  }
-  std::memcpy(address.sun_path, path.data(), path.size());
+  const SocketAddress address = address_of({{}, 0, path});
   UniqueFd fd = make_socket(AF_UNIX);
   ::unlink(path.c_str());
   const mode_t mask = ::umask(0177);
-  const int bound = ::bind(fd.get(), generic(&address), sizeof address);
+  const int bound = ::bind(fd.get(), address.get(), address.length);
   ::umask(mask);
   check(bound, "cannot listen on " + path);
   check(::listen(fd.get(), kBacklog), "cannot listen on " + path);
   return fd;
 }
 
-UniqueFd connect_tcp(const Endpoint& endpoint) {
-  UniqueFd fd = make_socket(AF_INET);
-  const sockaddr_in address = address_of(endpoint);
-  const std::string what = "cannot reach the worker at " + text(endpoint);
-  check(::connect(fd.get(), generic(&address), sizeof address), what);
-  set_nodelay(fd.get());
+UniqueFd connect_to(const Endpoint& endpoint, Nanos patience) {
+  const SocketAddress address = address_of(endpoint);
+  UniqueFd fd = make_socket(address.family());
+  set_blocking(fd.get(), false);
+  errno = connect_in_time(fd.get(), address, patience);
+  if (errno != 0) throw_errno("cannot reach the worker at " + text(endpoint));
+  set_blocking(fd.get(), true);
+  tune(fd.get());
+  return fd;
+}
+
+UniqueFd begin_connect(const Endpoint& endpoint) {
+  const SocketAddress address = address_of(endpoint);
+  UniqueFd fd = make_socket(address.family());
+  set_blocking(fd.get(), false);
+  const int result = ::connect(fd.get(), address.get(), address.length);
+  const bool begun = result == 0 || errno == EINPROGRESS || errno == EINTR;
+  if (!begun) throw_errno("cannot reach " + text(endpoint));
+  tune(fd.get());
   return fd;
 }
 
@@ -108,8 +121,9 @@ UniqueFd accept_client(int listener) {
   return UniqueFd(retry([&] { return ::accept(listener, nullptr, nullptr); }));
 }
 
-void set_nodelay(int fd) {
+void tune(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &kOn, sizeof kOn);
+  keep_alive(fd);
 }
 
 bool send_all(int fd, View bytes) {
@@ -119,6 +133,12 @@ bool send_all(int fd, View bytes) {
     bytes = bytes.subspan(static_cast<std::size_t>(sent));
   }
   return true;
+}
+
+ssize_t send_some(int fd, View bytes) {
+  const int flags = kNoSignal | MSG_DONTWAIT;
+  const ssize_t sent = retry([&] { return ::send(fd, bytes.data(), bytes.size(), flags); });
+  return sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? 0 : sent;
 }
 
 ssize_t receive(int fd, Bytes into) {
@@ -139,6 +159,21 @@ bool wait_readable(int fd, int patience_ms) {
   return happens(fd, POLLIN, patience_ms);
 }
 
+void wait_until(std::span<pollfd> waits, Nanos patience) {
+  patience = std::max<Nanos>(patience, 0);
+#ifdef __linux__
+  const timespec left{patience / kNanosPerSecond, patience % kNanosPerSecond};
+  ::ppoll(waits.data(), waits.size(), &left, nullptr);
+#else
+  const Nanos left_ms = (patience + kNanosPerMilli - 1) / kNanosPerMilli;
+  ::poll(waits.data(), static_cast<nfds_t>(waits.size()), static_cast<int>(left_ms));
+#endif
+}
+
+void wait_writable(int fd, int patience_ms) {
+  happens(fd, POLLOUT, patience_ms);
+}
+
 bool is_gone(int fd) {
   return happens(fd, kHangup, 0);
 }
@@ -149,38 +184,12 @@ void reset_on_close(int fd) {
 }
 
 std::string peer_name(int fd) {
-  sockaddr_in address{};
-  socklen_t length = sizeof address;
-  char host[INET_ADDRSTRLEN] = "?";
-  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return host;
-  ::inet_ntop(AF_INET, &address.sin_addr, host, sizeof host);
-  return std::string(host) + ":" + std::to_string(ntohs(address.sin_port));
+  SocketAddress address;
+  address.length = sizeof address.storage;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) {
+    return "?";
+  }
+  return text(endpoint_of(address));
 }
-
-#ifdef __linux__
-
-void measure(int fd, LinkEstimate& estimate) {
-  tcp_info info{};
-  socklen_t length = sizeof info;
-  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return;
-  // The smoothed RTT holds delayed acknowledgements, so whole computations; the least does not.
-  const std::uint32_t rtt = length > offsetof(tcp_info, tcpi_min_rtt) ? info.tcpi_min_rtt : 0;
-  const bool measured = rtt != 0 && rtt != UINT32_MAX;
-  estimate.rtt = (measured ? rtt : info.tcpi_rtt) * kNanosPerMicro;
-  const bool has_rate = length > offsetof(tcp_info, tcpi_delivery_rate);
-  if (!has_rate || info.tcpi_delivery_rate_app_limited) return;
-  estimate.bytes_per_s = std::max(estimate.bytes_per_s, double(info.tcpi_delivery_rate));
-}
-
-#else
-
-void measure(int fd, LinkEstimate& estimate) {
-  tcp_connection_info info{};
-  socklen_t length = sizeof info;
-  if (::getsockopt(fd, IPPROTO_TCP, TCP_CONNECTION_INFO, &info, &length) != 0) return;
-  estimate.rtt = info.tcpi_srtt * kNanosPerMilli;
-}
-
-#endif
 
 }  // namespace dllm

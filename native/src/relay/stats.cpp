@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace dllm {
 
 namespace {
 
-constexpr int kNow = MSG_DONTWAIT | kNoSignal;
+const int kNow = MSG_DONTWAIT | kNoSignal;
 
 // The lab's delay is part of the way to the worker.
 LinkEstimate with_lab(LinkEstimate estimate, const LabSettings& lab) {
@@ -33,10 +34,26 @@ Stats::Stats(Link& link, const std::string& path, const char* version)
 
 void Stats::run(int stop) {
   while (attend(stop)) {
-    if (monotonic_now() >= next_tick_) tick();
+    if (monotonic_now() >= next_tick_) {
+      keep_listening();
+      tick();
+    }
     std::erase_if(readers_, [](const Reader& reader) { return reader.gone; });
   }
   if (listener_) ::unlink(path_.c_str());
+  write_log();
+}
+
+// Listens anew where our socket is gone: a session manager removes the runtime directory at the
+// last logout, and the controller makes it again. What another has put there is left alone.
+void Stats::keep_listening() {
+  struct stat status {};
+  if (path_.empty() || ::lstat(path_.c_str(), &status) == 0 || errno != ENOENT) return;
+  try {
+    listener_ = listen_unix(path_);
+  } catch (const std::exception&) {
+    // There is no directory yet.
+  }
 }
 
 // Waits for a reader, a command, room in a socket, the next tick or the end, and does what is to be
@@ -64,6 +81,7 @@ void Stats::tick() {
   const Nanos now = monotonic_now();
   next_tick_ = now + kTick;
   const std::optional<News> news = gather(now);
+  write_log();
   if (!news) return;
   for (std::span<const Pass> rest = news->passes; !rest.empty();) {
     const auto part = rest.first(std::min(kPassesPerLine, rest.size()));
@@ -77,14 +95,61 @@ void Stats::tick() {
 // None when nothing happened.
 std::optional<News> Stats::gather(Nanos now) {
   const std::lock_guard lock(link_.mutex);
-  if (link_.worker_fd >= 0) measure(link_.worker_fd, measured_);
-  link_.tally.estimate = with_lab(measured_, link_.lab.get());
+  look_at(link_.worker_fd, now);
+  estimate_link();
   link_.passes.settle(now);
   link_.note_silence(now);
+  link_.note_unanswered(now);
   std::vector<Pass> passes = link_.passes.collect();
   const bool moved = std::exchange(revision_, link_.revision) != link_.revision;
   if (!moved && passes.empty() && !snapshot_.empty()) return std::nullopt;
   return News{link_.tally, link_.passes.totals(), std::move(passes)};
+}
+
+// With the mutex held: of a Unix socket the kernel tells no rate, then bulks do.
+void Stats::estimate_link() {
+  if (link_.tally.pair.is_on) return estimate_pair();
+  LinkEstimate estimate = measured_;
+  const double best = best_.bytes_per_s();
+  estimate.bytes_per_s = best > 0 ? best : link_.bulk.bytes_per_s();
+  link_.tally.estimate = with_lab(estimate, link_.lab.get());
+}
+
+// Likewise of a link between relays, whose pings the lab has delayed already.
+void Stats::estimate_pair() {
+  const LabSettings lab = link_.lab.get();
+  LinkEstimate estimate = with_lab({0, link_.bulk.bytes_per_s()}, lab);
+  estimate.rtt = link_.tally.pair.rtt;
+  link_.tally.estimate = estimate;
+}
+
+// With the mutex held: what the kernel knows of the connection, if there is one.
+void Stats::look_at(int worker, Nanos now) {
+  const std::uint64_t connection = link_.tally.connections;
+  if (std::exchange(connection_, connection) != connection) {
+    best_ = {};
+    measured_.bytes_per_s = 0;
+  }
+  if (worker < 0) heard_ = {};
+  if (worker < 0) return;
+  const double before = measured_.bytes_per_s;
+  measure(worker, measured_);
+  if (measured_.bytes_per_s != before) best_.add(measured_.bytes_per_s);
+  if (heard_.silence(acknowledged(worker), now) < link_.gone_after) return;
+  heard_ = {};
+  const std::string seconds = std::to_string(link_.gone_after / kNanosPerSecond);
+  link_.tell("its machine has not been heard for " + seconds + " s; connection closed");
+  ::shutdown(worker, SHUT_RDWR);
+}
+
+// Without the mutex: nobody waits for a log that takes nothing.
+void Stats::write_log() {
+  std::vector<std::string> lines;
+  {
+    const std::lock_guard lock(link_.mutex);
+    lines = std::exchange(link_.told, {});
+  }
+  for (const std::string& line : lines) complain(line);
 }
 
 void Stats::welcome() {
@@ -93,7 +158,14 @@ void Stats::welcome() {
   Reader& reader = readers_.emplace_back();
   reader.fd = std::move(fd);
   give(reader, hello_);
+  give(reader, placement());
   give(reader, snapshot_);
+}
+
+// As it is at this moment; readers that come later are told anew.
+std::string Stats::placement() {
+  const std::lock_guard lock(link_.mutex);
+  return placement_line(link_.name, link_.placement, !link_.tally.plain);
 }
 
 void Stats::publish(const std::string& line) {
@@ -125,11 +197,11 @@ void Stats::listen_to(Reader& reader) {
   const ssize_t count = ::recv(reader.fd.get(), block, sizeof block, kNow);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
   reader.command.append(block, static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-  reader.gone = count <= 0 || reader.command.size() > kCommandMaxBytes;
   for (std::size_t end = 0; (end = reader.command.find('\n')) != std::string::npos;) {
     obey(reader, reader.command.substr(0, end));
     reader.command.erase(0, end + 1);
   }
+  reader.gone = reader.gone || count <= 0 || reader.command.size() > kCommandMaxBytes;
 }
 
 void Stats::obey(Reader& reader, const std::string& line) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernel.h"
 #include "posix.h"
 #include "report.h"
 
@@ -36,10 +37,16 @@ class Stats {
     bool gone = false;
   };
 
+  void keep_listening();
   bool attend(int stop);
   void tick();
   std::optional<News> gather(Nanos now);
+  void estimate_link();
+  void estimate_pair();
+  void look_at(int worker, Nanos now);
+  void write_log();
   void welcome();
+  std::string placement();
   void give(Reader& reader, const std::string& line);
   void flush(Reader& reader);
   void listen_to(Reader& reader);
@@ -54,6 +61,9 @@ class Stats {
   std::string snapshot_;
   std::uint64_t revision_ = 0;
   LinkEstimate measured_;  // the kernel's word, without lab
+  BestRate best_;          // of its words about the present connection
+  std::uint64_t connection_ = 0;
+  Heard heard_;
   Nanos next_tick_ = 0;
 };
 

@@ -27,16 +27,10 @@ using std::chrono::steady_clock;
 // A supervisor whose child ended needs a moment to write exit.json and let go.
 constexpr auto kClaimPatience = std::chrono::seconds(2);
 constexpr auto kClaimPause = std::chrono::milliseconds(5);
-constexpr std::size_t kProcessFileMax = 4U << 20;
 
-constexpr std::array<const char*, 9> kOurFiles = {
-    kProcessFile, kExitFile,          kLogFile,        kRotatedLogFile, kPreviousLogFile,
-    kLockFile,    "process.json.tmp", "exit.json.tmp", "log.1.tmp"};
-
-bool is_ours(const std::string& name) {
-  return std::any_of(kOurFiles.begin(), kOurFiles.end(),
-                     [&](const char* ours) { return name == ours; });
-}
+constexpr std::array<const char*, 10> kOurFiles = {
+    kProcessFile, kExitFile,     kLogFile,           kRotatedLogFile, kPreviousLogFile,
+    kLockFile,    kStoppingFile, "process.json.tmp", "exit.json.tmp", "log.1.tmp"};
 
 // A slip such as `--dir ~/Documents` must never delete anything.
 void refuse_foreign_files(const std::string& path) {
@@ -45,7 +39,7 @@ void refuse_foreign_files(const std::string& path) {
   if (!listing) throw_errno("cannot read " + path);
   while (const dirent* entry = ::readdir(listing.get())) {
     const std::string name = entry->d_name;
-    if (name == "." || name == ".." || is_ours(name)) continue;
+    if (name == "." || name == ".." || is_process_file(name)) continue;
     throw Refused(path + " is not a process directory: it holds '" + name + "'");
   }
 }
@@ -98,14 +92,25 @@ UniqueFd open_unless_gone(int base, const std::string& path, int flags, const st
   return fd;
 }
 
+// Empty when somebody deleted a parent that was empty just now.
 std::string make_directory(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
+  if (error == std::errc::no_such_file_or_directory) return "";
   if (error) throw std::system_error(error, "cannot create " + path);
   return std::filesystem::weakly_canonical(path).string();
 }
 
 }  // namespace
+
+bool is_process_file(std::string_view name) {
+  return std::any_of(kOurFiles.begin(), kOurFiles.end(),
+                     [&](const char* ours) { return name == ours; });
+}
+
+void remove_process_files(int directory) noexcept {
+  for (const char* name : kOurFiles) ::unlinkat(directory, name, 0);
+}
 
 std::optional<ProcessDir> ProcessDir::try_claim(const std::string& path) {
   UniqueFd dir = open_unless_gone(AT_FDCWD, path, O_RDONLY | O_DIRECTORY, "cannot open " + path);
@@ -125,6 +130,7 @@ ProcessDir ProcessDir::claim(const std::string& path) {
   const auto deadline = steady_clock::now() + kClaimPatience;
   do {
     const std::string real = make_directory(path);
+    if (real.empty()) continue;
     try {
       if (auto claimed = try_claim(real)) return std::move(*claimed);
     } catch (...) {
@@ -151,7 +157,7 @@ void ProcessDir::write(const char* name, std::string_view text) const {
 }
 
 void ProcessDir::remove() const noexcept {
-  for (const char* name : kOurFiles) ::unlinkat(fd(), name, 0);
+  remove_process_files(fd());
   ::rmdir(path_.c_str());
 }
 

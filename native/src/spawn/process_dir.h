@@ -21,6 +21,16 @@ inline constexpr const char* kLogFile = "log";
 inline constexpr const char* kRotatedLogFile = "log.1";
 inline constexpr const char* kPreviousLogFile = "log.old";
 inline constexpr const char* kLockFile = "lock";
+// There from the moment on that somebody asked for the end of what runs.
+inline constexpr const char* kStoppingFile = "stopping";
+
+inline constexpr std::size_t kProcessFileMax = 4U << 20;
+
+// Whether a file of that name in a process directory is one we write.
+bool is_process_file(std::string_view name);
+
+// Deletes our files in a directory.
+void remove_process_files(int directory) noexcept;
 
 // The directory cannot be had: it is in use or holds what is not ours.
 class Refused : public std::runtime_error {

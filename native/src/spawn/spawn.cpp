@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <exception>
+#include <stdexcept>
 #include <string>
 
 #include "posix.h"
@@ -49,11 +50,13 @@ constexpr mode_t kPrivate = 077;
 
 // Forks twice: the supervisor is nobody's child and leads no session, so that no terminal can
 // ever become its own.
-void fork_supervisor(const SpawnOptions& options, const ProcessDir& dir, Pipe& report) {
+void fork_supervisor(const SpawnOptions& options, const ProcessDir& dir, Pipe& report,
+                     std::span<const int> unwanted) {
   const pid_t between = check(::fork(), kCannotFork);
   if (between == 0) {
     ::setsid();
     report.reader.reset();
+    for (const int fd : unwanted) ::close(fd);
     const pid_t supervisor = ::fork();
     if (supervisor == 0) run_supervisor(options, dir, std::move(report.writer));
     if (supervisor < 0) abandon(dir, report.writer, kCannotFork);
@@ -63,22 +66,39 @@ void fork_supervisor(const SpawnOptions& options, const ProcessDir& dir, Pipe& r
   retry([&] { return ::waitpid(between, nullptr, 0); });
 }
 
-// Returns what the supervisor reports.
-std::string start(const SpawnOptions& options, const ProcessDir& dir) {
+// Prints what the supervisor reports; returns our exit status. A caller that reads no output finds
+// the same in process.json, so failing to print is no failure.
+int print_report(const StartReport& report) {
+  if (report.status == kExitOk) {
+    [[maybe_unused]] const ssize_t sent =
+        ::write(STDOUT_FILENO, report.text.data(), report.text.size());
+  } else {
+    complain(report.text);
+  }
+  return report.status;
+}
+
+}  // namespace
+
+StartReport start_supervised(const SpawnOptions& options, const ProcessDir& dir,
+                             std::span<const int> unwanted) {
   Pipe report;
   try {
     report = make_pipe();
-    fork_supervisor(options, dir, report);
+    fork_supervisor(options, dir, report, unwanted);
   } catch (...) {
     dir.remove();
     throw;
   }
-  return read_all(report.reader.get(), kReportMax);
+  const std::string told = read_all(report.reader.get(), kReportMax);
+  if (told.empty()) {
+    throw std::runtime_error("the supervisor died before the process was started");
+  }
+  return {told.front(), told.substr(1)};
 }
 
-void settle() {
+void settle_for_spawning() {
   ensure_standard_fds();
-  close_from(STDERR_FILENO + 1);
   // An inherited "ignore" of SIGCHLD would let children vanish unseen.
   ::signal(SIGCHLD, SIG_DFL);
   ::signal(SIGPIPE, SIG_IGN);
@@ -86,30 +106,13 @@ void settle() {
   ::umask(kPrivate);
 }
 
-// Prints what the supervisor reports; returns our exit status. A caller that reads no output finds
-// the same in process.json, so failing to print is no failure.
-int print_report(const std::string& report) {
-  if (report.empty()) {
-    throw std::runtime_error("the supervisor died before the process was started");
-  }
-  const int status = report.front();
-  const std::string_view text = std::string_view(report).substr(1);
-  if (status == kExitOk) {
-    [[maybe_unused]] const ssize_t sent = ::write(STDOUT_FILENO, text.data(), text.size());
-  } else {
-    complain(text);
-  }
-  return status;
-}
-
-}  // namespace
-
 int spawn(std::span<char* const> args) {
   const SpawnOptions options = parse_spawn_options(args);
   hide_private_arguments(args);
-  settle();
+  settle_for_spawning();
+  close_from(STDERR_FILENO + 1);
   const ProcessDir dir = ProcessDir::claim(options.dir);
-  return print_report(start(options, dir));
+  return print_report(start_supervised(options, dir));
 }
 
 }  // namespace dllm

@@ -1,0 +1,118 @@
+// Either end of a link before another that says anything at all, at first a well-formed greeting
+// and frames of the right types, later not: an end refuses it in a sentence or goes on; it keeps to
+// its bounds, hands on nothing that was not allowed, and never sends more than it may.
+#include <algorithm>
+#include <set>
+
+#include "input.h"
+#include "link_ends.h"
+#include "model_worker.h"
+
+namespace {
+
+using dllm::pair::LinkBroken;
+using dllm::pair::LinkEnd;
+using fuzz::demand;
+using link_ends::frame;
+using link_ends::Role;
+
+constexpr std::uint8_t kTypes[] = {0x01, 0x02, 0x03, 0x04, 0x10, 0x11, 0x11,
+                                   0x11, 0x12, 0x13, 0x14, 0x15, 0x20, 0x7f};
+
+// Takes numbers off the front of an input; 0 when there are no more.
+struct Numbers {
+  std::span<const std::uint8_t> left;
+  std::uint8_t next() {
+    if (left.empty()) return 0;
+    const std::uint8_t number = left[0];
+    left = left.subspan(1);
+    return number;
+  }
+  std::string bytes(std::size_t most) {
+    const auto part = left.first(std::min(most, left.size()));
+    left = left.subspan(part.size());
+    return {part.begin(), part.end()};
+  }
+};
+
+// Right sizes for most types; wrong ones now and then.
+std::string some_frame(Numbers& numbers) {
+  const std::uint8_t type = kTypes[numbers.next() % std::size(kTypes)];
+  const std::uint8_t shape = numbers.next();
+  std::size_t size = shape % 64;
+  if (type == 0x01 || type == 0x02 || type == 0x15) size = 16;
+  if (type == 0x12) size = 4;
+  if (type == 0x04 || type == 0x10 || type == 0x13) size = 0;
+  if (shape == 0xff) ++size;
+  const std::uint32_t session = type >= 0x10 ? numbers.next() % 5 : 0;
+  std::string payload = numbers.bytes(size);
+  payload.resize(size);
+  if (type == 0x11 && shape == 0xfe) payload.resize(dllm::pair::kPayloadMaxBytes, 'd');
+  return frame(type, session, payload);
+}
+
+// What the end itself is made to do.
+void act(link_ends::End& end, Role role, Numbers& numbers, dllm::Nanos now) {
+  const std::uint32_t session = numbers.next() % 5;
+  LinkEnd& link = end.link;
+  switch (numbers.next() % 7) {
+    case 0:
+      if (role == Role::kHead && link.is_up() && link.sessions() < 4) link.open();
+      break;
+    case 1: {
+      const std::string data = numbers.bytes(std::min<std::size_t>(link.credit(session), 50));
+      if (!data.empty()) link.send(session, dllm::pair::view(data));
+      break;
+    }
+    case 2:
+      link.finish(session);
+      break;
+    case 3:
+      link.reset(session, "enough");
+      break;
+    case 4:
+      link.grant(session, numbers.next());
+      break;
+    default:
+      link.tick(now);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  Numbers numbers{{data, size}};
+  const std::uint8_t choice = numbers.next();
+  const Role role = choice & 1 ? Role::kHead : Role::kWorker;
+  link_ends::End end(role);
+  dllm::Nanos now = 1;
+  std::size_t said = 0, heard = 0;
+  try {
+    if (choice & 2) {
+      dllm::pair::Queue hello;
+      hello.append(encode(link_ends::hello_of(role == Role::kHead ? Role::kWorker : Role::kHead)));
+      end.take(link_ends::taken(hello) + frame(0x04, 0, ""), ++now);
+    }
+    while (!numbers.left.empty()) {
+      now += 100'000'000;
+      const std::string bytes =
+          choice & 4 ? some_frame(numbers) : numbers.bytes(1 + numbers.next() % 40);
+      heard += bytes.size();
+      const std::size_t cut = numbers.next() % (bytes.size() + 1);
+      end.take(bytes.substr(0, cut), now);
+      end.take(bytes.substr(cut), now);
+      act(end, role, numbers, now);
+      said += link_ends::taken(end.link.out()).size();
+      demand(end.in.size() <= dllm::pair::kPayloadMaxBytes + dllm::pair::kHelloMaxBytes);
+    }
+  } catch (const LinkBroken& broken) {
+    demand(*broken.what() != '\0' || heard > 0);
+  }
+  std::size_t got = 0;
+  for (const auto& [session, bytes] : end.got) got += bytes.size();
+  demand(got <= heard);
+  demand(end.link.sessions() <= LinkEnd::kSessionsMax);
+  // An answer is never longer than what it answers, beside what this end was made to say.
+  demand(said <= 2 * heard + 100 * size + 10'000);
+  return 0;
+}

@@ -1,0 +1,155 @@
+#include "assembly.h"
+
+#include <algorithm>
+
+namespace dllm::home {
+
+namespace {
+
+// What was written of a segment is kept until all of it is.
+constexpr std::size_t kLiteralBytes = 256 * 1024;
+
+}  // namespace
+
+void Assembly::literal(Bytes bytes) {
+  if (bytes.empty()) return;
+  const bool fits = !segments_.empty() && segments_.back().arrival == nullptr &&
+                    segments_.back().bytes.size() < kLiteralBytes;
+  if (!fits) segments_.emplace_back();
+  std::vector<std::uint8_t>& last = segments_.back().bytes;
+  last.insert(last.end(), bytes.begin(), bytes.end());
+}
+
+void Assembly::take(const Message& message) {
+  switch (message.kind) {
+    case Message::Kind::kRefer:
+      return refer(message.key);
+    case Message::Kind::kRecall:
+      return recall(message.key, message.hash);
+    case Message::Kind::kOffer:
+      return offer(message.hash);
+    case Message::Kind::kNeeded:
+      return add_needed(message.piece);
+    case Message::Kind::kAnswer:
+      throw BadMessage("the head answers what it was not asked");
+  }
+}
+
+void Assembly::refer(const TensorKey& key) {
+  if (arrival_ != nullptr && arrival_->offered < chunks_in(arrival_->key.size_bytes)) {
+    throw BadMessage("a tensor begins before " + arrival_->key.name + " has ended");
+  }
+  arrival_ = std::make_shared<Arrival>();
+  arrival_->key = key;
+  arrival_->residents = home_.find(key);
+  ++counts_.tensors;
+  counts_.tensors_missing += arrival_->residents.empty() ? 1 : 0;
+}
+
+void Assembly::recall(const TensorKey& key, std::uint64_t fnv1a) {
+  refer(key);
+  // Otherwise its size would be anything.
+  if (arrival_->residents.empty()) throw BadMessage(key.name + " is recalled and was never here");
+  if (const auto resident = home_.find(key, fnv1a)) {
+    arrival_->residents = {*resident};
+    arrival_->sums = resident->sums;
+  }
+  for (std::uint64_t chunk = 0; chunk < chunks_in(key.size_bytes); ++chunk) {
+    const bool known = arrival_->sums != nullptr;
+    offer(known ? std::optional(arrival_->sums->chunks[chunk]) : std::nullopt);
+  }
+}
+
+void Assembly::offer(std::optional<std::uint64_t> hash) {
+  if (arrival_ == nullptr || arrival_->offered == chunks_in(arrival_->key.size_bytes)) {
+    throw BadMessage("a chunk is offered that belongs to no tensor");
+  }
+  if (open_.size() == kOpenChunksMax) throw BadMessage("too many chunks are offered at once");
+  Segment& segment = segments_.emplace_back();
+  segment.arrival = arrival_;
+  segment.chunk = arrival_->offered++;
+  segment.hash = hash;
+  segment.is_open = true;
+  open_.push_back(&segment);
+}
+
+bool Assembly::can_step() const {
+  if (open_.empty()) return false;
+  const Segment& segment = *open_.front();
+  const std::size_t bytes = chunk_bytes(segment.arrival->key.size_bytes, segment.chunk);
+  return ahead_bytes_ + bytes <= kAheadBytesMax;
+}
+
+bool Assembly::step() {
+  Segment& segment = *open_.front();
+  open_.pop_front();
+  segment.is_open = false;
+  const std::size_t bytes = chunk_bytes(segment.arrival->key.size_bytes, segment.chunk);
+  ahead_bytes_ += bytes;
+  if (has(segment)) {
+    counts_.home_bytes += bytes;
+    return true;
+  }
+  need(segment);
+  return false;
+}
+
+bool Assembly::has(Segment& segment) {
+  if (!segment.hash) return false;
+  std::vector<Resident>& residents = segment.arrival->residents;
+  for (auto resident = residents.begin(); resident != residents.end(); ++resident) {
+    if (!read_chunk(*resident, segment.chunk, spare_) || xxh64(spare_) != *segment.hash) continue;
+    segment.bytes = std::exchange(spare_, {});
+    std::rotate(residents.begin(), resident, resident + 1);
+    return true;
+  }
+  return false;
+}
+
+void Assembly::need(Segment& segment) {
+  Arrival& arrival = *segment.arrival;
+  segment.lacks = chunk_bytes(arrival.key.size_bytes, segment.chunk);
+  counts_.needed_bytes += segment.lacks;
+  if (!arrival.residents.empty() && !arrival.differs) ++counts_.tensors_differ;
+  arrival.differs = true;
+  awaited_.push_back(&segment);
+}
+
+void Assembly::add_needed(Bytes bytes) {
+  while (!bytes.empty()) {
+    if (awaited_.empty()) throw BadMessage("bytes come that nobody needs");
+    Segment& segment = *awaited_.front();
+    const std::size_t taken = std::min(bytes.size(), segment.lacks);
+    segment.bytes.insert(segment.bytes.end(), bytes.begin(),
+                         bytes.begin() + static_cast<std::ptrdiff_t>(taken));
+    segment.lacks -= taken;
+    bytes = bytes.subspan(taken);
+    if (segment.lacks > 0) return;
+    if (segment.hash && xxh64(segment.bytes) != *segment.hash) {
+      throw BadMessage("the bytes of " + segment.arrival->key.name + " are not those announced");
+    }
+    awaited_.pop_front();
+  }
+}
+
+Bytes Assembly::ready() const {
+  if (segments_.empty()) return {};
+  const Segment& first = segments_.front();
+  if (first.is_open || first.lacks > 0) return {};
+  return Bytes(first.bytes).subspan(written_);
+}
+
+void Assembly::written(std::size_t bytes) {
+  if (bytes == 0) return;
+  written_ += bytes;
+  Segment& first = segments_.front();
+  if (written_ < first.bytes.size()) return;
+  written_ = 0;
+  if (first.arrival != nullptr) {
+    ahead_bytes_ -= first.bytes.size();
+    spare_ = std::move(first.bytes);
+  }
+  segments_.pop_front();
+}
+
+}  // namespace dllm::home

@@ -1,0 +1,96 @@
+// The worker's end of tensors that stay home, for one session; without sockets, a chunk at a time.
+//
+//   literal(): bytes for the rpc-server as they came, the header of a SET_TENSOR among them
+//   take(): what a Referrer says
+//   step(), while can_step(): reads one chunk of our own file, hashes what was read, and either has
+//     it, just those bytes, or needs it; the answer goes to the Referrer, in order
+//   ready(), written(): bytes for the rpc-server, in order, whoever they come from
+//
+// Nothing is read twice: the bytes that were hashed are those that are handed out. A file of
+// another quant, of a fine-tune, cut short or changed meanwhile costs the chunks that differ, no
+// more.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "home.h"
+#include "messages.h"
+
+namespace dllm::home {
+
+// Of all sessions of a link.
+struct HomeCounts {
+  std::uint64_t tensors = 0;          // referred to or recalled
+  std::uint64_t tensors_differ = 0;   // of these: in a file here, but not all its bytes
+  std::uint64_t tensors_missing = 0;  // of these: in no file here
+  std::uint64_t home_bytes = 0;       // came from our own files
+  std::uint64_t needed_bytes = 0;     // had to cross
+};
+
+class Assembly {
+ public:
+  // Read or asked for ahead of what the rpc-server has taken.
+  static constexpr std::size_t kAheadBytesMax = 8U << 20;
+  // Offered and not yet looked at: more than any Referrer holds.
+  static constexpr std::size_t kOpenChunksMax = 1U << 17;
+
+  Assembly(const Home& home, HomeCounts& counts) : home_(home), counts_(counts) {}
+
+  void literal(Bytes bytes);
+  // Throws BadMessage: the session cannot go on then.
+  void take(const Message& message);
+
+  [[nodiscard]] bool can_step() const;
+  // Whether the oldest chunk without an answer is had. Reads one chunk, of as many files as have
+  // such a tensor.
+  bool step();
+
+  // Valid until the next call of anything but this.
+  [[nodiscard]] Bytes ready() const;
+  void written(std::size_t bytes);
+  // Nothing waits, in or out.
+  [[nodiscard]] bool empty() const { return segments_.empty(); }
+
+ private:
+  // A tensor whose chunks come.
+  struct Arrival {
+    TensorKey key;
+    std::vector<Resident> residents;   // the one that had the latest chunk first
+    const TensorSums* sums = nullptr;  // of a recalled one
+    std::uint64_t offered = 0;         // chunks
+    bool differs = false;
+  };
+
+  // A part of what the rpc-server gets.
+  struct Segment {
+    std::vector<std::uint8_t> bytes;
+    std::shared_ptr<Arrival> arrival;  // none: literal
+    std::uint64_t chunk = 0;
+    std::optional<std::uint64_t> hash;  // what its bytes must have
+    bool is_open = false;               // not looked at yet
+    std::size_t lacks = 0;              // bytes that were asked for
+  };
+
+  void refer(const TensorKey& key);
+  void recall(const TensorKey& key, std::uint64_t fnv1a);
+  void offer(std::optional<std::uint64_t> hash);
+  void add_needed(Bytes bytes);
+  bool has(Segment& segment);
+  void need(Segment& segment);
+
+  const Home& home_;
+  HomeCounts& counts_;
+  std::shared_ptr<Arrival> arrival_;  // the latest
+  std::deque<Segment> segments_;
+  std::deque<Segment*> open_;
+  std::deque<Segment*> awaited_;
+  std::size_t ahead_bytes_ = 0;
+  std::size_t written_ = 0;          // of the first segment
+  std::vector<std::uint8_t> spare_;  // a buffer to read into
+};
+
+}  // namespace dllm::home

@@ -1,0 +1,65 @@
+#include "home.h"
+
+#include "sidecar.h"
+
+namespace dllm::home {
+
+namespace {
+
+const std::vector<Resident> kNone;
+
+}  // namespace
+
+void Home::add(ModelFiles files, std::vector<TensorSums> sums) {
+  models_.push_back(std::make_unique<Model>(std::move(files), std::move(sums)));
+  const Model& model = *models_.back();
+  for (std::size_t i = 0; i < model.files.tensors().size(); ++i) {
+    const TensorPlace& place = model.files.tensors()[i];
+    const TensorSums* const known = i < model.sums.size() ? &model.sums[i] : nullptr;
+    by_key_[place.key].push_back({&model.files, &place, known});
+  }
+}
+
+void Home::open(const std::string& path) {
+  OpenModel model = open_model(path);
+  const auto kept = Sidecar(sidecar_directory(), model.ids()).load(model.files);
+  add(std::move(model.files), kept ? kept->whole : std::vector<TensorSums>());
+}
+
+const std::vector<Resident>& Home::find(const TensorKey& key) const {
+  const auto found = by_key_.find(key);
+  return found == by_key_.end() ? kNone : found->second;
+}
+
+std::optional<Resident> Home::find(const TensorKey& key, std::uint64_t fnv1a) const {
+  for (const Resident& resident : find(key)) {
+    if (resident.sums != nullptr && resident.sums->fnv1a == fnv1a) return resident;
+  }
+  return std::nullopt;
+}
+
+std::vector<Listed> Home::list() const {
+  std::vector<Listed> listed;
+  for (const auto& [key, residents] : by_key_) {
+    for (const Resident& resident : residents) {
+      listed.push_back({key, resident.sums != nullptr ? resident.sums->fnv1a : 0});
+    }
+  }
+  return listed;
+}
+
+bool read_chunk(const Resident& resident, std::uint64_t chunk, std::vector<std::uint8_t>& buffer) {
+  const TensorPlace& place = *resident.place;
+  buffer.resize(chunk_bytes(place.key.size_bytes, chunk));
+  Source& source = resident.files->source(place);
+  const std::uint64_t offset = place.offset + chunk * kChunkBytes;
+  try {
+    if (source.read(offset, buffer) < buffer.size()) return false;
+  } catch (const ModelError&) {
+    return false;
+  }
+  source.forget(offset, buffer.size());
+  return true;
+}
+
+}  // namespace dllm::home

@@ -1,0 +1,73 @@
+// The models a machine has at home: finds a tensor in its files and reads it, a chunk at a time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model_files.h"
+#include "table.h"
+
+namespace dllm::home {
+
+// A tensor in one of the files, and what is known of its bytes.
+struct Resident {
+  const ModelFiles* files;
+  const TensorPlace* place;
+  const TensorSums* sums = nullptr;  // none until the model was read once
+};
+
+// What is told of a machine's tensors at the beginning of a link: enough to know which are worth
+// asking for, never what they hold. `fnv1a` is 0 where it is not known.
+struct Listed {
+  TensorKey key;
+  std::uint64_t fnv1a = 0;
+
+  bool operator==(const Listed&) const = default;
+};
+
+class Home {
+ public:
+  Home() = default;
+  Home(const Home&) = delete;
+  Home& operator=(const Home&) = delete;
+
+  // Takes a model in, with what is known of the tensors in front.
+  void add(ModelFiles files, std::vector<TensorSums> sums = {});
+
+  // Takes in a model on disk, by the path of any part, with what is kept of its tensors. Throws
+  // ModelError.
+  void open(const std::string& path);
+
+  // All tensors of that name and type and shape and size: other models may have some too, and
+  // what they hold may differ. The pointers live as long as this.
+  [[nodiscard]] const std::vector<Resident>& find(const TensorKey& key) const;
+  // The one whose bytes had that hash when they were read last; none where that is not known.
+  [[nodiscard]] std::optional<Resident> find(const TensorKey& key, std::uint64_t fnv1a) const;
+
+  [[nodiscard]] std::vector<Listed> list() const;
+
+ private:
+  struct Model {
+    ModelFiles files;
+    std::vector<TensorSums> sums;
+  };
+
+  std::vector<std::unique_ptr<Model>> models_;
+  std::map<TensorKey, std::vector<Resident>> by_key_;
+};
+
+// Reads a chunk into `buffer`. False where the file ends too early or cannot be read, though it
+// could be when it was opened.
+bool read_chunk(const Resident& resident, std::uint64_t chunk, std::vector<std::uint8_t>& buffer);
+
+// Bytes of a chunk of a tensor of so many bytes.
+inline std::size_t chunk_bytes(std::uint64_t size_bytes, std::uint64_t chunk) {
+  const std::uint64_t left = size_bytes - chunk * kChunkBytes;
+  return static_cast<std::size_t>(left < kChunkBytes ? left : kChunkBytes);
+}
+
+}  // namespace dllm::home

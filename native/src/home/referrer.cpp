@@ -1,0 +1,100 @@
+#include "referrer.h"
+
+#include <algorithm>
+
+namespace dllm::home {
+
+namespace {
+
+Message message_of(Message::Kind kind, const TensorKey& key = {}, std::uint64_t hash = 0) {
+  Message message;
+  message.kind = kind;
+  message.key = key;
+  message.hash = hash;
+  return message;
+}
+
+}  // namespace
+
+bool Referrer::can_recall(const TensorKey& key) const {
+  return own_ != nullptr && !own_->find(key).empty() &&
+         held_.size() + chunks_in(key.size_bytes) <= kOpenChunksMax;
+}
+
+void Referrer::begin(const TensorKey& key) {
+  messages_.push_back(message_of(Message::Kind::kRefer, key));
+  lacks_bytes_ = key.size_bytes;
+}
+
+std::size_t Referrer::room() const {
+  const std::size_t held = std::min(kHeldBytesMax, held_bytes_ + filling_.size());
+  return static_cast<std::size_t>(std::min<std::uint64_t>(kHeldBytesMax - held, lacks_bytes_));
+}
+
+void Referrer::add(Bytes payload) {
+  while (!payload.empty()) {
+    const std::size_t taken = std::min(payload.size(), kChunkBytes - filling_.size());
+    filling_.insert(filling_.end(), payload.begin(),
+                    payload.begin() + static_cast<std::ptrdiff_t>(taken));
+    payload = payload.subspan(taken);
+    lacks_bytes_ -= taken;
+    if (filling_.size() == kChunkBytes || lacks_bytes_ == 0) offer();
+  }
+}
+
+void Referrer::offer() {
+  messages_.push_back(message_of(Message::Kind::kOffer, {}, xxh64(filling_)));
+  held_bytes_ += filling_.size();
+  held_.push_back({.bytes = std::exchange(filling_, {})});
+}
+
+void Referrer::recall(const TensorKey& key, std::uint64_t fnv1a) {
+  messages_.push_back(message_of(Message::Kind::kRecall, key, fnv1a));
+  for (std::uint64_t chunk = 0; chunk < chunks_in(key.size_bytes); ++chunk) {
+    held_.push_back({.bytes = {}, .recalled = key, .chunk = chunk});
+  }
+}
+
+Message Referrer::next() {
+  if (messages_.empty()) return next_piece();
+  Message message = std::move(messages_.front());
+  messages_.pop_front();
+  return message;
+}
+
+Message Referrer::next_piece() {
+  Held& held = needed_.front();
+  if (sent_bytes_ == 0 && !held.recalled.name.empty()) supply(held);
+  const Bytes left = Bytes(held.bytes).subspan(sent_bytes_);
+  Message message = message_of(Message::Kind::kNeeded);
+  message.piece = left.first(std::min(left.size(), kPieceBytesMax));
+  sent_bytes_ += message.piece.size();
+  if (message.piece.size() < left.size()) return message;
+  if (held.recalled.name.empty()) held_bytes_ -= held.bytes.size();
+  // Moved, its bytes stay where they are.
+  last_ = std::move(held.bytes);
+  needed_.pop_front();
+  sent_bytes_ = 0;
+  return message;
+}
+
+void Referrer::answered(bool have) {
+  if (held_.empty()) throw BadMessage("the other end answers for a chunk that was not offered");
+  if (have) {
+    held_bytes_ -= held_.front().bytes.size();
+  } else {
+    needed_.push_back(std::move(held_.front()));
+  }
+  held_.pop_front();
+}
+
+void Referrer::supply(Held& held) const {
+  if (own_ != nullptr) {
+    for (const Resident& resident : own_->find(held.recalled)) {
+      if (read_chunk(resident, held.chunk, held.bytes)) return;
+    }
+  }
+  throw ModelError(held.recalled.name + " cannot be read any more, and the worker needs it");
+}
+
+}  // namespace dllm::home

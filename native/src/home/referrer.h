@@ -1,0 +1,79 @@
+// The head's end of tensors that stay home, for one session; without sockets, never blocking.
+//
+//   llama-server sends SET_TENSOR of a listed tensor at offset 0:
+//     begin(key); then add() its payload as it comes, never more than room() at a time
+//   it asks SET_TENSOR_HASH for one whose listed hash is that, and can_recall(): the header of a
+//     SET_TENSOR for the worker, recall(), and 1 for llama-server; otherwise 0, and its bytes come
+//   next(), while has_next(): messages for the worker, in order
+//   answered(): an answer of the worker; afterwards there may be room, or messages
+//
+// REFER, RECALL and OFFER reach the worker's Assembly in order, also with the bytes llama-server
+// sent before and after the tensor. NEEDED was asked for: it may overtake all of them and waits for
+// no credit, since bytes that came earlier may wait for it at the other end. Bytes of chunks
+// without an answer are held, at most kHeldBytesMax; what the worker has is forgotten without
+// having crossed.
+#pragma once
+
+#include <deque>
+
+#include "home.h"
+#include "messages.h"
+
+namespace dllm::home {
+
+class Referrer {
+ public:
+  static constexpr std::size_t kHeldBytesMax = 16U << 20;
+  static constexpr std::size_t kOpenChunksMax = 1U << 16;
+  // Of smaller tensors the bytes themselves cost no more.
+  static constexpr std::uint64_t kLeastBytes = 512;
+
+  // `own`: the head's files, for chunks of a recalled tensor that the worker proves not to have.
+  explicit Referrer(const Home* own = nullptr) : own_(own) {}
+
+  // Whether a tensor may be recalled: it could be sent after all, and not too much is under way.
+  [[nodiscard]] bool can_recall(const TensorKey& key) const;
+
+  void begin(const TensorKey& key);
+  // Payload bytes the tensor begun still lacks; 0: none is open.
+  [[nodiscard]] std::uint64_t lacks_bytes() const { return lacks_bytes_; }
+  // How many of them may be added now.
+  [[nodiscard]] std::size_t room() const;
+  void add(Bytes payload);
+
+  void recall(const TensorKey& key, std::uint64_t fnv1a);
+
+  [[nodiscard]] bool has_next() const { return !messages_.empty() || !needed_.empty(); }
+  // The next message, while there is one; its bytes are valid until the next call of anything here.
+  // Throws ModelError where a recalled chunk is needed and cannot be read: the session cannot go
+  // on.
+  Message next();
+  // Chunks the worker has not answered for.
+  [[nodiscard]] std::size_t open_chunks() const { return held_.size(); }
+
+  // Throws BadMessage where nothing was asked.
+  void answered(bool have);
+
+ private:
+  struct Held {
+    std::vector<std::uint8_t> bytes{};  // none of a recalled one
+    TensorKey recalled{};               // no name: it is not
+    std::uint64_t chunk = 0;
+  };
+
+  void offer();
+  void supply(Held& held) const;
+  Message next_piece();
+
+  const Home* own_;
+  std::uint64_t lacks_bytes_ = 0;
+  std::vector<std::uint8_t> filling_;  // the chunk that is being added
+  std::deque<Message> messages_;
+  std::deque<Held> held_;
+  std::deque<Held> needed_;
+  std::size_t sent_bytes_ = 0;      // of the first needed chunk
+  std::vector<std::uint8_t> last_;  // what a message still points at
+  std::size_t held_bytes_ = 0;
+};
+
+}  // namespace dllm::home

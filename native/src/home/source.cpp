@@ -1,0 +1,88 @@
+#include "source.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <system_error>
+
+#include "host/memory.h"
+
+namespace dllm::home {
+
+namespace {
+
+std::int64_t mtime_of(const struct stat& status) {
+#ifdef __APPLE__
+  const timespec& time = status.st_mtimespec;
+#else
+  const timespec& time = status.st_mtim;
+#endif
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+[[noreturn]] void unreadable(const std::string& path) {
+  throw ModelError(path + " cannot be read (" + std::strerror(errno) + ")");
+}
+
+}  // namespace
+
+FileSource::FileSource(const std::string& path) {
+  // A pipe must not keep us waiting for its writer.
+  file_.reset(retry([&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); }));
+  id_.path = path;
+  struct stat status {};
+  if (!file_ || ::fstat(file_.get(), &status) != 0) unreadable(path);
+  if (!S_ISREG(status.st_mode)) throw ModelError(path + " is not a file");
+  id_ = id_now();
+}
+
+FileId FileSource::id_now() const {
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0) unreadable(id_.path);
+  return {id_.path, static_cast<std::uint64_t>(status.st_size), mtime_of(status), status.st_ino};
+}
+
+std::size_t FileSource::read(std::uint64_t offset, std::span<std::uint8_t> into) {
+  std::size_t done = 0;
+  while (done < into.size()) {
+    const ssize_t count = retry([&] {
+      return ::pread(file_.get(), into.data() + done, into.size() - done,
+                     static_cast<off_t>(offset + done));
+    });
+    if (count < 0) unreadable(id_.path);
+    if (count == 0) break;
+    done += static_cast<std::size_t>(count);
+  }
+  return done;
+}
+
+void FileSource::forget(std::uint64_t offset, std::uint64_t size_bytes) {
+#ifdef POSIX_FADV_DONTNEED
+  if (!drops_) return;
+  ::posix_fadvise(file_.get(), static_cast<off_t>(offset), static_cast<off_t>(size_bytes),
+                  POSIX_FADV_DONTNEED);
+#else
+  static_cast<void>(offset + size_bytes);
+#endif
+}
+
+void FileSource::drop_cache() {
+  drops_ = true;
+#ifdef F_NOCACHE
+  ::fcntl(file_.get(), F_NOCACHE, 1);
+#endif
+}
+
+bool fits_twice(std::uint64_t size_bytes) {
+  const host::Memory memory = host::machine_memory();
+  std::uint64_t available = memory.total_bytes;
+  for (const host::MemoryLimit& limit : memory.limits) {
+    available = std::min(available, limit.limit_bytes);
+  }
+  return size_bytes <= available / 2;
+}
+
+}  // namespace dllm::home

@@ -1,0 +1,350 @@
+#include "head_end.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "lean/stream.h"
+#include "relay/session.h"
+#include "relay/sockets.h"
+
+namespace dllm::pair {
+
+namespace {
+
+// Of the client's bytes, waiting for credit; beyond, it is not read.
+constexpr std::size_t kHeldMax = 64 << 10;
+// Read of a client in one step of the loop.
+constexpr std::size_t kStepBytes = 1 << 20;
+// Between the pieces of a token the loop stays awake for so long, see `Relay`.
+constexpr Nanos kAwake = 20 * kNanosPerMicro;
+constexpr std::size_t kBurstBytes = 32 << 10;
+constexpr Nanos kPublishEvery = 100 * kNanosPerMilli;
+constexpr std::chrono::seconds kEndGrace{1};
+
+Hello own_hello(const std::string& name) {
+  return {Role::kHead, kLean, LinkEnd::kWindowBytes, new_id(), name};
+}
+
+}  // namespace
+
+// A client, from its first byte to its last.
+struct HeadEnd::Served {
+  Served(Link& link, UniqueFd client_fd) : client(std::move(client_fd)), session(link) {}
+
+  Local client;
+  Session session;
+  std::uint32_t id = 0;  // of its session; 0: the link is not up yet
+  Nanos since = monotonic_now();
+  std::optional<lean::Sender> lean;  // where both ends can
+  bool told_version = false;         // to it
+  lean::Buffer shortened;
+  Queue up;                   // let through, not yet sent
+  bool up_ended = false;      // the client sends no more, or may not
+  bool worker_ended = false;  // before or behind
+  bool worker_left = false;   // before
+  Nanos moved = 0;            // when the client was last heard, or took something
+};
+
+HeadEnd::HeadEnd(Link& link, const Place& place, const std::string& own_name)
+    : link_(link),
+      meeting_(place, own_hello(own_name), *this, link.lab, link.gone_after),
+      block_(Wire::kBlockBytes) {
+  set_blocking(wake_.reader.get(), false);
+  set_blocking(wake_.writer.get(), false);
+}
+
+HeadEnd::~HeadEnd() {
+  stop();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return ended_; });
+}
+
+Carrier::Outcome HeadEnd::carry(UniqueFd client) {
+  set_blocking(client.get(), false);
+  std::unique_lock lock(mutex_);
+  asked_ = std::move(client);
+  outcome_.reset();
+  static_cast<void>(!::write(wake_.writer.get(), "c", 1));
+  changed_.wait(lock, [this] { return outcome_.has_value(); });
+  return *outcome_;
+}
+
+void HeadEnd::stop() {
+  const std::lock_guard lock(mutex_);
+  stopping_ = true;
+  static_cast<void>(!::write(wake_.writer.get(), "s", 1));
+}
+
+bool HeadEnd::is_stopping() {
+  const std::lock_guard lock(mutex_);
+  return stopping_;
+}
+
+void HeadEnd::start() {
+  ended_ = false;
+  std::thread([this] { run(); }).detach();
+}
+
+void HeadEnd::await_end() {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kEndGrace, [this] { return ended_; });
+}
+
+void HeadEnd::run() {
+  sleep_precisely();
+  Nanos now = monotonic_now();
+  while (!is_stopping() || served_) {
+    meeting_.step(now);
+    take_client(now);
+    if (served_) serve(now);
+    meeting_.give_out(now);
+    publish(now);
+    wait(now);
+    now = monotonic_now();
+  }
+  meeting_.end("the head's relay was told to end", now);
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
+}
+
+void HeadEnd::wait(Nanos now) {
+  std::vector<pollfd> waits{{wake_.reader.get(), POLLIN, 0}};
+  meeting_.add_waits(waits);
+  Nanos due = meeting_.due(now);
+  if (served_) {
+    LiveLink* link = meeting_.link();
+    const bool reads = link && served_->id && !served_->up_ended && served_->up.size() < kHeldMax &&
+                       link->room(served_->id) > 0;
+    const int events = (reads ? POLLIN : 0) | (served_->client.waiting() ? POLLOUT : 0);
+    const bool looks = events != 0 && !served_->client.broken();
+    waits.push_back({looks ? served_->client.fd() : -1, static_cast<short>(events), 0});
+    if (!served_->id || served_->worker_ended) due = std::min(due, now + kSilence / 8);
+    // What was just sent has made room.
+    const bool goes_on = link && !served_->up.empty() && link->room(served_->id) > 0;
+    if (goes_on) due = now;
+  }
+  wait_until(waits, due - now);
+  char taken[64];
+  while (waits[0].revents && ::read(wake_.reader.get(), taken, sizeof taken) > 0) continue;
+}
+
+void HeadEnd::take_client(Nanos now) {
+  const std::lock_guard lock(mutex_);
+  if (asked_ && !served_) {
+    served_ = std::make_unique<Served>(link_, std::move(asked_));
+    note_call(now);
+  }
+  if (stopping_ && served_) ::shutdown(served_->client.fd(), SHUT_RDWR);
+}
+
+void HeadEnd::note_call(std::optional<Nanos> since) {
+  const std::lock_guard lock(link_.mutex);
+  link_.unanswered_since = since;
+}
+
+void HeadEnd::serve(Nanos now) {
+  LiveLink* link = meeting_.link();
+  if (!served_->id) {
+    if (!link) return wait_for_link(now);
+    begin(now);
+  }
+  const std::size_t waiting = served_->client.waiting();
+  served_->client.flush();
+  if (served_->client.waiting() < waiting) served_->moved = now;
+  if (link) {
+    link->end().grant(served_->id, served_->client.waiting());
+    read_client(*link, now);
+    push_up(*link);
+  }
+  judge_end(now);
+}
+
+void HeadEnd::begin(Nanos now) {
+  served_->id = meeting_.link()->end().open();
+  if (meeting_.other().features & kLean) served_->lean.emplace();
+  served_->moved = now;
+  note_call({});
+  const std::lock_guard lock(link_.mutex);
+  link_.tally.connected = true;
+  ++link_.revision;
+}
+
+// What belongs together is read together, so that it leaves in one piece.
+void HeadEnd::read_client(LiveLink& link, Nanos now) {
+  Served& served = *served_;
+  bool more_follows = false;
+  std::size_t taken = 0;
+  while (!served.up_ended && served.up.size() < kHeldMax && taken < kStepBytes &&
+         link.room(served.id) > 0) {
+    const std::size_t most = std::min(block_.size(), link.room(served.id));
+    const std::size_t count =
+        served.client.read(Bytes(block_).first(most), more_follows ? kAwake : 0);
+    if (count == 0) break;
+    now = more_follows ? monotonic_now() : now;
+    taken += count;
+    served.moved = now;
+    const Outgoing out = served.session.requests(Bytes(block_).first(count), now);
+    served.client.send(view(out.answers));
+    send_up(link, out.worker);
+    more_follows = out.more_follows && count <= kBurstBytes;
+    served.up_ended = out.refused;
+  }
+  const bool gone = served.client.ended() || served.client.broken();
+  if (!gone || served.up_ended) return;
+  served.up_ended = true;
+  send_up(link, served.session.requests_end().worker);
+  if (!served.lean) return;
+  served.shortened.clear();
+  served.lean->end(served.shortened);
+  served.up.append(served.shortened);
+}
+
+void HeadEnd::send_up(LiveLink& link, View bytes) {
+  Served& served = *served_;
+  if (served.lean) {
+    served.shortened.clear();
+    served.lean->requests(bytes, served.shortened);
+    bytes = served.shortened;
+  }
+  served.up.empty() && link.room(served.id) >= bytes.size() ? link.end().send(served.id, bytes)
+                                                            : served.up.append(bytes);
+}
+
+void HeadEnd::push_up(LiveLink& link) {
+  Served& served = *served_;
+  const std::size_t count = std::min(link.room(served.id), served.up.size());
+  if (count > 0) {
+    link.end().send(served.id, served.up.all().first(count));
+    served.up.drop(count);
+  }
+  const bool waits = !served.up.empty() || (link.room(served.id) == 0 && !served.up_ended);
+  if (!waits) link_.sending_since = 0;
+  if (waits && link_.sending_since == 0) link_.sending_since = monotonic_now();
+  if (served.up_ended && served.up.empty()) link.end().finish(served.id);
+}
+
+// The client is served to the end when its worker has finished, and it has, or does nothing more.
+void HeadEnd::judge_end(Nanos now) {
+  Served& served = *served_;
+  if (!served.worker_ended) return;
+  const bool all_taken = served.client.waiting() == 0 || served.client.broken();
+  if (!all_taken || !served.up_ended) {
+    if (now - served.moved < kSilence) return;
+  }
+  over(served.worker_left ? Outcome::kWorkerLeft : Outcome::kEnded);
+}
+
+// A client that came before the link waits for it, for a while.
+void HeadEnd::wait_for_link(Nanos now) {
+  const Nanos patience = kLinkMax + pretended(link_.lab.get());
+  const bool in_vain = now - served_->since > patience;
+  if (!meeting_.is_refused() && !in_vain && !is_stopping()) return;
+  const std::string& reason = meeting_.reason();
+  complain(link_.name + ": " + (reason.empty() ? "its relay does not come" : reason));
+  served_->client.reset();
+  over(Outcome::kWorkerLeft);
+}
+
+void HeadEnd::over(Outcome outcome) {
+  if (LiveLink* link = meeting_.link(); link && served_->id) {
+    link->end().finish(served_->id);
+    // It may still send: nobody waits for that.
+    link->end().reset(served_->id, "the client is gone");
+  }
+  served_.reset();
+  link_.sending_since = 0;
+  note_call({});
+  {
+    const std::lock_guard lock(link_.mutex);
+    link_.tally.connected = false;
+    ++link_.revision;
+  }
+  const std::lock_guard lock(mutex_);
+  outcome_ = outcome;
+  changed_.notify_all();
+}
+
+void HeadEnd::greeted(const Hello& other) {
+  const std::lock_guard lock(link_.mutex);
+  link_.tell("linked with the relay of " + other.name);
+}
+
+void HeadEnd::arrived(std::uint32_t session, Bytes data) {
+  if (!served_ || served_->id != session) return;
+  served_->session.replies(data, monotonic_now());
+  tell_version();
+  const std::size_t before = served_->client.waiting();
+  served_->client.send(data);
+  if (before == 0 && served_->client.waiting() == 0) served_->moved = monotonic_now();
+}
+
+// What is encoded depends on it.
+void HeadEnd::tell_version() {
+  if (!served_->lean || served_->told_version || !served_->session.version()) return;
+  served_->told_version = true;
+  served_->lean->learned(*served_->session.version());
+}
+
+void HeadEnd::finished(std::uint32_t session) {
+  if (!served_ || served_->id != session) return;
+  served_->worker_ended = true;
+  served_->worker_left = !served_->up_ended;
+  served_->moved = monotonic_now();
+  served_->client.finish();
+}
+
+void HeadEnd::was_reset(std::uint32_t session, const std::string& reason) {
+  if (!served_ || served_->id != session) return;
+  {
+    const std::lock_guard lock(link_.mutex);
+    link_.tell("its relay closed the connection: " + reason);
+  }
+  served_->client.reset();
+  over(Outcome::kWorkerLeft);
+}
+
+void HeadEnd::timed(std::uint32_t session, Trip trip) {
+  if (!served_ || served_->id != session) return;
+  served_->session.timed(trip);
+}
+
+void HeadEnd::lost(const std::string& reason) {
+  {
+    const std::lock_guard lock(link_.mutex);
+    link_.tell("the link broke: " + reason);
+  }
+  if (!served_ || !served_->id) return;
+  served_->client.reset();
+  over(Outcome::kWorkerLeft);
+}
+
+void HeadEnd::publish(Nanos now) {
+  if (now - published_ < kPublishEvery) return;
+  published_ = now;
+  LiveLink* link = meeting_.link();
+  const Nanos silent = link ? link->end().silence(now) : 0;
+  const bool unheard = silent - pretended(link_.lab.get()) >= kUnheardMin;
+  const std::lock_guard lock(link_.mutex);
+  PairTally& tally = link_.tally.pair;
+  const PairTally before = tally;
+  tally.is_on = true;
+  tally.is_up = link != nullptr;
+  tally.is_sealed = meeting_.place().key.has_value();
+  tally.reason = meeting_.reason();
+  tally.wire_bytes_up = meeting_.sent_bytes();
+  tally.wire_bytes_down = meeting_.received_bytes();
+  tally.rtt = link ? link->end().rtt() : 0;
+  tally.unheard = unheard ? silent : 0;
+  if (std::exchange(unheard_, unheard) != unheard && unheard) {
+    link_.tell("its machine has not been heard for " + std::to_string(silent / kNanosPerMilli) +
+               " ms");
+  }
+  if (tally != before) ++link_.revision;
+}
+
+}  // namespace dllm::pair

@@ -1,0 +1,23 @@
+// The key both ends of a link share.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace dllm::pair {
+
+inline constexpr std::size_t kKeyBytes = 32;
+
+using Key = std::array<std::uint8_t, kKeyBytes>;
+
+// From 64 hexadecimal digits; white space around them is allowed. Throws std::runtime_error, whose
+// text holds nothing of the key. `where` it was found.
+Key parse_key(std::string_view text, const std::string& where);
+// From a file of ours that nobody else may read.
+Key read_key_file(const std::string& path);
+// From standard input: its first line.
+Key read_key_input();
+
+}  // namespace dllm::pair

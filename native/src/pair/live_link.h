@@ -1,0 +1,44 @@
+// A link over its connection: what both ends do with one in their loops.
+#pragma once
+
+#include "link_end.h"
+#include "wire.h"
+
+namespace dllm::pair {
+
+class LiveLink {
+ public:
+  // An end that has not said who it is by then is none.
+  static constexpr Nanos kGreetingMax = 10 * kNanosPerSecond;
+  // Beyond, sessions wait, so that pings do not.
+  static constexpr std::size_t kBacklogMax = 256 << 10;
+
+  LiveLink(UniqueFd fd, std::unique_ptr<Seal> seal, const Hello& own, LinkOwner& owner,
+           const Lab& lab, Nanos patience);
+
+  [[nodiscard]] LinkEnd& end() { return end_; }
+  [[nodiscard]] const Wire& wire() const { return wire_; }
+  [[nodiscard]] int fd() const { return wire_.fd(); }
+  [[nodiscard]] short events();
+  // When `take_in` is due though nothing came.
+  [[nodiscard]] Nanos due(Nanos now);
+
+  // Takes in what came, tells the owner, and judges silence. Throws LinkBroken.
+  void take_in(Nanos now);
+  // Sends what the end has to say. Throws LinkBroken.
+  void give_out(Nanos now) { wire_.write(end_.out(), now); }
+  // Bytes that may be sent in a session now.
+  [[nodiscard]] std::size_t room(std::uint32_t session) const;
+
+ private:
+  [[nodiscard]] std::size_t untaken() const;
+
+  Wire wire_;
+  LinkEnd end_;
+  const Lab& lab_;
+  const Nanos patience_;
+  const Nanos begun_;
+  Queue opened_;
+};
+
+}  // namespace dllm::pair

@@ -1,0 +1,261 @@
+#include "meeting.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "relay/sockets.h"
+
+namespace dllm::pair {
+
+// A connection whose other end may become the link's, or is.
+struct Meeting::Caller final : LinkOwner {
+  Caller(Meeting& meeting_of, UniqueFd fd)
+      : meeting(meeting_of),
+        name(peer_name(fd.get())),
+        link(std::move(fd), make_seal(meeting_of.place_), meeting_of.own_, *this, meeting_of.lab_,
+             meeting_of.patience_) {}
+
+  [[nodiscard]] bool holds() const { return meeting.holder_ == this; }
+  void greeted(const Hello& hello) override { meeting.greeted(*this, hello); }
+  void welcomed() override {
+    if (holds()) meeting.welcomed();
+  }
+  void opened(std::uint32_t session) override {
+    if (holds()) meeting.owner_.opened(session);
+  }
+  void arrived(std::uint32_t session, Bytes data) override {
+    if (holds()) meeting.owner_.arrived(session, data);
+  }
+  void finished(std::uint32_t session) override {
+    if (holds()) meeting.owner_.finished(session);
+  }
+  void was_reset(std::uint32_t session, const std::string& reason) override {
+    if (holds()) meeting.owner_.was_reset(session, reason);
+  }
+  void timed(std::uint32_t session, Trip trip) override {
+    if (holds()) meeting.owner_.timed(session, trip);
+  }
+
+  // What is still to be said is said, then the other end closes, in time. False when it is over.
+  bool leave(Nanos now) {
+    std::uint8_t block[1 << 12];
+    link.give_out(now);
+    const bool said = link.wire().backlog() == 0 && link.end().out().empty();
+    if (said) ::shutdown(link.fd(), SHUT_WR);
+    ssize_t count = 1;
+    for (int i = 0; i < kBlocksAtOnce && count > 0; ++i) count = receive(link.fd(), block);
+    const bool over = count == 0 || (count < 0 && errno != EAGAIN);
+    return !over && now < leaving_until;
+  }
+
+  // One that goes on sending must not keep the loop.
+  static constexpr int kBlocksAtOnce = 64;
+
+  Meeting& meeting;
+  const std::string name;
+  LiveLink link;
+  Nanos leaving_until = 0;  // told to go; 0: it was not
+};
+
+namespace {
+
+constexpr Nanos kDialMax = kConnectMax;
+// For one that is sent away.
+constexpr Nanos kLeavingMax = 2 * kNanosPerSecond;
+constexpr const char* kReplaced = "a newer link from the same relay takes its place";
+
+void unwatched(std::vector<pollfd>& waits, int fd, short events) {
+  waits.push_back({events == 0 ? -1 : fd, events, 0});
+}
+
+}  // namespace
+
+Meeting::Meeting(const Place& place, Hello own, MeetingOwner& owner, const Lab& lab, Nanos patience)
+    : place_(place), own_(std::move(own)), owner_(owner), lab_(lab), patience_(patience) {
+  judge(place_);
+  if (place_.dials) return;
+  const Endpoint& at = place_.endpoint;
+  listener_ = at.path.empty() ? listen_tcp(at) : listen_unix(at.path);
+  set_blocking(listener_.get(), false);
+}
+
+Meeting::~Meeting() = default;
+
+std::uint16_t Meeting::port() const {
+  const bool has_port = listener_ && place_.endpoint.path.empty();
+  return has_port ? bound_port(listener_.get()) : place_.endpoint.port;
+}
+
+LiveLink* Meeting::link() {
+  return holder_ && holder_->link.end().is_up() ? &holder_->link : nullptr;
+}
+
+void Meeting::add_waits(std::vector<pollfd>& waits) {
+  if (listener_) waits.push_back({listener_.get(), POLLIN, 0});
+  if (dialing_) waits.push_back({dialing_.get(), POLLOUT, 0});
+  for (Caller& caller : callers_) unwatched(waits, caller.link.fd(), caller.link.events());
+}
+
+Nanos Meeting::due(Nanos now) {
+  Nanos first = kNever;
+  if (place_.dials && callers_.empty()) first = dialing_ ? dialed_at_ + kDialMax : dial_at_;
+  for (Caller& caller : callers_) {
+    const bool leaves = caller.leaving_until > 0;
+    first = std::min(first, leaves ? caller.leaving_until : caller.link.due(now));
+  }
+  return first;
+}
+
+void Meeting::step(Nanos now) {
+  if (listener_) accept(now);
+  if (place_.dials && callers_.empty()) dial(now);
+  std::erase_if(callers_, [&](Caller& caller) { return !attend(caller, now); });
+}
+
+void Meeting::accept(Nanos now) {
+  while (UniqueFd fd = accept_client(listener_.get())) {
+    if (callers_.size() >= kCallersMax) drop_oldest();
+    set_blocking(fd.get(), false);
+    tune(fd.get());
+    try {
+      add_caller(std::move(fd));
+    } catch (const std::exception& error) {
+      fail(error.what(), now);
+    }
+  }
+}
+
+// Of those that have no link: who connects and says nothing keeps nobody out.
+void Meeting::drop_oldest() {
+  const auto oldest =
+      std::ranges::find_if(callers_, [](const Caller& caller) { return !caller.holds(); });
+  if (oldest != callers_.end()) callers_.erase(oldest);
+}
+
+void Meeting::dial(Nanos now) {
+  try {
+    if (!dialing_) {
+      if (now < dial_at_) return;
+      dialed_at_ = now;
+      dialing_ = begin_connect(place_.endpoint);
+    }
+    pollfd question{dialing_.get(), POLLOUT, 0};
+    if (::poll(&question, 1, 0) == 0) {
+      if (now - dialed_at_ > kDialMax) throw LinkBroken("nobody answers");
+      return;
+    }
+    if (const int error = connect_error(dialing_.get())) throw LinkBroken(std::strerror(error));
+    add_caller(std::move(dialing_));
+  } catch (const std::exception& error) {
+    dialing_.reset();
+    fail("cannot reach " + text(place_.endpoint) + ": " + error.what(), now);
+  }
+}
+
+void Meeting::add_caller(UniqueFd fd) {
+  callers_.emplace_back(*this, std::move(fd));
+}
+
+// A relay that comes again takes the place of what it was; any other is told who is there.
+void Meeting::greeted(Caller& caller, const Hello& hello) {
+  if (holder_ && hello.id != other_.id) return send_away(caller, who_holds(monotonic_now()));
+  if (holder_) {
+    send_away(*holder_, kReplaced);
+    release();
+    owner_.lost(kReplaced);
+  }
+  holder_ = &caller;
+  other_ = hello;
+  other_place_ = caller.name;
+  linked_since_ = monotonic_now();
+  caller.link.end().welcome();
+}
+
+void Meeting::welcomed() {
+  retry_ = kRetryFirst;
+  reason_.clear();
+  refused_ = false;
+  owner_.greeted(other_);
+}
+
+void Meeting::send_away(Caller& caller, const std::string& reason) {
+  caller.link.end().goodbye(reason);
+  caller.leaving_until = monotonic_now() + kLeavingMax;
+}
+
+// What crossed with the holder stays counted.
+void Meeting::release() {
+  sent_before_ += holder_->link.wire().sent_bytes();
+  received_before_ += holder_->link.wire().received_bytes();
+  holder_ = nullptr;
+}
+
+std::string Meeting::who_holds(Nanos now) const {
+  const std::string since = std::to_string((now - linked_since_) / kNanosPerSecond);
+  const bool by_head = other_.role == Role::kHead;
+  const bool has_place = place_.endpoint.path.empty();
+  return own_.name + (by_head ? " is held by the head " : " has a worker already: ") + other_.name +
+         (has_place ? " (" + other_place_ + ")" : "") + " for " + since + " s";
+}
+
+// Whether it stays.
+bool Meeting::attend(Caller& caller, Nanos now) {
+  try {
+    if (caller.leaving_until > 0) return caller.leave(now);
+    caller.link.take_in(now);
+    return true;
+  } catch (const LinkRefused& refusal) {
+    ended(caller, refusal.what(), true, now);
+  } catch (const std::exception& error) {
+    ended(caller, error.what(), false, now);
+  }
+  return false;
+}
+
+void Meeting::ended(Caller& caller, const std::string& reason, bool refused, Nanos now) {
+  const bool held = caller.holds();
+  const bool was_up = held && caller.link.end().is_up();
+  if (held) release();
+  if (!holder_) {
+    fail(reason, now);
+    refused_ = refused;
+  }
+  if (was_up) owner_.lost(reason);
+}
+
+void Meeting::fail(const std::string& reason, Nanos now) {
+  reason_ = reason;
+  refused_ = false;
+  dial_at_ = now + retry_;
+  retry_ = std::min(2 * retry_, kRetryMost);
+}
+
+void Meeting::give_out(Nanos now) {
+  for (Caller& caller : callers_) {
+    try {
+      caller.link.give_out(now);
+    } catch (const LinkBroken&) {
+      // Reading tells the same, at the next step, and then it is taken care of.
+      ::shutdown(caller.link.fd(), SHUT_RDWR);
+    }
+  }
+}
+
+std::uint64_t Meeting::sent_bytes() const {
+  return sent_before_ + (holder_ ? holder_->link.wire().sent_bytes() : 0);
+}
+
+std::uint64_t Meeting::received_bytes() const {
+  return received_before_ + (holder_ ? holder_->link.wire().received_bytes() : 0);
+}
+
+void Meeting::end(const std::string& reason, Nanos now) {
+  if (!holder_) return;
+  holder_->link.end().goodbye(reason);
+  give_out(now);
+}
+
+}  // namespace dllm::pair

@@ -1,0 +1,100 @@
+// Brings the two relays of a link together and keeps them so: listens or dials, one link at a time.
+// For the loop of its owner, which waits for what is asked here and calls `step`.
+#pragma once
+
+#include <poll.h>
+
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "live_link.h"
+#include "place.h"
+
+namespace dllm::pair {
+
+class MeetingOwner : public LinkOwner {
+ public:
+  // The link is no more, and its sessions with it.
+  virtual void lost(const std::string& reason) = 0;
+};
+
+class Meeting {
+ public:
+  // Between two attempts to dial.
+  static constexpr Nanos kRetryFirst = kNanosPerSecond / 4;
+  static constexpr Nanos kRetryMost = 4 * kNanosPerSecond;
+  // The link and those that have not said who they are; of these the oldest makes room.
+  static constexpr std::size_t kCallersMax = 8;
+
+  // Listens at once, or throws. `own` names this end.
+  Meeting(const Place& place, Hello own, MeetingOwner& owner, const Lab& lab, Nanos patience);
+  ~Meeting();
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+  // Appends what to wait for.
+  void add_waits(std::vector<pollfd>& waits);
+  // When to come back though nothing happens.
+  [[nodiscard]] Nanos due(Nanos now);
+  // Takes in what happened, and tells the owner.
+  void step(Nanos now);
+  // Sends what the owner had to say.
+  void give_out(Nanos now);
+
+  // Null while there is none that both ends want.
+  [[nodiscard]] LiveLink* link();
+  // The other end's hello; only with a link.
+  [[nodiscard]] const Hello& other() const { return other_; }
+  [[nodiscard]] Nanos linked_since() const { return linked_since_; }
+  // Why there is none, of the latest attempt.
+  [[nodiscard]] const std::string& reason() const { return reason_; }
+  // The other end said no, and will for a while.
+  [[nodiscard]] bool is_refused() const { return refused_; }
+  [[nodiscard]] const Place& place() const { return place_; }
+  [[nodiscard]] std::uint16_t port() const;
+  // Of all links so far.
+  [[nodiscard]] std::uint64_t sent_bytes() const;
+  [[nodiscard]] std::uint64_t received_bytes() const;
+  // Ends the link in order.
+  void end(const std::string& reason, Nanos now);
+
+ private:
+  struct Caller;
+
+  void accept(Nanos now);
+  void drop_oldest();
+  void dial(Nanos now);
+  void add_caller(UniqueFd fd);
+  void greeted(Caller& caller, const Hello& hello);
+  void welcomed();
+  void send_away(Caller& caller, const std::string& reason);
+  void release();
+  bool attend(Caller& caller, Nanos now);
+  void ended(Caller& caller, const std::string& reason, bool refused, Nanos now);
+  void fail(const std::string& reason, Nanos now);
+  std::string who_holds(Nanos now) const;
+
+  const Place place_;
+  const Hello own_;
+  MeetingOwner& owner_;
+  const Lab& lab_;
+  const Nanos patience_;
+  UniqueFd listener_;
+  UniqueFd dialing_;
+  Nanos dial_at_ = 0;
+  Nanos dialed_at_ = 0;
+  Nanos retry_ = kRetryFirst;
+  std::list<Caller> callers_;
+  Caller* holder_ = nullptr;  // of the callers
+  Hello other_;
+  std::string other_place_;
+  Nanos linked_since_ = 0;
+  std::string reason_;
+  bool refused_ = false;
+  std::uint64_t sent_before_ = 0;
+  std::uint64_t received_before_ = 0;
+};
+
+}  // namespace dllm::pair

@@ -1,0 +1,25 @@
+// Where two relays meet, and what protects what they say.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "key.h"
+#include "relay/endpoint.h"
+#include "seal.h"
+
+namespace dllm::pair {
+
+struct Place {
+  Endpoint endpoint;
+  bool dials = false;  // otherwise this end listens there
+  std::optional<Key> key;
+};
+
+// Nobody but this machine's users can reach it.
+bool is_local(const Endpoint& endpoint);
+// Throws std::runtime_error where what crosses would not be protected, or cannot be.
+void judge(const Place& place);
+std::unique_ptr<Seal> make_seal(const Place& place);
+
+}  // namespace dllm::pair

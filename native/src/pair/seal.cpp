@@ -1,0 +1,39 @@
+#include "seal.h"
+
+namespace dllm::pair {
+
+namespace {
+
+class PlainSeal final : public Seal {
+ public:
+  void begin(Queue&) override {}
+  void open(View received, Queue& opened, Queue&) override { opened.append(received); }
+  void close(Queue& plain, Queue& sealed) override {
+    if (sealed.empty()) return sealed.swap(plain);
+    sealed.append(plain.all());
+    plain.clear();
+  }
+  [[nodiscard]] bool is_ready() const override { return true; }
+};
+
+}  // namespace
+
+std::unique_ptr<Seal> make_plain_seal() {
+  return std::make_unique<PlainSeal>();
+}
+
+#ifndef DLLM_TLS
+
+std::unique_ptr<Seal> make_tls_seal(const Key&, bool) {
+  throw std::runtime_error(
+      "this dllm-relay was built without TLS: install OpenSSL's headers (Debian: libssl-dev) and "
+      "build it anew, or use a tunnel and an address of this machine");
+}
+
+bool has_tls() {
+  return false;
+}
+
+#endif
+
+}  // namespace dllm::pair

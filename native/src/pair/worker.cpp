@@ -1,0 +1,114 @@
+#include "worker.h"
+
+#include <csignal>
+#include <thread>
+
+#include "program.h"
+#include "relay/arguments.h"
+#include "relay/stats.h"
+#include "worker_end.h"
+
+namespace dllm::pair {
+
+const char* const kWorkerHelp =
+    R"(usage: dllm-relay worker --listen ENDPOINT --worker ENDPOINT --name NAME [options]
+       dllm-relay worker --dial ENDPOINT --worker ENDPOINT --name NAME [options]
+
+Stands beside a stock rpc-server and speaks with the relay of the head (dllm-relay head), over one
+connection that lasts. One head at a time: another is told who is there. Prints {"port", "pid"} when
+it is ready; ends with SIGTERM.
+
+  --listen ENDPOINT      where the head's relay dials: ADDRESS:PORT, [IPV6]:PORT or unix:PATH; port
+                         0 takes a free one
+  --dial ENDPOINT        instead: where the head's relay listens (--pair-listen)
+  --worker ENDPOINT      the rpc-server: ADDRESS:PORT, [IPV6]:PORT or unix:PATH
+  --key-file PATH        the key both relays share: 64 hexadecimal digits in a file only its owner
+                         may read. With it what crosses is TLS; anywhere but on this machine it is
+                         needed
+  --key-stdin            likewise, the first line of standard input
+  --name NAME            the worker's name, for heads, counters and log
+  --stats PATH           Unix socket that gives out counters as JSON lines
+  --gone-after SECONDS   give a head up when nothing is heard of its machine for so long (20)
+  --no-guard             let requests pass that would crash the rpc-server or run code in it
+)";
+
+namespace {
+
+struct Options {
+  Place place;
+  bool is_placed = false;
+  Endpoint worker;
+  std::string name;
+  std::string stats;
+  Nanos gone_after = kGoneAfter;
+  bool guard = true;
+};
+
+void set_place(Options& options, const std::string& option, const std::string& value) {
+  if (options.is_placed) throw UsageError("worker needs one of --listen and --dial");
+  options.is_placed = true;
+  options.place.dials = option == "--dial";
+  options.place.endpoint = endpoint_for(option, value);
+}
+
+void apply(Options& options, const std::string& option, const std::string& value) {
+  if (option == "--listen" || option == "--dial") {
+    set_place(options, option, value);
+  } else if (option == "--worker") {
+    options.worker = endpoint_for(option, value);
+  } else if (option == "--key-file") {
+    options.place.key = read_key_file(value);
+  } else if (option == "--name") {
+    options.name = value;
+  } else if (option == "--stats") {
+    options.stats = value;
+  } else if (option == "--gone-after") {
+    options.gone_after = seconds_for(option, value);
+  } else {
+    throw UsageError("unknown option '" + option + "'");
+  }
+}
+
+Options parse_options(std::span<char* const> args) {
+  Options options;
+  for (std::size_t at = 0; at < args.size(); ++at) {
+    const std::string option = args[at];
+    if (option == "--no-guard") {
+      options.guard = false;
+    } else if (option == "--key-stdin") {
+      options.place.key = read_key_input();
+    } else {
+      if (at + 1 == args.size()) throw UsageError("'" + option + "' is unknown or needs a value");
+      apply(options, option, args[++at]);
+    }
+  }
+  if (!options.is_placed) throw UsageError("worker needs one of --listen and --dial");
+  const bool has_worker = options.worker.port != 0 || !options.worker.path.empty();
+  if (!has_worker) throw UsageError("worker needs --worker ADDRESS:PORT or unix:PATH");
+  if (options.name.empty()) throw UsageError("worker needs --name NAME");
+  return options;
+}
+
+}  // namespace
+
+int worker(std::span<char* const> args, const char* version) {
+  const Options options = parse_options(args);
+  const sigset_t signals = block_ending_signals();
+  ::signal(SIGPIPE, SIG_IGN);
+  Link link(options.name, false, options.guard);
+  link.gone_after = options.gone_after;
+  WorkerEnd end(link, options.place, options.worker);
+  Stats stats(link, options.stats, version);
+  Pipe stop = make_pipe();
+  std::thread stats_thread([&] { stats.run(stop.reader.get()); });
+  std::thread loop([&] { end.run(stop.reader.get()); });
+  print_ports(end.port());
+  int signal = 0;
+  ::sigwait(&signals, &signal);
+  stop.writer.reset();
+  loop.join();
+  stats_thread.join();
+  return kExitOk;
+}
+
+}  // namespace dllm::pair

@@ -1,0 +1,283 @@
+#include "worker_end.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "relay/sockets.h"
+
+namespace dllm::pair {
+
+namespace {
+
+// Of the rpc-server's bytes, waiting for credit; beyond, it is not read.
+constexpr std::size_t kHeldMax = 64 << 10;
+constexpr std::size_t kStepBytes = 1 << 20;
+// Handed to the rpc-server and not taken; beyond, what arrives waits: a few bytes of it may stand
+// for many.
+constexpr std::size_t kUntakenMax = 256 << 10;
+constexpr Nanos kPublishEvery = 100 * kNanosPerMilli;
+// For what the rpc-server still owes when we are told to end.
+constexpr Nanos kEndGrace = 2 * kNanosPerSecond;
+
+Hello own_hello(const std::string& name) {
+  return {Role::kWorker, kLean, LinkEnd::kWindowBytes, new_id(), name};
+}
+
+}  // namespace
+
+WorkerEnd::WorkerEnd(Link& link, const Place& place, Endpoint worker)
+    : link_(link),
+      worker_(std::move(worker)),
+      meeting_(place, own_hello(link.name), *this, link.lab, link.gone_after),
+      block_(Wire::kBlockBytes) {}
+
+void WorkerEnd::run(int stop) {
+  sleep_precisely();
+  Nanos now = monotonic_now();
+  do {
+    meeting_.step(now);
+    if (!served_.empty() && !serve(served_.front(), now)) served_.pop_front();
+    meeting_.give_out(now);
+    publish(!served_.empty() && served_.front().connected, now);
+  } while (wait(stop, now) && (now = monotonic_now()));
+  meeting_.end("the worker's relay was told to end", now);
+  read_to_end();
+}
+
+// What is under way with the rpc-server, for a while.
+void WorkerEnd::read_to_end() {
+  abandon_all();
+  const Nanos until = monotonic_now() + kEndGrace;
+  for (Nanos now = monotonic_now(); !served_.empty() && now < until; now = monotonic_now()) {
+    Served& first = served_.front();
+    if (!first.connected || !serve(first, now)) return;
+    pollfd waits[] = {{first.worker->fd(), POLLIN, 0}};
+    wait_until(waits, until - now);
+  }
+}
+
+bool WorkerEnd::wait(int stop, Nanos now) {
+  std::vector<pollfd> waits{{stop, POLLIN, 0}};
+  meeting_.add_waits(waits);
+  Nanos due = meeting_.due(now);
+  if (!served_.empty()) {
+    Served& first = served_.front();
+    LiveLink* link = meeting_.link();
+    const bool has_room =
+        first.id == 0 || (link && link->room(first.id) > 0 && first.back.size() < kHeldMax);
+    int events = 0;
+    if (first.worker && !first.connected) events = POLLOUT;
+    if (first.connected) {
+      events = (has_room ? POLLIN : 0) | (first.worker->waiting() > 0 ? POLLOUT : 0);
+    } else {
+      due = std::min(due, now + kPublishEvery);
+    }
+    waits.push_back({events ? first.worker->fd() : -1, static_cast<short>(events), 0});
+    // What was just sent has made room, or the one before has.
+    const bool goes_on = link && !first.back.empty() && link->room(first.id) > 0;
+    if (goes_on || !first.worker) due = now;
+  }
+  wait_until(waits, due - now);
+  return waits[0].revents == 0;
+}
+
+WorkerEnd::Served* WorkerEnd::find(std::uint32_t session) {
+  const auto found = std::ranges::find(served_, session, &Served::id);
+  return found == served_.end() ? nullptr : &*found;
+}
+
+void WorkerEnd::opened(std::uint32_t session) {
+  Served& served = served_.emplace_back(session);
+  if (meeting_.other().features & kLean) served.lean.emplace();
+}
+
+void WorkerEnd::arrived(std::uint32_t session, Bytes data) {
+  if (Served* served = find(session)) served->arriving.append(data);
+}
+
+void WorkerEnd::finished(std::uint32_t session) {
+  if (Served* served = find(session)) served->finished = true;
+}
+
+void WorkerEnd::was_reset(std::uint32_t session, const std::string&) {
+  if (Served* served = find(session)) abandon(*served);
+  forget_uncalled();
+}
+
+void WorkerEnd::lost(const std::string& reason) {
+  tell("the link broke: " + reason);
+  abandon_all();
+}
+
+void WorkerEnd::abandon_all() {
+  for (Served& served : served_) abandon(served);
+  forget_uncalled();
+}
+
+// Of those that are over, the ones the rpc-server never heard of.
+void WorkerEnd::forget_uncalled() {
+  std::erase_if(served_, [](const Served& served) { return served.id == 0 && !served.worker; });
+}
+
+void WorkerEnd::greeted(const Hello& other) {
+  tell("linked with the head " + other.name);
+}
+
+// Nobody waits for it any more. What the rpc-server still owes is read and thrown away: a stock one
+// dies when it cannot send.
+void WorkerEnd::abandon(Served& served) {
+  served.id = 0;
+  served.arriving.clear();
+  served.back.clear();
+  if (served.connected) served.worker->finish_now();
+}
+
+bool WorkerEnd::serve(Served& served, Nanos now) {
+  if (!served.worker && served.id == 0) return false;
+  try {
+    if (!served.worker) call(served, now);
+    if (!served.connected) await_connection(served, now);
+  } catch (const std::exception& error) {
+    fail(served, error.what());
+    return false;
+  }
+  if (!served.connected) return true;
+  served.worker->flush();
+  take_arriving(served);
+  read_worker(served, now);
+  push_back(served);
+  LiveLink* link = meeting_.link();
+  if (link && served.id) link->end().grant(served.id, served.arriving.size());
+  const bool ended = served.worker->ended() || served.worker->broken();
+  if (!ended || !served.back.empty()) return true;
+  if (link && served.id) {
+    // Behind a broken connection nothing more can be said in order.
+    served.worker->broken() ? link->end().reset(served.id, "the rpc-server broke off")
+                            : link->end().finish(served.id);
+    // The head may go on to send; here it goes nowhere.
+    if (link->end().has(served.id)) link->end().grant(served.id, 0);
+  }
+  return false;
+}
+
+void WorkerEnd::call(Served& served, Nanos now) {
+  served.called = now;
+  served.worker = std::make_unique<Local>(begin_connect(worker_));
+}
+
+void WorkerEnd::await_connection(Served& served, Nanos now) {
+  pollfd question{served.worker->fd(), POLLOUT, 0};
+  if (::poll(&question, 1, 0) == 0) {
+    if (now - served.called > kConnectMax) throw LinkBroken("it does not take the connection");
+    return;
+  }
+  if (const int error = connect_error(served.worker->fd())) {
+    throw LinkBroken(std::strerror(error));
+  }
+  served.connected = true;
+  served.session = std::make_unique<Session>(link_);
+  if (served.id == 0) served.worker->finish_now();
+}
+
+void WorkerEnd::take_arriving(Served& served) {
+  while (!served.arriving.empty() && served.worker->waiting() < kUntakenMax) {
+    served.arriving.drop(forward_some(served, served.arriving.all()));
+  }
+  const bool is_all = served.finished && served.arriving.empty();
+  if (is_all && served.id) end_input(served);
+}
+
+// Returns how much of it was looked at; 0 when the session is over, and with it all that arrived.
+std::size_t WorkerEnd::forward_some(Served& served, Bytes data) {
+  if (!served.lean) {
+    data = data.first(std::min(data.size(), kUntakenMax));
+    forward(served, data);
+    return served.id ? data.size() : 0;
+  }
+  requests_.clear();
+  const std::size_t taken = served.lean->take(data, requests_);
+  if (!requests_.empty()) forward(served, requests_);
+  if (served.lean->is_lost()) refuse(served, "what came was no encoding of requests");
+  return served.id ? taken : 0;
+}
+
+void WorkerEnd::forward(Served& served, Bytes data) {
+  const Outgoing out = served.session->requests(data, monotonic_now());
+  served.back.append(view(out.answers));
+  served.worker->send(out.worker);
+  if (!out.refused || served.id == 0) return;
+  std::string reason;
+  {
+    const std::lock_guard lock(link_.mutex);
+    reason = "refused " + link_.tally.refused_reason;
+  }
+  refuse(served, reason);
+}
+
+void WorkerEnd::refuse(Served& served, const std::string& reason) {
+  if (LiveLink* link = meeting_.link(); link && served.id) link->end().reset(served.id, reason);
+  abandon(served);
+}
+
+void WorkerEnd::end_input(Served& served) {
+  served.worker->send(served.session->requests_end().worker);
+  served.worker->finish();
+}
+
+void WorkerEnd::read_worker(Served& served, Nanos now) {
+  LiveLink* link = meeting_.link();
+  for (std::size_t taken = 0; taken < kStepBytes;) {
+    const bool has_room = served.id == 0 || (link && served.back.size() < kHeldMax);
+    const std::size_t count = has_room ? served.worker->read(block_) : 0;
+    if (count == 0) return;
+    taken += count;
+    const Bytes bytes = Bytes(block_).first(count);
+    served.session->replies(bytes, now);
+    const std::optional<Trip> trip = served.session->take_trip();
+    if (served.id == 0) continue;
+    if (trip) link->end().send_trip(served.id, *trip);
+    served.back.append(bytes);
+    push_back(served);
+  }
+}
+
+void WorkerEnd::push_back(Served& served) {
+  LiveLink* link = meeting_.link();
+  if (!link || served.id == 0) return;
+  const std::size_t count = std::min(link->room(served.id), served.back.size());
+  if (count == 0) return;
+  link->end().send(served.id, served.back.all().first(count));
+  served.back.drop(count);
+}
+
+void WorkerEnd::fail(Served& served, const std::string& reason) {
+  const std::string told = "cannot reach the rpc-server at " + text(worker_) + ": " + reason;
+  tell(told);
+  if (LiveLink* link = meeting_.link(); link && served.id) link->end().reset(served.id, told);
+}
+
+void WorkerEnd::tell(const std::string& text) {
+  const std::lock_guard lock(link_.mutex);
+  link_.tell(text);
+}
+
+void WorkerEnd::publish(bool is_connected, Nanos now) {
+  if (now - published_ < kPublishEvery) return;
+  published_ = now;
+  LiveLink* link = meeting_.link();
+  const std::lock_guard lock(link_.mutex);
+  PairTally& tally = link_.tally.pair;
+  const PairTally before = tally;
+  tally.is_on = true;
+  tally.is_up = link != nullptr;
+  tally.is_sealed = meeting_.place().key.has_value();
+  tally.reason = meeting_.reason();
+  tally.wire_bytes_up = meeting_.received_bytes();
+  tally.wire_bytes_down = meeting_.sent_bytes();
+  tally.rtt = link ? link->end().rtt() : 0;
+  link_.tally.connected = is_connected;
+  if (tally != before) ++link_.revision;
+}
+
+}  // namespace dllm::pair

@@ -1,0 +1,50 @@
+#include "direct.h"
+
+#include <exception>
+
+#include "sockets.h"
+
+namespace dllm {
+
+Carrier::Outcome Direct::carry(UniqueFd client) {
+  UniqueFd worker = reach_worker();
+  if (!worker) {
+    reset_on_close(client.get());
+    return Outcome::kWorkerLeft;
+  }
+  Relay relay(link_, std::move(client), std::move(worker));
+  {
+    const std::lock_guard lock(mutex_);
+    active_ = &relay;
+    if (ending_) relay.stop();
+  }
+  relay.run();
+  const std::lock_guard lock(mutex_);
+  active_ = nullptr;
+  return relay.worker_left() ? Outcome::kWorkerLeft : Outcome::kEnded;
+}
+
+void Direct::stop() {
+  const std::lock_guard lock(mutex_);
+  ending_ = true;
+  if (active_) active_->stop();
+}
+
+UniqueFd Direct::reach_worker() {
+  note_call(monotonic_now());
+  UniqueFd worker;
+  try {
+    worker = connect_to(worker_);
+  } catch (const std::exception& error) {
+    complain(link_.name + ": " + error.what());
+  }
+  note_call({});
+  return worker;
+}
+
+void Direct::note_call(std::optional<Nanos> since) {
+  const std::lock_guard lock(link_.mutex);
+  link_.unanswered_since = since;
+}
+
+}  // namespace dllm

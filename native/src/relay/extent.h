@@ -1,0 +1,28 @@
+// How many bytes a tensor takes, counted as ggml counts them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "tensor.h"
+
+namespace dllm {
+
+// Types come without a new protocol version. GGML_TYPE_COUNT is 43 in 8.0.0, so there is room.
+inline constexpr std::uint32_t kTypesMax = 64;
+
+// False for a type ggml never had or has taken out again.
+bool is_type(std::uint32_t type);
+// Whether `extent` is exact: false for a type newer than our table, where it is a lower bound.
+bool is_measured(std::uint32_t type);
+// ggml_nbytes: from the first to behind the last byte, 0 when it has no elements. None when
+// that is more than 64 bits hold.
+std::optional<std::uint64_t> extent(Tensor tensor);
+
+// `sum += more`; false when it wraps around.
+inline bool adds_up(std::uint64_t& sum, std::uint64_t more) {
+  sum += more;
+  return sum >= more;
+}
+
+}  // namespace dllm

@@ -1,0 +1,67 @@
+#include "policy.h"
+
+#include "ops.h"
+
+namespace dllm {
+
+bool Policy::may_answer(std::uint8_t id) const {
+  const bool known = answering_ && Answers::covers(id);
+  return protocol_ && (known || (guarding_ && id == kCommInit));
+}
+
+std::string Policy::key(const Rule& rule, View fields) const {
+  const bool kept = answering_ && Answers::covers(rule.id);
+  return kept ? Answers::key(rule, fields) : std::string();
+}
+
+std::optional<std::string> Policy::answer(const Rule& rule, const std::string& key) const {
+  // No: the worker would open a way around us, to wherever the client says.
+  if (rule.id == kCommInit) return std::string(1, '\0');
+  return answers_.find(key);
+}
+
+const char* Policy::refuses_header(const Rule* rule, std::uint64_t size,
+                                   std::size_t open_questions) const {
+  if (!guarding_) return nullptr;
+  if (rule && greeted_ && !protocol_) return "request before the HELLO reply";
+  if (rule) return guard_.refuses_header(*rule, size, open_questions);
+  // A worker that knows HELLO takes nothing before it; what one says that does not, nobody knows.
+  if (!protocol_) return greeted_ ? "request before the HELLO reply" : nullptr;
+  // A worker of a minor version beyond the table has commands of its own.
+  return protocol_->is_exact() ? "command that this version does not have" : nullptr;
+}
+
+const char* Policy::refuses_fields(const Request& request, View fields,
+                                   std::size_t open_questions) {
+  const std::uint8_t id = request.rule->id;
+  // To be answered here, in its turn.
+  const bool too_early = id == kCommInit && may_answer(id) && open_questions > 0;
+  if (too_early) return "asked before a reply came";
+  return guarding_ ? guard_.refuses_fields(request, fields) : nullptr;
+}
+
+const char* Policy::refuses_node(std::uint64_t id) {
+  return guarding_ ? guard_.refuses_node(id) : nullptr;
+}
+
+const char* Policy::refuses_tensor(Tensor tensor) {
+  return guarding_ ? guard_.refuses_tensor(tensor) : nullptr;
+}
+
+bool Policy::learn(Version version, bool changed) {
+  if (changed) answers_.forget();
+  guard_.learn(version);
+  if (Protocol::covers(version)) protocol_.emplace(version);
+  return protocol_.has_value();
+}
+
+bool Policy::guards_ops(Version version) const {
+  return guarding_ && knows_ops(version);
+}
+
+void Policy::replied(std::uint8_t id, std::uint64_t buffer, const std::string& key, View payload) {
+  if (!key.empty()) answers_.keep(key, payload);
+  guard_.replied(id, buffer, payload);
+}
+
+}  // namespace dllm

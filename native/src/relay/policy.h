@@ -1,0 +1,58 @@
+// What becomes of the requests of one connection: let through, refused, or answered here.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "answers.h"
+#include "guard.h"
+
+namespace dllm {
+
+class Policy {
+ public:
+  // `answers` are those of the worker, for all its connections.
+  Policy(bool guarding, bool answering, Answers& answers)
+      : guarding_(guarding), answering_(answering), answers_(answers) {}
+
+  // Null until the worker has told a version that is in the table.
+  [[nodiscard]] const Protocol* protocol() const { return protocol_ ? &*protocol_ : nullptr; }
+  [[nodiscard]] bool guards() const { return guarding_; }
+
+  // Whether a request of this kind may be answered here, once it is complete.
+  [[nodiscard]] bool may_answer(std::uint8_t id) const;
+  // What its answer depends on; empty for a kind that is not answered here.
+  [[nodiscard]] std::string key(const Rule& rule, View fields) const;
+  // None when the worker must be asked.
+  [[nodiscard]] std::optional<std::string> answer(const Rule& rule, const std::string& key) const;
+
+  // Why a request must not reach the worker, or null. `open_questions`: without their replies.
+  // `rule` is null for a command that this version does not have.
+  [[nodiscard]] const char* refuses_header(const Rule* rule, std::uint64_t size,
+                                           std::size_t open_questions) const;
+  [[nodiscard]] const char* refuses_fields(const Request& request, View fields,
+                                           std::size_t open_questions);
+  [[nodiscard]] const char* refuses_node(std::uint64_t id);
+  [[nodiscard]] const char* refuses_tensor(Tensor tensor);
+
+  // The client said HELLO.
+  void greeted() { greeted_ = true; }
+  // The fixed fields of a request were let through.
+  void passed(const Request& request, View fields) { guard_.passed(request, fields); }
+  // The worker told its version; whether it is in the table. `changed`: it was another before.
+  bool learn(Version version, bool changed);
+  // Whether ops are judged too.
+  [[nodiscard]] bool guards_ops(Version version) const;
+  // The worker replied to a request of this kind, with this key, or for the address of `buffer`.
+  void replied(std::uint8_t id, std::uint64_t buffer, const std::string& key, View payload);
+
+ private:
+  const bool guarding_;
+  const bool answering_;
+  Answers& answers_;
+  Guard guard_;
+  std::optional<Protocol> protocol_;
+  bool greeted_ = false;
+};
+
+}  // namespace dllm

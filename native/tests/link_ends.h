@@ -1,0 +1,85 @@
+// Two ends of a link in memory, fed by hand, and what their owners were told.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "pair/link_end.h"
+
+namespace link_ends {
+
+using dllm::Nanos;
+using dllm::pair::Hello;
+using dllm::pair::LinkEnd;
+using dllm::pair::Queue;
+using dllm::pair::Role;
+using dllm::pair::view;
+
+inline std::string taken(Queue& queue) {
+  const dllm::View all = queue.all();
+  std::string text(all.begin(), all.end());
+  queue.clear();
+  return text;
+}
+
+inline Hello hello_of(Role role) {
+  return {role, 0, LinkEnd::kWindowBytes, {static_cast<std::uint8_t>(role)}, "somebody"};
+}
+
+// Remembers what it is told; welcomes everybody.
+struct End final : dllm::pair::LinkOwner {
+  explicit End(Role role, Nanos now = 1) : link(hello_of(role), *this, now, 20'000'000'000) {}
+
+  void greeted(const Hello& hello) override {
+    other = hello;
+    link.welcome();
+  }
+  void welcomed() override { is_welcome = true; }
+  void opened(std::uint32_t session) override { open.insert(session); }
+  void arrived(std::uint32_t session, dllm::Bytes data) override {
+    got[session].append(data.begin(), data.end());
+  }
+  void finished(std::uint32_t session) override { ended.insert(session); }
+  void was_reset(std::uint32_t session, const std::string& reason) override {
+    reset[session] = reason;
+  }
+  void timed(std::uint32_t, dllm::Trip trip) override { trips.push_back(trip); }
+
+  // Takes bytes in; throws as the link does.
+  void take(const std::string& bytes, Nanos now = 1) {
+    in.append(view(bytes));
+    link.received(in, now);
+  }
+
+  LinkEnd link;
+  Queue in;
+  std::optional<Hello> other;
+  bool is_welcome = false;
+  std::set<std::uint32_t> open, ended;
+  std::map<std::uint32_t, std::string> got, reset;
+  std::vector<dllm::Trip> trips;
+};
+
+// A head and a worker's end that have met.
+struct Link {
+  Link() { settle(); }
+  // Until nothing is on its way.
+  void settle(Nanos now = 1) {
+    while (head.link.waiting() || worker.link.waiting()) {
+      worker.take(taken(head.link.out()), now);
+      head.take(taken(worker.link.out()), now);
+    }
+  }
+  End head{Role::kHead};
+  End worker{Role::kWorker};
+};
+
+inline std::string frame(std::uint8_t type, std::uint32_t session, const std::string& payload) {
+  Queue out;
+  append_frame(out, static_cast<dllm::pair::FrameType>(type), session, view(payload));
+  return taken(out);
+}
+
+}  // namespace link_ends

@@ -1,0 +1,212 @@
+// Both ends of a link as they run, loops and sockets, in one process: clients on one side, a
+// made-up rpc-server on the other, and a way between them that a test may cut.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <csignal>
+#include <functional>
+#include <future>
+#include <thread>
+
+#include "check.h"
+#include "pair/head_end.h"
+#include "pair/worker_end.h"
+#include "relay/sockets.h"
+#include "transcript.h"
+
+namespace pair_ends {
+
+using dllm::UniqueFd;
+using dllm::pair::HeadEnd;
+using dllm::pair::Key;
+using dllm::pair::Place;
+using dllm::pair::WorkerEnd;
+using Outcome = dllm::Carrier::Outcome;
+
+constexpr transcript::Version k7{7, 0, 0};
+constexpr Key kKey{4, 2};
+constexpr int kPatienceMs = 10'000;
+
+inline bool write_text(int fd, const std::string& text) {
+  return dllm::send_all(fd, {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+}
+
+// So many bytes, or what there is until the end.
+inline std::string read_text(int fd, std::size_t count) {
+  try {
+    return dllm::read_all(fd, count);
+  } catch (const std::exception&) {
+    return "broken off";
+  }
+}
+
+inline std::string read_to_end(int fd) {
+  return read_text(fd, std::size_t{1} << 30);
+}
+
+// Looks again and again; false when it never comes true.
+inline bool until(const std::function<bool()>& holds) {
+  for (int look = 0; look < kPatienceMs; ++look) {
+    if (holds()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+inline dllm::Endpoint path_in(const check::TempDir& dir, const char* name) {
+  return {{}, 0, dir / name};
+}
+
+// Carries bytes between whoever comes and the worker's end, and cuts after as many as told.
+class Between {
+ public:
+  Between(const dllm::Endpoint& here, dllm::Endpoint there)
+      : listener_(dllm::listen_unix(here.path)), there_(std::move(there)) {
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Between() {
+    ending_ = true;
+    thread_.join();
+  }
+  // From the head's end, of the present and later connections; once.
+  void cut_after(std::size_t bytes) { left_ = static_cast<std::ptrdiff_t>(bytes); }
+  void cut() { left_ = 0; }
+  // Nothing crosses, and nobody is told.
+  void pause(bool on) { paused_ = on; }
+  [[nodiscard]] bool is_cut() const { return left_ == kCut; }
+
+ private:
+  static constexpr std::ptrdiff_t kCut = -1, kEndless = std::ptrdiff_t{1} << 60;
+
+  void run() {
+    while (!ending_) {
+      if (!dllm::wait_readable(listener_.get(), 20)) continue;
+      const UniqueFd near = dllm::accept_client(listener_.get());
+      try {
+        const UniqueFd far = dllm::connect_to(there_);
+        while (!ending_ && step(near.get(), far.get())) continue;
+      } catch (const std::exception&) {
+        // Nobody listens there.
+      }
+    }
+  }
+
+  bool step(int near, int far) {
+    if (left_ == 0) {
+      left_ = kCut;
+      return false;
+    }
+    if (paused_) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      return true;
+    }
+    pollfd waits[] = {{near, POLLIN, 0}, {far, POLLIN, 0}};
+    dllm::wait_until(waits, 20 * dllm::kNanosPerMilli);
+    if (waits[0].revents && !pass(near, far, true)) return false;
+    return !waits[1].revents || pass(far, near, false);
+  }
+
+  bool pass(int from, int to, bool up) {
+    std::uint8_t block[1 << 16];
+    std::size_t most = 1 + random_() % sizeof block;
+    if (up && left_ > 0) most = std::min<std::size_t>(most, static_cast<std::size_t>(left_));
+    const ssize_t count = dllm::receive(from, {block, most});
+    if (count <= 0) return false;
+    if (up && left_ > 0) left_ -= count;
+    return dllm::send_all(to, {block, static_cast<std::size_t>(count)});
+  }
+
+  const UniqueFd listener_;
+  const dllm::Endpoint there_;
+  std::atomic<std::ptrdiff_t> left_ = kEndless;
+  std::atomic<bool> ending_ = false;
+  std::atomic<bool> paused_ = false;
+  std::minstd_rand random_{7};
+  std::thread thread_;
+};
+
+// The head's end, and clients of it.
+struct Head {
+  Head(const Place& place, const std::string& name, dllm::Nanos gone_after = dllm::kGoneAfter)
+      : link("w", true, true) {
+    link.gone_after = gone_after;
+    end.emplace(link, place, name);
+    end->start();
+  }
+  // A client's own socket; `outcome` is there when it was served.
+  UniqueFd connect() {
+    int ends[2];
+    dllm::check(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair");
+    outcome =
+        std::async(std::launch::async, [this, fd = ends[1]] { return end->carry(UniqueFd(fd)); });
+    return UniqueFd(ends[0]);
+  }
+  dllm::Tally tally() {
+    const std::lock_guard lock(link.mutex);
+    return link.tally;
+  }
+  bool was_told(const std::string& part) {
+    const std::lock_guard lock(link.mutex);
+    for (const std::string& each : link.told) {
+      if (check::contains(each, part)) return true;
+    }
+    return false;
+  }
+  dllm::Link link;
+  std::optional<HeadEnd> end;
+  std::future<Outcome> outcome;
+};
+
+// The worker's end, and the rpc-server behind it.
+struct Worker {
+  Worker(const Place& place, const dllm::Endpoint& server)
+      : link("w", false, true), end(link, place, server) {
+    thread = std::thread([this] { end.run(stop.reader.get()); });
+  }
+  ~Worker() {
+    stop.writer.reset();
+    thread.join();
+  }
+  dllm::Link link;
+  dllm::Pipe stop = dllm::make_pipe();
+  WorkerEnd end;
+  std::thread thread;
+};
+
+struct Pair {
+  explicit Pair(std::optional<Key> key = {}, dllm::Nanos gone_after = dllm::kGoneAfter)
+      : server(dllm::listen_unix(dir / "server")),
+        worker({path_in(dir, "worker"), false, key}, path_in(dir, "server")),
+        between(path_in(dir, "between"), path_in(dir, "worker")),
+        head({path_in(dir, "between"), true, key}, "studio", gone_after) {}
+
+  // The rpc-server's side of the next connection.
+  UniqueFd accept() {
+    if (!dllm::wait_readable(server.get(), kPatienceMs)) return {};
+    return dllm::accept_client(server.get());
+  }
+
+  check::TempDir dir;
+  UniqueFd server;
+  Worker worker;
+  Between between;
+  Head head;
+};
+
+// HELLO and a buffer, seen from both sides.
+inline void greet(int client, int server) {
+  const auto exchange = [&](const std::string& asked, const std::string& answer) {
+    write_text(client, asked);
+    CHECK(read_text(server, asked.size()) == asked);
+    write_text(server, answer);
+    CHECK(read_text(client, answer.size()) == answer);
+  };
+  exchange(transcript::hello(k7), transcript::hello_reply(k7));
+  for (const transcript::Exchange& each : transcript::allocation(k7)) {
+    exchange(each.request, each.reply);
+  }
+}
+
+}  // namespace pair_ends

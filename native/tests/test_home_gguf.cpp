@@ -1,0 +1,159 @@
+#include "check.h"
+#include "home/tensor_types.h"
+#include "home_models.h"
+
+using check::contains;
+using dllm::home::ModelError;
+using models::gguf;
+using models::kF32;
+using models::raw;
+using models::tensor;
+using models::text;
+
+namespace {
+
+dllm::home::Header header_of(const std::string& data) {
+  models::Memory memory(data);
+  return dllm::home::read_header(memory, "m.gguf");
+}
+
+std::string refused(const std::string& data) {
+  return check::thrown<ModelError>([&] { header_of(data); });
+}
+
+std::string refused_parts(const std::vector<std::string>& parts) {
+  return check::thrown<ModelError>([&] { models::opened(parts); });
+}
+
+std::string key(const std::string& name, std::uint32_t type, const std::string& value) {
+  return text(name) + raw(type) + value;
+}
+
+std::string array(std::uint32_t element, std::uint64_t count, const std::string& values) {
+  return raw(element) + raw(count) + values;
+}
+
+}  // namespace
+
+TEST(tensors_are_found_behind_any_metadata) {
+  const std::string vocabulary = text("a") + text("") + text(std::string(3000, 'b'));
+  const std::string data =
+      gguf({{"one", kF32, {3, 2}, std::string(24, 'x')}, tensor("two", "1234567")},
+           {key("u8", 0, "\1"), key("f64", 12, raw(1.5)), key("text", 8, text("hello")),
+            key("tokens", 9, array(8, 3, vocabulary)), key("scores", 9, array(6, 2, raw(0ULL)))});
+  const auto found = header_of(data).tensors;
+  CHECK(found.size() == 2);
+  CHECK(found[0].key == (dllm::home::TensorKey{"one", kF32, {3, 2, 1, 1}, 24}));
+  CHECK(data.substr(found[0].offset, 24) == std::string(24, 'x'));
+  CHECK(data.substr(found[1].offset, 7) == "1234567" && found[1].key.size_bytes == 7);
+}
+
+TEST(quants_have_the_sizes_of_ggml) {
+  const auto* const q4k = dllm::home::tensor_type(12);
+  CHECK(q4k != nullptr && q4k->block == 256 && q4k->block_bytes == 144);
+  const std::string data = gguf({{"w", 12, {256, 2}, std::string(288, 'w')}});
+  CHECK(header_of(data).tensors[0].key.size_bytes == 288);
+  CHECK(contains(refused(gguf({{"w", 12, {255}, std::string(288, 'w')}})), "rows of 255 in Q4_K"));
+}
+
+TEST(a_type_nobody_knows_reaches_to_the_next) {
+  const auto found = header_of(gguf({{"odd", 4711, {5}, "12345"}, tensor("next", "1")})).tensors;
+  CHECK(!found[0].type_known && found[0].key.size_bytes == 32);
+  CHECK(found[1].type_known);
+}
+
+TEST(an_alignment_of_its_own) {
+  const std::string wide = key("general.alignment", 4, raw<std::uint32_t>(64));
+  std::string data = gguf({tensor("one", "123")}, {wide});
+  const std::size_t end = data.size();
+  data.insert(data.find("123"), (64 - end % 64 + 32) % 64, '\0');
+  const auto found = header_of(data).tensors;
+  CHECK(found[0].offset % 64 == 0 && data.substr(found[0].offset, 3) == "123");
+  const std::string odd = key("general.alignment", 4, raw<std::uint32_t>(3));
+  CHECK(contains(refused(gguf({}, {odd})), "no power of two"));
+  const std::string none = key("general.alignment", 4, raw<std::uint32_t>(0));
+  CHECK(contains(refused(gguf({}, {none})), "no power of two"));
+}
+
+TEST(every_shorter_file_is_refused) {
+  const std::string data = gguf({tensor("one", std::string(40, '1')), tensor("two", "1")},
+                                {key("tokens", 9, array(8, 2, text("ab") + text("c")))});
+  // The padding behind the last tensor may be missing.
+  for (std::size_t size = 0; size < data.size() - 31; ++size) {
+    CHECK(!refused(data.substr(0, size)).empty());
+  }
+  CHECK(refused(data.substr(0, data.size() - 31)).empty());
+}
+
+TEST(a_file_that_shrinks_while_it_is_read_is_refused) {
+  const std::string data =
+      gguf({tensor("one", "1")}, {key("text", 8, text(std::string(1 << 19, 't')))});
+  models::Memory memory(data);
+  memory.before_read([](models::Memory& self, std::uint64_t offset) {
+    if (offset > 0) self.data().resize(100);
+  });
+  CHECK(contains(check::thrown<ModelError>([&] { dllm::home::read_header(memory, "m"); }),
+                 "truncated"));
+}
+
+TEST(claims_beyond_all_bounds_are_refused) {
+  constexpr std::uint64_t kHuge = ~std::uint64_t{0};
+  const std::string begin = "GGUF" + raw<std::uint32_t>(3);
+  CHECK(contains(refused(begin + raw(kHuge) + raw<std::uint64_t>(0)), "tensors"));
+  CHECK(contains(refused(begin + raw<std::uint64_t>(0) + raw(kHuge)), "metadata"));
+  CHECK(contains(refused("GGUF" + raw<std::uint32_t>(9) + raw(kHuge) + raw(kHuge)), "version 9"));
+  CHECK(contains(refused(std::string(100, 'x')), "not a GGUF"));
+  CHECK(contains(refused(gguf({}, {key("t", 8, raw(kHuge))})), "truncated"));
+  CHECK(contains(refused(gguf({}, {key("t", 9, array(6, kHuge, ""))})), "truncated"));
+  CHECK(contains(refused(gguf({}, {key("t", 9, array(8, kHuge, ""))})), "truncated"));
+  CHECK(contains(refused(gguf({}, {key("t", 9, array(9, 1, ""))})), "array of type 9"));
+  CHECK(contains(refused(gguf({}, {key("t", 77, "")})), "value of type 77"));
+  CHECK(contains(refused(gguf({}, {raw(kHuge) + std::string(20, 'x')})), "name in it"));
+}
+
+TEST(tensors_that_cannot_be_are_refused) {
+  constexpr std::uint64_t kHuge = std::uint64_t{1} << 62;
+  CHECK(contains(refused(gguf({tensor("one", "1"), tensor("one", "2")})), "appears twice"));
+  CHECK(contains(refused(gguf({{"w", kF32, {kHuge, 4}, ""}})), "too large"));
+  CHECK(contains(refused(gguf({{"w", kF32, {kHuge}, ""}})), "too large"));
+  CHECK(contains(refused(gguf({{"w", kF32, {1, 1, 1, 1, 1}, "1234"}})), "5 dimensions"));
+  CHECK(contains(refused(gguf({{"w", kF32, {100}, "1234"}})), "ends inside w"));
+  CHECK(contains(refused(gguf({{"w", kF32, {100}, "1234"}, tensor("v", "1")})), "overlaps"));
+  CHECK(contains(refused(gguf({tensor(std::string(64, 'n'), "1")})), "name in it"));
+}
+
+TEST(empty_tensors_lie_where_others_begin) {
+  const auto found = header_of(gguf({tensor("one", "12"), tensor("none", ""), tensor("two", "3")}));
+  CHECK(found.tensors.size() == 3 && found.tensors[1].key.size_bytes == 0);
+}
+
+TEST(parts_of_a_split_model) {
+  const std::vector<std::string> parts = dllm::home::part_paths("/m/big-00002-of-00003.gguf");
+  CHECK(parts.size() == 3 && parts[0] == "/m/big-00001-of-00003.gguf");
+  CHECK(parts[2] == "/m/big-00003-of-00003.gguf");
+  for (const std::string path :
+       {"/m/big.gguf", "/m/big-00004-of-00003.gguf", "/m/-00001-of-0002.gguf",
+        "/m/big-00000-of-00003.gguf", "/m/big-1of-00003.gguf", "/m/-00001-of-00002.gguf",
+        "/m/big-99999-of-99999.gguf"}) {
+    CHECK(dllm::home::part_paths(path) == std::vector<std::string>{path});
+  }
+}
+
+TEST(parts_are_one_model) {
+  const std::string first = gguf({tensor("one", "1")}, {models::split_key(0, 2)});
+  const std::string second = gguf({tensor("two", "22")}, {models::split_key(1, 2)});
+  // split_key is two keys: let the file say so.
+  const auto two_keys = [](std::string data) {
+    data[16] = 2;
+    return data;
+  };
+  const auto files = models::opened({two_keys(first), two_keys(second)});
+  CHECK(files.tensors().size() == 2 && files.tensor_bytes() == 3);
+  CHECK(files.tensors()[1].file == 1 && files.tensors()[1].key.name == "two");
+  CHECK(contains(refused_parts({two_keys(second), two_keys(first)}), "part 2 of 2"));
+  CHECK(contains(refused_parts({two_keys(first)}), "part 1 of 2"));
+  const std::string again = gguf({tensor("one", "1")}, {models::split_key(1, 2)});
+  CHECK(contains(refused_parts({two_keys(first), two_keys(again)}), "another part holds too"));
+}
+
+RUN_TESTS()

@@ -1,0 +1,49 @@
+#include "check.h"
+#include "relay/rates.h"
+
+using dllm::BestRate;
+using dllm::BulkRate;
+using dllm::kNanosPerMilli;
+
+namespace {
+
+constexpr std::uint64_t kMegabyte = 1'000'000;
+
+// 2 MB that take so many milliseconds.
+void carry(BulkRate& rate, int took_ms, bool computes = false, bool slowed = false) {
+  rate.sent(kMegabyte, 1000);
+  rate.sent(kMegabyte, 1000 + took_ms * kNanosPerMilli / 2);
+  if (computes) rate.computes();
+  rate.arrived(1000 + took_ms * kNanosPerMilli, slowed);
+}
+
+}  // namespace
+
+TEST(a_bulk_and_the_reply_behind_it_tell_the_rate) {
+  BulkRate rate;
+  CHECK(rate.bytes_per_s() == 0);
+  carry(rate, 20);
+  CHECK(rate.bytes_per_s() == 100e6);
+}
+
+TEST(little_computing_and_the_lab_tell_nothing) {
+  BulkRate rate;
+  rate.sent(BulkRate::kBulkBytes - 1, 0);
+  rate.arrived(1000, false);
+  carry(rate, 20, true);
+  carry(rate, 20, false, true);
+  CHECK(rate.bytes_per_s() == 0);
+  carry(rate, 20);
+  CHECK(rate.bytes_per_s() == 100e6);
+}
+
+TEST(a_way_that_gets_slower_is_believed) {
+  BulkRate rate;
+  carry(rate, 20);
+  carry(rate, 200);
+  CHECK(rate.bytes_per_s() == 100e6);
+  for (std::size_t i = 0; i < BestRate::kLatest; ++i) carry(rate, 200);
+  CHECK(rate.bytes_per_s() == 10e6);
+}
+
+RUN_TESTS()
