@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from backends.errors import DllmError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tomlkit import TOMLDocument
@@ -20,7 +21,26 @@ if TYPE_CHECKING:
 
 API_PORT_DEFAULT = 8090
 _PEER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
-_NAMES_TAKEN = ("local", "llama-server", "all", "demo")
+_COMMENTS_AT_END = re.compile(r"(?:[ \t]*#[^\n]*\n)*\Z")
+_NAMES_TAKEN = ("local", "llama-server", "api-gateway", "all", "demo")
+
+
+LIMITS = {
+    "api_port": (1, 65535),
+    "api_wait_s": (1, 86400),
+    "workers": (1, 16),
+    "ctx_size": (16, 1 << 24),
+    "worker_threads": (1, 1024),
+}
+"""The least and the most that a number may be."""
+
+
+def is_within(name: str, value: Any) -> bool:
+    """Whether a setting is unset, has no limits, or keeps within them."""
+    if value is None or name not in LIMITS:
+        return True
+    low, high = LIMITS[name]
+    return bool(low <= value <= high)
 
 
 class PeerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,6 +67,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Directory with ``llama-server`` and ``ggml-rpc-server``."""
     api_port: int | None = None
     """Port of the OpenAI-compatible API. Unset: 8090, or the next free one."""
+    api_wait_s: int = 300
+    """Longest wait of a request to the API, in seconds, while no model serves."""
     workers: int = 2
     """Workers started on this machine when a command does not say."""
     ctx_size: int = 4096
@@ -57,8 +79,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Further folders searched for GGUF files."""
     theme: str = ""
     """Theme of the console; empty: the one picked last."""
+    readonly: bool = False
+    """Only watch: console and commands refuse what would change anything."""
     mouse: bool = True
     """Whether the console takes mouse events."""
+    keep_chats: bool = True
+    """Whether conversations are kept on disk; false: in the controller's memory only.
+    """
+    ascii: bool = False
+    """Whether the console draws with ASCII signs alone."""
     keys: dict[str, str] = {}
     """Binding id to keys, for example ``{"cluster.launch": "f5"}``."""
     peers: dict[str, PeerConfig] = {}
@@ -80,22 +109,30 @@ def load_config(paths: Paths) -> Config:
         raise DllmError(f"Cannot read {file} ({error.strerror})") from error
     try:
         return _checked(msgspec.toml.decode(raw, type=Config))
-    except (msgspec.DecodeError, ValueError) as error:
-        raise DllmError(
-            f"{file} is not valid: {error}", "Mend or remove that setting."
-        ) from error
+    except (ValueError, RecursionError) as error:
+        raise _invalid(file, raw, error) from error
+
+
+def _invalid(file: Path, raw: bytes, error: Exception) -> DllmError:
+    """The first thing that is wrong, its line, and what is allowed."""
+    # Imported here because it needs this module, and a valid file needs it not.
+    from backends.settings import problems
+
+    found = problems(raw.decode(errors="replace"))
+    if not found:
+        return DllmError(f"{file} is not valid: {error}", "Mend that setting.")
+    first = found[0]
+    more = f" dllm-tui config check tells all {len(found)}." if len(found) > 1 else ""
+    return DllmError(
+        f"{file} is not valid: line {first.line}: {first.what}",
+        f"{first.hint.rstrip('.')}.{more}",
+    )
 
 
 def _checked(config: Config) -> Config:
     """Refuse numbers that cannot be meant."""
-    limits = {
-        "api_port": (config.api_port, 1, 65535),
-        "workers": (config.workers, 1, 16),
-        "ctx_size": (config.ctx_size, 16, 1 << 24),
-        "worker_threads": (config.worker_threads, 1, 1024),
-    }
-    for name, (value, low, high) in limits.items():
-        if value is not None and not low <= value <= high:
+    for name, (low, high) in LIMITS.items():
+        if not is_within(name, value := getattr(config, name)):
             raise ValueError(f"{name} = {value} is outside {low}…{high}")
     for name, peer in config.peers.items():
         if bool(peer.ssh) == bool(peer.bare):
@@ -109,7 +146,59 @@ def set_value(paths: Paths, key: str, value: object) -> None:
     Raises:
         DllmError: the file cannot be parsed or written.
     """
-    _edit(paths, lambda document: document.__setitem__(key, value))
+    change_value(paths, (key,), value, lambda before, after: None)
+
+
+def change_value(
+    paths: Paths,
+    names: Sequence[str],
+    value: object,
+    check: Callable[[str, str], None],
+) -> None:
+    """Write one setting, of a table where it has several names; None takes it out.
+
+    The user's comments and order stay as they are. ``check`` is given the file's text
+    as it is and as it would be, and raises what it has against it.
+
+    Raises:
+        DllmError: the file cannot be parsed or written.
+    """
+    import tomlkit
+
+    def change(document: TOMLDocument) -> str | None:
+        *above, last = names
+        if not above and last not in document and value is not None:
+            return _with_line(document, tomlkit.dumps({last: value}))
+        table: Any = document
+        for name in above:
+            if name not in table and value is None:
+                return None
+            table = table.setdefault(name, tomlkit.table())
+        if value is None:
+            table.pop(last, None)
+        else:
+            table[last] = value
+        return None
+
+    _edit(paths, change, check)
+
+
+def _with_line(document: TOMLDocument, line: str) -> str:
+    """The text with a new setting before the tables and the comments above them."""
+    import tomlkit
+    from tomlkit.items import InlineTable
+
+    text = tomlkit.dumps(document)
+    bare = tomlkit.parse(text)
+    for name, value in tuple(bare.items()):
+        if isinstance(value, dict) and not isinstance(value, InlineTable):
+            bare.remove(name)
+    top = tomlkit.dumps(bare)
+    if top == text:
+        return f"{text}\n{line}" if text and not text.endswith("\n") else text + line
+    above = _COMMENTS_AT_END.search(top) if text.startswith(top) else None
+    at = above.start() if above else 0
+    return f"{text[:at]}{line}\n{text[at:]}"
 
 
 def put_peer(paths: Paths, name: str, peer: PeerConfig) -> None:
@@ -167,23 +256,34 @@ def check_peer_name(name: str) -> str:
     return name
 
 
-def _edit(paths: Paths, change: Callable[[TOMLDocument], object]) -> None:
-    """Change the file and write it back, if it is valid then."""
+def _edit(
+    paths: Paths,
+    change: Callable[[TOMLDocument], str | None],
+    check: Callable[[str, str], None] = lambda before, after: None,
+) -> None:
+    """Change the file and write it back, if it is valid then.
+
+    ``change`` works on the document, or returns the whole text in its place.
+    """
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
     file = paths.config_file
     try:
-        document = tomlkit.parse(file.read_text() if file.exists() else "")
-        change(document)
-        content = tomlkit.dumps(document).encode()
+        before = file.read_text() if file.exists() else ""
+        document = tomlkit.parse(before)
+        text = change(document)
+        after = tomlkit.dumps(document) if text is None else text
+        check(before, after)
+        content = after.encode()
         _checked(msgspec.toml.decode(content, type=Config))
-        write_private(file, content)
+        # A link to a file kept elsewhere stays one.
+        write_private(file.resolve(), content)
     except TOMLKitError as error:
         raise DllmError(
             f"{file} is not valid TOML: {error}", "Mend it first."
         ) from error
-    except (msgspec.DecodeError, ValueError) as error:
+    except (ValueError, RecursionError) as error:
         raise DllmError(f"{file} is not valid: {error}", "Mend it first.") from error
     except OSError as error:
         raise DllmError(f"Cannot write {file} ({error.strerror})") from error
@@ -196,7 +296,7 @@ def write_private(file: Path, content: bytes) -> None:
         OSError: the directory or disk refuses it; the old file is untouched.
     """
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    temporary = file.with_name(f".{file.name}.{os.getpid()}-{get_ident()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as stream:

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from backends.state import Failure, PeerQuestion
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``Did you mean mini? `` for a name like a known one, else nothing."""
+    # Imported here because no command but a mistyped one needs it.
+    from difflib import get_close_matches
+
+    like = get_close_matches(name, list(known))
+    return f"Did you mean {' or '.join(like)}? " if like else ""
 
 
 class DllmError(Exception):

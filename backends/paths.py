@@ -7,6 +7,7 @@ import stat
 import sys
 import sysconfig
 import tempfile
+import zlib
 from pathlib import Path
 from shutil import which
 
@@ -14,6 +15,8 @@ from backends.errors import DllmError
 from backends.state import Value
 
 APP = "dllm-tui"
+ENGINE_DIR_VARIABLE = "DLLM_ENGINE_DIR"
+"""Names an engine where the settings name none."""
 # sockaddr_un.sun_path holds 104 bytes on macOS and 108 on Linux, with the final NUL.
 SOCKET_PATH_BYTES_MAX = 103
 
@@ -33,8 +36,13 @@ class Paths(Value, frozen=True, kw_only=True):
 
     @property
     def console_file(self) -> Path:
-        """What the console remembers: layout, theme, last plan, chat history."""
+        """What the console remembers: layout, theme, last plan."""
         return self.state_dir / "console.json"
+
+    @property
+    def chats_dir(self) -> Path:
+        """Conversations, a file each."""
+        return self.state_dir / "chats"
 
     @property
     def run_dir(self) -> Path:
@@ -42,9 +50,18 @@ class Paths(Value, frozen=True, kw_only=True):
         return self.state_dir / "run"
 
     @property
-    def journal_file(self) -> Path:
-        """The controller's desired state and last measurements."""
-        return self.state_dir / "journal.json"
+    def clusters_dir(self) -> Path:
+        """One journal per cluster."""
+        return self.state_dir / "clusters"
+
+    def journal(self, cluster: str) -> Path:
+        """A cluster's goal and last measurements."""
+        return self.clusters_dir / f"{cluster}.json"
+
+    @property
+    def events_dir(self) -> Path:
+        """What happened in the last days."""
+        return self.state_dir / "events"
 
     @property
     def controller_log(self) -> Path:
@@ -68,11 +85,34 @@ class Paths(Value, frozen=True, kw_only=True):
 
     def relay_socket(self, worker: str) -> Path:
         """Where the relay of a worker gives out its counters."""
-        return self.runtime_dir / f"relay-{worker}.sock"
+        return self._socket(f"relay-{worker}.sock")
+
+    def gateway_socket(self, cluster: str) -> Path:
+        """Where the gateway of a cluster is told what serves."""
+        return self._socket(f"gateway-{cluster}.sock")
+
+    def worker_socket(self, cluster: str, worker: str) -> Path:
+        """Where the tunnel to a worker of a cluster begins."""
+        return self._socket(f"{cluster}/{worker}.sock")
+
+    def _socket(self, name: str) -> Path:
+        """A socket in the runtime directory.
+
+        Names too long for one become a number, the same one every time.
+        """
+        path = self.runtime_dir / name
+        if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
+            return path
+        return self.runtime_dir / f"{zlib.crc32(name.encode()):08x}.sock"
 
     @property
     def lock(self) -> Path:
-        """Held by the one controller of this user."""
+        """Held by the one controller of this state; says who and where it is."""
+        return self.state_dir / "controller.lock"
+
+    @property
+    def earlier_lock(self) -> Path:
+        """Where a controller from before API versions holds its lock."""
         return self.runtime_dir / "controller.lock"
 
 

@@ -1,8 +1,27 @@
-"""Numbers as people read them: bytes, rates, times, each of constant width."""
+"""Numbers as people read them: one formatter for each quantity, here or nowhere."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from backends.state import Lab
+
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+US_PER_MS = 1000.0
+MS_PER_S = 1000.0
+
+
+def three_figures(value: float) -> str:
+    """``9.80``, ``12.3``, ``120``: the decimals that still say something."""
+    if value < 9.995:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def grouped(count: int) -> str:
+    """``20 000``: a count in groups of three digits."""
+    return f"{count:,}".replace(",", " ")
 
 
 def format_bytes(n_bytes: float) -> str:
@@ -17,20 +36,73 @@ def format_bytes(n_bytes: float) -> str:
     return f"{value:.1f} {unit}" if abs(value) < 100 else f"{value:.0f} {unit}"
 
 
+def format_ms(value_ms: float) -> str:
+    """``0.8 µs``, ``42 µs``, ``9.80 ms``, ``1.20 s``, in at most seven cells."""
+    if value_ms < 0.00995:
+        return f"{value_ms * US_PER_MS:.1f} µs"
+    if value_ms < 0.9995:
+        return f"{value_ms * US_PER_MS:.0f} µs"
+    if value_ms < 999.5:
+        return f"{three_figures(value_ms)} ms"
+    return f"{three_figures(value_ms / MS_PER_S)} s"
+
+
 def format_seconds(seconds: float) -> str:
-    """``0.88 s``, ``12.3 s``, ``4 m 05 s``, ``3 h 12 m``."""
+    """``0.88 s``, ``12.3 s``, ``4 m 05 s``, ``3 h 12 m``: how long something took."""
     if seconds < 10:
         return f"{seconds:.2f} s"
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
+    return _minutes(round(seconds))
+
+
+def format_age(seconds: float) -> str:
+    """``75 s``, ``4 m 05 s``, ``3 h 12 m``: how long ago, counted in whole seconds."""
+    return f"{seconds:.0f} s" if seconds < 99.5 else _minutes(round(seconds))
+
+
+def _minutes(seconds: int) -> str:
+    minutes, rest = divmod(seconds, 60)
     if minutes < 60:
         return f"{minutes} m {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} m"
+
+
+def format_offset(seconds: float) -> str:
+    """``+0.1 s``, ``−75.0 s``: how far a clock is ahead of ours."""
+    return f"{seconds:+.1f} s".replace("-", "−")
 
 
 def format_rate(tok_per_s: float | None) -> str:
     """Tokens per second in five columns: `` 21.3``, ``  —  `` when unknown."""
     if tok_per_s is None:
         return "  —  "
-    return f"{tok_per_s:5.1f}" if tok_per_s < 1000 else f"{tok_per_s:5.0f}"
+    return f"{tok_per_s:5.1f}" if tok_per_s < 999.95 else f"{tok_per_s:5.0f}"
+
+
+def format_speed(tok_per_s: float) -> str:
+    """``21.3 tok/s``, in a sentence."""
+    return f"{format_rate(tok_per_s).strip()} tok/s"
+
+
+def format_mb_s(mb_per_s: float) -> str:
+    """``0.42 MB/s``, ``118 MB/s``: what a link carries, a million bytes each."""
+    return f"{three_figures(mb_per_s)} MB/s"
+
+
+def format_percent(fraction: float) -> str:
+    """``43 %`` of 0.43."""
+    return f"{fraction * 100:.0f} %"
+
+
+def format_difference(fraction: float) -> str:
+    """``+12 %``, ``−3 %``: how far one figure is from another."""
+    return f"{round(fraction * 100):+d} %".replace("-", "−")
+
+
+def format_lab(lab: Lab) -> str:
+    """``+20 ± 2 ms, 6 MB/s``, each way: what was asked of a relay, as it was asked."""
+    jitter = f" ± {lab.jitter_ms:g}" if lab.jitter_ms else ""
+    delay = f"+{lab.latency_ms:g}{jitter} ms" if lab.latency_ms or jitter else ""
+    rate = f"{lab.rate_mb_s:g} MB/s" if lab.rate_mb_s else ""
+    return ", ".join(filter(None, (delay, rate)))

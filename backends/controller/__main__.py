@@ -8,32 +8,37 @@ import logging
 import os
 import signal
 import sys
+from importlib.metadata import version
 from logging.handlers import RotatingFileHandler
 from typing import TYPE_CHECKING
 
-from aiohttp import web
-
+from backends.config import Config
 from backends.controller.api import Api
-from backends.controller.board import Board
-from backends.controller.journal import Journal
-from backends.controller.links import Links
+from backends.controller.chapters import SettingsChapter
+from backends.controller.chat.chats import Chats
+from backends.controller.chat.store import ChatStore
+from backends.controller.chat_api import ChatApi
+from backends.controller.clusters import Clusters
+from backends.controller.follow import Follower
+from backends.controller.listening import Listening
 from backends.controller.lock import hold_lock
-from backends.controller.machines import LocalMachine
+from backends.controller.model_api import ModelApi
 from backends.controller.peer_api import PeerApi
-from backends.controller.peers import Peers
-from backends.controller.places import LOCAL
-from backends.controller.readers import Readers
-from backends.controller.supervisor import Supervisor
 from backends.errors import DllmError
+from backends.machines.agent.here import local_host
+from backends.machines.machine import LocalMachine
+from backends.machines.readers import Readers
 from backends.models.catalogue import Catalogue
 from backends.models.folders import user_folders
 from backends.paths import Paths, checked_socket, make_private, user_paths
-from backends.peers.local import LocalHost
+from backends.places import LOCAL
+from backends.roster.roster import Peers
+from backends.state import API_VERSION, ControllerInfo
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from backends.controller.machines import Machines
 
 log = logging.getLogger("backends.controller")
 
@@ -41,7 +46,6 @@ LOG_BYTES_MAX = 1 << 20
 # With nothing running and nobody connected the controller has no reason to stay.
 IDLE_EXIT_S = 600.0
 REFRESH_S = 5.0
-SHUTDOWN_S = 1.0
 
 
 def main() -> int:
@@ -53,8 +57,9 @@ def main() -> int:
         make_private(paths.runtime_dir)
         make_private(paths.state_dir)
         _log_to(paths.controller_log)
-        lock = hold_lock(paths.lock)
-        asyncio.run(run(paths))
+        info = _info(checked_socket(paths))
+        lock = hold_lock(paths.lock, info)
+        asyncio.run(run(paths, info))
     except DllmError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -63,6 +68,16 @@ def main() -> int:
         return 1
     os.close(lock)
     return 0
+
+
+def _info(socket: Path) -> ControllerInfo:
+    """Who this controller is, as its lock and its API tell it."""
+    return ControllerInfo(
+        api=API_VERSION,
+        version=version("dllm-tui"),
+        pid=os.getpid(),
+        socket=str(socket),
+    )
 
 
 def _forget_llama_arguments() -> None:
@@ -75,103 +90,136 @@ def _log_to(file: Path) -> None:
     handler = RotatingFileHandler(file, maxBytes=LOG_BYTES_MAX, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+    # They tell of every request and every channel: megabytes an hour.
+    for talkative in ("aiohttp.access", "asyncssh"):
+        logging.getLogger(talkative).setLevel(logging.WARNING)
 
 
-async def run(paths: Paths) -> None:
+async def run(paths: Paths, info: ControllerInfo) -> None:
     """Serve the API and the cluster until the API or a signal says to end."""
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    readers = Readers(paths)
-    board = Board(readers.config)
-    here = LocalMachine(LocalHost(paths.run_dir), readers, paths.relay_socket)
-    peers = Peers(here, readers, paths, board)
+    host = local_host(paths.run_dir)
+    readers = Readers(paths, host)
+    settings = _last_readable(readers)
+    clusters = Clusters(readers, paths)
+    here = LocalMachine(host, readers, paths.relay_socket)
+    peers = Peers(
+        here,
+        readers,
+        paths,
+        show=clusters.show_peers,
+        serves=clusters.serves,
+    )
     readers.elsewhere = peers.model
-    links = Links(board)
-    journal = Journal(paths.journal_file)
-    supervisor = Supervisor(peers, board, journal, readers, links)
-    catalogue = Catalogue(user_folders(readers.config().model_dirs))
+    readers.serves = lambda: clusters.serves(LOCAL)
+    catalogue = Catalogue(host, user_folders(settings().model_dirs))
+    chats = Chats(ChatStore(paths.chats_dir), _keeps_chats(readers, paths.config_file))
+    follower = Follower(
+        paths.config_file,
+        readers,
+        catalogue=catalogue,
+        clusters=clusters,
+        peers=peers.follow,
+        changed=SettingsChapter(clusters.story, settings).look,
+        known=settings(),
+    )
     api = Api(
-        supervisor=supervisor,
-        board=board,
+        clusters=clusters,
         readers=readers,
         catalogue=catalogue,
         machines=peers,
-        links=links,
-        peer_api=PeerApi(peers),
+        chat_api=ChatApi(clusters, chats),
+        peer_api=PeerApi(peers, clusters.story),
+        model_api=ModelApi(peers, clusters.story),
         ended=ended,
+        info=info,
     )
-    peers.start(supervisor.settle)
-    await supervisor.adopt()
-    async with Listening(api.application(), checked_socket(paths)):
+    await clusters.start(peers)
+    try:
+        peers.start(clusters.settle)
+    except DllmError as error:
+        log.error("%s", error)
+        clusters.get().board.update(message=str(error))
+        clusters.begin(error)
+    else:
+        clusters.begin()
+    async with Listening(api.application(), checked_socket(paths)) as listening:
         log.info("controller %d serves %s", os.getpid(), paths.socket)
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(_find_engine(readers, board)),
-                group.create_task(_keep_fresh(api, supervisor, board, peers, ended)),
+                group.create_task(listening.keep()),
+                group.create_task(_find_engine(readers, clusters)),
+                group.create_task(_keep_fresh(api, clusters, ended)),
+                group.create_task(follower.run()),
             ]
             catalogue.start_refresh()
             await ended.wait()
-            board.close()
+            clusters.close()
+            await chats.close()
             for task in tasks:
                 task.cancel()
-    await supervisor.leave()
+    await clusters.leave()
     await peers.close()
+    await host.close()
     log.info("controller %d ends", os.getpid())
 
 
-class Listening:
-    """Listens on a Unix socket only this user can open; removes it at the end."""
+def _keeps_chats(readers: Readers, file: Path) -> Callable[[], bool]:
+    """Whether chats are written: never while the settings cannot tell.
 
-    def __init__(self, application: web.Application, socket: Path) -> None:
-        """Nothing happens before ``async with``."""
-        # A reader who leaves must end its generation, also before the first token.
-        self._runner = web.AppRunner(
-            application, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S
-        )
-        self._socket = socket
+    A file that says no and is gone for a moment, while it is replaced, says no still.
+    """
+    keeps: bool | None = None
 
-    async def __aenter__(self) -> None:
-        """Replace a stale socket: the lock says nobody else serves it."""
-        self._socket.unlink(missing_ok=True)
-        await self._runner.setup()
-        await web.UnixSite(self._runner, str(self._socket)).start()
-        self._socket.chmod(0o600)
+    def look() -> bool:
+        nonlocal keeps
+        if keeps is not False or file.exists():
+            with contextlib.suppress(DllmError):
+                keeps = readers.config().keep_chats
+        return bool(keeps)
 
-    async def __aexit__(self, *exc: object) -> None:
-        """Stop listening, let answers end, remove the socket."""
-        await self._runner.cleanup()
-        self._socket.unlink(missing_ok=True)
+    return look
 
 
-async def _find_engine(readers: Readers, board: Board) -> None:
+def _last_readable(readers: Readers) -> Callable[[], Config]:
+    """The settings as they were when they could last be read.
+
+    A slip in the file must not keep a controller from looking after what runs.
+    """
+    known = Config()
+
+    def settings() -> Config:
+        nonlocal known
+        with contextlib.suppress(DllmError):
+            known = readers.config()
+        return known
+
+    return settings
+
+
+async def _find_engine(readers: Readers, clusters: Clusters) -> None:
     """Show the engine a launch would use, or what is missing."""
+    board = clusters.get().board
     try:
         engine = await readers.engine()
     except DllmError as error:
         if board.snapshot.engine is None and not board.snapshot.message:
             board.update(message=str(error))
     else:
-        board.update(engine=engine.info)
+        clusters.show_engine(engine.info)
 
 
-async def _keep_fresh(
-    api: Api,
-    supervisor: Supervisor,
-    board: Board,
-    machines: Machines,
-    ended: asyncio.Event,
-) -> None:
+async def _keep_fresh(api: Api, clusters: Clusters, ended: asyncio.Event) -> None:
     """Refresh what is shown while somebody looks; end after a long idle time."""
     idle_s = 0.0
     while not ended.is_set():
         await asyncio.sleep(REFRESH_S)
-        if api.streams and not supervisor.busy:
-            with contextlib.suppress(DllmError):
-                await machines.get(LOCAL).look()
-                await board.refresh(machines)
-        idle_s = 0.0 if api.streams or supervisor.busy else idle_s + REFRESH_S
+        if api.streams:
+            await clusters.book.weigh()
+            await clusters.look_at_memory()
+        idle_s = 0.0 if api.streams or clusters.busy else idle_s + REFRESH_S
         if idle_s >= IDLE_EXIT_S:
             log.info("idle for %.0f s", idle_s)
             ended.set()

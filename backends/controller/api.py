@@ -1,7 +1,10 @@
 """The controller's API: plain JSON over HTTP on a Unix socket.
 
-Streams are newline-delimited JSON, one value a line. An error is a ``Failure`` with a
-4xx or 5xx status.
+Streams are newline-delimited JSON, one value a line: snapshots as ``Frame``, answers as
+``ChatDelta``, conversations as ``ChatFrame``; a failure on the way is the last line. An
+error is a ``Failure`` with a 4xx or 5xx status. While a request is worked on that is
+said every second: by an informational response before an answer, by an empty line in a
+stream.
 """
 
 from __future__ import annotations
@@ -10,27 +13,38 @@ import asyncio
 import logging
 import os
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
 
-from backends.controller.answers import (
+from backends.controller.askers import asker
+from backends.controller.clusters import DEFAULT
+from backends.controller.memory_api import MemoryApi
+from backends.controller.metrics import prometheus_text
+from backends.controller.occupancy import held_by, machines_now
+from backends.controller.preview import preview, require_sound
+from backends.controller.responses import (
     body,
     errors_as_values,
     json_response,
+    number,
+    outlives_its_asker,
+    snapshot_lines,
     start_stream,
 )
-from backends.controller.holdings import merged
-from backends.controller.metrics import prometheus_text
-from backends.controller.places import LOCAL
-from backends.controller.proposal import ProposalRequest, propose
-from backends.engine.http import ServerClient
-from backends.errors import ControllerError
+from backends.controller.ssh_agent import with_the_agent_of_the_asker
+from backends.controller.story import CONTROLLER
+from backends.paths import user_paths
+from backends.places import LOCAL
+from backends.planning.blueprint import process_name
+from backends.planning.proposal import propose
+from backends.planning.room import room_for
+from backends.roster.holdings import merged
 from backends.state import (
-    ChatDelta,
-    ChatRequest,
-    ClusterState,
+    Actor,
+    Ask,
+    ControllerInfo,
+    EventKind,
     Lab,
     Peer,
     Plan,
@@ -38,17 +52,27 @@ from backends.state import (
 )
 
 if TYPE_CHECKING:
-    from backends.controller.board import Board
-    from backends.controller.links import Links
-    from backends.controller.machines import Machines
+    from backends.controller.chat_api import ChatApi
+    from backends.controller.cluster import Cluster
+    from backends.controller.clusters import Clusters
+    from backends.controller.model_api import ModelApi
     from backends.controller.peer_api import PeerApi
-    from backends.controller.readers import Readers
-    from backends.controller.supervisor import Supervisor
+    from backends.machines.machine import Machines
+    from backends.machines.readers import Readers
     from backends.models.catalogue import Catalogue
 
 log = logging.getLogger(__name__)
 
 LOG_BYTES_MAX = 1 << 20
+WEIGHT_AGE_S = 2.0
+
+
+class LaunchRequest(Value, frozen=True, kw_only=True):
+    """A plan to run in place of what runs."""
+
+    plan: Plan
+    replaces: int | None = None
+    """The generation the asker takes for the present one; 0: nothing is wanted now."""
 
 
 class LabRequest(Value, frozen=True, kw_only=True):
@@ -58,122 +82,200 @@ class LabRequest(Value, frozen=True, kw_only=True):
     lab: Lab | None = None
 
 
+class Told(Value, frozen=True, kw_only=True):
+    """What an event says."""
+
+    text: str
+
+
 class Api:
     """Answers requests from the parts of the controller."""
 
     def __init__(
         self,
         *,
-        supervisor: Supervisor,
-        board: Board,
+        clusters: Clusters,
         readers: Readers,
         catalogue: Catalogue,
         machines: Machines,
-        links: Links,
         peer_api: PeerApi,
+        model_api: ModelApi,
+        chat_api: ChatApi,
         ended: asyncio.Event,
+        info: ControllerInfo,
     ) -> None:
-        """``ended`` is set when the controller is to exit."""
-        self._supervisor = supervisor
-        self._board = board
+        """``info`` says who answers; ``ended`` is set when it is to exit."""
+        self._clusters = clusters
         self._readers = readers
+        self._memory = MemoryApi(readers, user_paths())
         self._catalogue = catalogue
         self._machines = machines
-        self._links = links
         self._peer_api = peer_api
+        self._model_api = model_api
+        self._chat_api = chat_api
         self._ended = ended
+        self._info = info
         self.streams = 0
         self._ending: asyncio.Future[None] | None = None
 
     def application(self) -> web.Application:
         """The aiohttp application with all routes."""
-        app = web.Application(middlewares=[errors_as_values])
+        app = web.Application(
+            middlewares=[
+                outlives_its_asker,
+                errors_as_values,
+                with_the_agent_of_the_asker,
+            ]
+        )
         app.add_routes(
             [
+                web.get("/v1/version", self._version),
                 web.get("/v1/snapshot", self._snapshot),
                 web.get("/v1/events", self._events),
+                web.get("/v1/story", self._story),
+                web.post("/v1/story", self._tell),
                 web.post("/v1/propose", self._propose),
+                web.post("/v1/preview", self._preview),
+                web.post("/v1/memory", self._memory.memory),
                 web.post("/v1/launch", self._launch),
                 web.post("/v1/stop", self._stop),
                 web.post("/v1/shutdown", self._shutdown),
                 web.get("/v1/inspect", self._inspect),
                 web.get("/v1/models", self._models),
                 web.get("/v1/logs/{name}", self._log),
-                web.post("/v1/chat", self._chat),
                 web.post("/v1/lab", self._lab),
                 web.get("/v1/passes", self._passes),
                 web.get("/metrics", self._metrics),
                 *self._peer_api.routes(),
+                *self._model_api.routes(),
+                *self._chat_api.routes(),
             ]
         )
         return app
 
+    def _of(self, request: web.Request) -> Cluster:
+        """The cluster a request is about.
+
+        Raises:
+            UsageError: that cannot be a name.
+        """
+        return self._clusters.get(request.query.get("cluster", DEFAULT))
+
     async def _snapshot(self, request: web.Request) -> web.Response:
-        return json_response(self._board.snapshot)
+        cluster = self._of(request)
+        self._clusters.look_at_processes()
+        await self._clusters.book.weigh(WEIGHT_AGE_S)
+        return json_response(cluster.board.snapshot)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        """Snapshots as they change; with ``hold=1`` the cluster ends with us."""
+        """Snapshots as they change.
+
+        With ``hold=1`` the cluster ends with us, if it is of that ``generation`` still.
+        """
+        cluster = self._of(request)
+        held, by = number(request, "generation", 0), asker(request)
         response = await start_stream(request)
         self.streams += 1
         try:
-            async for snapshot in self._board.changes():
-                await response.write(msgspec.json.encode(snapshot) + b"\n")
+            async for line in snapshot_lines(cluster.board.changes()):
+                await response.write(line)
         finally:
             self.streams -= 1
-            if request.query.get("hold") == "1":
+            ours = held in (0, cluster.goal.generation)
+            leaving = self._ended.is_set()
+            if request.query.get("hold") == "1" and ours and not leaving:
                 log.info("the holder of the cluster is gone: stopping")
-                self._begin_end()
+                cluster.want(None, by=by)
+                self._end_soon()
         return response
 
+    async def _story(self, request: web.Request) -> web.Response:
+        """The events after a number."""
+        return json_response(self._clusters.story.after(number(request, "after", 0)))
+
+    async def _tell(self, request: web.Request) -> web.Response:
+        """Add that an engine was built: commands do that without us."""
+        asked = await body(request, Told)
+        story = self._clusters.story
+        story.tell(EventKind.ENGINE, asked.text, by=asker(request))
+        return json_response(story.after(story.newest - 1))
+
+    async def _version(self, request: web.Request) -> web.Response:
+        return json_response(self._info)
+
     async def _propose(self, request: web.Request) -> web.Response:
-        asked = await body(request, ProposalRequest)
+        asked = await body(request, Ask)
         model = await self._readers.model(asked.model)
         plan = propose(
             asked,
             model,
             self._readers.config(),
-            await self._machines_now(),
+            await self._machines_now(self._of(request)),
             os.cpu_count() or 1,
         )
         return json_response(plan)
 
-    async def _machines_now(self) -> list[Peer]:
-        """This machine with its devices, then every peer."""
-        snapshot = self._board.snapshot
-        engine = snapshot.engine
-        memory = await self._machines.get(LOCAL).host.memory()
-        here = Peer(name=LOCAL, devices=(memory, *(engine.devices if engine else ())))
-        return [here, *self._machines.values()]
+    async def _preview(self, request: web.Request) -> web.Response:
+        """What a launch of this plan would do; starts nothing."""
+        plan = await body(request, Plan)
+        cluster = self._of(request)
+        peers = await self._machines_now(cluster)
+        shown = await preview(cluster.name, plan, self._machines, self._readers, peers)
+        asked = {one.device: one for one in (await self._memory.of(plan)).devices}
+        memory = tuple(asked.get(one.device, one) for one in shown.memory)
+        return json_response(msgspec.structs.replace(shown, memory=memory))
+
+    async def _machines_now(self, cluster: Cluster) -> list[Peer]:
+        """This machine with its devices, then every peer, with room for a cluster."""
+        await self._clusters.book.weigh(WEIGHT_AGE_S)
+        machines = await machines_now(self._machines, self._readers)
+        mine = await held_by(cluster, self._readers)
+        return room_for(machines, mine, await self._clusters.held_beside(cluster))
 
     async def _launch(self, request: web.Request) -> web.Response:
-        await self._supervisor.launch(await body(request, Plan))
-        return json_response(self._board.snapshot)
+        """Set the goal to a plan; returns at once, its generation in the snapshot."""
+        asked = await body(request, LaunchRequest)
+        cluster = self._of(request)
+        machines = await self._machines_now(cluster)
+        await require_sound(asked.plan, self._readers, machines)
+        await cluster.require_port(asked.plan)
+        cluster.want(asked.plan, asked.replaces, by=asker(request))
+        return json_response(cluster.board.snapshot)
 
     async def _stop(self, request: web.Request) -> web.Response:
-        await self._supervisor.stop()
-        return json_response(self._board.snapshot)
+        """End the goal; returns at once."""
+        cluster = self._of(request)
+        cluster.want(None, by=asker(request))
+        return json_response(cluster.board.snapshot)
 
     async def _shutdown(self, request: web.Request) -> web.Response:
-        """End the controller; ``only_if_idle=1`` keeps it while it has a cluster."""
-        if request.query.get("only_if_idle") == "1":
-            if self._supervisor.busy or self.streams > 1:
-                return json_response(self._board.snapshot)
-            self._ended.set()
-        else:
-            await asyncio.shield(self._begin_end())
-        return json_response(self._board.snapshot)
+        """End the controller; ``only_if_idle=1`` keeps it while it has a cluster.
 
-    def _begin_end(self) -> asyncio.Future[None]:
-        """End once, however many ask for it: two stops would undo each other."""
-        if self._ending is None:
-            self._ending = asyncio.ensure_future(self._end())
+        What cannot be stopped yet keeps it too: somebody must end that.
+        """
+        if request.query.get("only_if_idle") == "1":
+            if not self._clusters.busy and self.streams <= 1:
+                self._ended.set()
+        else:
+            await asyncio.shield(self._begin_end(asker(request)))
+        return json_response(self._of(request).board.snapshot)
+
+    def _begin_end(self, by: Actor = CONTROLLER) -> asyncio.Future[None]:
+        """End once, however many ask for it; ``by`` is the first."""
+        if self._ending is None or self._ending.done():
+            self._ending = asyncio.ensure_future(self._end(by))
         return self._ending
 
-    async def _end(self) -> None:
+    async def _end(self, by: Actor) -> None:
         """Stop everything, then let the controller exit."""
-        await self._supervisor.stop()
-        await self._supervisor.wait()
-        self._ended.set()
+        await self._clusters.stop_all(by)
+        if not self._clusters.busy:
+            self._ended.set()
+
+    def _end_soon(self) -> None:
+        """Exit once nothing is wanted any more; whoever still asks keeps it."""
+        if not any(one.pursued or one.stands for one in self._clusters):
+            self._begin_end()
 
     async def _inspect(self, request: web.Request) -> web.Response:
         return json_response(await self._readers.model(request.query.get("path", "")))
@@ -185,64 +287,32 @@ class Api:
         return json_response(merged(listing, self._machines.values()))
 
     async def _log(self, request: web.Request) -> web.Response:
-        offset = int(request.query.get("offset", "0"))
-        limit = min(int(request.query.get("limit", LOG_BYTES_MAX)), LOG_BYTES_MAX)
-        name = request.match_info["name"]
-        host = self._machines.get(self._machine_of(name)).host
-        return json_response(await host.read_log(name, offset, limit))
-
-    def _machine_of(self, process: str) -> str:
-        """The machine on which a process of the snapshot runs; ours where unknown."""
-        found = (p.peer for p in self._board.snapshot.processes if p.name == process)
-        return next(found, LOCAL)
+        offset = number(request, "offset", 0)
+        limit = max(min(number(request, "limit", LOG_BYTES_MAX), LOG_BYTES_MAX), 0)
+        name, cluster = request.match_info["name"], self._of(request)
+        processes = cluster.board.snapshot.processes
+        peer = next((p.peer for p in processes if p.name == name), LOCAL)
+        host = self._machines.get(peer).host
+        full = process_name(cluster.name, name)
+        chunk = await host.read_log(full, offset, limit)
+        return json_response(msgspec.structs.replace(chunk, name=name))
 
     async def _lab(self, request: web.Request) -> web.Response:
         """Put a worse network on one link, or on all; null takes it away."""
         asked = await body(request, LabRequest)
-        await self._links.set_lab(asked.worker, asked.lab)
-        return json_response(self._board.snapshot)
+        cluster = self._of(request)
+        by = asker(request)
+        await cluster.links.set_lab(asked.worker, asked.lab)
+        cluster.chapter.lab(asked.worker, asked.lab, by)
+        return json_response(cluster.board.snapshot)
 
     async def _passes(self, request: web.Request) -> web.Response:
         """Every pass still remembered, by worker."""
-        return json_response(self._links.passes())
+        return json_response(self._of(request).links.passes())
 
     async def _metrics(self, request: web.Request) -> web.Response:
         """The snapshot as Prometheus text."""
         return web.Response(
-            text=prometheus_text(self._board.snapshot),
+            text=prometheus_text(self._of(request).board.snapshot),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
-
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        """Pass an answer on as it comes; a reader who leaves ends the generation."""
-        asked = await body(request, ChatRequest)
-        port = self._serving_port()
-        response = await start_stream(request)
-        async with ServerClient(port) as client:
-            async for delta in client.chat(asked):
-                if delta.failure is not None:
-                    delta = await self._explained(delta)
-                if delta.timings is not None and delta.done:
-                    self._supervisor.meter.answered(delta.timings)
-                await response.write(msgspec.json.encode(delta) + b"\n")
-        return response
-
-    def _serving_port(self) -> int:
-        snapshot = self._board.snapshot
-        if snapshot.state is not ClusterState.SERVING or not snapshot.api_url:
-            raise ControllerError(
-                f"No model is serving (the cluster is {snapshot.state.value})",
-                "Launch a plan first: l in the console, or dllm-tui up.",
-            )
-        return urlsplit(snapshot.api_url).port or 0
-
-    async def _explained(self, delta: ChatDelta) -> ChatDelta:
-        """When the cluster broke, its failure says more than the broken connection."""
-        for _ in range(20):
-            failure = self._board.snapshot.failure
-            if failure is not None:
-                return msgspec.structs.replace(delta, failure=failure)
-            if self._board.snapshot.state is not ClusterState.SERVING:
-                break
-            await asyncio.sleep(0.1)
-        return delta

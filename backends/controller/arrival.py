@@ -1,86 +1,100 @@
-"""How much of the weights has arrived at the workers, by the memory they occupy.
-
-llama-server prints no progress while it loads; a CPU worker's resident memory grows by
-the weights it receives. A GPU worker's does not: then nothing is claimed.
-"""
+"""How much of the weights has gone to each worker, by the bytes its relay carried."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from backends.split.memory import device_loads
+from backends.planning.blueprint import used_workers
+from backends.split.loads import plan_loads
 from backends.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Mapping
 
-    from backends.controller.machines import Machines
-    from backends.state import ModelInfo, Plan, WorkerSpec
+    from backends.state import ModelInfo, Plan
 
 # Below this the estimate of what is left jumps too much to be of use.
-ETA_AFTER_S = 2.0
+ETA_AFTER_S = 1.0
+HEADERS_BYTES = 64 << 10
 
 
-class Arrival:
-    """Measures one load."""
+class Arrived(NamedTuple):
+    """Weights of one worker."""
 
-    def __init__(
-        self,
-        machines: Machines,
-        plan: Plan,
-        model: ModelInfo,
-        workers: Iterable[WorkerSpec],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Expect the plan's weights at those of the workers whose memory we see."""
-        self._machines = machines
-        self._workers = [w for w in workers if not w.endpoint]
-        self._clock = clock
-        self._began = clock()
-        self._before: dict[str, int] = {}
-        weights = {
-            load.device: load.weight_bytes
-            for load in device_loads(model, plan.split, plan.ctx_size)
-        }
-        self._expected = {
-            w.name: weights[f"{w.name}/{w.device}"] for w in self._workers
-        }
-        self.total_bytes = sum(self._expected.values())
-        self.arrived_bytes = 0
-
-    def measure(self) -> None:
-        """Take the workers' memory as last seen; the first look is the zero point."""
-        arrived = 0
-        for worker in self._workers:
-            rss = self._rss_bytes(worker)
-            grown = rss - self._before.setdefault(worker.name, rss)
-            arrived += max(0, min(grown, self._expected[worker.name]))
-        self.arrived_bytes = arrived
-
-    def _rss_bytes(self, worker: WorkerSpec) -> int:
-        for record in self._machines.get(worker.peer).records:
-            if record.name == worker.name:
-                return record.rss_bytes or 0
-        return 0
+    arrived_bytes: int
+    total_bytes: int
+    bytes_per_s: float | None
+    """Mean since its first byte; None while that says little."""
 
     @property
     def fraction(self) -> float | None:
-        """0…1, or None while nothing has been seen to arrive."""
-        if not self.arrived_bytes or not self.total_bytes:
-            return None
-        return self.arrived_bytes / self.total_bytes
+        """0…1; None where nothing is expected."""
+        return self.arrived_bytes / self.total_bytes if self.total_bytes else None
 
     @property
     def text(self) -> str:
-        """``1.2 of 9.8 GiB · 85 MiB/s · 1 m 44 s left``."""
-        if not self.arrived_bytes:
-            return ""
+        """``1.2 GiB of 9.8 GiB · 85.0 MiB/s · 1 m 44 s left``."""
         got, total = format_bytes(self.arrived_bytes), format_bytes(self.total_bytes)
-        elapsed = self._clock() - self._began
-        if elapsed < ETA_AFTER_S:
+        left_bytes = self.total_bytes - self.arrived_bytes
+        if not self.bytes_per_s or not left_bytes:
             return f"{got} of {total}"
-        per_s = self.arrived_bytes / elapsed
-        left = format_seconds((self.total_bytes - self.arrived_bytes) / per_s)
-        return f"{got} of {total} · {format_bytes(per_s)}/s · {left} left"
+        left = format_seconds(left_bytes / self.bytes_per_s)
+        return f"{got} of {total} · {format_bytes(self.bytes_per_s)}/s · ~{left} left"
+
+
+class Arrival:
+    """Measures one load, whatever the workers compute with."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: ModelInfo,
+        carried: Callable[[], Mapping[str, int]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Expect the plan's weights at its workers.
+
+        ``carried`` gives the bytes that each worker's relay has passed on to it.
+        """
+        self._carried = carried
+        self._clock = clock
+        self._zero: dict[str, int] = {}
+        self._first_at: dict[str, float] = {}
+        loads = plan_loads(model, plan)
+        self._expected = {
+            worker.name: sum(
+                load.weight_bytes for load in loads if load.device in worker.device_ids
+            )
+            for worker in used_workers(plan)
+        }
+
+    def measure(self) -> dict[str, Arrived]:
+        """How far each worker is; the first look at one is its zero point."""
+        return {
+            worker: self._arrived(worker, carried)
+            for worker, carried in self._carried().items()
+            if worker in self._expected
+        }
+
+    def _arrived(self, worker: str, carried: int) -> Arrived:
+        total = self._expected[worker]
+        zero = self._zero.setdefault(worker, carried)
+        # Requests carry headers and questions besides the weights, and before them.
+        got = max(0, min(carried - zero, total))
+        if got < min(HEADERS_BYTES, total):
+            return Arrived(0, total, None)
+        now = self._clock()
+        elapsed = now - self._first_at.setdefault(worker, now)
+        return Arrived(got, total, got / elapsed if elapsed > ETA_AFTER_S else None)
+
+
+def overall(arrived: Mapping[str, Arrived]) -> Arrived:
+    """All workers together: the slowest decides what is left, so rates add up."""
+    rates = [one.bytes_per_s for one in arrived.values() if one.bytes_per_s]
+    return Arrived(
+        sum(one.arrived_bytes for one in arrived.values()),
+        sum(one.total_bytes for one in arrived.values()),
+        sum(rates) if rates else None,
+    )

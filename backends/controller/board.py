@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from backends.controller.places import LOCAL
-from backends.controller.proposal import local_workers, worker_device
+from backends.config import Config
+from backends.controller.occupancy import with_memory
+from backends.errors import DllmError
+from backends.places import LOCAL
+from backends.planning.proposal import local_workers, worker_devices
+from backends.planning.room import room_for
 from backends.split.layout import ranges
 from backends.state import (
     ClusterSnapshot,
@@ -19,34 +23,44 @@ from backends.state import (
     Peer,
     PeerRole,
     PeerState,
-    ProcessInfo,
     Speed,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-    from backends.config import Config
-    from backends.controller.machines import Machines
-    from backends.peers.host import ProcessRecord
-    from backends.state import Device, WorkerSpec
+    from backends.planning.room import Held
+    from backends.state import Device, Plan, WorkerSpec
 
 PERIOD_S = 0.25
 FREE_STEP_BYTES = 64 << 20
-RSS_STEP_BYTES = 1 << 20
 
 
 class Board:
     """Holds the newest snapshot; subscribers get it when it has changed."""
 
-    def __init__(self, config: Callable[[], Config]) -> None:
-        """``config`` gives the settings, for the workers shown while idle."""
+    def __init__(
+        self,
+        config: Callable[[], Config],
+        *,
+        cluster: str = "default",
+        told: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``config`` gives the settings, for the workers shown while idle.
+
+        ``told`` is called after every change.
+        """
         self._config = config
+        self._told = told
         self._memory: Device | None = None
+        self._memory_there: tuple[Device, ...] = ()
+        self._others: tuple[Held, ...] = ()
         self._known: tuple[Peer, ...] = ()
         self._changed = asyncio.Event()
         self._closed = False
-        self.snapshot = ClusterSnapshot(controller_pid=os.getpid(), at=time.time())
+        self.snapshot = ClusterSnapshot(
+            cluster=cluster, controller_pid=os.getpid(), at=time.time()
+        )
 
     def update(self, **changes: Any) -> None:
         """Change fields of the snapshot; the same values again change nothing."""
@@ -63,6 +77,23 @@ class Board:
         )
         event, self._changed = self._changed, asyncio.Event()
         event.set()
+        self._told()
+
+    def begin(self, generation: int, plan: Plan | None, state: ClusterState) -> None:
+        """A goal is being pursued from its beginning."""
+        self.update(
+            generation=generation,
+            state=state,
+            message="",
+            plan=plan or self.snapshot.plan,
+            steps=(),
+            measured=None,
+            failure=None,
+            api_url=None,
+            speed=Speed(),
+            links=(),
+            served_since=None,
+        )
 
     def idle(self) -> None:
         """Nothing runs and nothing is wrong."""
@@ -90,20 +121,20 @@ class Board:
             served_since=None,
         )
 
-    async def refresh(self, machines: Machines) -> None:
-        """Read our own memory anew, and show the processes of all as last seen."""
-        self._memory = _steady(await machines.get(LOCAL).host.memory())
-        self.show_processes(machines)
+    def show_memory(
+        self,
+        memory: Device,
+        there: Iterable[Device] = (),
+        others: Iterable[Held] = (),
+    ) -> None:
+        """Main memory was read anew: ours, and that of some other machines.
 
-    def show_processes(self, machines: Machines) -> None:
-        """Show the processes of all machines as last seen."""
-        self.update(
-            processes=tuple(
-                _process(machine.name, record)
-                for machine in machines.all()
-                for record in machine.records
-            )
-        )
+        ``others`` is what other clusters take, of which devices tell nothing.
+        """
+        self._memory = _steady(memory)
+        self._memory_there = tuple(map(_steady, there))
+        self._others = tuple(others)
+        self.update(peers=self._peers(self.snapshot))
 
     def show_peers(self, known: Sequence[Peer]) -> None:
         """Other machines changed: how they are, apart from what the plan does there."""
@@ -114,6 +145,11 @@ class Board:
         """End every stream of changes."""
         self._closed = True
         self._changed.set()
+
+    async def change(self) -> None:
+        """Wait for the next change."""
+        changed = self._changed
+        await changed.wait()
 
     async def changes(self) -> AsyncIterator[ClusterSnapshot]:
         """The snapshot now, then whenever it changes, at most four a second."""
@@ -129,21 +165,16 @@ class Board:
         """This machine, its workers (those of a launch while idle), other machines."""
         if self._memory is None:
             return ()
+        gpus = snapshot.engine.devices if snapshot.engine else ()
+        own = (self._memory, *(gpu for gpu in gpus if gpu.id.startswith(f"{LOCAL}/")))
+        known = with_memory(self._known, self._memory_there)
+        machines = [Peer(name=LOCAL, devices=own, note="this machine"), *known]
+        here, *known = room_for(machines, None, self._others)
+        workers = self._local_workers(snapshot)
         return (
-            self._here(snapshot),
-            *(self._local_worker(snapshot, w) for w in self._local_workers(snapshot)),
-            *(_in_cluster(peer, snapshot) for peer in self._known),
-        )
-
-    def _here(self, snapshot: ClusterSnapshot) -> Peer:
-        head = snapshot.plan is None or snapshot.plan.head == LOCAL
-        gpus = snapshot.engine.devices if snapshot.engine and head else ()
-        return Peer(
-            name=LOCAL,
-            role=PeerRole.HEAD if head else PeerRole.IDLE,
-            state=_peer_state(snapshot, None) if head else PeerState.READY,
-            devices=(self._memory, *gpus) if self._memory else gpus,
-            note="this machine",
+            _as_head_or_idle(here, snapshot),
+            *(_local_worker(worker, here, snapshot) for worker in workers),
+            *(_in_cluster(peer, snapshot) for peer in known),
         )
 
     def _local_workers(self, snapshot: ClusterSnapshot) -> Sequence[WorkerSpec]:
@@ -151,16 +182,30 @@ class Board:
             return [w for w in snapshot.plan.workers if w.peer == LOCAL]
         if any(peer.state is PeerState.READY for peer in self._known):
             return ()
-        return local_workers(self._config().workers, None, os.cpu_count() or 1)
+        try:
+            count = self._config().workers
+        except DllmError:
+            # Settings that cannot be read are told where they are needed.
+            count = Config().workers
+        return local_workers(count, None, os.cpu_count() or 1)
 
-    def _local_worker(self, snapshot: ClusterSnapshot, worker: WorkerSpec) -> Peer:
-        memory = self._memory
-        return Peer(
-            name=worker.name,
-            role=PeerRole.WORKER,
-            state=_peer_state(snapshot, worker.name),
-            devices=(worker_device(worker, memory),) if memory else (),
-        )
+
+def _as_head_or_idle(here: Peer, snapshot: ClusterSnapshot) -> Peer:
+    head = snapshot.plan is None or snapshot.plan.head == LOCAL
+    return msgspec.structs.replace(
+        here,
+        role=PeerRole.HEAD if head else PeerRole.IDLE,
+        state=_peer_state(snapshot, None) if head else PeerState.READY,
+    )
+
+
+def _local_worker(worker: WorkerSpec, here: Peer, snapshot: ClusterSnapshot) -> Peer:
+    return Peer(
+        name=worker.name,
+        role=PeerRole.WORKER,
+        state=_peer_state(snapshot, worker.name),
+        devices=worker_devices(worker, here),
+    )
 
 
 def _in_cluster(peer: Peer, snapshot: ClusterSnapshot) -> Peer:
@@ -193,20 +238,3 @@ def _steady(memory: Device) -> Device:
     """Free memory in coarse steps: it changes all the time, the screen need not."""
     free = memory.free_bytes // FREE_STEP_BYTES * FREE_STEP_BYTES
     return msgspec.structs.replace(memory, free_bytes=free)
-
-
-def _process(peer: str, record: ProcessRecord) -> ProcessInfo:
-    return ProcessInfo(
-        name=record.name,
-        role=record.role,
-        peer=peer,
-        state=record.state,
-        pid=record.pid,
-        port=record.port,
-        argv=record.argv,
-        started_at=record.started_at,
-        exit_code=record.exit_code,
-        exit_signal=record.exit_signal,
-        log_path=record.log_path,
-        rss_bytes=(record.rss_bytes or 0) // RSS_STEP_BYTES * RSS_STEP_BYTES or None,
-    )

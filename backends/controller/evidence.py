@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
+import shlex
 import signal
 from typing import TYPE_CHECKING
 
-from backends.engine.logs import clean_lines, explain
-from backends.errors import HostError, ProcessFailed
-from backends.state import Failure, ProcessRole, Value
+from backends.engine.logs import clean_lines, explain, refused_argument
+from backends.errors import HostError
+from backends.planning.blueprint import short_name
+from backends.state import Failure, ProcessRole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from backends.controller.machines import Machines
-    from backends.peers.host import Host, ProcessRecord
+    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import ProcessRecord
 
 TAIL_BYTES = 32 * 1024
 TAIL_LINES = 15
@@ -39,7 +40,7 @@ def how_it_ended(record: ProcessRecord) -> str:
     return "is gone, its exit status unknown"
 
 
-async def log_tail(host: Host, name: str) -> tuple[str, ...]:
+async def log_tail(host: AgentHost, name: str) -> tuple[str, ...]:
     """The last lines of a process log, without escapes; empty when it has none."""
     try:
         chunk = await host.read_log(name, -TAIL_BYTES, TAIL_BYTES)
@@ -48,58 +49,30 @@ async def log_tail(host: Host, name: str) -> tuple[str, ...]:
     return tuple(clean_lines(chunk.text))
 
 
-async def failure_of(host: Host, record: ProcessRecord, at: float) -> Failure:
+def _hint(record: ProcessRecord, lines: Sequence[str]) -> str:
+    """What to do about it."""
+    refused = refused_argument(lines)
+    if not refused or record.exit_code is None or not record.argv:
+        return _HINTS.get(record.role, "")
+    return (
+        f"Leave {refused} out of what follows the two dashes (--), or mend it: "
+        f"{shlex.join((record.argv[0], '--help'))} lists what this one takes."
+    )
+
+
+async def failure_of(host: AgentHost, record: ProcessRecord, at: float) -> Failure:
     """All that is known about a process that ended when it should not have."""
     lines = await log_tail(host, record.name)
     reason = explain(lines, record.exit_code, record.exit_signal)
-    what = f"{record.name} {how_it_ended(record)}"
+    name = short_name(record.name)
+    what = f"{name} {how_it_ended(record)}"
     return Failure(
         what=f"{what}: {reason}" if reason else what,
-        hint=_HINTS.get(record.role, ""),
-        process=record.name,
+        hint=_hint(record, lines),
+        process=name,
         argv=record.argv,
         exit_code=record.exit_code,
         exit_signal=record.exit_signal,
         log_tail=lines[-TAIL_LINES:],
         at=at,
     )
-
-
-class Placed(Value, frozen=True, kw_only=True):
-    """A process of the cluster and the machine it runs on."""
-
-    machine: str
-    name: str
-
-
-async def require_alive(
-    machines: Machines, processes: Sequence[Placed], at: float
-) -> None:
-    """See that processes still run.
-
-    A dead worker takes llama-server down with it, so the first of ``processes`` that is
-    dead is blamed: name workers before the server.
-
-    Raises:
-        ProcessFailed: one of them ended; it carries the evidence.
-        PeerUnreachable: the connection to the machine of one of them broke.
-    """
-    for placed in processes:
-        machine = machines.get(placed.machine)
-        records = {record.name: record for record in machine.records}
-        record = records.get(placed.name)
-        if record is None:
-            what = f"The process directory of {placed.name} is gone"
-            raise ProcessFailed(Failure(what=what, process=placed.name, at=at))
-        if not record.alive:
-            raise ProcessFailed(await failure_of(machine.host, record, at))
-
-
-async def look_at(machines: Machines, processes: Sequence[Placed]) -> None:
-    """Look anew at every machine that runs one of these processes.
-
-    Raises:
-        PeerUnreachable: the connection to one of them broke.
-    """
-    names = dict.fromkeys(placed.machine for placed in processes)
-    await asyncio.gather(*(machines.get(name).look() for name in names))

@@ -1,30 +1,55 @@
-"""What a controller must remember to be replaced: desired plan and last measurement."""
+"""What a controller must remember of a cluster to be replaced: above all, the goal."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from backends.config import write_private
-from backends.state import MeasuredSplit, Plan, Value
+from backends.errors import ControllerError
+from backends.state import NOT_JSON, Failure, Leftover, MeasuredSplit, Plan, Value
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 log = logging.getLogger(__name__)
 
+VERSION = 2
+"""Changes when an older controller would misread the file."""
+
+
+class Goal(Value, frozen=True, kw_only=True):
+    """What a person asked for; it holds until they ask for something else."""
+
+    generation: int = 0
+    """Counts what was asked for; 0 before anything was."""
+    plan: Plan | None = None
+    """What is to run; None when nothing is."""
+
 
 class Record(Value, frozen=True, kw_only=True):
     """The journal's content."""
 
-    plan: Plan | None = None
-    """The desired plan; None when nothing is to run."""
+    version: int = VERSION
+    goal: Goal = Goal()
+    failure: Failure | None = None
+    """Why the goal is not reached and nothing more is tried; None while it is pursued.
+    """
+    waits_for: tuple[str, ...] = ()
+    """Machines whose return mends ``failure``."""
     measured: MeasuredSplit | None = None
-    server_pid: int | None = None
-    """The llama-server that ``measured`` is about."""
+    server: str = ""
+    """Incarnation of the llama-server that ``measured`` is about."""
     served_since: float | None = None
+    leftovers: tuple[Leftover, ...] = ()
+    """What could not be stopped, to be ended when its machine is back."""
+
+
+class _Version(Value, frozen=True, kw_only=True):
+    version: int = 1
 
 
 class Journal:
@@ -36,14 +61,29 @@ class Journal:
         self.record = Record()
 
     def load(self) -> Record:
-        """The last record written; an empty one where there is none to read."""
+        """The last record written; an empty one where there is no file.
+
+        Raises:
+            ControllerError: the file cannot be read or understood, or a newer version
+                wrote it. What it tells of must be left alone until somebody decides.
+        """
         try:
-            self.record = msgspec.json.decode(self._file.read_bytes(), type=Record)
+            raw = self._file.read_bytes()
+            version = msgspec.json.decode(raw, type=_Version).version
+            if version > VERSION:
+                raise ControllerError(
+                    f"{self._file} was written by a newer dllm-tui (journal {version}, "
+                    f"this one reads {VERSION}): what runs is left alone",
+                    "Use that version again, or stop: dllm-tui stop.",
+                )
+            self.record = msgspec.json.decode(raw, type=Record)
         except FileNotFoundError:
             self.record = Record()
-        except (OSError, msgspec.DecodeError) as error:
-            log.warning("journal %s not used: %s", self._file, error)
-            self.record = Record()
+        except (OSError, *NOT_JSON) as error:
+            raise ControllerError(
+                f"{self._file} cannot be understood ({error}): what runs is left alone",
+                "End it with: dllm-tui stop.",
+            ) from error
         return self.record
 
     def save(self, record: Record) -> None:
@@ -55,3 +95,12 @@ class Journal:
             write_private(self._file, msgspec.json.encode(record))
         except OSError as error:
             log.error("journal %s not written: %s", self._file, error)
+
+    def change(self, **changes: object) -> None:
+        """Save the record with some fields changed."""
+        self.save(msgspec.structs.replace(self.record, **changes))
+
+    def set_aside(self) -> None:
+        """Keep a file that was not understood beside the one that replaces it."""
+        with contextlib.suppress(OSError):
+            self._file.replace(self._file.with_suffix(".unreadable"))

@@ -1,33 +1,84 @@
-"""One controller per user: a lock that dies with its holder."""
+"""One controller per state directory: a lock that dies with its holder."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from backends.errors import ControllerError
+from backends.state import NOT_JSON, ControllerInfo
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+# Whoever asks who holds the lock holds it, shared, for a moment.
+TRIES = 20
+PAUSE_S = 0.02
+INFO_BYTES_MAX = 1 << 16
 
-def hold_lock(path: Path) -> int:
-    """Take the user's controller lock; the descriptor holds it until it is closed.
+
+def hold_lock(path: Path, info: ControllerInfo) -> int:
+    """Take the controller's lock and sign it; the descriptor returned holds it.
 
     Raises:
         ControllerError: another controller holds it.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.read(descriptor, 32).decode(errors="replace").strip()
+    if not _taken(descriptor):
+        holder = _read(descriptor)
         os.close(descriptor)
         raise ControllerError(
-            f"Another controller of yours is running (pid {holder or 'unknown'})",
-            "dllm-tui uses it; dllm-tui stop ends it.",
-        ) from None
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, str(os.getpid()).encode())
+            "Another controller of yours is running "
+            f"(pid {holder.pid if holder else 'unknown'})",
+            "dllm-tui uses it; dllm-tui stop --all ends it.",
+        )
+    signature = msgspec.json.encode(info)
+    # A full disk: the lock holds all the same, and what fails next can say why.
+    with contextlib.suppress(OSError):
+        os.pwrite(descriptor, signature, 0)
+        os.ftruncate(descriptor, len(signature))
     return descriptor
+
+
+def lock_holder(path: Path) -> ControllerInfo | None:
+    """Who holds a lock; None where nobody does, or has not signed yet.
+
+    A controller from before API versions wrote its process number alone.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read(descriptor)
+    else:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _taken(descriptor: int) -> bool:
+    for _ in range(TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(PAUSE_S)
+        else:
+            return True
+    return False
+
+
+def _read(descriptor: int) -> ControllerInfo | None:
+    raw = os.pread(descriptor, INFO_BYTES_MAX, 0)
+    try:
+        found = msgspec.json.decode(raw, type=int | ControllerInfo)
+    except NOT_JSON:
+        return None
+    return ControllerInfo(api=0, pid=found) if isinstance(found, int) else found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from backends.state import ClusterSnapshot
 
 LINK_FIGURES = {
+    "generation.tokens_per_pass": 1.0,
+    "generation.trips_per_pass": 1.0,
+    "generation.bytes_up_per_pass": 1.0,
+    "generation.bytes_down_per_pass": 1.0,
     "round_trips_per_token": 1.0,
     "bytes_up_per_token": 1.0,
     "bytes_down_per_token": 1.0,
@@ -29,6 +34,9 @@ LINK_FIGURES = {
     "wait_ms_per_token": 1e-3,
 }
 """Fields of a link, and the factor to Prometheus' base units."""
+LINK_TOTALS = ("passes", "tokens", "trips")
+REQUEST_GAUGES = ("waiting", "in_flight")
+REQUEST_TOTALS = ("passed", "failed", "left", "held", "replayed")
 COMMAND_FIGURES = ("count", "bytes_up", "bytes_down", "answered", "errors")
 
 
@@ -58,17 +66,45 @@ class _Figures(Collector):
         for process in now.processes:
             memory.add_metric([process.name], process.rss_bytes or 0)
         yield memory
+        yield from self._requests()
         yield from map(self._link, LINK_FIGURES)
+        yield from map(self._total, LINK_TOTALS)
         yield from map(self._command, COMMAND_FIGURES)
 
+    def _requests(self) -> Iterator[Metric]:
+        counts = self._snapshot.requests
+        if counts is None:
+            return
+        for name in REQUEST_GAUGES:
+            words = f"Requests to the API now: {name.replace('_', ' ')}"
+            yield GaugeMetricFamily(
+                f"dllm_requests_{name}", words, getattr(counts, name)
+            )
+        for name in REQUEST_TOTALS:
+            words = f"Requests to the API since its gateway began: {name}"
+            yield CounterMetricFamily(
+                f"dllm_requests_{name}", words, getattr(counts, name)
+            )
+
     def _link(self, field: str) -> Metric:
-        words = field.replace("_ms", "").replace("_", " ")
-        name = f"dllm_link_{field.replace('_ms', '_seconds')}"
+        figure = field.rpartition(".")[2]
+        words = figure.replace("_ms", "").replace("_", " ")
+        name = f"dllm_link_{figure.replace('_ms', '_seconds')}"
         family = GaugeMetricFamily(name, f"Of one link: {words}", labels=["worker"])
         for link in self._snapshot.links:
-            value = getattr(link, field)
+            value = attrgetter(field)(link)
             if value is not None:
                 family.add_metric([link.worker], value * LINK_FIGURES[field])
+        return family
+
+    def _total(self, figure: str) -> Metric:
+        family = CounterMetricFamily(
+            f"dllm_link_{figure}",
+            f"Of one link, generated since the controller follows it: {figure}",
+            labels=["worker"],
+        )
+        for link in self._snapshot.links:
+            family.add_metric([link.worker], getattr(link.generation, figure))
         return family
 
     def _command(self, figure: str) -> Metric:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from backends.config import PeerConfig
-from backends.controller.answers import body, json_response
-from backends.state import PeerAnswer, ProvisionMode, Value
+from backends.controller.askers import asker
+from backends.controller.chapters import WorkChapter
+from backends.controller.responses import body, json_response
+from backends.state import EventKind, PeerAnswer, ProvisionMode, Value
 
 if TYPE_CHECKING:
-    from backends.controller.peers import Peers
-    from backends.controller.ssh_peer import SshPeer
+    from backends.controller.story import Story
+    from backends.roster.roster import Peers
+    from backends.roster.ssh_peer import SshPeer
 
 
 class PeerRequest(Value, frozen=True, kw_only=True):
@@ -40,9 +43,10 @@ class CopyRequest(Value, frozen=True, kw_only=True):
 class PeerApi:
     """Answers requests about peers. Long work goes on though its asker leaves."""
 
-    def __init__(self, peers: Peers) -> None:
-        """Answer for these."""
+    def __init__(self, peers: Peers, story: Story) -> None:
+        """Answer for these; what is done becomes part of the story."""
         self._peers = peers
+        self._story = story
 
     def routes(self) -> list[web.RouteDef]:
         """What the application is to answer."""
@@ -65,7 +69,7 @@ class PeerApi:
 
     async def _to_pick(self, request: web.Request) -> web.Response:
         """Names in the user's SSH configuration that are no peers yet."""
-        from backends.peers.ssh.destination import configured_names
+        from backends.machines.ssh.destination import configured_names
 
         names = await asyncio.to_thread(configured_names)
         taken = {peer.address for peer in self._peers.values()}
@@ -74,10 +78,16 @@ class PeerApi:
     async def _add(self, request: web.Request) -> web.Response:
         asked = await body(request, PeerRequest)
         config = PeerConfig(ssh=asked.ssh, bare=asked.bare)
-        return json_response(self._peers.add(asked.name, config))
+        added = self._peers.add(asked.name, config)
+        how = asked.ssh or asked.bare
+        self._told(request, asked.name).did(f"added the peer {asked.name} ({how})")
+        return json_response(added)
 
     async def _remove(self, request: web.Request) -> web.Response:
-        await self._peers.remove(_name(request))
+        name = _name(request)
+        told = self._told(request, name)
+        await self._peers.remove(name)
+        told.did(f"removed the peer {name}")
         return json_response(self._peers.values())
 
     async def _probe(self, request: web.Request) -> web.Response:
@@ -94,24 +104,33 @@ class PeerApi:
     async def _provision(self, request: web.Request) -> web.Response:
         asked = await body(request, ProvisionRequest)
         known = self._ssh(request)
-        await asyncio.shield(known.provision(asked.mode))
+        what = f"installed engine and helper on {_name(request)}"
+        with self._told(request).tries(what, EventKind.ENGINE):
+            await asyncio.shield(known.provision(asked.mode))
         return json_response(known.peer)
 
     async def _clean(self, request: web.Request) -> web.Response:
         known = self._ssh(request)
-        freed = await asyncio.shield(known.clean())
+        what = f"removed what was installed on {_name(request)}"
+        with self._told(request).tries(what, EventKind.ENGINE):
+            freed = await asyncio.shield(known.clean())
         return json_response({"freed_bytes": freed})
 
     async def _copy(self, request: web.Request) -> web.Response:
         asked = await body(request, CopyRequest)
         known = self._ssh(request)
-        path = await asyncio.shield(known.copy_model(Path(asked.path)))
+        what = f"copied {Path(asked.path).name} to {_name(request)}"
+        with self._told(request).tries(what):
+            path = await asyncio.shield(known.copy_model(Path(asked.path)))
         return json_response({"path": path})
 
     async def _cancel(self, request: web.Request) -> web.Response:
         known = self._ssh(request)
         await known.cancel_work()
         return json_response(known.peer)
+
+    def _told(self, request: web.Request, name: str = "") -> WorkChapter:
+        return WorkChapter(self._story, asker(request), name or _name(request))
 
     def _ssh(self, request: web.Request) -> SshPeer:
         return self._peers.ssh(_name(request))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class StepBoard:
-    """An ordered list of steps; every change is told to ``changed``."""
+    """An ordered list of steps; every change is told to ``changed``.
+
+    What is told of a step that is not in the list is of an earlier list: passed over.
+    """
 
     def __init__(self, clock: Callable[[], float], changed: Callable[[], None]) -> None:
         """``clock`` gives Unix seconds."""
@@ -38,14 +41,25 @@ class StepBoard:
         self, step_id: str, *, detail: str | None = None, progress: float | None = None
     ) -> None:
         """Tell more about a running step."""
-        old = self._steps[step_id]
-        self._put(
-            msgspec.structs.replace(
-                old,
-                detail=old.detail if detail is None else detail,
-                progress=old.progress if progress is None else progress,
-            )
-        )
+        told = {"detail": detail, "progress": progress}
+        self._change(step_id, **{k: v for k, v in told.items() if v is not None})
+
+    def go_on(self, step_id: str, detail: str, progress: float | None) -> None:
+        """Show a step that runs beside others, begun when it first tells something."""
+        if self._is_pending(step_id):
+            self._begin(step_id)
+        self.update(step_id, detail=detail, progress=progress)
+
+    def done_since(self, step_id: str, detail: str) -> None:
+        """End such a step."""
+        if self._is_pending(step_id):
+            self._begin(step_id)
+        self._end(step_id, StepState.DONE, detail)
+
+    def done(self, step_id: str, *, detail: str = "") -> None:
+        """Mark a step that took no time."""
+        self._begin(step_id)
+        self._end(step_id, StepState.DONE, detail or None)
 
     @contextmanager
     def step(self, step_id: str) -> Iterator[None]:
@@ -61,29 +75,28 @@ class StepBoard:
             raise
         self._end(step_id, StepState.DONE)
 
+    def _is_pending(self, step_id: str) -> bool:
+        step = self._steps.get(step_id)
+        return step is not None and step.state is StepState.PENDING
+
     def _begin(self, step_id: str) -> None:
-        self._put(
-            msgspec.structs.replace(
-                self._steps[step_id],
-                state=StepState.RUNNING,
-                started_at=self._clock(),
-                seconds=None,
-            )
-        )
+        now = self._clock()
+        self._change(step_id, state=StepState.RUNNING, started_at=now, seconds=None)
 
     def _end(self, step_id: str, state: StepState, detail: str | None = None) -> None:
-        old = self._steps[step_id]
-        self._put(
-            msgspec.structs.replace(
-                old,
-                state=state,
-                seconds=self._clock() - (old.started_at or 0.0),
-                detail=old.detail if detail is None else detail,
-                progress=1.0 if state is StepState.DONE else old.progress,
-            )
+        if (old := self._steps.get(step_id)) is None:
+            return
+        self._change(
+            step_id,
+            state=state,
+            seconds=self._clock() - (old.started_at or 0.0),
+            detail=old.detail if detail is None else detail,
+            progress=1.0 if state is StepState.DONE else old.progress,
         )
 
-    def _put(self, step: Step) -> None:
-        if self._steps.get(step.id) != step:
-            self._steps[step.id] = step
-            self._changed()
+    def _change(self, step_id: str, **changes: Any) -> None:
+        old = self._steps.get(step_id)
+        if old is None or (new := msgspec.structs.replace(old, **changes)) == old:
+            return
+        self._steps[step_id] = new
+        self._changed()

@@ -1,123 +1,163 @@
-"""Ending what runs, on every machine within reach, each process verified gone."""
+"""Ending the processes of one cluster, on every machine, each verified gone."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from backends.controller.launch import processes_of
-from backends.errors import DllmError, PeerUnreachable
-from backends.state import ClusterState, ProcessRole, Speed, Step
+from backends.controller.together import together
+from backends.errors import HostError, PeerUnreachable
+from backends.planning.blueprint import cluster_of, short_name, stop_order
+from backends.state import Leftover, Step
 
 if TYPE_CHECKING:
-    from backends.controller.board import Board
-    from backends.controller.machines import Machine, Machines
+    from collections.abc import Callable, Collection, Iterable
+
     from backends.controller.steps import StepBoard
-    from backends.peers.host import ProcessRecord
-    from backends.state import Plan
+    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import ProcessRecord
+    from backends.machines.machine import Machine, Machines
 
 log = logging.getLogger(__name__)
 
 GRACE_S = 5.0
-REACH_S = 10.0
+
+
+class Found(NamedTuple):
+    """A process directory and the machine it is on."""
+
+    machine: str
+    record: ProcessRecord
 
 
 class Stopper:
-    """Stops a cluster, or the part of it that has lost its connections."""
+    """Stops processes of one cluster; what cannot be stopped now is handed back."""
 
-    def __init__(self, machines: Machines, board: Board, steps: StepBoard) -> None:
+    def __init__(self, cluster: str, machines: Machines, steps: StepBoard) -> None:
         """Show the steps of a stop there."""
+        self._cluster = cluster
         self._machines = machines
-        self._board = board
         self._steps = steps
 
-    async def stop_all(self) -> None:
-        """Stop llama-server, then the workers, a step each.
+    def found(self) -> list[Found]:
+        """Every process directory of the cluster, as machines last told."""
+        return [
+            Found(machine.name, record)
+            for machine in self._machines.all()
+            for record in self.on(machine)
+        ]
 
-        Ended ones are stopped too, without a word: they may have left children. What
-        runs on a machine out of reach is stopped when it comes back (``settle``).
+    def on(self, machine: Machine) -> list[ProcessRecord]:
+        """Those of one machine; none while it is not connected."""
+        host = _host_of(machine)
+        seen = host.seen if host else ()
+        return [record for record in seen if cluster_of(record.name) == self._cluster]
 
-        Raises:
-            HostError: something outlived SIGKILL.
-        """
-        known = await self._everything()
-        living = [(m, record) for m, record in known if record.alive]
-        living.sort(key=lambda pair: pair[1].role is ProcessRole.WORKER)
-        self._steps.reset(
-            *(Step(id=f"stop:{r.name}", title=f"Stop {r.name}") for _, r in living)
-        )
-        if living:
-            self._board.update(state=ClusterState.STOPPING, api_url=None, speed=Speed())
-        for machine, record in living:
-            with self._steps.step(f"stop:{record.name}"):
-                await self._stop(machine, record.name)
-        for machine, record in known:
-            if not record.alive:
-                await self._stop(machine, record.name)
-        await self._close_ways()
-        await self._board.refresh(self._machines)
-
-    async def end_all(self) -> None:
-        """The same without showing it.
+    async def stop_all(self, *, shown: bool = False) -> list[Leftover]:
+        """Stop everything of the cluster within reach, its lost processes too.
 
         Raises:
             HostError: something outlived SIGKILL.
         """
-        for machine, record in await self._everything():
-            await self._stop(machine, record.name)
-        await self._close_ways()
+        found = self.found()
+        if shown:
+            living = [one.record for one in found if one.record.alive]
+            ordered = [record for stage in stop_order(living) for record in stage]
+            names = [short_name(record.name) for record in ordered]
+            self._steps.reset(*(Step(id=f"stop:{n}", title=f"Stop {n}") for n in names))
+        left = await self.stop(found, shown=shown)
+        await self._stop_orphans()
+        return left
 
-    async def stop_head(self, plan: Plan) -> None:
-        """Stop llama-server and the relays, and close the ways to the workers.
+    async def stop(
+        self, found: Collection[Found], *, shown: bool = False
+    ) -> list[Leftover]:
+        """Stop these, who uses others first; all of a stage at once.
+
+        Ended ones are stopped too, without a word: they may have left children.
 
         Raises:
             HostError: something outlived SIGKILL.
-            PeerUnreachable: the head is not connected.
         """
-        head = self._machines.get(plan.head)
-        for record in await head.look():
-            if record.role in (ProcessRole.SERVER, ProcessRole.RELAY):
-                await head.host.stop(record.name, GRACE_S)
-        await self._close_ways()
+        machine_of = {id(one.record): one.machine for one in found}
+        left: list[Leftover] = []
+        failed: list[HostError] = []
 
-    async def settle(self, machine: Machine, plan: Plan | None) -> None:
-        """Stop what runs on a machine that came back and no plan wants any more.
+        async def stopped(record: ProcessRecord) -> None:
+            machine = machine_of[id(record)]
+            try:
+                one = await self._stop(machine, record, shown=shown)
+            except HostError as error:
+                failed.append(error)
+            else:
+                left.extend([one] if one else [])
+
+        for stage in stop_order(one.record for one in found):
+            await together(stopped(record) for record in stage)
+        if failed:
+            # Only after all others were asked to end.
+            raise failed[0]
+        return left
+
+    async def _stop(
+        self, machine: str, record: ProcessRecord, *, shown: bool
+    ) -> Leftover | None:
+        if not shown or not record.alive:
+            return await self._ended(machine, record.name)
+        with self._steps.step(f"stop:{short_name(record.name)}"):
+            return await self._ended(machine, record.name)
+
+    async def _ended(self, machine: str, name: str) -> Leftover | None:
+        """End one process; what is known of it if its machine is out of reach."""
+        try:
+            await self._machines.get(machine).host.stop(name, GRACE_S)
+        except PeerUnreachable as error:
+            log.warning("%s on %s cannot be stopped now: %s", name, machine, error)
+            return Leftover(name=short_name(name), peer=machine, why=error.what)
+        return None
+
+    async def _stop_orphans(self) -> None:
+        """End processes whose directory is lost."""
+        for host in filter(None, map(_host_of, self._machines.all())):
+            try:
+                lost = {orphan.name for orphan in await host.orphans()}
+                ours = [name for name in lost if cluster_of(name) == self._cluster]
+                await together(host.stop(name, GRACE_S) for name in ours)
+            except PeerUnreachable:
+                continue
+
+    async def remove_ended(self, wanted: Collection[str]) -> None:
+        """Forget ended processes of earlier runs; their logs go with them."""
+        for machine, record in self.found():
+            if not record.alive and short_name(record.name) not in wanted:
+                await self._machines.get(machine).host.remove(record.name)
+
+    async def settle(
+        self, machine: Machine, wanted: Callable[[str], bool]
+    ) -> Iterable[str]:
+        """Stop what runs on a machine that came back and is not wanted any more.
+
+        Returns the names of what was stopped.
 
         Raises:
             HostError: something outlived SIGKILL.
             PeerUnreachable: it is gone again.
         """
-        placed = processes_of(plan) if plan else ()
-        wanted = {p.name for p in placed if p.machine == machine.name}
-        for record in await machine.look():
-            if record.alive and record.name not in wanted:
-                log.warning("stopping %s, left over on %s", record.name, machine.name)
+        stopped: list[str] = []
+        for record in await machine.host.records():
+            name = short_name(record.name)
+            if cluster_of(record.name) != self._cluster or not record.alive:
+                continue
+            if not wanted(name):
+                log.warning("stopping %s, left over on %s", name, machine.name)
                 await machine.host.stop(record.name, GRACE_S)
+                stopped.append(name)
+        return stopped
 
-    async def reach_again(self, plan: Plan | None) -> None:
-        """Give machines that are just being reached the time to be stopped too."""
-        names = {placed.machine for placed in processes_of(plan)} if plan else set()
-        with contextlib.suppress(DllmError, TimeoutError):
-            async with asyncio.timeout(REACH_S):
-                await self._machines.reached(names)
 
-    async def _everything(self) -> list[tuple[Machine, ProcessRecord]]:
-        """Every process directory on every machine within reach."""
-        found: list[tuple[Machine, ProcessRecord]] = []
-        for machine in self._machines.all():
-            with contextlib.suppress(PeerUnreachable):
-                found += [(machine, record) for record in await machine.look()]
-        return found
-
-    async def _stop(self, machine: Machine, name: str) -> None:
-        try:
-            await machine.host.stop(name, GRACE_S)
-            await machine.look()
-        except PeerUnreachable as error:
-            log.warning("%s on %s cannot be stopped now: %s", name, machine.name, error)
-
-    async def _close_ways(self) -> None:
-        for machine in self._machines.all():
-            await machine.close_ways()
+def _host_of(machine: Machine) -> AgentHost | None:
+    """Its processes; None while it is out of reach, or nothing can run there."""
+    try:
+        return machine.host
+    except HostError:
+        return None

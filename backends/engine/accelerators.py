@@ -1,19 +1,20 @@
-"""Which accelerator a build is for: what this machine has and can compile for."""
+"""Which accelerator a build is for: what a machine has and can compile for."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from enum import StrEnum
-from pathlib import Path
-from shutil import which
+from typing import TYPE_CHECKING
 
-from backends.errors import UsageError
+from backends.errors import EngineError, UsageError
 from backends.state import Value
 
-PROBE_S = 10.0
-"""Longest wait for ``nvidia-smi``, which can hang on a sick driver."""
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from backends.engine.compiling import Runner
+
+PROOF_S = 60
+"""Longest wait for one small program; a cold CUDA compiler takes a while."""
 
 
 class Accelerator(StrEnum):
@@ -29,164 +30,146 @@ class Accelerator(StrEnum):
 class Choice(Value, frozen=True, kw_only=True):
     """The accelerator of a build and, where it may surprise, why."""
 
-    accelerator: Accelerator
+    accelerator: Accelerator = Accelerator.NONE
     note: str = ""
     cmake_flags: tuple[str, ...] = ()
 
 
-def choose(wanted: str, *, platform: str = sys.platform) -> Choice:
-    """Turn ``auto``, ``none`` or a name into what to build for.
+class Sight(Value, frozen=True, kw_only=True):
+    """What a machine shows of GPUs, and what compiles for them there."""
 
-    A name is taken at its word (the toolkit must be there, a device need not); ``auto``
-    takes an accelerator only when both its toolkit and a device are present.
+    gpus: frozenset[str] = frozenset()
+    """``nvidia``, ``rocm``, ``render`` (a GPU of any maker), ``metal``."""
+    proved: dict[str, str] = {}
+    """The toolkit's program by the accelerator a small program was compiled for."""
+    failed: dict[str, str] = {}
+    """Why it could not be, by accelerator."""
+    idle: frozenset[str] = frozenset()
+    """Accelerators whose toolkit is there without a GPU for it."""
+
+
+_NAMES = {"cuda": "CUDA", "hip": "HIP", "metal": "Metal", "vulkan": "Vulkan"}
+_GPUS = {
+    "cuda": ("nvidia", "an NVIDIA GPU"),
+    "hip": ("rocm", "an AMD GPU"),
+    "metal": ("metal", "a Metal GPU"),
+    "vulkan": ("render", "a GPU"),
+}
+"""In the order of preference: what a GPU shows as, and what it is to a person."""
+_HINTS = {
+    "cuda": "Install the CUDA toolkit.",
+    "hip": "Install ROCm.",
+    "metal": "Metal is there on macOS with its command line tools only.",
+    "vulkan": "Install glslc, SPIR-V headers and Vulkan headers of 1.3.272 or newer, "
+    "or name a Vulkan SDK that has them with VULKAN_SDK.",
+}
+
+
+async def choose(
+    wanted: str, runner: Runner, *, cxx: str = "", built: Iterable[str] = ()
+) -> Choice:
+    """Turn ``auto``, ``none`` or a name into what to build for on a machine.
+
+    What is chosen was proved by compiling a small program there. A name needs no GPU;
+    ``auto`` takes what the GPUs call for, and the CPU where that does not compile.
+
+    Args:
+        wanted: ``auto``, ``none``, or the name of an accelerator.
+        runner: the machine.
+        cxx: its C++ compiler; empty for the usual one.
+        built: accelerators an engine was built for there, which proves more.
 
     Raises:
-        UsageError: the name is unknown, or its toolkit is not installed.
+        UsageError: the name is unknown, or nothing compiles for it there.
+        DllmError: the machine did not answer.
     """
-    if wanted == "auto":
-        return _automatic(platform)
-    try:
-        accelerator = Accelerator(wanted)
-    except ValueError:
-        names = ", ".join(("auto", *Accelerator))
+    known = ("auto", *Accelerator)
+    if wanted not in known:
         raise UsageError(
-            f"Unknown accelerator {wanted}", f"Use one of {names}."
-        ) from None
-    return _forced(accelerator, platform)
-
-
-def _automatic(platform: str) -> Choice:
-    if platform == "darwin":
-        return Choice(accelerator=Accelerator.METAL, cmake_flags=METAL_FLAGS)
-    cuda = _nvcc()
-    if _has_nvidia_gpu():
-        if cuda:
-            return Choice(
-                accelerator=Accelerator.CUDA,
-                cmake_flags=cuda_flags(cuda, has_gpu=_has_nvidia_gpu()),
-            )
-        return _cpu("An NVIDIA GPU is here but no CUDA compiler (nvcc): CPU only.")
-    hipcc = _hipcc()
-    if hipcc and _has_rocm_gpu():
-        return Choice(accelerator=Accelerator.HIP, cmake_flags=HIP_FLAGS)
-    if _has_render_node():
-        if _has_vulkan_sdk():
-            return Choice(accelerator=Accelerator.VULKAN, cmake_flags=VULKAN_FLAGS)
-        return _cpu(
-            "A GPU is here but no Vulkan SDK (glslc, Vulkan and SPIR-V headers): "
-            "CPU only."
+            f"Unknown accelerator {wanted}", f"Use one of {', '.join(known)}."
         )
-    return _cpu("A CUDA compiler is here but no NVIDIA GPU: CPU only." if cuda else "")
+    sight = await look(runner, "" if wanted == "auto" else wanted, cxx, built)
+    if wanted == Accelerator.NONE:
+        return _cpu("", sight)
+    return _automatic(sight) if wanted == "auto" else _named(wanted, sight)
 
 
-def _forced(accelerator: Accelerator, platform: str) -> Choice:
-    if accelerator is Accelerator.NONE:
-        return _cpu("", platform)
-    if accelerator is Accelerator.CUDA:
-        cuda = _nvcc()
-        _need(cuda, "CUDA", "nvcc", "Install the CUDA toolkit.")
-        return Choice(
-            accelerator=accelerator,
-            cmake_flags=cuda_flags(cuda, has_gpu=_has_nvidia_gpu()),
-        )
-    if accelerator is Accelerator.METAL:
-        _need(platform == "darwin", "Metal", "macOS", "Use --accelerator auto.")
-        return Choice(accelerator=accelerator, cmake_flags=METAL_FLAGS)
-    if accelerator is Accelerator.VULKAN:
-        found = _has_vulkan_sdk()
-        _need(
-            found,
-            "Vulkan",
-            "glslc, Vulkan and SPIR-V headers",
-            "Install the Vulkan SDK.",
-        )
-        return Choice(accelerator=accelerator, cmake_flags=VULKAN_FLAGS)
-    _need(_hipcc(), "HIP", "hipcc", "Install ROCm.")
-    return Choice(accelerator=accelerator, cmake_flags=HIP_FLAGS)
+async def look(
+    runner: Runner, wanted: str, cxx: str, built: Iterable[str] = ()
+) -> Sight:
+    """See what GPUs a machine has, and compile for ``wanted`` or else for those.
+
+    Raises:
+        DllmError: the machine did not answer.
+    """
+    lines: list[str] = []
+    arguments = (cxx, str(PROOF_S), wanted, " ".join(built))
+    code, said = await runner.run("accelerator", *arguments, on_line=lines.append)
+    if code != 0:
+        raise EngineError(f"Cannot look for GPUs: {said}")
+    return parse(lines)
 
 
-def _need(found: object, name: str, what: str, hint: str) -> None:
-    if not found:
-        raise UsageError(f"Cannot build for {name} here: it needs {what}", hint)
+def parse(lines: Sequence[str]) -> Sight:
+    """What ``accelerator.sh`` printed."""
+    rows = [line.split("\t") for line in lines]
+    return Sight(
+        gpus=frozenset(row[1] for row in rows if row[0] == "gpu"),
+        proved={row[1]: row[2] for row in rows if row[0] == "proved"},
+        failed={row[1]: row[2] for row in rows if row[0] == "failed"},
+        idle=frozenset(row[1] for row in rows if row[0] == "idle"),
+    )
 
 
-METAL_FLAGS = ("-DGGML_METAL=ON", "-DGGML_METAL_EMBED_LIBRARY=ON")
-VULKAN_FLAGS = ("-DGGML_VULKAN=ON",)
-HIP_FLAGS = ("-DGGML_HIP=ON",)
+def _automatic(sight: Sight) -> Choice:
+    refused = [
+        f"There is {_GPUS[name][1]}, but {_cannot(name, why)}"
+        for name, why in sight.failed.items()
+    ]
+    for name, (gpu, _) in _GPUS.items():
+        if name in sight.proved and gpu in sight.gpus:
+            note = f"{refused[0]}: {_NAMES[name]} instead." if refused else ""
+            return _choice(name, sight, note)
+    if refused:
+        return _cpu(f"{refused[0]}: CPU only.", sight)
+    if "cuda" in sight.idle:
+        return _cpu("There is a CUDA compiler but no NVIDIA GPU: CPU only.", sight)
+    return _cpu("", sight)
 
 
-def _cpu(note: str, platform: str = "linux") -> Choice:
-    flags = ("-DGGML_METAL=OFF",) if platform == "darwin" else ()
-    return Choice(accelerator=Accelerator.NONE, note=note, cmake_flags=flags)
+def _named(name: str, sight: Sight) -> Choice:
+    if name in sight.proved:
+        return _choice(name, sight, "")
+    what = f"Cannot build here: {_cannot(name, sight.failed.get(name, 'no answer'))}"
+    raise UsageError(what, _HINTS[name])
 
 
-def cuda_flags(nvcc: str, *, has_gpu: bool) -> tuple[str, ...]:
-    """CMake options for CUDA with that compiler, for the GPU present or for most."""
-    flags = ("-DGGML_CUDA=ON", "-DGGML_CUDA_NCCL=OFF", f"-DCMAKE_CUDA_COMPILER={nvcc}")
-    if has_gpu:
+def _cannot(name: str, why: str) -> str:
+    return f"a small program for {_NAMES[name]} does not compile ({why})"
+
+
+def _cpu(note: str, sight: Sight) -> Choice:
+    # On a Mac llama.cpp takes Metal unless it is told not to.
+    flags = ("-DGGML_METAL=OFF",) if "metal" in sight.gpus else ()
+    return Choice(note=note, cmake_flags=flags)
+
+
+def _choice(name: str, sight: Sight, note: str) -> Choice:
+    flags = {
+        "cuda": _cuda_flags(sight),
+        "hip": ("-DGGML_HIP=ON",),
+        "metal": ("-DGGML_METAL=ON", "-DGGML_METAL_EMBED_LIBRARY=ON"),
+        "vulkan": ("-DGGML_VULKAN=ON",),
+    }
+    accelerator = Accelerator(name)
+    return Choice(accelerator=accelerator, note=note, cmake_flags=flags[name])
+
+
+def _cuda_flags(sight: Sight) -> tuple[str, ...]:
+    """CUDA with the compiler that was proved, for the GPU present or for most."""
+    nvcc = f"-DCMAKE_CUDA_COMPILER={sight.proved.get('cuda', 'nvcc')}"
+    flags = ("-DGGML_CUDA=ON", "-DGGML_CUDA_NCCL=OFF", nvcc)
+    if "nvidia" in sight.gpus:
         return flags
     # "native" asks a GPU what it is; without one, take what the toolkit covers.
     return (*flags, "-DCMAKE_CUDA_ARCHITECTURES=all-major")
-
-
-def _nvcc() -> str:
-    for folder in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")):
-        if folder and os.access(f"{folder}/bin/nvcc", os.X_OK):
-            return f"{folder}/bin/nvcc"
-    return (
-        which("nvcc") or which("nvcc", path="/usr/local/cuda/bin:/opt/cuda/bin") or ""
-    )
-
-
-def _hipcc() -> str:
-    return which("hipcc") or which("hipcc", path="/opt/rocm/bin") or ""
-
-
-def _has_nvidia_gpu() -> bool:
-    command = which("nvidia-smi")
-    if command is None:
-        return False
-    try:
-        found = subprocess.run(
-            [command, "-L"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=PROBE_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return found.returncode == 0 and b"GPU " in found.stdout
-
-
-def _has_rocm_gpu() -> bool:
-    """Whether the kernel's compute driver lists a node with SIMDs: a GPU."""
-    nodes = Path("/sys/class/kfd/kfd/topology/nodes")
-    return Path("/dev/kfd").exists() and any(
-        _simd_count(properties) for properties in nodes.glob("*/properties")
-    )
-
-
-def _simd_count(properties: Path) -> int:
-    try:
-        lines = properties.read_text().splitlines()
-    except OSError:
-        return 0
-    for line in lines:
-        if line.startswith("simd_count "):
-            return int(line.split()[1])
-    return 0
-
-
-def _has_render_node() -> bool:
-    return any(Path("/dev/dri").glob("renderD*"))
-
-
-def _has_vulkan_sdk() -> bool:
-    """The shader compiler and both sets of headers llama.cpp's CMake asks for."""
-    headers = ("vulkan/vulkan.h", "spirv/unified1/spirv.h")
-    sdk = os.environ.get("VULKAN_SDK", "")
-    folders = [Path(f, "include") for f in (sdk, "/usr", "/usr/local") if f]
-    return which("glslc") is not None and all(
-        any((folder / name).is_file() for folder in folders) for name in headers
-    )

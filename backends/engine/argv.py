@@ -5,30 +5,43 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from backends.engine.ask import TRACES
+from backends.state import ServerSettings
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from backends.engine.find import EngineLocation
+    from backends.state import EngineInfo
 
 LOOPBACK = "127.0.0.1"
+BUFFERS_VERBOSITY = 4
+"""Prints how much each device got, and no prompt and no answer."""
 LAYERS_VERBOSITY = 5
-"""Prints which layer goes where, and 1.1 KB for every token generated thereafter."""
+"""Prints which layer goes where too, and thereafter every prompt and every answer."""
+
+PROMPT_CACHE_MIB = 1024
+"""Prompts llama-server may keep on the head. Its own bound is 8 GiB, which no plan
+accounts for; ``extra`` may set another (``--cache-ram``)."""
 
 
 def worker_argv(
-    location: EngineLocation, *, port: int, device: str, threads: int | None = None
+    engine: EngineInfo,
+    *,
+    port: int | str,
+    devices: Sequence[str],
+    threads: int | None = None,
 ) -> tuple[str, ...]:
-    """An rpc-server for one device on a loopback port.
+    """An rpc-server for these devices, in their order, on a loopback port.
 
     Start it with SIGPIPE ignored: a stock one dies of a client that leaves early.
     """
-    options = ("-H", LOOPBACK, "-p", str(port), "-d", device)
+    options = ("-H", LOOPBACK, "-p", str(port), "-d", ",".join(devices))
     more = () if threads is None else ("-t", str(threads))
-    return (location.worker_path, *options, *more)
+    return (engine.worker_path, *options, *more)
 
 
 def server_argv(
-    location: EngineLocation,
+    engine: EngineInfo,
     flags: Collection[str],
     *,
     model: str,
@@ -37,34 +50,117 @@ def server_argv(
     n_gpu_layers: int,
     tensor_split: Sequence[int],
     ctx_size: int,
-    parallel: int,
-    port: int,
+    server: ServerSettings,
+    port: int | str,
     host: str = LOOPBACK,
+    alias: str = "",
     extra: Sequence[str] = (),
-    verbosity: int = LAYERS_VERBOSITY,
+    verbosity: int = BUFFERS_VERBOSITY,
     no_repack: bool | None = None,
 ) -> tuple[str, ...]:
     """A llama-server with exactly this placement.
 
-    ``flags`` are the options it knows (``ask.flags_of``); what it does not know is left
+    ``flags`` are the options it knows (``ask.describe``); what it does not know is left
     out. ``--rpc`` precedes ``--device``, which could not name its devices otherwise.
-    ``ctx_size`` is shared by the ``parallel`` slots. ``no_repack`` None: where this CPU
-    has AMX, on which repacked Q8_0 weights crash a llama-server without RPC.
+    ``ctx_size`` is shared by the slots. ``alias`` is what clients call the model.
+    ``no_repack`` None: where this CPU has AMX, on which repacked Q8_0 weights crash a
+    llama-server without RPC.
     ``extra`` comes last and so has the last word.
     """
+    threads = () if server.threads is None else ("-t", str(server.threads))
     return (
-        location.server_path,
-        *_model(model, ctx_size, parallel),
+        engine.server_path,
+        *_model(model, ctx_size, server.slots),
+        *_settings(server),
+        *threads,
         *_placement(rpc_endpoints, device_names, n_gpu_layers, tensor_split),
         *_switches(flags, cpu_has_amx() if no_repack is None else no_repack),
         *_verbosity(flags, verbosity),
+        *(("--alias", alias) if alias else ()),
         *("--host", host, "--port", str(port)),
         *extra,
     )
 
 
-def _model(model: str, ctx_size: int, parallel: int) -> tuple[str, ...]:
-    return ("-m", model, "-c", str(ctx_size), "-np", str(parallel))
+def fit_argv(
+    engine: EngineInfo,
+    *,
+    model: str,
+    rpc_endpoint: str,
+    tensor_split: Sequence[int],
+    ctx_size: int,
+    server: ServerSettings,
+    extra: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """A llama-fit-params that tells the memory of such a llama-server.
+
+    The devices are those of one endpoint, in the order of their layers. Of ``extra``
+    only what decides about memory is passed on: it does not know the others.
+    ``--no-repack`` keeps the CPU's weights where they are counted.
+    """
+    names = [f"RPC{index}" for index in range(len(tensor_split))]
+    endpoints = (rpc_endpoint,) if names else ()
+    return (
+        engine.fit_path,
+        *_model(model, ctx_size, server.slots),
+        *_settings(server),
+        *_placement(endpoints, names, sum(tensor_split), tensor_split),
+        *("--no-repack", *memory_options(extra)),
+        *("--fit-print", "on"),
+    )
+
+
+_MEMORY_SWITCHES = frozenset(
+    {
+        *("-kvo", "--kv-offload", "-nkvo", "--no-kv-offload"),
+        *("-kvu", "--kv-unified", "-no-kvu", "--no-kv-unified"),
+        *("--swa-full", "-cmoe", "--cpu-moe"),
+        *("--op-offload", "--no-op-offload"),
+    }
+)
+_MEMORY_OPTIONS = frozenset(
+    {
+        *("-c", "--ctx-size", "-np", "--parallel"),
+        *("-b", "--batch-size", "-ub", "--ubatch-size"),
+        *("-fa", "--flash-attn", "-sm", "--split-mode"),
+        *("-ctk", "--cache-type-k", "-ctv", "--cache-type-v"),
+        *("-ot", "--override-tensor", "-ncmoe", "--n-cpu-moe"),
+        *("-ngl", "--gpu-layers", "--n-gpu-layers", "-ts", "--tensor-split"),
+    }
+)
+_MEMORY_ARGUMENTS = _MEMORY_SWITCHES | _MEMORY_OPTIONS
+
+
+def memory_options(extra: Sequence[str]) -> tuple[str, ...]:
+    """Those of llama-server's arguments that decide about memory, as they stand.
+
+    ``-fa`` was a switch before it took a value; the value belongs to it if it is one.
+    """
+    kept: list[str] = []
+    takes_value = False
+    for argument in extra:
+        is_option = argument.startswith("-") and not argument[1:2].isdigit()
+        if argument in _MEMORY_ARGUMENTS or (takes_value and not is_option):
+            kept.append(argument)
+        takes_value = argument in _MEMORY_OPTIONS
+    return tuple(kept)
+
+
+def _model(model: str, ctx_size: int, slots: int) -> tuple[str, ...]:
+    return ("-m", model, "-c", str(ctx_size), "-np", str(slots))
+
+
+def _settings(server: ServerSettings) -> tuple[str, ...]:
+    """Those that decide about memory, where they are not llama.cpp's own."""
+    plain = ServerSettings()
+    pairs = (
+        ("-ctk", server.cache_type_k, plain.cache_type_k),
+        ("-ctv", server.cache_type_v, plain.cache_type_v),
+        ("-fa", server.flash_attention.value, plain.flash_attention.value),
+    )
+    return tuple(
+        part for name, value, usual in pairs if value != usual for part in (name, value)
+    )
 
 
 def _placement(
@@ -86,14 +182,19 @@ def _switches(flags: Collection[str], no_repack: bool) -> tuple[str, ...]:
     slots = ("--slots",) if "--slots" in flags else ()
     no_page = tuple(f for f in ("--no-ui", "--no-webui") if f in flags)[:1]
     repack = ("--no-repack",) if no_repack and "--no-repack" in flags else ()
-    return (*fit, *slots, *no_page, *repack)
+    cache = ("--cache-ram", str(PROMPT_CACHE_MIB)) if "--cache-ram" in flags else ()
+    metrics = ("--metrics",) if "--metrics" in flags else ()
+    return (*fit, *slots, *metrics, *no_page, *repack, *cache)
 
 
 def _verbosity(flags: Collection[str], level: int) -> tuple[str, ...]:
+    if level < LAYERS_VERBOSITY:
+        # Earlier builds print the buffers anyway, and prompts at their level 4.
+        return ("-lv", str(level)) if TRACES in flags else ()
     if "-lv" in flags:
         return ("-lv", str(level))
     # Before 2025 all debug lines were one switch.
-    return ("-v",) if level >= LAYERS_VERBOSITY and "-v" in flags else ()
+    return ("-v",) if "-v" in flags else ()
 
 
 def cpu_has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:

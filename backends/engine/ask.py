@@ -1,7 +1,8 @@
 """Asking an engine what it is: version, RPC protocol, devices, flags; kept on disk.
 
-The answers change only with the binaries, so they are kept under the cache, keyed by
-path, size and modification time: the second question costs milliseconds.
+The agent of the machine it is on runs its programs. The answers change only with these,
+so they are kept under the cache, keyed by machine, path, size and modification time:
+the second question costs milliseconds.
 """
 
 from __future__ import annotations
@@ -9,39 +10,53 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import os
 import re
 import signal
-import socket
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.engine.install import read_manifest
-from backends.errors import EngineError
-from backends.state import Device, DeviceKind, EngineInfo, Value
+from backends.config import write_private
+from backends.errors import EngineError, HostError, PeerUnreachable
+from backends.places import LOCAL
+from backends.state import NOT_JSON, Device, DeviceKind, EngineInfo, Value
 
 if TYPE_CHECKING:
-    from backends.engine.find import EngineLocation
-    from backends.paths import Paths
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
-FORMAT = 1
+    from backends.paths import Paths
+    from backends.questions import Asked, Outcome
+
+FORMAT = 4
 """Changes when a kept answer would be read differently."""
+FORMAT_FIRST = 4
+"""Of the oldest answers that are taken up where nothing may be asked."""
+NO_GPU = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "HIP_VISIBLE_DEVICES": "",
+    "ROCR_VISIBLE_DEVICES": "",
+    "GGML_VK_VISIBLE_DEVICES": "",
+}
+"""In the environment of an engine that is asked something no GPU is needed for."""
+TRACES = "-lv 4: trace"
+"""Among an engine's options where its level 4 is below debugging; it is 5 then."""
 ANSWER_S = 60.0
 """Longest wait for one answer; a first CUDA or Metal start compiles kernels."""
 BANNER_S = 60.0
-_POLL_S = 0.02
-_PORT_TRIES = 3
-_OUTPUT_BYTES_MAX = 1 << 20
+_BANNER_TRIES = (("-d", "CPU"), ("-d", "CPU"), ())
 _VERSION = re.compile(r"^version: (.+)$", re.M)
 _DEVICE = re.compile(
     r"^\s+(?P<name>[^\s:]+): (?P<what>.*) "
     r"\((?P<total>\d+) MiB, (?P<free>\d+) MiB free\)\s*$",
     re.M,
 )
+_TRACES = re.compile(r"^\s+- 4: trace\b", re.M)
 _FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 _BANNER = re.compile(r"Starting RPC server v(\d+\.\d+\.\d+)")
+_BEGUN = ("Starting RPC server v", "client connection")
+"""What a worker says once it has a client; before RPC 1.0 no more than the second."""
 _KINDS = {
     "CUDA": DeviceKind.CUDA,
     "MTL": DeviceKind.METAL,
@@ -51,54 +66,60 @@ _KINDS = {
     "HIP": DeviceKind.HIP,
     "CPU": DeviceKind.CPU,
 }
+# A GPU that has no memory of its own, by what drivers call it.
+_SHARES_MEMORY = re.compile(
+    r"Apple|Orin|Xavier|Tegra|Thor|GB10\b|Radeon(\(TM\))? (Graphics|\d{3}M|\d{4}S)|"
+    r"(UHD|HD|Iris|Arc\(TM\)) .*Graphics|Mali|Adreno|V3D|llvmpipe",
+    re.I,
+)
 
 
-class EngineFacts(Value, frozen=True, kw_only=True):
-    """Everything an engine tells of itself."""
+class Engine(Value, frozen=True, kw_only=True):
+    """A llama.cpp and everything it tells of itself."""
 
     info: EngineInfo
     flags: frozenset[str]
     """Options ``llama-server --help`` names, dashes included."""
 
 
-async def describe(location: EngineLocation, paths: Paths) -> EngineInfo:
-    """What this engine is.
+async def describe(
+    host: Asked, found: EngineInfo, paths: Paths, *, light: bool = False
+) -> Engine:
+    """Everything at once, from the cache where the binaries are unchanged.
 
     ``free_bytes`` of its devices is as of the first time it was asked; use
     ``list_devices`` for now.
 
-    Raises:
-        EngineError: it does not run, or does not answer in time.
-    """
-    return (await facts(location, paths)).info
-
-
-async def flags_of(location: EngineLocation, paths: Paths) -> frozenset[str]:
-    """The options its llama-server knows, such as ``-fit`` or ``--no-webui``.
+    Args:
+        host: the machine it is on.
+        found: where it is.
+        paths: ours; the answers are kept in the cache.
+        light: whether to ask nothing that needs a GPU, whose user would wait; what an
+            older dllm-tui kept is better then.
 
     Raises:
         EngineError: it does not run, or does not answer in time.
+        PeerUnreachable: the connection broke.
     """
-    return (await facts(location, paths)).flags
-
-
-async def facts(location: EngineLocation, paths: Paths) -> EngineFacts:
-    """Everything at once, from the cache where the binaries are unchanged.
-
-    Raises:
-        EngineError: it does not run, or does not answer in time.
-    """
-    file = _cache_file(location, paths)
-    kept = await asyncio.to_thread(_read, file)
+    file, *older = await _cache_files(host, found, paths)
+    kept = await asyncio.to_thread(_read, [file, *older] if light else [file])
     if kept is None:
-        kept = await _ask(location)
-        await asyncio.to_thread(_keep, file, kept)
-    info = msgspec.structs.replace(kept.info, source=location.source.value)
-    return EngineFacts(info=info, flags=kept.flags)
+        kept = await _ask(host, found, light)
+        if not light:
+            await asyncio.to_thread(_keep, file, kept)
+    # Programs may have been added since; what it told is as it was.
+    info = msgspec.structs.replace(
+        kept.info, source=found.source, fit_path=found.fit_path
+    )
+    return Engine(info=info, flags=kept.flags)
 
 
 async def list_devices(
-    location: EngineLocation, rpc_endpoint: str = "", *, timeout_s: float = ANSWER_S
+    host: Asked,
+    engine: EngineInfo,
+    rpc_endpoint: str = "",
+    *,
+    timeout_s: float | None = None,
 ) -> tuple[Device, ...]:
     """The accelerators and their memory at this moment; llama.cpp never lists the CPU.
 
@@ -106,42 +127,41 @@ async def list_devices(
 
     Raises:
         EngineError: it does not run, or does not answer in time.
+        PeerUnreachable: the connection broke.
     """
     rpc = ("--rpc", rpc_endpoint) if rpc_endpoint else ()
-    options = (*rpc, "--list-devices")
-    return parse_devices(
-        await _output(location.server_path, *options, timeout_s=timeout_s)
-    )
+    argv = (engine.server_path, *rpc, "--list-devices")
+    text = await _output(host, *argv, timeout_s=timeout_s, env={})
+    return parse_devices(text, host.name)
 
 
-async def _ask(location: EngineLocation) -> EngineFacts:
-    try:
-        async with asyncio.TaskGroup() as group:
-            version = group.create_task(_output(location.server_path, "--version"))
-            help_text = group.create_task(_output(location.server_path, "--help"))
-            devices = group.create_task(list_devices(location))
-            protocol = group.create_task(rpc_protocol(location.worker_path))
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    info = EngineInfo(
-        directory=location.directory,
-        source=location.source.value,
-        server_path=location.server_path,
-        worker_path=location.worker_path,
+async def _ask(host: Asked, found: EngineInfo, light: bool) -> Engine:
+    server = found.server_path
+    version = asyncio.create_task(_output(host, server, "--version"))
+    help_text = asyncio.create_task(_output(host, server, "--help"))
+    devices = asyncio.create_task(_devices(host, found, light))
+    protocol = asyncio.create_task(_protocol(host, found, light))
+    # All to their end, though one failed: what was begun there goes on without us.
+    await asyncio.gather(version, help_text, devices, protocol, return_exceptions=True)
+    kinds = dict.fromkeys(device.kind.value for device in devices.result())
+    info = msgspec.structs.replace(
+        found,
         version=parse_version(version.result()),
         rpc_protocol=protocol.result(),
-        backends=_backends(location, devices.result()),
+        backends=found.backends or ("cpu", *kinds, "rpc"),
         devices=devices.result(),
     )
-    return EngineFacts(info=info, flags=parse_flags(help_text.result()))
+    return Engine(info=info, flags=parse_flags(help_text.result()))
 
 
-def _backends(location: EngineLocation, devices: tuple[Device, ...]) -> tuple[str, ...]:
-    manifest = read_manifest(Path(location.directory))
-    if manifest is not None:
-        return manifest.backends
-    kinds = dict.fromkeys(device.kind.value for device in devices)
-    return ("cpu", *kinds, "rpc")
+async def _devices(host: Asked, found: EngineInfo, light: bool) -> tuple[Device, ...]:
+    return () if light else await list_devices(host, found)
+
+
+async def _protocol(host: Asked, found: EngineInfo, light: bool) -> str:
+    if light and found.rpc_protocol:
+        return found.rpc_protocol
+    return await rpc_protocol(host, found.worker_path)
 
 
 def parse_version(text: str) -> str:
@@ -151,9 +171,13 @@ def parse_version(text: str) -> str:
 
 
 def parse_flags(help_text: str) -> frozenset[str]:
-    """Every option at the start of a line of the help, aliases included."""
+    """Every option at the start of a line of the help, aliases included.
+
+    ``TRACES`` stands for itself: one of the levels of ``-lv``, not an option.
+    """
     heads = (line for line in help_text.splitlines() if line.startswith("-"))
-    return frozenset(flag for line in heads for flag in _FLAG.findall(_options(line)))
+    found = frozenset(flag for line in heads for flag in _FLAG.findall(_options(line)))
+    return found | {TRACES} if _TRACES.search(help_text) else found
 
 
 def _options(line: str) -> str:
@@ -162,20 +186,33 @@ def _options(line: str) -> str:
     return re.split(r"(?<![,\s])\s{2,}", line, maxsplit=1)[0]
 
 
-def parse_devices(text: str) -> tuple[Device, ...]:
-    """The lines of ``--list-devices``; ids are ``local/<name>``."""
+def parse_devices(text: str, machine: str = LOCAL) -> tuple[Device, ...]:
+    """The lines of ``--list-devices`` on a machine; ids are ``machine/name``.
+
+    An accelerator library such as BLAS is listed too, without memory: it is none.
+    """
     return tuple(
         Device(
-            id=f"local/{match['name']}",
+            id=f"{machine}/{match['name']}",
             name=match["name"],
             kind=_kind(match["name"]),
             description=match["what"],
             total_bytes=int(match["total"]) << 20,
             free_bytes=int(match["free"]) << 20,
-            memory_pool=f"local/{match['name']}",
+            memory_pool=_pool(machine, match["name"], match["what"]),
         )
         for match in _DEVICE.finditer(text)
+        if int(match["total"])
     )
+
+
+def _pool(machine: str, name: str, description: str) -> str:
+    """The memory a device draws on: some GPUs have none of their own."""
+    if _kind(name) is DeviceKind.METAL:
+        shares = description.startswith("Apple")
+    else:
+        shares = bool(_SHARES_MEMORY.search(description))
+    return machine if shares else f"{machine}/{name}"
 
 
 def _kind(name: str) -> DeviceKind:
@@ -185,50 +222,66 @@ def _kind(name: str) -> DeviceKind:
 # --- running it ---------------------------------------------------------------
 
 
-async def _output(program: str, *options: str, timeout_s: float = ANSWER_S) -> str:
-    """Standard output and error of a program.
+async def _output(
+    host: Asked,
+    *argv: str,
+    timeout_s: float | None = None,
+    env: Mapping[str, str] = NO_GPU,
+) -> str:
+    """All that a program prints.
 
     Raises:
         EngineError: it cannot be started, fails, or does not end in time.
+        PeerUnreachable: the connection broke.
     """
-    child = await _start(program, *options)
-    shown = " ".join((program, *options))
-    try:
-        async with asyncio.timeout(timeout_s):
-            text = await _read_all(child)
-            code = await child.wait()
-    except TimeoutError:
+    timeout_s = ANSWER_S if timeout_s is None else timeout_s
+    done = await _run(host, argv, timeout_s, env)
+    shown = " ".join(argv)
+    if done.timed_out:
         raise EngineError(
-            f"{shown} gave no answer within {timeout_s:.0f} s",
-            "Check its drivers, or build another with: dllm-tui engine build.",
-        ) from None
-    finally:
-        await _kill(child)
-    if code != 0:
-        raise EngineError(f"{shown} failed: {_why(code, text)}", _REBUILD)
-    return text
+            f"{shown} gave no answer within {timeout_s:g} s",
+            f"Check its drivers. {_remedy(host)}",
+        )
+    if done.code != 0:
+        raise EngineError(f"{shown} failed: {_why(done)}", _remedy(host))
+    return done.text
 
 
-_REBUILD = "Build one for this machine with: dllm-tui engine build."
+async def _run(
+    host: Asked,
+    argv: Sequence[str],
+    timeout_s: float,
+    env: Mapping[str, str],
+    touch: int = 0,
+) -> Outcome:
+    until = _BEGUN if touch else ()
+    try:
+        return await host.run(
+            argv, env=env, timeout_s=timeout_s, touch=touch, until=until
+        )
+    except PeerUnreachable:
+        raise
+    except HostError as error:
+        raise EngineError(
+            f"Cannot run {argv[0]}: {error.what}",
+            f"Is it built for this machine? {_remedy(host)}",
+        ) from error
 
 
-async def _read_all(child: asyncio.subprocess.Process) -> str:
-    assert child.stdout is not None
-    output = b""
-    while data := await child.stdout.read(65536):
-        # Read on, so that it never blocks; keep what can be an answer.
-        output = (output + data)[:_OUTPUT_BYTES_MAX]
-    return output.decode("utf-8", "replace")
+def _remedy(host: Asked) -> str:
+    if host.name == LOCAL:
+        return "Build one for this machine with: dllm-tui engine build."
+    return f"Install the head's: dllm-tui peers provision {host.name}."
 
 
-def _why(code: int, text: str) -> str:
+def _why(done: Outcome) -> str:
     """One line of reason: the signal, or the last thing it said."""
-    if code == -signal.SIGILL:
+    if done.signal == signal.SIGILL:
         return "it uses instructions this CPU does not have"
-    if code < 0:
-        return f"killed by {_signal_name(-code)}"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:200] if lines else f"exit code {code}"
+    if done.signal is not None:
+        return f"killed by {_signal_name(done.signal)}"
+    lines = [line.strip() for line in done.text.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else f"exit code {done.code}"
 
 
 def _signal_name(number: int) -> str:
@@ -238,33 +291,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-async def _start(*argv: str) -> asyncio.subprocess.Process:
-    try:
-        return await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, "GGML_NO_BACKTRACE": "1"},
-            start_new_session=True,
-            # Python ignores SIGPIPE, and a stock rpc-server must: let it inherit.
-            restore_signals=False,
-        )
-    except OSError as error:
-        raise EngineError(
-            f"Cannot run {argv[0]} ({error.strerror})",
-            "Is it built for this machine? Build one with: dllm-tui engine build.",
-        ) from error
-
-
-async def _kill(child: asyncio.subprocess.Process) -> None:
-    if child.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            child.kill()
-        await child.wait()
-
-
-async def rpc_protocol(worker_path: str) -> str:
+async def rpc_protocol(host: Asked, worker_path: str) -> str:
     """``major.minor.patch`` from the banner of a worker started for this.
 
     The banner stays in the worker's buffer until its first client, so one bare TCP
@@ -273,97 +300,60 @@ async def rpc_protocol(worker_path: str) -> str:
 
     Raises:
         EngineError: it cannot be started, or does not begin to listen.
+        PeerUnreachable: the connection broke.
     """
-    for attempt in range(_PORT_TRIES):
-        port = _free_port()
-        child = await _start(worker_path, "-H", "127.0.0.1", "-p", str(port))
-        try:
-            async with asyncio.timeout(BANNER_S):
-                text = await _banner(child, port)
-        except TimeoutError:
-            raise EngineError(
-                f"{worker_path} did not begin to listen within {BANNER_S:.0f} s",
-                _REBUILD,
-            ) from None
-        finally:
-            await _kill(child)
-        if match := _BANNER.search(text):
+    for device in _BANNER_TRIES:
+        port = await host.free_port()
+        argv = (worker_path, "-H", "127.0.0.1", "-p", str(port), *device)
+        done = await _run(host, argv, BANNER_S, NO_GPU, touch=port)
+        if match := _BANNER.search(done.text):
             return match[1]
-        if child.returncode == -signal.SIGKILL:
+        if done.timed_out:
+            raise EngineError(
+                f"{worker_path} did not begin to listen within {BANNER_S:g} s",
+                _remedy(host),
+            )
+        if done.signal == signal.SIGKILL:
             return ""
-        # It ended by itself: the port was taken meanwhile, or it cannot run at all.
-        if attempt == _PORT_TRIES - 1:
-            why = _why(child.returncode or 0, text)
-            raise EngineError(f"{worker_path} does not start: {why}", _REBUILD)
-    raise AssertionError("unreachable")
-
-
-async def _banner(child: asyncio.subprocess.Process, port: int) -> str:
-    """Touch the port until the banner, or a first client, is seen, or it ends."""
-    assert child.stdout is not None
-    text = b""
-    connected = False
-    while True:
-        connected = connected or await _touch(port)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_POLL_S):
-                data = await child.stdout.read(4096)
-                if not data:
-                    await child.wait()
-                    return text.decode("utf-8", "replace")
-                text += data
-        decoded = text.decode("utf-8", "replace")
-        if _BANNER.search(decoded) or (connected and "client connection" in decoded):
-            return decoded
-
-
-async def _touch(port: int) -> bool:
-    """Connect and close, sending nothing; whether somebody listened."""
-    try:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
-        return False
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
-    return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        # It ended by itself: the port was taken meanwhile, it is too old for the
+        # option, or it cannot run at all.
+    raise EngineError(f"{worker_path} does not start: {_why(done)}", _remedy(host))
 
 
 # --- keeping it ---------------------------------------------------------------
 
 
-def _cache_file(location: EngineLocation, paths: Paths) -> Path:
-    parts = [str(FORMAT)]
-    for path in (location.server_path, location.worker_path):
-        try:
-            status = Path(path).stat()
-        except OSError as error:
-            raise EngineError(
-                f"Cannot read {path} ({error.strerror})",
-                "Build an engine with: dllm-tui engine build.",
-            ) from error
-        parts += [path, str(status.st_size), str(status.st_mtime_ns)]
+async def _cache_files(host: Asked, found: EngineInfo, paths: Paths) -> list[Path]:
+    """Where its answers are kept, and where older versions of ours kept them."""
+    programs = (found.server_path, found.worker_path)
+    folders = dict.fromkeys(str(PurePosixPath(path).parent) for path in programs)
+    files = await host.find(tuple(folders), suffix="server")
+    there = {file.path: file for file in files}
+    parts = [host.name]
+    for path in programs:
+        if path not in there:
+            raise EngineError(f"There is no {path} on {host.name}", _remedy(host))
+        file = there[path]
+        parts += [path, str(file.size_bytes), str(file.mtime_ns)]
+    folder = paths.cache_dir / "engine-facts"
+    formats = range(FORMAT, FORMAT_FIRST - 1, -1)
+    return [folder / _cache_name(str(format_), *parts) for format_ in formats]
+
+
+def _cache_name(*parts: str) -> str:
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
-    return paths.cache_dir / "engine-facts" / f"{digest[:24]}.json"
+    return f"{digest[:24]}.json"
 
 
-def _read(file: Path) -> EngineFacts | None:
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=EngineFacts)
-    except (OSError, msgspec.DecodeError):
-        return None
+def _read(files: Sequence[Path]) -> Engine | None:
+    """The first that can be read and understood."""
+    for file in files:
+        with contextlib.suppress(OSError, *NOT_JSON):
+            return msgspec.json.decode(file.read_bytes(), type=Engine)
+    return None
 
 
-def _keep(file: Path, value: EngineFacts) -> None:
-    """Write atomically; a cache that cannot be written is only slower."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+def _keep(file: Path, value: Engine) -> None:
+    """A cache that cannot be written is only slower."""
     with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(msgspec.json.encode(value))
-        temporary.replace(file)
+        write_private(file, msgspec.json.encode(value))

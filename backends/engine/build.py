@@ -6,21 +6,27 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import re
 import shutil
 import time
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from backends.engine import accelerators, build_errors, children, fetch, install
+from backends.engine import (
+    accelerators,
+    build_errors,
+    children,
+    compiling,
+    fetch,
+    install,
+)
 from backends.engine import toolchain as tc
-from backends.engine.find import EngineLocation, EngineSource
+from backends.engine.find import engine_at
 from backends.engine.versions import Source, find_source
 from backends.errors import EngineError
-from backends.state import Value
+from backends.state import EngineInfo, EngineSource, Value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
     from typing import BinaryIO
 
@@ -30,10 +36,7 @@ if TYPE_CHECKING:
 NEED_BYTES = 600_000_000
 """Disk a CPU build takes at its height: sdist twice, source, objects, binaries."""
 NEED_BYTES_GPU = 3_000_000_000
-MEMORY_PER_JOB_BYTES = 1_000_000_000
-"""What one compiler may take; more jobs than fit would be killed or swap."""
 _LOCK_POLL_S = 0.25
-_NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)$")
 CMAKE_FLAGS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DBUILD_SHARED_LIBS=OFF",
@@ -103,10 +106,6 @@ class _Job:
     def source_folder(self) -> Path:
         return self.folder / "source"
 
-    @property
-    def cmake_folder(self) -> Path:
-        return self.folder / "cmake"
-
     def tell(
         self, stage: BuildStage, fraction: float | None = None, text: str = ""
     ) -> None:
@@ -122,8 +121,6 @@ class _Job:
             **os.environ,
             "TMPDIR": str(scratch),
             "LC_ALL": "C",
-            "NINJA_STATUS": "[%f/%t] ",
-            "GIT_CEILING_DIRECTORIES": str(self.folder),
         }
 
 
@@ -131,7 +128,9 @@ def default_jobs() -> int:
     """Compilers to run at once: one per core, as far as the memory goes."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(cores or os.cpu_count() or 1, memory // MEMORY_PER_JOB_BYTES))
+    return max(
+        1, min(cores or os.cpu_count() or 1, memory // compiling.MEMORY_PER_JOB_BYTES)
+    )
 
 
 async def build_engine(
@@ -141,9 +140,10 @@ async def build_engine(
     progress: Callable[[BuildProgress], None] = lambda _: None,
     jobs: int | None = None,
     accelerator: str = "auto",
-) -> EngineLocation:
+) -> EngineInfo:
     """Build a pinned llama.cpp into the cache, or return it if it is there already.
 
+    One that lacks a program gets it beside the others, which are left as they are.
     Cancelling it ends every child and keeps what is done; calling it again goes on from
     there. Two builds of the same engine wait for each other.
 
@@ -153,23 +153,23 @@ async def build_engine(
         EngineError: the cache cannot be written.
     """
     source = find_source(version)
-    choice = await asyncio.to_thread(accelerators.choose, accelerator)
+    choice = await accelerators.choose(
+        accelerator,
+        compiling.Here(os.environ),
+        cxx=os.environ.get("CXX", ""),
+        built=install.accelerators(source, paths),
+    )
     job = _Job(source, choice, paths, jobs, progress)
-    if install.read_manifest(job.target) is None:
+    if install.missing(job.target):
         await _build_locked(job)
     job.tell(BuildStage.DONE, 1.0, str(job.target))
-    return EngineLocation(
-        directory=str(job.target),
-        server_path=str(job.target / install.SERVER),
-        worker_path=str(job.target / install.WORKER),
-        source=EngineSource.CACHE,
-    )
+    return engine_at(str(job.target), EngineSource.CACHE, "the build")
 
 
 async def _build_locked(job: _Job) -> None:
     try:
         async with _lock(job) as lock:
-            if install.read_manifest(job.target) is None:
+            if install.missing(job.target):
                 await _build(job, lock)
     except OSError as error:
         if build_errors.is_no_space(error):
@@ -210,11 +210,19 @@ async def _build(job: _Job, lock: int) -> None:
     if job.choice.note:
         job.tell(BuildStage.WAIT, None, job.choice.note)
     _check_space(job)
+    await _make(job, install.missing(job.target), lock)
+    job.tell(BuildStage.INSTALL)
+    await children.in_thread(lambda _: _install(job, time.monotonic() - started))
+
+
+async def _make(job: _Job, programs: Sequence[str], lock: int) -> None:
+    """Compile programs into the job's ``programs/``; what is done is not done again."""
     job.folder.mkdir(parents=True, exist_ok=True)
     with job.log_path.open("ab") as log:
         env = job.environment()
-        tools = await tc.find_tools(
+        toolchain = await tc.find_tools(
             job.tools_folder,
+            jobs=job.jobs,
             env=env,
             log=log,
             need_bytes=job.need_bytes,
@@ -222,16 +230,13 @@ async def _build(job: _Job, lock: int) -> None:
         )
         if not job.source_folder.is_dir():
             await _get_source(job, env, log, lock)
-        await _configure(job, tools, env, log, lock)
-        await _compile(job, tools, env, log, lock)
-    job.tell(BuildStage.INSTALL)
-    await children.in_thread(lambda _: _install(job, time.monotonic() - started))
+        await _compile(job, programs, toolchain, compiling.Here(env, log, lock))
 
 
 def _check_space(job: _Job) -> None:
     """Refuse early what cannot end well; a resumed build has most of it already."""
     free = shutil.disk_usage(job.folder.parent).free
-    if not job.cmake_folder.is_dir() and free < job.need_bytes:
+    if not (job.folder / "cmake").is_dir() and free < job.need_bytes:
         raise build_errors.no_space(
             job.folder.parent, job.stage.value, job.need_bytes, free
         )
@@ -258,88 +263,47 @@ async def _get_source(job: _Job, env: dict[str, str], log: BinaryIO, lock: int) 
     await asyncio.to_thread(shutil.rmtree, job.folder / "sdist", ignore_errors=True)
 
 
-async def _configure(
-    job: _Job, tools: tc.Tools, env: dict[str, str], log: BinaryIO, lock: int
+async def _compile(
+    job: _Job,
+    programs: Sequence[str],
+    toolchain: compiling.Toolchain,
+    here: compiling.Here,
 ) -> None:
-    """Run CMake, unless it ran to its end before with the same tools."""
-    argv = _cmake_argv(job, tools)
-    stamp = job.folder / "configured"
-    wanted = "\n".join(argv)
-    if stamp.is_file() and stamp.read_text() == wanted:
-        return
-    await asyncio.to_thread(shutil.rmtree, job.cmake_folder, ignore_errors=True)
-    job.tell(BuildStage.CONFIGURE, None, f"Configuring for {_backends_text(job)}")
-    await _step(job, argv, env, log, lock)
-    stamp.write_text(wanted)
+    texts = {
+        BuildStage.CONFIGURE: f"Configuring for {_backends_text(job)}",
+        BuildStage.COMPILE: f"Compiling, {job.jobs} jobs",
+    }
 
+    def tell(stage: str, fraction: float | None, text: str) -> None:
+        job.tell(BuildStage(stage), fraction, text or texts[BuildStage(stage)])
 
-def _cmake_argv(job: _Job, tools: tc.Tools) -> list[str]:
-    return [
-        tools.cmake,
-        *("-S", str(job.source_folder), "-B", str(job.cmake_folder), "-G", "Ninja"),
-        f"-DCMAKE_MAKE_PROGRAM={tools.ninja}",
-        f"-DCMAKE_C_COMPILER={tools.cc}",
-        f"-DCMAKE_CXX_COMPILER={tools.cxx}",
+    progress = compiling.Progress(tell, job.folder / "steps")
+    options = (
         f"-DLLAMA_BUILD_NUMBER={job.source.build_number}",
         f"-DLLAMA_BUILD_COMMIT={job.source.commit}",
         *job.flags,
-    ]
-
-
-async def _compile(
-    job: _Job, tools: tc.Tools, env: dict[str, str], log: BinaryIO, lock: int
-) -> None:
-    steps = _Steps(job.folder / "steps")
-    job.tell(BuildStage.COMPILE, steps.fraction(0, 0), f"Compiling, {job.jobs} jobs")
-
-    def on_line(line: str) -> None:
-        if match := _NINJA_STEP.match(line):
-            done, total = int(match[1]), int(match[2])
-            job.tell(BuildStage.COMPILE, steps.fraction(done, total), match[3])
-
-    argv = [tools.ninja, "-C", str(job.cmake_folder), "-j", str(job.jobs)]
-    await _step(job, [*argv, *install.BINARIES], env, log, lock, on_line)
-
-
-class _Steps:
-    """Ninja counts what is left; this remembers how much there was at first."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with contextlib.suppress(OSError, ValueError):
-            self._all = int(path.read_text())
-            self._left = self._all
-            return
-        self._all = 0
-
-    def fraction(self, done: int, total: int) -> float:
-        if total > self._all:
-            self._all = total
-            self._path.write_text(str(total))
-        if not self._all:
-            return 0.0
-        return (self._all - total + done) / self._all if total else 0.0
-
-
-async def _step(
-    job: _Job,
-    argv: list[str],
-    env: dict[str, str],
-    log: BinaryIO,
-    lock: int,
-    on_line: Callable[[str], None] = lambda _: None,
-) -> None:
-    code, lines = await children.run(
-        argv, env=env, on_line=on_line, log=log, keep_fd=lock
+    )
+    code, said = await compiling.compile_programs(
+        here, str(job.folder), programs, toolchain, options, progress
     )
     if code != 0:
+        lines = progress.lines or [said]
         raise build_errors.explain_compile(
             job.stage.value, lines, job.log_path, job.folder, job.need_bytes
         )
 
 
 def _install(job: _Job, seconds: float) -> None:
-    manifest = install.Manifest(
+    built, absent = job.folder / "programs", install.missing(job.target)
+    if absent == install.PROGRAMS:
+        install.install(built, job.target, _manifest(job, seconds))
+    else:
+        install.complete(built, job.target, absent)
+    shutil.rmtree(job.folder, ignore_errors=True)
+
+
+def _manifest(job: _Job, seconds: float) -> install.Manifest:
+    return install.Manifest(
         key=job.key,
         version=job.source.version,
         package=job.source.package,
@@ -352,8 +316,6 @@ def _install(job: _Job, seconds: float) -> None:
         built_at=time.time(),
         build_seconds=round(seconds, 1),
     )
-    install.install(job.cmake_folder / "bin", job.target, manifest)
-    shutil.rmtree(job.folder, ignore_errors=True)
 
 
 def _backends(job: _Job) -> tuple[str, ...]:

@@ -72,6 +72,7 @@ _UNREACHABLE = re.compile(
     r"nodename nor servname|getaddrinfo failed|No route to host|Max retries exceeded|"
     r"ReadTimeout|Read timed out|ProxyError|SSLError|ConnectionError",
 )
+_SEE_LOG = "see the last lines of its log"
 _NO_MATCH = re.compile(r"No matching distribution|Could not find a version")
 
 
@@ -110,7 +111,7 @@ def explain_fetch(
 ) -> BuildError:
     """Why pip failed, from what it printed."""
     text = "\n".join(lines)
-    if _NO_SPACE.search(text):
+    if no_room(lines):
         return no_space(where, "fetch", need_bytes)
     if _WRONG_HASH.search(text):
         return wrong_source(requirement, lines)
@@ -151,18 +152,18 @@ def explain_compile(
     stage: str, lines: Sequence[str], log_path: Path, where: Path, need_bytes: int
 ) -> BuildError:
     """Why CMake or ninja failed, from what they printed."""
-    if any(_NO_SPACE.search(line) for line in lines):
+    if no_room(lines):
         return no_space(where, stage, need_bytes)
-    if any("Killed signal terminated program" in line for line in lines):
+    if was_killed(lines):
         return CompileFailed(
             "The compiler was killed, most likely for want of memory",
             "Repeat with --jobs 1; it goes on from here.",
             tail=lines,
             log_path=log_path,
         )
-    what, hint = f"Compiling llama.cpp failed: {_first_error(lines)}", ""
+    what, hint = f"Compiling llama.cpp failed: {first_error(lines) or _SEE_LOG}", ""
     if stage == "configure":
-        what = f"CMake could not configure llama.cpp: {_first_error(lines)}"
+        what = f"CMake could not configure llama.cpp: {first_error(lines) or _SEE_LOG}"
         hint = "Is it a GPU toolkit? --accelerator none builds for the CPU. "
     return CompileFailed(
         what,
@@ -172,8 +173,19 @@ def explain_compile(
     )
 
 
-def _first_error(lines: Sequence[str]) -> str:
+def no_room(lines: Sequence[str]) -> bool:
+    """Whether a program complained of a full disk."""
+    return any(_NO_SPACE.search(line) for line in lines)
+
+
+def was_killed(lines: Sequence[str]) -> bool:
+    """Whether the compiler was, most likely for want of memory."""
+    return any("Killed signal terminated program" in line for line in lines)
+
+
+def first_error(lines: Sequence[str]) -> str:
+    """The first line that names an error, at most 160 characters of it."""
     for line in lines:
         if re.search(r"\b(fatal error|error|undefined reference)\b[: ]", line, re.I):
             return line.strip()[:160]
-    return "see the last lines of its log"
+    return ""

@@ -6,19 +6,24 @@ import re
 import signal
 from typing import TYPE_CHECKING
 
+from backends.units import format_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _MEMORY = "; give this device fewer layers or use a smaller context"
 
+_REFUSED_VALUE = r"error while handling argument \"(?P<flag>.*?)\": (?P<why>.*?)\s*$"
+_UNKNOWN_FLAG = r"error: (?:invalid|unknown) argument: (?P<flag>\S+)"
+_REFUSALS = tuple(re.compile(p, re.M) for p in (_REFUSED_VALUE, _UNKNOWN_FLAG))
+_CANNOT_BIND = r"couldn't bind (?:HTTP server socket|to server socket)"
 # The first that matches anywhere in the tail wins, so the specific come first.
 _KNOWN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     tuple(
         (re.compile(pattern, re.M), sentence)
         for pattern, sentence in (
             (
-                r"couldn't bind (?:HTTP server socket|to server socket)"
-                r".*?(?:port[:=] ?(?P<port>\d+)|$)",
+                rf"{_CANNOT_BIND}.*?(?:port[:=] ?(?P<port>\d+)|$)",
                 lambda m: (
                     f"port {m['port']} is in use by another program"
                     if m["port"]
@@ -81,7 +86,7 @@ _KNOWN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
                 r"(?:failed|unable) to allocate (?P<buffer>\S+) buffer of size "
                 r"(?P<bytes>\d{1,18})",
                 lambda m: (
-                    f"no memory for {int(m['bytes']) / (1 << 30):.1f} GiB on "
+                    f"no memory for {format_bytes(int(m['bytes']))} on "
                     f"{m['buffer']}{_MEMORY}"
                 ),
             ),
@@ -102,15 +107,11 @@ _KNOWN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
                 f"no memory{_MEMORY}",
             ),
             (
-                r"error while handling argument \"(?P<flag>.*?)\": (?P<why>.*?)\s*$",
-                lambda m: f"it refuses the argument {m['flag']} ({m['why']})",
+                _REFUSED_VALUE,
+                lambda m: f"it refuses the argument {m['flag']} ({_refusal(m['why'])})",
             ),
             (
-                r"error: invalid argument: (?P<flag>\S+)",
-                lambda m: f"it does not know the argument {m['flag']}",
-            ),
-            (
-                r"error: unknown argument: (?P<flag>\S+)",
+                _UNKNOWN_FLAG,
                 lambda m: f"it does not know the argument {m['flag']}",
             ),
             (
@@ -188,8 +189,28 @@ def explain(
     return _EXIT_CODES.get(exit_code) if exit_code is not None else None
 
 
+def _refusal(why: str) -> str:
+    """What C++ calls ``stoi`` or ``stof``, in words."""
+    return "its value is not a number" if re.fullmatch(r"sto\w{1,3}", why) else why
+
+
+def refused_argument(lines: Sequence[str]) -> str:
+    """The argument, such as ``--no-such-flag``, that a program did not take.
+
+    Empty when that is not why it ended.
+    """
+    text = "\n".join(lines)
+    found = (pattern.search(text) for pattern in _REFUSALS)
+    return next((match["flag"] for match in found if match), "")
+
+
 def _signal(number: int) -> signal.Signals:
     try:
         return signal.Signals(number)
     except ValueError:
         return signal.SIGABRT
+
+
+def lost_port(lines: Sequence[str]) -> bool:
+    """Whether llama-server ended as another program had its port."""
+    return any(re.search(_CANNOT_BIND, line) for line in lines)

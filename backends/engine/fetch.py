@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 
     from backends.engine.versions import Source
 
-UNPACKED_BYTES = 150_000_000
-"""Upper bound of what ``unpack`` writes."""
 _UNUSED = frozenset(
     (".devops", ".github", "benches", "conversion", "docs", "examples", "gguf-py")
 ) | frozenset(("media", "models", "pocs", "skills", "tests"))
 _RAW_PROGRESS = re.compile(r"^Progress (\d+) of (\d+)$")
 _RAW_PROGRESS_SINCE = (24, 1)
-_HASH_CHUNK = 1 << 20
 
 
 async def fetch(
@@ -101,11 +98,8 @@ def _checked(source: Source, folder: Path) -> Path | None:
 
 def sha256(path: Path) -> str:
     """Hex digest of a file."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_HASH_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 async def unpack(

@@ -3,45 +3,26 @@
 from __future__ import annotations
 
 import os
-from enum import StrEnum
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING
 
-from backends.engine.install import SERVER, WORKER, installed
+from backends.engine.install import FIT, SERVER, WORKER, installed, read_manifest
 from backends.engine.versions import DEFAULT
 from backends.errors import EngineError
-from backends.state import Value
+from backends.paths import ENGINE_DIR_VARIABLE
+from backends.state import EngineInfo, EngineSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from backends.paths import Paths
 
-ENGINE_DIR_VARIABLE = "DLLM_ENGINE_DIR"
 WORKER_NAMES = (WORKER, "rpc-server")
 """The worker's name today, and before 2026."""
 
 
-class EngineSource(StrEnum):
-    """How an engine was found."""
-
-    CONFIG = "config"
-    ENV = "env"
-    CACHE = "cache"
-    PATH = "path"
-
-
-class EngineLocation(Value, frozen=True, kw_only=True):
-    """The two programs of one llama.cpp."""
-
-    directory: str
-    server_path: str
-    worker_path: str
-    source: EngineSource
-
-
-def find_engine(configured: str | None, paths: Paths) -> EngineLocation:
+def find_engine(configured: str | None, paths: Paths) -> EngineInfo:
     """The engine to use: configured, then ``$DLLM_ENGINE_DIR``, our cache, ``PATH``.
 
     Raises:
@@ -60,9 +41,9 @@ def find_engine(configured: str | None, paths: Paths) -> EngineLocation:
     )
 
 
-def all_engines(configured: str | None, paths: Paths) -> list[EngineLocation]:
+def all_engines(configured: str | None, paths: Paths) -> list[EngineInfo]:
     """Every engine in the order ``find_engine`` prefers them; broken ones left out."""
-    found: list[EngineLocation] = []
+    found: list[EngineInfo] = []
     named = ((configured, EngineSource.CONFIG),)
     for folder, source in (
         *named,
@@ -70,13 +51,13 @@ def all_engines(configured: str | None, paths: Paths) -> list[EngineLocation]:
     ):
         if folder and (location := _look_in(Path(folder).expanduser(), source)):
             found.append(location)
-    unique: dict[str, EngineLocation] = {}
+    unique: dict[str, EngineInfo] = {}
     for location in (*found, *_cached(paths), *_on_path()):
         unique.setdefault(location.server_path, location)
     return list(unique.values())
 
 
-def engine_at(folder: str, source: EngineSource, named_by: str) -> EngineLocation:
+def engine_at(folder: str, source: EngineSource, named_by: str) -> EngineInfo:
     """The engine in a folder, or in its ``bin``.
 
     Raises:
@@ -98,16 +79,20 @@ def engine_at(folder: str, source: EngineSource, named_by: str) -> EngineLocatio
     )
 
 
-def _look_in(folder: Path, source: EngineSource) -> EngineLocation | None:
+def _look_in(folder: Path, source: EngineSource) -> EngineInfo | None:
     for candidate in (folder, folder / "bin"):
         server = _program(candidate, (SERVER,))
         worker = _program(candidate, WORKER_NAMES)
         if server and worker:
-            return EngineLocation(
+            manifest = read_manifest(candidate)
+            return EngineInfo(
                 directory=str(candidate),
                 server_path=server,
                 worker_path=worker,
                 source=source,
+                fit_path=_program(candidate, (FIT,)),
+                rpc_protocol=manifest.rpc_protocol if manifest else "",
+                backends=manifest.backends if manifest else (),
             )
     return None
 
@@ -120,7 +105,7 @@ def _program(folder: Path, names: tuple[str, ...]) -> str:
     return ""
 
 
-def _cached(paths: Paths) -> Iterator[EngineLocation]:
+def _cached(paths: Paths) -> Iterator[EngineInfo]:
     """Our own engines, the default version first."""
     engines = installed(paths)
     engines.sort(key=lambda pair: pair[1].rpc_protocol != DEFAULT.rpc_protocol)
@@ -129,7 +114,7 @@ def _cached(paths: Paths) -> Iterator[EngineLocation]:
             yield location
 
 
-def _on_path() -> Iterator[EngineLocation]:
+def _on_path() -> Iterator[EngineInfo]:
     server = which(SERVER)
     if server is None:
         return
@@ -138,10 +123,11 @@ def _on_path() -> Iterator[EngineLocation]:
         return
     for name in WORKER_NAMES:
         if worker := which(name):
-            yield EngineLocation(
+            yield EngineInfo(
                 directory=str(Path(server).parent),
                 server_path=server,
                 worker_path=worker,
                 source=EngineSource.PATH,
+                fit_path=which(FIT) or "",
             )
             return

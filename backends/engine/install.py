@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.state import Value
+from backends.state import NOT_JSON, Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 MANIFEST = "engine.json"
 SERVER = "llama-server"
 WORKER = "ggml-rpc-server"
+FIT = "llama-fit-params"
 BINARIES = (SERVER, WORKER)
+"""What serves."""
+PROGRAMS = (*BINARIES, FIT)
+"""What a build makes: with these an engine also tells what memory a plan takes."""
 
 
 class Manifest(Value, frozen=True, kw_only=True):
@@ -68,10 +72,17 @@ def read_manifest(directory: Path) -> Manifest | None:
     try:
         raw = (directory / MANIFEST).read_bytes()
         manifest = msgspec.json.decode(raw, type=Manifest)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *NOT_JSON):
         return None
     whole = all(os.access(directory / name, os.X_OK) for name in BINARIES)
     return manifest if whole else None
+
+
+def missing(directory: Path) -> tuple[str, ...]:
+    """The programs a build has still to make for an engine; empty when it has all."""
+    if read_manifest(directory) is None:
+        return PROGRAMS
+    return tuple(n for n in PROGRAMS if not os.access(directory / n, os.X_OK))
 
 
 def installed(paths: Paths) -> list[tuple[Path, Manifest]]:
@@ -85,6 +96,16 @@ def installed(paths: Paths) -> list[tuple[Path, Manifest]]:
     return sorted(pairs, key=lambda p: (p[1].host_cpu != here, -p[1].built_at))
 
 
+def accelerators(source: Source, paths: Paths) -> set[str]:
+    """Those for which an engine of this source was built for this CPU."""
+    here = host_cpu()
+    return {
+        manifest.accelerator
+        for _, manifest in installed(paths)
+        if (manifest.sha256, manifest.host_cpu) == (source.sha256, here)
+    }
+
+
 def install(built: Path, target: Path, manifest: Manifest) -> None:
     """Copy the binaries and manifest to ``target``, which appears whole or not at all.
 
@@ -95,7 +116,7 @@ def install(built: Path, target: Path, manifest: Manifest) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
-        for name in BINARIES:
+        for name in PROGRAMS:
             shutil.copy2(built / name, partial / name)
             _sync(partial / name)
         text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
@@ -106,6 +127,23 @@ def install(built: Path, target: Path, manifest: Manifest) -> None:
         _sync(target.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def complete(built: Path, target: Path, names: Sequence[str]) -> None:
+    """Add programs to an engine that may be running; each appears whole or not at all.
+
+    Raises:
+        OSError: a program is missing, or the disk is full.
+    """
+    for name in names:
+        partial = target / f".{name}.{os.getpid()}"
+        try:
+            shutil.copy2(built / name, partial)
+            _sync(partial)
+            partial.replace(target / name)
+        finally:
+            partial.unlink(missing_ok=True)
+    _sync(target)
 
 
 def _replace_directory(new: Path, target: Path) -> None:

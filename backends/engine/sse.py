@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from backends.state import ChatDelta, ChatTimings, Failure
+from backends.state import NOT_JSON, ChatDelta, ChatTimings, Failure
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -48,6 +48,7 @@ class AnswerReader:
         self._started = clock()
         self._first_token_s: float | None = None
         self._timings: ChatTimings | None = None
+        self._pieces = 0
         self._finish_reason = ""
         self.done = False
         """Whether the last piece has been given."""
@@ -59,7 +60,7 @@ class AnswerReader:
             return
         try:
             body = msgspec.json.decode(event)
-        except msgspec.DecodeError:
+        except NOT_JSON:
             return
         if not isinstance(body, dict):
             return
@@ -101,8 +102,8 @@ class AnswerReader:
         text = _text(delta.get("content"))
         reasoning = _text(delta.get("reasoning_content"))
         self._finish_reason = _text(choice.get("finish_reason")) or self._finish_reason
-        if (text or reasoning) and self._first_token_s is None:
-            self._first_token_s = self._clock() - self._started
+        if text or reasoning:
+            self._count()
         self._timings = self._read_timings(body.get("timings")) or self._timings
         progress = _progress(body.get("prompt_progress"))
         if not (text or reasoning or progress is not None):
@@ -114,14 +115,29 @@ class AnswerReader:
             timings=self._timings,
         )
 
+    def _count(self) -> None:
+        """Count a piece as a token, for servers that tell nothing while they answer."""
+        now = self._clock() - self._started
+        self._pieces += 1
+        if self._first_token_s is None:
+            self._first_token_s = now
+        since_first_s = now - self._first_token_s
+        rate = (self._pieces - 1) / since_first_s if since_first_s > 0 else 0.0
+        self._timings = ChatTimings(
+            tokens=self._pieces, tok_per_s=rate, first_token_s=self._first_token_s
+        )
+
     def _read_timings(self, found: Any) -> ChatTimings | None:
         if not isinstance(found, dict):
             return None
+        tokens = int(_number(found, "predicted_n"))
+        # The first token takes no time of its own: some servers then say a million.
+        rate = _number(found, "predicted_per_second") if tokens > 1 else 0.0
         return ChatTimings(
             prompt_tokens=int(_number(found, "prompt_n") + _number(found, "cache_n")),
             prompt_ms=_number(found, "prompt_ms"),
-            tokens=int(_number(found, "predicted_n")),
-            tok_per_s=_number(found, "predicted_per_second"),
+            tokens=tokens,
+            tok_per_s=rate,
             first_token_s=self._first_token_s,
         )
 

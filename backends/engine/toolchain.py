@@ -14,7 +14,7 @@ from shutil import which
 from typing import TYPE_CHECKING
 
 from backends.engine import build_errors, children
-from backends.state import Value
+from backends.engine.compiling import Toolchain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,24 +25,16 @@ CMAKE_MIN = (3, 14)
 _PROBE_S = 20.0
 
 
-class Tools(Value, frozen=True, kw_only=True):
-    """Absolute paths of the programs a build runs."""
-
-    cc: str
-    cxx: str
-    cmake: str
-    ninja: str
-
-
 async def find_tools(
     fetched: Path,
     *,
+    jobs: int,
     env: Mapping[str, str],
     log: BinaryIO,
     need_bytes: int,
     notify: Callable[[str], None] = lambda _: None,
-) -> Tools:
-    """Find everything; CMake and Ninja may be installed into ``fetched`` by pip.
+) -> Toolchain:
+    """Find everything on this machine; pip may bring CMake and Ninja into ``fetched``.
 
     Raises:
         NoCompiler: no C or C++ compiler that runs.
@@ -59,7 +51,9 @@ async def find_tools(
             f"pip installed CMake and Ninja into {fetched}, but they do not run",
             "Install cmake (3.14 or newer) and ninja yourself.",
         )
-    return Tools(cc=cc, cxx=cxx, cmake=cmake, ninja=ninja)
+    return Toolchain(
+        cmake=cmake, generator="Ninja", maker=ninja, cc=cc, cxx=cxx, jobs=jobs
+    )
 
 
 def _compilers() -> tuple[str, str]:

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from backends.link.throughput import Throughput
+from backends.link.tokens import Guesses, Outcome, Outcomes, ServerCount, TokensPerPass
 from backends.link.wire import NS_PER_MS, NS_PER_S, US_PER_MS, Line, PassLine
-from backends.state import Link, Pass
+from backends.state import Generation, Link, Pass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# Tokens a "per token" figure is the median of: a few seconds of generation.
-WINDOW_TOKENS = 64
-# Tokens the percentiles of a token's time are of: enough for a 99th one.
-TAIL_TOKENS = 512
-# A token whose time elsewhere is beyond both followed a pause: nobody had asked.
+# Passes a figure per pass is of: a few seconds of generation.
+WINDOW_PASSES = 64
+# Passes the percentiles of a pass's time are of: enough for a 99th one.
+TAIL_PASSES = 512
+# A pass whose time elsewhere is beyond both followed a pause: nobody had asked.
 PAUSE_MS_MIN = 1000.0
 PAUSE_FACTOR = 10.0
 # Passes kept for a trace, and of these shown in a snapshot.
 PASSES_KEPT = 4096
 PASSES_SHOWN = 24
+# Passes that wait for the last layer's relay to say what came out of them.
+WAITING_MAX = 512
+# Of a round trip in milliseconds: the relay tells whole microseconds.
+RTT_DIGITS = 3
 
 
 class LinkMeter:
@@ -34,18 +39,32 @@ class LinkMeter:
     Behind a tunnel the kernel tells the relay the round trip to the tunnel's near end
     only, and what the tunnel takes looks like compute. ``tunnel_rtt_ms`` gives the rest
     of the way: half of it is counted as ``up``, half as ``down``.
+
+    What came out of a pass is known to the relay before the last layer alone; the
+    meters of a cluster share it as ``outcomes``. Where no worker has that layer, passes
+    are told by their sizes (see ``Guesses`` for what that misses), and all tokens made
+    are those llama-server counts.
     """
 
     def __init__(
         self,
         worker: str,
         tunnel_rtt_ms: Callable[[], float | None] = lambda: None,
+        outcomes: Outcomes | None = None,
     ) -> None:
         """Nothing has been measured yet."""
         self._tunnel_rtt_ms = tunnel_rtt_ms
+        self._outcomes = Outcomes() if outcomes is None else outcomes
         self.passes: deque[Pass] = deque(maxlen=PASSES_KEPT)
+        self._waiting: deque[tuple[Pass, Outcome | None]] = deque()
         self._link = Link(worker=worker)
         self._throughput = Throughput()
+        self._generated = 0
+        self._trips = 0
+        self._guesses = Guesses()
+        self._server = ServerCount(0)
+        self._server_first: int | None = None
+        self._server_ratio = TokensPerPass()
 
     @property
     def link(self) -> Link:
@@ -55,24 +74,84 @@ class LinkMeter:
     def take(self, line: Line) -> bool:
         """Take one line; whether anything changed."""
         if line.type == "snapshot":
+            self._outcomes.known |= line.rows is not None
             self._link = self._with_counters(line)
             return True
         if line.type == "passes":
-            tunnel_ms = self._tunnel_rtt_ms() or 0.0
-            self.passes.extend(_pass(one, tunnel_ms) for one in line.pass_lines())
-            self._link = self._with_passes()
+            paired = self._link.mode == "pair"
+            tunnel_ms = 0.0 if paired else self._tunnel_rtt_ms() or 0.0
+            for one in line.pass_lines():
+                self._await(_pass(one, tunnel_ms), one.rows)
+            self.judge()
             return True
         return False
+
+    def _await(self, one: Pass, rows: int | None) -> None:
+        own = None if rows is None else Outcome(one.batch, rows)
+        self._waiting.append((one, own))
+        if own is not None:
+            self._outcomes.saw(self._link.worker, one.at_ms, own)
+
+    def judge(self) -> bool:
+        """Tell generated passes from prompts, as far as it is known yet.
+
+        Call it when any meter of the cluster took passes. Whether anything changed.
+        """
+        judged = 0
+        while self._waiting:
+            one = self._judged(*self._waiting[0])
+            if one is None:
+                break
+            self._waiting.popleft()
+            self.passes.append(one)
+            self._generated += one.generated
+            self._trips += one.round_trips if one.generated else 0
+            judged += 1
+        if judged:
+            self._link = self._with_passes()
+        return bool(judged)
+
+    def _judged(self, one: Pass, own: Outcome | None) -> Pass | None:
+        """None while the last layer's relay, or the next pass, may still tell."""
+        outcome = own or self._outcomes.of(one.at_ms)
+        if outcome is not None:
+            return msgspec.structs.replace(
+                one, tokens=outcome.rows, generated=outcome.generated
+            )
+        if self._outcomes.known and len(self._waiting) <= WAITING_MAX:
+            return None
+        following = self._waiting[1][0].batch if len(self._waiting) > 1 else None
+        generated = self._guesses.generated(one.batch, following, self._server)
+        if generated is None:
+            return None
+        return msgspec.structs.replace(
+            one, tokens=one.batch if generated else 0, generated=generated
+        )
+
+    def read_server(self, server: ServerCount) -> bool:
+        """Take what llama-server counts; whether anything changed."""
+        self._server = server
+        if self._server_first is None:
+            self._server_first = server.tokens
+        seen = self._outcomes if self._outcomes.known else None
+        first = seen.first_rows if seen else self._guesses.first_tokens
+        later = server.tokens - first
+        self._server_ratio.read(later, self._generated, idle=server.idle)
+        before, self._link = self._link, self._with_passes()
+        return self._link != before
 
     def take_silence(self) -> bool:
         """The relay has said nothing for a while; whether anything changed.
 
-        It is silent when nothing moves, so the last throughput no longer holds.
+        It is silent when nothing moves, so the last throughput no longer holds; of a
+        request without an answer it would tell all the while.
         """
         before, moving = self._link, self._link.bytes_per_s_up is not None
+        if before.unanswered_ms is not None:
+            self._link = msgspec.structs.replace(self._link, unanswered_ms=None)
         if moving:
             self._link = msgspec.structs.replace(
-                before, bytes_per_s_up=0.0, bytes_per_s_down=0.0
+                self._link, bytes_per_s_up=0.0, bytes_per_s_down=0.0
             )
         return self._link != before
 
@@ -84,13 +163,16 @@ class LinkMeter:
         return msgspec.structs.replace(
             self._link,
             protocol=line.protocol or "",
-            mode=line.mode,
-            reason=line.plain_reason or line.refused_reason or "",
+            mode="pair" if line.pair and line.mode == "metered" else line.mode,
+            reason=_reason(line),
             refused=line.refused,
             waiting=line.waiting,
+            unanswered_ms=line.unanswered_ms,
             rtt_ms=self._rtt_ms(line),
             bytes_up=line.bytes_up,
             bytes_down=line.bytes_down,
+            wire_bytes_up=line.pair.wire_bytes_up if line.pair else None,
+            wire_bytes_down=line.pair.wire_bytes_down if line.pair else None,
             bytes_per_s_up=up_per_s,
             bytes_per_s_down=down_per_s,
             lab=line.lab,
@@ -98,39 +180,74 @@ class LinkMeter:
         )
 
     def _rtt_ms(self, line: Line) -> float | None:
-        near_ms = line.rtt_us / US_PER_MS if line.rtt_us else None
-        tunnel_ms = self._tunnel_rtt_ms()
-        return near_ms if tunnel_ms is None else (near_ms or 0.0) + tunnel_ms
+        """The real round trip: the relay's is what a pass pays, the lab included."""
+        lab_ms = 2 * line.lab.latency_ms if line.lab else 0.0
+        near_ms = max(round(line.rtt_us / US_PER_MS - lab_ms, RTT_DIGITS), 0.0)
+        # The pings of a pair have been through the tunnel.
+        tunnel_ms = None if line.pair else self._tunnel_rtt_ms()
+        return near_ms or None if tunnel_ms is None else near_ms + tunnel_ms
 
     def _with_passes(self) -> Link:
         generated = (p for p in reversed(self.passes) if p.generated)
-        latest = list(islice(generated, TAIL_TOKENS))
-        recent = latest[:WINDOW_TOKENS]
-        times_ms = token_times_ms(latest)
+        latest = list(islice(generated, TAIL_PASSES))
+        recent = latest[:WINDOW_PASSES]
+        times_ms = pass_times_ms(latest)
         shown = list(islice(reversed(self.passes), PASSES_SHOWN))
+        made = self._generation(recent)
+        tokens = made.tokens_per_pass
+
+        def median_ms(part: Callable[[Pass], float]) -> float | None:
+            """A median: the pass after a pause has the pause in its head time."""
+            return _share(float(median(map(part, recent))), tokens) if recent else None
+
         return msgspec.structs.replace(
             self._link,
-            round_trips_per_token=_per_token(recent, lambda p: p.round_trips),
-            bytes_up_per_token=_per_token(recent, lambda p: p.bytes_up),
-            bytes_down_per_token=_per_token(recent, lambda p: p.bytes_down),
-            head_ms_per_token=_per_token(recent, lambda p: p.head_ms),
-            up_ms_per_token=_per_token(recent, lambda p: p.up_ms),
-            compute_ms_per_token=_per_token(recent, lambda p: p.compute_ms),
-            down_ms_per_token=_per_token(recent, lambda p: p.down_ms),
-            wait_ms_per_token=_per_token(recent, lambda p: p.wait_ms),
-            token_p50_ms=_percentile(times_ms, 50),
-            token_p99_ms=_percentile(times_ms, 99),
+            round_trips_per_token=_share(made.trips_per_pass, tokens),
+            bytes_up_per_token=_share(made.bytes_up_per_pass, tokens),
+            bytes_down_per_token=_share(made.bytes_down_per_pass, tokens),
+            head_ms_per_token=median_ms(lambda p: p.head_ms),
+            up_ms_per_token=median_ms(lambda p: p.up_ms),
+            compute_ms_per_token=median_ms(lambda p: p.compute_ms),
+            down_ms_per_token=median_ms(lambda p: p.down_ms),
+            wait_ms_per_token=median_ms(lambda p: p.wait_ms),
+            pass_p50_ms=_percentile(times_ms, 50),
+            pass_p99_ms=_percentile(times_ms, 99),
+            generation=made,
             passes=tuple(reversed(shown)),
         )
 
+    def _generation(self, recent: Sequence[Pass]) -> Generation:
+        by_wire = self._outcomes.known and not self._server.speculative
+        counted = self._server.tokens - (self._server_first or 0)
+        by_passes = by_wire or not (
+            self._server.speculative or self._server_first is None
+        )
+        ratio = _mean(recent, lambda p: p.tokens)
+        return Generation(
+            passes=self._generated,
+            tokens=self._outcomes.rows if by_wire else counted,
+            trips=self._trips,
+            tokens_from="wire" if by_wire else "server",
+            tokens_per_pass=ratio if by_passes else self._server_ratio.figure,
+            trips_per_pass=_mean(recent, lambda p: p.round_trips),
+            bytes_up_per_pass=_mean(recent, lambda p: p.bytes_up),
+            bytes_down_per_pass=_mean(recent, lambda p: p.bytes_down),
+        )
 
-def token_times_ms(tokens: Sequence[Pass]) -> list[float]:
-    """Wall times of tokens, shortest first, without those that followed a pause."""
-    if not tokens:
+
+def _reason(line: Line) -> str:
+    """Why the link is not as it should be, or what was refused last."""
+    broken = line.pair.reason if line.pair and not line.pair.up else None
+    return broken or line.plain_reason or line.refused_reason or ""
+
+
+def pass_times_ms(passes: Sequence[Pass]) -> list[float]:
+    """Wall times of passes, shortest first, without those that followed a pause."""
+    if not passes:
         return []
-    usual_ms = median(one.wall_ms for one in tokens)
+    usual_ms = median(one.wall_ms for one in passes)
     pause_ms = max(PAUSE_MS_MIN, PAUSE_FACTOR * usual_ms)
-    return sorted(one.wall_ms for one in tokens if one.head_ms <= pause_ms)
+    return sorted(one.wall_ms for one in passes if one.head_ms <= pause_ms)
 
 
 def _percentile(ascending: Sequence[float], percent: int) -> float | None:
@@ -140,9 +257,13 @@ def _percentile(ascending: Sequence[float], percent: int) -> float | None:
     return ascending[min(len(ascending) * percent // 100, len(ascending) - 1)]
 
 
-def _per_token(passes: Sequence[Pass], figure: Callable[[Pass], float]) -> float | None:
-    """The median: the first token after a pause has the pause in its head time."""
-    return float(median(figure(p) for p in passes)) if passes else None
+def _mean(passes: Sequence[Pass], figure: Callable[[Pass], float]) -> float | None:
+    return fmean(map(figure, passes)) if passes else None
+
+
+def _share(figure: float | None, tokens: float | None) -> float | None:
+    """Of a pass, what falls to one token."""
+    return figure / tokens if figure is not None and tokens else None
 
 
 def _pass(line: PassLine, tunnel_ms: float) -> Pass:
@@ -150,7 +271,7 @@ def _pass(line: PassLine, tunnel_ms: float) -> Pass:
     on_the_way_ms = min(tunnel_ms * line.round_trips, compute_ms)
     return Pass(
         at_ms=line.last_reply_ns / NS_PER_MS,
-        tokens=line.tokens,
+        batch=line.batch,
         generated=line.generated,
         round_trips=line.round_trips,
         bytes_up=line.bytes_up,

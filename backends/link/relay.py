@@ -10,15 +10,15 @@ import msgspec
 
 from backends.errors import HostError
 from backends.link.meter import LinkMeter
-from backends.link.wire import parse
+from backends.link.wire import LINE_BYTES_MAX, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from backends.link.tokens import Outcomes
     from backends.state import Lab
 
-LINE_BYTES_MAX = 1 << 22
 RETRY_S = 0.5
 QUIET_S = 1.0
 """After so long without a line nothing moves: a relay writes four a second else."""
@@ -30,7 +30,7 @@ def relay_name(worker: str) -> str:
 
 
 def relay_argv(
-    binary: str, *, worker: str, listen_port: int, upstream: str, stats: str = ""
+    binary: str, *, worker: str, listen_port: int | str, upstream: str, stats: str = ""
 ) -> tuple[str, ...]:
     """The head end of a link: metering between llama-server and one worker.
 
@@ -54,12 +54,17 @@ class RelayReader:
         stats: Path,
         changed: Callable[[], None],
         tunnel_rtt_ms: Callable[[], float | None] = lambda: None,
+        lab: Callable[[], Lab | None] = lambda: None,
+        outcomes: Outcomes | None = None,
     ) -> None:
         """``stats`` is the relay's socket; ``changed`` is told of news.
 
         ``tunnel_rtt_ms`` is the round trip of the worker's tunnel, if it has one.
+        ``lab`` is put on every relay that is connected: one started anew has none.
+        ``outcomes`` are shared by the relays of a cluster.
         """
-        self.meter = LinkMeter(worker, tunnel_rtt_ms)
+        self._lab = lab
+        self.meter = LinkMeter(worker, tunnel_rtt_ms, outcomes)
         self._stats = stats
         self._changed = changed
         self._writer: asyncio.StreamWriter | None = None
@@ -80,6 +85,8 @@ class RelayReader:
         )
         self._writer = writer
         try:
+            if (lab := self._lab()) is not None:
+                await self.set_lab(lab)
             while (raw := await _line(reader)) != b"":
                 if self._take(raw):
                     self._changed()

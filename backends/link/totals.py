@@ -36,6 +36,8 @@ class TokenTotals(NamedTuple):
     workers: tuple[WorkerTimes, ...]
     unread: tuple[str, ...]
     """Workers behind plain links: their time cannot be told from the head's."""
+    tokens_per_pass: float | None = None
+    """Tokens that come out of one pass; the percentiles are of passes."""
 
 
 def token_totals(links: Sequence[Link]) -> TokenTotals:
@@ -48,11 +50,12 @@ def token_totals(links: Sequence[Link]) -> TokenTotals:
         round_trips=_sum(link.round_trips_per_token for link in counted),
         bytes_up=_sum(link.bytes_up_per_token for link in counted),
         bytes_down=_sum(link.bytes_down_per_token for link in counted),
-        p50_ms=_longest(link.token_p50_ms for link in carried),
-        p99_ms=_longest(link.token_p99_ms for link in carried),
+        p50_ms=_longest(link.pass_p50_ms for link in carried),
+        p99_ms=_longest(link.pass_p99_ms for link in carried),
         head_ms=_head_ms(carried, workers) if carried else None,
         workers=workers,
         unread=unread,
+        tokens_per_pass=_longest(link.generation.tokens_per_pass for link in carried),
     )
 
 

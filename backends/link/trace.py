@@ -1,4 +1,4 @@
-"""Passes as a Chrome trace: one row per worker, one slice per part of a token.
+"""Passes as a Chrome trace: one row per worker, one slice per part of a pass.
 
 Format: the JSON object form of the Trace Event Format, complete events (``"ph": "X"``)
 with times in microseconds; chrome://tracing and Perfetto open it.
@@ -44,5 +44,12 @@ def _slices(each: Pass, row: int) -> Iterator[dict[str, Any]]:
             "name": part,
             "ts": start,
             "dur": duration,
-            "args": {"tokens": each.tokens, "bytes_up": each.bytes_up},
+            "args": {
+                "batch": each.batch,
+                "tokens": each.tokens,
+                "generated": each.generated,
+                "round_trips": each.round_trips,
+                "bytes_up": each.bytes_up,
+                "bytes_down": each.bytes_down,
+            },
         }

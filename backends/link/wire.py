@@ -6,17 +6,19 @@ from typing import Any
 
 import msgspec
 
-from backends.state import Lab, LinkCommand
+from backends.state import NOT_JSON, Lab, LinkCommand
 
 NS_PER_MS = 1e6
 NS_PER_S = 1e9
 US_PER_MS = 1e3
+LINE_BYTES_MAX = 1 << 22
+"""Of one line; the longest a relay writes is a sixteenth of it."""
 
 
 class PassLine(msgspec.Struct, frozen=True):
     """One pass; instants and durations in nanoseconds of the relay's clock."""
 
-    tokens: int
+    batch: int
     generated: bool
     round_trips: int
     bytes_up: int
@@ -27,6 +29,20 @@ class PassLine(msgspec.Struct, frozen=True):
     compute_ns: int
     down_ns: int
     wait_ns: int
+    rows: int | None = None
+    """Tokens that came out; None where the last layer is elsewhere."""
+
+
+class PairLine(msgspec.Struct, frozen=True):
+    """The link to a relay beside the worker."""
+
+    up: bool = False
+    reason: str | None = None
+    """Why it is not up."""
+    unheard_ms: float | None = None
+    """How long nothing has come from its machine; None for not long."""
+    wire_bytes_up: int = 0
+    wire_bytes_down: int = 0
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -38,15 +54,19 @@ class Line(msgspec.Struct, frozen=True):
     mode: str = "metered"
     protocol: str | None = None
     waiting: tuple[str, ...] = ()
+    unanswered_ms: float | None = None
     plain_reason: str | None = None
     refused: int = 0
     refused_reason: str | None = None
     bytes_up: int = 0
     bytes_down: int = 0
     rtt_us: float = 0.0
+    pair: PairLine | None = None
     lab: Lab | None = None
     commands: dict[str, LinkCommand] = {}
     passes: Any = None
+    rows: int | None = None
+    """Of all passes; None where the last layer is elsewhere."""
     error: str = ""
 
     def pass_lines(self) -> list[PassLine]:
@@ -58,5 +78,5 @@ def parse(line: bytes) -> Line | None:
     """One line; None for one that is not understood (a newer relay's, say)."""
     try:
         return msgspec.json.decode(line, type=Line)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return None

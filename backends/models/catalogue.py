@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING
 
-from backends.errors import ModelError
-from backends.models.folders import Folder, configured_folders, default_folders
+from backends.errors import HostError, ModelError
 from backends.models.identity import identity_of
 from backends.models.layers import read_model
-from backends.models.search import Found, search
+from backends.models.search import distinct, search
 from backends.models.text import shown_path
 from backends.state import ModelCatalogue, ModelFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from backends.models.folders import Folder
+    from backends.models.search import Found
+    from backends.questions import Asked
     from backends.state import ModelInfo
 
-__all__ = ["Catalogue", "configured_folders", "default_folders"]
+log = logging.getLogger(__name__)
 
 _Stamp = tuple[tuple[str, int, int], ...]
 """Path, bytes and modification time (ns) of every part: equal means unchanged."""
-_Identity = tuple[int, int] | str
-"""Device and inode of the first file; its path for a dead link."""
 
 
 class Catalogue:
@@ -37,18 +38,21 @@ class Catalogue:
 
     def __init__(
         self,
-        folders: Iterable[tuple[str, Path]],
+        host: Asked,
+        folders: Iterable[Folder],
         clock: Callable[[], float] = time.time,
         read: Callable[[Path], ModelInfo] = read_model,
     ) -> None:
         """Search nothing yet.
 
         Args:
-            folders: source and path of each; `default_folders` has the usual ones.
+            host: the machine we run on.
+            folders: where to look; ``user_folders`` has the usual ones.
             clock: Unix seconds, for ``scanned_at``.
             read: reads one model's headers.
         """
-        self.folders = tuple(Folder(source, path) for source, path in folders)
+        self.folders = tuple(folders)
+        self._host = host
         self._clock = clock
         self._read = read
         self._known: dict[_Stamp, ModelFile] = {}
@@ -69,6 +73,16 @@ class Catalogue:
             scanned_at=self._scanned_at,
         )
 
+    def look_in(self, folders: Iterable[Folder]) -> None:
+        """Search in other folders, once a search under way has ended."""
+        self.folders = tuple(folders)
+        self._task = asyncio.create_task(self._search_after(self._task))
+
+    async def _search_after(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        await self._search()
+
     def start_refresh(self) -> asyncio.Task[None]:
         """Search in the background; the search already under way, if there is one."""
         if self._task is None or self._task.done():
@@ -81,17 +95,24 @@ class Catalogue:
         return self.listing
 
     async def _search(self) -> None:
-        """Scan in a thread, which ends soon after this task is cancelled."""
+        """Read headers in a thread, which ends soon after this task is cancelled."""
+        try:
+            found = distinct(await search(self._host, self.folders))
+        except HostError as error:
+            log.warning("models are not looked for: %s", error)
+            return
         stop = threading.Event()
         try:
-            await asyncio.to_thread(self._scan, stop)
+            await asyncio.to_thread(self._scan, found, stop)
         finally:
             stop.set()
 
-    def _scan(self, stop: threading.Event) -> None:
+    def _scan(self, every: list[Found], stop: threading.Event) -> None:
         present: dict[str, ModelFile] = {}
         known: dict[_Stamp, ModelFile] = {}
-        for stamp, model in self._entries():
+        for found in every:
+            stamp = tuple((f.path, f.size_bytes, f.mtime_ns) for f in found.files)
+            model = self._known.get(stamp) or self._model(found)
             if stop.is_set():
                 return
             present[model.path] = known[stamp] = model
@@ -102,35 +123,26 @@ class Catalogue:
         self._known = known
         self._scanned_at = self._clock()
 
-    def _entries(self) -> Iterator[tuple[_Stamp, ModelFile]]:
-        """Every model once, though it may be linked from several places."""
-        seen: set[_Identity] = set()
-        for found in search(self.folders):
-            identity, stamp = _stamp(found)
-            if identity not in seen:
-                seen.add(identity)
-                yield stamp, self._known.get(stamp) or self._model(found, stamp)
-
-    def _model(self, found: Found, stamp: _Stamp) -> ModelFile:
+    def _model(self, found: Found) -> ModelFile:
         """Read the headers; what is wrong with them becomes ``problem``."""
         info: ModelInfo | None = None
         problem = found.problem
         if not problem:
             try:
-                info = self._read(found.files[0])
+                info = self._read(found.path)
             except ModelError as error:
                 problem = error.what
         return ModelFile(
-            path=info.path if info else shown_path(found.files[0]),
+            path=info.path if info else shown_path(found.path),
             name=found.name,
-            size_bytes=sum(size for _, size, _ in stamp),
+            size_bytes=found.size_bytes,
             source=found.source,
             arch=info.arch if info else "",
             file_type=info.file_type if info else "",
             n_layer=info.n_layer if info else 0,
             n_ctx_train=info.n_ctx_train if info else 0,
             problem=problem,
-            identity=_identity_of(found.files[0]),
+            identity=_identity_of(found.path),
         )
 
 
@@ -139,19 +151,3 @@ def _identity_of(file: Path) -> str:
         return identity_of(file)
     except ModelError:
         return ""
-
-
-def _stamp(found: Found) -> tuple[_Identity, _Stamp]:
-    """The first file's identity on disk and all files' state."""
-    identity: _Identity = str(found.files[0])
-    states = []
-    for file in found.files:
-        try:
-            status = file.stat()
-        except OSError:
-            states.append((str(file), 0, 0))
-            continue
-        if file == found.files[0]:
-            identity = (status.st_dev, status.st_ino)
-        states.append((str(file), status.st_size, status.st_mtime_ns))
-    return identity, tuple(states)

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from backends.demo import MODEL_PATH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
 DEPTH_MAX = 8
 """Folders below a configured one; the Hugging Face cache needs five."""
-ENTRIES_MAX = 200_000
-"""Directory entries looked at per folder: a home directory given by mistake ends."""
 
 
 class Folder(NamedTuple):
@@ -71,52 +69,3 @@ def configured_folders(
 
 def _expanded(text: str, home: Path) -> Path:
     return home / text[2:] if text == "~" or text.startswith("~/") else Path(text)
-
-
-def walk(root: Path, depth_max: int = DEPTH_MAX) -> Iterator[tuple[Path, list[str]]]:
-    """Every directory from `root` down with the sorted names of its files.
-
-    Symbolic links are followed, each directory is entered once, whatever loops there
-    are; what cannot be read is passed over. Names are as the system gives them.
-    """
-    entered: set[tuple[int, int]] = set()
-    waiting = [(root, 0)]
-    seen = 0
-    while waiting and seen < ENTRIES_MAX:
-        directory, depth = waiting.pop()
-        folders, files = _entries(directory, entered, ENTRIES_MAX - seen)
-        seen += len(folders) + len(files)
-        if files:
-            yield directory, sorted(files)
-        if depth < depth_max:
-            names = sorted(folders, reverse=True)
-            waiting += [(directory / name, depth + 1) for name in names]
-
-
-def _entries(
-    directory: Path, entered: set[tuple[int, int]], limit: int
-) -> tuple[list[str], list[str]]:
-    """Names of the folders and files of a directory not entered before."""
-    folders: list[str] = []
-    files: list[str] = []
-    try:
-        status = directory.stat()
-        identity = (status.st_dev, status.st_ino)
-        if identity in entered:
-            return [], []
-        entered.add(identity)
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                (folders if _is_folder(entry) else files).append(entry.name)
-                if len(folders) + len(files) >= limit:
-                    break
-    except OSError:
-        pass
-    return folders, files
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False

@@ -18,8 +18,6 @@ from backends.models.tables import tensor_type_name, tensor_types, value_types
 from backends.models.text import printable
 
 MAGIC = b"GGUF"
-FIXED_BYTES = 24
-"""Magic, version, tensor count, metadata count."""
 VERSIONS = (2, 3)
 ALIGNMENT_DEFAULT = 32
 """GGUF_DEFAULT_ALIGNMENT in ggml/include/gguf.h, bytes."""

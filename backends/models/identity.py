@@ -2,8 +2,8 @@
 
 The identity of a file is ``1-<size in bytes>-<32 hex digits>``: the first half of the
 SHA-256 over its first and last MiB and eight blocks of 128 KiB between them (over the
-whole file up to 4 MiB). ``backends/peers/scripts/probe.sh`` computes the same with
-``dd`` and ``sha256sum``, so files on different machines can be compared by text.
+whole file up to 4 MiB). The agent (``native/src/host/files.cpp``) computes the same, so
+files on different machines can be compared by text.
 
 What it proves: files with different identities differ. What it does not: files with the
 same identity are the same *for practical purposes* only. Another model, another quant
@@ -19,11 +19,11 @@ import hashlib
 from typing import TYPE_CHECKING, BinaryIO
 
 from backends.errors import ModelError
-from backends.models.parts import part_name, part_of
+from backends.models.parts import missing_part, part_paths
 from backends.models.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 FORMAT = 1
@@ -46,13 +46,19 @@ def identity_of(path: Path) -> str:
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
-            digest = hashlib.sha256()
+            pieces = []
             for offset, length in sampled(size):
                 file.seek(offset)
-                digest.update(file.read(length))
+                pieces.append(file.read(length))
     except OSError as error:
         raise _unreadable(path, error) from error
-    return f"{FORMAT}-{size}-{digest.hexdigest()[:_DIGITS]}"
+    return identity_from(size, pieces)
+
+
+def identity_from(size_bytes: int, pieces: Iterable[bytes]) -> str:
+    """The identity of a file of that size, by the pieces that ``sampled`` names."""
+    digest = hashlib.sha256(b"".join(pieces)).hexdigest()
+    return f"{FORMAT}-{size_bytes}-{digest[:_DIGITS]}"
 
 
 def sampled(size_bytes: int) -> list[tuple[int, int]]:
@@ -117,18 +123,10 @@ def files_of(path: Path) -> list[Path]:
     Raises:
         ModelError: a part is missing.
     """
-    part = part_of(path.name)
-    if part is None:
-        return [path]
-    numbers = range(1, part.count + 1)
-    files = [path.with_name(part_name(part.prefix, n, part.count)) for n in numbers]
+    files = part_paths(path)
     for file in files:
-        if not file.is_file():
-            raise ModelError(
-                f"{printable(file.name)} is missing, one of the {part.count} parts of "
-                "the model",
-                f"Put it beside the others in {printable(str(path.parent))}.",
-            )
+        if len(files) > 1 and not file.is_file():
+            raise missing_part(file, len(files))
     return files
 
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from backends.errors import ModelError
 from backends.models.header import Header, Skipped, Tensor, read_header
-from backends.models.memory import (
+from backends.models.kv_cache import (
     ENCODERS,
     RECURRENT_PREFIXES,
     LayerMemory,
+    has_one_type,
+    head_lengths,
     is_recurrent,
     layer_memory,
 )
@@ -76,6 +78,7 @@ def describe(headers: Sequence[Header]) -> ModelInfo:
     tensors = _all_tensors(headers)
     places = place_tensors(tensors, _layer_count(first, params))
     shapes = {tensor.name: tensor.shape for tensor in tensors}
+    k_lengths, v_lengths = head_lengths(params, _stems(places))
     tied = "output.weight" not in shapes and params.arch not in ENCODERS
     return ModelInfo(
         path=printable_path(first.path),
@@ -88,12 +91,16 @@ def describe(headers: Sequence[Header]) -> ModelInfo:
         size_bytes=sum(header.file_bytes for header in headers),
         n_tensors=len(tensors),
         n_layer=len(places.layers),
+        n_layer_nextn=min(params.number("nextn_predict_layers"), len(places.layers)),
         n_embd=params.number("embedding_length"),
         n_vocab=_vocabulary(first, params, shapes.get("token_embd.weight", ())),
         n_head=params.number("attention.head_count"),
         n_head_kv=params.number(
             "attention.head_count_kv", params.number("attention.head_count")
         ),
+        k_head_lengths=k_lengths,
+        v_head_lengths=v_lengths,
+        one_cache_type=has_one_type(params),
         n_expert=params.number("expert_count"),
         n_expert_used=params.number("expert_used_count"),
         n_ctx_train=params.number("context_length"),
@@ -201,11 +208,15 @@ def _all_tensors(headers: Sequence[Header]) -> list[Tensor]:
 
 
 def _layers(params: Params, places: Places) -> tuple[Layer, ...]:
-    stems = [frozenset(stem for stem, _ in layer) for layer in places.layers]
-    memory = layer_memory(params, stems)
+    memory = layer_memory(params, _stems(places))
     return tuple(
         _layer(index, layer, memory[index]) for index, layer in enumerate(places.layers)
     )
+
+
+def _stems(places: Places) -> list[frozenset[str]]:
+    """The names of each layer's tensors, without the ``blk.N.`` in front."""
+    return [frozenset(stem for stem, _ in layer) for layer in places.layers]
 
 
 def _layer(index: int, tensors: list[tuple[str, Tensor]], memory: LayerMemory) -> Layer:
@@ -221,6 +232,7 @@ def _layer(index: int, tensors: list[tuple[str, Tensor]], memory: LayerMemory) -
         groups=LayerBytes(**groups),
         quants=_by_size(quants),
         kv_bytes_per_token=memory.bytes_per_token,
+        k_bytes_per_token=memory.k_bytes_per_token,
         kv_window=memory.window,
     )
 

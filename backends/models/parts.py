@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import PurePath
+from typing import TYPE_CHECKING, TypeVar
 
 from backends.errors import ModelError
 from backends.models.text import printable
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backends.models.header import Header
+
+AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 PARTS_MAX = 1024
 """Ours; five digits would allow 99 999."""
@@ -44,6 +47,15 @@ def part_name(prefix: str, number: int, count: int) -> str:
     return f"{prefix}-{number:05d}-of-{count:05d}.gguf"
 
 
+def part_paths(path: AnyPath) -> list[AnyPath]:
+    """All parts of a split, in order, by the path of one; else the path itself."""
+    part = part_of(path.name)
+    if part is None:
+        return [path]
+    numbers = range(1, part.count + 1)
+    return [path.with_name(part_name(part.prefix, n, part.count)) for n in numbers]
+
+
 def first_part(path: Path) -> Path:
     """The part to open for a path: the first of a split, or the path itself.
 
@@ -55,7 +67,7 @@ def first_part(path: Path) -> Path:
     first = path.with_name(part_name(part.prefix, 1, part.count))
     if _there(first) or not _there(path):
         return first
-    raise _missing(first, part.count)
+    raise missing_part(first, part.count)
 
 
 def other_parts(first: Header) -> list[Path]:
@@ -76,11 +88,10 @@ def other_parts(first: Header) -> list[Path]:
             f"{name} is one of {count} parts, but its name does not say so",
             f"Name the parts as they were: {expected} and so on.",
         )
-    numbers = range(2, count + 1)
-    paths = [first.path.with_name(part_name(part.prefix, n, count)) for n in numbers]
+    paths = part_paths(first.path)[1:]
     for path in paths:
         if not _there(path):
-            raise _missing(path, count)
+            raise missing_part(path, count)
     return paths
 
 
@@ -100,7 +111,8 @@ def _there(path: Path) -> bool:
     return os.path.exists(path)
 
 
-def _missing(path: Path, count: int) -> ModelError:
+def missing_part(path: Path, count: int) -> ModelError:
+    """What to tell of a part that is not there."""
     return ModelError(
         f"{printable(path.name)} is missing, one of the {count} parts of the model",
         f"Put it beside the others in {printable(str(path.parent))}.",

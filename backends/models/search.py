@@ -2,70 +2,98 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import asyncio
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from backends.errors import ModelError
-from backends.models.folders import Folder, walk
+from backends.errors import ModelError, did_you_mean
+from backends.models.folders import DEPTH_MAX
 from backends.models.ollama import ollama_models
-from backends.models.parts import Part, part_name, part_of
+from backends.models.parts import part_name, part_of
 from backends.models.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
+
+    from backends.models.folders import Folder
+    from backends.questions import Asked, FoundFile
 
 SUFFIX = ".gguf"
 CANDIDATES_SHOWN = 5
 _HUB_PREFIX = "models--"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """A model on disk whose header was not read yet."""
 
     name: str
     source: str
-    files: tuple[Path, ...]
+    files: tuple[FoundFile, ...]
     """All parts present, in order; the first is the one to open."""
     problem: str = ""
 
+    @property
+    def path(self) -> Path:
+        """The file to open."""
+        return Path(self.files[0].path)
 
-def search(folders: Iterable[tuple[str, Path]]) -> Iterator[Found]:
-    """Every model below the folders (source and path), in their order."""
-    for folder in (Folder(*entry) for entry in folders):
-        if folder.source == "ollama":
-            for name, blob in ollama_models(folder.path):
-                yield Found(printable(name), folder.source, (blob,))
+    @property
+    def size_bytes(self) -> int:
+        """All parts together."""
+        return sum(file.size_bytes for file in self.files)
+
+
+async def search(host: Asked, folders: Iterable[Folder]) -> list[Found]:
+    """Every model below the folders of a machine, in their order.
+
+    Raises:
+        HostError: it does not answer.
+    """
+    every = await asyncio.gather(*(_in_folder(host, folder) for folder in folders))
+    return list(chain.from_iterable(every))
+
+
+def distinct(every: Iterable[Found]) -> list[Found]:
+    """Each model once, though it may be linked from several places."""
+    unique: dict[str, Found] = {}
+    for found in every:
+        first = found.files[0]
+        unique.setdefault(first.inode or first.path, found)
+    return list(unique.values())
+
+
+async def _in_folder(host: Asked, folder: Folder) -> list[Found]:
+    if folder.source == "ollama":
+        return [
+            Found(printable(name), folder.source, (blob,))
+            for name, blob in await ollama_models(host, folder.path)
+        ]
+    files = await host.find([str(folder.path)], depth=DEPTH_MAX, suffix=SUFFIX)
+    return list(_named(folder, files))
+
+
+def _named(folder: Folder, files: Iterable[FoundFile]) -> Iterator[Found]:
+    """The models that files are, parts of a split one together."""
+    splits: dict[tuple[Path, str, int], list[tuple[int, FoundFile]]] = {}
+    for file in files:
+        path = Path(file.path)
+        part = part_of(path.name)
+        if part is not None:
+            key = (path.parent, part.prefix, part.count)
+            splits.setdefault(key, []).append((part.number, file))
         else:
-            yield from _in_folder(folder)
-
-
-def _in_folder(folder: Folder) -> Iterator[Found]:
-    for directory, names in walk(folder.path):
-        ggufs = [name for name in names if name.lower().endswith(SUFFIX)]
-        splits: dict[tuple[str, int], list[Part]] = {}
-        for file_name in ggufs:
-            part = part_of(file_name)
-            if part is not None:
-                splits.setdefault((part.prefix, part.count), []).append(part)
-            else:
-                stem = file_name[: -len(SUFFIX)]
-                name = model_name(folder, directory, stem)
-                yield Found(name, folder.source, (directory / file_name,))
-        for parts in splits.values():
-            yield _split(folder, directory, parts)
-
-
-def _split(folder: Folder, directory: Path, parts: list[Part]) -> Found:
-    """One model from all its parts; says so when the first is not among them."""
-    parts = sorted(parts, key=lambda part: part.number)
-    prefix, count = parts[0].prefix, parts[0].count
-    files = [directory / part_name(prefix, part.number, count) for part in parts]
-    name = model_name(folder, directory, prefix)
-    first = printable(part_name(prefix, 1, count))
-    problem = "" if parts[0].number == 1 else f"{first} is missing"
-    return Found(name, folder.source, tuple(files), problem)
+            name = model_name(folder, path.parent, path.name[: -len(SUFFIX)])
+            yield Found(name, folder.source, (file,))
+    for (directory, prefix, count), parts in splits.items():
+        parts.sort(key=lambda part: part[0])
+        first = printable(part_name(prefix, 1, count))
+        yield Found(
+            model_name(folder, directory, prefix),
+            folder.source,
+            tuple(file for _, file in parts),
+            "" if parts[0][0] == 1 else f"{first} is missing",
+        )
 
 
 def model_name(folder: Folder, directory: Path, stem: str) -> str:
@@ -77,7 +105,7 @@ def model_name(folder: Folder, directory: Path, stem: str) -> str:
     return printable("/".join([*above, stem]))
 
 
-def find_model(name: str, folders: Iterable[tuple[str, Path]]) -> Path:
+async def find_model(name: str, host: Asked, folders: Iterable[Folder]) -> Path:
     """The file a catalogue name stands for, from file names alone.
 
     A whole name wins, then a name's last piece (``llama-8b-q4_k_m``), then a piece of a
@@ -85,9 +113,11 @@ def find_model(name: str, folders: Iterable[tuple[str, Path]]) -> Path:
 
     Raises:
         ModelError: no model is called that, or several are.
+        HostError: the machine does not answer.
     """
     wanted = name.lower().removesuffix(".gguf")
-    found = {entry.files[0]: entry.name.lower() for entry in search(folders)}
+    every = await search(host, folders)
+    found = {entry.path: entry.name.lower() for entry in every}
     for matches in (
         [path for path, known in found.items() if known == wanted],
         [path for path, known in found.items() if known.rpartition("/")[2] == wanted],
@@ -101,7 +131,9 @@ def find_model(name: str, folders: Iterable[tuple[str, Path]]) -> Path:
                 f"“{printable(name)}” could be any of {len(matches)} models",
                 f"Say more of the name: {', '.join(names)}.",
             )
+    pieces = [known.rpartition("/")[2] for known in found.values()]
     raise ModelError(
         f"There is no file and no model called “{printable(name)}”",
-        "Give the path of a .gguf, or put it into ~/.models.",
+        f"{did_you_mean(wanted, pieces)}Give the path of a .gguf, or put it into "
+        "~/.models.",
     )

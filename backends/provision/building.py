@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncssh
 
+from backends.engine import build_errors, compiling
 from backends.provision.delivery import TRIAL_S, check_room, failure, raise_for
-from backends.provision.errors import (
+from backends.provision.refusals import (
     CannotBuild,
     ProvisionError,
-    is_full,
     peer_full,
     transfer_error,
 )
-from backends.provision.remote import BEAT, last_line, script
+from backends.provision.remote import There, script
 from backends.provision.upload import Meter, upload
 from backends.state import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from backends.peers.shell import Shell
-    from backends.provision.fit import Toolchain
+    from backends.machines.shell import Shell
     from backends.provision.upload import Files
 
-_STEP = re.compile(r"^\[\s*(\d+)(?:/(\d+)|%)\]")
-_ERROR = re.compile(r"\b(fatal error|error|undefined reference)\b[: ]", re.I)
-_LINES_KEPT = 200
-_KILLED = "Killed signal terminated program"
+_STAGES = {
+    "unpack": "Unpacking",
+    "configure": "Configuring",
+    "compile": "Compiling",
+}
 
 
 class Build(Value, frozen=True, kw_only=True):
@@ -50,48 +49,11 @@ class Build(Value, frozen=True, kw_only=True):
     need_bytes: int
 
 
-class Progress:
-    """The output of a build: its last lines and how far it is."""
-
-    def __init__(self, tell: Callable[[str, float | None, Sequence[str]], None]):
-        """``tell`` gets a text, a fraction where known, and the last lines."""
-        self.lines: list[str] = []
-        self.stage = ""
-        self._tell = tell
-
-    def feed(self, line: str) -> None:
-        """Take one line of ``build.sh``."""
-        if line == BEAT:
-            return
-        if line.startswith("stage\t"):
-            self.stage = line.partition("\t")[2]
-            self._tell(_STAGES.get(self.stage, self.stage), None, self.tail)
-            return
-        self.lines = [*self.lines, line][-_LINES_KEPT:]
-        match = _STEP.match(line)
-        if match and self.stage == "compile":
-            done, total = int(match[1]), int(match[2] or 100)
-            count = f"[{done}/{total}]" if match[2] else f"{done} %"
-            self._tell(f"Compiling {count}", done / max(total, 1), self.tail)
-
-    @property
-    def tail(self) -> tuple[str, ...]:
-        """The last lines, for the eye."""
-        return tuple(self.lines[-15:])
-
-
-_STAGES = {
-    "unpack": "Unpacking",
-    "configure": "Configuring",
-    "compile": "Compiling",
-}
-
-
 async def build(
     shell: Shell,
     files: Files,
     job: Build,
-    toolchain: Toolchain,
+    toolchain: compiling.Toolchain,
     root: str,
     target: str,
     tell: Callable[[str, float | None, Sequence[str]], None],
@@ -109,7 +71,7 @@ async def build(
     folder = f"{root}/provision/build-{job.name}.0"
     await _send(shell, files, job, folder, tell)
     made = f"{folder}/programs"
-    await _compile(shell, job, toolchain, folder, made, tell)
+    await _compile(shell, job, toolchain, folder, tell)
     await _send_notes(shell, files, job, made)
     described = [
         text
@@ -158,41 +120,32 @@ async def _send_notes(shell: Shell, files: Files, job: Build, folder: str) -> No
 async def _compile(
     shell: Shell,
     job: Build,
-    toolchain: Toolchain,
+    toolchain: compiling.Toolchain,
     folder: str,
-    made: str,
     tell: Callable[[str, float | None, Sequence[str]], None],
 ) -> None:
-    progress = Progress(tell)
-    arguments = (folder, made, toolchain.cmake, str(toolchain.jobs))
-    options = (*toolchain.options, *job.options)
-    result = await shell.run(
-        script("build"),
-        *arguments,
-        " ".join(job.programs),
-        *options,
-        timeout_s=None,
-        check=False,
-        on_line=progress.feed,
+    def show(stage: str, fraction: float | None, _: str) -> None:
+        tell(_STAGES.get(stage, stage), fraction, progress.tail)
+
+    progress = compiling.Progress(show)
+    code, said = await compiling.compile_programs(
+        There(shell), folder, job.programs, toolchain, job.options, progress
     )
-    if result.code != 0:
-        said = last_line(result)
-        raise _why(shell.name, job, progress.lines, said, folder)
+    if code != 0:
+        raise _why(shell.name, job, [*progress.lines, said], folder)
 
 
-def _why(
-    peer: str, job: Build, lines: list[str], said: str, folder: str
-) -> ProvisionError:
-    if is_full([*lines, said]):
+def _why(peer: str, job: Build, lines: list[str], folder: str) -> ProvisionError:
+    if build_errors.no_room(lines):
         return peer_full(peer, folder, job.need_bytes)
-    if any(_KILLED in line for line in lines):
+    if build_errors.was_killed(lines):
         return CannotBuild(
             f"The compiler was killed on {peer}, most likely for want of memory",
             "Free some there and repeat; it goes on from here.",
             tail=lines,
         )
-    first = next((line.strip() for line in lines if _ERROR.search(line)), said)
+    first = build_errors.first_error(lines) or lines[-1]
     return CannotBuild(
-        f"{job.title} could not be built on {peer}: {first[:160]}",
+        f"{job.title} could not be built on {peer}: {first}",
         tail=lines,
     )

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from backends.provision.errors import PeerBusy, ProvisionError
+from backends.provision.refusals import PeerBusy, ProvisionError
 from backends.provision.remote import last_line, rows, script
 
 if TYPE_CHECKING:
-    from backends.peers.shell import Shell
+    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.shell import Shell
 
 _CLEAN_S = 120.0
 _BUSY = 75
 
 
-async def clean(shell: Shell) -> int:
+async def clean(shell: Shell, host: AgentHost | None = None) -> int:
     """Remove our engines, relays, builds, half uploads and dead process directories.
+
+    ``host`` tells of the processes there; None where no helper is installed.
 
     Engines that the peer's user built or installed stay: only what carries our mark
     goes.
@@ -28,13 +31,28 @@ async def clean(shell: Shell) -> int:
         ProvisionError: something cannot be removed.
         PeerUnreachable: the connection broke.
     """
+    if host is not None:
+        await _forget_ended(host)
     result = await shell.run(script("clean"), timeout_s=_CLEAN_S, check=False)
     told = rows(result.stdout)
     if result.code == _BUSY:
-        names = ", ".join(row[1] for row in told if row[0] == "runs")
-        raise PeerBusy(
-            f"Still running on {shell.name}: {names}", "Stop it first, then repeat."
-        )
+        raise _busy(shell.name, [row[1] for row in told if row[0] == "runs"])
     if result.code != 0:
         raise ProvisionError(f"{shell.name}: {last_line(result)}")
     return sum(int(row[1]) for row in told if row[0] == "freed")
+
+
+async def _forget_ended(host: AgentHost) -> None:
+    """Remove the directories of our processes there, of which none may live."""
+    records = await host.records()
+    living = [f"{r.name} (pid {r.pid})" for r in records if r.alive]
+    if living:
+        raise _busy(host.name, living)
+    for record in records:
+        await host.remove(record.name)
+
+
+def _busy(name: str, running: list[str]) -> PeerBusy:
+    return PeerBusy(
+        f"Still running on {name}: {', '.join(running)}", "Stop it first, then repeat."
+    )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import asyncssh
 
-from backends.provision.errors import (
+from backends.provision.refusals import (
     DoesNotRun,
     ProvisionError,
     WrongFile,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from backends.errors import HostError
-    from backends.peers.shell import Shell, ShellResult
+    from backends.machines.shell import Shell, ShellResult
     from backends.provision.head import Parcel
     from backends.provision.upload import Files
 

@@ -5,20 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from backends.engine.accelerators import (
-    HIP_FLAGS,
-    METAL_FLAGS,
-    VULKAN_FLAGS,
-    Accelerator,
-    Choice,
-    cuda_flags,
-)
+from backends.engine.compiling import MEMORY_PER_JOB_BYTES, Toolchain
 from backends.engine.toolchain import CMAKE_MIN
-from backends.provision.errors import CannotBuild
-from backends.state import Value
+from backends.provision.refusals import CannotBuild
 
 if TYPE_CHECKING:
-    from backends.peers.probe import Probed
+    from backends.machines.probe_text import Probed
 
 _ARCHES = {"arm64": "aarch64", "amd64": "x86_64"}
 _NATIVE = "-DGGML_NATIVE=ON"
@@ -29,16 +21,6 @@ _INSTRUCTIONS = re.compile(
     r"v?pclmulqdq|sha_ni|sha512|gfni|rdrand|rdseed|xop|tbm|amx_\w+|"
     r"asimd\w*|fphp|i8mm|bf16|sve\w*|sme\w*|dotprod|feat_\w+)"
 )
-MEMORY_PER_JOB_BYTES = 1_000_000_000
-
-
-class Toolchain(Value, frozen=True, kw_only=True):
-    """What a build on a peer is made with."""
-
-    cmake: str
-    options: tuple[str, ...]
-    """For CMake: generator and compilers."""
-    jobs: int
 
 
 def misfit(head: Probed, peer: Probed, flags: tuple[str, ...]) -> str:
@@ -76,29 +58,6 @@ def _missing_instructions(head: Probed, peer: Probed) -> list[str]:
     return sorted(flag for flag in missing if _INSTRUCTIONS.fullmatch(flag))
 
 
-def choice_for(peer: Probed) -> Choice:
-    """The accelerator to build for on a peer: one with both a GPU and its tools."""
-    if peer.os == "Darwin":
-        return Choice(accelerator=Accelerator.METAL, cmake_flags=METAL_FLAGS)
-    tools = peer.tools
-    if "nvidia" in peer.gpus:
-        if "nvcc" in tools:
-            flags = cuda_flags(tools["nvcc"].path, has_gpu=True)
-            return Choice(accelerator=Accelerator.CUDA, cmake_flags=flags)
-        return _cpu("It has an NVIDIA GPU but no CUDA compiler (nvcc): CPU only")
-    if "rocm" in peer.gpus and "hipcc" in tools:
-        return Choice(accelerator=Accelerator.HIP, cmake_flags=HIP_FLAGS)
-    if "render" in peer.gpus:
-        if "glslc" in tools and peer.vulkan_headers:
-            return Choice(accelerator=Accelerator.VULKAN, cmake_flags=VULKAN_FLAGS)
-        return _cpu("It has a GPU but no Vulkan SDK (glslc and headers): CPU only")
-    return _cpu("")
-
-
-def _cpu(note: str) -> Choice:
-    return Choice(accelerator=Accelerator.NONE, note=note)
-
-
 def toolchain_of(peer: Probed, name: str) -> Toolchain:
     """What to build with on a peer called ``name``.
 
@@ -121,16 +80,15 @@ def toolchain_of(peer: Probed, name: str) -> Toolchain:
             f"{name} has neither ninja nor make",
             "No root is needed for it: python3 -m pip install --user ninja.",
         )
-    generator = "Ninja" if "ninja" in tools else "Unix Makefiles"
-    options = (
-        *("-G", generator),
-        f"-DCMAKE_MAKE_PROGRAM={maker.path}",
-        f"-DCMAKE_C_COMPILER={tools['cc'].path}",
-        f"-DCMAKE_CXX_COMPILER={tools['cxx'].path}",
-    )
     fitting = peer.memory_free_bytes // MEMORY_PER_JOB_BYTES
-    jobs = max(min(peer.cores or 1, fitting), 1)
-    return Toolchain(cmake=cmake.path, options=options, jobs=jobs)
+    return Toolchain(
+        cmake=cmake.path,
+        generator="Ninja" if "ninja" in tools else "Unix Makefiles",
+        maker=maker.path,
+        cc=tools["cc"].path,
+        cxx=tools["cxx"].path,
+        jobs=max(min(peer.cores or 1, fitting), 1),
+    )
 
 
 def _compiler_hint(peer: Probed) -> str:

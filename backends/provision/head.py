@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.engine import ask, install
+from backends.engine import install
 from backends.engine.build import CMAKE_FLAGS
 from backends.engine.children import run
 from backends.engine.fetch import sha256
 from backends.errors import DllmError, UsageError
-from backends.peers.probe import Probed, parse_probe, script
+from backends.machines.probe import script
+from backends.machines.probe_text import Probed, parse_probe
 from backends.state import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from backends.engine.find import EngineLocation
     from backends.paths import Paths
+    from backends.state import EngineInfo
 
 MARKER = "provisioned"
 """A file in everything we put onto a peer; what lacks it is never removed."""
@@ -63,7 +64,7 @@ async def this_machine(env: Mapping[str, str]) -> Probed:
     Raises:
         DllmError: ``sh`` does not run here.
     """
-    argv = ["sh", "-c", script(), "sh", "system", "0", "0"]
+    argv = ["sh", "-c", script(), "sh", "system"]
     try:
         _, lines = await run(argv, env=env)
     except OSError as error:
@@ -71,7 +72,7 @@ async def this_machine(env: Mapping[str, str]) -> Probed:
     return parse_probe("".join(f"{line}\n" for line in lines))
 
 
-async def engine_parcel(engine: EngineLocation, paths: Paths) -> Parcel:
+async def engine_parcel(engine: EngineInfo, paths: Paths) -> Parcel:
     """The engine's programs and the libraries beside them, with a manifest.
 
     Raises:
@@ -82,7 +83,7 @@ async def engine_parcel(engine: EngineLocation, paths: Paths) -> Parcel:
     return await asyncio.to_thread(_engine_parcel, engine, manifest, paths)
 
 
-async def manifest_of(engine: EngineLocation, paths: Paths) -> install.Manifest:
+async def manifest_of(engine: EngineInfo, paths: Paths) -> install.Manifest:
     """Its own manifest, or for an engine that is not ours what it tells of itself.
 
     Raises:
@@ -92,17 +93,16 @@ async def manifest_of(engine: EngineLocation, paths: Paths) -> install.Manifest:
     manifest = await asyncio.to_thread(install.read_manifest, folder)
     if manifest is not None:
         return manifest
-    info = await ask.describe(engine, paths)
     digest = await asyncio.to_thread(sha256, Path(engine.worker_path))
-    accelerators = [name for name in info.backends if name not in ("cpu", "rpc")]
+    accelerators = [name for name in engine.backends if name not in ("cpu", "rpc")]
     return install.Manifest(
-        key=f"{info.rpc_protocol or 'unknown'}-own-{digest[:10]}",
-        version=info.version,
+        key=f"{engine.rpc_protocol or 'unknown'}-own-{digest[:10]}",
+        version=engine.version,
         package="",
         sha256="",
-        rpc_protocol=info.rpc_protocol,
+        rpc_protocol=engine.rpc_protocol,
         accelerator=accelerators[0] if accelerators else "none",
-        backends=info.backends,
+        backends=engine.backends,
         flags=CMAKE_FLAGS,
         host_cpu=install.host_cpu(),
         built_at=0.0,
@@ -110,7 +110,7 @@ async def manifest_of(engine: EngineLocation, paths: Paths) -> install.Manifest:
 
 
 def _engine_parcel(
-    engine: EngineLocation, manifest: install.Manifest, paths: Paths
+    engine: EngineInfo, manifest: install.Manifest, paths: Paths
 ) -> Parcel:
     folder = Path(engine.directory)
     found = {library for glob in _LIBRARIES for library in folder.glob(glob)}

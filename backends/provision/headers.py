@@ -17,8 +17,8 @@ import msgspec
 from backends.errors import ModelError
 from backends.models.header import read_header
 from backends.models.layers import read_model
-from backends.models.parts import part_name, part_of
-from backends.provision.errors import transfer_error
+from backends.models.parts import part_paths
+from backends.provision.refusals import transfer_error
 
 if TYPE_CHECKING:
     from backends.provision.upload import Files
@@ -53,14 +53,7 @@ async def read_there(files: Files, peer: str, path: str, cache: Path) -> ModelIn
 
 def _parts(path: str) -> list[str]:
     """Every part of a split model, in order; the path itself otherwise."""
-    file = PurePosixPath(path)
-    part = part_of(file.name)
-    if part is None:
-        return [path]
-    return [
-        str(file.with_name(part_name(part.prefix, number, part.count)))
-        for number in range(1, part.count + 1)
-    ]
+    return list(map(str, part_paths(PurePosixPath(path))))
 
 
 async def _beginning(

@@ -10,25 +10,26 @@ from msgspec.structs import replace
 
 from backends.engine import build as local_build
 from backends.engine import install
-from backends.engine.accelerators import Accelerator, Choice
-from backends.peers.probe import Probed, survey
+from backends.engine.accelerators import Accelerator, Choice, choose
+from backends.engine.ask import parse_version
+from backends.machines.probe import survey
+from backends.machines.probe_text import Probed
 from backends.provision import fit, head, sources
 from backends.provision.building import Build, build
 from backends.provision.delivery import deliver
-from backends.provision.errors import CannotBuild, DoesNotRun
-from backends.provision.remote import lock, rows, script
-from backends.state import PeerEngine, PeerWork, ProvisionMode, Value
+from backends.provision.refusals import CannotBuild, DoesNotRun
+from backends.provision.remote import There, lock, rows, script
+from backends.state import EngineInfo, EngineSource, PeerWork, ProvisionMode, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from backends.engine.find import EngineLocation
+    from backends.engine.compiling import Toolchain
     from backends.engine.install import Manifest
+    from backends.machines.shell import Shell
     from backends.paths import Paths
-    from backends.peers.shell import Shell
     from backends.provision.upload import Files
-    from backends.state import PeerFacts
 
 RELAY_BUILD_BYTES = 60_000_000
 LOCK_NAME = "install"
@@ -47,7 +48,7 @@ class Way(StrEnum):
 class Provisioned(Value, frozen=True, kw_only=True):
     """What is on the peer now."""
 
-    engine: PeerEngine
+    engine: EngineInfo
     relay_path: str
     relay_version: str
     engine_way: Way
@@ -59,9 +60,8 @@ class Provisioned(Value, frozen=True, kw_only=True):
 async def provision(
     shell: Shell,
     files: Files,
-    facts: PeerFacts | None,
     *,
-    engine: EngineLocation,
+    engine: EngineInfo,
     relay: Path,
     paths: Paths,
     report: Callable[[PeerWork], None],
@@ -75,7 +75,6 @@ async def provision(
     Args:
         shell: the peer.
         files: opens SFTP there.
-        facts: of its last probe, to refuse early what cannot be; None: look now.
         engine: the head's.
         relay: the head's ``dllm-relay``.
         paths: the head's directories; archives of sources are kept in the cache.
@@ -93,18 +92,18 @@ async def provision(
     job = _Job(shell, files, paths, report, mode)
     job.say("Looking at what is there")
     async with lock(shell, LOCK_NAME, "An installation"):
-        await job.look(engine, relay, facts)
+        await job.look(engine, relay)
         way = await job.install_engine(engine)
         relay_way = await job.install_relay(relay)
     folder = f"{job.root}/engines/{job.manifest.key}"
     return Provisioned(
-        engine=PeerEngine(
+        engine=EngineInfo(
             directory=folder,
+            source=EngineSource.PROVISIONED,
             server_path=f"{folder}/{install.SERVER}",
             worker_path=f"{folder}/{install.WORKER}",
             version=job.version,
             rpc_protocol=job.manifest.rpc_protocol,
-            ours=True,
         ),
         relay_path=f"{job.root}/relay/{job.relay_version}/dllm-relay",
         relay_version=job.relay_version,
@@ -158,21 +157,22 @@ class _Job:
             )
         )
 
-    async def look(
-        self, engine: EngineLocation, relay: Path, facts: PeerFacts | None
-    ) -> None:
+    async def look(self, engine: EngineInfo, relay: Path) -> None:
         """Learn what the head has and what the peer is."""
         self.head = await head.this_machine(os.environ)
         self.manifest = await head.manifest_of(engine, self.paths)
         self.relay_version = await head.relay_version(relay, os.environ)
         self.peer = await survey(self.shell, "system", "tools", "engines")
-        if facts is not None and not self.peer.memory_free_bytes:
-            self.peer = replace(self.peer, memory_free_bytes=facts.memory_free_bytes)
 
-    async def install_engine(self, engine: EngineLocation) -> Way:
-        wanted = fit.choice_for(self.peer)
-        if found := self._present(wanted):
-            self.version = found.version
+    async def install_engine(self, engine: EngineInfo) -> Way:
+        folder = f"engines/{self.manifest.key}"
+        told = await self._told(folder, install.SERVER)
+        self.version = parse_version("\n".join(told.get("said", [])))
+        if self.version and self.mode is not ProvisionMode.BUILD:
+            return Way.PRESENT
+        wanted = await self._choose()
+        made_with = self.peer.engine_flags.get(f"{self.root}/{folder}")
+        if self.version and made_with == self._flags(wanted):
             return Way.PRESENT
         refused = self._why_not_copied(wanted)
         if not refused:
@@ -188,18 +188,27 @@ class _Job:
                 f"The head's engine cannot run on {self.shell.name}: {refused}",
                 "Let it be built there: --mode build.",
             )
-        self.note = refused
+        self.note = f"{refused}. {self.note}" if self.note else refused
         await self._build_engine(wanted, refused)
         return Way.BUILT
 
-    def _present(self, wanted: Choice) -> PeerEngine | None:
-        """Our engine if it is there, runs, and is of the kind asked for."""
-        folder = f"{self.root}/engines/{self.manifest.key}"
-        found = next((e for e in self.peer.engines if e.directory == folder), None)
-        if found is None or self.mode is not ProvisionMode.BUILD:
-            return found
-        flags = self.peer.engine_flags.get(folder, ())
-        return found if flags == self._flags(wanted) else None
+    async def _told(self, folder: str, program: str) -> dict[str, list[str]]:
+        """What a program below our cache there tells; nothing if it does not run."""
+        result = await self.shell.run(script("present"), folder, program, check=False)
+        told: dict[str, list[str]] = {}
+        for key, line in (row[:2] for row in rows(result.stdout)):
+            told.setdefault(key, []).append(line)
+        return told
+
+    async def _choose(self) -> Choice:
+        """The accelerator to build for there, proved; a copy asks for none."""
+        if self.mode is ProvisionMode.COPY:
+            return Choice()
+        self.say("Looking for GPUs and what compiles for them")
+        cxx = self.peer.tools["cxx"].path if "cxx" in self.peer.tools else ""
+        wanted = await choose("auto", There(self.shell), cxx=cxx)
+        self.note = wanted.note
+        return wanted
 
     def _why_not_copied(self, wanted: Choice) -> str:
         """Why the head's engine is not for this peer; empty when it is."""
@@ -220,7 +229,7 @@ class _Job:
             return ""
         return f"it has {wanted.accelerator}, the head's engine does not"
 
-    async def _copy_engine(self, engine: EngineLocation) -> None:
+    async def _copy_engine(self, engine: EngineInfo) -> None:
         self.say("Reading the head's engine")
         parcel = await head.engine_parcel(engine, self.paths)
         await deliver(
@@ -270,7 +279,7 @@ class _Job:
         )
         await self._build(job, toolchain, f"engines/{self.manifest.key}")
 
-    def _toolchain(self, refused: str) -> fit.Toolchain:
+    def _toolchain(self, refused: str) -> Toolchain:
         try:
             return fit.toolchain_of(self.peer, self.shell.name)
         except CannotBuild as error:
@@ -279,7 +288,7 @@ class _Job:
             what = f"The head's engine cannot be used ({refused}) and {error.what}"
             raise CannotBuild(what, error.hint) from error
 
-    async def _build(self, job: Build, toolchain: fit.Toolchain, target: str) -> None:
+    async def _build(self, job: Build, toolchain: Toolchain, target: str) -> None:
         await build(
             self.shell,
             self.files,
@@ -314,13 +323,11 @@ class _Job:
     async def _has_relay(self, parcel: head.Parcel) -> bool:
         """Whether it is there and was made from what the head has."""
         made_from = next(f for f in parcel.files if f.name == "made-from")
-        result = await self.shell.run(
-            script("relay"), parcel.folder, self.relay_version, check=False
-        )
-        told = dict(row[:2] for row in rows(result.stdout))
-        return told.get("made-from") == made_from.path.read_text()
+        told = await self._told(parcel.folder, "dllm-relay")
+        runs = told.get("said") == [f"dllm-relay {self.relay_version}"]
+        return runs and told.get("made-from") == [made_from.path.read_text()]
 
-    async def _build_relay(self, parcel: head.Parcel, toolchain: fit.Toolchain) -> None:
+    async def _build_relay(self, parcel: head.Parcel, toolchain: Toolchain) -> None:
         job = Build(
             name=f"relay-{self.relay_version}",
             title="dllm-relay",

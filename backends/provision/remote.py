@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from backends.engine import compiling
 from backends.errors import HostError
-from backends.provision.errors import PeerBusy, ProvisionError
+from backends.provision.refusals import PeerBusy, ProvisionError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
-    from backends.peers.shell import Shell, ShellResult
+    from backends.machines.shell import Shell, ShellResult
 
-BEAT = "~"
-"""A line a long script prints to learn whether anybody still listens."""
 LOCKED_ELSEWHERE = 75
 _LOCK_S = 15.0
 
@@ -25,10 +23,27 @@ _LOCK_S = 15.0
 @cache
 def script(name: str) -> str:
     """The text of a script, with what they share before it."""
-    folder = files("backends.provision.scripts")
-    return "\n".join(
-        folder.joinpath(file).read_text("utf-8") for file in ("common.sh", f"{name}.sh")
-    )
+    shared = compiling.script("common")
+    own = compiling.script("common", name, package=f"{__package__}.scripts")
+    return f"{shared}\n{own}"
+
+
+class There:
+    """A peer, for the scripts of a build."""
+
+    def __init__(self, shell: Shell) -> None:
+        """``shell`` runs on it."""
+        self._shell = shell
+
+    async def run(
+        self, name: str, *args: str, on_line: Callable[[str], None]
+    ) -> tuple[int, str]:
+        """As ``backends.engine.compiling.Runner`` says."""
+        text = compiling.script("common", name)
+        result = await self._shell.run(
+            text, *args, timeout_s=None, check=False, on_line=on_line
+        )
+        return result.code, last_line(result)
 
 
 def last_line(result: ShellResult) -> str:
@@ -89,7 +104,7 @@ async def _refusal(
     shell: Shell, holding: asyncio.Future[ShellResult], doing: str
 ) -> HostError:
     if not holding.done():
-        return HostError(f"{shell.name} did not answer within {_LOCK_S:.0f} s")
+        return HostError(f"{shell.name} did not answer within {_LOCK_S:g} s")
     result = await holding
     if result.code == LOCKED_ELSEWHERE:
         return PeerBusy(

@@ -60,7 +60,7 @@ class Meter:
         if self._sent and seconds > 0:
             rate = self._sent / seconds
             left = format_seconds((self._total - done) / rate)
-            text += f", {format_bytes(rate)}/s, {left} left"
+            text += f", {format_bytes(rate)}/s, ~{left} left"
         self._tell(text, done / max(self._total, 1))
 
 

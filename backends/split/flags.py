@@ -14,13 +14,36 @@ from typing import TYPE_CHECKING
 
 from backends.errors import PlanError
 from backends.split.layout import is_head_cpu, ranges
-from backends.state import LayerRange, Plan, Value
+from backends.state import LayerRange, Plan, Share, Value, WorkerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 # llama_max_devices() of every build so far.
 DEVICES_MAX = 16
+
+
+class PlacedDevice(Value, frozen=True, kw_only=True):
+    """One device of a split as llama-server knows it."""
+
+    id: str
+    """Ours, as the split names it."""
+    name: str
+    """llama-server's: ``RPC1``, ``CUDA0``."""
+    layers: int
+    endpoint: str = ""
+    """``host:port`` of its rpc-server; empty for a device of the head's own."""
+    index: int = 0
+    """Its number within that rpc-server."""
+
+    @property
+    def buffer(self) -> str:
+        """How llama-server's log calls its buffers."""
+        return f"RPC{self.index}[{self.endpoint}]" if self.endpoint else self.name
+
+    def owns(self, buffer: str) -> bool:
+        """Whether a buffer of that name is its; Metal also has ``MTL0_Mapped``."""
+        return buffer == self.buffer or buffer.startswith(f"{self.buffer}_")
 
 
 class Placement(Value, frozen=True, kw_only=True):
@@ -31,22 +54,44 @@ class Placement(Value, frozen=True, kw_only=True):
     """
 
     rpc_endpoints: tuple[str, ...]
-    """``host:port`` per worker in use; the n-th is device ``RPCn``."""
-    device_names: tuple[str, ...]
-    """Devices in order of their layers, as ``--device`` wants them; empty: CPU only."""
+    """``host:port`` per worker in use."""
+    devices: tuple[PlacedDevice, ...]
+    """In order of their layers, as ``--device`` wants them; empty: CPU only."""
     n_gpu_layers: int
-    tensor_split: tuple[int, ...]
-    """Whole layers per device name; sums to ``n_gpu_layers``."""
-    device_ids: tuple[str, ...]
-    """Our ids of the same devices, to read the log back."""
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """llama-server's names, for ``--device``."""
+        return tuple(device.name for device in self.devices)
+
+    @property
+    def device_ids(self) -> tuple[str, ...]:
+        """Our ids of the same devices."""
+        return tuple(device.id for device in self.devices)
+
+    @property
+    def tensor_split(self) -> tuple[int, ...]:
+        """Whole layers per device; they sum to ``n_gpu_layers``."""
+        return tuple(device.layers for device in self.devices)
 
 
-def compile_split(plan: Plan, ports: Mapping[str, int]) -> Placement:
+def used_workers(plan: Plan) -> tuple[WorkerSpec, ...]:
+    """The workers with a device that holds layers, in the order of the plan."""
+    used = {share.device for share in plan.split.shares if share.layers}
+    return tuple(w for w in plan.workers if used.intersection(w.device_ids))
+
+
+def is_relayed(plan: Plan) -> bool:
+    """Whether relays see everything that goes to a worker; so too without workers."""
+    return plan.relay or not used_workers(plan)
+
+
+def compile_split(plan: Plan, endpoints: Mapping[str, str]) -> Placement:
     """The arguments that make llama-server do what the plan's split says.
 
     Devices without layers are left out, and so are workers without such a device.
-    ``ports`` maps worker names to the head's loopback ports; one without is reached at
-    its own endpoint.
+    ``endpoints`` maps worker names to where the head's llama-server reaches them; one
+    that is not there is reached at its own.
 
     Raises:
         PlanError: the head's CPU is not first, a device belongs to no worker, or there
@@ -60,18 +105,60 @@ def compile_split(plan: Plan, ports: Mapping[str, int]) -> Placement:
             f"The split uses {len(offloaded)} devices; llama.cpp takes {DEVICES_MAX}",
             "Give some devices no layers.",
         )
-    names = _engine_names(plan, [share.device for share in offloaded])
-    workers = [w for w in plan.workers if f"{w.name}/{w.device}" in names]
+    reached = [(w, endpoints.get(w.name, w.endpoint)) for w in used_workers(plan)]
+    remote = _rpc_devices(reached)
     return Placement(
-        rpc_endpoints=tuple(
-            f"127.0.0.1:{ports[w.name]}" if w.name in ports else w.endpoint
-            for w in workers
-        ),
-        device_names=tuple(names.values()),
+        rpc_endpoints=tuple(endpoint for _, endpoint in reached),
+        devices=tuple(_placed(plan, share, remote) for share in offloaded),
         n_gpu_layers=plan.split.n_layer + 1 - head_layers,
-        tensor_split=tuple(share.layers for share in offloaded),
-        device_ids=tuple(names),
     )
+
+
+def _rpc_devices(
+    reached: Sequence[tuple[WorkerSpec, str]],
+) -> dict[str, tuple[str, str, int]]:
+    """Our device ids to llama-server's name, the endpoint, and the number there.
+
+    llama-server counts all devices of every endpoint, in the order of ``--rpc``, those
+    it is told not to use among them.
+    """
+    found = [
+        (device_id, endpoint, index)
+        for worker, endpoint in reached
+        for index, device_id in enumerate(worker.device_ids)
+    ]
+    return {
+        device_id: (f"RPC{number}", endpoint, index)
+        for number, (device_id, endpoint, index) in enumerate(found)
+    }
+
+
+def _placed(
+    plan: Plan, share: Share, remote: Mapping[str, tuple[str, str, int]]
+) -> PlacedDevice:
+    """A device with layers under llama-server's name.
+
+    Raises:
+        PlanError: neither the head nor a worker has it.
+    """
+    machine, _, own_name = share.device.partition("/")
+    if share.device in remote:
+        name, endpoint, index = remote[share.device]
+        return PlacedDevice(
+            id=share.device,
+            name=name,
+            layers=share.layers,
+            endpoint=endpoint,
+            index=index,
+        )
+    if machine != plan.head:
+        known = [device for worker in plan.workers for device in worker.device_ids]
+        raise PlanError(
+            f"The split gives layers to {share.device}, which no worker of the plan "
+            "has",
+            f"Known devices: {', '.join(known) or 'none'}.",
+        )
+    return PlacedDevice(id=share.device, name=own_name, layers=share.layers)
 
 
 def _head_cpu_layers(plan: Plan) -> int:
@@ -85,29 +172,6 @@ def _head_cpu_layers(plan: Plan) -> int:
                 )
             return share.layers
     return 0
-
-
-def _engine_names(plan: Plan, device_ids: Sequence[str]) -> dict[str, str]:
-    """Our device ids to llama-server's names, in the order of the split.
-
-    RPC devices are numbered in the order of ``--rpc``, which is that of the plan's
-    workers, counting only those in use.
-    """
-    worker_ids = [f"{worker.name}/{worker.device}" for worker in plan.workers]
-    used_workers = [device for device in worker_ids if device in device_ids]
-    rpc = {device: f"RPC{index}" for index, device in enumerate(used_workers)}
-    local = {
-        device: device.removeprefix(f"{plan.head}/")
-        for device in device_ids
-        if device.startswith(f"{plan.head}/")
-    }
-    unknown = [d for d in device_ids if d not in rpc and d not in local]
-    if unknown:
-        raise PlanError(
-            f"The split gives layers to {unknown[0]}, which no worker of the plan has",
-            f"Known devices: {', '.join(worker_ids) or 'none'}.",
-        )
-    return {device: rpc.get(device) or local[device] for device in device_ids}
 
 
 def _float32(value: float) -> float:
@@ -176,16 +240,34 @@ def check_exact(plan: Plan, placement: Placement) -> None:
         )
 
 
-def parse_counts(text: str) -> tuple[int, ...]:
-    """``6,7`` as whole layers per device.
+def parse_split(text: str) -> tuple[int, ...] | dict[str, int]:
+    """``6,7`` as whole layers per device, ``studio/MTL0=38,mini/MTL0=10`` by name.
 
     Raises:
-        PlanError: a part is not a whole number.
+        PlanError: a part is not a whole number, or a name comes twice.
     """
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise PlanError(
-            f"{text!r} is not a split",
-            "Give whole layers per worker, such as 6,7 (the output counts as one).",
-        ) from None
+    parts = [part.strip() for part in text.split(",")]
+    if not any("=" in part for part in parts):
+        return tuple(_count(part, text) for part in parts)
+    named: dict[str, int] = {}
+    for part in parts:
+        name, _, count = (piece.strip() for piece in part.partition("="))
+        if not name or name in named:
+            raise _not_a_split(text)
+        named[name] = _count(count, text)
+    return named
+
+
+def _count(part: str, text: str) -> int:
+    # int() also takes 1_0 and digits of other scripts.
+    if not (part.isascii() and part.isdigit()):
+        raise _not_a_split(text)
+    return int(part)
+
+
+def _not_a_split(text: str) -> PlanError:
+    return PlanError(
+        f"{text!r} is not a split",
+        "Give whole layers per device, such as 6,7, or by name: mini/MTL0=6,local/CPU=7"
+        " (the output counts as one).",
+    )

@@ -1,19 +1,23 @@
-"""Moving layers between devices: pure functions on ``Split``, and an undo history."""
+"""Moving layers between devices: pure functions on ``Split``."""
 
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from backends.errors import PlanError
-from backends.state import LayerRange, Share, Split, Value
+from backends.state import LayerRange, Share, Split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-def make_split(n_layer: int, devices: Sequence[str], counts: Sequence[int]) -> Split:
+def make_split(
+    n_layer: int, devices: Sequence[str], counts: Sequence[int], *, typed: str = ""
+) -> Split:
     """A checked split of ``n_layer`` layers and the output.
+
+    ``typed`` is how a person wrote it, for errors; else the counts alone.
 
     Raises:
         PlanError: counts and devices differ in number, a count is negative, a device
@@ -21,7 +25,8 @@ def make_split(n_layer: int, devices: Sequence[str], counts: Sequence[int]) -> S
     """
     if len(devices) != len(counts):
         raise PlanError(
-            f"The split names {len(counts)} shares for {len(devices)} devices",
+            f"The split names {_several(len(counts), 'share')} for "
+            f"{_several(len(devices), 'device')}",
             f"Give one number of layers for each of {', '.join(devices)}.",
         )
     if len(set(devices)) != len(devices):
@@ -32,7 +37,7 @@ def make_split(n_layer: int, devices: Sequence[str], counts: Sequence[int]) -> S
         )
     if sum(counts) != n_layer + 1:
         raise PlanError(
-            f"The split {','.join(map(str, counts))} sums to {sum(counts)}, "
+            f"The split {typed or ','.join(map(str, counts))} sums to {sum(counts)}, "
             f"but the model has {n_layer} layers and the output",
             f"Make the shares sum to {n_layer + 1} (the output counts as one layer).",
         )
@@ -41,6 +46,11 @@ def make_split(n_layer: int, devices: Sequence[str], counts: Sequence[int]) -> S
         for device, count in zip(devices, counts, strict=True)
     )
     return Split(n_layer=n_layer, shares=shares)
+
+
+def _several(number: int, word: str) -> str:
+    """``1 share``, ``2 shares``."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def counts(split: Split) -> tuple[int, ...]:
@@ -105,53 +115,6 @@ def even_counts(n_layer: int, n_devices: int) -> tuple[int, ...]:
     """Layers and output dealt out evenly, the earlier devices taking the remainder."""
     each, rest = divmod(n_layer + 1, n_devices)
     return tuple(each + (index < rest) for index in range(n_devices))
-
-
-class History(Value, frozen=True, kw_only=True):
-    """Undo and redo of splits, newest last; bounded."""
-
-    present: Split
-    past: tuple[Split, ...] = ()
-    future: tuple[Split, ...] = ()
-
-    DEPTH_MAX: ClassVar[int] = 200
-
-    @property
-    def can_undo(self) -> bool:
-        """Whether there is an earlier split."""
-        return bool(self.past)
-
-    @property
-    def can_redo(self) -> bool:
-        """Whether an undone split can come back."""
-        return bool(self.future)
-
-    def push(self, split: Split) -> History:
-        """Make a split the present one; the same split again is no step."""
-        if split == self.present:
-            return self
-        past = (*self.past, self.present)[-self.DEPTH_MAX :]
-        return History(present=split, past=past)
-
-    def undo(self) -> History:
-        """One step back, or the same history at its beginning."""
-        if not self.past:
-            return self
-        return History(
-            present=self.past[-1],
-            past=self.past[:-1],
-            future=(self.present, *self.future),
-        )
-
-    def redo(self) -> History:
-        """One undone step forward again, or the same history."""
-        if not self.future:
-            return self
-        return History(
-            present=self.future[0],
-            past=(*self.past, self.present),
-            future=self.future[1:],
-        )
 
 
 def format_ranges(layers: Iterable[LayerRange], n_layer: int) -> str:

@@ -15,3 +15,9 @@ def to_json(value: Any, *, indent: int = 0) -> str:
     """Encode any value as JSON text."""
     raw = msgspec.json.encode(value)
     return (msgspec.json.format(raw, indent=indent) if indent else raw).decode()
+
+
+NOT_JSON = (ValueError, RecursionError)
+"""What msgspec raises for bytes that are no JSON of the kind wanted: its own
+``DecodeError``, a ``UnicodeDecodeError`` within a string (both are ValueErrors), and
+brackets nested too deep."""

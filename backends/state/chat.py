@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backends.state.base import Value
-from backends.state.cluster import Failure
+from backends.state.snapshots import Failure
 
 
 class ChatMessage(Value, frozen=True, kw_only=True):
@@ -50,6 +50,8 @@ class ChatDelta(Value, frozen=True, kw_only=True):
     reasoning: str = ""
     done: bool = False
     finish_reason: str = ""
+    ahead: int = 0
+    """Requests that are answered before this one."""
     prompt_progress: float | None = None
     """0…1 while the prompt is being read."""
     timings: ChatTimings | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from backends.state.base import Value
+from backends.state.models import ModelFile
 
 
 class DeviceKind(StrEnum):
@@ -111,26 +112,32 @@ class ProvisionMode(StrEnum):
     BUILD = "build"
 
 
-class PeerEngine(Value, frozen=True, kw_only=True):
-    """One llama.cpp found on a peer."""
+class EngineSource(StrEnum):
+    """How an engine was found."""
+
+    CONFIG = "config"
+    ENV = "env"
+    CACHE = "cache"
+    PROVISIONED = "provisioned"
+    """In the cache of a peer, where we put it, and may remove it."""
+    PATH = "path"
+
+
+class EngineInfo(Value, frozen=True, kw_only=True):
+    """One llama.cpp on a machine: where it is and, once it was asked, what it is."""
 
     directory: str
+    source: EngineSource
     server_path: str
     worker_path: str
+    fit_path: str = ""
+    """llama-fit-params, which tells what memory a plan takes; empty: it has none."""
     version: str = ""
+    """Build number and commit as llama-server prints them."""
     rpc_protocol: str = ""
     """``major.minor.patch``; empty when unknown."""
-    ours: bool = False
-    """Whether we installed it, and may remove it."""
-
-
-class PeerModel(Value, frozen=True, kw_only=True):
-    """A GGUF file on a peer."""
-
-    path: str
-    size_bytes: int
-    identity: str = ""
-    """Same text, same bytes: see ``backends.models.identity``; empty when unread."""
+    backends: tuple[str, ...] = ()
+    devices: tuple[Device, ...] = ()
 
 
 class PeerFacts(Value, frozen=True, kw_only=True):
@@ -156,7 +163,8 @@ class PeerFacts(Value, frozen=True, kw_only=True):
     """As its engine lists them, the CPU first."""
     disk_free_bytes: int = 0
     """Where engines and models would be put."""
-    engines: tuple[PeerEngine, ...] = ()
+    engines: tuple[EngineInfo, ...] = ()
+    """The preferred first; without the helper they are seen, not asked."""
     relay_version: str = ""
     """Of our helper program there; empty when it is not there or does not run."""
     relay_path: str = ""
@@ -164,7 +172,7 @@ class PeerFacts(Value, frozen=True, kw_only=True):
     cmake: str = ""
     problems: tuple[str, ...] = ()
     """What was found broken, one sentence each."""
-    models: tuple[PeerModel, ...] = ()
+    models: tuple[ModelFile, ...] = ()
     clock_offset_s: float = 0.0
     """Its clock minus ours."""
     rtt_ms: float | None = None
@@ -196,6 +204,10 @@ class Peer(Value, frozen=True, kw_only=True):
     address: str = ""
     """What one would give to ``ssh``, or ``host:port`` of a bare rpc-server."""
     rtt_ms: float | None = None
+    """Of the newest heartbeat; None while it does not answer."""
+    silent_since: float | None = None
+    """Unix seconds of its last answer, while it is suspect: connected, but without a
+    sign of life for two seconds."""
     devices: tuple[Device, ...] = ()
     note: str = ""
     """One sentence: why it is unreachable, what is missing, what to do."""

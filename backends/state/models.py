@@ -26,6 +26,8 @@ class Layer(Value, frozen=True, kw_only=True):
     """Quantisation type name to bytes, for example ``{"Q4_K": 1048576}``."""
     kv_bytes_per_token: int = 0
     """Bytes of f16 K and V one token adds; 0 for recurrent layers."""
+    k_bytes_per_token: int = 0
+    """How many of them are K's."""
     kv_window: int = 0
     """Tokens it keeps at most (sliding-window attention); 0: the whole context."""
 
@@ -45,10 +47,19 @@ class ModelInfo(Value, frozen=True, kw_only=True):
     """Bytes of all files on disk."""
     n_tensors: int = 0
     n_layer: int
+    n_layer_nextn: int = 0
+    """Of ``n_layer`` the last, for multi-token prediction (MTP): the engine leaves
+    their weights in the file, or some of them, unless it is asked to predict."""
     n_embd: int
     n_vocab: int
     n_head: int = 0
     n_head_kv: int = 0
+    k_head_lengths: tuple[int, ...] = ()
+    """Values of a head of K, each length once, an indexer's too; empty: unknown."""
+    v_head_lengths: tuple[int, ...] = ()
+    """The same of V."""
+    one_cache_type: bool = False
+    """Whether llama.cpp stores K and V in one type only (compressed attention)."""
     n_expert: int = 0
     n_expert_used: int = 0
     n_ctx_train: int = 0

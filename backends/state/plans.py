@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 
 from backends.state.base import Value
@@ -38,11 +40,72 @@ class WorkerSpec(Value, frozen=True, kw_only=True):
 
     name: str
     peer: str = "local"
-    device: str = "CPU"
-    """Name of the device it exposes, as the engine calls it (``-d``)."""
+    devices: tuple[str, ...] = ("CPU",)
+    """Names of the devices it exposes, in its own order (``-d``)."""
+    place: str = ""
+    """What its devices are called after in a split; empty: its own name."""
     threads: int | None = None
     endpoint: str = ""
     """``host:port`` of an rpc-server somebody else started, as the head reaches it."""
+
+    @property
+    def device_ids(self) -> tuple[str, ...]:
+        """Its devices as a split names them: ``worker1/CPU``, ``mini/MTL0``."""
+        return tuple(f"{self.place or self.name}/{name}" for name in self.devices)
+
+
+class FlashAttention(StrEnum):
+    """Whether attention runs in one fused step, which keeps no table of all pairs."""
+
+    AUTO = "auto"
+    """Where the devices can: llama.cpp decides while it loads."""
+    ON = "on"
+    OFF = "off"
+
+
+class ServerSettings(Value, frozen=True, kw_only=True):
+    """How llama-server runs a model, apart from the context and from where it runs."""
+
+    cache_type_k: str = "f16"
+    """How K of the KV cache is stored; see ``split.cache_types``."""
+    cache_type_v: str = "f16"
+    slots: int = 1
+    """Requests answered at once; they share the context evenly."""
+    flash_attention: FlashAttention = FlashAttention.AUTO
+    threads: int | None = None
+    """Threads of llama-server itself; None: as llama.cpp chooses."""
+
+
+class Ask(Value, frozen=True, kw_only=True):
+    """What a person asked for; None is left to the configuration."""
+
+    model: str
+    workers: int | None = None
+    """CPU workers on this machine, for trying things; 0: none, not even by default."""
+    peers: tuple[str, ...] | None = None
+    """Machines whose devices take part beside the head's; None: all that are ready."""
+    head: str | None = None
+    """Who runs llama-server; None: this machine, or the only one with the model."""
+    counts: tuple[int, ...] | None = None
+    """Whole layers per device in the order of the plan, the output counted as one more.
+
+    The head's CPU may be left out.
+    """
+    split: dict[str, int] | None = None
+    """The same by the name of the device; those not named get none."""
+    exclude: tuple[str, ...] = ()
+    """Devices that take no part."""
+    worker_threads: int | None = None
+    """Threads of each CPU worker on this machine."""
+    ctx_size: int | None = None
+    server: ServerSettings = ServerSettings()
+    api_port: int | None = None
+    relay: bool = True
+    force: bool = False
+    """Launch also what is predicted not to fit in a device's memory."""
+    extra_args: tuple[str, ...] = ()
+    directory: str = ""
+    """Where relative paths in ``extra_args`` count from, on this machine."""
 
 
 class Plan(Value, frozen=True, kw_only=True):
@@ -53,7 +116,7 @@ class Plan(Value, frozen=True, kw_only=True):
     workers: tuple[WorkerSpec, ...] = ()
     head: str = "local"
     ctx_size: int = 4096
-    parallel: int = 1
+    server: ServerSettings = ServerSettings()
     api_port: int | None = None
     """None: the configured port, or the next free one."""
     engine: str | None = None
@@ -62,6 +125,8 @@ class Plan(Value, frozen=True, kw_only=True):
     """Whether a metering relay stands before every worker."""
     extra_args: tuple[str, ...] = ()
     """Further arguments for llama-server, passed on as they are."""
+    asked: Ask | None = None
+    """What it was made from, so that it can be planned again on other facts."""
 
 
 class DeviceBuffers(Value, frozen=True, kw_only=True):
@@ -74,9 +139,14 @@ class DeviceBuffers(Value, frozen=True, kw_only=True):
 
 
 class MeasuredSplit(Value, frozen=True, kw_only=True):
-    """The split llama-server's own log reports after the load."""
+    """The split after the load: what the relays saw arrive, or llama-server's log says.
+
+    The bytes per device are always those of the log.
+    """
 
     layers: tuple[LayerRange, ...]
+    in_part: tuple[LayerRange, ...] = ()
+    """Layers of which a worker's device holds only some tensors (``-ot``)."""
     buffers: tuple[DeviceBuffers, ...] = ()
     mismatches: tuple[str, ...] = ()
     """One sentence per difference from the plan; empty when they agree."""

@@ -1,6 +1,6 @@
 # Remove what provisioning put here: marked engines, relays, builds and half uploads, and
-# the process directories of dead processes. Prints "freed<TAB>KiB"; ends with 75 and
-# prints "runs<TAB>…" for what still runs.
+# the process directories of dead processes of every head.
+# Prints "freed<TAB>KiB"; ends with 75 and prints "runs<TAB>…" for what still runs.
 
 state=${XDG_STATE_HOME:-$HOME/.local/state}/dllm-tui/run
 busy=
@@ -13,6 +13,15 @@ runs() { # WHAT
 for lock in "$work"/*.lock; do
   [ -f "$lock" ] && owner_lives "$lock" && runs "an installation (pid $pid)"
 done
+
+# An agent only looks: it may go on without its file.
+is_agent() { # PID
+  case "$(if [ -r "/proc/$1/cmdline" ]; then
+    tr '\0' ' ' <"/proc/$1/cmdline"
+  else
+    ps -ww -o command= -p "$1"
+  fi 2>/dev/null)" in *"dllm-relay host --run-dir "*) true ;; *) false ;; esac
+}
 
 programs() {
   if [ -d /proc/self ]; then
@@ -32,7 +41,7 @@ for place in "$root" "$physical"; do
   while read -r pid program; do
     case "$program" in
       "$place/engines/"* | "$place/relay/"* | "$place/provision/"*)
-        runs "${program##*/} (pid $pid)"
+        is_agent "$pid" || runs "${program##*/} (pid $pid)"
         ;;
     esac
   done <<EOT
@@ -54,8 +63,10 @@ for engine in "$root"/engines/*; do
   [ -f "$engine/provisioned" ] && take "$engine"
 done
 take "$root/relay"
+take "$root/tensors"
 take "$work"
 
+# Of our own process directories the agent took what had ended; these are of other heads.
 # process.json is one object; the numbers in it are all that is needed here.
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^,\"}]*\).*/\1/p" "$2" | head -n 1; }
 lives() { # FILE PID_FIELD START_FIELD
@@ -67,10 +78,16 @@ lives() { # FILE PID_FIELD START_FIELD
     kill -0 "$number" 2>/dev/null
   fi
 }
-for file in "$state"/*/process.json; do
+# By head and by cluster: as deep as they lie. A line end in a name makes it no file.
+[ ! -d "$state" ] || while IFS= read -r file; do
   [ -f "$file" ] || continue
   lives "$file" pid start_id || lives "$file" supervisor_pid supervisor_start_id ||
     take "${file%/process.json}"
-done
+done <<EOT
+$(find "$state" -name process.json)
+EOT
+# What is empty by then: a head that looked and started nothing leaves its folder too.
+[ ! -d "$state" ] || find "$state" -depth -type d -exec rmdir {} \; 2>/dev/null
+rmdir "${state%/run}" 2>/dev/null
 rmdir "$root/engines" "$root" 2>/dev/null
 printf 'freed\t%s\n' "$((kib * 1024))"

@@ -11,20 +11,8 @@ shift 2
 case "$from$to" in *"/../"*) fail 64 "A path must not lead out of the cache" ;; esac
 
 tried() { # PROGRAM OPTION
-  "$1" "$2" </dev/null >"$from/.said" 2>&1 &
-  child=$!
-  (
-    # By $!, as the signal may come before a name is given; and KILL, as a process just
-    # forked loses the signals that this shell traps.
-    trap 'kill -KILL "$!" 2>/dev/null; exit' TERM
-    sleep 30 &
-    wait "$!"
-    kill -KILL "$child"
-  ) </dev/null >/dev/null 2>&1 &
-  watcher=$!
-  wait "$child" 2>/dev/null
+  bounded 30 "$1" "$2" >"$from/.said" 2>&1
   status=$?
-  kill -TERM "$watcher" 2>/dev/null
   said=$(tail -n 1 "$from/.said")
   rm -f "$from/.said"
   case "$status" in

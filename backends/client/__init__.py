@@ -1,0 +1,1 @@
+"""The controller as others use it: found, started, asked."""

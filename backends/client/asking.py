@@ -1,0 +1,57 @@
+"""What every question tells of its asker, and what an asker may ask."""
+
+from __future__ import annotations
+
+import re
+from contextvars import ContextVar
+
+from backends.errors import UsageError
+from backends.state import Value
+
+PROGRAM_HEADER = "Dllm-Program"
+"""What asks: ``console``, or the name of a command."""
+
+
+class Asking(Value, frozen=True, kw_only=True):
+    """How this process asks a controller."""
+
+    program: str = ""
+    readonly: bool = False
+    """Whether it only watches: nothing is asked that would change anything."""
+
+
+_ANYBODY = Asking()
+ASKING: ContextVar[Asking] = ContextVar("asking", default=_ANYBODY)
+"""Set once, by whoever knows what the user started."""
+
+_HARMLESS = re.compile(
+    "/v1/(?:propose|preview|memory|chat|chats|chats/.*|peers/[^/]+/probe"
+    "|models/hash|models/cache)"
+)
+"""What is sent by POST and changes nothing of a cluster: plans are reckoned, machines
+looked at, a model is asked."""
+
+
+class ReadOnly(UsageError):
+    """Something was to be changed where one only watches."""
+
+    def __init__(self, what: str = "This") -> None:
+        """Say what is refused."""
+        super().__init__(
+            f"{what} is refused: you only watch",
+            "To change things leave out --readonly, or readonly in config.toml.",
+        )
+
+
+def require_allowed(method: str, target: str) -> None:
+    """Go on unless a request would change something where one only watches.
+
+    What is not known to be harmless is refused.
+
+    Raises:
+        ReadOnly: it would.
+    """
+    path = target.partition("?")[0]
+    harmless = method == "GET" or (method == "POST" and _HARMLESS.fullmatch(path))
+    if ASKING.get().readonly and not harmless:
+        raise ReadOnly()

@@ -1,0 +1,248 @@
+"""One question, one answer: how a client asks a controller, and what can go wrong."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from backends.client import http
+from backends.client.agreement import agreed
+from backends.client.asking import ASKING, require_allowed
+from backends.client.start import Found, ensure_running, find_running, wake_or_end
+from backends.controller.lock import lock_holder
+from backends.errors import ControllerError, DllmError, UsageError
+from backends.state import NOT_JSON, SILENCE_MAX_S, Failure
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+    from pathlib import Path
+
+    from backends.paths import Paths
+
+F = TypeVar("F")
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class RequestFailed(DllmError):
+    """The controller's answer was a failure; it is carried whole."""
+
+    def __init__(self, failure: Failure) -> None:
+        """Wrap a failure that came over the socket."""
+        super().__init__(failure.what, failure.hint)
+        self.value = failure
+
+    def failure(self, at: float = 0.0) -> Failure:
+        """The failure as the controller told it."""
+        return self.value
+
+
+class NothingRuns(ControllerError):
+    """There is no controller, and where one only watches none is started."""
+
+    def __init__(self) -> None:
+        """Say so."""
+        super().__init__(
+            "Nothing runs here, and where you only watch nothing is started",
+            "Leave out --readonly, or readonly in config.toml, to start a controller.",
+        )
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """The last line of a stream that a failure ended."""
+
+    failure: Failure | None = None
+    broken: bool = False
+
+
+class Connection:
+    """The way to the user's controller, which is started when first needed."""
+
+    def __init__(self, paths: Paths, *, silence_s: float = SILENCE_MAX_S) -> None:
+        """Nothing is connected yet; every call opens a connection of its own."""
+        self.paths = paths
+        self._silence_s = silence_s
+        self._socket: Path | None = None
+        """Of the controller that speaks our API; None until that is known."""
+        self.started = False
+        """Whether a controller was started for us."""
+
+    async def running(self) -> bool:
+        """Whether a controller listens now; starts none."""
+        return await find_running(self.paths) is not None
+
+    async def start(self) -> Path:
+        """See that a controller runs that speaks our API; its socket.
+
+        Where we only watch, none is started and none of another release replaced.
+
+        Raises:
+            ControllerError: it does not come up, or is of a later release.
+            NothingRuns: we only watch, and there is none.
+        """
+        readonly = ASKING.get().readonly
+        found = await (_watched if readonly else ensure_running)(self.paths)
+        if found.socket != self._socket:
+            try:
+                found = await agreed(
+                    self.paths, found, self._silence_s, replaces=not readonly
+                )
+            except OSError as error:
+                raise self._lost(error) from error
+            self._socket = found.socket
+        self.started |= found.started
+        return found.socket
+
+    async def call(
+        self, method: str, target: str, kind: type[T], body: object = None
+    ) -> T:
+        """One request, one value.
+
+        Raises:
+            ReadOnly: it would change something, and we only watch.
+            RequestFailed: the answer is a failure.
+            ControllerError: it could not be asked, or its answer not be read.
+        """
+        require_allowed(method, target)
+        content = _encode(body)
+        socket = await self.start()
+        try:
+            async with http.request(
+                socket, method, target, content, silence_s=self._silence_s
+            ) as response:
+                return _decoded(response.status, await response.read(), kind)
+        except OSError as error:
+            raise self._lost(error) from error
+
+    async def stream(
+        self, method: str, target: str, kind: type[T], body: object = None
+    ) -> AsyncGenerator[T, None]:
+        """One request, many values, one a line.
+
+        Raises:
+            ReadOnly: it would change something, and we only watch.
+            RequestFailed: a failure answered it, or ended it.
+            ControllerError: it could not be asked, or its answer not be read.
+        """
+        require_allowed(method, target)
+        content = _encode(body)
+        socket = await self.start()
+        try:
+            async with http.request(
+                socket, method, target, content, silence_s=self._silence_s
+            ) as response:
+                if response.status != 200:
+                    _decoded(response.status, await response.read(), Failure)
+                async for line in response.lines():
+                    _require_whole(line)
+                    yield _value(line, kind)
+        except OSError as error:
+            raise self._lost(error) from error
+
+    async def followed(
+        self, target: str, kind: type[F], applied: Callable[[F, S | None], S]
+    ) -> AsyncGenerator[S, None]:
+        """States as they change: each frame is ``applied`` to the state before.
+
+        Raises:
+            RequestFailed: a failure answered it, or ended it.
+            ControllerError: it could not be asked, or a frame not be understood.
+        """
+        last: S | None = None
+        async with aclosing(self.stream("GET", target, kind)) as frames:
+            async for frame in frames:
+                try:
+                    last = applied(frame, last)
+                except ValueError as error:
+                    raise not_understood(error) from error
+                yield last
+
+    def _lost(self, error: OSError) -> ControllerError:
+        """What became of a connection, as a sentence; the next call looks again."""
+        self._socket = None
+        if not isinstance(error, TimeoutError):
+            return ControllerError(
+                f"The connection to the controller broke ({error.strerror or error})",
+                "Run dllm-tui again: a new controller takes over what runs.",
+            )
+        holder = lock_holder(self.paths.lock)
+        who = f" (pid {holder.pid})" if holder else ""
+        return ControllerError(
+            f"The controller{who} was silent for {self._silence_s:g} s",
+            wake_or_end(holder.pid if holder else None),
+        )
+
+
+async def _watched(paths: Paths) -> Found:
+    """The controller that runs.
+
+    Raises:
+        NothingRuns: there is none.
+    """
+    socket = await find_running(paths)
+    if socket is None:
+        raise NothingRuns
+    return Found(socket, started=False)
+
+
+def _encode(body: object) -> bytes:
+    """A request's body.
+
+    Raises:
+        UsageError: a path or name in it is no text.
+    """
+    try:
+        return b"" if body is None else msgspec.json.encode(body)
+    except UnicodeEncodeError as error:
+        name = error.object.encode("utf-8", "replace").decode()
+        raise UsageError(
+            f"The name {name!r} is not valid UTF-8",
+            "Rename the file, or give a link to it another name.",
+        ) from error
+
+
+def _require_whole(line: bytes) -> None:
+    """Go on unless a line says that the stream ends with a failure.
+
+    Raises:
+        RequestFailed: it does.
+    """
+    if not line.startswith(b'{"broken":true'):
+        return
+    broken = _value(line, Broken)
+    if broken.failure is not None:
+        raise RequestFailed(broken.failure)
+
+
+def _value(content: bytes, kind: type[T]) -> T:
+    """A value of a kind.
+
+    Raises:
+        ControllerError: it is none; another release says it in another way.
+    """
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except NOT_JSON as error:
+        raise not_understood(error) from error
+
+
+def not_understood(error: Exception) -> ControllerError:
+    """What to say of an answer that only another release would give."""
+    return ControllerError(
+        f"The controller's answer is not understood ({error})",
+        "It is of another release: dllm-tui stop --all ends it and what it runs.",
+    )
+
+
+def _decoded(status: int, content: bytes, kind: type[T]) -> T:
+    """The value of a good answer; the failure of a bad one, raised."""
+    if status == 200:
+        return _value(content, kind)
+    try:
+        raise RequestFailed(msgspec.json.decode(content, type=Failure))
+    except NOT_JSON as error:
+        raise ControllerError(
+            f"The controller answered with status {status}"
+        ) from error

@@ -1,0 +1,352 @@
+"""The controller as the console and the commands use it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from contextlib import aclosing
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote, urlencode
+
+from backends.client.asking import ASKING
+from backends.client.calls import Connection
+from backends.client.chats import ChatsClient
+from backends.client.models import ModelsClient
+from backends.client.start import wait_gone
+from backends.controller.event_files import EventFiles
+from backends.controller.journal import Journal
+from backends.errors import ControllerError
+from backends.paths import Paths, user_paths
+from backends.state import (
+    DEFAULT_CLUSTER,
+    SILENCE_MAX_S,
+    ChatDelta,
+    ChatRequest,
+    ClusterSnapshot,
+    Event,
+    EventKind,
+    Lab,
+    LogChunk,
+    ModelCatalogue,
+    ModelInfo,
+    Pass,
+    Peer,
+    PeerAnswer,
+    PeerState,
+    Plan,
+    PlanMemory,
+    Preview,
+    ProvisionMode,
+    ServerSettings,
+)
+from backends.state.delta import Frame, applied
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from pathlib import Path
+
+T = TypeVar("T")
+
+SETTLE_S = 4.0
+SETTLE_POLL_S = 0.1
+
+
+class ControllerClient:
+    """One cluster of one user's controller, which is started when it is needed."""
+
+    def __init__(
+        self,
+        paths: Paths | None = None,
+        *,
+        cluster: str = DEFAULT_CLUSTER,
+        silence_s: float = SILENCE_MAX_S,
+    ) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            paths: Where the controller is found.
+            cluster: The cluster that calls are about.
+            silence_s: How long the controller may say nothing.
+        """
+        self._paths = paths or user_paths()
+        self._connection = Connection(self._paths, silence_s=silence_s)
+        self.cluster = cluster
+        self.chats = ChatsClient(self._connection, lambda: self.cluster)
+        self.models = ModelsClient(self._connection)
+
+    def use(self, cluster: str) -> None:
+        """Talk about another cluster from here on."""
+        self.cluster = cluster
+
+    @property
+    def started_controller(self) -> bool:
+        """Whether a controller had to be started for us."""
+        return self._connection.started
+
+    async def running(self) -> bool:
+        """Whether a controller answers now; starts none."""
+        return await self._connection.running()
+
+    def left_processes(self) -> bool:
+        """Whether a new controller would find something: here, or by its journal."""
+        run_dir = self._paths.run_dir
+        here = run_dir.is_dir() and any(run_dir.iterdir())
+        return here or self._remembered()
+
+    def _remembered(self) -> bool:
+        """Whether a journal tells of anything to run or to end."""
+        return any(map(_wants, self._paths.clusters_dir.glob("*.json")))
+
+    async def start(self) -> None:
+        """See that a controller runs.
+
+        Raises:
+            ControllerError: it does not come up.
+        """
+        await self._connection.start()
+
+    async def snapshot(self) -> ClusterSnapshot:
+        """The state now."""
+        return await self._call("GET", self._of("/v1/snapshot"), ClusterSnapshot)
+
+    def snapshots(
+        self, *, hold: bool = False, generation: int = 0
+    ) -> AsyncGenerator[ClusterSnapshot, None]:
+        """Snapshots as they change.
+
+        With ``hold`` the cluster ends when we do, if it is of that ``generation``
+        still.
+        """
+        target = self._of("/v1/events", hold=int(hold), generation=generation)
+        return self._connection.followed(target, Frame, applied)
+
+    async def propose(
+        self,
+        model: str,
+        *,
+        workers: int | None = None,
+        peers: Sequence[str] | None = None,
+        head: str | None = None,
+        counts: Sequence[int] | None = None,
+        split: Mapping[str, int] | None = None,
+        exclude: Sequence[str] = (),
+        worker_threads: int | None = None,
+        ctx_size: int | None = None,
+        server: ServerSettings | None = None,
+        api_port: int | None = None,
+        relay: bool = True,
+        force: bool = False,
+        extra_args: Sequence[str] = (),
+        directory: str = "",
+    ) -> Plan:
+        """A plan for a model: see ``backends.state.Ask`` for what can be asked."""
+        asked = {
+            "model": model,
+            "workers": workers,
+            "peers": list(peers) if peers is not None else None,
+            "head": head,
+            "counts": list(counts) if counts is not None else None,
+            "split": dict(split) if split is not None else None,
+            "exclude": list(exclude),
+            "worker_threads": worker_threads,
+            "ctx_size": ctx_size,
+            "server": server or ServerSettings(),
+            "api_port": api_port,
+            "relay": relay,
+            "force": force,
+            "extra_args": list(extra_args),
+            "directory": directory,
+        }
+        return await self._call("POST", self._of("/v1/propose"), Plan, asked)
+
+    async def preview(self, plan: Plan) -> Preview:
+        """What a launch of this plan would do; starts nothing."""
+        return await self._call("POST", self._of("/v1/preview"), Preview, plan)
+
+    async def launch(
+        self, plan: Plan, *, replaces: int | None = None
+    ) -> ClusterSnapshot:
+        """Make the cluster run this plan; the answer has the goal's generation.
+
+        ``replaces`` is the generation this is meant to replace: 0 for none, None for
+        whatever is there.
+
+        Raises:
+            RequestFailed: another goal is there, or the plan cannot be followed.
+        """
+        asked = {"plan": plan, "replaces": replaces}
+        target = self._of("/v1/launch")
+        return await self._call("POST", target, ClusterSnapshot, asked)
+
+    async def stop(self) -> ClusterSnapshot:
+        """Begin to stop the cluster; the answer has the generation that does it."""
+        return await self._call("POST", self._of("/v1/stop"), ClusterSnapshot)
+
+    async def shutdown(self, *, only_if_idle: bool = False) -> None:
+        """End the controller and all it runs; returns when that is done.
+
+        What cannot be reached keeps the controller: it ends that when it can.
+
+        Raises:
+            ControllerError: it ended too early, and left something running.
+        """
+        if not await self.running():
+            return
+        target = f"/v1/shutdown?only_if_idle={int(only_if_idle)}"
+        try:
+            last = await self._call("POST", target, ClusterSnapshot)
+        except ControllerError:
+            # It may have ended by itself in the meantime, which is what is wanted.
+            if await self.running() or self.left_processes():
+                raise
+            return
+        if not only_if_idle and not self._remembered():
+            await wait_gone(self._paths, last.controller_pid)
+
+    async def inspect(self, path: str) -> ModelInfo:
+        """A model's header."""
+        target = f"/v1/inspect?{urlencode({'path': path})}"
+        return await self._call("GET", target, ModelInfo)
+
+    async def catalogue(self, *, refresh: bool = False) -> ModelCatalogue:
+        """Models found on disk."""
+        return await self._call(
+            "GET", f"/v1/models?refresh={int(refresh)}", ModelCatalogue
+        )
+
+    async def read_log(
+        self, name: str, offset: int, limit_bytes: int = 65536
+    ) -> LogChunk:
+        """Part of a process log."""
+        log = f"/v1/logs/{quote(name, safe='')}"
+        target = self._of(log, offset=offset, limit=limit_bytes)
+        return await self._call("GET", target, LogChunk)
+
+    async def set_lab(self, worker: str | None, lab: Lab | None) -> ClusterSnapshot:
+        """Put a worse network on one link (or all), or take it away."""
+        asked = {"worker": worker, "lab": lab}
+        return await self._call("POST", self._of("/v1/lab"), ClusterSnapshot, asked)
+
+    async def events(self, *, after: int = 0) -> tuple[Event, ...]:
+        """What happened in the last days, beyond an event's number, oldest first.
+
+        Starts no controller: where none runs, what earlier ones wrote is read.
+        """
+        if await self.running():
+            target = f"/v1/story?after={after}"
+            return await self._call("GET", target, tuple[Event, ...])
+        kept = EventFiles(self._paths.events_dir).read()
+        return tuple(event for event in kept if event.number > after)
+
+    async def tell_built(self, what: str) -> None:
+        """Add to the story that an engine was built; starts no controller."""
+        if await self.running():
+            await self._call("POST", "/v1/story", tuple[Event, ...], {"text": what})
+            return
+        # Imported here because only a build outside of any controller needs them.
+        from backends.controller.askers import myself
+        from backends.controller.story import Story
+
+        story = Story(EventFiles(self._paths.events_dir))
+        story.tell(EventKind.ENGINE, what, by=myself(ASKING.get().program))
+
+    async def memory(self, plan: Plan) -> PlanMemory:
+        """What a plan takes of each device, as the engine says where it can be asked.
+
+        Loads nothing and asks no worker; the plan need not run.
+        """
+        return await self._call("POST", "/v1/memory", PlanMemory, {"plan": plan})
+
+    async def passes(self) -> dict[str, tuple[Pass, ...]]:
+        """Every pass still remembered, by worker, oldest first."""
+        target = self._of("/v1/passes")
+        return await self._call("GET", target, dict[str, tuple[Pass, ...]])
+
+    async def peers(self) -> tuple[Peer, ...]:
+        """Every other machine of the settings, as it is now."""
+        return await self._call("GET", "/v1/peers", tuple[Peer, ...])
+
+    async def settled_peers(self) -> tuple[Peer, ...]:
+        """The same, once none is being reached any more (or after 4 s)."""
+        peers = await self.peers()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                while any(peer.state is PeerState.PROBING for peer in peers):
+                    await asyncio.sleep(SETTLE_POLL_S)
+                    peers = await self.peers()
+        return peers
+
+    async def peers_to_pick(self) -> tuple[str, ...]:
+        """Names in the user's SSH configuration that are no peers yet."""
+        return await self._call("GET", "/v1/peers-to-pick", tuple[str, ...])
+
+    async def add_peer(
+        self, name: str, *, ssh: str | None = None, bare: str | None = None
+    ) -> Peer:
+        """Add a machine by what one gives to ``ssh``, or a bare ``host:port``."""
+        asked = {"name": name, "ssh": ssh, "bare": bare}
+        return await self._call("POST", "/v1/peers", Peer, asked)
+
+    async def remove_peer(self, name: str) -> None:
+        """Forget a machine."""
+        await self._call("DELETE", _peer(name), tuple[Peer, ...])
+
+    async def probe_peer(self, name: str) -> Peer:
+        """Look at a machine now."""
+        return await self._call("POST", _peer(name, "probe"), Peer)
+
+    async def answer_peer(self, name: str, answer: PeerAnswer) -> Peer:
+        """Answer what the connection to a machine waits for."""
+        return await self._call("POST", _peer(name, "answer"), Peer, answer)
+
+    async def provision_peer(
+        self, name: str, mode: ProvisionMode = ProvisionMode.AUTO
+    ) -> Peer:
+        """Install engine and helper there; returns when done."""
+        return await self._call("POST", _peer(name, "provision"), Peer, {"mode": mode})
+
+    async def clean_peer(self, name: str) -> int:
+        """Remove what was installed there; the bytes freed."""
+        answer = await self._call("POST", _peer(name, "clean"), dict[str, int])
+        return answer["freed_bytes"]
+
+    async def copy_model(self, name: str, path: str) -> str:
+        """Copy a model file there; its path there, when done."""
+        answer = await self._call(
+            "POST", _peer(name, "copy"), dict[str, str], {"path": path}
+        )
+        return answer["path"]
+
+    async def cancel_work(self, name: str) -> Peer:
+        """End what goes on at a machine; the next time it resumes."""
+        return await self._call("POST", _peer(name, "cancel"), Peer)
+
+    async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
+        """Stream an answer; closing the iterator stops the generation."""
+        target = self._of("/v1/chat")
+        stream = self._connection.stream("POST", target, ChatDelta, request)
+        async with aclosing(stream) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    async def _call(
+        self, method: str, target: str, kind: type[T], body: object = None
+    ) -> T:
+        return await self._connection.call(method, target, kind, body)
+
+    def _of(self, path: str, **query: object) -> str:
+        """A target that is about this cluster."""
+        return f"{path}?{urlencode({'cluster': self.cluster, **query})}"
+
+
+def _wants(journal: Path) -> bool:
+    """Whether a journal tells of anything to run or to end."""
+    try:
+        record = Journal(journal).load()
+    except ControllerError:
+        return True
+    return record.goal.plan is not None or bool(record.leftovers)
+
+
+def _peer(name: str, verb: str = "") -> str:
+    return f"/v1/peers/{quote(name, safe='')}" + (f"/{verb}" if verb else "")

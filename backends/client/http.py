@@ -1,0 +1,139 @@
+"""A small HTTP/1.1 client on a Unix socket: h11 speaks it, asyncio moves the bytes.
+
+The console must paint within half a second of its start; importing aiohttp alone takes
+0.2 s of that, h11 a tenth of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import h11
+
+from backends.client.asking import ASKING, PROGRAM_HEADER
+from backends.state import SILENCE_MAX_S
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+READ_BYTES = 1 << 16
+LINE_BYTES_MAX = 1 << 25
+AGENT_HEADER = "Ssh-Auth-Sock"
+"""Where the ssh-agent of whoever asks listens: the controller may be older than it."""
+
+
+class Response:
+    """An answer whose body is still to come."""
+
+    def __init__(
+        self,
+        connection: h11.Connection,
+        reader: asyncio.StreamReader,
+        silence_s: float = SILENCE_MAX_S,
+    ) -> None:
+        """Wrap a connection on which a request has been sent."""
+        self._connection = connection
+        self._reader = reader
+        self._silence_s = silence_s
+        self.status = 0
+
+    async def begin(self) -> None:
+        """Wait for status and headers."""
+        event = await self._next_event()
+        if isinstance(event, h11.Response):
+            self.status = event.status_code
+
+    async def read(self) -> bytes:
+        """The whole body."""
+        return b"".join([part async for part in self.parts()])
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """The body as it comes."""
+        while True:
+            event = await self._next_event()
+            if not isinstance(event, h11.Data):
+                return
+            yield bytes(event.data)
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """The body line by line, each without its end; empty ones mean nothing.
+
+        Raises:
+            ValueError: a line longer than any we send.
+        """
+        pending = b""
+        async for part in self.parts():
+            *whole, pending = (pending + part).split(b"\n")
+            for line in filter(None, whole):
+                yield line
+            if len(pending) > LINE_BYTES_MAX:
+                raise ValueError("line too long")
+
+    async def _next_event(self) -> h11.Event:
+        """The next event that matters; a word that it is at work counts as one.
+
+        Raises:
+            TimeoutError: nothing came for too long.
+            ConnectionError: the other side broke off, or does not speak HTTP.
+        """
+        while True:
+            try:
+                event = self._connection.next_event()
+                if event is h11.NEED_DATA:
+                    async with asyncio.timeout(self._silence_s):
+                        data = await self._reader.read(READ_BYTES)
+                    self._connection.receive_data(data)
+                    continue
+            except h11.RemoteProtocolError as error:
+                raise ConnectionResetError(str(error)) from error
+            if isinstance(event, h11.ConnectionClosed) or not isinstance(
+                event, h11.Event
+            ):
+                raise ConnectionResetError("closed in the middle of an answer")
+            if not isinstance(event, h11.InformationalResponse):
+                return event
+
+
+@asynccontextmanager
+async def request(
+    socket: Path,
+    method: str,
+    target: str,
+    body: bytes = b"",
+    *,
+    silence_s: float = SILENCE_MAX_S,
+) -> AsyncIterator[Response]:
+    """Send one request on a connection of its own and give its answer.
+
+    An answer may take any time, as long as something comes every ``silence_s``.
+
+    Raises:
+        TimeoutError: nothing came for too long.
+        OSError: nobody listens, or the connection broke.
+    """
+    reader, writer = await asyncio.open_unix_connection(str(socket))
+    connection = h11.Connection(h11.CLIENT)
+    headers = [("Host", "controller"), ("Content-Length", str(len(body)))]
+    if program := ASKING.get().program:
+        headers.append((PROGRAM_HEADER, program))
+    agent = os.environ.get("SSH_AUTH_SOCK", "")
+    if agent and agent.isascii() and agent.isprintable():
+        headers.append((AGENT_HEADER, agent))
+    try:
+        for event in (
+            h11.Request(method=method, target=target, headers=headers),
+            *([h11.Data(data=body)] if body else []),
+            h11.EndOfMessage(),
+        ):
+            writer.write(connection.send(event) or b"")
+        async with asyncio.timeout(silence_s):
+            await writer.drain()
+        response = Response(connection, reader, silence_s)
+        await response.begin()
+        yield response
+    finally:
+        writer.close()

@@ -1,0 +1,62 @@
+"""The bytes of models, here and on peers, as the commands use them."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from backends.places import LOCAL
+from backends.state.holdings import Hashing, Seeding, WorkerCache
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from backends.client.calls import Connection
+
+
+class ModelsClient:
+    """Asks machines about models; closing what tells of long work ends the work.
+
+    Every call raises ``DllmError`` where it is refused or cannot be asked.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        """Ask over a connection."""
+        self._connection = connection
+
+    async def hashing(
+        self, path: str, *, machine: str = LOCAL
+    ) -> AsyncGenerator[Hashing, None]:
+        """Hash every tensor of a model on a machine; at last the hashes."""
+        asked = {"path": path, "machine": machine}
+        stream = self._connection.stream("POST", "/v1/models/hash", Hashing, asked)
+        async with aclosing(stream) as told:
+            async for one in told:
+                yield one
+
+    async def seeding(
+        self, path: str, *, machine: str, directory: str = "", dry: bool = False
+    ) -> AsyncGenerator[Seeding, None]:
+        """Fill the cache of a stock worker there from a model there."""
+        asked = {"path": path, "machine": machine, "directory": directory, "dry": dry}
+        stream = self._connection.stream("POST", "/v1/models/seed", Seeding, asked)
+        async with aclosing(stream) as told:
+            async for one in told:
+                yield one
+
+    async def cache(self, *, machine: str, directory: str = "") -> WorkerCache:
+        """What the cache of a stock worker there holds."""
+        asked = {"machine": machine, "directory": directory}
+        return await self._connection.call(
+            "POST", "/v1/models/cache", WorkerCache, asked
+        )
+
+    async def prune(
+        self, names: Sequence[str], *, machine: str, directory: str = ""
+    ) -> int:
+        """Delete files of that cache; the bytes freed."""
+        asked = {"machine": machine, "directory": directory, "names": names}
+        answer = await self._connection.call(
+            "POST", "/v1/models/prune", dict[str, int], asked
+        )
+        return answer["freed_bytes"]

@@ -1,0 +1,195 @@
+"""Finding the user's controller, or starting one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from backends.controller.lock import lock_holder
+from backends.errors import ControllerError
+from backends.paths import checked_socket, make_private
+
+if TYPE_CHECKING:
+    from backends.paths import Paths
+    from backends.state import ControllerInfo
+
+START_TIMEOUT_S = 20.0
+POLL_S = 0.02
+
+
+class Found(NamedTuple):
+    """A controller that listens."""
+
+    socket: Path
+    started: bool
+    """Whether it was started for us."""
+
+
+async def answers(socket: Path) -> bool:
+    """Whether somebody listens on the socket."""
+    try:
+        _, writer = await asyncio.open_unix_connection(str(socket))
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+async def find_running(paths: Paths) -> Path | None:
+    """The socket of the controller that runs, also where it is elsewhere.
+
+    One that has lost its socket makes another within a second; that is waited for.
+
+    Raises:
+        ControllerError: it runs, but listens nowhere.
+    """
+    socket = checked_socket(paths)
+    if await answers(socket):
+        return socket
+    holder = lock_holder(paths.lock)
+    return None if holder is None else await _listening(paths, socket, holder)
+
+
+async def ensure_running(paths: Paths) -> Found:
+    """See that a controller listens, starting one if none runs.
+
+    Raises:
+        ControllerError: it does not come up; the text says why.
+    """
+    if socket := await find_running(paths):
+        return Found(socket, started=False)
+    make_private(paths.runtime_dir)
+    make_private(paths.state_dir)
+    socket = checked_socket(paths)
+    process = _spawn(paths)
+    try:
+        return await _up(paths, socket, process)
+    except asyncio.CancelledError:
+        # Nobody waits for it any more.
+        process.terminate()
+        raise
+
+
+async def _up(paths: Paths, socket: Path, process: subprocess.Popen[bytes]) -> Found:
+    """The controller that was started, or the one that was quicker.
+
+    Raises:
+        ControllerError: it does not come up.
+    """
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not await answers(socket):
+        # Losing the race for the lock is fine: the winner answers soon.
+        if process.poll() not in (None, 0, 1) or time.monotonic() > deadline:
+            raise _not_started(paths, process)
+        if process.poll() == 1:
+            if winner := await _answers_soon(paths):
+                return Found(winner, started=False)
+            raise _not_started(paths, process)
+        await asyncio.sleep(POLL_S)
+    return Found(socket, started=True)
+
+
+async def _answers_soon(paths: Paths) -> Path | None:
+    for _ in range(50):
+        if socket := await find_running(paths):
+            return socket
+        await asyncio.sleep(POLL_S)
+    return None
+
+
+async def _listening(paths: Paths, socket: Path, holder: ControllerInfo) -> Path | None:
+    """Where the holder of the lock listens, as soon as it does; None once it is gone.
+
+    Its runtime directory may be another than ours: a session's of its own.
+
+    Raises:
+        ControllerError: it runs, but listens nowhere.
+    """
+    places = [socket, *([Path(holder.socket)] if holder.socket else [])]
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while lock_holder(paths.lock) is not None:
+        for place in places:
+            if await answers(place):
+                return place
+        if time.monotonic() > deadline:
+            raise ControllerError(
+                f"The controller (pid {holder.pid}) runs, but does not listen on "
+                f"{places[-1]}",
+                wake_or_end(holder.pid),
+            )
+        await asyncio.sleep(POLL_S)
+    return None
+
+
+def wake_or_end(pid: int | None) -> str:
+    """What to do about a controller that does nothing."""
+    if pid is None:
+        return "Try again; if it stays silent, end the process dllm-tui started."
+    return (
+        f"kill -CONT {pid} wakes it if it was stopped; kill -9 {pid} ends it, and the "
+        "next command starts another: what serves goes on."
+    )
+
+
+def _spawn(paths: Paths) -> subprocess.Popen[bytes]:
+    """Start a controller in a session of its own, its words going to a file."""
+    with (paths.state_dir / "controller.err").open("wb") as errors:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "backends.controller"],
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+            cwd="/",
+            start_new_session=True,
+            env=_absolute_python_path(),
+        )
+
+
+def _absolute_python_path() -> dict[str, str]:
+    """The environment, with ``PYTHONPATH`` still true in another directory."""
+    env = dict(os.environ)
+    if "PYTHONPATH" in env:
+        parts = env["PYTHONPATH"].split(os.pathsep)
+        env["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in parts if p)
+    return env
+
+
+async def wait_gone(paths: Paths, pid: int) -> None:
+    """Until that controller process has ended; bounded.
+
+    Its lock goes with its last breath; its process number may stay in the process
+    table until somebody reaps it.
+
+    Raises:
+        ControllerError: it is still there.
+    """
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while _holds_lock(paths, pid):
+        if time.monotonic() > deadline:
+            raise ControllerError(
+                f"The controller (pid {pid}) does not end",
+                f"See {paths.controller_log}; kill -9 {pid} if it hangs.",
+            )
+        await asyncio.sleep(POLL_S)
+
+
+def _holds_lock(paths: Paths, pid: int) -> bool:
+    holders = map(lock_holder, (paths.lock, paths.earlier_lock))
+    return any(holder is not None and holder.pid == pid for holder in holders)
+
+
+def _not_started(paths: Paths, process: subprocess.Popen[bytes]) -> ControllerError:
+    """With what it said before it ended, else where to look."""
+    what = "The controller did not start"
+    if process.poll() is None:
+        process.kill()
+        hint = f"It was silent for {START_TIMEOUT_S:g} s; see {paths.controller_log}."
+        return ControllerError(what, hint)
+    text = (paths.state_dir / "controller.err").read_text(errors="replace").strip()
+    last = text.splitlines()[-1] if text else f"See {paths.controller_log}."
+    return ControllerError(what, last)

@@ -1,0 +1,227 @@
+"""The sentences of a story: what one cluster, and the machines, go through."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from backends.controller.story import CONTROLLER
+from backends.errors import DllmError
+from backends.split.layout import format_range
+from backends.state import EventKind, EventTone, PeerState
+from backends.units import format_lab, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from backends.config import Config
+    from backends.controller.story import Story
+    from backends.state import Actor, Failure, Lab, Leftover, MeasuredSplit, Peer, Plan
+    from backends.state.requests import RequestCounts
+
+
+class Chapter:
+    """Tells what one cluster goes through."""
+
+    def __init__(self, story: Story, cluster: str) -> None:
+        """Tell it under this name."""
+        self._story = story
+        self._cluster = cluster
+
+    def wanted(self, plan: Plan | None, by: Actor) -> None:
+        """Somebody set the goal."""
+        if plan is None:
+            self._tell(EventKind.STOP, "asked for the end of the cluster", by)
+            return
+        shares = (s for s in plan.split.shares if s.layers)
+        split = ", ".join(f"{share.device} {share.layers}" for share in shares)
+        text = f"launched {_model(plan)} ({split}; context {plan.ctx_size})"
+        self._tell(EventKind.LAUNCH, text, by)
+
+    def serving(
+        self, plan: Plan, measured: MeasuredSplit, seconds: float, *, again: bool
+    ) -> None:
+        """The goal is reached."""
+        how = "serves again" if again else "serves"
+        text = f"{_model(plan)} {how} after {format_seconds(seconds)}"
+        tone = EventTone.INFORMATION
+        if measured.mismatches:
+            tone = EventTone.WARNING
+            text += f", not as planned: {'; '.join(measured.mismatches)}"
+        elif split := _layers(plan, measured):
+            text += f": {split}"
+        self._tell(EventKind.SERVING, text, tone=tone)
+
+    def taken_up(self, plan: Plan) -> None:
+        """What served is looked after by this controller."""
+        text = f"Another controller looks after {_model(plan)}, which serves on"
+        self._tell(EventKind.TAKEN_UP, text)
+
+    def stopped(self, names: Sequence[str], left: Iterable[Leftover]) -> None:
+        """What was to end has ended, as far as it could."""
+        if names:
+            self._tell(EventKind.STOPPED, f"Stopped: {', '.join(names)}")
+        for one in left:
+            text = f"{one.name} on {one.peer} could not be stopped: {one.why}"
+            self._tell(EventKind.WAITING, text, tone=EventTone.WARNING)
+
+    def failed(self, failure: Failure) -> None:
+        """Something ended that should not have, or never came up."""
+        ended = failure.exit_code is not None or failure.exit_signal is not None
+        self._story.tell(
+            EventKind.DIED if ended else EventKind.FAILED,
+            failure.what,
+            tone=EventTone.ERROR,
+            cluster=self._cluster,
+            failure=failure,
+        )
+
+    def waiting(self, why: str) -> None:
+        """A machine is away."""
+        self._tell(EventKind.WAITING, why, tone=EventTone.WARNING)
+
+    def held(self, before: RequestCounts, after: RequestCounts) -> None:
+        """Nobody waits any more at the API."""
+        went_on = after.held - before.held
+        refused = after.failed - before.failed
+        if went_on > 0:
+            waited = format_seconds(after.held_longest_s)
+            text = f"{_requests(went_on)} waited up to {waited} and went on"
+            self._tell(EventKind.WAITING, text)
+        if refused > 0:
+            text = f"{_requests(refused)} waited in vain, or broke"
+            self._tell(EventKind.WAITING, text, tone=EventTone.WARNING)
+
+    def mended(self, how: str) -> None:
+        """It goes on by itself."""
+        self._tell(EventKind.MENDED, how)
+
+    def lab(self, link: str | None, lab: Lab | None, by: Actor) -> None:
+        """Somebody made a link slower, or as it is; told once they have settled."""
+        where = link or "all links"
+        said = f"{format_lab(lab)} each way" if lab else ""
+        set_to = f"set the lab on {where}: {said}" if lab else ""
+        text = set_to or f"cleared the lab on {where}"
+        self._story.tell_settled(
+            f"{self._cluster} {link}", lambda: self._tell(EventKind.LAB, text, by)
+        )
+
+    def _tell(
+        self,
+        kind: EventKind,
+        text: str,
+        by: Actor = CONTROLLER,
+        tone: EventTone = EventTone.INFORMATION,
+    ) -> None:
+        self._story.tell(kind, text, by=by, tone=tone, cluster=self._cluster)
+
+
+class PeerChapter:
+    """Tells how other machines come and go."""
+
+    def __init__(self, story: Story) -> None:
+        """Know none yet."""
+        self._story = story
+        self._known: dict[str, str] = {}
+
+    def look(self, peers: Iterable[Peer]) -> None:
+        """Tell what is other than it was; how one is found at first is no news."""
+        there = {peer.name: peer for peer in peers}
+        for name, peer in there.items():
+            before = self._known.get(name)
+            now = _presence(peer) or before
+            if now is None:
+                continue
+            self._known[name] = now
+            if before not in (None, now):
+                self._tell(peer, now)
+        self._known = {name: at for name, at in self._known.items() if name in there}
+
+    def _tell(self, peer: Peer, now: str) -> None:
+        text = {
+            _GONE: f"{peer.name} is gone" + (f": {peer.note}" if peer.note else ""),
+            _SILENT: f"{peer.name} is silent",
+            _THERE: f"{peer.name} is back",
+        }[now]
+        tone = EventTone.INFORMATION if now == _THERE else EventTone.WARNING
+        self._story.tell(EventKind.PEER, text, tone=tone, peer=peer.name)
+
+
+class WorkChapter:
+    """Tells what somebody does with other machines."""
+
+    def __init__(self, story: Story, by: Actor, peer: str) -> None:
+        """Tell what this one does with this peer."""
+        self._story = story
+        self._by = by
+        self._peer = peer
+
+    def did(self, what: str, kind: EventKind = EventKind.PEERS) -> None:
+        """It is done."""
+        self._story.tell(kind, what, by=self._by, peer=self._peer)
+
+    @contextmanager
+    def tries(self, what: str, kind: EventKind = EventKind.PEERS) -> Iterator[None]:
+        """Tell that something long is done; if it fails, why."""
+        try:
+            yield
+        except DllmError as error:
+            failure = error.failure()
+            text = f"{what}, which failed: {failure.what}"
+            tone = EventTone.WARNING
+            self._story.tell(
+                kind, text, by=self._by, peer=self._peer, failure=failure, tone=tone
+            )
+            raise
+        self.did(what, kind)
+
+
+class SettingsChapter:
+    """Tells what of ``config.toml`` has changed, by whatever hand."""
+
+    def __init__(self, story: Story, settings: Callable[[], Config]) -> None:
+        """``settings`` gives them as they could last be read."""
+        self._story = story
+        self._settings = settings
+        self._known = settings()
+
+    def look(self) -> None:
+        """See whether any is other than it was.
+
+        Peers are left out: who adds or removes one is known, and told.
+        """
+        now = self._settings()
+        before, self._known = self._known, now
+        changed = [
+            name
+            for name in now.__struct_fields__
+            if name != "peers" and getattr(now, name) != getattr(before, name)
+        ]
+        if changed:
+            text = f"config.toml changed: {', '.join(changed)}"
+            self._story.tell(EventKind.SETTINGS, text)
+
+
+_THERE, _SILENT, _GONE = "there", "silent", "gone"
+
+
+def _presence(peer: Peer) -> str | None:
+    """Whether a machine is there; None while that is being found out."""
+    if peer.state is PeerState.UNREACHABLE:
+        return _GONE
+    if peer.state in (PeerState.PROBING, PeerState.ASKING):
+        return None
+    return _THERE if peer.silent_since is None else _SILENT
+
+
+def _requests(count: int) -> str:
+    return f"{count} request{'' if count == 1 else 's'} to the API"
+
+
+def _model(plan: Plan) -> str:
+    return plan.model.rpartition("/")[2].removesuffix(".gguf")
+
+
+def _layers(plan: Plan, measured: MeasuredSplit) -> str:
+    n_layer = plan.split.n_layer
+    return ", ".join(f"{r.device} {format_range(r, n_layer)}" for r in measured.layers)

@@ -1,0 +1,1 @@
+"""Conversations: kept on disk, answered whoever looks, shared by all consoles."""

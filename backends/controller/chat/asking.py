@@ -1,0 +1,137 @@
+"""Asking the llama-server of a cluster, and how many are answered before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from backends.engine.server import ServerClient
+from backends.errors import ControllerError
+from backends.state import ChatDelta, ClusterState
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from backends.controller.cluster import Cluster
+    from backends.state import ChatRequest, ClusterSnapshot
+
+LOOK_S = 0.5
+"""Between two looks at who is before us, while nothing comes."""
+
+
+class Asking:
+    """Passes questions on; knows in which order they came."""
+
+    def __init__(self) -> None:
+        """Nobody asks."""
+        self._waiting: dict[int, list[object]] = {}
+        self._open: Counter[int] = Counter()
+
+    async def answer(
+        self, cluster: Cluster, request: ChatRequest
+    ) -> AsyncGenerator[ChatDelta, None]:
+        """An answer as it comes; closing the iterator ends the generation.
+
+        Raises:
+            ControllerError: nothing serves.
+        """
+        port = serving_port(cluster.board.snapshot)
+        speed = cluster.board.snapshot.speed
+        # Of a slot that is busy later we cannot tell whether it is with us.
+        may_wait = bool(self._open[port]) or 0 < speed.slots <= speed.requests_active
+        self._open[port] += 1
+        try:
+            async with aclosing(self._answer(port, cluster, request, may_wait)) as all_:
+                async for delta in all_:
+                    yield delta
+        finally:
+            self._open[port] -= 1
+
+    async def _answer(
+        self, port: int, cluster: Cluster, request: ChatRequest, may_wait: bool
+    ) -> AsyncGenerator[ChatDelta, None]:
+        async with (
+            ServerClient(port) as client,
+            aclosing(self._pieces(port, client, request, may_wait)) as deltas,
+        ):
+            async for delta in deltas:
+                if delta.failure is not None:
+                    delta = await _explained(delta, cluster)
+                if delta.timings is not None and delta.done:
+                    cluster.serving.meter.answered(delta.timings)
+                yield delta
+
+    async def _pieces(
+        self, port: int, client: ServerClient, request: ChatRequest, may_wait: bool
+    ) -> AsyncGenerator[ChatDelta, None]:
+        """The pieces, and before the first how many requests are ahead."""
+        line = self._waiting.setdefault(port, [])
+        ticket = object()
+        line.append(ticket)
+        async with aclosing(client.chat(request)) as stream:
+            first = asyncio.ensure_future(anext(stream))
+            try:
+                ahead = _ahead(first, client, line, ticket, may_wait)
+                async with aclosing(ahead) as counts:
+                    async for count in counts:
+                        yield ChatDelta(ahead=count)
+            finally:
+                line.remove(ticket)
+                first.cancel()
+                await asyncio.wait([first])
+            yield first.result()
+            async for delta in stream:
+                yield delta
+
+
+async def _ahead(
+    first: asyncio.Future[ChatDelta],
+    client: ServerClient,
+    line: list[object],
+    ticket: object,
+    may_wait: bool,
+) -> AsyncGenerator[int, None]:
+    """How many are before us, whenever that changes, until the first piece comes.
+
+    What others ask llama-server itself is seen only while it is answered.
+    """
+    told = 0
+    patience_s = LOOK_S if may_wait else None
+    while not (await asyncio.wait([first], timeout=patience_s))[0]:
+        slots = await client.slots()
+        busy = sum(slot.is_processing for slot in slots)
+        ahead = line.index(ticket) + busy if slots and busy >= len(slots) else 0
+        if ahead != told and not first.done():
+            told = ahead
+            yield ahead
+
+
+def serving_port(snapshot: ClusterSnapshot) -> int:
+    """Where a cluster's llama-server listens.
+
+    Raises:
+        ControllerError: nothing serves.
+    """
+    if snapshot.state is not ClusterState.SERVING or not snapshot.api_url:
+        raise ControllerError(
+            f"No model is serving (the cluster is {snapshot.state.value})",
+            "Launch a plan first: l in the console, or dllm-tui up.",
+        )
+    return urlsplit(snapshot.api_url).port or 0
+
+
+async def _explained(delta: ChatDelta, cluster: Cluster) -> ChatDelta:
+    """When the cluster broke, its failure says more than the broken connection."""
+    for _ in range(20):
+        failure = cluster.board.snapshot.failure
+        if failure is not None:
+            return msgspec.structs.replace(delta, failure=failure)
+        if cluster.board.snapshot.state is not ClusterState.SERVING:
+            break
+        await asyncio.sleep(0.1)
+    return delta

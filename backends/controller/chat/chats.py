@@ -1,0 +1,316 @@
+"""All conversations: which is the current one of a cluster and model, and who looks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import secrets
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.controller.chat.live import SAVE_S, LiveChat
+from backends.errors import ControllerError
+from backends.state import ChatBrief, ChatImport, ChatListing, ChatState, Conversation
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from backends.controller.chat.store import ChatStore
+
+PACE_S = 0.1
+"""Between two states told: faster is not read."""
+
+
+class Chats:
+    """Every conversation of this user; opened ones are held."""
+
+    def __init__(
+        self,
+        store: ChatStore,
+        keep: Callable[[], bool],
+        *,
+        clock: Callable[[], float] = time.time,
+        save_s: float = SAVE_S,
+    ) -> None:
+        """Nothing is read before it is asked for; ``keep`` says whether to write any.
+
+        ``save_s`` are seconds between two writes while an answer comes.
+        """
+        self._store = store
+        self._keep = keep
+        self._clock = clock
+        self._save_s = save_s
+        self._briefs: dict[str, ChatBrief] = {}
+        self._held: dict[str, LiveChat] = {}
+        self._deleted: dict[str, Conversation] = {}
+        self._changed = asyncio.Event()
+        self._closed = False
+        # One thread: what is written and deleted is so in the order it was meant.
+        self._disk = ThreadPoolExecutor(1, "chats")
+        self._loading: asyncio.Future[None] | None = None
+
+    # --- which there are -------------------------------------------------------------
+
+    async def loaded(self) -> None:
+        """Wait until it is known what is on disk; the first who asks has it read."""
+        failed = self._loading and self._loading.done() and self._loading.exception()
+        if self._loading is None or failed:
+            self._loading = asyncio.ensure_future(self._load())
+        await asyncio.shield(self._loading)
+
+    async def _load(self) -> None:
+        loop = asyncio.get_running_loop()
+        briefs = await loop.run_in_executor(
+            self._disk, lambda: [brief_of(found) for found in self._store.all()]
+        )
+        self._briefs = {brief.id: brief for brief in briefs} | self._briefs
+
+    async def listing(self) -> ChatListing:
+        """All of them but blank ones, the one changed last first."""
+        await self.loaded()
+        briefs = [self._brief(chat) for chat in self._briefs]
+        shown = [brief for brief in briefs if brief.turns or brief.name]
+        return ChatListing(
+            chats=tuple(sorted(shown, key=lambda b: b.changed_at, reverse=True)),
+            problems=tuple(self._store.problems),
+            folder=str(self._store.folder) if self._keep() else "",
+        )
+
+    def _brief(self, chat: str) -> ChatBrief:
+        held = self._held.get(chat)
+        if held is None:
+            return self._briefs[chat]
+        return brief_of(held.conversation, answering=held.answering)
+
+    async def get(self, chat: str) -> LiveChat:
+        """A conversation, read from disk where it is not held.
+
+        Raises:
+            ControllerError: there is none of that id, or it cannot be read.
+        """
+        await self.loaded()
+        if chat not in self._held:
+            loop = asyncio.get_running_loop()
+            try:
+                found = await loop.run_in_executor(self._disk, self._store.read, chat)
+            except ControllerError:
+                # Its file was removed, or put aside, since it was listed.
+                if self._briefs.pop(chat, None):
+                    self.tell()
+                raise
+            if chat not in self._held:
+                self._hold(found)
+        return self._held[chat]
+
+    async def current(self, cluster: str, model: str) -> LiveChat:
+        """The conversation with a model on a cluster; a blank one where none is."""
+        await self.loaded()
+        while theirs := self._of(cluster, model):
+            with contextlib.suppress(ControllerError):
+                return await self.get(max(theirs, key=lambda brief: brief.opened_at).id)
+        return self._blank(cluster, model)
+
+    def _of(self, cluster: str, model: str) -> list[ChatBrief]:
+        return [
+            brief
+            for brief in map(self._brief, self._briefs)
+            if (brief.cluster, brief.model) == (cluster, model)
+        ]
+
+    # --- what is done with them -------------------------------------------------------
+
+    async def begin(self, cluster: str, model: str) -> LiveChat:
+        """Another conversation becomes the current one, with the settings of the last.
+
+        Where the current one is blank already, it stays.
+        """
+        last = await self.current(cluster, model)
+        before = last.conversation
+        if before.is_blank:
+            return last
+        chat = self._blank(cluster, model)
+        settings = {"system": before.system, "sampling": before.sampling}
+        chat.put(msgspec.structs.replace(chat.conversation, **settings))
+        return chat
+
+    async def open(self, chat: str, cluster: str, model: str) -> LiveChat:
+        """Make a conversation the current one of a cluster and model.
+
+        Raises:
+            ControllerError: there is none of that id, or an answer to it comes from
+                elsewhere.
+        """
+        found = await self.get(chat)
+        present = await self.current(cluster, model)
+        now = found.conversation
+        if found.answering and (now.cluster, now.model) != (cluster, model):
+            raise ControllerError(
+                "An answer is still coming in that chat", "Wait for it, or stop it."
+            )
+        found.put(
+            msgspec.structs.replace(
+                now, cluster=cluster, model=model, opened_at=self._newest_at()
+            )
+        )
+        if present is not found and present.conversation.is_blank:
+            await self._remove(present.conversation.id)
+        return found
+
+    async def delete(self, chat: str) -> None:
+        """Remove a conversation, from disk too; it can be restored while we live.
+
+        Raises:
+            ControllerError: there is none of that id, an answer to it comes, or the
+                disk refuses.
+        """
+        found = await self.get(chat)
+        if found.answering:
+            raise ControllerError(
+                "An answer is still coming in that chat", "Stop it first."
+            )
+        await self._remove(chat)
+        self._deleted[chat] = found.conversation
+
+    async def restore(self, chat: str) -> LiveChat:
+        """Bring a deleted conversation back, as the current one.
+
+        Raises:
+            ControllerError: it was deleted before we began, or never there.
+        """
+        found = self._deleted.pop(chat, None)
+        if found is None:
+            raise ControllerError("That chat cannot be brought back any more")
+        self._hold(found)
+        return await self.open(chat, found.cluster, found.model)
+
+    async def take_in(self, cluster: str, asked: ChatImport) -> LiveChat:
+        """Keep a conversation from elsewhere; the same one again changes nothing."""
+        await self.loaded()
+        digest = hashlib.sha256(msgspec.json.encode((cluster, asked))).hexdigest()
+        chat = f"imported-{digest[:16]}"
+        if chat in self._briefs:
+            return await self.get(chat)
+        at = self._newest_at()
+        found = self._hold(
+            Conversation(
+                id=chat,
+                cluster=cluster,
+                began_at=at,
+                opened_at=at,
+                **{name: getattr(asked, name) for name in asked.__struct_fields__},
+            )
+        )
+        found.put(found.conversation)
+        await found.saved()
+        return found
+
+    def tell(self) -> None:
+        """Something changed: whoever looks is told."""
+        event, self._changed = self._changed, asyncio.Event()
+        event.set()
+
+    async def states(
+        self, cluster: str, model: str, chat: str = ""
+    ) -> AsyncGenerator[ChatState, None]:
+        """The current conversation (or one by its id) now, then as it changes.
+
+        Raises:
+            ControllerError: it is gone, or cannot be read.
+        """
+        last: ChatState | None = None
+        while not self._closed:
+            changed = self._changed
+            found = await (self.get(chat) if chat else self.current(cluster, model))
+            if (state := found.state) != last:
+                last = state
+                yield state
+                await asyncio.sleep(PACE_S)
+            await changed.wait()
+
+    async def close(self) -> None:
+        """End every answer and stream; write what is not yet."""
+        self._closed = True
+        self.tell()
+        await asyncio.gather(*(chat.close() for chat in self._held.values()))
+        await asyncio.to_thread(self._disk.shutdown)
+
+    # --- inside -------------------------------------------------------------------
+
+    def _blank(self, cluster: str, model: str) -> LiveChat:
+        at = self._newest_at()
+        name = f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(at))}"
+        return self._hold(
+            Conversation(
+                id=f"{name}-{secrets.token_hex(3)}",
+                cluster=cluster,
+                model=model,
+                began_at=at,
+                opened_at=at,
+                changed_at=at,
+            )
+        )
+
+    def _newest_at(self) -> float:
+        """Now, and later than any other was opened, whatever the clock says."""
+        opened = (self._brief(chat).opened_at for chat in self._briefs)
+        return max(self._clock(), max(opened, default=0.0) + 0.001)
+
+    def _hold(self, conversation: Conversation) -> LiveChat:
+        chat = LiveChat(
+            conversation,
+            keep=self._write,
+            told=self.tell,
+            clock=self._clock,
+            save_s=self._save_s,
+        )
+        self._held[conversation.id] = chat
+        self._briefs[conversation.id] = brief_of(conversation)
+        self.tell()
+        return chat
+
+    async def _remove(self, chat: str) -> None:
+        """Forget one, on disk too.
+
+        Raises:
+            ControllerError: the disk refuses; then it stays.
+        """
+        found = self._held.pop(chat)
+        del self._briefs[chat]
+        await found.close()
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._disk, self._store.delete, chat)
+        except OSError as error:
+            self._hold(found.conversation)
+            raise ControllerError(
+                f"The chat cannot be deleted ({error.strerror})",
+                f"It is in {self._store.folder}.",
+            ) from error
+        finally:
+            self.tell()
+
+    async def _write(self, conversation: Conversation) -> None:
+        """Write one, unless none is to be kept."""
+        if not self._keep():
+            return
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._disk, self._store.save, conversation)
+
+
+def brief_of(conversation: Conversation, *, answering: bool = False) -> ChatBrief:
+    """A conversation in a line."""
+    return ChatBrief(
+        id=conversation.id,
+        cluster=conversation.cluster,
+        model=conversation.model,
+        title=conversation.title,
+        name=conversation.name,
+        turns=len(conversation.turns),
+        changed_at=conversation.changed_at,
+        opened_at=conversation.opened_at,
+        answering=answering,
+    )

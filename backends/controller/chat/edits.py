@@ -1,0 +1,145 @@
+"""What becomes of a conversation when somebody asks, takes back or chooses: pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from backends.errors import UsageError
+from backends.state import (
+    ChatChange,
+    ChatMessage,
+    ChatRequest,
+    Conversation,
+    Reply,
+    Turn,
+)
+
+
+def asked(conversation: Conversation, question: str, reply: Reply) -> Conversation:
+    """With a new turn, whose answer is to come.
+
+    Raises:
+        UsageError: the question is empty.
+    """
+    _require_words(question)
+    turn = Turn(question=question, replies=(reply,))
+    turns = (*conversation.turns, turn)
+    return _replaced(conversation, turns=turns, model=reply.model)
+
+
+def asked_again(
+    conversation: Conversation, index: int, question: str | None, reply: Reply
+) -> Conversation:
+    """With another answer to come to a question; None asks it in the same words.
+
+    Answers that said something are kept, each with what followed it.
+
+    Raises:
+        UsageError: there is no such question, or it is empty.
+    """
+    turn = _left(conversation, index)
+    words = turn.asked if question is None else question
+    _require_words(words)
+    said = tuple(one for one in turn.replies if one.said)
+    first = turn.question if said else words
+    reply = msgspec.structs.replace(reply, question="" if words == first else words)
+    turn = Turn(question=first, replies=(*said, reply), shown=len(said))
+    turns = (*conversation.turns[:index], turn)
+    return _replaced(conversation, turns=turns, model=reply.model)
+
+
+def chosen(conversation: Conversation, index: int, shown: int) -> Conversation:
+    """Going on from another answer to a question, with what followed that one.
+
+    Raises:
+        UsageError: there is no such question or answer.
+    """
+    turn = _left(conversation, index)
+    if not 0 <= shown < len(turn.replies):
+        raise UsageError(f"Question {index + 1} has no answer {shown + 1}")
+    then = turn.replies[shown].then
+    turn = msgspec.structs.replace(_with_then(turn, shown, ()), shown=shown)
+    return _replaced(conversation, turns=(*conversation.turns[:index], turn, *then))
+
+
+def changed(conversation: Conversation, asked: ChatChange) -> Conversation:
+    """With another name, other settings, or going on from another answer.
+
+    Raises:
+        UsageError: there is no such answer.
+    """
+    wanted = {name: getattr(asked, name) for name in ("name", "system", "sampling")}
+    changes = {name: value for name, value in wanted.items() if value is not None}
+    conversation = _replaced(conversation, **changes)
+    if asked.shown is None:
+        return conversation
+    last = len(conversation.turns) - 1
+    index = last if asked.turn is None else asked.turn
+    return chosen(conversation, index, asked.shown)
+
+
+def request_of(conversation: Conversation) -> ChatRequest:
+    """What to send for the last question.
+
+    Earlier questions without an answer are left out, because many chat templates insist
+    that user and assistant take turns.
+    """
+    *earlier, last = conversation.turns
+    messages = []
+    if conversation.system.strip():
+        messages.append(ChatMessage(role="system", content=conversation.system))
+    for turn in earlier:
+        if turn.reply.text:
+            messages.append(ChatMessage(role="user", content=turn.asked))
+            messages.append(ChatMessage(role="assistant", content=turn.reply.text))
+    messages.append(ChatMessage(role="user", content=last.asked))
+    return ChatRequest(messages=tuple(messages), sampling=conversation.sampling)
+
+
+def ended(conversation: Conversation, reason: str) -> Conversation:
+    """With no answer that is still to come: whoever brought it is gone."""
+    turns = tuple(_ended(turn, reason) for turn in conversation.turns)
+    return msgspec.structs.replace(conversation, turns=turns)
+
+
+def _ended(turn: Turn, reason: str) -> Turn:
+    if all(reply.done for reply in turn.replies):
+        return turn
+    replies = tuple(
+        reply if reply.done else msgspec.structs.replace(reply, finish_reason=reason)
+        for reply in turn.replies
+    )
+    return msgspec.structs.replace(turn, replies=replies)
+
+
+def _left(conversation: Conversation, index: int) -> Turn:
+    """A turn whose answer keeps what followed it, to go on from another.
+
+    Raises:
+        UsageError: there is none.
+    """
+    turns = conversation.turns
+    if not turns:
+        raise UsageError("Nothing was asked in this chat yet", "Ask something first.")
+    if not 0 <= index < len(turns):
+        asked = f"there are {len(turns)}" if len(turns) > 1 else "there is one"
+        raise UsageError(f"There is no question {index + 1} in this chat: {asked}")
+    turn, then = turns[index], turns[index + 1 :]
+    return _with_then(turn, turn.shown, then) if turn.replies else turn
+
+
+def _with_then(turn: Turn, shown: int, then: tuple[Turn, ...]) -> Turn:
+    """A turn, one of whose answers keeps this of what followed."""
+    replies = list(turn.replies)
+    replies[shown] = msgspec.structs.replace(replies[shown], then=then)
+    return msgspec.structs.replace(turn, replies=tuple(replies))
+
+
+def _require_words(question: str) -> None:
+    if not question.strip():
+        raise UsageError("The question is empty", "Give some text.")
+
+
+def _replaced(conversation: Conversation, **changes: object) -> Conversation:
+    changed: Conversation = msgspec.structs.replace(conversation, **changes)
+    return changed

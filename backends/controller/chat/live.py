@@ -1,0 +1,271 @@
+"""One conversation while it is held: its answer comes whoever looks, and is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.controller.chat import edits
+from backends.errors import ControllerError, DllmError
+from backends.state import (
+    Answering,
+    ChatState,
+    ChatTimings,
+    Conversation,
+    Failure,
+    Reply,
+)
+from backends.state.chats import with_newest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from backends.state import ChatChange, ChatDelta, ChatQuestion, ChatRequest
+
+    Answers = Callable[[ChatRequest], AsyncGenerator[ChatDelta, None]]
+
+SAVE_S = 0.4
+"""Between two writes while an answer comes."""
+RETRY_S = 5.0
+"""Until the next try where the disk refused."""
+
+
+class LiveChat:
+    """A conversation, the answer that comes, and who is told of both."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        *,
+        keep: Callable[[Conversation], Awaitable[None]],
+        told: Callable[[], None],
+        clock: Callable[[], float] = time.time,
+        save_s: float = SAVE_S,
+    ) -> None:
+        """Hold a conversation.
+
+        Args:
+            conversation: as it was kept; an answer in it that is still to come is
+                nobody's any more.
+            keep: writes it to disk; raises OSError where that refuses.
+            told: called after every change.
+            clock: Unix seconds.
+            save_s: seconds between two writes while an answer comes.
+        """
+        self._conversation = edits.ended(conversation, "interrupted")
+        self._keep = keep
+        self._told = told
+        self._clock = clock
+        self._save_s = save_s
+        self._texts: list[str] = []
+        self._reasonings: list[str] = []
+        self._timings: ChatTimings | None = None
+        self._answering: Answering | None = None
+        self._answer: asyncio.Task[None] | None = None
+        self._stopped_for = "interrupted"
+        self._saver: asyncio.Task[None] | None = None
+        self._unsaved = False
+        self._next_save_at = 0.0
+        self._problem = ""
+        self._seq = 0
+
+    @property
+    def conversation(self) -> Conversation:
+        """It, with all that came of the answer so far."""
+        if self._texts or self._reasonings or self._timings is not None:
+            self._fold()
+        return self._conversation
+
+    @property
+    def state(self) -> ChatState:
+        """It, and how far the answer is that comes."""
+        return ChatState(
+            conversation=self.conversation,
+            answering=self._answering,
+            problem=self._problem,
+            seq=self._seq,
+        )
+
+    @property
+    def answering(self) -> bool:
+        """Whether an answer comes."""
+        return self._answering is not None
+
+    # --- what is done with it ------------------------------------------------------
+
+    def put(self, conversation: Conversation) -> None:
+        """Go on with another state of it."""
+        self._conversation = msgspec.structs.replace(
+            conversation, changed_at=self._clock()
+        )
+        self._touch()
+
+    def change(self, asked: ChatChange) -> None:
+        """Name it, or set what answers are made with.
+
+        Raises:
+            UsageError: there is no such answer to go on from.
+            ControllerError: another is to be gone on from, and one still comes.
+        """
+        if asked.shown is not None:
+            self._require_idle()
+        self.put(edits.changed(self.conversation, asked))
+
+    def ask(self, asked: ChatQuestion, reply: Reply, answers: Answers) -> None:
+        """Begin a turn, or another answer to a question; it comes by itself.
+
+        ``reply`` says what it is answered with; ``answers`` brings it.
+
+        Raises:
+            UsageError: nothing is asked, or again what never was.
+            ControllerError: an answer comes already, or another console went on.
+        """
+        self._require(asked.turns)
+        now = self.conversation
+        if asked.again is None:
+            now = edits.asked(now, asked.question or "", reply)
+        else:
+            now = edits.asked_again(now, asked.again, asked.question, reply)
+        self._answering = Answering()
+        self.put(now)
+        request = edits.request_of(now)
+        self._answer = asyncio.ensure_future(self._take(answers(request)))
+
+    def _require_idle(self) -> None:
+        if self.answering:
+            raise ControllerError(
+                "An answer is still coming in this chat", "Stop it, or wait for it."
+            )
+
+    def _require(self, turns: int) -> None:
+        self._require_idle()
+        if turns != len(self._conversation.turns):
+            raise ControllerError(
+                "The chat was gone on with from elsewhere", "Look at it, then ask."
+            )
+
+    async def stop(self, reason: str = "stopped") -> None:
+        """End the answer; what came of it stays."""
+        if self._answer is not None:
+            self._stopped_for = reason
+            self._answer.cancel()
+            await asyncio.wait([self._answer])
+        if self.answering:  # It was cancelled before it began.
+            self._end(reason, None)
+
+    async def saved(self) -> None:
+        """Wait until it has been written as it is now, or the disk refused."""
+        self._unsaved = False
+        if not await self._save():
+            self._next_save_at = asyncio.get_running_loop().time() + RETRY_S
+            self._begin_saver()
+
+    async def close(self) -> None:
+        """End the answer, and write what is not yet."""
+        await self.stop("interrupted")
+        if self._saver is not None:
+            self._saver.cancel()
+            await asyncio.gather(self._saver, return_exceptions=True)
+        if self._unsaved:
+            await self._save()
+
+    # --- the answer ----------------------------------------------------------------
+
+    async def _take(self, deltas: AsyncGenerator[ChatDelta, None]) -> None:
+        """Take the answer in, to its end."""
+        reason, failure = "stop", None
+        try:
+            async with aclosing(deltas):
+                async for delta in deltas:
+                    self._add(delta)
+                    if delta.done:
+                        reason, failure = delta.finish_reason or reason, delta.failure
+        except asyncio.CancelledError:
+            reason = self._stopped_for
+        except DllmError as error:
+            failure = error.failure(self._clock())
+        except Exception as error:
+            failure = Failure(what=f"The answer broke: {type(error).__name__}: {error}")
+        self._end("error" if failure else reason, failure)
+
+    def _add(self, delta: ChatDelta) -> None:
+        if delta.text:
+            self._texts.append(delta.text)
+        if delta.reasoning:
+            self._reasonings.append(delta.reasoning)
+        self._timings = delta.timings or self._timings
+        self._answering = Answering(
+            ahead=delta.ahead, prompt_progress=delta.prompt_progress
+        )
+        self._touch()
+
+    def _fold(self) -> None:
+        """Put what came into the conversation."""
+        reply = self._newest()
+        reply = msgspec.structs.replace(
+            reply,
+            text=reply.text + "".join(self._texts),
+            reasoning=reply.reasoning + "".join(self._reasonings),
+            timings=self._timings,
+        )
+        self._texts, self._reasonings = [], []
+        if not self.answering:
+            self._timings = None
+        self._conversation = with_newest(self._conversation, reply)
+
+    def _newest(self) -> Reply:
+        return self._conversation.turns[-1].replies[-1]
+
+    def _end(self, reason: str, failure: Failure | None) -> None:
+        self._answering = None
+        reply = msgspec.structs.replace(
+            self.conversation.turns[-1].replies[-1],
+            finish_reason=reason,
+            failure=failure,
+        )
+        self._timings = self._answer = None
+        self.put(with_newest(self._conversation, reply))
+
+    # --- keeping -------------------------------------------------------------------
+
+    def _touch(self) -> None:
+        self._unsaved = True
+        self._begin_saver()
+        self._tell()
+
+    def _begin_saver(self) -> None:
+        if self._saver is None or self._saver.done():
+            self._saver = asyncio.ensure_future(self._save_until_still())
+
+    def _tell(self) -> None:
+        self._seq += 1
+        self._told()
+
+    async def _save_until_still(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._unsaved:
+            await asyncio.sleep(self._next_save_at - loop.time())
+            self._unsaved = False
+            fine = await self._save()
+            pause_s = self._save_s if fine else RETRY_S
+            self._next_save_at = loop.time() + pause_s
+
+    async def _save(self) -> bool:
+        """Write it; False where the disk refuses, which is told until it does not."""
+        problem = ""
+        try:
+            await self._keep(self.conversation)
+        except OSError as error:
+            self._unsaved = True
+            problem = (
+                f"The chat cannot be saved ({error.strerror or error}): "
+                "free some space, or it is lost when the controller ends"
+            )
+        if problem != self._problem:
+            self._problem = problem
+            self._tell()
+        return not problem

@@ -1,0 +1,163 @@
+"""The part of the API that is about questions, answers and conversations."""
+
+from __future__ import annotations
+
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import msgspec
+from aiohttp import web
+
+from backends.controller.chat.asking import Asking, serving_port
+from backends.controller.clusters import DEFAULT
+from backends.controller.responses import body, json_response, start_stream
+from backends.state import (
+    ChatChange,
+    ChatImport,
+    ChatQuestion,
+    ChatRequest,
+    ChatState,
+    Reply,
+    Value,
+)
+from backends.state.chats import chat_framed
+
+if TYPE_CHECKING:
+    from backends.controller.chat.chats import Chats
+    from backends.controller.chat.live import LiveChat
+    from backends.controller.cluster import Cluster
+    from backends.controller.clusters import Clusters
+    from backends.state import Conversation
+
+
+class ChatModel(Value, frozen=True, kw_only=True):
+    """The model whose current conversation is meant."""
+
+    model: str = ""
+
+
+class ChatApi:
+    """Answers requests about chats; answers go on when nobody looks any more."""
+
+    def __init__(self, clusters: Clusters, chats: Chats) -> None:
+        """Ask these clusters, keep in these chats."""
+        self._clusters = clusters
+        self._chats = chats
+        self._asking = Asking()
+
+    def routes(self) -> list[web.RouteDef]:
+        """Where they are."""
+        return [
+            web.post("/v1/chat", self._chat),
+            web.get("/v1/chats", self._list),
+            web.post("/v1/chats", self._begin),
+            web.get("/v1/chats/events", self._events),
+            web.post("/v1/chats/import", self._import),
+            web.get("/v1/chats/{id}", self._get),
+            web.delete("/v1/chats/{id}", self._delete),
+            web.post("/v1/chats/{id}/restore", self._restore),
+            web.post("/v1/chats/{id}/open", self._open),
+            web.post("/v1/chats/{id}/ask", self._ask),
+            web.post("/v1/chats/{id}/stop", self._stop),
+            web.post("/v1/chats/{id}/change", self._change),
+        ]
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        """Pass an answer on as it comes; a reader who leaves ends the generation."""
+        asked = await body(request, ChatRequest)
+        cluster = self._of(request)
+        serving_port(cluster.board.snapshot)
+        response = await start_stream(request)
+        async with aclosing(self._asking.answer(cluster, asked)) as deltas:
+            async for delta in deltas:
+                await response.write(msgspec.json.encode(delta) + b"\n")
+        return response
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """A conversation as it changes: one by its id, else the current one."""
+        name, query = self._of(request).name, request.query
+        model, chat = query.get("model", ""), query.get("id", "")
+        response = await start_stream(request)
+        last: ChatState | None = None
+        async with aclosing(self._chats.states(name, model, chat)) as states:
+            async for state in states:
+                frame = chat_framed(state, last)
+                await response.write(msgspec.json.encode(frame) + b"\n")
+                last = state
+        return response
+
+    async def _list(self, request: web.Request) -> web.Response:
+        return json_response(await self._chats.listing())
+
+    async def _get(self, request: web.Request) -> web.Response:
+        return json_response((await self._chat_of(request)).state)
+
+    async def _begin(self, request: web.Request) -> web.Response:
+        """Another conversation becomes the current one."""
+        asked = await body(request, ChatModel)
+        chat = await self._chats.begin(self._of(request).name, asked.model)
+        return json_response(chat.state)
+
+    async def _import(self, request: web.Request) -> web.Response:
+        asked = await body(request, ChatImport)
+        chat = await self._chats.take_in(self._of(request).name, asked)
+        return json_response(chat.state)
+
+    async def _open(self, request: web.Request) -> web.Response:
+        """A conversation becomes the current one of a cluster and model."""
+        asked = await body(request, ChatModel)
+        id_, name = request.match_info["id"], self._of(request).name
+        return json_response((await self._chats.open(id_, name, asked.model)).state)
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        await self._chats.delete(request.match_info["id"])
+        return json_response(await self._chats.listing())
+
+    async def _restore(self, request: web.Request) -> web.Response:
+        return json_response(
+            (await self._chats.restore(request.match_info["id"])).state
+        )
+
+    async def _ask(self, request: web.Request) -> web.Response:
+        """Begin a turn, or another answer to one; answers come as events."""
+        asked = await body(request, ChatQuestion)
+        cluster, chat = self._of(request), await self._chat_of(request)
+        serving_port(cluster.board.snapshot)
+        reply = _reply_to_come(chat.conversation, cluster)
+        chat.ask(asked, reply, lambda asked: self._asking.answer(cluster, asked))
+        return await _kept(chat)
+
+    async def _stop(self, request: web.Request) -> web.Response:
+        chat = await self._chat_of(request)
+        await chat.stop()
+        return await _kept(chat)
+
+    async def _change(self, request: web.Request) -> web.Response:
+        chat = await self._chat_of(request)
+        chat.change(await body(request, ChatChange))
+        return await _kept(chat)
+
+    async def _chat_of(self, request: web.Request) -> LiveChat:
+        return await self._chats.get(request.match_info["id"])
+
+    def _of(self, request: web.Request) -> Cluster:
+        return self._clusters.get(request.query.get("cluster", DEFAULT))
+
+
+def _reply_to_come(conversation: Conversation, cluster: Cluster) -> Reply:
+    """An answer with nothing said yet, and what it will be answered with."""
+    snapshot = cluster.board.snapshot
+    measured = snapshot.measured.layers if snapshot.measured else ()
+    return Reply(
+        model=snapshot.plan.model if snapshot.plan else "",
+        layers=measured or snapshot.planned,
+        sampling=conversation.sampling,
+        at=time.time(),
+    )
+
+
+async def _kept(chat: LiveChat) -> web.Response:
+    """What became of it, once that is on disk."""
+    await chat.saved()
+    return json_response(chat.state)

@@ -1,0 +1,376 @@
+"""One cluster: a goal that holds until a person changes it, and a loop that pursues it.
+
+Only ``want`` changes the goal; only the loop acts. So two requests can never act at
+once, and whoever waits for one can leave without consequence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.controller.chapters import Chapter
+from backends.controller.journal import Goal, Record
+from backends.controller.leftovers import Leftovers
+from backends.controller.pursuit import Pursuit
+from backends.controller.story import CONTROLLER
+from backends.errors import (
+    ControllerError,
+    DllmError,
+    PeerUnreachable,
+    ProcessFailed,
+)
+from backends.planning.blueprint import needed_names, short_name
+from backends.split.flags import check_exact, compile_split
+from backends.state import ClusterState, Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from backends.controller.api_ports import ApiPorts
+    from backends.controller.board import Board
+    from backends.controller.journal import Journal
+    from backends.controller.processes import ProcessBook
+    from backends.controller.story import Story
+    from backends.machines.machine import Machine, Machines
+    from backends.machines.readers import Readers
+    from backends.state import Actor, Leftover, Plan
+
+log = logging.getLogger(__name__)
+
+REACH_S = 10.0
+TRACE_LINES = 15
+
+
+class Cluster:
+    """Pursues one goal over the machines while ``run`` runs."""
+
+    def __init__(
+        self,
+        name: str,
+        machines: Machines,
+        board: Board,
+        journal: Journal,
+        readers: Readers,
+        book: ProcessBook,
+        api_ports: ApiPorts,
+        story: Story,
+        gateway_socket: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Use these parts; nothing is read or started before ``run``."""
+        self.name = name
+        self.board = board
+        self._machines = machines
+        self._journal = journal
+        self._clock = clock
+        self.chapter = Chapter(story, name)
+        self._leftovers = Leftovers(name, machines, board, journal, book)
+        self._pursuit = Pursuit(
+            name,
+            machines,
+            board,
+            journal,
+            readers,
+            api_ports,
+            self._leftovers.remember,
+            self.chapter,
+            gateway_socket,
+            clock,
+        )
+        self._api_ports = api_ports
+        self.gateway = self._pursuit.gateway
+        self.links = self._pursuit.links
+        self.serving = self._pursuit.serving
+        self._stopper = self._pursuit.stopper
+        self._turn = asyncio.Event()
+        self._hands_off = False
+        self._at_work = False
+        self._load()
+        self._adopted: Goal | None = self.goal
+        """What an earlier controller pursued, until we turned to it once."""
+
+    # --- the goal ----------------------------------------------------------------
+
+    @property
+    def goal(self) -> Goal:
+        """What was asked for last."""
+        return self._journal.record.goal
+
+    @property
+    def stands(self) -> bool:
+        """Whether the goal failed, and nothing more is tried until a word."""
+        return self._journal.record.failure is not None
+
+    @property
+    def pursued(self) -> Plan | None:
+        """The plan that runs or is being brought up."""
+        return None if self.stands else self.goal.plan
+
+    @property
+    def busy(self) -> bool:
+        """Whether something runs, starts, stops, or is still to be ended."""
+        return (
+            self._at_work
+            or self.pursued is not None
+            or bool(self._journal.record.leftovers)
+        )
+
+    def want(
+        self,
+        plan: Plan | None,
+        replaces: int | None = None,
+        *,
+        by: Actor = CONTROLLER,
+    ) -> Goal:
+        """Set the goal: a plan to run, or None for nothing; ``by`` is who asks.
+
+        ``replaces`` is the generation that is to be replaced, 0 for nothing; None for
+        whatever there is. Asking for the plan that is pursued already changes nothing.
+
+        Raises:
+            PlanError: llama.cpp cannot follow the plan; nothing has changed.
+            ControllerError: another request came first.
+        """
+        if plan is not None:
+            check_exact(plan, compile_split(plan, {}))
+        current = self.goal.generation if self.pursued else 0
+        if replaces not in (None, current, self.goal.generation):
+            raise self._came_first()
+        if plan is not None and plan == self.pursued:
+            return self.goal
+        goal = Goal(generation=self.goal.generation + 1, plan=plan)
+        if plan is not None or self.goal.plan is not None:
+            self.chapter.wanted(plan, by)
+        if self._hands_off:
+            self._journal.set_aside()
+            self._hands_off = False
+        self._journal.save(Record(goal=goal, leftovers=self._leftovers.after(plan)))
+        self._begin()
+        return goal
+
+    def _came_first(self) -> ControllerError:
+        plan = self.pursued
+        what = f"{plan.model} is {self.board.snapshot.state.value}" if plan else "ended"
+        return ControllerError(
+            f"Another request came first: {what} (generation {self.goal.generation})",
+            "See dllm-tui status; repeat with --replace to replace it.",
+        )
+
+    async def require_port(self, plan: Plan) -> None:
+        """See that the port a plan insists on can be had, before anything is stopped.
+
+        Raises:
+            HostError: another program, or another cluster, has it.
+        """
+        await self._pursuit.survey.require_port(plan)
+
+    async def reached(self, generation: int) -> None:
+        """Wait until a generation serves, failed, ended or was replaced."""
+        while not self._over(generation):
+            await self.board.change()
+
+    def _over(self, generation: int) -> bool:
+        snapshot = self.board.snapshot
+        settled = (ClusterState.SERVING, ClusterState.FAILED, ClusterState.IDLE)
+        return snapshot.generation > generation or (
+            snapshot.generation == generation and snapshot.state in settled
+        )
+
+    def _load(self) -> None:
+        """Take up what an earlier controller pursued."""
+        try:
+            record = self._journal.load()
+        except ControllerError as error:
+            log.error("%s", error)
+            self.leave_alone(error)
+            return
+        self.board.update(generation=record.goal.generation, leftovers=record.leftovers)
+        if record.goal.plan is not None:
+            self._pursuit.announce()
+        if record.failure is not None:
+            self.board.failed(record.failure)
+
+    # --- the loop ----------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Pursue the goal, and every later one, until cancelled.
+
+        What runs keeps running when this ends.
+        """
+        while True:
+            self._turn.clear()
+            adopted, self._adopted = self._adopted == self.goal, None
+            work = asyncio.create_task(self._pursue(adopted=adopted))
+            turn = asyncio.create_task(self._turn.wait())
+            try:
+                await asyncio.wait({work, turn}, return_when=asyncio.FIRST_COMPLETED)
+                if not turn.done():
+                    await turn
+            finally:
+                for task in (work, turn):
+                    task.cancel()
+                await asyncio.gather(work, turn, return_exceptions=True)
+
+    async def _pursue(self, *, adopted: bool) -> None:
+        """One goal from beginning to end; what goes wrong is told, never raised."""
+        if self._hands_off:
+            return
+        self._at_work = True
+        goal = self.goal
+        try:
+            if self.stands:
+                await self._stopper.stop_all()
+            elif goal.plan is None:
+                if not self._ended:
+                    await self._end()
+            else:
+                await self._pursuit.keep_up(goal.plan, adopted=adopted)
+        except DllmError as error:
+            await self._stand(goal, error)
+        except Exception as error:
+            log.exception("cluster %s failed unexpectedly", self.name)
+            await self._stand(goal, _unexpected(error))
+        finally:
+            self._at_work = False
+
+    @property
+    def _ended(self) -> bool:
+        """Whether nothing is wanted, and nothing is there to be ended."""
+        idle = self.board.snapshot.state is ClusterState.IDLE
+        left = self._journal.record.leftovers
+        return idle and not left and not self._stopper.found()
+
+    async def _end(self) -> None:
+        """Nothing is wanted: stop everything, remember what is out of reach."""
+        alive = [r.name for _, r in self._stopper.found() if r.alive]
+        if alive:
+            self.board.update(state=ClusterState.STOPPING, api_url=None)
+        self.gateway.ends("Nothing serves: the cluster was stopped")
+        away = {left.peer for left in self._journal.record.leftovers}
+        await self._reach_again(away)
+        left = await self._stopper.stop_all(shown=True)
+        await self._pursuit.let_go()
+        self._leftovers.remember(left)
+        self._api_ports.release(self.name)
+        self.chapter.stopped(list(map(short_name, alive)), left)
+        self.board.idle()
+
+    async def _reach_again(self, names: Iterable[str]) -> None:
+        """Give machines that are just being reached the time to be stopped too."""
+        try:
+            async with asyncio.timeout(REACH_S):
+                await self._machines.reached(names)
+        except (DllmError, TimeoutError):
+            return
+        for name in names:
+            await self.settle(self._machines.get(name))
+
+    async def _stand(self, goal: Goal, error: DllmError) -> None:
+        """Show what went wrong and leave nothing running; the goal stays."""
+        if goal is not self.goal:
+            # What failed is not what is wanted any more: the loop turns to that.
+            log.warning("%s", error)
+            return
+        failure = msgspec.structs.replace(
+            error.failure(self._clock()),
+            served=self._journal.record.served_since is not None,
+        )
+        log.error("%s", failure.sentence)
+        self.chapter.failed(failure)
+        self._journal.change(
+            failure=failure,
+            waits_for=self._leftovers.machines_missing()
+            if isinstance(error, PeerUnreachable)
+            else (),
+            measured=None,
+            server="",
+            served_since=None,
+        )
+        self.gateway.ends(f"Nothing serves: {failure.what}")
+        left: list[Leftover] = []
+        try:
+            left = await self._stopper.stop_all()
+            await self._pursuit.let_go()
+        except Exception:
+            # Whatever it is: the failure is shown, and the next word is heard.
+            log.exception("not everything of cluster %s was stopped", self.name)
+        names = needed_names(self.goal.plan) if self.goal.plan else {}
+        self._leftovers.remember([*left, *self._leftovers.away(names)])
+        if goal is self.goal:
+            # Stopping took a while: another goal may have come, and is on the board.
+            self.board.failed(failure)
+
+    async def settle(self, machine: Machine) -> None:
+        """End what runs on a machine that came back and is not wanted any more.
+
+        Raises:
+            HostError: something outlived SIGKILL.
+            PeerUnreachable: it is gone again.
+        """
+        if self._hands_off:
+            return
+        plan = self.pursued
+        wanted = needed_names(plan) if plan else {}
+        await self._stopper.settle(
+            machine, lambda name: wanted.get(name) == machine.name
+        )
+        self._leftovers.settled(machine.name)
+        self._go_on(machine.name)
+
+    def _go_on(self, machine: str) -> None:
+        """Pursue the goal again, if it stood still for want of this machine only."""
+        others = set(self._leftovers.machines_missing()) - {machine}
+        if others or machine not in self._journal.record.waits_for:
+            return
+        log.warning("%s is back: going on", machine)
+        self._journal.change(failure=None, waits_for=())
+        mended = f"{machine} is back: the cluster was started again"
+        self.chapter.mended(mended)
+        self._begin(mended)
+
+    def _begin(self, mended: str = "") -> None:
+        """Let the loop turn to the goal as it is now."""
+        self._pursuit.begin(mended)
+        self._pursuit.announce()
+        self._turn.set()
+
+    def stir(self) -> None:
+        """Look again: a machine came or went."""
+        self._pursuit.stir()
+
+    def look(self) -> None:
+        """Processes changed: one that came so late that nothing wants it is ended."""
+        settled = self.pursued is None and not self._at_work and not self._hands_off
+        if settled and any(record.alive for _, record in self._stopper.found()):
+            self._turn.set()
+
+    def leave_alone(self, error: DllmError) -> None:
+        """Touch nothing of what runs, until somebody decides."""
+        self._hands_off = True
+        failure = error.failure(self._clock())
+        self._journal.record = msgspec.structs.replace(
+            self._journal.record, failure=failure
+        )
+        self.chapter.failed(failure)
+        self.board.failed(failure)
+
+
+def _unexpected(error: Exception) -> ProcessFailed:
+    """An error nobody thought of, with its evidence."""
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    return ProcessFailed(
+        Failure(
+            what=f"The controller failed: {type(error).__name__}: {error}",
+            hint="Launch again; its log (controller.log) has the details.",
+            process="controller",
+            log_tail=tuple(lines[-TRACE_LINES:]),
+        )
+    )

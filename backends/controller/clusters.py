@@ -1,0 +1,250 @@
+"""All clusters of one controller, by name; each pursues its own goal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from backends.controller.api_ports import ApiPorts
+from backends.controller.board import Board
+from backends.controller.chapters import PeerChapter
+from backends.controller.cluster import Cluster
+from backends.controller.event_files import EventFiles
+from backends.controller.journal import Journal
+from backends.controller.occupancy import held_by, memory_of
+from backends.controller.processes import ProcessBook
+from backends.controller.story import CONTROLLER, Story
+from backends.errors import DllmError, UsageError
+from backends.places import LOCAL
+from backends.planning.blueprint import machines_of
+from backends.state import CLUSTER_NAME, DEFAULT_CLUSTER, ClusterBrief, ClusterState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from backends.machines.machine import Machine, Machines
+    from backends.machines.readers import Readers
+    from backends.paths import Paths
+    from backends.planning.room import Held
+    from backends.state import Actor, EngineInfo, Peer, Plan
+
+log = logging.getLogger(__name__)
+
+DEFAULT = DEFAULT_CLUSTER
+
+
+class Clusters:
+    """Makes clusters when they are first named, and runs them."""
+
+    def __init__(self, readers: Readers, paths: Paths) -> None:
+        """Nothing runs before ``start``."""
+        self._readers = readers
+        self._paths = paths
+        self._machines: Machines
+        self._clusters: dict[str, Cluster] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._peers: tuple[Peer, ...] = ()
+        self._begun = asyncio.Event()
+        self._api_ports = ApiPorts()
+        self._engine: EngineInfo | None = None
+        self.book: ProcessBook
+        self.story = Story(EventFiles(paths.events_dir), self._happened)
+        self._peer_chapter = PeerChapter(self.story)
+
+    async def start(self, machines: Machines) -> None:
+        """Take up what earlier controllers pursued.
+
+        A process of ours whose cluster has no journal is wanted by no goal: it ends.
+        """
+        self._machines = machines
+        self.book = ProcessBook(machines, self.look_at_processes)
+        await machines.get(LOCAL).host.records()
+        self.book.take()
+        folder = self._paths.clusters_dir
+        journals = {file.stem for file in folder.glob("*.json")}
+        for name in sorted(journals | self.book.clusters() | {DEFAULT}):
+            if CLUSTER_NAME.fullmatch(name):
+                self.get(name)
+        await self.look_at_memory()
+
+    def __iter__(self) -> Iterator[Cluster]:
+        """Every cluster, the default one first."""
+        names = sorted(self._clusters, key=lambda name: (name != DEFAULT, name))
+        return (self._clusters[name] for name in names)
+
+    def get(self, name: str = DEFAULT) -> Cluster:
+        """A cluster, made if nobody named it before.
+
+        Raises:
+            UsageError: that cannot be a name.
+        """
+        if name not in self._clusters:
+            if not CLUSTER_NAME.fullmatch(name):
+                raise UsageError(
+                    f"{name!r} cannot be the name of a cluster",
+                    "Use up to 32 letters, digits, dashes and underscores.",
+                )
+            self._make(name)
+        return self._clusters[name]
+
+    def _make(self, name: str) -> None:
+        board = Board(self._readers.config, cluster=name, told=self._told)
+        cluster = Cluster(
+            name,
+            self._machines,
+            board,
+            Journal(self._paths.journal(name)),
+            self._readers,
+            self.book,
+            self._api_ports,
+            self.story,
+            self._paths.gateway_socket(name),
+        )
+        self._clusters[name] = cluster
+        board.show_peers(self._peers)
+        board.update(
+            processes=self.book.of(name),
+            engine=self._engine,
+            last_event=self.story.newest,
+        )
+        self._tasks[name] = asyncio.create_task(self._run(cluster))
+        self._told()
+
+    async def _run(self, cluster: Cluster) -> None:
+        await self._begun.wait()
+        await cluster.run()
+
+    def begin(self, unknown: DllmError | None = None) -> None:
+        """Pursue every goal from here on.
+
+        ``unknown`` is why other machines are not known: clusters with them are left
+        alone.
+        """
+        for cluster in self:
+            plan = cluster.pursued
+            if unknown and plan and set(machines_of(plan)) != {LOCAL}:
+                cluster.leave_alone(unknown)
+        self._begun.set()
+
+    async def leave(self) -> None:
+        """Let go of all; everything keeps running for the next controller."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self.story.close()
+
+    def close(self) -> None:
+        """End every stream of snapshots."""
+        for cluster in self:
+            cluster.board.close()
+
+    async def stop_all(self, by: Actor = CONTROLLER) -> None:
+        """End every goal, and wait until that is done as far as it can be."""
+        goals = [(cluster, cluster.want(None, by=by)) for cluster in self]
+        await asyncio.gather(*(c.reached(goal.generation) for c, goal in goals))
+
+    @property
+    def busy(self) -> bool:
+        """Whether any of them runs, starts, stops, or waits for a machine."""
+        return any(cluster.busy for cluster in self)
+
+    @property
+    def plans(self) -> list[Plan]:
+        """Every plan that runs or is being brought up."""
+        return [c.pursued for c in self if c.pursued is not None]
+
+    def serves(self, machine: str) -> bool:
+        """Whether a machine (or bare peer) works for any cluster now."""
+        return any(
+            plan.head == machine or any(w.peer == machine for w in plan.workers)
+            for plan in self.plans
+        )
+
+    # --- what machines tell ------------------------------------------------------
+
+    async def settle(self, machine: Machine) -> None:
+        """End what nobody wants on a machine that has just been reached (again).
+
+        Raises:
+            HostError: something outlived SIGKILL.
+            PeerUnreachable: it is gone again.
+        """
+        self.look_at_processes()
+        for name in self.book.clusters():
+            if CLUSTER_NAME.fullmatch(name):
+                self.get(name)
+        for cluster in self:
+            await cluster.settle(machine)
+
+    def show_peers(self, peers: tuple[Peer, ...]) -> None:
+        """Other machines changed."""
+        self._peers = peers
+        self._peer_chapter.look(peers)
+        for cluster in self:
+            cluster.board.show_peers(peers)
+            cluster.stir()
+        self.look_at_processes()
+
+    async def look_at_memory(self) -> None:
+        """Read the memory of this machine and of all at work anew."""
+        here = self._machines.get(LOCAL)
+        try:
+            memory = await here.host.memory()
+        except DllmError as error:
+            log.warning("%s", error)
+            return
+        known = [machine for machine in self._machines.all() if machine is not here]
+        there = await memory_of(m for m in known if self.serves(m.name))
+        for cluster in self:
+            others = await self.held_beside(cluster)
+            cluster.board.show_memory(memory, there, others)
+
+    async def held_beside(self, cluster: Cluster) -> list[Held]:
+        """What every other cluster takes of memory."""
+        others = [other for other in self if other is not cluster]
+        held = [await held_by(other, self._readers) for other in others]
+        return [each for each in held if each is not None]
+
+    def show_engine(self, engine: EngineInfo) -> None:
+        """This is what a launch would use, where nothing runs yet."""
+        self._engine = engine
+        for cluster in self:
+            if cluster.board.snapshot.engine is None:
+                cluster.board.update(engine=engine)
+
+    def look_at_processes(self) -> None:
+        """Show every process as machines last told of it."""
+        self.book.take()
+        for cluster in self:
+            cluster.board.update(processes=self.book.of(cluster.name))
+            if self._begun.is_set():
+                cluster.look()
+
+    def _happened(self, number: int) -> None:
+        """Let everybody know how far the story has gone."""
+        for cluster in self:
+            cluster.board.update(last_event=number)
+
+    def _told(self) -> None:
+        """A board changed: what others show of it follows."""
+        briefs = tuple(_brief(cluster) for cluster in self if _is_shown(cluster))
+        for cluster in self:
+            if cluster.board.snapshot.clusters != briefs:
+                cluster.board.update(clusters=briefs)
+
+
+def _is_shown(cluster: Cluster) -> bool:
+    idle = cluster.board.snapshot.state is ClusterState.IDLE
+    return cluster.name == DEFAULT or not idle
+
+
+def _brief(cluster: Cluster) -> ClusterBrief:
+    snapshot = cluster.board.snapshot
+    return ClusterBrief(
+        name=cluster.name,
+        state=snapshot.state,
+        model=snapshot.plan.model if snapshot.plan else "",
+        api_url=snapshot.api_url,
+        generation=snapshot.generation,
+    )

@@ -1,0 +1,33 @@
+"""The engines that a plan runs on: for a launch, and for a look at one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backends.engine.protocols import require_same_protocol
+from backends.places import LOCAL
+from backends.planning.blueprint import own_workers
+
+if TYPE_CHECKING:
+    from backends.engine.ask import Engine
+    from backends.machines.machine import Machines
+    from backends.state import Plan
+
+
+async def engines_of(plan: Plan, machines: Machines) -> dict[str, Engine]:
+    """The engine of every machine that takes part, the head's first, by machine.
+
+    Raises:
+        EngineError: one has none, or one that speaks another protocol than the head's.
+    """
+    first = await machines.get(plan.head).engine(plan.engine)
+    protocol = first.info.rpc_protocol
+    engines = {plan.head: first}
+    for worker in own_workers(plan):
+        if worker.peer in engines:
+            continue
+        wanted = plan.engine if worker.peer == LOCAL else None
+        there = await machines.get(worker.peer).engine(wanted, protocol)
+        require_same_protocol(protocol, there.info.rpc_protocol, worker.peer)
+        engines[worker.peer] = there
+    return engines

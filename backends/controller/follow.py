@@ -1,0 +1,107 @@
+"""Following the settings: what changes in config.toml counts without a new start."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from backends.errors import DllmError
+from backends.models.folders import user_folders
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
+
+    from backends.config import Config, PeerConfig
+    from backends.controller.clusters import Clusters
+    from backends.machines.readers import Readers
+    from backends.models.catalogue import Catalogue
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 0.5
+
+_Stamp = tuple[int, int, int]
+"""Inode, bytes and modification time in ns: equal means unchanged."""
+
+
+class Follower:
+    """Looks at the file of the settings, and takes up what changed."""
+
+    def __init__(
+        self,
+        file: Path,
+        readers: Readers,
+        *,
+        catalogue: Catalogue,
+        clusters: Clusters,
+        peers: Callable[[Mapping[str, PeerConfig]], Awaitable[bool]],
+        changed: Callable[[], None],
+        known: Config,
+    ) -> None:
+        """Follow a file; ``known`` is what was read of it.
+
+        ``changed`` is told of every change that can be read;
+        ``peers`` takes up the peers of the settings, and tells whether all are.
+        """
+        self._file = file
+        self._readers = readers
+        self._catalogue = catalogue
+        self._clusters = clusters
+        self._peers = peers
+        self._changed = changed
+        self._known = known
+        self._seen = _stamp(file)
+        self._all_peers = True
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                await self._look()
+            except DllmError as error:
+                # A slip in the file: what was known stays, and who needs it says so.
+                log.warning("%s", error)
+            except Exception:
+                log.exception("the settings are followed again")
+
+    async def _look(self) -> None:
+        stamp = _stamp(self._file)
+        if stamp != self._seen:
+            self._seen = stamp
+            await self._take(self._readers.config())
+        elif not self._all_peers:
+            self._all_peers = await self._peers(self._known.peers)
+
+    async def _take(self, config: Config) -> None:
+        before, self._known = self._known, config
+        log.info("the settings have changed")
+        self._changed()
+        if config.model_dirs != before.model_dirs:
+            self._catalogue.look_in(user_folders(config.model_dirs))
+        if config.engine != before.engine:
+            await self._show_engine()
+        self._all_peers = await self._peers(config.peers)
+        await self._clusters.look_at_memory()
+
+    async def _show_engine(self) -> None:
+        """Show the engine a launch would use, or what is wrong with it."""
+        try:
+            engine = await self._readers.engine()
+        except DllmError as error:
+            self._clusters.get().board.update(message=str(error))
+            return
+        for cluster in self._clusters:
+            if cluster.pursued is None:
+                cluster.board.update(engine=None)
+        self._clusters.show_engine(engine.info)
+
+
+def _stamp(file: Path) -> _Stamp | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

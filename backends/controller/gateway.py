@@ -1,0 +1,217 @@
+"""The gateway of a cluster: started, kept up, and told where llama-server is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from backends.controller.evidence import failure_of
+from backends.errors import DllmError, HostError, ProcessFailed
+from backends.gateway.language import GATEWAY, Mode, Target, gateway_argv
+from backends.gateway.link import Link
+from backends.machines.host import ProcessSpec
+from backends.places import LOCAL
+from backends.planning.blueprint import process_name
+from backends.planning.commands import model_alias
+from backends.state import ProcessRole, ProcessState
+from backends.state.requests import RequestCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from backends.controller.board import Board
+    from backends.controller.chapters import Chapter
+    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import ProcessRecord
+    from backends.machines.machine import Machines
+    from backends.state import Plan
+
+log = logging.getLogger(__name__)
+
+LISTEN_POLL_S = 0.05
+LISTEN_TIMEOUT_S = 30.0
+GRACE_S = 5.0
+DEATHS_MAX = 5
+DEATHS_WINDOW_S = 120.0
+
+
+class ApiPortTaken(HostError):
+    """Somebody else took the port of the API, which was free when we looked."""
+
+
+class Gateway:
+    """Looks after one cluster's gateway; what it serves comes and goes meanwhile."""
+
+    def __init__(
+        self,
+        cluster: str,
+        machines: Machines,
+        board: Board,
+        chapter: Chapter,
+        socket: Path,
+        clock: Callable[[], float],
+    ) -> None:
+        """``socket`` is where the gateway is told; ``clock`` gives Unix seconds."""
+        self._name = process_name(cluster, GATEWAY)
+        self._cluster = cluster
+        self._machines = machines
+        self._board = board
+        self._chapter = chapter
+        self._socket = socket
+        self._clock = clock
+        self._link = Link(socket, self._counted)
+        self._target: Target | None = None
+        self._port: int | None = None
+        self._deaths: list[float] = []
+        self._before_hold: RequestCounts | None = None
+        self._turn = asyncio.Lock()
+        self._news = asyncio.Event()
+
+    # --- what it is told ----------------------------------------------------------
+
+    def holds(self, plan: Plan, hold_s: float) -> None:
+        """Requests wait: this plan is being brought up."""
+        self._tell(Target(mode=Mode.HOLD, model=model_alias(plan), hold_s=hold_s))
+
+    def serves(self, plan: Plan, port: int, server: str, hold_s: float) -> None:
+        """Requests go to this llama-server."""
+        target = Target(
+            mode=Mode.SERVE,
+            port=port,
+            server=server,
+            model=model_alias(plan),
+            hold_s=hold_s,
+        )
+        self._tell(target)
+
+    def ends(self, why: str) -> None:
+        """Nobody needs to wait: nothing will serve."""
+        if self._target is not None:
+            self._tell(replace(self._target, mode=Mode.END, port=0, why=why))
+
+    def _tell(self, target: Target) -> None:
+        self._target = target
+        if self._port is not None:
+            self._link.tell(target)
+
+    def _counted(self, counts: RequestCounts) -> None:
+        before = self._board.snapshot.requests or RequestCounts()
+        self._board.update(requests=counts)
+        if counts.waiting and self._before_hold is None:
+            self._before_hold = before
+        elif not counts.waiting and self._before_hold is not None:
+            self._chapter.held(self._before_hold, counts)
+            self._before_hold = None
+
+    # --- the process --------------------------------------------------------------
+
+    async def stand(self, port: int) -> None:
+        """See that it listens at this port.
+
+        Raises:
+            ApiPortTaken: another program does.
+            ProcessFailed: it does not come up.
+        """
+        async with self._turn:
+            self._port = port
+            spec = self._spec(port)
+            record = self._record()
+            runs = record is not None and record.state is ProcessState.RUNNING
+            if record is None or not runs or record.digest != spec.digest:
+                await self._start(spec)
+            if self._target is not None:
+                self._link.tell(self._target)
+
+    async def _start(self, spec: ProcessSpec) -> None:
+        host = self._host
+        # The next one counts from nothing.
+        self._before_hold = None
+        await host.stop(spec.name, GRACE_S)
+        await host.remove(spec.name)
+        record = await host.start(spec)
+        await self._listening(record, spec.port or 0)
+
+    async def _listening(self, record: ProcessRecord, port: int) -> None:
+        deadline = self._clock() + LISTEN_TIMEOUT_S
+        while not await self._host.listens(record.pid, port):
+            now = await self._host.record(record.name)
+            dead = now is None or not now.alive
+            if dead and (owner := await self._host.port_owner(port)):
+                raise ApiPortTaken(
+                    f"Port {port} is in use by {owner}",
+                    "Stop that program or choose another port (--port, api_port).",
+                )
+            if dead or self._clock() > deadline:
+                raise ProcessFailed(
+                    await failure_of(self._host, now or record, self._clock())
+                )
+            await asyncio.sleep(LISTEN_POLL_S)
+
+    def _spec(self, port: int) -> ProcessSpec:
+        return ProcessSpec(
+            name=self._name,
+            role=ProcessRole.GATEWAY,
+            argv=gateway_argv(self._cluster, port, self._socket),
+            port=port,
+        )
+
+    @property
+    def _host(self) -> AgentHost:
+        return self._machines.get(LOCAL).host
+
+    def _record(self) -> ProcessRecord | None:
+        """What was last told of it."""
+        return next((r for r in self._host.seen if r.name == self._name), None)
+
+    async def keep(self, trouble: Callable[[DllmError], None]) -> None:
+        """Start it again whenever it ends, until cancelled.
+
+        ``trouble`` is told when that cannot be done, or was done too often.
+        """
+        end = self._host.subscribe(self._news.set)
+        try:
+            while True:
+                self._news.clear()
+                if self._has_ended:
+                    try:
+                        await self._mend()
+                    except DllmError as error:
+                        # Until somebody finds it another place, or begins anew.
+                        self._port = None
+                        trouble(error)
+                await self._news.wait()
+        finally:
+            end()
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether it ought to run and does not; one that is being started is there."""
+        record = self._record()
+        started = self._port is not None and not self._turn.locked()
+        return started and (record is None or not record.alive)
+
+    async def _mend(self) -> None:
+        assert self._port is not None
+        now, record = self._clock(), self._record()
+        self._deaths = [at for at in self._deaths if now - at < DEATHS_WINDOW_S]
+        self._deaths.append(now)
+        if record is not None:
+            failure = await failure_of(self._host, record, now)
+            if len(self._deaths) >= DEATHS_MAX:
+                raise ProcessFailed(failure)
+            self._chapter.failed(failure)
+        await self.stand(self._port)
+        text = f"{GATEWAY} was started again at port {self._port}; llama-server ran on"
+        self._chapter.mended(text)
+        log.warning("%s", text)
+
+    async def let_go(self) -> None:
+        """Say nothing more to it, and want it no more; it is stopped by others."""
+        self._port = None
+        self._deaths.clear()
+        await self._link.close()
+        self._board.update(requests=None)

@@ -1,0 +1,89 @@
+"""What of one cluster could not be stopped, and is ended when its machine is back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backends.errors import HostError
+from backends.planning.blueprint import machines_of, needed_names, process_name
+from backends.state import Leftover
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from backends.controller.board import Board
+    from backends.controller.journal import Journal
+    from backends.controller.processes import ProcessBook
+    from backends.machines.machine import Machines
+    from backends.state import Plan
+
+
+class Leftovers:
+    """Keeps them in the journal and on the board."""
+
+    def __init__(
+        self,
+        cluster: str,
+        machines: Machines,
+        board: Board,
+        journal: Journal,
+        book: ProcessBook,
+    ) -> None:
+        """``book`` knows what ran where when it was last heard of."""
+        self._cluster = cluster
+        self._machines = machines
+        self._board = board
+        self._journal = journal
+        self._book = book
+
+    def after(self, plan: Plan | None) -> tuple[Leftover, ...]:
+        """What there is once ``plan`` is the goal in place of the one before.
+
+        Of what ran for that one, whatever is on a machine out of reach is left.
+        """
+        record = self._journal.record
+        before = needed_names(record.goal.plan) if record.goal.plan else {}
+        wanted = needed_names(plan) if plan else {}
+        gone = {n: m for n, m in before.items() if wanted.get(n) != m}
+        known = {(one.peer, one.name): one for one in record.leftovers}
+        known |= {(one.peer, one.name): one for one in self.away(gone)}
+        return tuple(o for o in known.values() if wanted.get(o.name) != o.peer)
+
+    def away(self, names: Mapping[str, str]) -> list[Leftover]:
+        """Those of these processes that may run on a machine out of reach."""
+        connected = {machine.name for machine in self._machines.all()}
+        return [
+            Leftover(name=name, peer=machine, why=f"{machine} cannot be reached")
+            for name, machine in names.items()
+            if machine not in connected
+            and self._book.may_run(machine, process_name(self._cluster, name))
+        ]
+
+    def remember(self, left: Iterable[Leftover]) -> None:
+        """Keep what could not be stopped, together with what was known of before."""
+        known = {(one.peer, one.name): one for one in self._journal.record.leftovers}
+        known |= {(one.peer, one.name): one for one in left}
+        self._keep(known.values())
+
+    def settled(self, machine: str) -> None:
+        """Nothing that is not wanted runs on a machine any more."""
+        self._keep(o for o in self._journal.record.leftovers if o.peer != machine)
+
+    def _keep(self, leftovers: Iterable[Leftover]) -> None:
+        """Nobody can ever end what is on a machine that was taken from the settings."""
+        known = tuple(one for one in leftovers if self._is_known(one.peer))
+        self._journal.change(leftovers=known)
+        self._board.update(leftovers=self._journal.record.leftovers)
+
+    def _is_known(self, machine: str) -> bool:
+        try:
+            self._machines.get(machine)
+        except HostError:
+            return False
+        return True
+
+    def machines_missing(self) -> tuple[str, ...]:
+        """Machines of the goal that are not connected."""
+        plan = self._journal.record.goal.plan
+        connected = {machine.name for machine in self._machines.all()}
+        return tuple(n for n in machines_of(plan) if n not in connected) if plan else ()

@@ -1,0 +1,117 @@
+"""The part of the API that is about the bytes of models, here and on peers."""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import aclosing
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+import msgspec
+from aiohttp import web
+
+from backends.controller.askers import asker
+from backends.controller.chapters import WorkChapter
+from backends.controller.responses import body, json_response, start_stream
+from backends.places import LOCAL
+from backends.state import Value
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from backends.controller.story import Story
+    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.machine import Machines
+    from backends.state.holdings import Hashing, Seeding
+
+
+class HashRequest(Value, frozen=True, kw_only=True):
+    """A model on a machine whose tensors are to be hashed."""
+
+    path: str
+    machine: str = LOCAL
+
+
+class SeedRequest(Value, frozen=True, kw_only=True):
+    """A model on a machine to fill the cache of its stock worker from."""
+
+    path: str
+    machine: str = LOCAL
+    directory: str = ""
+    """Of the cache; empty: where a worker of that user has it."""
+    dry: bool = False
+
+
+class CacheRequest(Value, frozen=True, kw_only=True):
+    """The cache of a stock worker, and what is to be deleted of it."""
+
+    machine: str = LOCAL
+    directory: str = ""
+    names: tuple[str, ...] = ()
+
+
+class ModelApi:
+    """Answers requests about models; long work ends with its asker, and resumes."""
+
+    def __init__(self, machines: Machines, story: Story) -> None:
+        """Ask these machines; what is changed becomes part of the story."""
+        self._machines = machines
+        self._story = story
+
+    def routes(self) -> list[web.RouteDef]:
+        """What the application is to answer."""
+        return [
+            web.post("/v1/models/hash", self._hash),
+            web.post("/v1/models/seed", self._seed),
+            web.post("/v1/models/cache", self._cache),
+            web.post("/v1/models/prune", self._prune),
+        ]
+
+    async def _hash(self, request: web.Request) -> web.StreamResponse:
+        asked = await body(request, HashRequest)
+        host = await self._host(asked.machine)
+        return await _told(request, host.hashing(asked.path))
+
+    async def _seed(self, request: web.Request) -> web.StreamResponse:
+        asked = await body(request, SeedRequest)
+        host = await self._host(asked.machine)
+        work = host.seeding(asked.path, asked.directory, dry=asked.dry)
+        model = PurePath(asked.path).name
+        what = f"seeded the cache of workers on {asked.machine} with {model}"
+        story = WorkChapter(self._story, asker(request), asked.machine)
+        with contextlib.nullcontext() if asked.dry else story.tries(what):
+            return await _told(request, work)
+
+    async def _cache(self, request: web.Request) -> web.Response:
+        asked = await body(request, CacheRequest)
+        host = await self._host(asked.machine)
+        return json_response(await host.worker_cache(asked.directory))
+
+    async def _prune(self, request: web.Request) -> web.Response:
+        asked = await body(request, CacheRequest)
+        host = await self._host(asked.machine)
+        what = f"deleted {len(asked.names)} files of the cache on {asked.machine}"
+        story = WorkChapter(self._story, asker(request), asked.machine)
+        with story.tries(what):
+            freed_bytes = await host.uncache(asked.names, asked.directory)
+        return json_response({"freed_bytes": freed_bytes})
+
+    async def _host(self, machine: str) -> AgentHost:
+        """The processes of a machine, once it is connected.
+
+        Raises:
+            HostError: there is none of that name, or none that runs our helper.
+        """
+        await self._machines.reached([machine])
+        return self._machines.get(machine).host
+
+
+async def _told(
+    request: web.Request, work: AsyncGenerator[Hashing | Seeding, None]
+) -> web.StreamResponse:
+    """Pass on how far it is; a reader who leaves ends it."""
+    response = await start_stream(request)
+    async with aclosing(work) as told:
+        async for one in told:
+            await response.write(msgspec.json.encode(one) + b"\n")
+    return response

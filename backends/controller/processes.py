@@ -1,0 +1,130 @@
+"""Every process of ours on every machine, as last told, and what it uses there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from backends.controller.usage import Usage, usage_of
+from backends.errors import DllmError, HostError
+from backends.planning.blueprint import cluster_of, short_name
+from backends.state import ProcessInfo, ProcessState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from backends.machines.host import ProcessRecord
+    from backends.machines.machine import Machine, Machines
+
+WEIGH_S = 0.5
+"""Longest wait for a machine to tell what is used; its last figures stand then."""
+
+
+class ProcessBook:
+    """Keeps what machines told; one that is away keeps its last word."""
+
+    def __init__(self, machines: Machines, changed: Callable[[], None]) -> None:
+        """``changed`` is told when a process came, ended or went anywhere."""
+        self._machines = machines
+        self._changed = changed
+        self._known: dict[str, tuple[ProcessRecord, ...]] = {}
+        self._away: set[str] = set()
+        self._usage: dict[tuple[str, str], Usage] = {}
+        self._ends: dict[str, Callable[[], None]] = {}
+        self._weighed_at = 0.0
+
+    def take(self) -> None:
+        """Read what all machines last told, and listen to those that are new."""
+        connected: set[str] = set()
+        for machine in self._machines.all():
+            try:
+                self._known[machine.name] = machine.host.seen
+                if machine.name not in self._ends:
+                    self._listen(machine)
+            except HostError:
+                continue
+            connected.add(machine.name)
+        self._away = set(self._known) - connected
+        for name in self._away & set(self._ends):
+            self._ends.pop(name)()
+
+    def _listen(self, machine: Machine) -> None:
+        self._ends[machine.name] = machine.host.subscribe(self._changed)
+
+    def clusters(self) -> set[str]:
+        """Names of the clusters that have a living process anywhere."""
+        return {
+            cluster_of(record.name)
+            for records in self._known.values()
+            for record in records
+            if record.alive
+        }
+
+    def of(self, cluster: str) -> tuple[ProcessInfo, ...]:
+        """The processes of one cluster, in the order of machines and names."""
+        return tuple(
+            self._shown(machine, record)
+            for machine, records in self._known.items()
+            for record in records
+            if cluster_of(record.name) == cluster
+        )
+
+    def may_run(self, machine: str, name: str) -> bool:
+        """Whether a process may run on a machine, for all that we were told."""
+        records = self._known.get(machine)
+        if records is None:
+            return True
+        return any(record.name == name and record.alive for record in records)
+
+    def _shown(self, machine: str, record: ProcessRecord) -> ProcessInfo:
+        unknown = machine in self._away and record.alive
+        usage = self._usage.get((machine, record.incarnation))
+        return ProcessInfo(
+            name=short_name(record.name),
+            role=record.role,
+            peer=machine,
+            state=ProcessState.UNKNOWN if unknown else record.state,
+            pid=record.pid,
+            port=record.port,
+            argv=record.argv,
+            started_at=record.started_at,
+            exit_code=record.exit_code,
+            exit_signal=record.exit_signal,
+            log_path=record.log_path,
+            rss_bytes=usage.rss_bytes if usage else None,
+            cpu_cores=usage.cpu_cores if usage else None,
+        )
+
+    async def weigh(self, max_age_s: float = 0.0) -> None:
+        """Ask all machines what their processes use of them, if that is old."""
+        now = time.monotonic()
+        if now - self._weighed_at < max_age_s and not self._unweighed():
+            return
+        self._weighed_at = now
+        machines = list(self._machines.all())
+        await asyncio.gather(*(self._weigh(machine) for machine in machines))
+        self._changed()
+
+    def _unweighed(self) -> bool:
+        """Whether a process within reach has come since."""
+        return any(
+            record.alive and (machine, record.incarnation) not in self._usage
+            for machine, records in self._known.items()
+            if machine not in self._away
+            for record in records
+        )
+
+    async def _weigh(self, machine: Machine) -> None:
+        try:
+            async with asyncio.timeout(WEIGH_S):
+                records = await machine.host.records()
+        except (DllmError, TimeoutError):
+            return
+        at = time.monotonic()
+        before = self._usage
+        self._usage = {k: v for k, v in before.items() if k[0] != machine.name}
+        for record in records:
+            if record.alive:
+                key = machine.name, record.incarnation
+                self._usage[key] = usage_of(record, at, before.get(key))

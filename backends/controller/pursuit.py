@@ -1,0 +1,313 @@
+"""Bringing one plan up and keeping it up: taking over, watching, mending."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from backends.controller.builder import Builder, launch_steps
+from backends.controller.gateway import ApiPortTaken, Gateway
+from backends.controller.loading import Loading
+from backends.controller.movement import Movement
+from backends.controller.relays import Links
+from backends.controller.serving import Serving
+from backends.controller.steps import StepBoard
+from backends.controller.stopping import Stopper
+from backends.controller.survey import Survey
+from backends.controller.unwatched import TUNNELS_LOST, ended_unwatched, needs_tunnels
+from backends.controller.watch import Watch
+from backends.controller.ways import Ways
+from backends.engine.explain import lost_port
+from backends.errors import NeedsAnswer, PeerUnreachable, ProcessFailed
+from backends.link.relay import relay_name
+from backends.planning.blueprint import SERVER, machines_of, process_name
+from backends.roster.bare import blamed
+from backends.state import ClusterState, StepState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from backends.controller.api_ports import ApiPorts
+    from backends.controller.board import Board
+    from backends.controller.builder import Built
+    from backends.controller.chapters import Chapter
+    from backends.controller.journal import Journal
+    from backends.errors import DllmError
+    from backends.machines.machine import Machines
+    from backends.machines.readers import Readers
+    from backends.state import Failure, Leftover, MeasuredSplit, Plan
+
+log = logging.getLogger(__name__)
+
+# A relay that dies again and again has a reason that a restart does not mend.
+RESTARTS_MAX = 3
+RESTART_WINDOW_S = 600.0
+# A lost connection to a machine ends nothing for so long.
+BACK_WITHIN_S = 60.0
+BACK_POLL_S = 1.0
+
+
+class Pursuit:
+    """Keeps one plan up; may be cut short at any moment and taken up again."""
+
+    def __init__(
+        self,
+        cluster: str,
+        machines: Machines,
+        board: Board,
+        journal: Journal,
+        readers: Readers,
+        api_ports: ApiPorts,
+        left: Callable[[Iterable[Leftover]], None],
+        chapter: Chapter,
+        gateway_socket: Path,
+        clock: Callable[[], float],
+    ) -> None:
+        """Show it on ``board``, remember it in ``journal``; nothing starts yet.
+
+        ``left`` is told what could not be stopped, ``chapter`` what happens; at
+        ``gateway_socket`` the gateway is told what serves.
+        """
+        self._cluster = cluster
+        self._machines = machines
+        self._board = board
+        self._journal = journal
+        self._chapter = chapter
+        self._clock = clock
+        self.links = Links(board)
+        self.serving = Serving(board, self.links.heed, self.links.rows)
+        self._steps = StepBoard(clock, self._steps_changed)
+        self._ways = Ways(self.stir)
+        self.stopper = Stopper(cluster, machines, self._steps)
+        self._watch = Watch(machines, self._ways, clock)
+        self.survey = Survey(
+            cluster, machines, readers, self._ways, self._steps, api_ports
+        )
+        self.gateway = Gateway(cluster, machines, board, chapter, gateway_socket, clock)
+        self._builder = Builder(
+            machines,
+            self.survey,
+            self.stopper,
+            self._ways,
+            self._steps,
+            self.gateway,
+            left,
+            clock,
+        )
+        self._loading = Loading(
+            cluster,
+            machines,
+            self._steps,
+            self._watch,
+            self.links.carried_bytes,
+            self.links.weights,
+        )
+        self._restarts: list[float] = []
+        self._mended = ""
+        self._begun_at = 0.0
+
+    def begin(self, mended: str = "") -> None:
+        """Forget what was mended before; ``mended`` says why this begins anew."""
+        self._restarts.clear()
+        self._mended = mended
+        self._steps.reset()
+        if not mended:
+            self.links.forget_labs()
+
+    def stir(self) -> None:
+        """Look again: a machine or a way came or went."""
+        self._watch.stir()
+
+    def announce(self) -> None:
+        """Show the goal as being pursued; what was before is of no more interest."""
+        record = self._journal.record
+        plan = record.goal.plan
+        state = ClusterState.STARTING if plan else ClusterState.STOPPING
+        self._board.begin(record.goal.generation, plan, state)
+        self._board.update(leftovers=record.leftovers)
+
+    async def let_go(self) -> None:
+        """Close every way, and leave the gateway to itself."""
+        await self.gateway.let_go()
+        await self._ways.keep(())
+
+    async def keep_up(self, plan: Plan, *, adopted: bool) -> None:
+        """Bring a plan up, watch it, mend what can be mended; ends only by raising."""
+        gateway = asyncio.create_task(self.gateway.keep(self._watch.report))
+        try:
+            await self._keep_up(plan, adopted=adopted)
+        finally:
+            gateway.cancel()
+            await asyncio.gather(gateway, return_exceptions=True)
+
+    async def _keep_up(self, plan: Plan, *, adopted: bool) -> None:
+        if adopted:
+            await self._take_up(plan)
+        else:
+            await self._machines.reached(machines_of(plan))
+        while True:
+            try:
+                await self._bring_up(plan)
+            except NeedsAnswer:
+                raise
+            except PeerUnreachable as error:
+                await self._back(plan, error)
+            except ApiPortTaken as error:
+                self._require_other_port(error, plan)
+            except ProcessFailed as error:
+                self._require_mendable(await blamed(error, plan), plan)
+
+    async def _bring_up(self, plan: Plan) -> None:
+        """Make it so and watch it; returns only by raising."""
+        self.announce()
+        self._begun_at = self._clock()
+        self._board.update(message=self._mended)
+        self._steps.reset(*launch_steps(plan))
+        built = await self._builder.build(plan)
+        self._watch.expected = built.expected
+        self._board.update(
+            engine=built.facts.engines[plan.head].info, model=built.facts.model
+        )
+        sockets = await self.survey.sockets(plan)
+        with self._watch.listening(machines_of(plan)):
+            async with self.links.following(sockets, self._ways.rtt_ms):
+                await self._serve(plan, built)
+
+    async def _serve(self, plan: Plan, built: Built) -> None:
+        record = self._journal.record
+        known = record.measured if record.server == built.server else None
+        port = await self.survey.server_way(plan, built.facts.ports[SERVER])
+        measured = await self._loading.loaded(plan, built, port, known)
+        if built.has_gateway:
+            self.gateway.serves(plan, port, built.server, self.survey.hold_s())
+        since = record.served_since or self._clock()
+        self._tell(plan, measured, taken_up=known is not None and not self._mended)
+        self._journal.change(
+            measured=measured, server=built.server, served_since=since, failure=None
+        )
+        self._board.update(
+            state=ClusterState.SERVING,
+            measured=measured,
+            api_url=f"http://127.0.0.1:{built.api_port}/v1",
+            served_since=since,
+        )
+        movement = Movement(
+            self.links.carried_bytes,
+            self._machines.get(plan.head).host,
+            process_name(self._cluster, SERVER),
+        )
+        await self.serving.until_trouble(port, self._watch, movement.since)
+
+    def _tell(self, plan: Plan, measured: MeasuredSplit, *, taken_up: bool) -> None:
+        """Say that it serves."""
+        if taken_up:
+            self._chapter.taken_up(plan)
+            return
+        seconds = self._clock() - self._begun_at
+        self._chapter.serving(plan, measured, seconds, again=bool(self._mended))
+
+    # --- taking up, coming back, mending -----------------------------------------
+
+    async def _take_up(self, plan: Plan) -> None:
+        """See what an earlier controller's cluster has become.
+
+        Raises:
+            ProcessFailed: a process of it ended while nobody watched.
+        """
+        try:
+            await self._machines.reached(machines_of(plan))
+        except NeedsAnswer:
+            raise
+        except PeerUnreachable as error:
+            await self._back(plan, error)
+        if self._journal.record.server:
+            await self._require_undisturbed(plan)
+
+    async def _require_undisturbed(self, plan: Plan) -> None:
+        """Blame who ended; our tunnels ended with the controller before us.
+
+        Raises:
+            ProcessFailed: a process of the cluster ended while nobody watched.
+        """
+        at = self._clock()
+        failure = await ended_unwatched(self._cluster, plan, self._machines, at)
+        if failure is not None:
+            raise ProcessFailed(failure)
+        if needs_tunnels(plan):
+            self._mended = TUNNELS_LOST
+            self._chapter.mended(TUNNELS_LOST)
+            log.warning("%s", TUNNELS_LOST)
+
+    async def _back(self, plan: Plan, error: PeerUnreachable) -> None:
+        """Wait for machines to come back, for a while.
+
+        Raises:
+            PeerUnreachable: one did not.
+        """
+        self.announce()
+        self.gateway.holds(plan, self.survey.hold_s())
+        self._mended = f"{error.what}; the cluster went on when it was back"
+        self._board.update(message=f"{error.what}: waiting for it")
+        self._chapter.waiting(f"{error.what}: waiting for it")
+        log.warning("%s: waiting for it", error.what)
+        deadline = self._clock() + BACK_WITHIN_S
+        while self._clock() < deadline:
+            try:
+                await self._machines.reached(machines_of(plan))
+            except NeedsAnswer:
+                raise
+            except PeerUnreachable:
+                await asyncio.sleep(BACK_POLL_S)
+            else:
+                return
+        raise PeerUnreachable(
+            error.what,
+            "The cluster goes on by itself when the machine is back; or launch without "
+            "it.",
+        )
+
+    def _require_mendable(self, error: DllmError, plan: Plan) -> None:
+        """Let a failure stand unless starting again mends it, and not too often.
+
+        Raises:
+            DllmError: the error itself.
+        """
+        now = self._clock()
+        self._restarts = [at for at in self._restarts if now - at < RESTART_WINDOW_S]
+        mended = self._mended_by_starting_again(error.failure())
+        if not mended or len(self._restarts) >= RESTARTS_MAX:
+            raise error
+        self._restarts.append(now)
+        self._mended = f"{error.what}: {mended}"
+        self._chapter.failed(error.failure(now))
+        self._chapter.mended(self._mended)
+        log.warning("%s", self._mended)
+
+    def _mended_by_starting_again(self, failure: Failure) -> str:
+        """What will be said of it; empty where starting again would not help."""
+        if failure.process.startswith(relay_name("")):
+            return "it was started again, with llama-server"
+        if failure.process == SERVER and lost_port(failure.log_tail):
+            return "it was started again with another port"
+        return ""
+
+    def _require_other_port(self, error: DllmError, plan: Plan) -> None:
+        """Give the API another port than one that was taken from it.
+
+        Raises:
+            DllmError: the error itself, where nobody allowed another one.
+        """
+        if self.survey.demanded_port(plan) is not None:
+            raise error
+        self.survey.lose_port()
+        self._mended = f"{error.what}: the gateway was started again with another port"
+        self._chapter.mended(self._mended)
+        log.warning("%s", self._mended)
+
+    def _steps_changed(self) -> None:
+        steps = self._steps.steps
+        loading = any(s.id == "load" and s.state is StepState.RUNNING for s in steps)
+        state = ClusterState.LOADING if loading else self._board.snapshot.state
+        self._board.update(steps=steps, state=state)

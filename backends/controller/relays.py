@@ -1,0 +1,140 @@
+"""The relays of the running cluster: their figures to the snapshot, the lab to them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from backends.controller.together import together
+from backends.errors import UsageError, did_you_mean
+from backends.link.absence import why_no_link
+from backends.link.limits import require_possible
+from backends.link.relay import RelayReader
+from backends.link.tokens import Outcomes, ServerCount
+from backends.link.weights import worker_weights
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from pathlib import Path
+
+    from backends.controller.board import Board
+    from backends.state import Lab, Pass, Speed
+    from backends.state.weights import WorkerWeights
+
+DRAFT_MAX = 16
+"""Tokens a draft guesses ahead at most, as llama-server's own settings have it."""
+
+
+class Links:
+    """Follows one relay per worker while a cluster serves."""
+
+    def __init__(self, board: Board) -> None:
+        """``board`` gets the figures."""
+        self._board = board
+        self._readers: dict[str, RelayReader] = {}
+        self._sockets: dict[str, Path] = {}
+        self._labs: dict[str, Lab | None] = {}
+        self._outcomes = Outcomes()
+
+    @asynccontextmanager
+    async def following(
+        self,
+        sockets: Mapping[str, Path],
+        tunnel_rtt_ms: Callable[[str], float | None],
+    ) -> AsyncIterator[None]:
+        """Follow the workers' relays, at these sockets, while the block runs.
+
+        ``tunnel_rtt_ms`` gives the round trip of a worker's tunnel, if it has one.
+        """
+        self._sockets = dict(sockets)
+        self._outcomes = Outcomes()
+        self._readers = {
+            worker: RelayReader(
+                worker,
+                socket,
+                self._show,
+                partial(tunnel_rtt_ms, worker),
+                partial(self._labs.get, worker),
+                self._outcomes,
+            )
+            for worker, socket in sockets.items()
+        }
+        self._show()
+        tasks = [asyncio.create_task(r.run()) for r in self._readers.values()]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._readers = {}
+            self._sockets = {}
+
+    def heed(self, speed: Speed) -> None:
+        """Take what llama-server counted itself."""
+        guesses = DRAFT_MAX if speed.speculative else 0
+        server = ServerCount(
+            tokens=speed.tokens,
+            speculative=speed.speculative,
+            idle=not speed.requests_active,
+            decode_max=max(speed.slots, 1) * (1 + guesses),
+        )
+        changed = [reader.meter.read_server(server) for reader in self._each()]
+        if any(changed):
+            self._show()
+
+    def _each(self) -> tuple[RelayReader, ...]:
+        return tuple(self._readers.values())
+
+    def _show(self) -> None:
+        for reader in self._each():
+            reader.meter.judge()
+        links = tuple(reader.meter.link for reader in self._each())
+        self._board.update(links=links)
+
+    def rows(self) -> int | None:
+        """Tokens that came out of all passes; None where relays do not see them all."""
+        plain = any(reader.meter.link.mode == "plain" for reader in self._each())
+        return self._outcomes.rows if self._outcomes.known and not plain else None
+
+    def carried_bytes(self) -> dict[str, int]:
+        """What each relay has passed on to its worker since it began."""
+        return {name: r.meter.link.bytes_up for name, r in self._readers.items()}
+
+    async def weights(self) -> dict[str, WorkerWeights | None]:
+        """What each worker holds, as its relay saw it; None where it does not say."""
+        names = list(self._sockets)
+        held = await together(map(worker_weights, self._sockets.values()))
+        return dict(zip(names, held, strict=True))
+
+    def passes(self) -> dict[str, tuple[Pass, ...]]:
+        """All passes remembered, by worker, oldest first."""
+        return {name: tuple(r.meter.passes) for name, r in self._readers.items()}
+
+    async def set_lab(self, worker: str | None, lab: Lab | None) -> None:
+        """Set or clear the lab of one link, or of all.
+
+        Raises:
+            UsageError: there is no such link, or no relay takes such a lab.
+            HostError: its relay does not answer.
+        """
+        if lab is not None:
+            require_possible(lab)
+        chosen = list(self._readers) if worker is None else [worker]
+        if not self._readers:
+            raise UsageError(why_no_link(self._board.snapshot))
+        if worker is not None and worker not in self._readers:
+            names = ", ".join(self._readers)
+            raise UsageError(
+                f"There is no link {worker}",
+                f"{did_you_mean(worker, self._readers)}Links: {names}.",
+            )
+        for name in chosen:
+            await self._readers[name].set_lab(lab)
+            self._labs[name] = lab
+
+    def forget_labs(self) -> None:
+        """Put none on relays that are started from here on."""
+        self._labs.clear()

@@ -1,0 +1,145 @@
+"""How every part of the API reads requests and answers them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from backends.errors import DllmError, UsageError
+from backends.state import ALIVE_EVERY_S, ClusterSnapshot, Failure
+from backends.state.delta import framed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def json_response(value: object, status: int = 200) -> web.Response:
+    """Any value of ``backends.state`` as a JSON answer."""
+    return web.Response(
+        body=msgspec.json.encode(value), status=status, content_type="application/json"
+    )
+
+
+_STREAM = web.RequestKey("stream", web.StreamResponse)
+"""Under this a request knows the stream that answers it, once it has begun."""
+_AT_WORK = b"HTTP/1.1 102 Processing\r\n\r\n"
+# The loop itself would forget a task that nobody waits for any more.
+_at_work: set[asyncio.Future[web.StreamResponse]] = set()
+
+
+async def body(request: web.Request, kind: type[T]) -> T:
+    """What a request carries; an empty body is an empty object.
+
+    Raises:
+        msgspec.DecodeError: it is not of that kind, or no JSON.
+    """
+    return msgspec.json.decode(await request.read() or b"{}", type=kind)
+
+
+def number(request: web.Request, name: str, default: int) -> int:
+    """A whole number of the query.
+
+    Raises:
+        UsageError: it is none.
+    """
+    text = request.query.get(name, str(default))
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{name} must be a whole number, not {text[:40]!r}") from None
+
+
+async def start_stream(request: web.Request) -> web.StreamResponse:
+    """Begin an answer of one JSON value a line; it ends when its reader leaves."""
+    response = web.StreamResponse()
+    response.content_type = "application/x-ndjson"
+    await response.prepare(request)
+    request[_STREAM] = response
+    return response
+
+
+async def snapshot_lines(
+    snapshots: AsyncIterator[ClusterSnapshot],
+) -> AsyncIterator[bytes]:
+    """The lines of a stream of snapshots: one whole, then what changes."""
+    last: ClusterSnapshot | None = None
+    async for snapshot in snapshots:
+        yield msgspec.json.encode(framed(snapshot, last)) + b"\n"
+        last = snapshot
+
+
+@web.middleware
+async def outlives_its_asker(
+    request: web.Request, handler: Handler
+) -> web.StreamResponse:
+    """Let work go on when its asker leaves, and tell one who waits that it does.
+
+    Half a launch or half a stop helps nobody; only a stream ends with its reader. The
+    word for the one who waits is an informational response, or an empty line.
+    """
+    work = asyncio.ensure_future(handler(request))
+    _at_work.add(work)
+    work.add_done_callback(_at_work.discard)
+    try:
+        while not (await asyncio.wait([work], timeout=ALIVE_EVERY_S))[0]:
+            await _say_at_work(request)
+    except (asyncio.CancelledError, ConnectionError):
+        if _STREAM in request:
+            work.cancel()
+            await asyncio.wait([work])
+        raise
+    return work.result()
+
+
+async def _say_at_work(request: web.Request) -> None:
+    stream: web.StreamResponse | None = request.get(_STREAM)
+    if stream is not None:
+        await stream.write(b"\n")
+    elif request.transport is not None:
+        request.transport.write(_AT_WORK)
+
+
+@web.middleware
+async def errors_as_values(
+    request: web.Request, handler: Handler
+) -> web.StreamResponse:
+    """Expected errors become ``Failure`` answers; others too, and are logged."""
+    try:
+        return await handler(request)
+    except (ConnectionResetError, asyncio.CancelledError):
+        raise
+    except Exception as error:
+        failure, status = _told(request, error)
+    stream: web.StreamResponse | None = request.get(_STREAM)
+    if stream is None:
+        return json_response(failure, status)
+    last = {"broken": True, "done": True, "failure": failure}
+    await stream.write(msgspec.json.encode(last) + b"\n")
+    return stream
+
+
+def _told(request: web.Request, error: Exception) -> tuple[Failure, int]:
+    """What to say of an error, and the status that goes with it."""
+    match error:
+        case UsageError():
+            return error.failure(), 400
+        case DllmError():
+            return error.failure(), 409
+        case msgspec.DecodeError():
+            return Failure(what=f"Bad request: {error}"), 400
+        case web.HTTPException():
+            said = error.text or error.reason
+            return Failure(what=f"{request.path}: {said}"), error.status
+    log.error("request %s failed", request.path, exc_info=error)
+    what = f"The controller failed: {type(error).__name__}: {error}"
+    return Failure(what=what, hint="Its log (controller.log) has the details."), 500

@@ -1,0 +1,101 @@
+"""While a cluster serves: its speed, its processes, and the first sign of trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from backends.controller.speed import SpeedMeter
+from backends.engine.server import ServerClient
+from backends.state import Speed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from backends.controller.board import Board
+    from backends.controller.watch import Watch
+
+SPEED_S = 0.5
+LOOK_S = 1.0
+SPEED_IDLE_S = 30.0
+"""While nothing moves, every question is a line of llama-server's log."""
+
+
+class Serving:
+    """Reads the speed of one llama-server until trouble comes."""
+
+    def __init__(
+        self,
+        board: Board,
+        told: Callable[[Speed], None],
+        rows: Callable[[], int | None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Show it on ``board``; ``told`` gets every reading.
+
+        ``rows`` gives the tokens that relays saw come out, None where none sees them.
+        """
+        self._board = board
+        self._told = told
+        self._rows = rows
+        self._sleep = sleep
+        self.meter = SpeedMeter()
+
+    async def until_trouble(
+        self, api_port: int, watch: Watch, moved: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """Returns only by raising.
+
+        ``moved`` says whether llama-server did anything since it was asked last.
+
+        Raises:
+            ProcessFailed: a process of the cluster ended.
+            PeerUnreachable: the connection to a machine broke.
+        """
+        self.meter = SpeedMeter()
+        trouble = asyncio.ensure_future(watch.until_trouble())
+        speed = asyncio.ensure_future(self._speed(api_port, moved))
+        try:
+            await asyncio.wait({trouble, speed}, return_when=asyncio.FIRST_COMPLETED)
+            # Whichever ended, ended by raising.
+            await (trouble if trouble.done() else speed)
+        finally:
+            for task in (trouble, speed):
+                task.cancel()
+            await asyncio.gather(trouble, speed, return_exceptions=True)
+
+    async def _speed(self, api_port: int, moved: Callable[[], Awaitable[bool]]) -> None:
+        async with ServerClient(api_port) as client:
+            speed = Speed()
+            while True:
+                speed = await self._reading(client, speed)
+                self._board.update(speed=speed)
+                self._told(speed)
+                if speed.requests_active:
+                    await self._sleep(SPEED_S)
+                else:
+                    await quiet(moved, self._sleep)
+
+    async def _reading(self, client: ServerClient, before: Speed) -> Speed:
+        """Asks for the server's own count only where relays do not see every token.
+
+        Each answer of its ``/metrics`` begins the averages in it anew, for all readers.
+        """
+        finished = None
+        if self._rows() is None or before.speculative or not before.slots:
+            finished = await client.finished_tokens()
+        slots = await client.slots()
+        rows = None if any(slot.speculative for slot in slots) else self._rows()
+        return self.meter.read(slots, time.monotonic(), finished, rows)
+
+
+async def quiet(
+    moved: Callable[[], Awaitable[bool]],
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Wait until something moves, or for long enough that it may have been missed."""
+    for _ in range(round(SPEED_IDLE_S / LOOK_S)):
+        await sleep(LOOK_S)
+        if await moved():
+            return

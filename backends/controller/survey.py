@@ -1,0 +1,280 @@
+"""The facts a blueprint is drawn from: engines, model, ports, ways."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.config import API_PORT_DEFAULT, Config
+from backends.controller.engines import engines_of
+from backends.controller.together import together
+from backends.controller.ways import End
+from backends.errors import DllmError, HostError, PlanError
+from backends.gateway.language import GATEWAY
+from backends.link.way import WaySpec, direct_way, path_of, port_of
+from backends.machines.machine import open_way
+from backends.places import LOCAL
+from backends.planning.blueprint import (
+    SERVER,
+    Facts,
+    needed_names,
+    process_name,
+    used_workers,
+)
+from backends.roster.bare import connects
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from backends.controller.api_ports import ApiPorts
+    from backends.controller.steps import StepBoard
+    from backends.controller.ways import Ways
+    from backends.engine.ask import Engine
+    from backends.link.way import Way
+    from backends.machines.host import ProcessRecord
+    from backends.machines.machine import Machine, Machines
+    from backends.machines.readers import Readers
+    from backends.state import ModelInfo, Plan, WorkerSpec
+
+log = logging.getLogger(__name__)
+
+API = "api"
+"""Name of the way to llama-server."""
+
+
+class Survey:
+    """Finds out, for one cluster, all that its plan leaves open; starts nothing."""
+
+    def __init__(
+        self,
+        cluster: str,
+        machines: Machines,
+        readers: Readers,
+        ways: Ways,
+        steps: StepBoard,
+        api_ports: ApiPorts,
+    ) -> None:
+        """Open ways in ``ways`` and tell of the steps ``engine`` and ``model``."""
+        self._cluster = cluster
+        self._machines = machines
+        self._readers = readers
+        self._ways = ways
+        self._steps = steps
+        self._api_ports = api_ports
+
+    async def facts(self, plan: Plan) -> Facts:
+        """Everything the blueprint of a plan needs.
+
+        Raises:
+            DllmError: an engine, the model, a port or a way is not to be had.
+        """
+        head = self._machines.get(plan.head)
+        with self._steps.step("engine"):
+            engines = await self._engines(plan)
+        with self._steps.step("model"):
+            model = await self._model(plan)
+            model_path = await head.model_path(model)
+        ports = await self._ports(plan)
+        return Facts(
+            cluster=self._cluster,
+            engines=engines,
+            model=model,
+            model_path=model_path,
+            ports=ports,
+            ways=await self._endpoints(plan, ports),
+            relay_program=head.relay_program() if plan.relay else "",
+            stats=stats_of(self._cluster, plan, head),
+        )
+
+    async def _engines(self, plan: Plan) -> dict[str, Engine]:
+        engines = await engines_of(plan, self._machines)
+        info = engines[plan.head].info
+        detail = f"{info.version} · RPC {info.rpc_protocol}"
+        self._steps.update("engine", detail=detail)
+        return engines
+
+    async def _model(self, plan: Plan) -> ModelInfo:
+        model = await self._readers.model(plan.model)
+        if model.n_layer != plan.split.n_layer:
+            raise PlanError(
+                f"The plan is for {plan.split.n_layer} layers, "
+                f"{plan.model} has {model.n_layer}",
+                "Pick the model again to get a plan for it.",
+            )
+        self._steps.update("model", detail=model.name or model.arch)
+        return model
+
+    # --- ports -----------------------------------------------------------------
+
+    async def _ports(self, plan: Plan) -> dict[str, int]:
+        """A port for each process: the one it has, where it runs, else a free one."""
+        names = {n: m for n, m in needed_names(plan).items() if n != GATEWAY}
+        found = await together(
+            self._port(self._machines.get(m), n) for n, m in names.items()
+        )
+        return dict(zip(names, found, strict=True))
+
+    async def _port(self, machine: Machine, name: str) -> int:
+        record = self._record(machine, name)
+        return record.port if record and record.port else await machine.host.free_port()
+
+    def _record(self, machine: Machine, name: str) -> ProcessRecord | None:
+        """The living process of that name, as last told of."""
+        full = process_name(self._cluster, name)
+        found = (r for r in machine.host.seen if r.name == full and r.alive)
+        return next(found, None)
+
+    async def api_port(self, plan: Plan) -> int:
+        """The port of the gateway: as demanded, as it is, or the first free one.
+
+        Raises:
+            HostError: the demanded port is taken.
+        """
+        demanded = self.demanded_port(plan)
+        record = self._gateway()
+        if record and record.port and record.port == (demanded or record.port):
+            self._api_ports.choose(self._cluster, record.port)
+            return record.port
+        here = self._machines.get(LOCAL).host
+        if demanded:
+            await self.require_port(plan)
+            self._api_ports.choose(self._cluster, demanded)
+            return demanded
+        for port in self._api_ports.candidates(self._cluster, API_PORT_DEFAULT):
+            ours = self._api_ports.choose(self._cluster, port)
+            if ours and not await here.port_owner(port):
+                return port
+        port = await here.free_port()
+        self._api_ports.choose(self._cluster, port)
+        return port
+
+    def _gateway(self) -> ProcessRecord | None:
+        """The living gateway of this cluster."""
+        return self._record(self._machines.get(LOCAL), GATEWAY)
+
+    def is_for_clients(self, plan: Plan, port: int) -> bool:
+        """Whether this is the port at which the API is, or will be, given out."""
+        mine = self._api_ports.owner(port) == self._cluster
+        return plan.head == LOCAL and (mine or port == self.demanded_port(plan))
+
+    async def elsewhere(self, facts: Facts) -> Facts:
+        """The same, with another port for llama-server on this machine."""
+        port = await self._machines.get(LOCAL).host.free_port()
+        return msgspec.structs.replace(facts, ports={**facts.ports, SERVER: port})
+
+    def keep_port(self, port: int) -> None:
+        """A llama-server of an earlier release gives out the API itself."""
+        self._api_ports.choose(self._cluster, port)
+
+    def lose_port(self) -> None:
+        """The port of the API was another program's, though it looked free."""
+        self._api_ports.lose(self._cluster)
+
+    def demanded_port(self, plan: Plan) -> int | None:
+        """The port of the API that the plan or the settings insist on."""
+        return plan.api_port or self._settings().api_port
+
+    def hold_s(self) -> float:
+        """Longest wait of a request to the API while nothing serves."""
+        return self._settings().api_wait_s
+
+    def _settings(self) -> Config:
+        try:
+            return self._readers.config()
+        except DllmError as error:
+            # A slip in the settings must not end what runs.
+            log.warning("%s", error)
+            return Config()
+
+    async def require_port(self, plan: Plan) -> None:
+        """See that a port that is insisted on can be had; starts and stops nothing.
+
+        Raises:
+            HostError: another program, or another cluster, has it.
+        """
+        port = self.demanded_port(plan)
+        here = self._machines.get(LOCAL)
+        # Also a llama-server of an earlier release, which is to make room.
+        ours = (self._gateway(), self._record(here, SERVER))
+        if port is None or any(one is not None and one.port == port for one in ours):
+            return
+        cluster = self._api_ports.owner(port)
+        owner = await here.host.port_owner(port)
+        if cluster not in (None, self._cluster):
+            owner = f"the cluster {cluster}"
+        if owner:
+            raise HostError(
+                f"Port {port} is in use by {owner}",
+                "Stop that program or choose another port (--port, api_port).",
+            )
+
+    # --- ways ------------------------------------------------------------------
+
+    async def _endpoints(self, plan: Plan, ports: dict[str, int]) -> dict[str, str]:
+        """Where the head finds each worker."""
+        workers = used_workers(plan)
+        names = [worker.name for worker in workers]
+        await self._ways.keep([*names, API, *map(stats_way, names)])
+        found = await together(self._way(plan, w, ports) for w in workers)
+        return {w.name: way.endpoint for w, way in zip(workers, found, strict=True)}
+
+    async def _way(self, plan: Plan, worker: WorkerSpec, ports: dict[str, int]) -> Way:
+        if worker.endpoint:
+            # A relay knows no names.
+            endpoint, _ = await connects(worker.endpoint)
+            end = End(worker.peer, endpoint)
+            return await self._ways.lead(worker.name, end, lambda: _direct(endpoint))
+        port = ports[worker.name]
+        spec = WaySpec(cluster=self._cluster, worker=worker.name, tcp=not plan.relay)
+        machine, head = self._machines.get(worker.peer), self._machines.get(plan.head)
+        return await self._ways.lead(
+            worker.name,
+            End(worker.peer, f"port {port} for {plan.head}"),
+            lambda: open_way(machine, head, port, spec),
+        )
+
+    async def sockets(self, plan: Plan) -> dict[str, Path]:
+        """Worker to a socket of ours at which its relay gives out its counters."""
+        if not plan.relay:
+            return {}
+        head = self._machines.get(plan.head)
+        names = [worker.name for worker in used_workers(plan)]
+        ways = await together(self._stats_way(head, name) for name in names)
+        paths = (path_of(way.endpoint) for way in ways)
+        return {n: path for n, path in zip(names, paths, strict=True) if path}
+
+    async def _stats_way(self, head: Machine, worker: str) -> Way:
+        key = relay_key(self._cluster, worker)
+        end = End(head.name, key)
+        return await self._ways.lead(
+            stats_way(worker), end, lambda: head.stats_way(key)
+        )
+
+    async def server_way(self, plan: Plan, there: int) -> int:
+        """A loopback port of ours for llama-server's, wherever the head is."""
+        head = self._machines.get(plan.head)
+        end = End(head.name, f"port {there}")
+        way = await self._ways.lead(API, end, lambda: head.api_way(there))
+        return port_of(way.endpoint)
+
+
+def stats_way(worker: str) -> str:
+    """Name of the way to the counters of a worker's relay."""
+    return f"stats:{worker}"
+
+
+async def _direct(endpoint: str) -> Way:
+    return direct_way(endpoint)
+
+
+def stats_of(cluster: str, plan: Plan, head: Machine) -> dict[str, str]:
+    """Worker to the socket, on the head, at which its relay gives out its counters."""
+    names = [worker.name for worker in used_workers(plan)]
+    return {name: head.relay_stats(relay_key(cluster, name)) for name in names}
+
+
+def relay_key(cluster: str, worker: str) -> str:
+    """What tells the sockets of a worker's relay from those of other clusters."""
+    return f"{cluster}.{worker}"

@@ -1,0 +1,42 @@
+"""Processes of ours that no process directory tells of any more."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from typing import TYPE_CHECKING
+
+from backends.machines.agent.here import local_host_for_now
+
+if TYPE_CHECKING:
+    from backends.machines.host import Orphan
+    from backends.paths import Paths
+
+
+async def find_orphans(paths: Paths) -> list[Orphan]:
+    """The orphans on this machine."""
+    async with local_host_for_now(paths.run_dir) as host:
+        return await host.orphans()
+
+
+def described(orphan: Orphan) -> str:
+    """``worker1 (pid 42): rpc-server -p 50052``."""
+    command = f": {shlex.join(orphan.argv)}" if orphan.argv else ""
+    return f"{orphan.name} (pid {orphan.pid}){command}"
+
+
+async def end_orphans(paths: Paths) -> list[Orphan]:
+    """End every orphan on this machine; those that were there.
+
+    Raises:
+        HostError: one outlived SIGKILL.
+    """
+    async with local_host_for_now(paths.run_dir) as host:
+        orphans = await host.orphans()
+        names = {orphan.name for orphan in orphans}
+        # Each is tried, though another one does not end.
+        ends = await asyncio.gather(*map(host.stop, names), return_exceptions=True)
+    for end in ends:
+        if isinstance(end, BaseException):
+            raise end
+    return orphans

@@ -1,0 +1,1 @@
+"""POSIX sh that builds engines: here, or on a peer."""

@@ -1,0 +1,1 @@
+"""What stands before llama-server: clients keep their address, whatever serves."""

@@ -1,0 +1,123 @@
+"""What a client of each API expects: errors in its own shape, how a stream ends."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+from backends.gateway.language import Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from backends.gateway.language import Target
+
+RETRY_AFTER_S = 5
+UNAVAILABLE = 503
+KEEP_ALIVE = b": keep-alive\n\n"
+EVENTS = "text/event-stream"
+_MODELS = ("/v1/models", "/models")
+_ENDS = {
+    "/v1/chat/completions": b"\ndata: [DONE]",
+    "/chat/completions": b"\ndata: [DONE]",
+    "/v1/completions": b"\ndata: [DONE]",
+    "/completion": b'"stop":true',
+    "/completions": b'"stop":true',
+    "/infill": b'"stop":true',
+    "/v1/messages": b'"type":"message_stop"',
+    "/v1/responses": b'"type":"response.completed"',
+    "/responses": b'"type":"response.completed"',
+}
+"""By path: what is in a stream that came to its end. Inside of a text the quotation
+marks and line ends would be escaped."""
+
+
+def end_mark(path: str) -> bytes:
+    """What a whole stream of a path contains; empty where that is not known."""
+    return _ENDS.get(path, b"")
+
+
+def is_anthropic(path: str) -> bool:
+    """Whether the client speaks Anthropic's API."""
+    return path.startswith("/v1/messages")
+
+
+def error_body(path: str, message: str) -> bytes:
+    """That nothing serves, in the shape of the API."""
+    if is_anthropic(path):
+        error = {"type": "overloaded_error", "message": message}
+        return msgspec.json.encode({"type": "error", "error": error})
+    kind = "unavailable_error"
+    return msgspec.json.encode(
+        {"error": {"code": UNAVAILABLE, "message": message, "type": kind}}
+    )
+
+
+def error_event(path: str, body: bytes) -> bytes:
+    """An error in the middle of a stream."""
+    data = b"data: " + body.replace(b"\n", b" ") + b"\n\n"
+    return b"event: error\n" + data if is_anthropic(path) else data
+
+
+def cross_origin(request: web.BaseRequest) -> dict[str, str]:
+    """What llama-server tells browsers."""
+    return {"Access-Control-Allow-Origin": request.headers.get("Origin", "")}
+
+
+def unavailable(
+    request: web.BaseRequest, message: str, retry_after_s: float = RETRY_AFTER_S
+) -> web.Response:
+    """The answer to a request that is not served."""
+    return web.Response(
+        status=UNAVAILABLE,
+        body=error_body(request.path, message),
+        content_type="application/json",
+        charset="utf-8",
+        headers={
+            **cross_origin(request),
+            "Retry-After": str(math.ceil(retry_after_s)),
+        },
+    )
+
+
+def meanwhile(request: web.BaseRequest, target: Target) -> web.Response | None:
+    """The answer to what can be answered while nothing serves; None for work."""
+    if request.method == "OPTIONS":
+        return _preflight(request)
+    if request.method not in ("GET", "HEAD"):
+        return None
+    if request.path in _MODELS:
+        body = msgspec.json.encode(models(target))
+        headers = cross_origin(request)
+        return web.Response(body=body, content_type="application/json", headers=headers)
+    return unavailable(request, target.why or "Loading model")
+
+
+def models(target: Target) -> Mapping[str, Any]:
+    """The list of models, as llama-server gives it of models that are not loaded."""
+    if not target.model:
+        return {"object": "list", "data": []}
+    entry = {
+        "id": target.model,
+        "aliases": [target.model],
+        "object": "model",
+        "created": 0,
+        "owned_by": "llamacpp",
+        "status": {"value": "loading" if target.mode is Mode.HOLD else "unloaded"},
+    }
+    return {"object": "list", "data": [entry]}
+
+
+def _preflight(request: web.BaseRequest) -> web.Response:
+    return web.Response(
+        content_type="text/html",
+        headers={
+            **cross_origin(request),
+            "Access-Control-Allow-Credentials": "true",
+            "Access-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS",
+            "Access-Control-Allow-Headers": "*",
+        },
+    )

@@ -1,0 +1,102 @@
+"""One request of a client: its body, kept while it may have to be sent again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from aiohttp import HttpVersion11
+
+from backends.gateway.headers import passed_on
+from backends.state.base import Value
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aiohttp import web
+    from multidict import CIMultiDict
+
+KEPT_BYTES_MAX = 16 << 20
+"""A longer body goes through as it comes and cannot be sent twice."""
+WHOLE_BYTES_MAX = 256 << 10
+"""A body no longer than this is sent in one piece, with its headers."""
+
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class _Wish(Value, frozen=True):
+    """Of a request for an answer, what matters to who passes it on."""
+
+    stream: bool = False
+
+
+class Asked:
+    """What is sent to llama-server in a client's name."""
+
+    def __init__(self, request: web.BaseRequest) -> None:
+        """Read nothing yet."""
+        self.request = request
+        self.method = request.method
+        self.path = request.path
+        self.headers: CIMultiDict[str] = passed_on(request.headers)
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        self.replayable = True
+        """Whether all that was read of the body is still there."""
+        self._awaited = _awaits(request)
+
+    @property
+    def is_work(self) -> bool:
+        """Whether it asks for something to be done, and so may wait for it."""
+        return self.method not in ("GET", "HEAD", "OPTIONS")
+
+    async def body(self) -> bytes | AsyncIterator[bytes] | None:
+        """What to send, from the beginning."""
+        if not self.request.can_read_body and not self._kept:
+            return None
+        length = self.request.content_length
+        if length is not None and length <= WHOLE_BYTES_MAX:
+            return b"".join([chunk async for chunk in self._chunks()])
+        return self._chunks()
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        for chunk in tuple(self._kept):
+            yield chunk
+        await self._invite()
+        async for chunk in self.request.content.iter_any():
+            self._keep(chunk)
+            yield chunk
+
+    async def _invite(self) -> None:
+        """Tell a client that waits for a word before it sends the body to send it."""
+        waits, self._awaited = self._awaited, False
+        if waits and self.request.can_read_body:
+            await self.request.writer.write(CONTINUE)
+            # The answer itself has yet to begin.
+            self.request.writer.output_size = 0
+
+    def _keep(self, chunk: bytes) -> None:
+        self._kept_bytes += len(chunk)
+        if self._kept_bytes > KEPT_BYTES_MAX:
+            self.replayable = False
+            self._kept.clear()
+        elif self.replayable:
+            self._kept.append(chunk)
+
+    async def wants_stream(self) -> bool:
+        """Whether it asks for an answer in pieces; a very long one is not read."""
+        length = self.request.content_length
+        if not self.is_work or length is None or length > KEPT_BYTES_MAX:
+            return False
+        whole = b"".join([chunk async for chunk in self._chunks()])
+        try:
+            return msgspec.json.decode(whole, type=_Wish).stream
+        except (ValueError, RecursionError):
+            return False
+
+
+def _awaits(request: web.BaseRequest) -> bool:
+    """Whether the client sends its body only once it is told to."""
+    expected = request.headers.get("Expect", "").strip().lower()
+    return expected == "100-continue" and request.version >= HttpVersion11

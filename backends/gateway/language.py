@@ -1,0 +1,59 @@
+"""What the controller tells a gateway, and how to start one."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from backends.state.base import Value
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LANGUAGE = 1
+"""Changes when a gateway would misread a controller of this release, or it the gateway:
+it is part of the command line, so such a gateway is replaced."""
+GATEWAY = "api-gateway"
+"""Its name among the processes of a cluster."""
+HOLD_S = 300.0
+"""Longest wait of a request while nothing serves, where the settings say nothing."""
+
+
+class Mode(StrEnum):
+    """What to do with requests."""
+
+    HOLD = "hold"
+    """Nothing serves; something will."""
+    SERVE = "serve"
+    END = "end"
+    """Nothing serves, and nothing is being done about it."""
+
+
+class Target(Value, frozen=True, kw_only=True):
+    """Where requests go; a line of JSON on the gateway's own socket."""
+
+    mode: Mode = Mode.HOLD
+    port: int = 0
+    """Of llama-server on this machine's loopback, or of the way to it."""
+    server: str = ""
+    """Tells this llama-server from an earlier or later one at the same port."""
+    model: str = ""
+    """What clients call the model."""
+    why: str = ""
+    """What is told to those who are not served."""
+    hold_s: float = HOLD_S
+    """Longest wait of a request while nothing serves."""
+
+
+def gateway_argv(cluster: str, port: int | str, socket: Path | str) -> tuple[str, ...]:
+    """The command line of a cluster's gateway.
+
+    It depends on no plan, so it outlives them. ``socket`` is where it is told what to
+    do.
+    """
+    return (
+        *(sys.executable, "-P", "-m", "backends.gateway"),
+        *("--cluster", cluster, "--port", str(port)),
+        *("--socket", str(socket), "--language", str(LANGUAGE)),
+    )

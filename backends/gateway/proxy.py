@@ -1,0 +1,263 @@
+"""Passing requests on to whatever llama-server there is, and waiting for one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Self
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from backends.gateway.apis import RETRY_AFTER_S, meanwhile, unavailable
+from backends.gateway.asked import Asked
+from backends.gateway.language import Mode, Target
+from backends.gateway.reply import ClientLeft, Reply
+from backends.gateway.tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+KEEP_ALIVE_S = 5.0
+"""Between two comments to a client that waits for a stream."""
+AGAIN_S = 0.25
+"""Between two looks for a llama-server that ought to be there, at first."""
+DEATHS_MAX = 3
+"""A request that so many llama-servers died of is not tried once more."""
+CONNECT_TIMEOUT_S = 5.0
+OURS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+"""What aiohttp would add: clients know best."""
+STOPPED = "Nothing serves: the cluster was stopped"
+LATE = "No model serves, and none did within the longest wait (api_wait_s)"
+TOO_LONG = "llama-server is being started again, and the request is too long to keep"
+DEADLY = "llama-server ended while it worked on this request, again and again"
+
+
+class Lost(Exception):
+    """llama-server was not there, or went before it answered anything."""
+
+    def __init__(self, *, accepted: bool) -> None:
+        """``accepted``: it may have worked on the request."""
+        super().__init__()
+        self.accepted = accepted
+
+
+class Tries:
+    """What became of one request so far."""
+
+    def __init__(self) -> None:
+        """Nothing was tried."""
+        self.last: Target | None = None
+        """What was tried in vain; None where it is to be tried again."""
+        self.deadly: set[str] = set()
+        """Every llama-server that went while it may have worked on the request."""
+        self.held = 0
+        self.pause_s = AGAIN_S
+        """Before the same llama-server is tried again."""
+
+    def lost(self, target: Target, *, accepted: bool) -> None:
+        """One more was tried in vain."""
+        self.last = target
+        if accepted:
+            self.deadly.add(target.server)
+
+    def go_on(self) -> None:
+        """Another one is there, or the same again."""
+        self.last = None
+        self.held += 1
+        self.pause_s = min(2 * self.pause_s, KEEP_ALIVE_S)
+
+
+class Proxy:
+    """Answers every request of a gateway; use as an async context manager."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Hold whatever comes until a target is told."""
+        self.tally = Tally()
+        self.target = Target()
+        self._clock = clock
+        self._turned = asyncio.Event()
+        self._session: aiohttp.ClientSession
+
+    async def __aenter__(self) -> Self:
+        """Be able to connect."""
+        self._session = aiohttp.ClientSession(
+            # A connection for each: one that is kept may be closed at that moment.
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=OURS,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close every connection."""
+        await self._session.close()
+
+    def turn_to(self, target: Target) -> None:
+        """Serve like this from here on; requests that wait look again."""
+        if target == self.target:
+            return
+        log.info("%s: %s", target.mode, target.port or target.why or "no reason told")
+        self.target = target
+        event, self._turned = self._turned, asyncio.Event()
+        event.set()
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request; being cancelled means that its client left."""
+        if not request.raw_path.startswith("/"):
+            return web.Response(status=400, text="The request names no path.\n")
+        asked, reply = Asked(request), Reply(request)
+        if not asked.is_work:
+            return await self._glance(asked, reply)
+        try:
+            response = await self._work(asked, reply)
+        except asyncio.CancelledError:
+            self.tally.add("left")
+            raise
+        except ClientLeft:
+            self.tally.add("left")
+            return web.Response()
+        self.tally.add("failed" if reply.broken else "passed")
+        return response
+
+    async def _glance(self, asked: Asked, reply: Reply) -> web.StreamResponse:
+        """What only looks at something waits for nothing."""
+        if self.target.mode is Mode.SERVE:
+            try:
+                return await self._glanced(asked, reply)
+            except Lost:
+                log.info("llama-server does not answer at port %d", self.target.port)
+            except ClientLeft:
+                return web.Response()
+        there = meanwhile(asked.request, self.target)
+        return there or unavailable(asked.request, self.target.why or STOPPED)
+
+    async def _glanced(self, asked: Asked, reply: Reply) -> web.StreamResponse:
+        """The answer to a look; cut where nothing came of it but header fields.
+
+        Raises:
+            Lost: nothing at all came.
+            ClientLeft: nobody waits for it.
+        """
+        try:
+            return await self._pass_on(asked, reply)
+        except Lost:
+            if not reply.is_begun:
+                raise
+            return await reply.cut()
+
+    async def _work(self, asked: Asked, reply: Reply) -> web.StreamResponse:
+        """The answer, of as many llama-servers as it takes."""
+        deadline = self._clock() + self.target.hold_s
+        tries = Tries()
+        while True:
+            target = self.target
+            if target.mode is Mode.SERVE and target != tries.last:
+                try:
+                    with self.tally.during("in_flight"):
+                        return await self._pass_on(asked, reply)
+                except Lost as error:
+                    tries.lost(target, accepted=error.accepted)
+            began = self._clock()
+            refusal = self._refusal(asked, tries, deadline)
+            if not refusal and await self._hold(asked, reply, tries, deadline):
+                self.tally.went_on(self._clock() - began, again=tries.held > 0)
+                self.tally.add("replayed", int(bool(tries.deadly)))
+                tries.go_on()
+                continue
+            why = refusal or self._refusal(asked, tries, deadline) or LATE
+            return await reply.refuse(why, RETRY_AFTER_S)
+
+    def _refusal(self, asked: Asked, tries: Tries, deadline: float) -> str:
+        """Why a request waits no longer; empty where it may."""
+        if self.target.mode is Mode.END:
+            return self.target.why or STOPPED
+        if not asked.replayable:
+            return TOO_LONG
+        if len(tries.deadly) >= DEATHS_MAX:
+            return DEADLY
+        return LATE if self._clock() >= deadline else ""
+
+    async def _hold(
+        self, asked: Asked, reply: Reply, tries: Tries, deadline: float
+    ) -> bool:
+        """Wait for a llama-server; False where there will be none for this request."""
+        began = comment_at = self._clock()
+        is_stream = await asked.wants_stream()
+        with self.tally.during("waiting"):
+            while (now := self._clock()) < deadline:
+                target, turned = self.target, self._turned
+                if target.mode is Mode.END:
+                    return False
+                if await _may_go_on(target, tries, now - began):
+                    return True
+                if is_stream and now - comment_at >= KEEP_ALIVE_S:
+                    comment_at = now
+                    await reply.keep_alive()
+                pause_s = AGAIN_S if target.mode is Mode.SERVE else KEEP_ALIVE_S
+                await _wait(turned, min(pause_s, deadline - now))
+        return False
+
+    async def _pass_on(self, asked: Asked, reply: Reply) -> web.StreamResponse:
+        """The answer of llama-server, whole or cut short by its end.
+
+        Raises:
+            Lost: there was none.
+            ClientLeft: nobody waits for it.
+        """
+        try:
+            answer = await self._ask(asked)
+        except aiohttp.ClientConnectorError as error:
+            raise Lost(accepted=False) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise Lost(accepted=True) from error
+        try:
+            return await reply.take(answer)
+        except (aiohttp.ClientError, OSError) as error:
+            if not reply.carries_answer:
+                raise Lost(accepted=True) from error
+            return await reply.cut()
+        finally:
+            # Ends the request there too, if the client left in the middle.
+            answer.close()
+
+    async def _ask(self, asked: Asked) -> aiohttp.ClientResponse:
+        place = f"http://127.0.0.1:{self.target.port}{asked.request.raw_path}"
+        return await self._session.request(
+            asked.method,
+            URL(place, encoded=True),
+            headers=asked.headers,
+            data=await asked.body(),
+            allow_redirects=False,
+        )
+
+
+async def _may_go_on(target: Target, tries: Tries, waited_s: float) -> bool:
+    """Whether there is another llama-server than was tried last, or the same again."""
+    if target.mode is not Mode.SERVE:
+        return False
+    if target != tries.last:
+        return True
+    return waited_s >= tries.pause_s and await _listens(target)
+
+
+async def _listens(target: Target) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", target.port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        await asyncio.wait_for(event.wait(), max(timeout_s, 0.0))
+    except TimeoutError:
+        return

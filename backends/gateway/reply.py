@@ -1,0 +1,146 @@
+"""The answer to one client: as llama-server gives it, and honest when it breaks."""
+
+from __future__ import annotations
+
+import contextlib
+
+import aiohttp
+from aiohttp import web
+
+from backends.gateway.apis import (
+    EVENTS,
+    KEEP_ALIVE,
+    cross_origin,
+    end_mark,
+    error_body,
+    error_event,
+    unavailable,
+)
+from backends.gateway.headers import passed_on
+
+LOST = "llama-server ended in the middle of the answer"
+_BETWEEN_EVENTS = (b"\n\n", b"\r\n\r\n")
+ERROR_BYTES_MAX = 1 << 20
+
+
+class ClientLeft(Exception):
+    """Nobody reads the answer any more."""
+
+
+class Reply:
+    """Writes one answer."""
+
+    def __init__(self, request: web.BaseRequest) -> None:
+        """Nothing is sent yet."""
+        self._request = request
+        self._mark = end_mark(request.path)
+        self._tail = b""
+        self._ended = False
+        self._response: web.StreamResponse | None = None
+        self.carries_answer = False
+        """Whether anything of llama-server's answer was sent."""
+        self.broken = False
+        """Whether it ended by an error of ours."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether its header fields are sent, so that no other answer can be given."""
+        return self._response is not None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it was begun as a stream of events."""
+        response = self._response
+        return response is not None and response.content_type == EVENTS
+
+    async def keep_alive(self) -> None:
+        """Send a comment, so that nobody on the way takes silence for death."""
+        if self._response is None:
+            headers = {
+                **cross_origin(self._request),
+                "Content-Type": EVENTS,
+                "X-Accel-Buffering": "no",
+            }
+            await self._begin(web.StreamResponse(headers=headers))
+        await self._write(KEEP_ALIVE)
+
+    async def take(self, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+        """Pass on an answer, each piece as it comes.
+
+        Raises:
+            aiohttp.ClientError: llama-server broke off.
+            OSError: the same.
+            ClientLeft: the client did.
+        """
+        if self._response is not None and answer.content_type != EVENTS:
+            return await self._refused(await answer.content.read(ERROR_BYTES_MAX))
+        if self._response is None:
+            # Known only by now, so what it says of length and coding is true.
+            response = web.StreamResponse(
+                status=answer.status,
+                reason=answer.reason,
+                headers=passed_on(answer.headers),
+            )
+            await self._begin(response)
+        # What follows the header fields of a stream may still come from another one.
+        self.carries_answer = not self.is_stream
+        async for chunk in answer.content.iter_any():
+            self.carries_answer = True
+            self._look_at(chunk)
+            await self._write(chunk)
+        if self.is_stream and self._mark and not self._ended:
+            if not self.carries_answer:
+                raise aiohttp.ServerDisconnectedError
+            return await self.cut()
+        return await self._end()
+
+    async def refuse(self, message: str, retry_after_s: float) -> web.StreamResponse:
+        """Say that it is not served."""
+        self.broken = True
+        if self._response is not None:
+            return await self._refused(error_body(self._request.path, message))
+        response = unavailable(self._request, message, retry_after_s)
+        await response.prepare(self._request)
+        await response.write_eof()
+        return response
+
+    async def cut(self, message: str = LOST) -> web.StreamResponse:
+        """End an answer that breaks off: by an error, never as if it were whole."""
+        assert self._response is not None
+        self.broken = True
+        between = not self._tail or self._tail.endswith(_BETWEEN_EVENTS)
+        if self.is_stream and between:
+            return await self._refused(error_body(self._request.path, message))
+        if self._request.transport is not None:
+            self._request.transport.abort()
+        return self._response
+
+    async def _refused(self, body: bytes) -> web.StreamResponse:
+        await self._write(error_event(self._request.path, body))
+        return await self._end()
+
+    async def _begin(self, response: web.StreamResponse) -> None:
+        self._response = response
+        try:
+            await response.prepare(self._request)
+        except ConnectionError as error:
+            raise ClientLeft from error
+
+    async def _write(self, data: bytes) -> None:
+        assert self._response is not None
+        try:
+            await self._response.write(data)
+        except ConnectionError as error:
+            raise ClientLeft from error
+
+    async def _end(self) -> web.StreamResponse:
+        assert self._response is not None
+        with contextlib.suppress(ConnectionError):
+            await self._response.write_eof()
+        return self._response
+
+    def _look_at(self, chunk: bytes) -> None:
+        """See whether the end came, and whether we are between two events."""
+        joined = self._tail + chunk
+        self._ended = self._ended or (bool(self._mark) and self._mark in joined)
+        self._tail = joined[-len(self._mark) or -4 :]

@@ -1,0 +1,54 @@
+"""Counting requests, and telling whoever wants to know."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+from msgspec.structs import replace
+
+from backends.state.requests import RequestCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Count = Literal["waiting", "in_flight", "passed", "failed", "left", "replayed"]
+
+
+class Tally:
+    """The counts now, and when they change."""
+
+    def __init__(self) -> None:
+        """Begin at nothing."""
+        self.counts = RequestCounts()
+        self._changed = asyncio.Event()
+
+    def add(self, name: Count, number: int = 1) -> None:
+        """Count one more, or one less."""
+        self._set(**{name: getattr(self.counts, name) + number})
+
+    @contextmanager
+    def during(self, name: Literal["waiting", "in_flight"]) -> Iterator[None]:
+        """Count one more while the block runs."""
+        if name == "waiting" and not self.counts.waiting:
+            self._set(held_longest_s=0.0)
+        self.add(name)
+        try:
+            yield
+        finally:
+            self.add(name, -1)
+
+    def went_on(self, waited_s: float, *, again: bool) -> None:
+        """A request that was held goes on to llama-server, once more or at last."""
+        longest_s = max(waited_s, self.counts.held_longest_s)
+        self._set(held=self.counts.held + (not again), held_longest_s=longest_s)
+
+    def _set(self, **changes: float) -> None:
+        self.counts = replace(self.counts, **changes)
+        event, self._changed = self._changed, asyncio.Event()
+        event.set()
+
+    async def change(self) -> None:
+        """Wait for the next change."""
+        await self._changed.wait()

@@ -1,0 +1,128 @@
+"""The path from the head to one worker, whatever it leads through."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from backends.state import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LOOPBACK = "127.0.0.1"
+_UNIX = "unix:"
+
+
+class WayKind(StrEnum):
+    """What a way leads through."""
+
+    LOCAL = "local"
+    """Worker and head on one machine: nothing lies between."""
+    TUNNEL = "tunnel"
+    """An SSH connection of ours."""
+    DIRECT = "direct"
+    """The network itself: a bare rpc-server, later a relay there."""
+
+
+class WaySpec(Value, frozen=True, kw_only=True):
+    """Which way: the same names give the same socket paths."""
+
+    cluster: str
+    worker: str
+    tcp: bool = False
+    """Whether llama-server itself is to use it, which knows no Unix sockets: then every
+    user of the head reaches the worker."""
+
+
+class Way(Protocol):
+    """An open path from the head to a worker's rpc-server."""
+
+    on_broken: Callable[[], None] | None
+    """Called once when it breaks, not when it is closed."""
+
+    @property
+    def kind(self) -> WayKind:
+        """What it leads through."""
+        ...
+
+    @property
+    def endpoint(self) -> str:
+        """Where the head finds the worker: ``127.0.0.1:PORT`` or ``unix:/path``."""
+        ...
+
+    @property
+    def incarnation(self) -> str:
+        """Tells this way from one opened later to the same endpoint."""
+        ...
+
+    @property
+    def open(self) -> bool:
+        """Whether it still leads there; a broken one is replaced, never mended."""
+        ...
+
+    @property
+    def rtt_ms(self) -> float | None:
+        """Round trip of what lies between, as heartbeats take it; None if unknown."""
+        ...
+
+    @property
+    def note(self) -> str:
+        """What the user should know of it, in a sentence; usually empty."""
+        ...
+
+    async def close(self) -> None:
+        """Close it; fine when it is closed or broken."""
+        ...
+
+
+class PlainWay:
+    """A way with nothing of ours in it: it never breaks and needs no closing."""
+
+    incarnation = ""
+    open = True
+    note = ""
+
+    def __init__(
+        self, endpoint: str, kind: WayKind = WayKind.LOCAL, rtt_ms: float | None = 0.0
+    ) -> None:
+        """``rtt_ms`` is what the kernel does not see of the round trip."""
+        self.kind = kind
+        self.endpoint = endpoint
+        self.rtt_ms = rtt_ms
+        self.on_broken: Callable[[], None] | None = None
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def local_way(port: int) -> PlainWay:
+    """To a worker on the head itself."""
+    return PlainWay(tcp_endpoint(port))
+
+
+def direct_way(endpoint: str) -> PlainWay:
+    """To a bare rpc-server at ``host:port``; the kernel measures all of it."""
+    return PlainWay(endpoint, WayKind.DIRECT, None)
+
+
+def tcp_endpoint(port: int) -> str:
+    """A port of the loopback."""
+    return f"{LOOPBACK}:{port}"
+
+
+def unix_endpoint(path: Path | str) -> str:
+    """A Unix socket."""
+    return f"{_UNIX}{path}"
+
+
+def path_of(endpoint: str) -> Path | None:
+    """The path of a Unix endpoint; None for ``host:port``."""
+    found = endpoint.removeprefix(_UNIX)
+    return None if found == endpoint else Path(found)
+
+
+def port_of(endpoint: str) -> int:
+    """The port of ``host:port``; 0 for a Unix socket."""
+    return 0 if path_of(endpoint) else int(endpoint.rpartition(":")[2])

@@ -1,0 +1,1 @@
+"""Machines: how each is looked after, reached and looked at."""

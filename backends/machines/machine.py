@@ -1,0 +1,199 @@
+"""What the controller needs of every machine that takes part, and the one we run on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec.structs import replace
+
+from backends.errors import ModelError
+from backends.link.way import PlainWay, local_way, unix_endpoint
+from backends.paths import relay_binary
+from backends.places import LOCAL, at_peer
+from backends.state import Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from backends.engine.ask import Engine
+    from backends.link.way import Way, WaySpec
+    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.readers import Readers
+    from backends.state import ModelInfo, Peer
+
+
+class Machine(Protocol):
+    """One machine: its processes, its engine, and ways to and from its loopback."""
+
+    @property
+    def name(self) -> str:
+        """The peer's name; ``local`` is the one we run on."""
+        ...
+
+    @property
+    def transport(self) -> Transport:
+        """The way we reach it."""
+        ...
+
+    @property
+    def host(self) -> AgentHost:
+        """Its processes.
+
+        Raises:
+            PeerUnreachable: there is no connection to it now.
+        """
+        ...
+
+    async def engine(self, wanted: str | None, rpc_protocol: str = "") -> Engine:
+        """Its llama.cpp: the one wanted, else the first that speaks ``rpc_protocol``.
+
+        Raises:
+            EngineError: there is none, or none that fits.
+        """
+        ...
+
+    async def model_path(self, model: ModelInfo) -> str:
+        """Where it keeps the same model file.
+
+        Raises:
+            ModelError: it has none with the same bytes.
+        """
+        ...
+
+    def relay_program(self) -> str:
+        """Path of ``dllm-relay`` there.
+
+        Raises:
+            DllmError: it is not installed there.
+        """
+        ...
+
+    def relay_stats(self, worker: str) -> str:
+        """Path there of the socket at which a worker's relay gives out its counters."""
+        ...
+
+    async def stats_way(self, worker: str) -> Way:
+        """A way from a Unix socket of ours to ``relay_stats``."""
+        ...
+
+    async def api_way(self, port: int, at: int = 0) -> Way:
+        """A way from a loopback port of ours (``at``, if given) to one there.
+
+        Raises:
+            HostError: that port of ours is taken.
+        """
+        ...
+
+    async def way_to(self, port: int, spec: WaySpec) -> Way:
+        """A way from here to a loopback port there."""
+        ...
+
+    async def way_from(self, way: Way, spec: WaySpec) -> Way:
+        """A way from there that goes on with one from here."""
+        ...
+
+
+class LocalMachine:
+    """The machine we run on: every way is no way."""
+
+    def __init__(
+        self, host: AgentHost, readers: Readers, relay_socket: Callable[[str], Path]
+    ) -> None:
+        """``relay_socket`` tells where a worker's relay gives out its counters."""
+        self.name = LOCAL
+        self.transport = Transport.LOCAL
+        self.host = host
+        self._readers = readers
+        self._relay_socket = relay_socket
+
+    async def engine(self, wanted: str | None, rpc_protocol: str = "") -> Engine:
+        """The engine a plan names, else the one found first."""
+        return await self._readers.engine(wanted)
+
+    async def model_path(self, model: ModelInfo) -> str:
+        """The model is where it was read.
+
+        Raises:
+            ModelError: that is on a peer.
+        """
+        if there := at_peer(model.path):
+            raise ModelError(
+                f"{there[1]} is on {there[0]}, and the head has no copy of it",
+                f"Make {there[0]} the head (--head {there[0]}).",
+            )
+        return model.path
+
+    def relay_program(self) -> str:
+        """The helper installed with us."""
+        return str(relay_binary())
+
+    def relay_stats(self, worker: str) -> str:
+        """A socket in our runtime directory."""
+        return str(self._relay_socket(worker))
+
+    async def stats_way(self, worker: str) -> Way:
+        """The socket itself."""
+        return PlainWay(unix_endpoint(self.relay_stats(worker)))
+
+    async def api_way(self, port: int, at: int = 0) -> Way:
+        """The port itself."""
+        return local_way(port)
+
+    async def way_to(self, port: int, spec: WaySpec) -> Way:
+        """The port itself."""
+        return local_way(port)
+
+    async def way_from(self, way: Way, spec: WaySpec) -> Way:
+        """The way itself: it begins here."""
+        return way
+
+
+class Machines(Protocol):
+    """All machines, by name."""
+
+    def get(self, name: str) -> Machine:
+        """A machine of the settings, connected or not.
+
+        Raises:
+            HostError: there is none of that name.
+        """
+        ...
+
+    def all(self) -> Iterable[Machine]:
+        """Every machine that is connected, ours first."""
+        ...
+
+    def values(self) -> Sequence[Peer]:
+        """How every other machine is, newer than any snapshot."""
+        ...
+
+    async def reached(self, names: Iterable[str]) -> None:
+        """Wait until these are connected.
+
+        Raises:
+            PeerUnreachable: one cannot be reached.
+            NeedsAnswer: one asks the user something.
+        """
+        ...
+
+
+async def open_way(worker: Machine, head: Machine, port: int, spec: WaySpec) -> Way:
+    """The way from the head to a loopback port of a worker's machine.
+
+    Between two peers the bytes pass through this machine.
+
+    Raises:
+        PeerUnreachable: one of them is not connected.
+        HostError: its sshd forbids tunnels.
+    """
+    if worker is head:
+        return local_way(port)
+    # Where the head is a peer, nobody but us uses the end here.
+    here = spec if head.transport is Transport.LOCAL else replace(spec, tcp=False)
+    way = await worker.way_to(port, here)
+    try:
+        return await head.way_from(way, spec)
+    except BaseException:
+        await way.close()
+        raise

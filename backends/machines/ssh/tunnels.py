@@ -1,0 +1,242 @@
+"""Tunnels through an SSH connection: sockets and ports here and at a peer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asyncssh
+
+from backends.errors import HostError
+from backends.link.way import (
+    LOOPBACK,
+    path_of,
+    port_of,
+    tcp_endpoint,
+    unix_endpoint,
+)
+from backends.machines.ssh.complaints import forwarding_failed, forwarding_forbidden
+from backends.machines.ssh.pipes import LocalEnd, RemoteEnd
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    OpenChannel = Callable[[Callable[[], RemoteEnd]], Awaitable[Any]]
+
+OPEN_TIMEOUT_S = 15.0
+_CLOSE_TIMEOUT_S = 2.0
+
+
+class Tunnel:
+    """A listener whose connections come out at the other machine.
+
+    It lives as long as the connection it was opened on; :attr:`is_open` tells.
+    """
+
+    def __init__(self, name: str, what: str) -> None:
+        """``name``: the peer's; ``what``: the far end, for messages."""
+        self.endpoint = ""
+        """Where it listens, here or (``forward_back``) there."""
+        self.on_broken: Callable[[], None] | None = None
+        """Called once when it ends without :meth:`close`."""
+        self.last_error: HostError | None = None
+        """Why the newest connection through it failed; None while all goes well."""
+        self._name = name
+        self._what = what
+        self._ends: set[LocalEnd] = set()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._listener: asyncssh.SSHListener | None = None
+        self._path: Path | None = None
+        self._inode = 0
+        self._closed = False
+
+    @property
+    def port(self) -> int:
+        """The port of ``endpoint``; 0 for a Unix socket."""
+        return port_of(self.endpoint)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still accepts connections."""
+        return not self._closed
+
+    @property
+    def connections(self) -> int:
+        """How many connections go through it now."""
+        return len(self._ends)
+
+    async def close(self) -> None:
+        """Stop listening and cut the connections through it. May be called twice."""
+        self._end()
+        await asyncio.gather(*self._opening, return_exceptions=True)
+        if self._listener is not None:
+            with contextlib.suppress(TimeoutError, OSError, asyncssh.Error):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await self._listener.wait_closed()
+
+    def abort(self) -> None:
+        """The same at once, for when the connection is gone anyway."""
+        broken = not self._closed
+        self._end()
+        if broken and self.on_broken is not None:
+            self.on_broken()
+
+    def _end(self) -> None:
+        self._closed = True
+        for task in self._opening:
+            task.cancel()
+        for end in list(self._ends):
+            end.abort()
+        if self._server is not None:
+            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
+        if self._path is not None:
+            path, self._path = self._path, None
+            # A later tunnel may listen there by now.
+            if _inode(path) == self._inode:
+                _remove_socket(path)
+
+    # -- From here to the peer -----------------------------------------------------
+
+    async def listen_here(self, channel: OpenChannel, near: Path | int) -> None:
+        """Listen; every connection opens a channel.
+
+        ``near`` is a Unix socket of ours that nobody else may open, or a port of our
+        loopback (0: any), where every user of this machine reaches the far end.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            listening = _bound(near)
+            if isinstance(near, Path):
+                self._path, self._inode = near, _inode(near)
+                self.endpoint = unix_endpoint(near)
+                self._server = await loop.create_unix_server(
+                    lambda: self._accept(channel), sock=listening
+                )
+            else:
+                self.endpoint = tcp_endpoint(listening.getsockname()[1])
+                self._server = await loop.create_server(
+                    lambda: self._accept(channel), sock=listening
+                )
+        except OSError as error:
+            where = near if isinstance(near, Path) else f"Port {near} of this machine"
+            raise HostError(
+                f"{where} cannot be used for a tunnel to {self._name} "
+                f"({error.strerror or error})"
+            ) from error
+
+    def _accept(self, channel: OpenChannel) -> LocalEnd:
+        end = LocalEnd(self._ends)
+        task = asyncio.get_running_loop().create_task(self._connect(end, channel))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+        return end
+
+    async def _connect(
+        self,
+        end: LocalEnd,
+        channel: OpenChannel,
+    ) -> None:
+        try:
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                await channel(lambda: RemoteEnd(end))
+            self.last_error = None
+        except asyncssh.ChannelOpenError as error:
+            self.last_error = forwarding_failed(self._name, self._what, error)
+            end.abort()
+        except (TimeoutError, OSError, asyncssh.Error) as error:
+            self.last_error = HostError(f"The tunnel to {self._name} broke ({error})")
+            end.abort()
+        except asyncio.CancelledError:
+            end.abort()
+            raise
+
+    # -- From the peer to here -----------------------------------------------------
+
+    async def listen_there(
+        self, connection: asyncssh.SSHClientConnection, far: str, endpoint: str
+    ) -> None:
+        """Listen at the peer; every connection comes out at an endpoint of ours.
+
+        ``far`` is a path for a Unix socket, which its sshd gives to its user alone;
+        empty: a port of its loopback, which it chooses.
+
+        Raises:
+            HostError: its sshd does not allow that.
+        """
+        try:
+            if far:
+                self._listener = await connection.create_unix_server(
+                    lambda: self._connect_here(endpoint), far
+                )
+                self.endpoint = unix_endpoint(far)
+            else:
+                self._listener = await connection.create_server(
+                    lambda _host, _port: self._connect_here(endpoint), LOOPBACK, 0
+                )
+                self.endpoint = tcp_endpoint(self._listener.get_port())
+        except asyncssh.ChannelListenError as error:
+            raise forwarding_forbidden(self._name, self._what) from error
+
+    async def _connect_here(self, endpoint: str) -> RemoteEnd:
+        if self._closed:
+            raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, "closed")
+        end = LocalEnd(self._ends)
+        try:
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                await _connect(end, endpoint)
+        except OSError as error:
+            self.last_error = HostError(
+                f"Nothing listens at our {endpoint}, which {self._name} uses"
+            )
+            raise asyncssh.ChannelOpenError(
+                asyncssh.OPEN_CONNECT_FAILED, str(error)
+            ) from error
+        return RemoteEnd(end)
+
+
+async def _connect(end: LocalEnd, endpoint: str) -> None:
+    loop = asyncio.get_running_loop()
+    if path := path_of(endpoint):
+        await loop.create_unix_connection(lambda: end, str(path))
+        return
+    host, _, port = endpoint.rpartition(":")
+    await loop.create_connection(lambda: end, host, int(port))
+
+
+def _bound(near: Path | int) -> socket.socket:
+    """A socket there that does not listen yet: nobody connects before it is private."""
+    path = near if isinstance(near, Path) else None
+    if path is not None:
+        _remove_socket(path)
+    made = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
+    try:
+        if path is None:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind((LOOPBACK, near))
+        else:
+            made.bind(str(path))
+            path.chmod(0o600)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _inode(path: Path) -> int:
+    """Which file that is; 0 for none."""
+    with contextlib.suppress(OSError):
+        return path.lstat().st_ino
+    return 0
+
+
+def _remove_socket(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            path.unlink()

@@ -1,1 +1,0 @@
-"""Machines: the Host protocol and the local machine."""

@@ -1,0 +1,267 @@
+"""From a plan and the facts to every process of a cluster: one pure step.
+
+A process is wanted exactly as its specification says. What runs already is kept if it
+was started from an equal one, after the very processes and ways it depends on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.engine.ask import Engine
+from backends.gateway.language import GATEWAY
+from backends.link.relay import relay_name
+from backends.machines.host import ProcessRecord, ProcessSpec
+from backends.places import LOCAL
+from backends.planning.commands import SERVER as SERVER
+from backends.planning.commands import (
+    Site,
+    placement_at,
+    relay_command,
+    server_command,
+    worker_command,
+)
+from backends.split.flags import (
+    Placement,
+    check_exact,
+)
+from backends.split.flags import used_workers as used_workers
+from backends.state import (
+    ModelInfo,
+    Plan,
+    ProcessRole,
+    ProcessState,
+    Value,
+    WorkerSpec,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+# Without it an abort of ggml first runs a debugger for a backtrace, for seconds.
+ENGINE_ENV = {"GGML_NO_BACKTRACE": "1"}
+_STAGES = (ProcessRole.WORKER, ProcessRole.RELAY, ProcessRole.SERVER)
+
+
+class Facts(Value, frozen=True, kw_only=True):
+    """What a blueprint is drawn from, besides the plan."""
+
+    cluster: str
+    engines: dict[str, Engine]
+    """By machine: of the head, and of every machine with a worker of ours."""
+    model: ModelInfo
+    model_path: str
+    """Where the head keeps it."""
+    ports: dict[str, int]
+    """Loopback port of each process on its own machine, by the process' short name."""
+    ways: dict[str, str] = {}
+    """Worker to where the head finds it: ``127.0.0.1:PORT``, ``unix:/path``."""
+    relay_program: str = ""
+    stats: dict[str, str] = {}
+    """Worker to the socket, on the head, where its relay gives out counters."""
+
+    @property
+    def site(self) -> Site:
+        """The same as command lines are made from."""
+        return Site(
+            engines=self.engines,
+            relay=self.relay_program,
+            model_path=self.model_path,
+            ports=self.ports,
+            ways=self.ways,
+            stats=self.stats,
+        )
+
+
+class Node(Value, frozen=True, kw_only=True):
+    """One process of a cluster: where it runs, what it is, what it waits for."""
+
+    machine: str
+    short_name: str
+    """Its name within the cluster."""
+    spec: ProcessSpec
+    waits_for: tuple[str, ...] = ()
+    """Short names of processes, and ``way:WORKER``: each must be there before."""
+    earlier: ProcessSpec | None = None
+    """As an earlier release started the same: that is kept too."""
+
+    def specified(self, incarnations: Mapping[str, str]) -> ProcessSpec:
+        """Its specification after these very processes and ways."""
+        return self._after(self.spec, incarnations)
+
+    def was_specified(self, incarnations: Mapping[str, str]) -> ProcessSpec | None:
+        """The same of an earlier release."""
+        return self._after(self.earlier, incarnations) if self.earlier else None
+
+    def _after(self, spec: ProcessSpec, incarnations: Mapping[str, str]) -> ProcessSpec:
+        after = {name: incarnations[name] for name in self.waits_for}
+        return msgspec.structs.replace(spec, after=after)
+
+
+class Blueprint(Value, frozen=True, kw_only=True):
+    """Every process of a cluster, each after those it waits for."""
+
+    nodes: tuple[Node, ...]
+    placement: Placement
+
+    def stage(self, role: ProcessRole) -> tuple[Node, ...]:
+        """The processes of one role; they do not wait for each other."""
+        return tuple(node for node in self.nodes if node.spec.role is role)
+
+
+class Kept(Value, frozen=True, kw_only=True):
+    """What of a blueprint runs as it should, and what is to be started."""
+
+    incarnations: dict[str, str]
+    """Of what is there: processes by short name, ways as ``way:WORKER``."""
+    missing: tuple[Node, ...]
+    earlier: frozenset[str] = frozenset()
+    """Of what is kept, what an earlier release started, by short name."""
+
+
+def process_name(cluster: str, short_name: str) -> str:
+    """``cluster/name``: the name of a process directory."""
+    return f"{cluster}/{short_name}"
+
+
+def short_name(name: str) -> str:
+    """The part of a process' name that says what it is within its cluster."""
+    return name.rpartition("/")[2]
+
+
+def cluster_of(name: str) -> str:
+    """The cluster a process directory belongs to."""
+    return name.rpartition("/")[0] or "default"
+
+
+def own_workers(plan: Plan) -> tuple[WorkerSpec, ...]:
+    """Those of them that we start; somebody else started the others."""
+    return tuple(worker for worker in used_workers(plan) if not worker.endpoint)
+
+
+def machines_of(plan: Plan) -> tuple[str, ...]:
+    """The machines that run a process of a plan, the head first."""
+    return tuple(dict.fromkeys([plan.head, *(w.peer for w in own_workers(plan))]))
+
+
+def needed_names(plan: Plan) -> dict[str, str]:
+    """Short name of every process of a plan, and the machine it runs on."""
+    workers = {worker.name: worker.peer for worker in own_workers(plan)}
+    relays = [relay_name(w.name) for w in used_workers(plan)] if plan.relay else []
+    on_head = dict.fromkeys([*relays, SERVER], plan.head)
+    return {**workers, **on_head, GATEWAY: LOCAL}
+
+
+def draw(plan: Plan, facts: Facts) -> Blueprint:
+    """Every process of a plan with its whole specification.
+
+    Raises:
+        PlanError: llama.cpp cannot follow the plan's split.
+    """
+    placement = placed(plan, facts)
+    site = facts.site
+    workers = tuple(_worker(worker, facts, site) for worker in own_workers(plan))
+    relayed = used_workers(plan) if plan.relay else ()
+    relays = tuple(_relay(plan, worker, facts, site) for worker in relayed)
+    server = _server(plan, placement, facts, [*workers, *relays])
+    return Blueprint(nodes=(*workers, *relays, server), placement=placement)
+
+
+def placed(plan: Plan, facts: Facts) -> Placement:
+    """The arguments that place the layers, with the ports of the facts."""
+    placement = placement_at(plan, facts.site)
+    check_exact(plan, placement)
+    return placement
+
+
+def _worker(worker: WorkerSpec, facts: Facts, site: Site) -> Node:
+    spec = ProcessSpec(
+        name=process_name(facts.cluster, worker.name),
+        role=ProcessRole.WORKER,
+        argv=worker_command(worker, site).argv,
+        port=facts.ports[worker.name],
+        env=ENGINE_ENV,
+        # A stock rpc-server dies of a client that leaves before its answer.
+        ignore_sigpipe=True,
+    )
+    return Node(machine=worker.peer, short_name=worker.name, spec=spec)
+
+
+def _relay(plan: Plan, worker: WorkerSpec, facts: Facts, site: Site) -> Node:
+    name = relay_name(worker.name)
+    spec = ProcessSpec(
+        name=process_name(facts.cluster, name),
+        role=ProcessRole.RELAY,
+        argv=relay_command(plan, worker, site).argv,
+        port=facts.ports[name],
+    )
+    ours = () if worker.endpoint else (worker.name,)
+    waits_for = (*ours, f"way:{worker.name}")
+    return Node(machine=plan.head, short_name=name, spec=spec, waits_for=waits_for)
+
+
+def _server(
+    plan: Plan, placement: Placement, facts: Facts, before: Sequence[Node]
+) -> Node:
+    spec = ProcessSpec(
+        name=process_name(facts.cluster, SERVER),
+        role=ProcessRole.SERVER,
+        argv=server_command(plan, placement, facts.site).argv,
+        port=facts.ports[SERVER],
+        env=ENGINE_ENV,
+    )
+    unnamed = server_command(plan, placement, facts.site, named=False).argv
+    ways = [] if plan.relay else [f"way:{w.name}" for w in used_workers(plan)]
+    waits_for = (*(node.short_name for node in before), *ways)
+    return Node(
+        machine=plan.head,
+        short_name=SERVER,
+        spec=spec,
+        waits_for=waits_for,
+        earlier=msgspec.structs.replace(spec, argv=unnamed),
+    )
+
+
+def compare(
+    blueprint: Blueprint,
+    records: Mapping[tuple[str, str], ProcessRecord],
+    ways: Mapping[str, str],
+) -> Kept:
+    """What runs as the blueprint wants it, and what does not.
+
+    ``records`` are keyed by machine and name, ``ways`` map workers to incarnations.
+    """
+    incarnations = {f"way:{worker}": way for worker, way in ways.items()}
+    missing: list[Node] = []
+    earlier: set[str] = set()
+    for node in blueprint.nodes:
+        record = records.get((node.machine, node.spec.name))
+        there = all(name in incarnations for name in node.waits_for)
+        # One that lives and was asked to end will, whoever wants it now.
+        runs = record is not None and record.state is ProcessState.RUNNING
+        if record is None or not (there and runs and _fits(node, record, incarnations)):
+            missing.append(node)
+            continue
+        if record.digest != node.specified(incarnations).digest:
+            earlier.add(node.short_name)
+        incarnations[node.short_name] = record.incarnation
+    return Kept(
+        incarnations=incarnations,
+        missing=tuple(missing),
+        earlier=frozenset(earlier),
+    )
+
+
+def _fits(node: Node, record: ProcessRecord, incarnations: Mapping[str, str]) -> bool:
+    specs = (node.specified(incarnations), node.was_specified(incarnations))
+    return record.digest in {spec.digest for spec in specs if spec is not None}
+
+
+def stop_order(records: Iterable[ProcessRecord]) -> list[list[ProcessRecord]]:
+    """Processes in the stages in which they are stopped: who uses others goes first."""
+    found = list(records)
+    stages = [[r for r in found if r.role is role] for role in reversed(_STAGES)]
+    others = [r for r in found if r.role not in _STAGES]
+    return [stage for stage in (*stages, others) if stage]

@@ -1,0 +1,63 @@
+"""What any plan must keep to, whether we proposed it or somebody sent it whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backends.errors import PlanError
+from backends.planning.asking import check_port, check_worker_count
+from backends.server_arguments import checked_arguments, settings_apart
+from backends.server_settings import check_context, check_server, check_threads
+from backends.split.layout import counts, devices, make_split
+
+if TYPE_CHECKING:
+    from backends.state import ModelInfo, Plan
+
+
+def check_plan(plan: Plan, model: ModelInfo) -> None:
+    """Refuse a plan that cannot be meant, before anything is touched.
+
+    Raises:
+        PlanError: a number is beyond what makes sense, settings do not go together, an
+            argument is the plan's to decide, or the split is not one of this model
+            over devices of this plan.
+    """
+    check_port(plan.api_port)
+    check_worker_count(len(plan.workers))
+    for worker in plan.workers:
+        check_threads(worker.threads)
+    check_context(plan.ctx_size, model)
+    check_server(plan.server, plan.ctx_size, model)
+    _check_arguments(plan)
+    _check_split(plan, model)
+
+
+def _check_arguments(plan: Plan) -> None:
+    """Further arguments are whole, and none of them is one of the plan's settings."""
+    _, rest = settings_apart(plan.extra_args, plan.server)
+    if len(rest) < len(plan.extra_args):
+        raise PlanError(
+            f"The further arguments {' '.join(plan.extra_args)} hold a setting that a "
+            "plan has a place for",
+            "Set it in the plan (server), or let the plan be proposed.",
+        )
+    checked_arguments(plan.extra_args, head=plan.head, directory="")
+
+
+def _check_split(plan: Plan, model: ModelInfo) -> None:
+    """The split is of this model, and over devices that the plan has."""
+    names = devices(plan.split)
+    if plan.split.n_layer != model.n_layer:
+        raise PlanError(
+            f"The split is of {plan.split.n_layer} layers, and the model has "
+            f"{model.n_layer}",
+            "Plan it anew: the file may have changed.",
+        )
+    make_split(model.n_layer, names, counts(plan.split))
+    known = {device for worker in plan.workers for device in worker.device_ids}
+    for name in names:
+        if name not in known and not name.startswith(f"{plan.head}/"):
+            raise PlanError(
+                f"The plan has no device {name}",
+                f"It has {', '.join((*sorted(known), f'{plan.head}/…'))}.",
+            )

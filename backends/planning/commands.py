@@ -1,0 +1,168 @@
+"""The command line of every process of a plan: pure, shared by launch and preview."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from backends.engine.argv import (
+    BUFFERS_VERBOSITY,
+    LAYERS_VERBOSITY,
+    server_argv,
+    worker_argv,
+)
+from backends.gateway.language import GATEWAY, gateway_argv
+from backends.link.relay import relay_argv, relay_name
+from backends.places import LOCAL
+from backends.split.flags import compile_split, is_relayed, used_workers
+from backends.state import Command, ProcessRole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from backends.engine.ask import Engine
+    from backends.split.flags import Placement
+    from backends.state import Plan, WorkerSpec
+
+SERVER = "llama-server"
+UNKNOWN_PORT = "<port>"
+UNKNOWN_SOCKET = "<socket>"
+_PART = re.compile(r"-\d{5}-of-\d{5}$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """What a plan does not say: where programs and model lie, which ports are taken."""
+
+    engines: Mapping[str, Engine]
+    """By machine; of the flags those of the head's count."""
+    model_path: str
+    """Of the model on the head."""
+    relay: str = ""
+    """The head's ``dllm-relay``; needed for a plan with relays."""
+    ports: Mapping[str, int] = field(default_factory=dict)
+    """By process: where it listens. One that is not there yet has no number."""
+    ways: Mapping[str, str] = field(default_factory=dict)
+    """By worker: where the head reaches it. Unset: at the worker's own port."""
+    stats: Mapping[str, str] = field(default_factory=dict)
+    """By worker: the socket on the head where its relay gives out its counters."""
+
+    def port(self, process: str) -> int | str:
+        """The port of a process, or a word that stands for it."""
+        return self.ports.get(process, UNKNOWN_PORT)
+
+    def way(self, worker: WorkerSpec) -> str:
+        """Where the head reaches a worker."""
+        own = worker.endpoint or f"127.0.0.1:{self.port(worker.name)}"
+        return self.ways.get(worker.name, own)
+
+
+def commands(plan: Plan, site: Site) -> tuple[Command, ...]:
+    """Every process of a plan, in the order in which they start.
+
+    Raises:
+        PlanError: llama.cpp cannot follow the split.
+    """
+    workers = used_workers(plan)
+    return (
+        *(worker_command(w, site) for w in workers if not w.endpoint),
+        *(relay_command(plan, w, site) for w in workers if plan.relay),
+        server_command(plan, placement_at(plan, site), site),
+    )
+
+
+def gateway_command(cluster: str, plan: Plan) -> Command:
+    """What gives out the API of a cluster, on this machine."""
+    return Command(
+        machine=LOCAL,
+        name=GATEWAY,
+        role=ProcessRole.GATEWAY,
+        argv=gateway_argv(cluster, plan.api_port or UNKNOWN_PORT, UNKNOWN_SOCKET),
+    )
+
+
+def placement_at(plan: Plan, site: Site) -> Placement:
+    """The split as arguments: workers are reached at their relays, or by their ways."""
+    behind = {
+        worker.name: f"127.0.0.1:{site.port(relay_name(worker.name))}"
+        if plan.relay
+        else site.way(worker)
+        for worker in used_workers(plan)
+    }
+    return compile_split(plan, behind)
+
+
+def worker_command(worker: WorkerSpec, site: Site) -> Command:
+    """An rpc-server of ours."""
+    return Command(
+        machine=worker.peer,
+        name=worker.name,
+        role=ProcessRole.WORKER,
+        argv=worker_argv(
+            site.engines[worker.peer].info,
+            port=site.port(worker.name),
+            devices=worker.devices,
+            threads=worker.threads,
+        ),
+    )
+
+
+def relay_command(plan: Plan, worker: WorkerSpec, site: Site) -> Command:
+    """The relay on the head that stands before a worker."""
+    name = relay_name(worker.name)
+    return Command(
+        machine=plan.head,
+        name=name,
+        role=ProcessRole.RELAY,
+        argv=relay_argv(
+            site.relay,
+            worker=worker.name,
+            listen_port=site.port(name),
+            upstream=site.way(worker),
+            stats=site.stats.get(worker.name, ""),
+        ),
+    )
+
+
+def model_alias(plan: Plan) -> str:
+    """What clients call the model: the name of its file, or as the user has it.
+
+    llama-server takes several, with commas between them.
+    """
+    options = dict(zip(plan.extra_args, plan.extra_args[1:], strict=False))
+    asked = options.get("--alias") or options.get("-a") or ""
+    if first := asked.partition(",")[0].strip():
+        return first
+    stem = plan.model.rpartition("/")[2].removesuffix(".gguf")
+    return _PART.sub("", stem).replace(",", "-")
+
+
+def server_command(
+    plan: Plan, placement: Placement, site: Site, *, named: bool = True
+) -> Command:
+    """The llama-server with exactly this placement.
+
+    Not ``named`` it is as releases without a gateway started it.
+    """
+    engine = site.engines[plan.head]
+    return Command(
+        machine=plan.head,
+        name=SERVER,
+        role=ProcessRole.SERVER,
+        argv=server_argv(
+            engine.info,
+            engine.flags,
+            model=site.model_path,
+            rpc_endpoints=placement.rpc_endpoints,
+            device_names=placement.device_names,
+            n_gpu_layers=placement.n_gpu_layers,
+            tensor_split=placement.tensor_split,
+            ctx_size=plan.ctx_size,
+            server=plan.server,
+            port=site.port(SERVER),
+            verbosity=BUFFERS_VERBOSITY if is_relayed(plan) else LAYERS_VERBOSITY,
+            alias=model_alias(plan) if named else "",
+            extra=plan.extra_args,
+        ),
+    )

@@ -1,0 +1,143 @@
+"""Whether a plan fits: what each device needs and has, and a sentence if not.
+
+Clusters of ours on the same machines are neither forgotten nor counted twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from backends.errors import PlanError
+from backends.planning.proposal import plan_devices
+from backends.split.loads import ours_by_pool, overcommitted, plan_loads, pool_of
+from backends.state import (
+    Device,
+    DeviceKind,
+    DeviceMemory,
+    Peer,
+    Plan,
+    Transport,
+    Value,
+)
+from backends.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from backends.split.loads import DeviceLoad
+    from backends.state import ModelInfo
+
+_HINT = "Give it fewer layers (--split), a smaller context (--ctx), or --force it."
+
+
+class Held(Value, frozen=True, kw_only=True):
+    """What a cluster of ours takes of memory, or will once it has loaded."""
+
+    plan: Plan
+    memory: tuple[DeviceMemory, ...]
+    """Measured or predicted."""
+    loaded: bool
+    arrived_bytes: dict[str, int] = {}
+    """What has come so far, by device, while it loads."""
+
+    def taken(self, machines: Mapping[str, Peer]) -> dict[str, int]:
+        """By pool, when all is there."""
+        return self._by_pool(machines, {})
+
+    def to_come(self, machines: Mapping[str, Peer]) -> dict[str, int]:
+        """By pool, what is not there yet."""
+        return {} if self.loaded else self._by_pool(machines, self.arrived_bytes)
+
+    def _by_pool(
+        self, machines: Mapping[str, Peer], arrived: Mapping[str, int]
+    ) -> dict[str, int]:
+        head = self.plan.head
+        devices = plan_devices(head, self.plan.workers, machines)
+        return ours_by_pool(self.memory, devices, head=head, arrived=arrived)
+
+
+def room_for(
+    machines: Sequence[Peer], mine: Held | None, others: Sequence[Held]
+) -> list[Peer]:
+    """The machines with what is free there for a plan that takes the place of ``mine``.
+
+    Main memory is read whenever somebody asks: it shows what has come of each cluster,
+    and not what is still to come. Other devices are asked only while nothing of ours is
+    at work there: what they tell is from before, and shows nothing of us.
+    """
+    by_name = {machine.name: machine for machine in machines}
+    read, asked = Counter[str](), Counter[str]()
+    if mine is not None:
+        read.update(mine.taken(by_name))
+        read.subtract(mine.to_come(by_name))
+    for other in others:
+        read.subtract(other.to_come(by_name))
+        asked.subtract(other.taken(by_name))
+    return [
+        replace(
+            peer,
+            devices=tuple(
+                _changed(d, (read if _is_read(peer, d) else asked)[pool_of(d)])
+                for d in peer.devices
+            ),
+        )
+        for peer in machines
+    ]
+
+
+def _is_read(peer: Peer, device: Device) -> bool:
+    """Whether its figures are of this moment, whatever runs there."""
+    return device.kind is DeviceKind.CPU and peer.transport != Transport.BARE
+
+
+def _changed(device: Device, n_bytes: int) -> Device:
+    most = max(device.total_bytes, device.free_bytes)
+    free_bytes = min(max(device.free_bytes + n_bytes, 0), most)
+    return replace(device, free_bytes=free_bytes)
+
+
+def require_room(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> None:
+    """Refuse a plan of which some device cannot hold its share, unless it is forced.
+
+    Raises:
+        PlanError: it names the first such device, the bytes it needs and those it has.
+    """
+    if plan.asked is not None and plan.asked.force:
+        return
+    loads = plan_loads(model, plan)
+    known = {device.id: device for device in devices}
+    misfits = overcommitted(loads, devices)
+    alone = [d for d in loads if d.device in misfits and _too_big(d, known[d.device])]
+    for load in alone:
+        raise PlanError(
+            f"{load.device} is too small for its share: {_layers(load)} need "
+            f"{_exactly(load.total_bytes)}, available are "
+            f"{_exactly(known[load.device].usable_bytes)}",
+            _HINT,
+        )
+    if misfits:
+        together = [load for load in loads if load.device in misfits]
+        needed = sum(load.total_bytes for load in together)
+        there = max(known[load.device].free_bytes for load in together)
+        raise PlanError(
+            f"{' and '.join(load.device for load in together)} share one memory, too "
+            f"small for both: needed are {_exactly(needed)}, available "
+            f"{_exactly(there)}",
+            _HINT,
+        )
+
+
+def _too_big(load: DeviceLoad, device: Device) -> bool:
+    return load.total_bytes > device.usable_bytes
+
+
+def _layers(load: DeviceLoad) -> str:
+    return "1 layer" if load.n_layers == 1 else f"{load.n_layers} layers"
+
+
+def _exactly(n_bytes: int) -> str:
+    """``1.5 GiB (1610612736 bytes)``."""
+    return f"{format_bytes(n_bytes)} ({n_bytes} bytes)"

@@ -1,0 +1,131 @@
+"""How many layers each device gets where a person did not say."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from backends.errors import PlanError
+from backends.split.buffers import PLAIN, copies, device_compute_bytes
+from backends.split.layout import counts, is_head_cpu, make_split
+from backends.split.loads import (
+    balance,
+    device_loads,
+    overcommitted,
+    pool_of,
+    sizes_by_layer,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from backends.state import Device, ModelInfo, ServerSettings, Split
+
+
+def shared_out(
+    model: ModelInfo,
+    devices: Sequence[Device],
+    ctx_size: int,
+    *,
+    head: str,
+    server: ServerSettings = PLAIN,
+) -> Split:
+    """A split over these devices, in this order.
+
+    By memory, in proportion. The head's CPU is the last resort: it computes the first
+    layers only where the others together cannot hold all, and no more of them than it
+    must. Where nothing fits, the split is the proportional one all the same.
+    """
+    others = [d for d in devices if not is_head_cpu(d.id, head)]
+    lead = [device.id for device in devices if is_head_cpu(device.id, head)]
+    ids = [*lead, *(device.id for device in others)]
+    if not others:
+        return make_split(model.n_layer, ids, [model.n_layer + 1])
+    even = balance(model, others, ctx_size, head_cpu=None, server=server)
+    split = make_split(model.n_layer, ids, [*(0 for _ in lead), *counts(even)])
+
+    def fits(split: Split) -> bool:
+        loads = device_loads(model, split, ctx_size, head=head, server=server)
+        return not overcommitted(loads, devices)
+
+    if fits(split):
+        return split
+    for kept in range(model.n_layer + 1 if lead else 1):
+        filled = _filled(model, others, ctx_size, kept, server)
+        if filled is not None:
+            tight = make_split(model.n_layer, ids, [*(kept for _ in lead), *filled])
+            return tight if fits(tight) else split
+    return split
+
+
+def _filled(
+    model: ModelInfo,
+    devices: Sequence[Device],
+    ctx_size: int,
+    first: int,
+    server: ServerSettings,
+) -> list[int] | None:
+    """Layers from ``first`` on, each device filled in turn; None if some are left."""
+    sizes = sizes_by_layer(model, ctx_size, server)
+    n_copies = copies(len(devices), all_offloaded=not first)
+    compute = device_compute_bytes(model, ctx_size, n_copies, server)
+    taken: dict[str, int] = {}
+    edges = [first]
+    for device in devices:
+        pool = pool_of(device)
+        room = device.usable_bytes - taken.get(pool, 0)
+        edge, used = _fill(sizes, edges[-1], room - compute)
+        taken[pool] = taken.get(pool, 0) + used + compute
+        edges.append(edge)
+    complete = edges[-1] == len(sizes)
+    return [high - low for low, high in pairwise(edges)] if complete else None
+
+
+def _fill(sizes: Sequence[int], start: int, room: int) -> tuple[int, int]:
+    """The layer after the last one that fits, and the bytes of all that do."""
+    edge, used = start, 0
+    while edge < len(sizes) and used + sizes[edge] <= room:
+        used += sizes[edge]
+        edge += 1
+    return edge, used
+
+
+def by_order(
+    model: ModelInfo, ids: Sequence[str], wanted: Sequence[int], *, head: str
+) -> Split:
+    """Layers in the order of the devices; the head's CPU, the first, may be left out.
+
+    Raises:
+        PlanError: there are more or fewer numbers than devices, or they do not sum up.
+    """
+    meant = [device for device in ids if not is_head_cpu(device, head)] or ids
+    if len(wanted) == len(ids):
+        return make_split(model.n_layer, ids, wanted)
+    make_split(model.n_layer, meant, wanted)
+    return make_split(model.n_layer, ids, [0, *wanted])
+
+
+def by_name(model: ModelInfo, ids: Sequence[str], wanted: Mapping[str, int]) -> Split:
+    """Layers by the name of the device; the order stays the plan's.
+
+    Raises:
+        PlanError: a device is not in the plan, or the layers do not sum up.
+    """
+    unknown = [name for name in wanted if name not in ids]
+    if unknown:
+        like = _like(unknown[0], ids)
+        raise PlanError(
+            f"The plan has no device {unknown[0]}",
+            (f"Did you mean {like}? " if like else "") + f"It has {', '.join(ids)}.",
+        )
+    typed = ",".join(f"{name}={count}" for name, count in wanted.items())
+    numbers = [wanted.get(name, 0) for name in ids]
+    return make_split(model.n_layer, ids, numbers, typed=typed)
+
+
+def _like(name: str, ids: Sequence[str]) -> str:
+    """The device that was probably meant; empty where none is like it."""
+    by_case = {device.casefold(): device for device in ids}
+    found = get_close_matches(name.casefold(), by_case, n=1, cutoff=0.76)
+    return by_case[found[0]] if found else ""

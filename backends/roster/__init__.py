@@ -1,0 +1,1 @@
+"""The machines of the settings: kept reached, looked at, changed."""

@@ -1,0 +1,325 @@
+"""Every other machine of the settings: kept connected, looked at, changed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Protocol
+
+from backends.config import (
+    PeerConfig,
+    check_peer_name,
+    drop_peer,
+    put_peer,
+    write_private,
+)
+from backends.errors import (
+    ControllerError,
+    DllmError,
+    HostError,
+    NeedsAnswer,
+    PeerUnreachable,
+    did_you_mean,
+)
+from backends.places import LOCAL
+from backends.roster.bare import BarePeer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from backends.machines.machine import Machine
+    from backends.machines.readers import Readers
+    from backends.paths import Paths
+    from backends.roster.ssh_peer import SshPeer
+    from backends.state import ModelInfo, Peer
+
+log = logging.getLogger(__name__)
+
+REACH_TIMEOUT_S = 30.0
+SHOW_EVERY_S = 0.25
+SILENT_PATIENCE_S = 5.0
+"""How long after its last sign of life a suspect peer is still waited for."""
+RESTART_PAUSES_S = (1.0, 4.0, 15.0, 60.0)
+"""After errors of ours in looking after a peer."""
+
+
+class KnownPeer(Protocol):
+    """One peer of the settings."""
+
+    @property
+    def peer(self) -> Peer:
+        """How it is, for everybody to see."""
+        ...
+
+    async def run(self) -> None:
+        """Look after it until cancelled."""
+        ...
+
+    async def look(self) -> None:
+        """Look at it now.
+
+        Raises:
+            HostError: it cannot be reached or does not answer.
+        """
+        ...
+
+    def fail(self, note: str) -> None:
+        """Show that it is not looked after now, and why."""
+        ...
+
+
+class Peers:
+    """All machines: ours and those of the settings."""
+
+    def __init__(
+        self,
+        local: Machine,
+        readers: Readers,
+        paths: Paths,
+        *,
+        show: Callable[[tuple[Peer, ...]], None],
+        serves: Callable[[str], bool],
+    ) -> None:
+        """Nothing is reached before ``start``.
+
+        ``show`` is told how all peers are, ``serves`` tells whether a machine takes
+        part in a cluster that runs, starts or stops.
+        """
+        self._local = local
+        self._readers = readers
+        self._paths = paths
+        self._show_all = show
+        self._serves = serves
+        self._settle: Callable[[Machine], Awaitable[None]]
+        self._known: dict[str, KnownPeer] = {}
+        self._configs: dict[str, PeerConfig] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._showing: asyncio.TimerHandle | None = None
+        self._head_id = ""
+
+    # --- the machines, for the cluster ------------------------------------------
+
+    def get(self, name: str) -> Machine:
+        """A machine, connected or not.
+
+        Raises:
+            HostError: there is none of that name, or nothing can be started there.
+        """
+        if name == LOCAL:
+            return self._local
+        return self.ssh(name).machine
+
+    def all(self) -> Iterable[Machine]:
+        """Every machine that is connected, ours first."""
+        yield self._local
+        for known in self._ssh_peers():
+            if known.connected:
+                yield known.machine
+
+    async def reached(self, names: Iterable[str]) -> None:
+        """Wait until these are connected and looked at.
+
+        Raises:
+            PeerUnreachable: one cannot be reached in time.
+            NeedsAnswer: one asks the user something.
+        """
+        await asyncio.gather(*(self._reached(name) for name in names if name != LOCAL))
+
+    async def _reached(self, name: str) -> None:
+        known = self.ssh(name)
+        try:
+            async with asyncio.timeout(REACH_TIMEOUT_S):
+                await known.settled()
+        except TimeoutError:
+            pass
+        await known.answering(SILENT_PATIENCE_S)
+        peer = known.peer
+        if peer.question is not None:
+            raise NeedsAnswer(peer.question)
+        if not known.connected or peer.silent_since:
+            raise PeerUnreachable(f"{name} cannot be reached ({peer.note})")
+
+    async def model(self, name: str, path: str) -> ModelInfo:
+        """The header of a model that a peer holds.
+
+        Raises:
+            ModelError: it is missing there, or not a usable GGUF.
+            HostError: there is no such peer, or it cannot be reached.
+        """
+        return await self.ssh(name).model(path)
+
+    # --- looking after them ------------------------------------------------------
+
+    def start(self, settle: Callable[[Machine], Awaitable[None]]) -> None:
+        """Look after every peer of the settings; returns at once.
+
+        ``settle`` is told of a machine that has just been reached (again).
+        """
+        self._settle = settle
+        for name, config in self._readers.config().peers.items():
+            self._take(name, config)
+
+    async def follow(self, wanted: Mapping[str, PeerConfig]) -> bool:
+        """Look after the peers of changed settings, and after no others.
+
+        One that is part of a cluster stays what it is until that has ended: then False,
+        and the same is to be asked again.
+        """
+        changed = [n for n, config in self._configs.items() if wanted.get(n) != config]
+        for name in changed:
+            if not self._serves(name):
+                await self._release(name)
+        for name, config in wanted.items():
+            if name not in self._known:
+                try:
+                    self._take(name, config)
+                except DllmError as error:
+                    log.warning("peer %s is left out: %s", name, error)
+        self._changed()
+        return not any(map(self._serves, changed))
+
+    async def close(self) -> None:
+        """Let go of every peer; what runs there keeps running."""
+        for name in list(self._tasks):
+            await self._release(name)
+
+    def _take(self, name: str, config: PeerConfig) -> None:
+        known = self._made(name, config)
+        self._known[name] = known
+        self._configs[name] = config
+        self._tasks[name] = asyncio.create_task(self._looked_after(known))
+        self._changed()
+
+    def _made(self, name: str, config: PeerConfig) -> KnownPeer:
+        if config.bare:
+            return BarePeer(name, config, self._readers, self._changed, self._serves)
+        # Importing asyncssh takes longer than all the rest of a controller's start.
+        from backends.roster.ssh_peer import SshPeer
+
+        return SshPeer(
+            name,
+            config,
+            paths=self._paths,
+            readers=self._readers,
+            head_id=self._own_id(),
+            changed=self._changed,
+            settle=self._settle,
+            serves=self._serves,
+        )
+
+    async def _looked_after(self, known: KnownPeer) -> None:
+        """Look after a peer; after an error of ours too, which it shows meanwhile."""
+        for pause_s in chain(RESTART_PAUSES_S, repeat(RESTART_PAUSES_S[-1])):
+            try:
+                await known.run()
+            except Exception as error:
+                log.exception("peer %s is looked after again", known.peer.name)
+                known.fail(
+                    f"Looking after it failed ({type(error).__name__}: {error}): tried "
+                    f"again in {pause_s:g} s; controller.log has the details"
+                )
+            await asyncio.sleep(pause_s)
+
+    async def _release(self, name: str) -> None:
+        task = self._tasks.pop(name)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        del self._known[name], self._configs[name]
+
+    def _own_id(self) -> str:
+        """This head's id, made once."""
+        file = self._paths.head_id_file
+        if not self._head_id and file.exists():
+            self._head_id = file.read_text().strip()
+        if not self._head_id:
+            self._head_id = secrets.token_hex(4)
+            write_private(file, self._head_id.encode())
+        return self._head_id
+
+    # --- showing them --------------------------------------------------------------
+
+    def _changed(self) -> None:
+        """Show soon; many peers may change at once."""
+        if self._showing is None:
+            loop = asyncio.get_running_loop()
+            self._showing = loop.call_later(SHOW_EVERY_S, self._show)
+
+    def _show(self) -> None:
+        self._showing = None
+        self._show_all(self.values())
+
+    def values(self) -> tuple[Peer, ...]:
+        """How every peer is, in the order of the settings."""
+        return tuple(known.peer for known in self._known.values())
+
+    # --- changing them ---------------------------------------------------------------
+
+    def add(self, name: str, config: PeerConfig) -> Peer:
+        """Add a peer to the settings and begin to reach it.
+
+        Raises:
+            UsageError: the name cannot be used.
+            ControllerError: there is one of that name.
+            DllmError: the settings cannot be written, or the address is none.
+        """
+        check_peer_name(name)
+        if name in self._known:
+            raise ControllerError(
+                f"There is a peer {name} already",
+                f"Remove it first (dllm-tui peers remove {name}) or take another name.",
+            )
+        self._made(name, config)
+        put_peer(self._paths, name, config)
+        self._take(name, config)
+        return self._known[name].peer
+
+    async def remove(self, name: str) -> None:
+        """Forget a peer; what is installed there stays.
+
+        Raises:
+            HostError: there is none of that name.
+            ControllerError: the cluster uses it.
+        """
+        self.known(name)
+        if self._serves(name):
+            raise ControllerError(f"{name} is part of the cluster", "Stop it first.")
+        await self._release(name)
+        drop_peer(self._paths, name)
+        self._changed()
+
+    def known(self, name: str) -> KnownPeer:
+        """A peer of the settings.
+
+        Raises:
+            HostError: there is none of that name.
+        """
+        if name not in self._known:
+            names = ", ".join(self._known) or "none yet"
+            raise HostError(
+                f"There is no peer {name}",
+                f"{did_you_mean(name, self._known)}Known: {names}. "
+                f"Add it: dllm-tui peers add {name}.",
+            )
+        return self._known[name]
+
+    def ssh(self, name: str) -> SshPeer:
+        """A peer reached over SSH.
+
+        Raises:
+            HostError: there is none of that name, or it is a bare one.
+        """
+        known = self.known(name)
+        if isinstance(known, BarePeer):
+            raise HostError(
+                f"{name} is a bare rpc-server: nothing can be done there but use it",
+                "Add the machine by its SSH name for more.",
+            )
+        assert hasattr(known, "machine")
+        return known  # type: ignore[return-value]
+
+    def _ssh_peers(self) -> list[SshPeer]:
+        return [
+            self.ssh(n) for n, k in self._known.items() if not isinstance(k, BarePeer)
+        ]

@@ -1,0 +1,253 @@
+"""A machine reached over SSH, as the cluster uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backends.engine.protocols import protocols_match
+from backends.errors import EngineError, HostError, ModelError, PeerUnreachable
+from backends.machines.agent.agent_host import AgentHost
+from backends.machines.agent.upkeep import LEASE_S
+from backends.machines.ssh.tunnel_way import TunnelWay
+from backends.models.identity import identity_of
+from backends.paths import SOCKET_PATH_BYTES_MAX, make_private
+from backends.places import at_peer
+from backends.state import PeerFacts, Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from backends.engine.ask import Engine
+    from backends.link.way import Way, WaySpec
+    from backends.machines.ssh.connection import SshConnection
+    from backends.machines.ssh.held import HeldSession
+    from backends.machines.ssh.tunnels import Tunnel
+    from backends.paths import Paths
+    from backends.state import ModelInfo
+
+log = logging.getLogger(__name__)
+
+ANY_USER = "any user of {machine} can reach the worker"
+
+# Where a user's files go, by the XDG rules, on any Unix; nothing is made there yet.
+_AGENT_LINE = (
+    'exec "$1" host --run-dir "${XDG_STATE_HOME:-$HOME/.local/state}/dllm-tui/run/$2"'
+)
+_MAKE_FOLDER = 'umask 077; mkdir -p -- "$1"'
+
+
+class SshMachine:
+    """Processes, engine and tunnels of one peer; the connection is shared by all."""
+
+    def __init__(
+        self,
+        connection: SshConnection,
+        head_id: str,
+        paths: Paths,
+        rtt_ms: Callable[[], float | None],
+    ) -> None:
+        """``head_id`` keeps our processes apart from those of other heads.
+
+        ``rtt_ms`` tells the newest round trip; None while the machine is silent.
+        """
+        self.name = connection.name
+        self.transport = Transport.SSH
+        self.connection = connection
+        self.facts = PeerFacts(at=0.0)
+        self._head_id = head_id
+        self._paths = paths
+        self._rtt_ms = rtt_ms
+        self._relay = ""
+        self._host: AgentHost | None = None
+        self._engines: tuple[Engine, ...] = ()
+
+    def take(self, facts: PeerFacts, engines: tuple[Engine, ...]) -> None:
+        """Keep what a look found there; the engines are those that answered."""
+        self.facts = facts
+        self._engines = engines
+
+    async def agent_at(self, relay: str) -> AgentHost | None:
+        """Our agent there, which runs from then on; None where no helper is.
+
+        Args:
+            relay: path of ``dllm-relay`` there; empty when it is not installed.
+
+        Raises:
+            HostError: it does not run there.
+            PeerUnreachable: the connection broke.
+        """
+        if relay != self._relay:
+            await self.end_agent()
+            self._relay = relay
+        if self._host is None and relay:
+            self._host = AgentHost(
+                self.name, self._open_agent, restarts=True, lease_s=LEASE_S
+            )
+        if self._host is not None:
+            try:
+                await self._host.connect()
+            except PeerUnreachable:
+                raise
+            except HostError as error:
+                if not self.connection.connected:
+                    raise self._gone() from error
+                await self.end_agent()
+                raise
+        return self._host
+
+    async def _open_agent(self) -> HeldSession:
+        if not self.connection.connected:
+            raise self._gone()
+        return await self.connection.hold(_AGENT_LINE, self._relay, self._head_id)
+
+    async def end_agent(self) -> None:
+        """Let go of the agent; what it started lives on."""
+        host, self._host, self._relay = self._host, None, ""
+        if host is not None:
+            await host.close()
+
+    @property
+    def host(self) -> AgentHost:
+        """Its processes.
+
+        Raises:
+            HostError: the helper is not installed there.
+            PeerUnreachable: it has not been reached yet, or the connection broke.
+        """
+        if not self.connection.connected:
+            raise self._gone()
+        if self._host is None:
+            self.relay_program()
+            raise self._gone()
+        return self._host
+
+    def _gone(self) -> PeerUnreachable:
+        """What became of the connection, and what follows."""
+        why = self.connection.lost
+        return PeerUnreachable(
+            why.what if why else f"There is no connection to {self.name}",
+            "What still runs there is stopped when it comes back; launch again then.",
+        )
+
+    async def engine(self, wanted: str | None, rpc_protocol: str = "") -> Engine:
+        """The engine in the directory wanted, else the first that fits.
+
+        Raises:
+            EngineError: there is none, or none that speaks ``rpc_protocol``.
+        """
+        engines = [e for e in self._engines if wanted in (None, e.info.directory)]
+        for engine in engines:
+            if protocols_match(rpc_protocol, engine.info.rpc_protocol):
+                return engine
+        hint = f"Install the head's: dllm-tui peers provision {self.name}."
+        if not engines:
+            raise EngineError(f"{self.name} has no llama.cpp with RPC", hint)
+        spoken = ", ".join(engine.info.rpc_protocol for engine in engines)
+        raise EngineError(
+            f"The engine of {self.name} speaks RPC {spoken}, the head's {rpc_protocol}",
+            hint,
+        )
+
+    async def model_path(self, model: ModelInfo) -> str:
+        """Where it keeps the same bytes.
+
+        Raises:
+            ModelError: it has no such file.
+        """
+        if there := at_peer(model.path):
+            return self._own(*there)
+        part, host = Path(model.path), self.host
+        wanted = await asyncio.to_thread(identity_of, part)
+        for found in self.facts.models:
+            same_size = found.size_bytes == model.size_bytes
+            # Asked anew: it may have changed since it was found.
+            if same_size and await host.identity(found.path) == wanted:
+                return found.path
+        raise ModelError(
+            f"{self.name} has no copy of {part.name}",
+            f"Copy it there: dllm-tui peers copy {self.name} {part}.",
+        )
+
+    def _own(self, peer: str, path: str) -> str:
+        if peer != self.name:
+            raise ModelError(
+                f"{path} is on {peer}, and {self.name} has no copy of it",
+                f"Make {peer} the head (--head {peer}).",
+            )
+        return path
+
+    def relay_program(self) -> str:
+        """Path of ``dllm-relay`` there.
+
+        Raises:
+            HostError: it is not installed there.
+        """
+        if not self._relay:
+            raise HostError(
+                f"The helper program dllm-relay is not on {self.name}",
+                f"Install it: dllm-tui peers provision {self.name}.",
+            )
+        return self._relay
+
+    def relay_stats(self, worker: str) -> str:
+        """A socket beside its process directories."""
+        return self._socket_there(f"{worker}.sock")
+
+    def _run_dir(self) -> str:
+        return self._host.run_dir if self._host else ""
+
+    def _socket_there(self, name: str) -> str:
+        """A path beside its process directories; in /tmp without them, or too long."""
+        path = f"{self._run_dir()}/{name}"
+        if not self._run_dir() or len(path.encode()) > SOCKET_PATH_BYTES_MAX:
+            return f"/tmp/dllm-{self._head_id}-{name}"
+        return path
+
+    # --- ways -------------------------------------------------------------------------
+
+    async def stats_way(self, worker: str) -> Way:
+        """A Unix socket of ours that leads to the relay's there."""
+        near = self._paths.relay_socket(worker)
+        return self._way(await self.connection.forward(self.relay_stats(worker), near))
+
+    async def api_way(self, port: int, at: int = 0) -> Way:
+        """A loopback port of ours that leads to one there: API clients know no more."""
+        return self._way(await self.connection.forward(port, at))
+
+    async def way_to(self, port: int, spec: WaySpec) -> Way:
+        """A Unix socket of ours that leads to a port there; a port if it must be."""
+        if spec.tcp:
+            tunnel = await self.connection.forward(port, 0)
+            return self._way(tunnel, note=ANY_USER.format(machine="this machine"))
+        near = self._paths.worker_socket(spec.cluster, spec.worker)
+        make_private(near.parent)
+        return self._way(await self.connection.forward(port, near))
+
+    async def way_from(self, way: Way, spec: WaySpec) -> Way:
+        """A Unix socket there that leads to one of ours; a port if it must be."""
+        note, tunnel = "", None
+        if not spec.tcp:
+            try:
+                tunnel = await self._socket_back(way, spec)
+            except PeerUnreachable:
+                raise
+            except HostError as error:
+                log.warning("%s: %s", self.name, error)
+                note = f"The sshd of {self.name} makes no Unix sockets: "
+        if tunnel is None:
+            tunnel = await self.connection.forward_back(way.endpoint)
+            note += ANY_USER.format(machine=self.name)
+        return self._way(tunnel, beyond=way, note=note)
+
+    async def _socket_back(self, way: Way, spec: WaySpec) -> Tunnel:
+        if self._run_dir():
+            # Nothing may have been started there yet.
+            await self.connection.run(_MAKE_FOLDER, self._run_dir())
+        far = self._socket_there(f"{spec.cluster}-{spec.worker}.way")
+        return await self.connection.forward_back(way.endpoint, far)
+
+    def _way(self, tunnel: Tunnel, *, beyond: Way | None = None, note: str = "") -> Way:
+        return TunnelWay(tunnel, self._rtt_ms, beyond=beyond, note=note)

@@ -1,0 +1,168 @@
+"""Our own arithmetic of llama.cpp's KV cache and compute buffers; all predicted.
+
+The rules were read off the buffers that llama.cpp (RPC 7.0.0) reports for models of
+several widths, contexts, slots, cache types and numbers of devices, with flash
+attention and without.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backends.split.cache_types import F32, stored_bytes
+from backends.state import FlashAttention, ServerSettings
+
+if TYPE_CHECKING:
+    from backends.state import Layer, ModelInfo
+
+# llama-server's default physical batch (-ub): tokens of one prompt pass.
+UBATCH_TOKENS = 512
+F32_BYTES = 4
+F16_BYTES = 2
+CELL_PAD = 256
+# Inputs are kept so often where several devices work at once (GGML_SCHED_MAX_COPIES).
+PIPELINE_COPIES = 4
+# Rows of the hidden state and of the feed-forward part alive at one time.
+WIDTHS_ALIVE = 3
+# Rows of the hidden state alive within attention: query, K, V, what went in.
+ATTENTION_WIDTHS_ALIVE = 4
+# The feed-forward width of most dense models, in hidden widths, where none can be told.
+FEED_FORWARD_WIDTHS = 3
+PLAIN = ServerSettings()
+
+
+def kv_bytes(
+    model: ModelInfo, ctx_size: int, server: ServerSettings = PLAIN
+) -> tuple[int, ...]:
+    """KV cache bytes of each layer at a context, 0 for the output."""
+    return (
+        *(
+            _token_bytes(layer, server) * _cells(layer, ctx_size, server) * server.slots
+            for layer in model.layers
+        ),
+        0,
+    )
+
+
+def _token_bytes(layer: Layer, server: ServerSettings) -> int:
+    """K and V of one token, as they are stored."""
+    k_values = layer.k_bytes_per_token // F16_BYTES
+    v_values = layer.kv_bytes_per_token // F16_BYTES - k_values
+    k_bytes = stored_bytes(k_values, server.cache_type_k)
+    return k_bytes + stored_bytes(v_values, server.cache_type_v)
+
+
+def slot_tokens(ctx_size: int, server: ServerSettings = PLAIN) -> int:
+    """The context of one slot: an even share, rounded up to whole pads."""
+    return ctx_size if server.slots == 1 else _padded(ctx_size // server.slots)
+
+
+def _padded(cells: int) -> int:
+    return -(-cells // CELL_PAD) * CELL_PAD
+
+
+def _cells(layer: Layer, ctx_size: int, server: ServerSettings) -> int:
+    """Tokens whose K and V a layer keeps, for one slot.
+
+    A sliding-window layer keeps its window and one batch, in whole pads
+    (``llama_kv_cache_iswa``).
+    """
+    most = slot_tokens(ctx_size, server)
+    if not layer.kv_window:
+        return most
+    return _padded(min(most, layer.kv_window + UBATCH_TOKENS))
+
+
+def copies(n_devices: int, *, all_offloaded: bool) -> int:
+    """How often llama.cpp keeps its inputs: it pipelines over several devices."""
+    return PIPELINE_COPIES if n_devices > 1 and all_offloaded else 1
+
+
+def device_compute_bytes(
+    model: ModelInfo, ctx_size: int, n_copies: int, server: ServerSettings = PLAIN
+) -> int:
+    """The compute buffer of a device with layers.
+
+    Feed-forward and attention follow each other, so the larger one counts.
+    """
+    feed_forward = WIDTHS_ALIVE * (model.n_embd + feed_forward_width(model))
+    attention = ATTENTION_WIDTHS_ALIVE * model.n_embd
+    handed_over = n_copies * model.n_embd if n_copies > 1 else 0
+    row = UBATCH_TOKENS * F32_BYTES
+    activations = max(
+        row * feed_forward,
+        row * attention + _attention_bytes(model, ctx_size, server),
+    )
+    inputs = _inputs_bytes(model, ctx_size, n_copies, server)
+    return row * handed_over + activations + inputs
+
+
+def host_compute_bytes(
+    model: ModelInfo, ctx_size: int, n_copies: int, server: ServerSettings = PLAIN
+) -> int:
+    """What llama-server keeps on the head's CPU beside the devices."""
+    hidden = UBATCH_TOKENS * F32_BYTES * model.n_embd
+    inputs = _inputs_bytes(model, ctx_size, n_copies, server)
+    return hidden * (n_copies + 1) + inputs
+
+
+def _inputs_bytes(
+    model: ModelInfo, ctx_size: int, n_copies: int, server: ServerSettings
+) -> int:
+    """The attention masks: one row of a slot's cells per token of a batch.
+
+    Flash attention reads them as f16, its absence as f32.
+    """
+    attending = filter(_attends, model.layers)
+    cells = {_cells(layer, ctx_size, server) for layer in attending}
+    n_bytes = F32_BYTES if is_unfused(server) else F16_BYTES
+    return n_copies * UBATCH_TOKENS * n_bytes * sum(cells)
+
+
+def _attention_bytes(model: ModelInfo, ctx_size: int, server: ServerSettings) -> int:
+    """What the layer that attends to most needs beside its activations.
+
+    Without flash attention that is a number for every head, token and cell; with it
+    f32 K and V are turned into f16 first.
+    """
+    attending = [layer for layer in model.layers if _attends(layer)]
+    cells = max((_cells(layer, ctx_size, server) for layer in attending), default=0)
+    if is_unfused(server):
+        return model.n_head * UBATCH_TOKENS * F32_BYTES * cells
+    k_bytes = max((layer.k_bytes_per_token for layer in attending), default=0)
+    both = max((layer.kv_bytes_per_token for layer in attending), default=0)
+    turned = k_bytes * (server.cache_type_k == F32)
+    turned += (both - k_bytes) * (server.cache_type_v == F32)
+    return turned * cells * server.slots
+
+
+def is_unfused(server: ServerSettings) -> bool:
+    """Whether attention runs step by step, with all its numbers in memory."""
+    return server.flash_attention is FlashAttention.OFF
+
+
+def _attends(layer: Layer) -> bool:
+    return layer.kv_bytes_per_token > 0
+
+
+def feed_forward_width(model: ModelInfo) -> int:
+    """Values per token within the feed-forward part, all experts in use together.
+
+    The header walk keeps bytes, not shapes: the width follows from how those of the
+    feed-forward part stand to those of attention, whose shape is known.
+    """
+    widths = [_width(model, layer) for layer in model.layers]
+    return max((width for width in widths if width), default=0) or (
+        FEED_FORWARD_WIDTHS * model.n_embd
+    )
+
+
+def _width(model: ModelInfo, layer: Layer) -> int:
+    groups = layer.groups
+    if not groups.attention or not model.n_head:
+        return 0
+    experts = groups.experts * model.n_expert_used // max(model.n_expert, 1)
+    shared_heads = (model.n_head_kv or model.n_head) / model.n_head
+    attention_widths = 2 + 2 * shared_heads
+    part = (groups.ffn + experts) / groups.attention
+    return round(part * attention_widths * model.n_embd / 3)

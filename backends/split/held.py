@@ -1,0 +1,261 @@
+"""What the relays saw each worker get, held against the plan.
+
+The head's own devices have no relay: llama-server's buffer lines tell their bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from backends.split.compare import device_buffers, mismatches
+from backends.split.flags import merge_layers, used_workers
+from backends.split.layout import format_range, ranges
+from backends.split.loads import layer_bytes
+from backends.state import LayerRange, MeasuredSplit
+from backends.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from backends.split.flags import PlacedDevice, Placement
+    from backends.state import ModelInfo, Plan
+    from backends.state.weights import DeviceWeights, WorkerWeights
+
+# Arguments that put single tensors elsewhere than their layer.
+_OVERRIDES = frozenset(
+    {
+        *("-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"),
+        *("-ncffn", "--n-cpu-ffn", "-sm", "--split-mode"),
+    }
+)
+_MAPPED = "_Mapped"
+
+
+class ServerLog(NamedTuple):
+    """What llama-server's own lines say of a load."""
+
+    buffers: Mapping[tuple[str, str], int]
+    """Bytes by a buffer's name and kind (``model``, ``kv``, ``compute``)."""
+    offloaded: tuple[int, int] | None = None
+    """Layers on devices, and all of them; None where the line is missing."""
+
+
+def held_split(
+    plan: Plan,
+    placement: Placement,
+    model: ModelInfo,
+    weights: Mapping[str, WorkerWeights | None],
+    log: ServerLog,
+) -> MeasuredSplit:
+    """The split as it arrived, in our device ids, with every difference named.
+
+    ``weights`` are what the workers got, by name; without a worker in use it is empty.
+    """
+    found = device_buffers(plan, placement, log.buffers)
+    unseen = [
+        worker.name
+        for worker in used_workers(plan)
+        if (held := weights.get(worker.name)) is None or not held.complete
+    ]
+    if unseen:
+        sentences = tuple(map(_unseen, unseen))
+        return MeasuredSplit(layers=(), buffers=found, mismatches=sentences)
+    seen = _Seen(plan, model, weights)
+    layers = merge_layers([seen.owner(layer) for layer in range(model.n_layer + 1)])
+    return MeasuredSplit(
+        layers=layers,
+        in_part=seen.in_part(),
+        buffers=found,
+        mismatches=(
+            *_not_offloaded(placement, log.offloaded),
+            *mismatches(ranges(plan.split), layers, model.n_layer),
+            *seen.strays(),
+            *_head_devices(plan, placement, model, log.buffers),
+        ),
+    )
+
+
+def _unseen(worker: str) -> str:
+    return (
+        f"The relay of {worker} could not follow what it got, so its layers were not "
+        "compared"
+    )
+
+
+def _is_overridden(plan: Plan) -> bool:
+    """Whether the plan itself puts tensors elsewhere than their layer."""
+    return not _OVERRIDES.isdisjoint(plan.extra_args)
+
+
+class _Seen:
+    """Who holds which layer, of what went over the wire."""
+
+    def __init__(
+        self, plan: Plan, model: ModelInfo, weights: Mapping[str, WorkerWeights | None]
+    ) -> None:
+        self._n_layer = model.n_layer
+        self._nextn = _nextn_layers(model)
+        self._whole = layer_bytes(model)
+        self._overridden = _is_overridden(plan)
+        self._head = plan.head
+        self._planned = [
+            r.device for r in ranges(plan.split) for _ in range(r.first, r.last + 1)
+        ]
+        self._holders: list[dict[str, int]] = [{} for _ in self._whole]
+        """Per layer, the output last: bytes by device."""
+        for worker in used_workers(plan):
+            held = weights[worker.name]
+            known = dict(enumerate(worker.device_ids))
+            for device in held.devices if held else ():
+                place = worker.place or worker.name
+                name = known.get(device.device, f"{place}/device {device.device}")
+                self._take(name, device, tied=model.tied_output)
+
+    def _take(self, name: str, device: DeviceWeights, *, tied: bool) -> None:
+        for run in device.layers:
+            for layer in range(run.first, min(run.last + 1, self._n_layer)):
+                self._holders[layer][name] = run.bytes
+        output = device.output.bytes + (device.embedding.bytes if tied else 0)
+        if output:
+            self._holders[self._n_layer][name] = output
+
+    def owner(self, layer: int) -> str:
+        """The planned device if it holds any of a layer, else who holds the most.
+
+        What went to no worker is the head's.
+        """
+        planned, holders = self._planned[layer], self._holders[layer]
+        is_heads = planned.startswith(f"{self._head}/")
+        heads_bytes = self._whole[layer] - sum(holders.values())
+        if planned in holders or (is_heads and heads_bytes > 0):
+            return planned
+        if layer in self._nextn and not holders and self._got_any(planned):
+            return planned
+        heads = {planned if is_heads else f"{self._head}/CPU": heads_bytes}
+        return max(everyone := holders | heads, key=everyone.__getitem__)
+
+    def _got_any(self, device: str) -> bool:
+        return any(device in holders for holders in self._holders)
+
+    def in_part(self) -> tuple[LayerRange, ...]:
+        """Layers of which a device holds only some tensors, device by device."""
+        names = dict.fromkeys(name for holders in self._holders for name in holders)
+        return tuple(
+            run
+            for name in names
+            for run in _runs(
+                name,
+                [
+                    layer
+                    for layer in range(self._n_layer)
+                    if 0 < self._holders[layer].get(name, 0) < self._loaded_bytes(layer)
+                ],
+            )
+        )
+
+    def _loaded_bytes(self, layer: int) -> int:
+        if layer in self._nextn:
+            return sum(self._holders[layer].values())
+        return self._whole[layer]
+
+    def strays(self) -> tuple[str, ...]:
+        """Devices that got tensors of another's layers although nobody asked for it."""
+        if self._overridden:
+            return ()
+        strays: dict[str, list[int]] = {}
+        for layer, holders in enumerate(self._holders):
+            for name in set(holders) - {self.owner(layer)}:
+                strays.setdefault(name, []).append(layer)
+        return tuple(
+            f"{name} got tensors of {format_range(run, self._n_layer)} too"
+            for name, layers in sorted(strays.items())
+            for run in _runs(name, layers)
+        )
+
+
+def _nextn_layers(model: ModelInfo) -> range:
+    """Layers that are assigned to devices like others, and loaded in part or not."""
+    return range(model.n_layer - model.n_layer_nextn, model.n_layer)
+
+
+def _runs(device: str, layers: Iterable[int]) -> list[LayerRange]:
+    """Ascending layers as ranges."""
+    runs: list[LayerRange] = []
+    for layer in layers:
+        if runs and runs[-1].last + 1 == layer:
+            runs[-1] = LayerRange(device, runs[-1].first, layer)
+        else:
+            runs.append(LayerRange(device, layer, layer))
+    return runs
+
+
+def _not_offloaded(
+    placement: Placement, offloaded: tuple[int, int] | None
+) -> tuple[str, ...]:
+    if offloaded is None or offloaded[0] in (placement.n_gpu_layers, offloaded[1]):
+        return ()
+    done, of = offloaded
+    wanted = placement.n_gpu_layers
+    return (f"llama-server offloaded {done} of {of} layers, planned {wanted}",)
+
+
+def _head_devices(
+    plan: Plan,
+    placement: Placement,
+    model: ModelInfo,
+    buffers: Mapping[tuple[str, str], int],
+) -> tuple[str, ...]:
+    """Sentences on the head's own devices whose bytes are not those of their layers."""
+    own = [device for device in placement.devices if not device.endpoint]
+    if _is_overridden(plan):
+        return ()
+    planned = {r.device: r for r in ranges(plan.split)}
+    sentences = (_wrong_bytes(d, planned[d.id], model, buffers) for d in own)
+    return tuple(sentence for sentence in sentences if sentence)
+
+
+def _wrong_bytes(
+    device: PlacedDevice,
+    planned: LayerRange,
+    model: ModelInfo,
+    buffers: Mapping[tuple[str, str], int],
+) -> str:
+    """Whether a device holds a layer more or less; one mapped from a file holds more.
+
+    Rows and tensors are padded, so that half a layer is what counts.
+    """
+    layers = range(planned.first, planned.last + 1)
+    sizes = layer_bytes(model)
+    wanted = sum(sizes[layer] for layer in layers)
+    nextn = _nextn_layers(model)
+    surely = [sizes[layer] for layer in layers if layer not in nextn]
+    allowed = min(surely, default=0) // 2
+    mine = _model_buffers(device, buffers)
+    found = sum(mine.values())
+    is_mapped = any(name.endswith(_MAPPED) for name in mine)
+    too_much = found > wanted + allowed and not is_mapped
+    if found < sum(surely) - allowed or too_much:
+        got, plan = format_bytes(found), format_bytes(wanted)
+        return f"{device.id} holds {got} of weights, planned {plan}"
+    return ""
+
+
+def _model_buffers(
+    device: PlacedDevice, buffers: Mapping[tuple[str, str], int]
+) -> dict[str, int]:
+    return {
+        name: size
+        for (name, kind), size in buffers.items()
+        if kind == "model" and device.owns(name)
+    }
+
+
+def format_in_part(in_part: Sequence[LayerRange], n_layer: int) -> str:
+    """``worker1/CPU holds 2, 4–6 in part``, for people; empty when nobody does."""
+    by_device: dict[str, list[str]] = {}
+    for run in in_part:
+        by_device.setdefault(run.device, []).append(format_range(run, n_layer))
+    return " · ".join(
+        f"{device} holds {', '.join(runs)} in part"
+        for device, runs in by_device.items()
+    )

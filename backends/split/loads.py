@@ -1,0 +1,389 @@
+"""What a split needs in each device's memory, and a split balanced by memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.split import buffers
+from backends.split.buffers import PLAIN, kv_bytes
+from backends.split.layout import even_counts, is_head_cpu, make_split
+from backends.state import (
+    Device,
+    DeviceBuffers,
+    DeviceMemory,
+    MemorySource,
+    ModelInfo,
+    Plan,
+    ServerSettings,
+    Split,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+# Below this, whole MiB are too coarse to learn a proportion from.
+RATIO_FROM_BYTES = 64 << 20
+
+
+class DeviceLoad(Value, frozen=True, kw_only=True):
+    """Bytes on one device; ``first`` > ``last`` when it holds no layer."""
+
+    device: str
+    first: int
+    last: int
+    n_layers: int
+    weight_bytes: int
+    kv_bytes: int
+    compute_bytes: int
+    source: MemorySource = MemorySource.PREDICTED
+
+    @property
+    def total_bytes(self) -> int:
+        """Weights, KV cache and compute buffer."""
+        return self.weight_bytes + self.kv_bytes + self.compute_bytes
+
+    @property
+    def memory(self) -> DeviceMemory:
+        """The same as it crosses to others."""
+        return DeviceMemory(
+            device=self.device,
+            model_bytes=self.weight_bytes,
+            kv_bytes=self.kv_bytes,
+            compute_bytes=self.compute_bytes,
+            source=self.source,
+        )
+
+    def as_told(self, told: DeviceMemory) -> DeviceLoad:
+        """The same layers with somebody else's figures."""
+        return msgspec.structs.replace(
+            self,
+            weight_bytes=told.model_bytes,
+            kv_bytes=told.kv_bytes,
+            compute_bytes=told.compute_bytes,
+            source=told.source,
+        )
+
+
+class Told(Value, frozen=True, kw_only=True):
+    """What the engine said of one split of a model at one context."""
+
+    split: Split
+    ctx_size: int
+    memory: tuple[DeviceMemory, ...]
+
+
+def layer_bytes(model: ModelInfo) -> tuple[int, ...]:
+    """Weight bytes of each layer, the output last."""
+    return (*(layer.bytes for layer in model.layers), model.output_bytes)
+
+
+def device_loads(
+    model: ModelInfo,
+    split: Split,
+    ctx_size: int,
+    *,
+    head: str = "local",
+    server: ServerSettings = PLAIN,
+    told: Sequence[Told] = (),
+) -> tuple[DeviceLoad, ...]:
+    """Memory per share of a split, in its order, empty shares included.
+
+    ``told`` are the engine's answers for this model and ``server``, newest last. One
+    for this very split and context is taken as it is; else what the nearest one showed
+    of our own arithmetic's error is carried over, and the result is still predicted.
+    """
+    predicted = _predicted(model, split, ctx_size, head, server)
+    exact = [t for t in told if t.split == split and t.ctx_size == ctx_size]
+    if exact:
+        said = {memory.device: memory for memory in exact[-1].memory}
+        return tuple(
+            load.as_told(said[load.device]) if load.device in said else load
+            for load in predicted
+        )
+    nearest = _nearest(split, ctx_size, told)
+    if nearest is None:
+        return predicted
+    then = _predicted(model, nearest.split, nearest.ctx_size, head, server)
+    errors = _errors(then, nearest, head)
+    return tuple(_corrected(load, errors.get(_role(load, head))) for load in predicted)
+
+
+def plan_loads(model: ModelInfo, plan: Plan) -> tuple[DeviceLoad, ...]:
+    """Memory per share of a plan, by our own arithmetic."""
+    return device_loads(
+        model, plan.split, plan.ctx_size, head=plan.head, server=plan.server
+    )
+
+
+def _predicted(
+    model: ModelInfo, split: Split, ctx_size: int, head: str, server: ServerSettings
+) -> tuple[DeviceLoad, ...]:
+    """By our own arithmetic alone."""
+    weights, kv = layer_bytes(model), kv_bytes(model, ctx_size, server)
+    n_copies = _copies(split, head)
+    loads: list[DeviceLoad] = []
+    first = 0
+    for share in split.shares:
+        end = first + share.layers
+        on_head = is_head_cpu(share.device, head)
+        embedding = compute = 0
+        if on_head:
+            embedding = _embedding_bytes(model, has_output=end > split.n_layer)
+            compute = buffers.host_compute_bytes(model, ctx_size, n_copies, server)
+        if share.layers:
+            own = buffers.device_compute_bytes(model, ctx_size, n_copies, server)
+            compute = max(compute, own)
+        loads.append(
+            DeviceLoad(
+                device=share.device,
+                first=first,
+                last=end - 1,
+                n_layers=share.layers,
+                weight_bytes=sum(weights[first:end]) + embedding,
+                kv_bytes=sum(kv[first:end]),
+                compute_bytes=compute,
+            )
+        )
+        first = end
+    return tuple(loads)
+
+
+def _embedding_bytes(model: ModelInfo, *, has_output: bool) -> int:
+    """Of the token embedding, which stays on the head's CPU.
+
+    An output there that reuses it is the very same tensor.
+    """
+    return 0 if model.tied_output and has_output else model.embedding_bytes
+
+
+def _copies(split: Split, head: str) -> int:
+    used = [share.device for share in split.shares if share.layers]
+    devices = [device for device in used if not is_head_cpu(device, head)]
+    return buffers.copies(len(devices), all_offloaded=len(devices) == len(used))
+
+
+# --- carrying the engine's answers over ----------------------------------------
+
+
+def _nearest(split: Split, ctx_size: int, told: Sequence[Told]) -> Told | None:
+    """The newest answer for the same devices at work, of the nearest context."""
+    used = _used(split)
+    similar = [t for t in reversed(told) if _used(t.split) == used]
+    return min(similar, key=lambda t: abs(t.ctx_size - ctx_size), default=None)
+
+
+def _used(split: Split) -> tuple[str, ...]:
+    return tuple(share.device for share in split.shares if share.layers)
+
+
+class _Error(Value, frozen=True, kw_only=True):
+    """How the engine's figures stood to ours."""
+
+    weights: float
+    kv: float
+    compute_bytes: int
+
+
+def _role(load: DeviceLoad, head: str) -> str:
+    """Devices are alike but for the head's CPU and for what kind they are."""
+    on_head = is_head_cpu(load.device, head)
+    return f"{load.device} head" if on_head else load.device
+
+
+def _errors(
+    then: Sequence[DeviceLoad], nearest: Told, head: str
+) -> Mapping[str, _Error]:
+    said = {memory.device: memory for memory in nearest.memory}
+    return {
+        _role(load, head): _Error(
+            weights=_ratio(said[load.device].model_bytes, load.weight_bytes),
+            kv=_ratio(said[load.device].kv_bytes, load.kv_bytes),
+            compute_bytes=said[load.device].compute_bytes - load.compute_bytes,
+        )
+        for load in then
+        if load.device in said
+    }
+
+
+def _ratio(told: int, predicted: int) -> float:
+    return told / predicted if min(told, predicted) >= RATIO_FROM_BYTES else 1.0
+
+
+def _corrected(load: DeviceLoad, error: _Error | None) -> DeviceLoad:
+    if error is None:
+        return load
+    return msgspec.structs.replace(
+        load,
+        weight_bytes=round(load.weight_bytes * error.weights),
+        kv_bytes=round(load.kv_bytes * error.kv),
+        compute_bytes=max(load.compute_bytes + error.compute_bytes, 0),
+    )
+
+
+# --- memory that adds up ---------------------------------------------------------
+
+
+def pool_of(device: Device) -> str:
+    """Name of the physical memory a device draws on."""
+    return device.memory_pool or device.id
+
+
+def as_memory(held: DeviceBuffers) -> DeviceMemory:
+    """A measurement as what can be held against a prediction."""
+    return DeviceMemory(
+        device=held.device,
+        model_bytes=held.model_bytes,
+        kv_bytes=held.kv_bytes,
+        compute_bytes=held.compute_bytes,
+        source=MemorySource.MEASURED,
+    )
+
+
+def ours_by_pool(
+    memory: Iterable[DeviceMemory],
+    devices: Sequence[Device],
+    *,
+    head: str,
+    arrived: Mapping[str, int] | None = None,
+) -> dict[str, int]:
+    """Bytes that a cluster of ours takes of what is free in each pool.
+
+    ``memory`` are its measured (or else predicted) figures, ``devices`` those it names.
+    It is what ``overcommitted`` takes as ``ours``. With ``arrived``, bytes by device,
+    what has still to come. The head's CPU maps the file: its weights can be put out of
+    memory at any time, and count as free.
+    """
+    pools = {device.id: pool_of(device) for device in devices}
+    arrived = arrived or {}
+    taken: Counter[str] = Counter()
+    for one in memory:
+        if one.device in pools:
+            mapped = one.model_bytes if is_head_cpu(one.device, head) else 0
+            rest = one.total_bytes - mapped - arrived.get(one.device, 0)
+            taken[pools[one.device]] += max(rest, 0)
+    return dict(taken)
+
+
+def room_bytes(device: Device, ours: Mapping[str, int]) -> int:
+    """What a plan that replaces ours may put on a device.
+
+    That is the user's budget, else what is free and what our own cluster gives back.
+    """
+    if device.budget_bytes is not None:
+        return device.budget_bytes
+    room = device.free_bytes + ours.get(pool_of(device), 0)
+    return min(room, device.total_bytes) if device.total_bytes else room
+
+
+def pool_rooms(devices: Sequence[Device], ours: Mapping[str, int]) -> dict[str, int]:
+    """Room of each pool: the most any of its devices has, for each tells the same."""
+    rooms: dict[str, int] = {}
+    for device in devices:
+        name, room = pool_of(device), room_bytes(device, ours)
+        rooms[name] = max(rooms.get(name, 0), room)
+    return rooms
+
+
+def overcommitted(
+    loads: Sequence[DeviceLoad],
+    devices: Sequence[Device],
+    ours: Mapping[str, int] | None = None,
+) -> frozenset[str]:
+    """Ids of devices whose load exceeds what they, or the memory they share, have.
+
+    ``ours`` is what the running cluster holds by pool, which a launch gives back first.
+    Devices not listed are taken to fit: nothing is known of them.
+    """
+    ours = ours or {}
+    known = {device.id: device for device in devices}
+    rooms = pool_rooms(devices, ours)
+    wanted: Counter[str] = Counter()
+    for load in loads:
+        if load.device in known:
+            wanted[pool_of(known[load.device])] += load.total_bytes
+    return frozenset(
+        load.device
+        for load in loads
+        if load.total_bytes
+        and (device := known.get(load.device))
+        and (
+            load.total_bytes > room_bytes(device, ours)
+            or wanted[pool_of(device)] > rooms[pool_of(device)]
+        )
+    )
+
+
+def balance(
+    model: ModelInfo,
+    devices: Sequence[Device],
+    ctx_size: int,
+    *,
+    head_cpu: str | None,
+    ours: Mapping[str, int] | None = None,
+    server: ServerSettings = PLAIN,
+) -> Split:
+    """Give each device layers in proportion to the memory it can offer.
+
+    Devices that share one memory share its room. The head's CPU, when named, leads the
+    split with no layers: it is for the user to fill. Bytes (weights and KV), not layer
+    counts, follow the proportion.
+    """
+    workers = [device for device in devices if device.id != head_cpu]
+    lead = [head_cpu] if head_cpu else []
+    if not workers:
+        return make_split(model.n_layer, lead, [model.n_layer + 1])
+    sizes = sizes_by_layer(model, ctx_size, server)
+    shares = _proportional(sizes, shared_rooms(workers, ours or {}))
+    ids = [*lead, *(device.id for device in workers)]
+    return make_split(model.n_layer, ids, [*(0 for _ in lead), *shares])
+
+
+def shared_rooms(devices: Sequence[Device], ours: Mapping[str, int]) -> list[int]:
+    """Room of each device, that of a shared memory dealt out in proportion."""
+    rooms = pool_rooms(devices, ours)
+    asked: Counter[str] = Counter()
+    for device in devices:
+        asked[pool_of(device)] += room_bytes(device, ours)
+    return [
+        room_bytes(device, ours)
+        * rooms[pool_of(device)]
+        // (asked[pool_of(device)] or 1)
+        for device in devices
+    ]
+
+
+def sizes_by_layer(
+    model: ModelInfo, ctx_size: int, server: ServerSettings
+) -> list[int]:
+    """Weights and KV cache of each layer, the output last."""
+    pairs = zip(layer_bytes(model), kv_bytes(model, ctx_size, server), strict=True)
+    return [weight + kv for weight, kv in pairs]
+
+
+def _proportional(sizes: Sequence[int], room: Sequence[int]) -> list[int]:
+    """Counts whose cumulative bytes come nearest to the cumulative room."""
+    total_room = sum(room)
+    if not total_room:
+        return list(even_counts(len(sizes) - 1, len(room)))
+    total, edges, reached = sum(sizes) or 1, [0], 0.0
+    for part in room[:-1]:
+        reached += part / total_room * total
+        edges.append(_nearest_edge(sizes, reached, edges[-1]))
+    edges.append(len(sizes))
+    return [high - low for low, high in pairwise(edges)]
+
+
+def _nearest_edge(sizes: Sequence[int], target: float, start: int) -> int:
+    """The edge at or after ``start`` whose bytes before it come nearest to a target."""
+    before = sum(sizes[:start])
+    best, best_gap = start, abs(before - target)
+    for edge in range(start + 1, len(sizes) + 1):
+        before += sizes[edge - 1]
+        if abs(before - target) < best_gap:
+            best, best_gap = edge, abs(before - target)
+    return best

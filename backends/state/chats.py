@@ -1,0 +1,271 @@
+"""Conversations as the controller keeps them, and how they are told while they grow."""
+
+from __future__ import annotations
+
+import msgspec
+
+from backends.state.base import Value
+from backends.state.chat import ChatTimings, Sampling
+from backends.state.plans import LayerRange
+from backends.state.snapshots import Failure
+
+TITLE_CHARS = 48
+
+
+class Reply(Value, frozen=True, kw_only=True):
+    """One answer to a question, and what it was answered with."""
+
+    text: str = ""
+    reasoning: str = ""
+    model: str = ""
+    """Path of the model that answered."""
+    layers: tuple[LayerRange, ...] = ()
+    """The split it answered on."""
+    sampling: Sampling = Sampling()
+    timings: ChatTimings | None = None
+    finish_reason: str = ""
+    """Why it ended; empty while it comes."""
+    failure: Failure | None = None
+    at: float = 0.0
+    """Unix seconds when it was asked for."""
+    question: str = ""
+    """What it answers, where that is worded otherwise than the turn's question."""
+    then: tuple[Turn, ...] = ()
+    """What followed it, while the conversation goes on from another answer."""
+
+    @property
+    def done(self) -> bool:
+        """Whether no more will come."""
+        return bool(self.finish_reason)
+
+    @property
+    def said(self) -> bool:
+        """Whether there is something of it to keep."""
+        return bool(self.text or self.reasoning or self.then)
+
+
+class Turn(Value, frozen=True, kw_only=True):
+    """A question and its answers: several where it was asked again."""
+
+    question: str
+    """As it was first asked."""
+    replies: tuple[Reply, ...] = ()
+    shown: int = 0
+    """Index of the answer that the conversation goes on from."""
+
+    def __post_init__(self) -> None:
+        """See that there is such an answer.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if self.replies and not 0 <= self.shown < len(self.replies):
+            raise ValueError(f"there is no answer {self.shown + 1} to go on from")
+
+    @property
+    def reply(self) -> Reply:
+        """The answer that the conversation goes on from; an empty one without any."""
+        return self.replies[self.shown] if self.replies else Reply()
+
+    @property
+    def asked(self) -> str:
+        """The question as the answer that is shown was asked for."""
+        return self.reply.question or self.question
+
+
+class Conversation(Value, frozen=True, kw_only=True):
+    """Turns under one system prompt."""
+
+    id: str
+    cluster: str
+    model: str = ""
+    """Path of the model it is held with."""
+    name: str = ""
+    """Given by a person; empty: the first question names it."""
+    system: str = ""
+    sampling: Sampling = Sampling()
+    turns: tuple[Turn, ...] = ()
+    began_at: float = 0.0
+    opened_at: float = 0.0
+    """The one opened last is its cluster's and model's current one."""
+    changed_at: float = 0.0
+
+    @property
+    def title(self) -> str:
+        """Its name, else the beginning of the first question."""
+        first = self.turns[0].asked if self.turns else ""
+        text = " ".join((self.name or first).split())
+        return text if len(text) <= TITLE_CHARS else f"{text[: TITLE_CHARS - 1]}…"
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing was said or named: nothing is lost with it."""
+        return not (self.turns or self.name)
+
+
+class ChatBrief(Value, frozen=True, kw_only=True):
+    """A conversation in a line."""
+
+    id: str
+    cluster: str
+    model: str
+    title: str
+    name: str = ""
+    turns: int = 0
+    changed_at: float = 0.0
+    opened_at: float = 0.0
+    answering: bool = False
+
+
+class ChatListing(Value, frozen=True, kw_only=True):
+    """Every conversation, the one changed last first."""
+
+    chats: tuple[ChatBrief, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Files that cannot be read, a sentence each."""
+    folder: str = ""
+    """Where they are kept; empty where none is."""
+
+
+class Answering(Value, frozen=True, kw_only=True):
+    """How far the answer is that comes."""
+
+    ahead: int = 0
+    """Requests that are answered before it."""
+    prompt_progress: float | None = None
+    """0…1 while the prompt is being read."""
+
+
+class ChatState(Value, frozen=True, kw_only=True):
+    """A conversation now."""
+
+    conversation: Conversation
+    answering: Answering | None = None
+    """None while no answer comes."""
+    problem: str = ""
+    """Why it is not kept, where the disk refuses it."""
+    seq: int = 0
+    """Grows with every change of this conversation while its controller lives."""
+
+
+class ChatQuestion(Value, frozen=True, kw_only=True):
+    """What is asked in a conversation."""
+
+    question: str | None = None
+    """None: in the words in which it was asked before."""
+    again: int | None = None
+    """Index of a question to ask again; None: a new one. What followed it is kept."""
+    turns: int
+    """How many there are, for whoever asks: another console may have gone on."""
+
+
+class ChatChange(Value, frozen=True, kw_only=True):
+    """What of a conversation becomes different; None leaves it."""
+
+    name: str | None = None
+    system: str | None = None
+    sampling: Sampling | None = None
+    turn: int | None = None
+    """Index of the question that ``shown`` is about; None: the last."""
+    shown: int | None = None
+    """Index of the answer to go on from."""
+
+
+class ChatImport(Value, frozen=True, kw_only=True):
+    """A conversation from elsewhere; the same one again changes nothing."""
+
+    model: str = ""
+    name: str = ""
+    system: str = ""
+    sampling: Sampling = Sampling()
+    turns: tuple[Turn, ...]
+
+
+class ChatFrame(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of the stream of a conversation: a whole state, or what came since."""
+
+    whole: ChatState | None = None
+    text: str = ""
+    reasoning: str = ""
+    timings: ChatTimings | None = None
+    answering: Answering | None = None
+    seq: int = 0
+
+
+def chat_framed(now: ChatState, last: ChatState | None) -> ChatFrame:
+    """What tells a state to whoever has the last one."""
+    if last is None or not _only_grew(now, last):
+        return ChatFrame(whole=now)
+    reply, before = _newest(now), _newest(last)
+    return ChatFrame(
+        text=reply.text[len(before.text) :],
+        reasoning=reply.reasoning[len(before.reasoning) :],
+        timings=reply.timings,
+        answering=now.answering,
+        seq=now.seq,
+    )
+
+
+def chat_applied(frame: ChatFrame, last: ChatState | None) -> ChatState:
+    """The state that a frame tells.
+
+    Raises:
+        ValueError: it goes on from a state that never came.
+    """
+    if frame.whole is not None:
+        return frame.whole
+    if last is None or not last.conversation.turns:
+        raise ValueError("a chat begins in the middle")
+    before = _newest(last)
+    reply = msgspec.structs.replace(
+        before,
+        text=before.text + frame.text,
+        reasoning=before.reasoning + frame.reasoning,
+        timings=frame.timings,
+    )
+    return msgspec.structs.replace(
+        last,
+        conversation=with_newest(last.conversation, reply),
+        answering=frame.answering,
+        seq=frame.seq,
+    )
+
+
+def with_newest(conversation: Conversation, reply: Reply) -> Conversation:
+    """A conversation whose newest answer is another."""
+    *earlier, turn = conversation.turns
+    replies = (*turn.replies[:-1], reply)
+    turn = msgspec.structs.replace(turn, replies=replies)
+    return msgspec.structs.replace(conversation, turns=(*earlier, turn))
+
+
+def _newest(state: ChatState) -> Reply:
+    turns = state.conversation.turns
+    return turns[-1].replies[-1] if turns and turns[-1].replies else Reply()
+
+
+def _only_grew(now: ChatState, last: ChatState) -> bool:
+    """Whether all that is new belongs at the end of the answer that comes."""
+    reply, before = _newest(now), _newest(last)
+    if reply.done or now.answering is None or not now.conversation.turns:
+        return False
+    if not reply.text.startswith(before.text):
+        return False
+    if not reply.reasoning.startswith(before.reasoning):
+        return False
+    blank = {"text": "", "reasoning": "", "timings": None}
+    emptied = msgspec.structs.replace(reply, **blank)
+    emptied_before = msgspec.structs.replace(before, **blank)
+    return (
+        emptied == emptied_before
+        and _without(now, emptied) == _without(last, emptied)
+        and now.problem == last.problem
+    )
+
+
+def _without(state: ChatState, reply: Reply) -> Conversation | None:
+    """The conversation apart from its newest answer, and from when it changed."""
+    conversation = state.conversation
+    if not (conversation.turns and conversation.turns[-1].replies):
+        return None
+    return msgspec.structs.replace(with_newest(conversation, reply), changed_at=0.0)

@@ -1,0 +1,26 @@
+"""What clients asked of a cluster's API, as its gateway counts it."""
+
+from __future__ import annotations
+
+from backends.state.base import Value
+
+
+class RequestCounts(Value, frozen=True, kw_only=True):
+    """Requests for work (whatever is sent by POST) since the gateway began."""
+
+    waiting: int = 0
+    """Held at this moment because nothing serves."""
+    in_flight: int = 0
+    """With llama-server at this moment."""
+    passed: int = 0
+    """Answered to the end, by whatever status."""
+    failed: int = 0
+    """Answered by the gateway with an error, or cut."""
+    left: int = 0
+    """Ended by their clients before the answer was whole."""
+    replayed: int = 0
+    """Asked again, of another llama-server, before anything had been answered."""
+    held: int = 0
+    """That waited and then went on to llama-server."""
+    held_longest_s: float = 0.0
+    """Longest wait of those that were held last."""

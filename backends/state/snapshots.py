@@ -1,0 +1,204 @@
+"""What runs, and the snapshot every screen shows."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+from backends.state.base import Value
+from backends.state.links import Link
+from backends.state.machines import EngineInfo, Peer
+from backends.state.models import ModelInfo
+from backends.state.plans import LayerRange, MeasuredSplit, Plan
+from backends.state.requests import RequestCounts
+
+CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+"""What a cluster may be called: the name becomes part of files and sockets."""
+DEFAULT_CLUSTER = "default"
+"""The cluster that is meant where none is named."""
+
+
+class ProcessRole(StrEnum):
+    """What a process is for."""
+
+    WORKER = "worker"
+    SERVER = "server"
+    RELAY = "relay"
+    GATEWAY = "gateway"
+    OTHER = "other"
+
+
+class ProcessState(StrEnum):
+    """Where in its life a process is."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    EXITED = "exited"
+    UNKNOWN = "unknown"
+    """It ran when its machine was last heard of."""
+
+
+class ProcessInfo(Value, frozen=True, kw_only=True):
+    """One process directory, as seen now."""
+
+    name: str
+    role: ProcessRole
+    peer: str = "local"
+    state: ProcessState
+    pid: int | None = None
+    port: int | None = None
+    argv: tuple[str, ...] = ()
+    started_at: float = 0.0
+    """Unix seconds."""
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    log_path: str = ""
+    rss_bytes: int | None = None
+    cpu_cores: float | None = None
+    """Cores kept busy, the mean of the last seconds; None before there are two
+    readings."""
+
+
+class Failure(Value, frozen=True, kw_only=True):
+    """One thing that went wrong: what, where, what to do, and the evidence."""
+
+    what: str
+    hint: str = ""
+    process: str = ""
+    argv: tuple[str, ...] = ()
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    log_tail: tuple[str, ...] = ()
+    at: float = 0.0
+    served: bool = False
+    """Whether it ended a cluster that served; else a launch, or something smaller."""
+
+    @property
+    def sentence(self) -> str:
+        """What happened and what to do, on one line."""
+        return f"{self.what}. {self.hint}".rstrip() if self.hint else self.what
+
+
+class StepState(StrEnum):
+    """Progress of one step of a launch."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Step(Value, frozen=True, kw_only=True):
+    """One step of a launch or a stop, with its time."""
+
+    id: str
+    title: str
+    state: StepState = StepState.PENDING
+    started_at: float | None = None
+    seconds: float | None = None
+    detail: str = ""
+    progress: float | None = None
+    """0…1 where known."""
+
+
+class ClusterState(StrEnum):
+    """What the cluster as a whole is doing."""
+
+    IDLE = "idle"
+    STARTING = "starting"
+    LOADING = "loading"
+    SERVING = "serving"
+    STOPPING = "stopping"
+    FAILED = "failed"
+
+
+class Speed(Value, frozen=True, kw_only=True):
+    """Live figures, measured by polling llama-server's slots."""
+
+    tok_per_s: float | None = None
+    """Tokens generated per second, now; None while nothing is generated."""
+    last_tok_per_s: float | None = None
+    """The figure of the last finished answer."""
+    prompt_tok_per_s: float | None = None
+    requests_active: int = 0
+    slots: int = 0
+    """Requests that are served at once, at most."""
+    tokens: int = 0
+    """Generated since llama-server started: its own count, then what relays see."""
+    speculative: bool = False
+    """Whether it guesses ahead, with a draft model or otherwise."""
+    ctx_used: int = 0
+    """Tokens in the fullest slot's context."""
+
+
+class ClusterBrief(Value, frozen=True, kw_only=True):
+    """One of the clusters of a controller, in a line."""
+
+    name: str
+    state: ClusterState = ClusterState.IDLE
+    model: str = ""
+    api_url: str | None = None
+    generation: int = 0
+
+
+class Leftover(Value, frozen=True, kw_only=True):
+    """A process that no goal wants and that could not be stopped yet.
+
+    It is ended as soon as its machine can be reached.
+    """
+
+    name: str
+    peer: str
+    why: str = ""
+
+
+class ClusterSnapshot(Value, frozen=True, kw_only=True):
+    """Everything a screen shows, at one moment."""
+
+    seq: int = 0
+    at: float = 0.0
+    """Unix seconds."""
+    cluster: str = DEFAULT_CLUSTER
+    """The name of the cluster this is about."""
+    generation: int = 0
+    """Of the goal this is about; 0 before there was one. Each launch or stop is one."""
+    clusters: tuple[ClusterBrief, ...] = ()
+    """All clusters of this controller, this one included."""
+    leftovers: tuple[Leftover, ...] = ()
+    state: ClusterState = ClusterState.IDLE
+    message: str = ""
+    peers: tuple[Peer, ...] = ()
+    plan: Plan | None = None
+    """What is wanted to run; None when nothing is."""
+    planned: tuple[LayerRange, ...] = ()
+    measured: MeasuredSplit | None = None
+    model: ModelInfo | None = None
+    processes: tuple[ProcessInfo, ...] = ()
+    steps: tuple[Step, ...] = ()
+    failure: Failure | None = None
+    api_url: str | None = None
+    engine: EngineInfo | None = None
+    speed: Speed = Speed()
+    links: tuple[Link, ...] = ()
+    """One per worker behind a relay."""
+    requests: RequestCounts | None = None
+    """What clients asked of the API; None while no gateway counts."""
+    served_since: float | None = None
+    controller_pid: int = 0
+    last_event: int = 0
+    """Number of the newest event of the controller's story; 0 before the first."""
+
+    @property
+    def wanted_generation(self) -> int:
+        """Of the goal that a launch would replace; 0 where nothing is wanted."""
+        pursued = (ClusterState.STARTING, ClusterState.LOADING, ClusterState.SERVING)
+        return self.generation if self.state in pursued else 0
+
+    @property
+    def others_run(self) -> bool:
+        """Whether another cluster of this controller runs something."""
+        return any(
+            brief.name != self.cluster and brief.state is not ClusterState.IDLE
+            for brief in self.clusters
+        )
