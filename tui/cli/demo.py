@@ -8,13 +8,20 @@ import click
 import msgspec
 
 from backends.state import ChatMessage, ChatRequest, LayerRange, Sampling
-from tui.cli.output import emit_json, json_option, printable, run, say
-from tui.cli.session import BUSY, ask, figures, launched, require_model, verdict
+from tui.cli.ending import tidily
+from tui.cli.options import cluster_option, completing
+from tui.cli.output import emit_json, json_option, run, say, show, shower, unseen
+from tui.cli.session import (
+    BUSY,
+    answer_text,
+    ask,
+    launched,
+    measured_text,
+    require_model,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from backends.controller.client import ControllerClient
+    from backends.client.client import ControllerClient
     from backends.state import ClusterSnapshot, Plan
     from tui.cli.session import Answer
 
@@ -65,7 +72,8 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     prompt: str
     max_tokens: int | None
-    counts: tuple[int, ...] | None
+    split: tuple[int, ...] | dict[str, int] | None
+    cluster: str
     as_json: bool
 
 
@@ -73,9 +81,15 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--headless", is_flag=True, help="Ask one prompt, print it, stop.")
 @click.option("--prompt", default=PROMPT, show_default=True, help="What to ask.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Longest answer.")
-@click.option("--model", metavar="PATH", help="Another GGUF than the bundled one.")
+@click.option(
+    "--model",
+    metavar="PATH",
+    shell_complete=completing("models"),
+    help="Another GGUF than the bundled one.",
+)
 @click.option("--split", metavar="N,N…", help="Whole layers per worker, e.g. 6,7.")
 @click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal.")
+@cluster_option
 @json_option
 def demo(
     headless: bool,
@@ -84,6 +98,7 @@ def demo(
     model: str | None,
     split: str | None,
     no_mouse: bool,
+    cluster: str,
     as_json: bool,
 ) -> None:
     """Show a real two-worker cluster on this machine, on any laptop.
@@ -92,13 +107,14 @@ def demo(
     started.
     """
     from backends.demo import MODEL_PATH
-    from backends.split.flags import parse_counts
+    from backends.split.flags import parse_split
 
     options = DemoOptions(
         model=require_model(model or str(MODEL_PATH)),
         prompt=prompt,
         max_tokens=max_tokens,
-        counts=parse_counts(split) if split else None,
+        split=parse_split(split) if split is not None else None,
+        cluster=cluster,
         as_json=as_json,
     )
     if headless or as_json:
@@ -109,27 +125,48 @@ def demo(
 
 async def _headless(options: DemoOptions) -> None:
     """Launch, ask once, stop; the result on stdout, everything else on stderr."""
-    from backends.controller.client import ControllerClient
+    from backends.client.client import ControllerClient
 
-    client = ControllerClient()
+    client = ControllerClient(cluster=options.cluster)
+    await tidily(client, _headless_on(client, options))
+
+
+async def _headless_on(client: ControllerClient, options: DemoOptions) -> None:
     plan = await _plan(client, options)
     async with launched(client, plan, keep=False) as (serving, _):
-        say(f"Serving; {verdict(serving)}.")
-        answer = await ask(client, _request(options), _printer(options))
+        say(f"Serving; {measured_text(serving)}.")
+        on_text = unseen if options.as_json else shower()
+        answer = await ask(client, _request(options), on_text)
     if options.as_json:
         emit_json(_result(options, serving, answer))
     else:
-        click.echo()
-        say(figures(answer))
+        show()
+        say(answer_text(answer))
 
 
 async def _plan(client: ControllerClient, options: DemoOptions) -> Plan:
-    """The demo's plan: as many workers as shares were given, else two."""
+    """The demo's plan: as many workers as shares were given, else two.
+
+    A GPU here is left out, so that the demo shows the same on any laptop.
+    """
+    found = await client.propose(options.model, workers=WORKERS)
+    own = [s.device for s in found.split.shares if s.device.startswith("local/")]
+    gpus = [device for device in own if device != "local/CPU"]
+    split = options.split
     return await client.propose(
         options.model,
-        workers=None if options.counts else WORKERS,
-        counts=options.counts,
+        workers=_workers(split),
+        exclude=gpus,
+        counts=None if isinstance(split, dict) else split,
+        split=split if isinstance(split, dict) else None,
     )
+
+
+def _workers(split: tuple[int, ...] | dict[str, int] | None) -> int | None:
+    """As many as shares were given; those named are found by their names."""
+    if isinstance(split, dict):
+        return None
+    return WORKERS if split is None else len(split)
 
 
 def _request(options: DemoOptions) -> ChatRequest:
@@ -137,13 +174,6 @@ def _request(options: DemoOptions) -> ChatRequest:
         messages=(ChatMessage(role="user", content=options.prompt),),
         sampling=Sampling(temperature=0.0, max_tokens=options.max_tokens),
     )
-
-
-def _printer(options: DemoOptions) -> Callable[[str], None]:
-    """Print an answer as it comes, unless the result is JSON."""
-    if options.as_json:
-        return lambda text: None
-    return lambda text: click.echo(printable(text), nl=False)
 
 
 def _result(
@@ -172,16 +202,20 @@ def _console(options: DemoOptions, *, mouse: bool) -> None:
     from tui.cli.main import load_console
 
     run(_launch_if_idle(options))
-    load_console()(model=options.model, mouse=mouse)
+    load_console()(model=options.model, mouse=mouse, cluster=options.cluster)
 
 
 async def _launch_if_idle(options: DemoOptions) -> None:
-    from backends.controller.client import ControllerClient
+    from backends.client.client import ControllerClient
 
-    client = ControllerClient()
+    client = ControllerClient(cluster=options.cluster)
+    await tidily(client, _launch_if_idle_on(client, options))
+
+
+async def _launch_if_idle_on(client: ControllerClient, options: DemoOptions) -> None:
     if (await client.snapshot()).state in BUSY:
         say("A cluster is running already: opening the console on it.")
         return
     plan = await _plan(client, options)
     async with launched(client, plan, keep=True) as (serving, _):
-        say(f"Serving {serving.api_url}; {verdict(serving)}.")
+        say(f"Serving {serving.api_url}; {measured_text(serving)}.")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tui.cli.output import emit_json, json_option, printable, run
+from tui.cli.output import emit_json, json_option, run, show
 
 if TYPE_CHECKING:
-    from backends.checks import Check
+    from backends.doctor.checks import Check
 
 EXAMPLES = """
 \b
@@ -37,7 +37,7 @@ def doctor(as_json: bool) -> None:
 
 
 async def _examine(*, show: bool) -> list[Check]:
-    from backends.doctor import examine
+    from backends.doctor.examine import examine
     from backends.paths import user_paths
 
     checks = [_terminal()]
@@ -52,7 +52,7 @@ async def _examine(*, show: bool) -> list[Check]:
 
 def _terminal() -> Check:
     """Whether this terminal can show the console as it is meant."""
-    from backends.checks import Check, Verdict
+    from backends.doctor.checks import Check, Verdict
 
     encoding = (sys.stdout.encoding or "").lower()
     colours = os.environ.get("COLORTERM", "") or "256 or fewer colours"
@@ -69,9 +69,9 @@ def _terminal() -> Check:
 
 def _print(check: Check) -> None:
     mark = MARKS[check.verdict]
-    first, *table = printable(check.detail).splitlines() or [""]
-    click.echo(f"{mark} {check.name:12} {first}")
+    first, *table = check.detail.splitlines() or [""]
+    show(f"{mark} {check.name:12} {first}")
     for row in table:
-        click.echo(f"  {'':12} {row}")
+        show(f"  {'':12} {row}")
     if check.fix:
-        click.echo(f"  {'':12} {printable(check.fix)}")
+        show(f"  {'':12} {check.fix}")

@@ -10,21 +10,24 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from backends.client.client import ControllerClient
 from backends.config import load_config, set_value
-from backends.engine import ask, find
+from backends.engine import find
 from backends.engine.build import BuildStage, build_engine
 from backends.engine.install import read_manifest
 from backends.engine.versions import DEFAULT, SOURCES
 from backends.errors import DllmError, EngineError
+from backends.machines.agent.here import describe_here
 from backends.paths import user_paths
-from backends.units import format_bytes, format_seconds
-from tui.cli.output import emit_json, json_option, printable, run, say
+from backends.state import EngineSource
+from backends.units import format_bytes, format_percent, format_seconds
+from tui.cli.output import emit_json, json_option, run, say, show
+from tui.kit.safe_text import safe
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from backends.engine.build import BuildProgress
-    from backends.engine.find import EngineLocation
     from backends.paths import Paths
     from backends.state import EngineInfo
 
@@ -38,6 +41,7 @@ Examples:
   dllm-tui engine use auto                 search for one again
 """
 AUTO = "auto"
+JUST_NOT_ALL = 0.999
 LINE_EVERY = 0.1
 """Without a terminal, compiling prints a line at each tenth."""
 TITLES = {
@@ -63,7 +67,7 @@ def status(as_json: bool) -> None:
     paths = user_paths()
     configured = load_config(paths).engine
     location = find.find_engine(configured, paths)
-    info = run(ask.describe(location, paths))
+    info = run(describe_here(location, paths))
     others = [
         other
         for other in find.all_engines(configured, paths)
@@ -75,14 +79,14 @@ def status(as_json: bool) -> None:
         _print_status(info, others)
 
 
-def _status_json(info: EngineInfo, others: list[EngineLocation]) -> dict[str, Any]:
+def _status_json(info: EngineInfo, others: list[EngineInfo]) -> dict[str, Any]:
     value: dict[str, Any] = msgspec.to_builtins(info)
     value["others"] = msgspec.to_builtins(others)
     value["pinned"] = msgspec.to_builtins(SOURCES)
     return value
 
 
-def _print_status(info: EngineInfo, others: list[EngineLocation]) -> None:
+def _print_status(info: EngineInfo, others: list[EngineInfo]) -> None:
     rows = [
         ("engine", info.version or "version unknown"),
         ("rpc", info.rpc_protocol or "protocol unknown"),
@@ -94,14 +98,14 @@ def _print_status(info: EngineInfo, others: list[EngineLocation]) -> None:
     ]
     for name, value in rows:
         if value:
-            click.echo(f"{name:9} {printable(value)}")
+            show(f"{name:9} {value}")
     for device in info.devices:
         size = format_bytes(device.total_bytes)
-        click.echo(f"device    {device.name}  {printable(device.description)}  {size}")
+        show(f"device    {device.name}  {device.description}  {size}")
     for other in others:
         manifest = read_manifest(Path(other.directory))
         speaks = f"RPC {manifest.rpc_protocol}, " if manifest else ""
-        click.echo(f"also      {other.directory}  ({speaks}{other.source})")
+        show(f"also      {other.directory}  ({speaks}{other.source})")
 
 
 @engine.command(epilog=EXAMPLES)
@@ -146,17 +150,20 @@ def build(
                 accelerator=accelerator,
             )
         )
-    info = run(ask.describe(location, paths))
+    info = run(describe_here(location, paths))
+    if printer.built:
+        what = f"built llama.cpp {info.version}, RPC {info.rpc_protocol}"
+        run(ControllerClient(paths).tell_built(what))
     if as_json:
         emit_json(info)
     else:
         took = format_seconds(time.monotonic() - started)
-        click.echo(f"llama.cpp {info.version}, RPC {info.rpc_protocol} ({took})")
-        click.echo(info.directory)
+        show(f"llama.cpp {info.version}, RPC {info.rpc_protocol} ({took})")
+        show(info.directory)
     _say_if_unused(location, paths)
 
 
-def _say_if_unused(location: EngineLocation, paths: Paths) -> None:
+def _say_if_unused(location: EngineInfo, paths: Paths) -> None:
     """Tell when something else is preferred to what was just built."""
     try:
         used = find.find_engine(load_config(paths).engine, paths)
@@ -180,8 +187,8 @@ def use(path: str, as_json: bool) -> None:
         set_value(paths, "engine", "")
         location = find.find_engine(None, paths)
     else:
-        location = find.engine_at(path, find.EngineSource.CONFIG, "engine use")
-    info = run(ask.describe(location, paths))
+        location = find.engine_at(path, EngineSource.CONFIG, "engine use")
+    info = run(describe_here(location, paths))
     if not info.rpc_protocol:
         raise EngineError(
             f"{info.worker_path} does not tell which RPC protocol it speaks",
@@ -192,8 +199,8 @@ def use(path: str, as_json: bool) -> None:
     if as_json:
         emit_json(info)
     else:
-        click.echo(f"Using llama.cpp {info.version}, RPC {info.rpc_protocol}")
-        click.echo(info.directory)
+        show(f"Using llama.cpp {info.version}, RPC {info.rpc_protocol}")
+        show(info.directory)
 
 
 class BuildPrinter:
@@ -204,7 +211,10 @@ class BuildPrinter:
         self._stage: BuildStage | None = None
         self._printed = 0.0
         self._note = ""
-        self._bar: tuple[Progress, TaskID] | None = None
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self.built = False
+        """Whether anything was compiled; else all was there."""
 
     def __enter__(self) -> BuildPrinter:
         """Open the bar where there is a terminal."""
@@ -215,7 +225,7 @@ class BuildPrinter:
     def __exit__(self, *_: object) -> None:
         """Leave the terminal as it was."""
         if self._bar is not None:
-            self._bar[0].stop()
+            self._bar.stop()
 
     def show(self, progress: BuildProgress) -> None:
         """Print what is new."""
@@ -225,14 +235,20 @@ class BuildPrinter:
         if self._bar is None:
             self._sparse(progress)
         else:
-            bar, task = self._bar
-            bar.update(
-                task,
-                description=TITLES[progress.stage],
-                completed=progress.fraction or 0.0,
-                total=None if progress.fraction is None else 1.0,
-            )
+            self._draw(self._bar, progress)
         self._stage = progress.stage
+        self.built |= progress.stage is BuildStage.COMPILE
+
+    def _draw(self, bar: Progress, progress: BuildProgress) -> None:
+        """A line for each stage: the clock of one stage says nothing of the next."""
+        if self._task is None or progress.stage is not self._stage:
+            if self._task is not None:
+                bar.update(self._task, completed=1.0, total=1.0)
+            self._task = bar.add_task(TITLES[progress.stage], total=None)
+        if progress.fraction is not None:
+            # Full is for the stage that is over: a full line's clock stands still.
+            done = min(progress.fraction, JUST_NOT_ALL)
+            bar.update(self._task, completed=done, total=1.0)
 
     def _sparse(self, progress: BuildProgress) -> None:
         if progress.stage is not self._stage and progress.stage is not BuildStage.WAIT:
@@ -242,20 +258,21 @@ class BuildPrinter:
             (progress.fraction or 0.0) >= self._printed + LINE_EVERY
         ):
             self._printed = progress.fraction or 0.0
-            self._line(f"{TITLES[progress.stage]} {self._printed:4.0%}")
+            self._line(f"{TITLES[progress.stage]} {format_percent(self._printed)}")
 
     def _line(self, text: str) -> None:
         if self._bar is None:
-            say(printable(text))
+            say(text)
         else:
-            self._bar[0].console.print(printable(text), markup=False, highlight=False)
+            self._bar.console.print(safe(text), markup=False, highlight=False)
 
 
-def _open_bar() -> tuple[Progress, TaskID]:
+def _open_bar() -> Progress:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
         Progress,
+        TaskProgressColumn,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
@@ -264,12 +281,14 @@ def _open_bar() -> tuple[Progress, TaskID]:
     progress = Progress(
         TextColumn("{task.description:20}"),
         BarColumn(bar_width=30),
-        TextColumn("{task.percentage:>3.0f}%"),
+        TaskProgressColumn(),
         TimeElapsedColumn(),
+        TextColumn("left"),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
+        # Of the whole stage: the last half minute of a compile says little of the rest.
+        speed_estimate_period=3600.0,
     )
-    task = progress.add_task(TITLES[BuildStage.WAIT], total=None)
     progress.start()
-    return progress, task
+    return progress

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 import click
 
 from backends.config import load_config
+from backends.errors import ModelError
+from backends.machines.agent.here import local_host_for_now
 from backends.models.folders import user_folders
 from backends.models.layers import read_model
 from backends.models.search import find_model
-from backends.models.text import printable
 from backends.paths import user_paths
-from backends.state import to_json
-from backends.units import format_bytes
+from backends.units import format_bytes, format_percent
+from tui.cli.options import completing
+from tui.cli.output import emit_json, run
+from tui.kit.safe_text import safe_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,6 +36,7 @@ Examples:
   dllm-tui inspect glm-4.7-flash               a name from the catalogue
   dllm-tui inspect MODEL --json | jq '.layers[].bytes'
 """
+TOLD_SHARE = 0.005
 _PATH_STARTS = ("/", "./", "../", "~")
 _GROUPS = (
     ("attention", "attention"),
@@ -45,7 +49,7 @@ _GROUPS = (
 
 
 @click.command("inspect", epilog=EPILOG)
-@click.argument("model")
+@click.argument("model", shell_complete=completing("models"))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
 def inspect(model: str, as_json: bool) -> None:
     """Show what MODEL holds: layers, their bytes and quants, KV per token.
@@ -54,7 +58,7 @@ def inspect(model: str, as_json: bool) -> None:
     """
     info = read_model(resolve(model))
     if as_json:
-        click.echo(to_json(info, indent=2))
+        emit_json(info)
     else:
         _show(info)
 
@@ -63,12 +67,33 @@ def resolve(model: str) -> Path:
     """The file meant by a path or a catalogue name.
 
     Raises:
-        ModelError: it is neither.
+        ModelError: it is neither, or its name is no text.
     """
     path = Path(os.path.expanduser(model))
+    if not is_text(model):
+        raise ModelError(
+            f"The name {safe_line(model)} is not valid UTF-8",
+            "Rename the file, or give a link to it another name.",
+        )
     if os.path.exists(path) or model.startswith(_PATH_STARTS):
         return path
-    return find_model(model, user_folders(load_config(user_paths()).model_dirs))
+    return run(_found(model))
+
+
+async def _found(name: str) -> Path:
+    paths = user_paths()
+    folders = user_folders(load_config(paths).model_dirs)
+    async with local_host_for_now(paths.run_dir) as host:
+        return await find_model(name, host, folders)
+
+
+def is_text(name: str) -> bool:
+    """Whether a name is UTF-8; what is not reaches us as lone surrogates."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _show(info: ModelInfo) -> None:
@@ -76,10 +101,10 @@ def _show(info: ModelInfo) -> None:
     from rich.text import Text
 
     console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
-    console.print(Text(printable(info.name), style="bold"))
+    console.print(Text(safe_line(info.name), style="bold"))
     for label, text in facts(info):
         line = Text(f"{label:<15}", style="dim")
-        console.print(line.append(printable(text, 4096), style="not dim"))
+        console.print(line.append(safe_line(text), style="not dim"))
     console.print()
     console.print(layer_table(info))
 
@@ -126,7 +151,7 @@ def layer_table(info: ModelInfo) -> Table:
     ]
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("layers", overflow="fold", min_width=12)
-    for title in ("each", *(title for _, title in shown), "KV/token"):
+    for title in ("each", *(title for _, title in shown), "~KV/token"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("quants", overflow="fold")
     for layers in equal_layers(info.layers):
@@ -168,17 +193,17 @@ def equal_layers(layers: Sequence[Layer]) -> list[list[Layer]]:
 def ranges(indices: Iterable[int]) -> str:
     """``0–3, 8, 10–11`` for ascending numbers."""
     runs = []
-    for _, run in groupby(enumerate(indices), lambda pair: pair[1] - pair[0]):
-        members = [index for _, index in run]
+    for _, one in groupby(enumerate(indices), lambda pair: pair[1] - pair[0]):
+        members = [index for _, index in one]
         few = members[0] == members[-1]
         runs.append(f"{members[0]}" if few else f"{members[0]}–{members[-1]}")
     return ", ".join(runs)
 
 
 def quant_mix(layer: Layer) -> str:
-    """``Q4_K 78%, Q6_K 22%``, the largest first; types under 1 % only named."""
+    """``Q4_K 78 %, Q6_K 22 %``, the largest first; types under 1 % only named."""
     parts = []
     for name, size in layer.quants.items():
-        percent = round(100 * size / layer.bytes) if layer.bytes else 0
-        parts.append(f"{name} {percent}%" if percent else name)
-    return printable(", ".join(parts))
+        share = size / layer.bytes if layer.bytes else 0.0
+        parts.append(f"{name} {format_percent(share)}" if share >= TOLD_SHARE else name)
+    return safe_line(", ".join(parts))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import click
 
-from backends.errors import UsageError
 from backends.state import Lab
-from tui.cli.output import emit_json, json_option, run
+from backends.units import format_lab
+from tui.cli.options import cluster_option, completing
+from tui.cli.output import emit_json, json_option, run, show
+from tui.cli.quantity import quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from backends.state import Link
 
 EXAMPLES = """
@@ -30,76 +29,77 @@ MB_PER_S = {"kb/s": 1e-3, "mb/s": 1.0, "gb/s": 1e3, "mbit/s": 0.125, "gbit/s": 1
 ALL = "all"
 
 
-def quantity(text: str, units: Mapping[str, float], example: str) -> float:
-    """A number with its unit, in the base unit of ``units``.
-
-    Raises:
-        UsageError: it is not one.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z/]*)\s*", text.lower())
-    if match is None or match[2] not in units:
-        raise UsageError(f"{text!r} is not understood", f"Write it like {example}.")
-    return float(match[1]) * units[match[2]]
-
-
 @click.group(epilog=EXAMPLES)
 def lab() -> None:
     """Add latency, jitter and a bandwidth limit to links, live."""
 
 
 @lab.command("set", epilog=EXAMPLES)
-@click.argument("link")
+@click.argument("link", shell_complete=completing("links"))
 @click.option("--latency", default="0ms", help="Added one-way latency, e.g. 20ms.")
 @click.option("--jitter", default="0ms", help="Its standard deviation, e.g. 2ms.")
 @click.option("--rate", help="Bandwidth each way, e.g. 30MB/s or 100Mbit/s.")
 @click.option("--seed", type=click.IntRange(0), default=1, help="Seed of the jitter.")
+@cluster_option
 @json_option
 def set_lab(
-    link: str, latency: str, jitter: str, rate: str | None, seed: int, as_json: bool
+    link: str,
+    latency: str,
+    jitter: str,
+    rate: str | None,
+    seed: int,
+    cluster: str,
+    as_json: bool,
 ) -> None:
     """Make LINK (a worker's name, or all) slower."""
+    from backends.link.limits import require_possible
+
     wanted = Lab(
         latency_ms=quantity(latency, MS, "20ms"),
         jitter_ms=quantity(jitter, MS, "2ms"),
         rate_mb_s=quantity(rate, MB_PER_S, "30MB/s") if rate else 0.0,
         seed=seed,
     )
-    _apply(link, wanted, as_json=as_json)
+    require_possible(wanted)
+    _apply(link, wanted, cluster, as_json=as_json)
 
 
 @lab.command("clear", epilog=EXAMPLES)
-@click.argument("link", default=ALL)
+@click.argument("link", default=ALL, shell_complete=completing("links"))
+@cluster_option
 @json_option
-def clear_lab(link: str, as_json: bool) -> None:
+def clear_lab(link: str, cluster: str, as_json: bool) -> None:
     """Give LINK (or all links) its own speed back."""
-    _apply(link, None, as_json=as_json)
+    _apply(link, None, cluster, as_json=as_json)
 
 
 @lab.command("show", epilog=EXAMPLES)
+@cluster_option
 @json_option
-def show_lab(as_json: bool) -> None:
+def show_lab(cluster: str, as_json: bool) -> None:
     """Show what is set on each link."""
+    from backends.link.absence import why_no_link
     from tui.cli.status import current_snapshot
 
-    links = run(current_snapshot()).links
+    snapshot = run(current_snapshot(cluster))
     if as_json:
+        links = () if why_no_link(snapshot) else snapshot.links
         emit_json({link.worker: link.lab for link in links})
+    elif why := why_no_link(snapshot):
+        show(f"{why}.")
     else:
-        click.echo("\n".join(map(_line, links)) or "No link: nothing runs.")
+        show("\n".join(map(_line, snapshot.links)))
 
 
-def _apply(link: str, wanted: Lab | None, *, as_json: bool) -> None:
-    from backends.controller.client import ControllerClient
+def _apply(link: str, wanted: Lab | None, cluster: str, *, as_json: bool) -> None:
+    from backends.client.client import ControllerClient
 
     worker = None if link == ALL else link
-    run(ControllerClient().set_lab(worker, wanted))
+    run(ControllerClient(cluster=cluster).set_lab(worker, wanted))
     if as_json:
         emit_json({"link": link, "lab": wanted})
 
 
 def _line(link: Link) -> str:
-    if link.lab is None:
-        return f"{link.worker:16} as it is"
-    rate = f"{link.lab.rate_mb_s:g} MB/s" if link.lab.rate_mb_s else "no limit"
-    latency, jitter = link.lab.latency_ms, link.lab.jitter_ms
-    return f"{link.worker:16} +{latency:g} ± {jitter:g} ms each way, {rate}"
+    said = "as it is" if link.lab is None else f"{format_lab(link.lab)} each way"
+    return f"{link.worker:16} {said}"

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
 import sys
 from typing import TYPE_CHECKING
 
 import click
+from click.exceptions import NoSuchCommand
 
+from backends.client.asking import ASKING, Asking
 from backends.errors import DllmError, UsageError
+from tui.cli.options import cluster_option, completing
+from tui.cli.output import say, show
+from tui.cli.readonly import guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,12 +27,17 @@ EXIT_INTERRUPTED = 130
 # Modules are imported only for the command that is run: the console must start fast.
 COMMANDS = {
     "chat": "tui.cli.chat",
+    "chats": "tui.cli.chats",
+    "completion": "tui.cli.completion",
+    "config": "tui.cli.config",
     "demo": "tui.cli.demo",
     "doctor": "tui.cli.doctor",
     "engine": "tui.cli.engine",
+    "events": "tui.cli.events",
     "inspect": "tui.cli.inspect",
     "lab": "tui.cli.lab",
     "logs": "tui.cli.logs",
+    "models": "tui.cli.models",
     "peers": "tui.cli.peers",
     "status": "tui.cli.status",
     "stop": "tui.cli.stop",
@@ -42,12 +53,21 @@ class LazyGroup(click.Group):
         """All command names, sorted."""
         return sorted(COMMANDS)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command meant; click itself knows only of commands already imported."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise NoSuchCommand(args[0], possibilities=COMMANDS, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the module of a command; it is named like the command."""
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(COMMANDS[cmd_name])
         command: click.Command = getattr(module, cmd_name)
+        guard(cmd_name, command)
         return command
 
 
@@ -71,7 +91,7 @@ def _version() -> str:
 
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
-        click.echo(f"dllm-tui {_version()}")
+        show(f"dllm-tui {_version()}")
         ctx.exit()
 
 
@@ -83,8 +103,19 @@ def _print_paths(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
     paths = user_paths()
     for name in ("config_file", "state_dir", "run_dir", "cache_dir", "socket"):
-        click.echo(f"{name:12} {getattr(paths, name)}")
-    click.echo(f"{'log':12} {paths.controller_log}")
+        show(f"{name:12} {getattr(paths, name)}")
+    show(f"{'log':12} {paths.controller_log}")
+    ctx.exit()
+
+
+def _check(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    """Show each setting and where it comes from; fail where the file is wrong."""
+    if not value:
+        return
+    from tui.cli.config import check_config, show_config
+
+    ctx.invoke(check_config, as_json=False)
+    ctx.invoke(show_config)
     ctx.exit()
 
 
@@ -94,8 +125,33 @@ def _print_paths(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EXAMPLES,
 )
-@click.option("--model", metavar="PATH", help="Open with this model picked.")
+@click.option(
+    "--model",
+    metavar="PATH",
+    shell_complete=completing("models"),
+    help="Open with this model picked.",
+)
+@click.option(
+    "--theme",
+    metavar="NAME",
+    shell_complete=completing("themes"),
+    help="Open in this theme.",
+)
 @click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal.")
+@click.option(
+    "--ascii",
+    "ascii_only",
+    is_flag=True,
+    help="Draw with ASCII signs alone.",
+)
+@click.option(
+    "--readonly",
+    is_flag=True,
+    envvar="DLLM_READONLY",
+    show_envvar=True,
+    help="Only watch: what would change anything is refused.",
+)
+@cluster_option
 @click.option(
     "--version",
     is_flag=True,
@@ -111,14 +167,53 @@ def _print_paths(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     callback=_print_paths,
     help="Show where configuration, state, logs and engines live.",
 )
+@click.option(
+    "--check",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_check,
+    help="Show the settings in effect and what is wrong with them, and end.",
+)
 @click.pass_context
-def cli(ctx: click.Context, model: str | None, no_mouse: bool) -> None:
+def cli(
+    ctx: click.Context,
+    model: str | None,
+    theme: str | None,
+    no_mouse: bool,
+    ascii_only: bool,
+    readonly: bool,
+    cluster: str,
+) -> None:
     """Run one large GGUF model split over several machines with stock llama.cpp.
 
     Without a command it opens the console and re-attaches to what runs.
     """
+    asking = Asking(
+        program=ctx.invoked_subcommand or "console",
+        readonly=readonly or _watches_only(),
+    )
+    token = ASKING.set(asking)
+    ctx.call_on_close(lambda: ASKING.reset(token))
     if ctx.invoked_subcommand is None:
-        load_console()(model=_whole(model), mouse=not no_mouse)
+        load_console()(
+            model=_whole(model),
+            theme=theme,
+            mouse=not no_mouse,
+            ascii_only=ascii_only,
+            cluster=cluster,
+        )
+
+
+def _watches_only() -> bool:
+    """Whether the settings say so; a file that cannot be read says nothing."""
+    from backends.config import load_config
+    from backends.paths import user_paths
+
+    try:
+        return load_config(user_paths()).readonly
+    except DllmError:
+        return False
 
 
 def _whole(model: str | None) -> str | None:
@@ -137,7 +232,7 @@ def load_console() -> Callable[..., None]:
     at every later collection unless they are set aside.
     """
     gc.disable()
-    from tui.cli.console import open_console
+    from tui.cli.opening import open_console
 
     gc.freeze()
     gc.enable()
@@ -145,14 +240,13 @@ def load_console() -> Callable[..., None]:
 
 
 def guarded(command: Callable[[], object]) -> int:
-    """Run a command; expected errors become one sentence and an exit code."""
+    """Run a command; errors become one sentence and an exit code."""
     try:
-        command()
+        code = command()
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        return _told(error)
     except click.Abort:
         return _interrupted()
     except UsageError as error:
@@ -163,20 +257,35 @@ def guarded(command: Callable[[], object]) -> int:
         return _interrupted()
     except BrokenPipeError:
         return EXIT_FAILED
-    return 0
+    except Exception as error:
+        say(
+            f"dllm-tui: unexpected {type(error).__name__}: {error}. This is a bug of "
+            "dllm-tui: please report it."
+        )
+        return EXIT_FAILED
+    # Outside of click's own mode an exit code is what the command returns.
+    return code if isinstance(code, int) else 0
+
+
+def _told(error: click.ClickException) -> int:
+    """What click has to say, and its exit code."""
+    text = io.StringIO()
+    error.show(file=text)
+    say(text.getvalue().rstrip())
+    return error.exit_code
 
 
 def _interrupted() -> int:
-    click.echo("Interrupted.", err=True)
+    say("Interrupted.")
     return EXIT_INTERRUPTED
 
 
 def _say(error: DllmError, code: int) -> int:
     """The sentence, and the evidence where there is any."""
-    click.echo(f"dllm-tui: {error}", err=True)
+    say(f"dllm-tui: {error}")
     failure = error.failure()
     for line in failure.log_tail:
-        click.echo(f"  | {line}", err=True)
+        say(f"  | {line}")
     return code
 
 

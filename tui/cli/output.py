@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from backends.state import to_json
-from backends.units import format_seconds
+from tui.kit.safe_text import SafeStream, safe, safe_line
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
-    from backends.state import ClusterSnapshot, Step
 
 T = TypeVar("T")
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+CLEAR_LINE = "\r\x1b[K"
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."
@@ -25,18 +28,66 @@ json_option = click.option(
 
 
 def emit_json(value: object) -> None:
-    """One JSON value on stdout."""
-    click.echo(to_json(value, indent=2))
+    """One JSON value on stdout; what would drive a terminal is written as escapes."""
+    text = to_json(value, indent=2)
+    show("".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text))
 
 
-def say(text: str) -> None:
+def say(text: str = "") -> None:
     """A line for the person watching, on stderr."""
-    click.echo(text, err=True)
+    _write(text, err=True)
 
 
-def printable(text: str) -> str:
-    """Foreign text without the control characters that drive a terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
+def show(text: str = "", *, end: str = "\n") -> None:
+    """A result, on stdout."""
+    _write(text, end=end)
+
+
+def shower() -> Callable[[str], None]:
+    """Shows a result that comes in pieces, which may cut anywhere."""
+    stream = SafeStream()
+    return lambda piece: show(stream.feed(piece), end="")
+
+
+def unseen(piece: str) -> None:
+    """Shows nothing: the whole follows as JSON."""
+
+
+def on_terminal() -> bool:
+    """Whether a person may be watching."""
+    return sys.stderr.isatty()
+
+
+def redraw(text: str) -> None:
+    """Replace the line the person watching sees on the terminal of stderr."""
+    _write(safe_line(text), err=True, before=CLEAR_LINE, end="")
+
+
+def _write(text: str, *, err: bool = False, before: str = "", end: str = "\n") -> None:
+    """The one way out: whatever a peer, a model or a log says passes ``safe``."""
+    click.echo(f"{before}{safe(text)}{end}", err=err, nl=False)
+
+
+def _escaped(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(
+        f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2)
+    )
+
+
+@contextmanager
+def prompting() -> Iterator[None]:
+    """Let signals end a prompt at once: it blocks the loop that would hear of them."""
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.default_int_handler)
+    task = asyncio.current_task()
+    try:
+        yield
+    finally:
+        if task is not None:
+            _cancel_on_signals(task)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -50,42 +101,14 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 async def _until_signal(work: Coroutine[Any, Any, T]) -> T:
     task = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
+    _cancel_on_signals(task)
     try:
         return await task
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
 
 
-class StepPrinter:
-    """Shows the steps of a launch on stderr: a bar on a terminal, lines elsewhere."""
-
-    def __init__(self) -> None:
-        """Nothing has been printed yet."""
-        self._done: set[str] = set()
-        self._terminal = sys.stderr.isatty()
-
-    def show(self, snapshot: ClusterSnapshot) -> None:
-        """Print what is new since the last snapshot."""
-        for step in snapshot.steps:
-            if step.state in ("done", "failed") and step.id not in self._done:
-                self._done.add(step.id)
-                self._finished(step)
-            elif step.state == "running" and self._terminal:
-                self._bar(step)
-
-    def _finished(self, step: Step) -> None:
-        mark = "✓" if step.state == "done" else "✗"
-        clear = "\r\x1b[K" if self._terminal else ""
-        took = format_seconds(step.seconds or 0.0)
-        say(f"{clear}{mark} {step.title:24} {took:>9}  {printable(step.detail)}")
-
-    def _bar(self, step: Step) -> None:
-        width = 24
-        full = round((step.progress or 0.0) * width)
-        bar = "█" * full + "░" * (width - full)
-        click.echo(
-            f"\r\x1b[K… {step.title:24} {bar}  {step.detail}", err=True, nl=False
-        )
+def _cancel_on_signals(task: asyncio.Future[Any]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, task.cancel)

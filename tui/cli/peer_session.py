@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from backends.controller.client import ControllerClient
-from backends.errors import DllmError, HostError, NeedsAnswer
+from backends.client.client import ControllerClient
+from backends.errors import DllmError, HostError
 from backends.state import PeerAnswer, PeerState, QuestionKind
-from tui.cli.output import printable, say
+from tui.cli.output import prompting, say
+from tui.cli.progress import show_work
+from tui.kit.safe_text import safe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,13 +33,35 @@ async def added(
     trusted: str | None,
     interactive: bool,
 ) -> Peer:
-    """Add a peer and answer what its connection asks.
+    """Add a peer and answer what its connection asks, also one asked for earlier.
 
     Raises:
         DllmError: it cannot be added, or asks what nobody is there to answer.
     """
     client = ControllerClient()
-    await client.add_peer(name, ssh=ssh, bare=bare)
+    if not await _waits(client, name, ssh):
+        await client.add_peer(name, ssh=ssh, bare=bare)
+    try:
+        return await _answered(client, name, trusted, interactive=interactive)
+    except (click.Abort, KeyboardInterrupt):
+        # It is not to wait for ever for what was just refused.
+        await client.remove_peer(name)
+        say(f"{name} was not added.")
+        raise
+
+
+async def _waits(client: ControllerClient, name: str, ssh: str | None) -> bool:
+    """Whether that very machine is known, and waits for an answer."""
+    return any(
+        peer.name == name and peer.address == ssh and peer.question is not None
+        for peer in await client.peers()
+    )
+
+
+async def _answered(
+    client: ControllerClient, name: str, trusted: str | None, *, interactive: bool
+) -> Peer:
+    """A peer once its connection has been told all that it asks."""
     while True:
         peer = await _settled(client, name)
         if peer.question is None:
@@ -63,7 +86,7 @@ def _answer(
     """The user's answer, or the one given beforehand.
 
     Raises:
-        NeedsAnswer: nobody is there to answer.
+        HostError: nobody is there to answer, or the key is another.
         click.Abort: the user said no.
     """
     host_key = question.kind is QuestionKind.HOST_KEY
@@ -75,12 +98,20 @@ def _answer(
             )
         return PeerAnswer(kind=question.kind, text=trusted)
     if not interactive:
-        raise NeedsAnswer(question)
-    if host_key:
-        click.confirm(printable(question.text), abort=True, err=True)
-        return PeerAnswer(kind=question.kind, text=question.fingerprint)
-    text = click.prompt(printable(question.text), hide_input=True, err=True)
+        raise HostError(question.text, _unattended(question))
+    with prompting():
+        if host_key:
+            click.confirm(safe(question.text), abort=True, err=True)
+            return PeerAnswer(kind=question.kind, text=question.fingerprint)
+        text = click.prompt(safe(question.text), hide_input=True, err=True)
     return PeerAnswer(kind=question.kind, text=text)
+
+
+def _unattended(question: PeerQuestion) -> str:
+    """What to do where nobody is there to answer."""
+    if question.kind is QuestionKind.HOST_KEY:
+        return f"If that is right, add it with --accept-host-key {question.fingerprint}"
+    return "Add it again in a terminal, or give an agent the key: ssh-add."
 
 
 async def probed(names: tuple[str, ...]) -> tuple[Peer, ...]:
@@ -129,7 +160,7 @@ async def _watched(
 ) -> T:
     """Wait for long work at a peer and show it; Ctrl-C ends the work too."""
     await _settled(client, name)
-    showing = asyncio.create_task(_show_work(client, name))
+    showing = asyncio.create_task(show_work(_works(client, name)))
     try:
         return await work()
     except asyncio.CancelledError:
@@ -141,32 +172,9 @@ async def _watched(
         await asyncio.gather(showing, return_exceptions=True)
 
 
-async def _show_work(client: ControllerClient, name: str) -> None:
-    shown = ""
-    terminal = sys.stderr.isatty()
-    try:
-        async for work in _works(client, name):
-            text = _work_line(work) if terminal else work.title
-            if text != shown:
-                shown = text
-                click.echo(
-                    f"\r\x1b[K{text}" if terminal else text, err=True, nl=not terminal
-                )
-    finally:
-        if terminal and shown:
-            say("")
-
-
 async def _works(client: ControllerClient, name: str) -> AsyncIterator[PeerWork]:
     """What goes on at a peer, as it changes."""
     async for snapshot in client.snapshots():
         for peer in snapshot.peers:
             if peer.name == name and peer.work is not None:
                 yield peer.work
-
-
-def _work_line(work: PeerWork) -> str:
-    width = 24
-    full = round((work.progress or 0.0) * width)
-    bar = "█" * full + "░" * (width - full)
-    return printable(f"… {work.title:24} {bar}  {work.detail}")

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from backends.units import format_bytes
-from tui.cli.output import printable
+from backends.units import (
+    format_bytes,
+    format_mb_s,
+    format_ms,
+    format_offset,
+    format_seconds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,15 +28,15 @@ def peer_summary(peer: Peer) -> list[str]:
     lines = [_line(peer)]
     if peer.facts is not None:
         lines += [f"  {text}" for text in _facts(peer.facts)]
-    return [printable(line) for line in lines]
+    return lines
 
 
 def _line(peer: Peer) -> str:
-    rtt = "" if peer.rtt_ms is None else f"{peer.rtt_ms:.1f} ms"
+    rtt = "" if peer.rtt_ms is None else format_ms(peer.rtt_ms)
     memory = sum(d.usable_bytes for d in peer.devices)
     room = f"{format_bytes(memory)} free" if memory else ""
     head = f"{peer.name:16} {peer.state.value:12} {peer.transport:5} {rtt:>8}"
-    return printable(f"{head}  {room:14}  {peer.note}".rstrip())
+    return f"{head}  {room:14}  {peer.note}".rstrip()
 
 
 def _facts(facts: PeerFacts) -> list[str]:
@@ -40,7 +45,7 @@ def _facts(facts: PeerFacts) -> list[str]:
         for e in facts.engines
     ]
     tools = " · ".join(filter(None, (facts.compiler, facts.cmake)))
-    rate = f" · {facts.bandwidth_mb_s:.0f} MB/s" if facts.bandwidth_mb_s else ""
+    rate = f" · {format_mb_s(facts.bandwidth_mb_s)}" if facts.bandwidth_mb_s else ""
     return [
         f"{facts.system or facts.os} {facts.arch} {facts.libc} · "
         f"{facts.performance_cores or facts.cores} of {facts.cores} cores",
@@ -49,8 +54,9 @@ def _facts(facts: PeerFacts) -> list[str]:
         *facts.problems,
         f"helper {facts.relay_version or 'none'} · tools {tools or 'none'}",
         f"disk   {format_bytes(facts.disk_free_bytes)} free · "
-        f"{len(facts.models)} models · clock {facts.clock_offset_s:+.1f} s{rate}",
-        f"looked at in {facts.seconds:.2f} s",
+        f"{len(facts.models)} models · "
+        f"clock {format_offset(facts.clock_offset_s)}{rate}",
+        f"looked at in {format_seconds(facts.seconds)}",
     ]
 
 

@@ -9,7 +9,8 @@ import click
 
 from backends.errors import HostError
 from backends.state import PeerState, ProvisionMode
-from tui.cli.output import emit_json, json_option, run, say
+from tui.cli.options import completing
+from tui.cli.output import emit_json, json_option, run, say, show
 from tui.cli.peer_text import peer_lines, peer_summary
 
 if TYPE_CHECKING:
@@ -35,18 +36,18 @@ def peers() -> None:
 @json_option
 def list_peers(as_json: bool) -> None:
     """List the machines of the settings and how they are."""
-    from backends.controller.client import ControllerClient
+    from backends.client.client import ControllerClient
 
     known = run(ControllerClient().settled_peers())
     if as_json:
         emit_json(known)
         return
     lines = peer_lines(known)
-    click.echo("\n".join(lines) or "No peers yet. Add one: dllm-tui peers add NAME.")
+    show("\n".join(lines) or "No peers yet. Add one: dllm-tui peers add NAME.")
 
 
 @peers.command("add", epilog=EXAMPLES)
-@click.argument("destination")
+@click.argument("destination", shell_complete=completing("hosts"))
 @click.option("--name", help="What to call it; else the host's name.")
 @click.option("--bare", metavar="HOST:PORT", help="An rpc-server somebody started.")
 @click.option(
@@ -76,7 +77,8 @@ def add_peer(
         )
     )
     if peer.state is PeerState.UNREACHABLE:
-        raise HostError(f"{name} was added, but {peer.note.rstrip('.')}")
+        why = peer.note.rstrip(".")
+        raise HostError(f"{name} was added, but cannot be reached: {why}")
     _show(peer, as_json)
 
 
@@ -89,17 +91,19 @@ def _name_of(destination: str) -> str:
 
 
 @peers.command("remove", epilog=EXAMPLES)
-@click.argument("name")
+@click.argument("name", shell_complete=completing("peers"))
 def remove_peer(name: str) -> None:
     """Forget NAME; what is installed there stays (see clean)."""
-    from backends.controller.client import ControllerClient
+    from backends.client.client import ControllerClient
 
     run(ControllerClient().remove_peer(name))
     say(f"{name} is forgotten.")
 
 
 @peers.command("probe", epilog=EXAMPLES)
-@click.argument("names", nargs=-1, metavar="[NAME]…")
+@click.argument(
+    "names", nargs=-1, metavar="[NAME]…", shell_complete=completing("peers")
+)
 @json_option
 def probe_peers(names: tuple[str, ...], as_json: bool) -> None:
     """Look at NAME… (all when none is given) now, all at the same time."""
@@ -110,11 +114,11 @@ def probe_peers(names: tuple[str, ...], as_json: bool) -> None:
         emit_json(found)
         return
     for peer in found:
-        click.echo("\n".join(peer_summary(peer)))
+        show("\n".join(peer_summary(peer)))
 
 
 @peers.command("provision", epilog=EXAMPLES)
-@click.argument("name")
+@click.argument("name", shell_complete=completing("peers"))
 @click.option(
     "--mode",
     type=click.Choice([mode.value for mode in ProvisionMode]),
@@ -133,23 +137,23 @@ def provision_peer(name: str, mode: str, as_json: bool) -> None:
 
 
 @peers.command("clean", epilog=EXAMPLES)
-@click.argument("name")
+@click.argument("name", shell_complete=completing("peers"))
 @json_option
 def clean_peer(name: str, as_json: bool) -> None:
     """Remove from NAME what provision installed; models stay."""
-    from backends.controller.client import ControllerClient
+    from backends.client.client import ControllerClient
     from backends.units import format_bytes
 
     freed = run(ControllerClient().clean_peer(name))
     if as_json:
         emit_json({"name": name, "freed_bytes": freed})
     else:
-        click.echo(f"{format_bytes(freed)} freed on {name}.")
+        show(f"{format_bytes(freed)} freed on {name}.")
 
 
 @peers.command("copy", epilog=EXAMPLES)
-@click.argument("name")
-@click.argument("model", metavar="MODEL")
+@click.argument("name", shell_complete=completing("peers"))
+@click.argument("model", metavar="MODEL", shell_complete=completing("models"))
 @json_option
 def copy_model(name: str, model: str, as_json: bool) -> None:
     """Copy the file MODEL to NAME, checked; Ctrl-C stops, the next time resumes."""
@@ -160,11 +164,11 @@ def copy_model(name: str, model: str, as_json: bool) -> None:
     if as_json:
         emit_json({"name": name, "path": path})
     else:
-        click.echo(f"{name} has it at {path}.")
+        show(f"{name} has it at {path}.")
 
 
 def _show(peer: Peer, as_json: bool) -> None:
     if as_json:
         emit_json(peer)
     else:
-        click.echo("\n".join(peer_summary(peer)))
+        show("\n".join(peer_summary(peer)))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from backends.errors import ControllerError, DllmError, ProcessFailed
-from backends.state import ChatDelta, ChatTimings, ClusterState
-from backends.units import format_seconds
-from tui.cli.output import StepPrinter
+from backends.state import DEFAULT_CLUSTER, ChatDelta, ChatTimings, ClusterState
+from backends.units import format_seconds, format_speed
+from tui.cli.ending import end_cluster
+from tui.cli.output import say
+from tui.cli.progress import StepPrinter, ticking
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from backends.controller.client import ControllerClient
+    from backends.client.client import ControllerClient
     from backends.state import ChatRequest, ClusterSnapshot, Plan
 
 BUSY = frozenset({ClusterState.STARTING, ClusterState.LOADING, ClusterState.SERVING})
@@ -37,46 +41,98 @@ async def launched(
 ) -> AsyncIterator[tuple[ClusterSnapshot, AsyncIterator[ClusterSnapshot]]]:
     """A serving cluster and its further snapshots.
 
-    Unless ``keep``, the cluster and its controller end with the block, also when we are
-    killed: the controller sees the held stream break.
+    Unless ``keep``, the cluster ends with the block, also when we are killed: the
+    controller sees the held stream break.
+
+    Raises:
+        ControllerError: something else runs and is not to be replaced, or was launched
+            meanwhile.
+        ProcessFailed: the launch failed.
+    """
+    ours = await _launch(client, plan, replace=replace)
+    generation = ours.generation
+    async with aclosing(
+        client.snapshots(hold=not keep, generation=generation)
+    ) as snapshots:
+        try:
+            serving = await _until_serving(ours, snapshots)
+        except asyncio.CancelledError:
+            # What was not wanted to the end is not to go on behind the user's back.
+            await _end_ours(client, generation)
+            raise
+        except BaseException:
+            if not keep:
+                await _end_ours(client, generation)
+            raise
+        try:
+            yield serving, snapshots
+        finally:
+            if not keep:
+                await _end_ours(client, generation)
+
+
+async def _launch(
+    client: ControllerClient, plan: Plan, *, replace: bool
+) -> ClusterSnapshot:
+    """Ask for a plan; the snapshot from which on it is ours.
 
     Raises:
         ControllerError: something else runs and is not to be replaced.
-        ProcessFailed: the launch failed.
     """
-    await _refuse_if_busy(client, replace=replace)
-    async with aclosing(client.snapshots(hold=not keep)) as snapshots:
-        try:
-            await anext(snapshots)
-            await client.launch(plan)
-            began = (await client.snapshot()).seq
-            yield await _until_serving(began, snapshots), snapshots
-        finally:
-            if not keep:
-                await client.shutdown()
-
-
-async def _refuse_if_busy(client: ControllerClient, *, replace: bool) -> None:
     now = await client.snapshot()
-    if now.state in BUSY and not replace:
-        model = now.plan.model if now.plan else "a model"
+    if now.state not in BUSY or now.plan is None:
+        return await client.launch(plan, replaces=now.wanted_generation)
+    if not replace:
         raise ControllerError(
-            f"A cluster is already running {model}",
-            "End it with dllm-tui stop, or use up --replace.",
+            f"A cluster is already running {now.plan.model}",
+            f"End it with dllm-tui stop{_named(now.cluster)}, or use up --replace.",
         )
+    if _same(now.plan, plan):
+        say("The same plan runs already: it is left as it is.")
+        return now
+    return await client.launch(plan, replaces=now.wanted_generation)
+
+
+def _named(cluster: str) -> str:
+    """The option that names a cluster, where that is needed."""
+    return "" if cluster == DEFAULT_CLUSTER else f" --cluster {cluster}"
+
+
+def _same(one: Plan, other: Plan) -> bool:
+    """Whether two plans are the same, whatever they were made from."""
+    return msgspec.structs.replace(one, asked=other.asked) == other
+
+
+async def _end_ours(client: ControllerClient, generation: int) -> None:
+    """End the cluster, unless it is another's by now."""
+    if await client.running() and (await client.snapshot()).generation == generation:
+        await end_cluster(client)
 
 
 async def _until_serving(
-    began: int, snapshots: AsyncIterator[ClusterSnapshot]
+    ours: ClusterSnapshot, snapshots: AsyncIterator[ClusterSnapshot]
 ) -> ClusterSnapshot:
     """Print the steps as they go until it serves.
 
-    Snapshots before number ``began`` are of what was there before the launch.
+    Raises:
+        ControllerError: another goal took its place.
+        ProcessFailed: the launch failed.
     """
     printer = StepPrinter()
+    async with ticking(printer.line):
+        return await _followed(printer, ours, snapshots)
+
+
+async def _followed(
+    printer: StepPrinter,
+    ours: ClusterSnapshot,
+    snapshots: AsyncIterator[ClusterSnapshot],
+) -> ClusterSnapshot:
     async for snapshot in snapshots:
-        if snapshot.seq < began:
+        if snapshot.seq < ours.seq or snapshot.generation < ours.generation:
             continue
+        if snapshot.generation > ours.generation:
+            raise _superseded(snapshot)
         printer.show(snapshot)
         if snapshot.state is ClusterState.FAILED and snapshot.failure is not None:
             raise ProcessFailed(snapshot.failure)
@@ -85,13 +141,28 @@ async def _until_serving(
     raise ControllerError("The controller went away during the launch")
 
 
-async def until_ended(snapshots: AsyncIterator[ClusterSnapshot]) -> None:
-    """Wait until somebody stops the cluster.
+def _superseded(snapshot: ClusterSnapshot) -> ControllerError:
+    """Who took our place."""
+    if snapshot.plan is None or snapshot.state not in BUSY:
+        return ControllerError("Somebody stopped the cluster during the launch")
+    return ControllerError(
+        f"Another launch took the place of this one: {snapshot.plan.model}",
+        "dllm-tui status shows it; up --replace launches this one instead.",
+    )
+
+
+async def until_ended(
+    serving: ClusterSnapshot, snapshots: AsyncIterator[ClusterSnapshot]
+) -> None:
+    """Wait until somebody stops or replaces the cluster.
 
     Raises:
+        ControllerError: another launch took its place.
         ProcessFailed: it broke.
     """
     async for snapshot in snapshots:
+        if snapshot.wanted_generation > serving.generation:
+            raise _superseded(snapshot)
         if snapshot.state is ClusterState.FAILED and snapshot.failure is not None:
             raise ProcessFailed(snapshot.failure)
         if snapshot.state not in BUSY:
@@ -108,7 +179,7 @@ async def ask(
     """
     started = time.monotonic()
     text, reasoning, first_s = "", "", None
-    last = ChatDelta()
+    last, told = ChatDelta(), 0
     async with aclosing(client.chat(request)) as deltas:
         async for delta in deltas:
             if delta.failure is not None:
@@ -118,6 +189,7 @@ async def ask(
             text += delta.text
             reasoning += delta.reasoning
             on_text(delta.text)
+            told = tell_ahead(delta.ahead, told)
             last = delta if delta.done else last
     if not last.done:
         raise ControllerError("The answer broke off", "dllm-tui status says why.")
@@ -130,13 +202,20 @@ async def ask(
     )
 
 
-def figures(answer: Answer) -> str:
+def tell_ahead(ahead: int, told: int) -> int:
+    """Say how many requests are ahead, once for each number of them."""
+    if ahead and ahead != told:
+        others = "request is" if ahead == 1 else "requests are"
+        say(f"{ahead} {others} ahead…")
+    return ahead
+
+
+def answer_text(answer: Answer) -> str:
     """``21.3 tok/s · first token 0.88 s · 42 tokens``."""
     timings = answer.timings
     first = format_seconds(timings.first_token_s or 0.0)
-    return (
-        f"{timings.tok_per_s:.1f} tok/s · first token {first} · {timings.tokens} tokens"
-    )
+    speed = format_speed(timings.tok_per_s)
+    return f"{speed} · first token {first} · {timings.tokens} tokens"
 
 
 def cluster_json(snapshot: ClusterSnapshot) -> dict[str, Any]:
@@ -147,13 +226,16 @@ def cluster_json(snapshot: ClusterSnapshot) -> dict[str, Any]:
     return value
 
 
-def verdict(snapshot: ClusterSnapshot) -> str:
+def measured_text(snapshot: ClusterSnapshot) -> str:
     """Whether llama-server did what the plan says, in one sentence."""
-    if snapshot.measured is None:
-        return "the split was not measured"
-    if not snapshot.measured.mismatches:
-        return "the measured split is the planned one"
-    return "NOT as planned: " + "; ".join(snapshot.measured.mismatches)
+    measured, state = snapshot.measured, snapshot.state
+    if measured is None:
+        begun = state in (ClusterState.STARTING, ClusterState.LOADING)
+        return f"the split {'is not measured yet' if begun else 'was not measured'}"
+    is_or_was = "is" if state is ClusterState.SERVING else "was"
+    if not measured.mismatches:
+        return f"the measured split {is_or_was} the planned one"
+    return f"it {is_or_was} NOT as planned: {'; '.join(measured.mismatches)}"
 
 
 def require_model(path: str) -> str:
@@ -164,11 +246,16 @@ def require_model(path: str) -> str:
     Raises:
         DllmError: there is no such file.
     """
-    from backends.controller.places import at_peer
+    from backends.places import at_peer, beside_a_peer
     from tui.cli.inspect import resolve
 
     if at_peer(path):
         return path
+    if (there := beside_a_peer(path)) and not Path(path).is_file():
+        raise DllmError(
+            f"{path} is not a whole path: where on {there[0]} is {there[1]}?",
+            f"Give it from the root: {there[0]}:/…/{there[1]}.",
+        )
     found = resolve(path)
     if not found.is_file():
         raise DllmError(f"There is no model file {found}", "Check the path.")

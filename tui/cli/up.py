@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 import click
 import msgspec
 
-from tui.cli.output import emit_json, json_option, run, say
-from tui.cli.session import cluster_json, launched, require_model, until_ended, verdict
+from backends.errors import PlanError
+from backends.state import FlashAttention, ServerSettings
+from tui.cli.options import cluster_option, completing, server_options
+from tui.cli.output import emit_json, json_option, run, say, show
+from tui.cli.preview import preview_json, preview_text
+from tui.cli.session import (
+    cluster_json,
+    launched,
+    measured_text,
+    require_model,
+    until_ended,
+)
+
+if TYPE_CHECKING:
+    from backends.client.client import ControllerClient
+    from backends.state import Plan
 
 EXAMPLES = """
 \b
 Examples:
   dllm-tui up --model m.gguf --workers 2 --detach
   dllm-tui up --model m.gguf --split 6,7 --ctx 8192
+  dllm-tui up --model m.gguf --peer mini --split local/MTL0=38,mini/MTL0=10
+  dllm-tui up --model m.gguf --peer mini --dry-run
+  dllm-tui up --model m.gguf --workers 0
+  dllm-tui up --model m.gguf --context 32768 --cache-type-k q8_0 --cache-type-v q8_0
+  dllm-tui up --model m.gguf --slots 4 --threads 6 --worker-threads 2
   dllm-tui up --model m.gguf --workers 3 -- --temp 0.2
   dllm-tui up --model m.gguf --peer mini --peer nuc --detach
   dllm-tui up --model m.gguf --head studio --peer mini
@@ -26,33 +48,72 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     workers: int | None
     peers: tuple[str, ...]
     head: str | None
-    counts: tuple[int, ...] | None
+    split: tuple[int, ...] | dict[str, int] | None
+    exclude: tuple[str, ...]
+    worker_threads: int | None
     ctx_size: int | None
+    server: ServerSettings
     port: int | None
     detach: bool
     replace: bool
+    dry_run: bool
+    force: bool
     relay: bool
     as_json: bool
     server_args: tuple[str, ...]
 
 
 @click.command(epilog=EXAMPLES)
-@click.option("--model", required=True, metavar="PATH", help="GGUF file to serve.")
-@click.option("--workers", type=click.IntRange(1, 16), help="Workers to start here.")
 @click.option(
-    "--peer", "peers", multiple=True, metavar="NAME", help="Peer to work (repeatable)."
+    "--model",
+    required=True,
+    metavar="PATH",
+    shell_complete=completing("models"),
+    help="GGUF file to serve, or the name of a model found here.",
 )
-@click.option("--head", metavar="NAME", help="Peer to run llama-server; else here.")
+@click.option(
+    "--workers",
+    type=click.IntRange(0, 16),
+    help="CPU workers to start here, to try things; 0: the head alone.",
+)
+@click.option(
+    "--peer",
+    "peers",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=completing("peers"),
+    help="Peer to work (repeatable).",
+)
+@click.option(
+    "--head",
+    metavar="NAME",
+    shell_complete=completing("heads"),
+    help="Peer to run llama-server; else here.",
+)
 @click.option(
     "--split",
-    metavar="N,N…",
-    help="Whole layers per worker, the output counted as one more: 6,7 for 12 layers.",
+    metavar="N,N…|DEVICE=N…",
+    help="Whole layers per device, the output counted as one more: by name, such as "
+    "mini/MTL0=6,local/CPU=7, or in the order that --dry-run prints, the head's CPU "
+    "left out: 6,7 for 12 layers.",
 )
-@click.option("--ctx", type=click.IntRange(16), help="Context length in tokens.")
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="DEVICE",
+    shell_complete=completing("devices"),
+    help="Device to leave out (repeatable).",
+)
+@server_options
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the API.")
 @click.option("--detach", is_flag=True, help="Return once it serves; it keeps running.")
 @click.option("--replace", is_flag=True, help="Stop what runs now first.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show plan, memory, commands; start none."
+)
+@click.option("--force", is_flag=True, help="Launch what is predicted not to fit, too.")
 @click.option("--no-relay", is_flag=True, help="No metering between head and workers.")
+@cluster_option
 @json_option
 @click.argument("server_args", nargs=-1, metavar="[-- LLAMA_SERVER_ARGS]")
 def up(
@@ -61,11 +122,21 @@ def up(
     peers: tuple[str, ...],
     head: str | None,
     split: str | None,
+    exclude: tuple[str, ...],
     ctx: int | None,
+    cache_type_k: str,
+    cache_type_v: str,
+    slots: int,
+    flash_attention: str,
+    threads: int | None,
+    worker_threads: int | None,
     port: int | None,
     detach: bool,
     replace: bool,
+    dry_run: bool,
+    force: bool,
     no_relay: bool,
+    cluster: str,
     as_json: bool,
     server_args: tuple[str, ...],
 ) -> None:
@@ -73,49 +144,89 @@ def up(
 
     Without --detach it stays in the foreground, and Ctrl-C stops the cluster.
     """
-    from backends.split.flags import parse_counts
+    from backends.client.client import ControllerClient
+    from backends.split.flags import parse_split
+    from tui.cli.ending import tidily
 
     options = UpOptions(
         model=require_model(model),
         workers=workers,
         peers=peers,
         head=head,
-        counts=parse_counts(split) if split else None,
+        split=parse_split(split) if split is not None else None,
+        exclude=exclude,
+        worker_threads=worker_threads,
         ctx_size=ctx,
+        server=ServerSettings(
+            cache_type_k=cache_type_k,
+            cache_type_v=cache_type_v,
+            slots=slots,
+            flash_attention=FlashAttention(flash_attention),
+            threads=threads,
+        ),
         port=port,
         detach=detach,
         replace=replace,
+        dry_run=dry_run,
+        force=force,
         relay=not no_relay,
         as_json=as_json,
         server_args=server_args,
     )
-    run(_up(options))
+    client = ControllerClient(cluster=cluster)
+    run(_dry_run(client, options) if dry_run else tidily(client, _up(client, options)))
 
 
-async def _up(options: UpOptions) -> None:
-    from backends.controller.client import ControllerClient
+async def _dry_run(client: ControllerClient, options: UpOptions) -> None:
+    """Show what a launch would do; a controller started for it does not stay."""
+    try:
+        preview = await client.preview(await _plan(client, options))
+    finally:
+        if client.started_controller:
+            await client.shutdown(only_if_idle=True)
+    if options.as_json:
+        emit_json(preview_json(preview))
+    else:
+        show(preview_text(preview))
 
-    client = ControllerClient()
-    if options.peers or options.head:
-        await client.settled_peers()
-    plan = await client.propose(
-        options.model,
-        workers=options.workers,
-        peers=options.peers or None,
-        head=options.head,
-        counts=options.counts,
-        ctx_size=options.ctx_size,
-        api_port=options.port,
-        relay=options.relay,
-        extra_args=options.server_args,
-    )
+
+async def _up(client: ControllerClient, options: UpOptions) -> None:
+    plan = await _plan(client, options)
+    preview = await client.preview(plan)
+    if preview.refusal is not None:
+        raise PlanError(preview.refusal.what, preview.refusal.hint)
+    for note in preview.notes:
+        say(note)
     async with launched(client, plan, keep=options.detach, replace=options.replace) as (
         serving,
         snapshots,
     ):
         if options.as_json:
             emit_json(cluster_json(serving))
-        say(f"Serving {serving.api_url}; {verdict(serving)}.")
+        say(f"Serving {serving.api_url}; {measured_text(serving)}.")
         if not options.detach:
             say("Ctrl-C stops the cluster.")
-            await until_ended(snapshots)
+            await until_ended(serving, snapshots)
+
+
+async def _plan(client: ControllerClient, options: UpOptions) -> Plan:
+    if options.peers or options.head:
+        await client.settled_peers()
+    split = options.split
+    return await client.propose(
+        options.model,
+        workers=options.workers,
+        peers=options.peers or None,
+        head=options.head,
+        counts=None if isinstance(split, dict) else split,
+        split=split if isinstance(split, dict) else None,
+        exclude=options.exclude,
+        worker_threads=options.worker_threads,
+        ctx_size=options.ctx_size,
+        server=options.server,
+        api_port=options.port,
+        relay=options.relay,
+        force=options.force,
+        extra_args=options.server_args,
+        directory=os.getcwd(),
+    )

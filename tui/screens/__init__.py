@@ -1,1 +1,1 @@
-"""Screens compose widgets and route messages."""
+"""One folder per screen: its panes, its widgets, its arithmetic."""

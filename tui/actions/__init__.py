@@ -1,0 +1,1 @@
+"""Every action there is, and the keys that run it."""

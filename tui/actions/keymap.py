@@ -1,0 +1,215 @@
+"""Every action of the console in one table: keys, footer, help and palette read it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from textual.binding import Binding, BindingType
+
+from tui.actions.chat import CHAT
+from tui.actions.cluster import CLUSTER, LAUNCHING, LIVE, PEERS, SPLIT
+from tui.actions.everywhere import (
+    ADD_PEER,
+    APP,
+    DIALOG,
+    DIALOGS,
+    EVENTS,
+    FINDER,
+    MODEL_PICKER,
+    OPTION,
+    READING,
+    SETTINGS,
+)
+from tui.actions.lab import LAB, SLIDER
+from tui.actions.logs import LOGS
+from tui.actions.models import MODELS
+from tui.actions.traffic import TOKEN, TRAFFIC
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from textual.dom import DOMNode
+
+    from tui.actions.action import Action
+
+FUNCTION_KEYS = frozenset(f"f{number}" for number in range(1, 13))
+
+
+ACTING = frozenset(
+    {
+        *("cluster.launch", "cluster.stop", "live.provision"),
+        *("peers.add", "peers.provision", "peers.cancel", "peers.copy"),
+        *("peers.remove",),
+        *(action.id for action in LAB),
+        *(action.id for action in SLIDER if "focus_slider" not in action.action),
+    }
+)
+"""Actions that change the cluster, a machine or a link: not for who only watches."""
+IN_DIALOGS = frozenset({"app.help", "app.copy", "app.interrupt"})
+SCREEN_ACTIONS = frozenset(
+    action.action.removeprefix("app.").partition("(")[0]
+    for action in (*APP, *CLUSTER, *PEERS)
+    if action.action.startswith("app.") and action.id not in IN_DIALOGS
+)
+"""Methods of the app that do nothing while a dialog is open."""
+NO_COMMANDS = frozenset(
+    action.id
+    for action in (
+        *APP,
+        *SPLIT,
+        *LAUNCHING,
+        *PEERS,
+        *CHAT,
+        *LOGS,
+        *MODELS,
+        *TRAFFIC,
+        *TOKEN,
+        *SLIDER,
+        *LAB,
+        *MODEL_PICKER,
+        *OPTION,
+        *SETTINGS,
+        *ADD_PEER,
+        *DIALOG,
+        *DIALOGS,
+        *READING,
+        *FINDER,
+        *EVENTS,
+    )
+    if action.id.partition(".")[2]
+    in {
+        "up",
+        "down",
+        "left",
+        "right",
+        "first",
+        "last",
+        "page_up",
+        "page_down",
+        "choose",
+        "send",
+        "newline",
+        "erase",
+        "cancel",
+        "clear",
+        "leave",
+        "palette",
+        "interrupt",
+        "back",
+        "write",
+    }
+)
+"""Actions that only make sense as keys: the palette does not list them."""
+
+
+def all_actions() -> tuple[Action, ...]:
+    """Every action there is, area by area."""
+    return (
+        *APP,
+        *CLUSTER,
+        *SPLIT,
+        *LAUNCHING,
+        *PEERS,
+        *LIVE,
+        *CHAT,
+        *LOGS,
+        *MODELS,
+        *TRAFFIC,
+        *TOKEN,
+        *SLIDER,
+        *LAB,
+        *MODEL_PICKER,
+        *OPTION,
+        *SETTINGS,
+        *ADD_PEER,
+        *DIALOG,
+        *DIALOGS,
+        *READING,
+        *FINDER,
+        *EVENTS,
+    )
+
+
+def action_of(action_id: str) -> Action:
+    """The action of that id."""
+    return _by_id()[action_id]
+
+
+def is_action(action_id: str) -> bool:
+    """Whether there is an action of that id."""
+    return action_id in _by_id()
+
+
+@cache
+def _by_id() -> dict[str, Action]:
+    return {action.id: action for action in all_actions()}
+
+
+def acts(action: object, node: DOMNode) -> bool:
+    """Whether an action, as this node binds it, changes anything."""
+    return any(
+        binding.id in ACTING and binding.action == action
+        for bound in node._bindings.key_to_bindings.values()
+        for binding in bound
+    )
+
+
+def bindings(*areas: str) -> list[BindingType]:
+    """The bindings of these areas, for a widget's ``BINDINGS``."""
+    return [
+        binding
+        for action in all_actions()
+        if action.area in areas
+        for binding in _bindings(action)
+    ]
+
+
+def keymap_problems(keymap: Mapping[str, str]) -> list[str]:
+    """What is wrong with a user's keys; Textual would pass over it in silence."""
+    known = {action.id for action in all_actions()}
+    unknown = sorted(set(keymap) - known)
+    problems = [f"The configuration gives keys to no action: {id_}" for id_ in unknown]
+    return problems + [
+        f"The configuration gives {key} to {action.id}: {other.id} lost it"
+        for action in all_actions()
+        for key in split_keys(keymap.get(action.id, ""))
+        for other in all_actions()
+        if other.area == action.area and other is not action
+        if key in split_keys(keymap.get(other.id, other.keys))
+    ]
+
+
+def split_keys(keys: str) -> list[str]:
+    """The keys of a list with commas."""
+    return [key.strip() for key in keys.split(",") if key.strip()]
+
+
+def _bindings(action: Action) -> list[BindingType]:
+    """One binding; a second, with priority, for function keys beside other keys.
+
+    A text field takes letters and digits, and Textual's some function keys too: those
+    that change screens must work from everywhere.
+    """
+    keys = split_keys(action.keys)
+    function_keys = [key for key in keys if key in FUNCTION_KEYS]
+    others = [key for key in keys if key not in FUNCTION_KEYS]
+    if not others or not function_keys:
+        return [_binding(action, keys, priority=action.priority)]
+    return [
+        _binding(action, others, priority=action.priority),
+        _binding(action, function_keys, priority=True),
+    ]
+
+
+def _binding(action: Action, keys: list[str], *, priority: bool) -> Binding:
+    return Binding(
+        ",".join(keys),
+        action.action,
+        action.label,
+        show=action.show,
+        key_display=action.display,
+        priority=priority,
+        tooltip=action.tooltip,
+        id=action.id,
+    )

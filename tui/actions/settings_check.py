@@ -1,0 +1,49 @@
+"""What is wrong with the settings that only the console knows: themes and keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.config import Config
+from backends.errors import did_you_mean
+from backends.settings import Problem, lines_of, problems
+from tui.actions.keymap import all_actions, keymap_problems
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+def all_problems(text: str, themes: Sequence[str]) -> list[Problem]:
+    """What is wrong with a file, names of actions and of these themes included."""
+    found = problems(text)
+    if found:
+        return found
+    told = msgspec.toml.decode(text.encode(), type=Config)
+    return [*_wrong_theme(told, text, themes), *_wrong_keys(told, text)]
+
+
+def _wrong_theme(told: Config, text: str, known: Sequence[str]) -> Iterator[Problem]:
+    if told.theme and told.theme not in known:
+        yield Problem(
+            line=lines_of(text).get(("theme",), 0),
+            setting="theme",
+            what=f"There is no theme {told.theme}",
+            hint=f"{did_you_mean(told.theme, known)}Themes: {', '.join(known)}",
+        )
+
+
+def _wrong_keys(told: Config, text: str) -> Iterator[Problem]:
+    lines = lines_of(text)
+    known = [action.id for action in all_actions()]
+    for name in told.keys:
+        if name not in known:
+            yield Problem(
+                line=lines.get(("keys", name), 0),
+                setting=f"keys.{name}",
+                what=f"There is no action {name}",
+                hint=f"{did_you_mean(name, known)}The console's ? shows the names",
+            )
+    for what in keymap_problems({k: v for k, v in told.keys.items() if k in known}):
+        yield Problem(line=lines.get(("keys",), 0), setting="keys", what=what)

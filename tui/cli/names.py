@@ -1,0 +1,177 @@
+"""The names that commands take, for completion: found fast, starting no controller."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from click.shell_completion import CompletionItem
+
+from backends.config import Config, load_config
+from backends.errors import DllmError
+from backends.paths import user_paths
+from backends.state import DEFAULT_CLUSTER, ClusterSnapshot
+from tui.work.theme_folders import theme_folders
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import click
+
+    Source = Callable[[click.Context], Iterable[str]]
+
+PATIENCE_S = 1.0
+"""Whoever pressed Tab waits; a controller that is silent so long is passed over."""
+# A shell puts a completion into the line as it is: it must mean nothing there.
+_PLAIN = re.compile(r"[\w.@%+=:,/-]+", re.ASCII)
+_PATH_STARTS = ("/", ".", "~")
+
+
+def completions(
+    source: str, context: click.Context, typed: str
+) -> list[CompletionItem]:
+    """The names of a source below that begin as typed; for models, files too."""
+    wanted = dict.fromkeys(n for n in _found(source, context) if n.startswith(typed))
+    items = [CompletionItem(name) for name in wanted if _PLAIN.fullmatch(name)]
+    if source == "models" and (not items or typed.startswith(_PATH_STARTS)):
+        return [CompletionItem(typed, type="file")]
+    return items
+
+
+def _found(source: str, context: click.Context) -> list[str]:
+    # A shell that asks for completions has no use for an error.
+    with contextlib.suppress(DllmError, OSError):
+        return list(SOURCES[source](context))
+    return []
+
+
+def clusters(context: click.Context) -> list[str]:
+    """Every cluster there was, and ``default``."""
+    known = sorted(file.stem for file in user_paths().clusters_dir.glob("*.json"))
+    return [DEFAULT_CLUSTER, *known]
+
+
+def chats(context: click.Context) -> list[str]:
+    """The names of the chats kept, else their ids."""
+    return asyncio.run(_chat_names())
+
+
+def peers(context: click.Context) -> list[str]:
+    """The machines of the settings."""
+    return sorted(_config().peers)
+
+
+def heads(context: click.Context) -> list[str]:
+    """The machines that may run llama-server: those, and this one."""
+    return ["local", *peers(context)]
+
+
+def hosts(context: click.Context) -> list[str]:
+    """The hosts that ``~/.ssh/config`` names."""
+    text = (Path.home() / ".ssh" / "config").read_text(errors="replace")
+    lines = (line.split() for line in text.splitlines())
+    named = [
+        n for words in lines if words[:1] in (["Host"], ["host"]) for n in words[1:]
+    ]
+    return [name for name in named if not set("*?!") & set(name)]
+
+
+def models(context: click.Context) -> list[str]:
+    """The models found here, by file names alone."""
+    return sorted(asyncio.run(_model_names()))
+
+
+async def _model_names() -> list[str]:
+    from backends.machines.agent.here import local_host_for_now
+    from backends.models.folders import user_folders
+    from backends.models.search import search
+
+    async with local_host_for_now(user_paths().run_dir) as host:
+        return [f.name for f in await search(host, user_folders(_config().model_dirs))]
+
+
+def settings(context: click.Context) -> list[str]:
+    """The settings of config.toml."""
+    from backends.settings import settings as all_settings
+
+    return [setting.name for setting in all_settings(_config(), "")]
+
+
+def themes(context: click.Context) -> list[str]:
+    """Ours, and the user's own."""
+    return theme_names()
+
+
+def theme_names() -> list[str]:
+    """By the names of their files."""
+    files = (f for d in theme_folders(user_paths()) for f in d.glob("*.toml"))
+    return sorted(file.stem for file in files)
+
+
+def processes(context: click.Context) -> list[str]:
+    """What runs or ran, by the controller's word, if it runs."""
+    return [process.name for process in _snapshot(context).processes]
+
+
+def links(context: click.Context) -> list[str]:
+    """The workers that a relay stands before, and all of them."""
+    return ["all", *(link.worker for link in _snapshot(context).links)]
+
+
+def devices(context: click.Context) -> list[str]:
+    """The devices of all machines that are reached."""
+    peers = _snapshot(context).peers
+    return [device.id for peer in peers for device in peer.devices]
+
+
+SOURCES: dict[str, Source] = {
+    source.__name__: source
+    for source in (
+        chats,
+        clusters,
+        devices,
+        heads,
+        hosts,
+        links,
+        models,
+        peers,
+        processes,
+        settings,
+        themes,
+    )
+}
+
+
+def _config() -> Config:
+    return load_config(user_paths())
+
+
+def _snapshot(context: click.Context) -> ClusterSnapshot:
+    """What the controller knows now; nothing, where none runs."""
+    cluster = context.params.get("cluster") or DEFAULT_CLUSTER
+    with contextlib.suppress(TimeoutError):
+        return asyncio.run(_asked(cluster))
+    return ClusterSnapshot()
+
+
+async def _asked(cluster: str) -> ClusterSnapshot:
+    from backends.client.client import ControllerClient
+
+    async with asyncio.timeout(PATIENCE_S):
+        client = ControllerClient(cluster=cluster)
+        return await client.snapshot() if await client.running() else ClusterSnapshot()
+
+
+async def _chat_names() -> list[str]:
+    from backends.client.client import ControllerClient
+
+    client = ControllerClient()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            if await client.running():
+                listing = await client.chats.listing()
+                return [chat.name or chat.id for chat in listing.chats]
+    return []

@@ -1,0 +1,150 @@
+"""What takes long, on stderr: one line that goes on; few without a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from backends.units import format_percent, format_seconds
+from tui.cli.output import on_terminal, redraw, say
+from tui.kit.safe_text import safe_line
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from backends.state import ClusterSnapshot, PeerWork, Step
+
+BAR_CELLS = 24
+TICK_S = 1.0
+# Before that what is left is guesswork.
+LEFT_AFTER_S = 1.0
+LEFT_AFTER_FRACTION = 0.01
+
+
+def progress_text(
+    title: str, fraction: float | None, elapsed_s: float, detail: str = ""
+) -> str:
+    """``… title ████░░░░ 43 %  12.3 s, ~16.0 s left  detail``.
+
+    What is left is told where the rate so far tells it, and the detail does not.
+    """
+    times = format_seconds(max(elapsed_s, 0.0))
+    if not detail.endswith(" left") and (left_s := remaining_s(fraction, elapsed_s)):
+        times += f", ~{format_seconds(left_s)} left"
+    part = "" if fraction is None else f"{format_percent(fraction):>5}"
+    return f"… {title:24} {_bar(fraction)} {part:5}  {times}  {detail}".rstrip()
+
+
+def remaining_s(fraction: float | None, elapsed_s: float) -> float | None:
+    """Seconds that are left at the mean rate so far; None while that says little."""
+    if fraction is None or not LEFT_AFTER_FRACTION <= fraction < 1:
+        return None
+    if elapsed_s < LEFT_AFTER_S:
+        return None
+    return elapsed_s * (1 - fraction) / fraction
+
+
+def _bar(fraction: float | None) -> str:
+    full = round(min(max(fraction or 0.0, 0.0), 1.0) * BAR_CELLS)
+    return "█" * full + "░" * (BAR_CELLS - full)
+
+
+class ProgressLine:
+    """The line of what goes on now; its clock goes on between two reports."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """Nothing goes on; ``clock`` gives Unix seconds."""
+        self._clock = clock
+        self._terminal = on_terminal()
+        self._title = ""
+        self._fraction: float | None = None
+        self._detail = ""
+        self._since = 0.0
+
+    def show(
+        self,
+        title: str,
+        fraction: float | None = None,
+        detail: str = "",
+        *,
+        since: float | None = None,
+    ) -> None:
+        """Show how far something is; without ``since`` it began at the first call."""
+        if title != self._title:
+            self._title, self._since = title, self._clock()
+            if not self._terminal:
+                say(title)
+        self._fraction, self._detail = fraction, detail
+        self._since = self._since if since is None else since
+        self.tick()
+
+    def tick(self) -> None:
+        """Show the time that has gone by."""
+        if not (self._terminal and self._title):
+            return
+        elapsed_s = self._clock() - self._since
+        text = progress_text(self._title, self._fraction, elapsed_s, self._detail)
+        # A line that wraps cannot be drawn over.
+        redraw(safe_line(text)[: shutil.get_terminal_size().columns - 1])
+
+    def clear(self) -> None:
+        """Nothing goes on any more: its line is gone."""
+        if self._terminal and self._title:
+            redraw("")
+        self._title = ""
+
+
+@asynccontextmanager
+async def ticking(progress: ProgressLine) -> AsyncIterator[None]:
+    """Let the clock of a line go on while something is waited for."""
+
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            progress.tick()
+
+    task = asyncio.create_task(tick())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        progress.clear()
+
+
+class StepPrinter:
+    """Shows the steps of a launch: those done, and on a terminal the one under way."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """Nothing has been printed yet; ``clock`` gives Unix seconds."""
+        self._done: set[str] = set()
+        self._terminal = on_terminal()
+        self.line = ProgressLine(clock)
+
+    def show(self, snapshot: ClusterSnapshot) -> None:
+        """Print what is new since the last snapshot."""
+        for step in snapshot.steps:
+            if step.state in ("done", "failed") and step.id not in self._done:
+                self._done.add(step.id)
+                self._finished(step)
+            elif step.state == "running" and self._terminal:
+                self.line.show(
+                    step.title, step.progress, step.detail, since=step.started_at
+                )
+
+    def _finished(self, step: Step) -> None:
+        mark = "✓" if step.state == "done" else "✗"
+        took = format_seconds(step.seconds or 0.0)
+        self.line.clear()
+        say(f"{mark} {step.title:24} {took:>9}  {step.detail}")
+
+
+async def show_work(works: AsyncIterator[PeerWork]) -> None:
+    """Follow what goes on at a machine."""
+    line = ProgressLine()
+    async with ticking(line):
+        async for work in works:
+            line.show(work.title, work.progress, work.detail)

@@ -1,0 +1,53 @@
+"""Commands where one only watches: what is not known to watch is refused."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from backends.client.asking import ASKING, ReadOnly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WATCHES = frozenset(
+    {
+        *("chat", "completion", "doctor", "events", "inspect", "logs", "status"),
+        *("trace", "config show", "config check", "engine status", "lab show"),
+        *("models list", "models verify", "models info", "peers list", "peers probe"),
+        *("models cache show", "chats list", "chats show", "chats export"),
+    }
+)
+"""Commands that change nothing; ``up`` watches with ``--dry-run`` alone."""
+_GUARDED = "_readonly_guarded"
+
+
+def guard(path: str, command: click.Command) -> None:
+    """See that a command, and those below it, refuse to act where one only watches."""
+    for name, leaf in leaves(path, command):
+        callback = leaf.callback
+        if name in WATCHES or callback is None or hasattr(callback, _GUARDED):
+            continue
+        leaf.callback = _guarded(name, callback)
+
+
+def leaves(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """The commands that do something, by their whole names."""
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    for name, below in command.commands.items():
+        yield from leaves(f"{path} {name}", below)
+
+
+def _guarded(name: str, callback: Any) -> Any:
+    @wraps(callback)
+    def refusing(*args: Any, **options: Any) -> Any:
+        if ASKING.get().readonly and not options.get("dry_run"):
+            raise ReadOnly(f"dllm-tui {name}")
+        return callback(*args, **options)
+
+    setattr(refusing, _GUARDED, True)
+    return refusing

@@ -1,0 +1,1 @@
+"""What asks or tells something above a screen. Dialogs know no screen."""

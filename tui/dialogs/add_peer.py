@@ -1,0 +1,242 @@
+"""Adding a machine: where it is, what it is called, and what becomes of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on, work
+from textual.containers import Horizontal, Vertical
+from textual.widgets import Input, Label, Static
+
+from backends.errors import DllmError
+from tui.actions.keymap import bindings
+from tui.dialogs.dialog import Dialog
+from tui.dialogs.name_picker import NamePicker
+from tui.dialogs.peer_outcome import Outcome, outcome_of, suggested_name
+from tui.kit.choice_list import ChoiceList
+from tui.kit.line_input import LineInput
+from tui.kit.safe_text import safe_line
+from tui.kit.tick_box import TickBox
+from tui.kit.worker_reports import report_worker
+from tui.shell.frame import ShowsPeers
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+    from textual.worker import Worker
+
+    from backends.state import Peer
+    from tui.seam.cluster import Cluster
+
+OPENING = "What you would give to ssh: mini, ada@mini, ada@10.0.0.7:2222"
+OPENING_BARE = "Where somebody's rpc-server listens: 10.0.0.7:50052"
+FORM_KEYS = (
+    ("choice.choose", "adds"),
+    ("adding.down", "picks"),
+    ("adding.cancel", "closes"),
+)
+Wish = tuple[str, str]
+
+
+class AddPeerDialog(ShowsPeers, Dialog[Wish | None]):
+    """Dismisses with what to do and a peer's name, or None where all is done."""
+
+    HELP: ClassVar[str | None] = """\
+## Add a machine
+
+Type what you would give to **ssh**, or pick a name of your ssh configuration. A *bare
+rpc-server* is one that somebody else started: only its `host:port` is known, and
+nothing is installed there.
+"""
+    BINDINGS: ClassVar[list[BindingType]] = bindings("adding")
+    TYPING: ClassVar[bool] = True
+    DEFAULT_CSS = """
+    AddPeerDialog {
+        & Horizontal { height: 1; }
+        & Label { width: 10; color: $dim; }
+        & NamePicker { margin: 1 0 0 0; }
+        & #add-remark {
+            height: auto;
+            max-height: 8;
+            margin: 1 0 0 0;
+            color: $dim;
+            &.-wrong { color: $bad; }
+            &.-good { color: $ok; }
+            &.-busy { color: $foreground; }
+        }
+        & #add-choices { height: auto; margin: 1 0 0 0; }
+        & .-form #add-choices { display: none; }
+        & .-added NamePicker { display: none; }
+    }
+    """
+
+    def __init__(self, cluster: Cluster, peers: tuple[Peer, ...] = ()) -> None:
+        """Add to this cluster, beside these peers."""
+        super().__init__()
+        self._cluster = cluster
+        self.follows = ""
+        """The peer being added; empty before."""
+        self._added = False
+        self._peers = peers
+        self._suggested = ""
+        self._picked = ""
+        self._shown: Outcome | None = None
+        self._address = LineInput(placeholder="mini", id="add-address")
+        self._called = LineInput(placeholder="filled in", id="add-name")
+        self._bare = TickBox("bare rpc-server, started by somebody else")
+        self._names = NamePicker()
+        self._remark = Static(OPENING, id="add-remark", markup=False)
+        self._choices = Vertical(id="add-choices")
+        self._box = Vertical(classes="dialog -form")
+
+    def compose(self) -> ComposeResult:
+        """Two fields, a switch, names to pick, and what happens."""
+        self._box.border_title = "Add a machine"
+        self.show_keys(self._box, *FORM_KEYS)
+        with self._box:
+            yield Horizontal(Label("address"), self._address)
+            yield Horizontal(Label("name"), self._called)
+            yield Horizontal(Label(""), self._bare)
+            yield self._names
+            yield self._remark
+            yield self._choices
+
+    def on_mount(self) -> None:
+        """Begin at the address."""
+        self._address.focus()
+        self._read_names()
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Let the app report a worker that failed."""
+        report_worker(self, event)
+
+    # --- the form --------------------------------------------------------------------
+
+    @work(group="names", exit_on_error=False)
+    async def _read_names(self) -> None:
+        """Names are a convenience: without them one types."""
+        try:
+            self._names.names = await self._cluster.peers_to_pick()
+        except DllmError as error:
+            self._say(str(error), "wrong")
+
+    @on(Input.Changed, "#add-address")
+    def _address_changed(self, event: Input.Changed) -> None:
+        if event.value != self._picked:
+            self._picked = ""
+            self._names.typed = event.value
+        if self._called.value in ("", self._suggested):
+            taken = {peer.name for peer in self._peers}
+            self._suggested = suggested_name(event.value, taken)
+            self._called.value = self._suggested
+        self._open_form()
+
+    @on(TickBox.Changed)
+    def _bare_changed(self) -> None:
+        self._names.display = not self._bare.value
+        self._address.placeholder = "10.0.0.7:50052" if self._bare.value else "mini"
+        self._open_form()
+
+    def action_pick(self, by: int) -> None:
+        """Take another name of the list."""
+        if self._names.display and not self.follows and self._names.fitting:
+            self._picked = self._names.pick(by)
+            self._address.value = self._picked
+            self._address.cursor_position = len(self._picked)
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        if not self._address.value.strip():
+            self._say("Type where the machine is, or pick a name.", "wrong")
+        elif not self.follows:
+            self._add(self._address.value.strip(), self._called.value.strip())
+
+    @work(group="add", exclusive=True, exit_on_error=False)
+    async def _add(self, address: str, name: str) -> None:
+        """Make it known; what becomes of it comes with the peers."""
+        bare = self._bare.value
+        self._say(f"Adding {name}…", "busy")
+        self.follows = name
+        try:
+            peer = await self._cluster.add_peer(
+                name, ssh=None if bare else address, bare=address if bare else None
+            )
+        except DllmError as error:
+            self.follows = ""
+            self._say(str(error), "wrong")
+            return
+        self._added = True
+        self.show_keys(self._box, ("adding.cancel", "closes"))
+        self._form_is_open(False)
+        self._show_outcome(peer)
+        self.show_peers(self._peers)
+
+    # --- what becomes of it --------------------------------------------------------
+
+    def show_peers(self, peers: tuple[Peer, ...]) -> None:
+        """Say how far the new peer is."""
+        self._peers = peers
+        for peer in peers:
+            if self._added and peer.name == self.follows:
+                self._show_outcome(peer)
+
+    def _show_outcome(self, peer: Peer) -> None:
+        outcome = outcome_of(peer)
+        if outcome == self._shown:
+            return
+        before, self._shown = self._shown, outcome
+        self._say(outcome.text, outcome.tone)
+        if before is None or before.choices != outcome.choices:
+            self._offer(outcome)
+
+    @work(group="offer", exclusive=True, exit_on_error=False)
+    async def _offer(self, outcome: Outcome) -> None:
+        """Put up what one may do next."""
+        await self._choices.remove_children()
+        if outcome.choices:
+            choices = ChoiceList(outcome.choices)
+            await self._choices.mount(choices)
+            choices.focus()
+
+    @on(ChoiceList.Chosen)
+    def _chosen(self, message: ChoiceList.Chosen) -> None:
+        message.stop()
+        if message.choice.id == "again":
+            self._forget()
+        elif message.choice.id == "close":
+            self.dismiss(None)
+        else:
+            self.dismiss((message.choice.id, self.follows))
+
+    @work(group="add", exclusive=True, exit_on_error=False)
+    async def _forget(self) -> None:
+        """Take the peer away again, and let the user change what was typed."""
+        try:
+            await self._cluster.remove_peer(self.follows)
+        except DllmError as error:
+            self._say(str(error), "wrong")
+            return
+        self.follows, self._added, self._shown = "", False, None
+        await self._choices.remove_children()
+        self.show_keys(self._box, *FORM_KEYS)
+        self._form_is_open(True)
+        self._open_form()
+        self._address.focus()
+
+    # --- inside ---------------------------------------------------------------------
+
+    def _form_is_open(self, is_open: bool) -> None:
+        for field in (self._address, self._called, self._bare):
+            field.disabled = not is_open
+        self._box.set_class(is_open, "-form")
+        self._box.set_class(not is_open, "-added")
+
+    def _open_form(self) -> None:
+        """Nothing is wrong with the form any more."""
+        self._say(OPENING_BARE if self._bare.value else OPENING)
+
+    def _say(self, text: str, tone: str = "") -> None:
+        self._remark.update(safe_line(text))
+        for known in ("busy", "good", "wrong"):
+            self._remark.set_class(known == tone, f"-{known}")

@@ -1,0 +1,61 @@
+"""A question that needs a decision, with what it is about in plain words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.containers import Vertical
+from textual.widgets import Static
+
+from tui.actions.keymap import bindings
+from tui.dialogs.dialog import Dialog
+from tui.kit.choice_list import Choice, ChoiceList
+from tui.kit.safe_text import safe
+from tui.kit.strips import retitle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+
+class ChoiceDialog(Dialog[str | None]):
+    """Dismisses with the id of the answer, or None when it was closed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
+    DEFAULT_CSS = """
+    ChoiceDialog Static {
+        height: auto;
+        margin: 0 0 1 0;
+    }
+    """
+
+    def __init__(self, title: str, text: str, choices: Sequence[Choice]) -> None:
+        """Ask; the first choice is the default."""
+        super().__init__()
+        self._title = title
+        self._text = text
+        self._choices = choices
+
+    def compose(self) -> ComposeResult:
+        """What it is about, then the answers."""
+        with Vertical(classes="dialog") as box:
+            retitle(box, self._title)
+            keys = ("choice.choose", "chooses"), ("dialog.cancel", "cancels")
+            self.show_keys(box, *keys)
+            yield Static(safe(self._text), markup=False)
+            yield ChoiceList(self._choices)
+
+    @on(ChoiceList.Chosen)
+    def _chosen(self, message: ChoiceList.Chosen) -> None:
+        message.stop()
+        self.dismiss(message.choice.id)
+
+
+def confirm(title: str, text: str, verb: str, key: str) -> ChoiceDialog:
+    """A dialog for something that ends or cuts off something: Cancel comes first."""
+    return ChoiceDialog(
+        title, text, (Choice("cancel", "Cancel", "n"), Choice("yes", verb, key))
+    )

@@ -1,0 +1,42 @@
+"""What every dialog has: help on its own keys, and nothing of what is behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from textual.screen import ModalScreen
+
+from tui.actions.keymap import bindings
+from tui.kit.keys import key_link
+
+if TYPE_CHECKING:
+    from textual.binding import BindingType
+    from textual.widget import Widget
+
+Result = TypeVar("Result")
+
+
+class Dialog(ModalScreen[Result]):
+    """Stands before the screen; the app lets no key through to what is behind."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("dialogs")
+    FIGURES: ClassVar[bool] = False
+    """Whether help says how figures show where they come from."""
+
+    TYPING: ClassVar[bool] = False
+    """Whether a text field takes letters here, so that hints name other keys."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Dim what is behind."""
+        options.setdefault("classes", "dialog-screen")
+        super().__init__(*args, **options)
+
+    def action_cancel(self) -> None:
+        """Close, changing nothing."""
+        self.dismiss(None)
+
+    def show_keys(self, box: Widget, *named: tuple[str, str]) -> None:
+        """Name keys in the frame: action ids and what they do."""
+        hints = [key_link(self.app, *one) for one in named]
+        hints.append(key_link(self.app, "dialogs.help", "help", typing=self.TYPING))
+        box.border_subtitle = " · ".join(filter(None, hints))

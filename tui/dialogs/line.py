@@ -1,0 +1,64 @@
+"""A line of text to be given: a name, the path of a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.containers import Vertical
+from textual.widgets import Input, Static
+
+from tui.actions.keymap import bindings
+from tui.dialogs.dialog import Dialog
+from tui.kit.line_input import LineInput
+from tui.kit.safe_text import safe_line
+from tui.kit.strips import retitle
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+
+class LineDialog(Dialog[str | None]):
+    """Dismisses with what was typed, or None when it was closed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
+    TYPING: ClassVar[bool] = True
+    DEFAULT_CSS = """
+    LineDialog Static { height: auto; margin: 1 0 0 0; color: $dim; }
+    """
+
+    def __init__(self, title: str, value: str, placeholder: str, remark: str) -> None:
+        """Ask for a line.
+
+        Args:
+            title: What is asked for.
+            value: What stands in the field.
+            placeholder: Shown while it is empty.
+            remark: Stands under the field.
+        """
+        super().__init__()
+        self._title = title
+        self._remark = remark
+        self._input = LineInput(value, placeholder=safe_line(placeholder))
+
+    def compose(self) -> ComposeResult:
+        """The field and the remark."""
+        with Vertical(classes="dialog") as box:
+            retitle(box, self._title)
+            self.show_keys(box, ("dialog.cancel", "cancels"))
+            yield self._input
+            yield Static(safe_line(self._remark), markup=False)
+
+    def on_mount(self) -> None:
+        """Type."""
+        self._input.focus()
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.dismiss(event.value)
+
+    def action_cancel(self) -> None:
+        """Close without an answer."""
+        self.dismiss(None)

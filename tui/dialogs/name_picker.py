@@ -1,0 +1,75 @@
+"""Names to pick from, under a field: those that contain what is typed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.reactive import reactive
+
+from tui.kit.strips import StripWidget, line
+
+if TYPE_CHECKING:
+    from textual.strip import Strip
+
+ROWS_MAX = 6
+
+
+class NamePicker(StripWidget):
+    """Shows the names that fit, a few at a time; the field keeps the focus."""
+
+    DEFAULT_CSS = """
+    NamePicker {
+        height: auto;
+    }
+    """
+
+    names: reactive[tuple[str, ...]] = reactive((), init=False, layout=True)
+    """All there are."""
+    typed: reactive[str] = reactive("", init=False, layout=True)
+    """What a name must contain."""
+    selected: reactive[int] = reactive(-1, init=False)
+    """Index among the names that fit; -1 for none."""
+
+    def get_content_height(self, container: object, viewport: object, w: int) -> int:
+        """One line each, within limits."""
+        return min(len(self.fitting), ROWS_MAX)
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        """A window around the selected name; a line says how many there are more."""
+        names = self.fitting
+        top = min(max(self.selected - ROWS_MAX // 2, 0), max(len(names) - ROWS_MAX, 0))
+        shown = names[top : top + ROWS_MAX]
+        return [self._row(top + y, name, width) for y, name in enumerate(shown)]
+
+    @property
+    def fitting(self) -> list[str]:
+        """The names that contain what is typed."""
+        wanted = self.typed.strip().lower()
+        return [name for name in self.names if wanted in name.lower()]
+
+    def pick(self, by: int) -> str:
+        """Go to another name; empty where there is none."""
+        names = self.fitting
+        if not names:
+            return ""
+        self.selected = min(max(self.selected + by, 0), len(names) - 1)
+        return names[self.selected]
+
+    def watch_names(self) -> None:
+        """Other names."""
+        self.redraw()
+
+    def watch_typed(self) -> None:
+        """Fewer or more names fit; none is selected any more."""
+        self.selected = -1
+        self.redraw()
+
+    def watch_selected(self) -> None:
+        """The cursor moves."""
+        self.redraw()
+
+    def _row(self, index: int, name: str, width: int) -> Strip:
+        palette = self.palette
+        here = index == self.selected
+        style = palette.strong if here else palette.dim
+        return line([("▸ " if here else "  ", palette.key), (name, style)], width)

@@ -1,0 +1,86 @@
+"""All that is known about one peer, to read; it follows the peer while it is open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.table import Table
+from rich.text import Text
+from textual.containers import VerticalScroll
+from textual.widgets import Static
+
+from tui.actions.keymap import bindings
+from tui.dialogs.dialog import Dialog
+from tui.dialogs.peer_facts import peer_rows
+from tui.kit.palette import palette_from
+from tui.kit.strips import retitle
+from tui.shell.frame import ShowsPeers
+from tui.shell.messages import Copyable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from backends.state import Peer
+
+LABEL_WIDTH = 9
+
+
+class PeerDialog(ShowsPeers, Dialog[None]):
+    """A list to read; ``y`` copies all of it."""
+
+    HELP: ClassVar[str | None] = """\
+## Peer
+
+All that is known of one machine; it follows the machine while it is open.
+"""
+    BINDINGS: ClassVar[list[BindingType]] = bindings("dialog", "reading")
+    DEFAULT_CSS = """
+    PeerDialog Static {
+        height: auto;
+    }
+    """
+
+    def __init__(self, peer: Peer, clock: Callable[[], float]) -> None:
+        """Show this peer; ``clock`` gives Unix seconds."""
+        super().__init__()
+        self._peer = peer
+        self._clock = clock
+        self._text = Static(markup=False)
+
+    def compose(self) -> ComposeResult:
+        """One row per fact."""
+        with VerticalScroll(classes="dialog") as box:
+            retitle(box, f"Peer · {self._peer.name}")
+            keys = ("reading.copy", "copies"), ("dialog.cancel", "closes")
+            self.show_keys(box, *keys)
+            yield self._text
+
+    def on_mount(self) -> None:
+        """Show what is known so far."""
+        self._text.update(self._table())
+
+    def show_peers(self, peers: tuple[Peer, ...]) -> None:
+        """The same peer, as it is now; it stays as it was where it is gone."""
+        for peer in peers:
+            if peer.name == self._peer.name and peer != self._peer:
+                self._peer = peer
+                self._text.update(self._table())
+
+    def copyable(self) -> Copyable | None:
+        """All rows as text."""
+        rows = peer_rows(self._peer, self._clock())
+        lines = [f"{label:{LABEL_WIDTH}}  {text}".rstrip() for label, text in rows]
+        return Copyable(f"what is known of {self._peer.name}", "\n".join(lines))
+
+    def _table(self) -> Table:
+        palette = palette_from(self.app.theme_variables)
+        table = Table.grid(padding=(0, 2), expand=True)
+        table.add_column(style=palette.dim, width=LABEL_WIDTH)
+        table.add_column(style=palette.text, ratio=1, overflow="fold")
+        for label, text in peer_rows(self._peer, self._clock()):
+            # A string could hold markup; a Text holds only itself.
+            table.add_row(label, Text(text))
+        return table

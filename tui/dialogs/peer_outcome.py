@@ -1,0 +1,96 @@
+"""What became of a peer just added: a sentence, and what one may do next."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from backends.state import PeerState
+from backends.units import format_bytes
+from tui.kit.choice_list import Choice
+from tui.work.peer_words import UNFIT, note_text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from backends.state import Peer
+
+_LATER = Choice("close", "Later", "c", "it stays among the peers")
+_CHOICES = {
+    PeerState.READY: (
+        Choice("join", "Let it work in the split", "w"),
+        Choice("close", "Done", "c"),
+    ),
+    PeerState.NO_ENGINE: (
+        Choice("provision", "Install the engine", "p", "in your own folder there"),
+        _LATER,
+    ),
+    PeerState.ASKING: (Choice("answer", "Answer it", "a"), _LATER),
+    PeerState.UNREACHABLE: (
+        Choice("again", "Change the address", "e"),
+        Choice("close", "Keep it", "c", "it is tried again and again"),
+    ),
+}
+_LIKE = {
+    PeerState.MISMATCH: PeerState.NO_ENGINE,
+    PeerState.FAILED: PeerState.UNREACHABLE,
+    PeerState.STARTING: PeerState.READY,
+    PeerState.SERVING: PeerState.READY,
+}
+_NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_TAKEN = re.compile(r"(worker|relay-).*|local|llama-server|all|demo")
+NAME_MAX = 32
+
+
+class Outcome(NamedTuple):
+    """How far a new peer is."""
+
+    text: str
+    tone: str
+    """``busy``, ``good`` or ``wrong``."""
+    choices: tuple[Choice, ...] = ()
+
+
+def outcome_of(peer: Peer) -> Outcome:
+    """What to say of a peer just added."""
+    state = _LIKE.get(peer.state, peer.state)
+    choices = _CHOICES.get(state, ())
+    note = note_text(peer)
+    if state is PeerState.READY:
+        return Outcome(f"{peer.name} is ready{_what_it_has(peer)}.", "good", choices)
+    if state in UNFIT:
+        return Outcome(f"{peer.name} is reached. {note}", "busy", choices)
+    if state is PeerState.ASKING:
+        return Outcome(f"{peer.name} asks you something.", "busy", choices)
+    if state is PeerState.UNREACHABLE:
+        return Outcome(note or f"{peer.name} cannot be reached.", "wrong", choices)
+    doing = peer.work.title if peer.work else f"Reaching {peer.name}"
+    return Outcome(f"{doing}…", "busy")
+
+
+def _what_it_has(peer: Peer) -> str:
+    devices = ", ".join(
+        f"{device.name} {format_bytes(device.usable_bytes)} free"
+        for device in peer.devices
+    )
+    return f": {devices}" if devices else ""
+
+
+def suggested_name(address: str, taken: Collection[str]) -> str:
+    """A name for what one would give to ssh: ``ada@mini.lan:2222`` is ``mini``."""
+    place = address.strip().rpartition("@")[2].removeprefix("ssh://")
+    host = _host(place)
+    if not re.fullmatch(r"[\d.]+|.*:.*", host):
+        host = host.partition(".")[0]
+    name = _NO_NAME.sub("-", host).strip("-._")[: NAME_MAX - 3]
+    if _TAKEN.fullmatch(name):
+        name = f"my-{name}"
+    numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
+    return name if name not in taken else next(n for n in numbered if n not in taken)
+
+
+def _host(place: str) -> str:
+    """The host of ``host:port``, ``[v6]:port`` or a host alone."""
+    if place.startswith("["):
+        return place[1:].partition("]")[0]
+    return place.partition(":")[0] if place.count(":") == 1 else place

@@ -1,0 +1,160 @@
+"""What a connection asks: whether to trust a host key, a password, a passphrase.
+
+All text comes from another machine: it is shown as it is, never read as markup.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.text import Text
+from textual import on
+from textual.containers import Vertical
+from textual.widgets import Input, Static
+
+from backends.state import PeerAnswer, QuestionKind
+from tui.actions.keymap import bindings
+from tui.dialogs.dialog import Dialog
+from tui.kit.choice_list import Choice, ChoiceList
+from tui.kit.line_input import LineInput
+from tui.kit.palette import palette_from
+from tui.kit.safe_text import safe_line
+from tui.kit.strips import retitle
+from tui.shell.frame import ShowsPeers
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from backends.state import Peer, PeerQuestion
+
+GROUP = 4
+TRUST_REMARK = (
+    "Compare it with what that machine itself prints. "
+    "A trusted key is remembered, as ssh does."
+)
+SECRET_REMARK = "It is used for this connection and never stored."
+_TITLES = {
+    QuestionKind.HOST_KEY: "Unknown host key",
+    QuestionKind.PASSWORD: "Password",
+    QuestionKind.PASSPHRASE: "Passphrase",
+}
+
+
+class QuestionDialog(ShowsPeers, Dialog[PeerAnswer | None]):
+    """Dismisses with the answer; None when the user gives none."""
+
+    HELP: ClassVar[str | None] = """\
+## Question
+
+A connection waits for you: whether to trust a machine that was never met, or for a
+secret, which is used once and never stored.
+"""
+    BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
+    DEFAULT_CSS = """
+    QuestionDialog {
+        & Static { height: auto; margin: 0 0 1 0; }
+        & LineInput { margin: 0 0 1 0; }
+    }
+    """
+
+    def __init__(self, peer: Peer, question: PeerQuestion) -> None:
+        """Ask what this peer asks."""
+        super().__init__()
+        self._peer = peer
+        self.question = question
+
+    def compose(self) -> ComposeResult:
+        """The question, then what answers it."""
+        with Vertical(classes="dialog") as box:
+            retitle(box, f"{_TITLES[self.question.kind]} · {self._peer.name}")
+            yield from self.compose_question()
+
+    def compose_question(self) -> ComposeResult:
+        """What is asked, and the way to answer."""
+        raise NotImplementedError
+
+    def show_peers(self, peers: tuple[Peer, ...]) -> None:
+        """Close when the question is no longer asked."""
+        questions = {peer.name: peer.question for peer in peers}
+        if questions.get(self._peer.name) != self.question and self.is_current:
+            self.dismiss(None)
+
+    def _answer(self, text: str) -> None:
+        self.dismiss(PeerAnswer(kind=self.question.kind, text=text))
+
+
+class HostKeyDialog(QuestionDialog):
+    """Asks whether to trust a key never seen before; the default is not to."""
+
+    def compose_question(self) -> ComposeResult:
+        """Host, key, fingerprint, two answers."""
+        yield Static(self._key(), markup=False)
+        yield Static(TRUST_REMARK, markup=False)
+        # No letter trusts: a key meant for another place must not either.
+        yield ChoiceList(
+            (Choice("cancel", "Cancel", "n"), Choice("trust", "Trust and connect", ""))
+        )
+
+    @on(ChoiceList.Chosen)
+    def _chosen(self, message: ChoiceList.Chosen) -> None:
+        message.stop()
+        if message.choice.id == "trust":
+            self._answer(self.question.fingerprint)
+        else:
+            self.dismiss(None)
+
+    def _key(self) -> Text:
+        palette = palette_from(self.app.theme_variables)
+        question = self.question
+        rows = (
+            ("host", self._peer.address or self._peer.name),
+            ("key", question.key_type or "unknown"),
+            ("fingerprint", question.fingerprint.rpartition(":")[0]),
+        )
+        text = Text()
+        for label, value in rows:
+            text.append(f"{label:12}", palette.dim)
+            text.append(f"{safe_line(value)}\n", palette.strong)
+        text.append(grouped(question.fingerprint), palette.text)
+        return text
+
+
+class SecretDialog(QuestionDialog):
+    """Asks for something nobody may read over a shoulder."""
+
+    TYPING: ClassVar[bool] = True
+
+    def compose_question(self) -> ComposeResult:
+        """What is asked for, and a field that shows dots."""
+        yield Static(safe_line(self.question.text), markup=False)
+        yield LineInput(password=True)
+        yield Static(SECRET_REMARK, markup=False, classes="question-remark")
+
+    def on_mount(self) -> None:
+        """Name the keys; the field takes what is typed."""
+        keys = ("choice.choose", "connects"), ("dialog.cancel", "cancels")
+        self.show_keys(self.query_one(Vertical), *keys)
+        self.query_one(LineInput).focus()
+
+    @on(Input.Submitted)
+    def _submitted(self, message: Input.Submitted) -> None:
+        message.stop()
+        if message.value:
+            self._answer(message.value)
+
+
+def question_dialog(peer: Peer) -> QuestionDialog | None:
+    """The dialog for what a peer asks; None where it asks nothing."""
+    question = peer.question
+    if question is None:
+        return None
+    if question.kind is QuestionKind.HOST_KEY:
+        return HostKeyDialog(peer, question)
+    return SecretDialog(peer, question)
+
+
+def grouped(fingerprint: str) -> str:
+    """``abcd efgh …`` of ``SHA256:abcdefgh…``: groups that an eye can compare."""
+    code = safe_line(fingerprint).rpartition(":")[2]
+    return " ".join(code[at : at + GROUP] for at in range(0, len(code), GROUP))

@@ -1,0 +1,180 @@
+"""The dialog for the system prompt and for how tokens are drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.containers import Grid, Horizontal, Vertical, VerticalScroll
+from textual.widgets import Button, Input, Label, Static, TextArea
+
+from backends.state import Sampling
+from tui.actions.keymap import bindings
+from tui.dialogs.dialog import Dialog
+from tui.kit.line_input import LineInput
+from tui.work.chat_settings import FIELDS, ChatSettings, SamplingField, parse_sampling
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+OPENING = "Empty means the server's default."
+
+
+class SamplingInput(Horizontal):
+    """A label and a field for one number."""
+
+    DEFAULT_CSS = """
+    SamplingInput {
+        height: 1;
+        & > Label { width: 16; color: $dim; }
+        &.-wrong > Label { color: $bad; }
+    }
+    """
+
+    def __init__(self, field: SamplingField, text: str) -> None:
+        """Create the field with its text."""
+        super().__init__()
+        self.field = field
+        hint = field.hint or field.range_text
+        self.input = LineInput(text, placeholder=hint, id=field.name)
+
+    def compose(self) -> ComposeResult:
+        """Label and field."""
+        yield Label(self.field.label)
+        yield self.input
+
+    def check(self) -> str:
+        """What is wrong with the text, empty when nothing is."""
+        try:
+            self.field.parse(self.input.value)
+        except ValueError as error:
+            self.add_class("-wrong")
+            return str(error)
+        self.remove_class("-wrong")
+        return ""
+
+
+class SamplingDialog(Dialog[ChatSettings | None]):
+    """Asks for a system prompt and sampling settings; None when cancelled."""
+
+    HELP: ClassVar[str | None] = """\
+## Chat settings
+
+The **system prompt** opens every request. An **empty** number leaves it to
+llama-server. Settings count from the next question on and are remembered.
+
+**Enter** in a number applies too.
+"""
+
+    VERTICAL_BREAKPOINTS = [
+        (0, "-short"),
+        (24, "-tall"),
+    ]
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("sampling")
+    TYPING: ClassVar[bool] = True
+
+    DEFAULT_CSS = """
+    SamplingDialog {
+        & .sampling-scroll { height: auto; max-height: 1fr; scrollbar-size: 1 1; }
+        & TextArea {
+            height: 5;
+            border: none;
+            padding: 0 1;
+            background: $panel;
+            &:focus { border: none; }
+        }
+        & .sampling-caption { color: $dim; }
+        & Grid {
+            grid-size: 2;
+            grid-gutter: 0 2;
+            grid-rows: 1;
+            height: auto;
+            margin: 1 0;
+        }
+        & .sampling-remark {
+            height: 1;
+            color: $dim;
+            &.-wrong { color: $bad; }
+        }
+        & .sampling-buttons {
+            height: 1;
+            align-horizontal: right;
+            & > Button { margin: 0 0 0 1; min-width: 12; width: auto; }
+        }
+    }
+    SamplingDialog.-short TextArea { height: 3; }
+    """
+
+    def __init__(self, settings: ChatSettings) -> None:
+        """Show these settings."""
+        super().__init__()
+        self._system = TextArea(
+            settings.system,
+            placeholder="For example: Answer in one paragraph.",
+            compact=True,
+            highlight_cursor_line=False,
+            id="system",
+        )
+        self._numbers = [
+            SamplingInput(field, field.shown(settings.sampling)) for field in FIELDS
+        ]
+        self._remark = Static(OPENING, classes="sampling-remark", markup=False)
+
+    def compose(self) -> ComposeResult:
+        """System prompt, numbers, remark, buttons."""
+        with Vertical(classes="sampling-box dialog") as box:
+            box.border_title = "Chat settings"
+            box.styles.width = 72
+            keys = ("sampling.apply", "applies"), ("sampling.cancel", "cancels")
+            self.show_keys(box, *keys)
+            with VerticalScroll(classes="sampling-scroll", can_focus=False):
+                yield Label("System prompt", classes="sampling-caption")
+                yield self._system
+                with Grid():
+                    yield from self._numbers
+            yield self._remark
+            with Horizontal(classes="sampling-buttons"):
+                yield Button("Cancel", id="cancel", compact=True)
+                yield Button("Reset", id="reset", compact=True)
+                yield Button("Apply", id="apply", compact=True, variant="primary")
+
+    def on_mount(self) -> None:
+        """Begin with the system prompt, cursor at its end."""
+        self._system.focus()
+        self._system.move_cursor(self._system.document.end)
+
+    @on(Input.Changed)
+    def _checked(self) -> None:
+        """Say what is wrong while it is typed."""
+        self._complain([number.check() for number in self._numbers])
+
+    def _complain(self, complaints: list[str]) -> bool:
+        """Show the first complaint; return whether there is one."""
+        first = next(filter(None, complaints), "")
+        self._remark.update(first or OPENING)
+        self._remark.set_class(bool(first), "-wrong")
+        return bool(first)
+
+    @on(Input.Submitted)
+    @on(Button.Pressed, "#apply")
+    def action_apply(self) -> None:
+        """Hand the settings back, unless one is wrong."""
+        if self._complain([number.check() for number in self._numbers]):
+            return
+        texts = {number.field.name: number.input.value for number in self._numbers}
+        settings = ChatSettings(self._system.text.strip(), parse_sampling(texts))
+        self.dismiss(settings)
+
+    @on(Button.Pressed, "#reset")
+    def _reset(self) -> None:
+        """Empty every field."""
+        self._system.load_text("")
+        for number in self._numbers:
+            number.input.value = number.field.shown(Sampling())
+
+    @on(Button.Pressed, "#cancel")
+    def action_cancel(self) -> None:
+        """Change nothing."""
+        self.dismiss(None)

@@ -1,0 +1,1 @@
+"""What takes several steps: plans, other machines, answers, questions."""

@@ -1,0 +1,337 @@
+"""What the chat has done: the conversation is the controller's, here it is followed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+
+import msgspec
+
+from backends.errors import DllmError
+from backends.state import (
+    ChatChange,
+    ChatImport,
+    Conversation,
+    Reply,
+    Sampling,
+    Turn,
+)
+from tui.shell.messages import Notice, Trouble
+from tui.work.quantities import count_text
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+
+    from backends.state import ChatMessage, ChatState
+    from tui.screens.cluster.chat.pane import ChatPane, Verb
+    from tui.seam.cluster import Cluster
+    from tui.shell.console import ConsoleApp
+    from tui.work.desk import Desk
+    from tui.work.state_file import Remembered
+
+RETRY_MIN_S = 0.5
+RETRY_MAX_S = 5.0
+
+
+class _Undo(NamedTuple):
+    """What ``u`` does: open a chat, restore a deleted one, choose another answer."""
+
+    verb: Literal["open", "restore", "choose"]
+    chat: str
+    turn: int = 0
+    shown: int = 0
+
+
+class ChatFlows:
+    """Follows the current conversation of cluster and model, and works on it."""
+
+    def __init__(
+        self, app: ConsoleApp, cluster: Cluster, desk: Desk, pane: ChatPane
+    ) -> None:
+        """Show on this pane the conversation with the model on this desk."""
+        self._app = app
+        self._cluster = cluster
+        self._desk = desk
+        self._pane = pane
+        self._of: tuple[str, str] | None = None
+        self._state: ChatState | None = None
+        self._undo_of: _Undo | None = None
+        self._told = ""
+
+    # --- following -----------------------------------------------------------------
+
+    def look(self) -> None:
+        """The cluster or its model may be another: then so is the conversation."""
+        of = self._cluster.cluster, self._model
+        if self._model and of != self._of:
+            self._of = of
+            self._keep_undo(None)
+            self._app.attempt(self._follow(), group="chat")
+
+    @property
+    def _model(self) -> str:
+        """The model that runs, else the one on the desk."""
+        snapshot = self._desk.snapshot
+        if snapshot is not None and snapshot.plan is not None and self._desk.alive:
+            return snapshot.plan.model
+        return self._desk.plan.model if self._desk.plan else ""
+
+    async def _follow(self) -> None:
+        """Show it as it changes; begin again when the controller was away."""
+        pause_s = RETRY_MIN_S
+        while True:
+            try:
+                stream = self._cluster.chats.states(self._model)
+                states = cast("AsyncGenerator[ChatState, None]", stream)
+                self._state = None
+                async with aclosing(states):
+                    async for state in states:
+                        pause_s = RETRY_MIN_S
+                        self._show(state)
+            except DllmError as error:
+                self._tell_once(str(error))
+            except Exception as error:
+                # Whatever it is, a chat that stands still without a word is worse.
+                self._tell_once(f"Unexpected {type(error).__name__}: {error}")
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RETRY_MAX_S)
+
+    def _show(self, state: ChatState) -> None:
+        """Show a state, unless a newer one is known."""
+        last = self._state
+        same = last is not None and last.conversation.id == state.conversation.id
+        if same and last is not None and state.seq < last.seq:
+            return
+        self._state = state
+        self._pane.show(state)
+        if state.problem:
+            self._tell_once(state.problem)
+        elif same:
+            self._told = ""
+
+    def _tell_once(self, text: str) -> None:
+        if text != self._told:
+            self._told = text
+            self._app.post_message(Notice(text, "warning"))
+
+    # --- asking --------------------------------------------------------------------
+
+    def asked(self, question: str, again: int | None = None) -> None:
+        """The user asks; ``again`` in place of the question of that index."""
+        self._app.attempt(self._ask(question, again), group="chat asked")
+
+    async def _ask(self, question: str | None, again: int | None) -> None:
+        """Ask, or ask again, None in the same words; nothing typed is lost."""
+        try:
+            now = self._now
+            state = await self._cluster.chats.ask(
+                now.id, question, turns=len(now.turns), again=again
+            )
+        except DllmError as error:
+            self._pane.sent_back(question or "", again)
+            self._app.post_message(Trouble(error.failure(self._app.clock())))
+            return
+        self._show(state)
+        if again is not None:
+            self._asked_again(now, again)
+
+    def _asked_again(self, before: Conversation, turn: int) -> None:
+        """Remember how to go back, and say what is out of sight."""
+        asked = before.turns[turn]
+        followed = len(before.turns) - turn - 1
+        if asked.reply.said or followed:
+            # Answers that said nothing, and that nothing followed, are not kept.
+            shown = sum(reply.said for reply in asked.replies[: asked.shown])
+            self._keep_undo(_Undo("choose", before.id, turn, shown))
+        if followed:
+            stay = "stay with their" if followed > 1 else "stays with its"
+            text = f"{count_text(followed, 'question')} after it {stay} answer"
+            self._app.tell(f"Asked again. {text}: {{chat.undo}} goes back.")
+
+    @property
+    def _now(self) -> Conversation:
+        """What is shown.
+
+        Raises:
+            DllmError: nothing is, the controller has not answered yet.
+        """
+        if self._state is None:
+            raise DllmError("The chat is not there yet", "Try again in a moment.")
+        return self._state.conversation
+
+    def wanted(self, verb: Verb, turn: int = 0, shown: int = 0) -> None:
+        """A key of the chat asks for something, of a question and an answer to it."""
+        works: dict[Verb, Callable[[], Coroutine[None, None, None]]] = {
+            "stop": self._stop,
+            "again": partial(self._ask, None, turn),
+            "new": self._new,
+            "undo": self._undo,
+            "open": self._open,
+            "rename": self._rename,
+            "delete": self._delete,
+            "export": self._export,
+            "settings": self._settings,
+            "choose": partial(self._choose, turn, shown),
+        }
+        self._app.attempt(works[verb](), group=f"chat {verb}", exclusive=False)
+
+    async def _stop(self) -> None:
+        self._show(await self._cluster.chats.stop(self._now.id))
+
+    async def _choose(self, turn: int, shown: int) -> None:
+        """Go on from another answer, with what followed it."""
+        now = self._now
+        change = ChatChange(turn=turn, shown=shown)
+        self._show(await self._cluster.chats.change(now.id, change))
+        self._keep_undo(_Undo("choose", now.id, turn, now.turns[turn].shown))
+
+    # --- chats -----------------------------------------------------------------------
+
+    async def _new(self) -> None:
+        """Begin another; this one stays where it is."""
+        now = self._now
+        await self._cluster.chats.begin(self._model)
+        self._keep_undo(_Undo("open", now.id))
+        said = count_text(len(now.turns), "question")
+        self._app.tell(f"Began anew. {{chat.undo}} brings back the chat of {said}.")
+
+    async def _open(self) -> None:
+        """Pick one, whatever model it was held with."""
+        from tui.dialogs.chats import ChatsDialog
+
+        now = self._now
+        listing = await self._cluster.chats.listing()
+        for problem in listing.problems:
+            self._app.tell(problem, "warning")
+        dialog = ChatsDialog(
+            listing.chats, now.id, self._cluster.cluster, self._app.clock()
+        )
+        chosen = await self._app.push_screen_wait(dialog)
+        if chosen is not None and chosen != now.id:
+            await self._cluster.chats.open(chosen, self._model)
+            self._keep_undo(_Undo("open", now.id))
+
+    async def _delete(self) -> None:
+        """Ask, then remove it."""
+        from tui.dialogs.choice import confirm
+
+        now = self._now
+        questions = count_text(len(now.turns), "question")
+        text = f"{now.title}\n\n{questions} and their answers are deleted from disk."
+        dialog = confirm("Delete this chat?", text, "Delete it", "y")
+        if await self._app.push_screen_wait(dialog) == "yes":
+            await self._cluster.chats.delete(now.id)
+            self._keep_undo(_Undo("restore", now.id))
+            self._app.tell("Deleted the chat. {chat.undo} brings it back.")
+
+    async def _undo(self) -> None:
+        """Bring back the chat left or deleted, or the answer that was gone on from."""
+        chats, now, undo = self._cluster.chats, self._now, self._undo_of
+        if undo is None:
+            return
+        if undo.verb == "choose":
+            if undo.chat == now.id:
+                await self._choose(undo.turn, undo.shown)
+        elif undo.verb == "restore":
+            await chats.restore(undo.chat)
+            self._keep_undo(None)
+        else:
+            await chats.open(undo.chat, self._model)
+            self._keep_undo(None if now.is_blank else _Undo("open", now.id))
+
+    def _keep_undo(self, undo: _Undo | None) -> None:
+        self._undo_of = undo
+        self._pane.can_undo = undo is not None
+
+    async def _rename(self) -> None:
+        from tui.dialogs.line import LineDialog
+
+        now = self._now
+        dialog = LineDialog(
+            "Name this chat", now.name, now.title, "Empty: its first question names it."
+        )
+        name = await self._app.push_screen_wait(dialog)
+        if name is not None:
+            change = ChatChange(name=name.strip())
+            self._show(await self._cluster.chats.change(now.id, change))
+
+    async def _settings(self) -> None:
+        """Set the system prompt and sampling."""
+        from tui.dialogs.sampling import SamplingDialog
+        from tui.work.chat_settings import ChatSettings
+
+        now = self._now
+        dialog = SamplingDialog(ChatSettings(now.system, now.sampling))
+        chosen = await self._app.push_screen_wait(dialog)
+        if chosen is not None:
+            change = ChatChange(system=chosen.system, sampling=chosen.sampling)
+            self._show(await self._cluster.chats.change(now.id, change))
+
+    async def _export(self) -> None:
+        """Write it to a file that is not there yet."""
+        from tui.dialogs.line import LineDialog
+        from tui.flows.chat_export import (
+            export_text,
+            suggested_file,
+            whole_path,
+            write_new,
+        )
+
+        now = self._now
+        typed: str | None = str(suggested_file(now, Path.cwd()))
+        remark = "An ending of .json writes JSON, any other Markdown."
+        while typed:
+            dialog = LineDialog("Write this chat to", typed, "a file", remark)
+            typed = await self._app.push_screen_wait(dialog)
+            if not typed or not typed.strip():
+                return
+            file = whole_path(typed)
+            try:
+                await asyncio.to_thread(write_new, file, export_text(now, file))
+            except FileExistsError:
+                remark = f"{file.name} is there already: give another name."
+                continue
+            self._app.tell(f"Wrote {file}")
+            return
+
+    # --- what earlier releases kept ---------------------------------------------------
+
+    def take_over(self, memory: Remembered, done: Callable[[Remembered], None]) -> None:
+        """Give a conversation that the console kept itself to the controller.
+
+        ``done`` gets what is left to remember, once it is there.
+        """
+        if memory.conversation:
+            self._app.attempt(self._take_over(memory, done), group="memory")
+
+    async def _take_over(
+        self, memory: Remembered, done: Callable[[Remembered], None]
+    ) -> None:
+        model = memory.plan.model if memory.plan else ""
+        said = memory.conversation
+        asked = ChatImport(
+            model=model,
+            system="".join(m.content for m in said if m.role == "system"),
+            sampling=memory.sampling,
+            turns=_turns_of(said, model),
+        )
+        taken = await self._cluster.chats.take_in(asked)
+        if taken.problem:  # Not on disk yet: here it still is.
+            return
+        left = {"conversation": (), "sampling": Sampling()}
+        done(msgspec.structs.replace(memory, **left))
+
+
+def _turns_of(messages: Sequence[ChatMessage], model: str) -> tuple[Turn, ...]:
+    """Messages as turns; strays are dropped."""
+    turns: list[Turn] = []
+    for message in messages:
+        if message.role == "user":
+            turns.append(Turn(question=message.content))
+        elif message.role == "assistant" and turns:
+            reply = Reply(text=message.content, model=model, finish_reason="stop")
+            turns[-1] = Turn(question=turns[-1].question, replies=(reply,))
+    return tuple(turns)

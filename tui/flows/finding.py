@@ -1,0 +1,223 @@
+"""What ``:`` finds, by kind, and how each is reached."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tui.actions.keymap import ACTING, NO_COMMANDS, all_actions
+from tui.kit.keys import key_of, shown_keys
+from tui.shell.messages import LogWanted, PeerWanted
+from tui.work.finding import Entry
+from tui.work.names import model_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from textual.binding import Binding
+    from textual.dom import DOMNode
+
+    from backends.settings import Setting
+    from backends.state import ModelFile
+    from tui.actions.action import Action
+    from tui.flows.console import DeskConsole
+    from tui.flows.settings import SettingsFlow
+    from tui.seam.cluster import Cluster
+    from tui.work.desk import Desk
+
+PLACES = {
+    "app": "",
+    "cluster": "cluster",
+    "split": "cluster.split",
+    "peers": "cluster.peers",
+    "live": "cluster.live",
+    "chat": "cluster.chat",
+    "token": "cluster.token",
+    "composer": "cluster.chat",
+    "log": "logs",
+    "models": "models",
+    "traffic": "traffic",
+    "lab": "lab",
+    "slider": "lab",
+}
+"""Area of an action to the screen, and the pane, that does it; not of dialogs."""
+
+
+class Finding:
+    """Collects what there is to be found, and goes there."""
+
+    def __init__(
+        self,
+        app: DeskConsole,
+        cluster: Cluster,
+        desk: Desk,
+        settings: SettingsFlow,
+    ) -> None:
+        """Of this console; ``settings`` knows those of ``config.toml``."""
+        self._app = app
+        self._cluster = cluster
+        self._desk = desk
+        self._settings = settings
+
+    async def find(self) -> None:
+        """Ask for a name, and do what is called that."""
+        # Imported when needed, like all dialogs.
+        from tui.dialogs.finder import FinderDialog
+
+        dialog = FinderDialog([*self._at_once()])
+
+        async def add_models() -> None:
+            dialog.add([*self._models((await self._cluster.catalogue()).models)])
+
+        async def add_settings() -> None:
+            dialog.add([*self._setting_entries(await self._settings.all())])
+
+        self._app.attempt(add_models(), group="find models")
+        self._app.attempt(add_settings(), group="find settings")
+        chosen = await self._app.push_screen_wait(dialog)
+        if chosen is not None:
+            chosen.run()
+
+    def _at_once(self) -> Iterator[Entry]:
+        """All but models and settings: those are asked for."""
+        yield from self._actions()
+        yield from self._peers()
+        yield from self._logs()
+        yield from self._clusters()
+        yield from self._themes()
+
+    # --- actions -------------------------------------------------------------------
+
+    def _actions(self) -> Iterator[Entry]:
+        """What can be done here first, then what takes one elsewhere."""
+        here = {
+            active.binding.id: active.binding.key
+            for active in self._app.screen.active_bindings.values()
+            if active.enabled
+        }
+        offered = [
+            action
+            for action in all_actions()
+            if action.area in PLACES and action.id not in NO_COMMANDS
+        ]
+        for action in sorted(offered, key=lambda action: action.id not in here):
+            refused = self._app.readonly and action.id in ACTING
+            yield Entry(
+                "action",
+                _title(action),
+                partial(self._do, action),
+                detail="refused: you only watch" if refused else action.tooltip,
+                key=self._keys(action),
+            )
+
+    def _keys(self, action: Action) -> str:
+        if action.display:
+            return key_of(self._app, action.id)
+        return " ".join(shown for _, shown in shown_keys(self._app, action.id))
+
+    def _do(self, action: Action) -> None:
+        self._app.attempt(self._go_and_do(action), group="find", exclusive=False)
+
+    async def _go_and_do(self, action: Action) -> None:
+        """Run an action where it belongs; say so where it cannot be done now."""
+        mode, _, pane = PLACES[action.area].partition(".")
+        if mode:
+            await self._app.go_to(mode, pane)
+        for node, binding in _binders(self._app, action.id):
+            if await self._app.run_action(binding.action, node):
+                return
+        text = f"{_title(action)} cannot be done now: {action.tooltip}"
+        self._app.tell(text, "warning")
+
+    # --- things ----------------------------------------------------------------------
+
+    def _peers(self) -> Iterator[Entry]:
+        for peer in self._desk.peers:
+            yield Entry(
+                "peer",
+                peer.name,
+                partial(self._open_peer, peer.name),
+                detail=f"{peer.state} {peer.address}".rstrip(),
+            )
+
+    def _open_peer(self, name: str) -> None:
+        self._app.post_message(PeerWanted("open", name))
+
+    def _models(self, models: tuple[ModelFile, ...]) -> Iterator[Entry]:
+        for model in models:
+            yield Entry(
+                "model",
+                model.name or model_name(model.path),
+                partial(self._use_model, model),
+                detail=model.path,
+            )
+
+    def _use_model(self, model: ModelFile) -> None:
+        if model.problem:
+            what = f"{model.name} cannot be used: {model.problem}"
+            self._app.tell(what, "warning")
+            self._app.attempt(self._app.go_to("models"), group="find")
+        else:
+            self._app.use_model(model.path)
+
+    def _logs(self) -> Iterator[Entry]:
+        snapshot = self._desk.snapshot
+        for process in snapshot.processes if snapshot else ():
+            yield Entry(
+                "log",
+                process.name,
+                partial(self._open_log, process.name),
+                detail=f"the log of {process.name} on {process.peer}",
+            )
+
+    def _open_log(self, process: str) -> None:
+        self._app.post_message(LogWanted(process))
+
+    def _clusters(self) -> Iterator[Entry]:
+        snapshot = self._desk.snapshot
+        for brief in snapshot.clusters if snapshot else ():
+            model = model_name(brief.model) if brief.model else ""
+            yield Entry(
+                "cluster",
+                brief.name,
+                partial(self._app.show_cluster, brief.name),
+                detail=f"{brief.state} {model}".rstrip(),
+            )
+
+    def _themes(self) -> Iterator[Entry]:
+        for name in self._app.theme_names:
+            yield Entry(
+                "theme",
+                name,
+                partial(setattr, self._app, "theme", name),
+                detail="here now" if name == self._app.theme else "",
+            )
+
+    def _setting_entries(self, settings: list[Setting]) -> Iterator[Entry]:
+        from tui.dialogs.settings import value_text
+
+        for setting in settings:
+            yield Entry(
+                "setting",
+                setting.name,
+                partial(self._app.show_setting, setting.name),
+                detail=f"{value_text(setting)}  ({setting.source})",
+            )
+
+
+def _title(action: Action) -> str:
+    """``Split: undo``; everyone's actions without an area."""
+    if action.area in {"app", "cluster"}:
+        return action.label.capitalize()
+    return f"{action.area.capitalize()}: {action.label}"
+
+
+def _binders(app: DeskConsole, action_id: str) -> Iterator[tuple[DOMNode, Binding]]:
+    """Who binds an action: the focused one and what it is in first."""
+    screen = app.screen
+    nodes = [*(screen.focused or screen).ancestors_with_self, *screen.query("*")]
+    for node in nodes:
+        for bindings in node._bindings.key_to_bindings.values():
+            for binding in bindings:
+                if binding.id == action_id:
+                    yield node, binding

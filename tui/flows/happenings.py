@@ -1,0 +1,88 @@
+"""What happened elsewhere: told as it comes, and shown again when it is asked for."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from backends.errors import DllmError
+from backends.state import EventKind, EventTone
+from tui.work.event_words import happening_of
+
+if TYPE_CHECKING:
+    from backends.state import Event
+    from tui.dialogs.events import EventsDialog
+    from tui.flows.console import DeskConsole
+    from tui.seam.cluster import Cluster
+    from tui.work.desk import Desk
+    from tui.work.event_log import Severity
+
+NEWS = frozenset({EventKind.MENDED, EventKind.WAITING, EventKind.PEER})
+"""What the controller did by itself and no pane shows."""
+_SEVERITIES: dict[EventTone, Severity] = {
+    EventTone.INFORMATION: "information",
+    EventTone.WARNING: "warning",
+    EventTone.ERROR: "error",
+}
+
+
+class Happenings:
+    """Follows the story by the number that snapshots bring."""
+
+    def __init__(self, app: DeskConsole, cluster: Cluster, desk: Desk) -> None:
+        """What happened before the first snapshot is no news."""
+        self._app = app
+        self._cluster = cluster
+        self._desk = desk
+        self._seen: int | None = None
+        self._reading = False
+        self._dialog: EventsDialog | None = None
+
+    def look(self) -> None:
+        """A snapshot came: see whether the story has gone on."""
+        newest = self._desk.snapshot.last_event if self._desk.snapshot else 0
+        if self._seen is None or newest < self._seen:
+            self._seen = newest
+        elif newest > self._seen and not self._reading:
+            self._reading = True
+            self._app.attempt(self._read(), group="story", exclusive=False)
+
+    async def show(self) -> None:
+        """All of it, in a dialog that grows while it is open."""
+        # Imported when needed, like all dialogs.
+        from tui.dialogs.events import EventsDialog
+
+        dialog = EventsDialog(self._app.event_log, self._app.clock)
+        self._app.attempt(self._fill(dialog), group="fill events")
+        await self._app.push_screen_wait(dialog)
+        self._dialog = None
+
+    async def _fill(self, dialog: EventsDialog) -> None:
+        story = await self._cluster.events()
+        self._seen = max(self._seen or 0, story[-1].number if story else 0)
+        dialog.add(story)
+        self._dialog = dialog
+
+    async def _read(self) -> None:
+        try:
+            story = await self._cluster.events(after=self._seen or 0)
+        except DllmError:
+            # The bridge says that the controller is gone; it is asked again later.
+            return
+        finally:
+            self._reading = False
+        if story:
+            self._seen = story[-1].number
+        if self._dialog is not None:
+            self._dialog.add(story)
+        for event in story:
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        """A toast for what others did, and for what no pane shows."""
+        others = bool(event.by.program) and event.by.pid != os.getpid()
+        if not others and event.kind not in NEWS:
+            return
+        who = f" ({event.by.details})" if others else ""
+        text = f"{happening_of(event).text}{who}"
+        self._app.tell(text, _SEVERITIES[event.tone], keep=False)

@@ -1,0 +1,318 @@
+"""What takes several steps with other machines: adding, installing, giving parts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.errors import DllmError
+from backends.state import Peer, PeerRole, ProcessRole, Transport
+from tui.shell.messages import LogWanted, Notice, PeerWanted
+from tui.work.launch_settings import LaunchSettings
+from tui.work.lineup import Lineup
+from tui.work.names import LOCAL, model_name
+from tui.work.peer_words import FINE, why_not
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from backends.state import Plan
+    from tui.flows.console import DeskConsole
+    from tui.seam.cluster import Cluster
+    from tui.work.desk import Desk
+    from tui.work.event_log import Severity
+
+    Step = Callable[[Peer], Coroutine[Any, Any, None]]
+
+PICK_FIRST = "Pick a model first: {cluster.model}"
+
+
+class PeerFlows:
+    """Coroutines the app runs in workers; errors of the cluster come out of them."""
+
+    def __init__(self, app: DeskConsole, cluster: Cluster, desk: Desk) -> None:
+        """Work on an app's desk."""
+        self._app = app
+        self._cluster = cluster
+        self._desk = desk
+        self._ended: set[str] = set()
+        """Peers at which the user has ended the work under way."""
+        self._changing_parts = asyncio.Lock()
+        """Each change of parts begins with what the one before has made."""
+
+    def work_on(self, verb: str, name: str) -> Coroutine[Any, Any, None] | None:
+        """What to run for a wish about a peer; None where there is no such peer."""
+        if verb == "add":
+            return self.add()
+        peer = self._peer(name)
+        steps: dict[str, Step] = {
+            "open": self.open,
+            "answer": self.answer,
+            "probe": self.probe,
+            "provision": self.provision,
+            "copy": self.copy,
+            "cancel": self.cancel,
+            "use": self.use,
+            "join": self.join,
+            "lead": self.lead,
+            "log": self.log,
+            "remove": self.remove,
+        }
+        return steps[verb](peer) if peer is not None else None
+
+    # --- dialogs -------------------------------------------------------------------
+
+    async def add(self) -> None:
+        """Ask for another machine; go on with what its dialog ends with."""
+        # Imported when needed, like all dialogs: most sessions open few.
+        from tui.dialogs.add_peer import AddPeerDialog
+
+        dialog = AddPeerDialog(self._cluster, self._desk.peers)
+        wish = await self._app.push_screen_wait(dialog)
+        if wish is None:
+            return
+        self._app.post_message(PeerWanted(*wish))
+
+    async def open(self, peer: Peer) -> None:
+        """Answer what a peer asks, else show what is known of it."""
+        if peer.question is not None:
+            await self.answer(peer)
+            return
+        from tui.dialogs.peer import PeerDialog
+
+        await self._app.push_screen_wait(PeerDialog(peer, self._app.clock))
+
+    async def answer(self, peer: Peer) -> None:
+        """Ask the user what the connection to a peer asks."""
+        from tui.dialogs.question import question_dialog
+
+        dialog = question_dialog(peer)
+        if dialog is None:
+            return
+        answer = await self._app.push_screen_wait(dialog)
+        if answer is not None:
+            await self._cluster.answer_peer(peer.name, answer)
+
+    async def remove(self, peer: Peer) -> None:
+        """Forget a peer, after asking."""
+        if peer.transport == Transport.LOCAL:
+            self._say("This machine is always there", "warning")
+            return
+        from tui.dialogs.choice import confirm
+
+        text = f"The console forgets {peer.name}. What is installed there stays."
+        dialog = confirm("Remove?", text, "Remove it", "y")
+        if await self._app.push_screen_wait(dialog) == "yes":
+            await self._cluster.remove_peer(peer.name)
+            self._say(f"{peer.name} is removed")
+
+    # --- work at a peer ---------------------------------------------------------------
+
+    async def probe(self, peer: Peer) -> None:
+        """Look at a peer now."""
+        if peer.transport == Transport.LOCAL:
+            self._say("This machine is looked at all the time")
+            return
+        found = await self._cluster.probe_peer(peer.name)
+        self._say(f"{peer.name} has been looked at: {found.state}")
+
+    async def provision(self, peer: Peer) -> None:
+        """Install engine and helper; says when it is done."""
+        if self._can_be_worked_at(peer, "This machine has its engine already"):
+            what = f"{peer.name} has our engine now"
+            await self._long(peer, self._provision(peer), what)
+
+    async def copy(self, peer: Peer) -> None:
+        """Copy the desk's model; says when it is done."""
+        plan = self._desk.plan
+        if plan is None:
+            self._say(PICK_FIRST, "warning")
+        elif holder := _only_holder(plan.model):
+            text = f"Only {holder} holds the model: copies are made of files here"
+            self._say(text, "warning")
+        elif self._can_be_worked_at(peer, "This machine has the model already"):
+            what = f"{peer.name} has {model_name(plan.model)} now"
+            await self._long(peer, self._copy(peer, plan.model), what)
+
+    async def cancel(self, peer: Peer) -> None:
+        """End what goes on at a peer."""
+        if peer.work is None:
+            self._say(f"Nothing goes on at {peer.name}")
+            return
+        self._ended.add(peer.name)
+        await self._cluster.cancel_work(peer.name)
+
+    async def log(self, peer: Peer) -> None:
+        """Go to the log of what runs at a peer."""
+        snapshot = self._desk.snapshot
+        there = [
+            process
+            for process in (snapshot.processes if snapshot else ())
+            if peer.name in (process.peer, process.name)
+        ]
+        head = peer.role is PeerRole.HEAD
+        first = ProcessRole.SERVER if head else ProcessRole.WORKER
+        there.sort(key=lambda process: process.role is not first)
+        if there:
+            self._app.post_message(LogWanted(there[0].name))
+        else:
+            self._say(f"No process of ours runs at {peer.name}", "warning")
+
+    # --- parts in the plan ----------------------------------------------------------
+
+    async def use(self, peer: Peer) -> None:
+        """Let a peer work in the plan on the desk, or leave it out."""
+        async with self._changing_parts:
+            plan = self._desk.plan
+            if plan is None:
+                self._say(PICK_FIRST, "warning")
+            elif Lineup.of(plan).uses(_machine(peer)):
+                await self._leave_out(plan, peer)
+            else:
+                await self._take_in(plan, peer)
+
+    async def join(self, peer: Peer) -> None:
+        """Let a peer work in the plan on the desk, if it does not yet."""
+        plan = self._desk.plan
+        if plan is not None and Lineup.of(plan).uses(_machine(peer)):
+            self._say(f"{peer.name} works in the split already")
+        else:
+            await self.use(peer)
+
+    async def _leave_out(self, plan: Plan, peer: Peer) -> None:
+        lineup = Lineup.of(plan).without(_machine(peer))
+        if lineup.empty:
+            self._say(
+                f"{peer.name} is the only worker: add another first, with {{peers.use}}"
+            )
+        else:
+            await self._propose(plan, lineup)
+
+    async def _take_in(self, plan: Plan, peer: Peer) -> None:
+        name = _machine(peer)
+        if name == plan.head != LOCAL:
+            self._say(f"{name} is the head: its devices are in the split already")
+        elif name != LOCAL and (reason := why_not(peer)):
+            self._say(reason, "warning")
+        else:
+            own = await self._own_workers(plan) if name == LOCAL else 0
+            await self._propose(plan, Lineup.of(plan).with_worker(name, own))
+
+    async def lead(self, peer: Peer) -> None:
+        """Let a peer run llama-server, or this machine again."""
+        async with self._changing_parts:
+            plan = self._desk.plan
+            if plan is None:
+                self._say(PICK_FIRST, "warning")
+            elif _machine(peer) == plan.head == LOCAL:
+                self._say("This machine is the head already")
+            else:
+                await self._lead(plan, peer)
+
+    async def _lead(self, plan: Plan, peer: Peer) -> None:
+        name = LOCAL if peer.name == plan.head else _machine(peer)
+        if name != LOCAL and peer.transport == Transport.BARE:
+            self._say(f"{name} is a bare rpc-server: it runs no llama-server")
+        elif name != LOCAL and (reason := why_not(peer)):
+            self._say(reason, "warning")
+        else:
+            await self._propose(plan, Lineup.of(plan).led_by(name))
+
+    async def _propose(self, plan: Plan, lineup: Lineup) -> None:
+        """Put a plan for other machines on the desk, the rest as it was."""
+        able, missing = self._able(lineup)
+        proposed = await self._cluster.propose(
+            plan.model,
+            workers=lineup.own,
+            peers=able,
+            head=lineup.head,
+            worker_threads=LaunchSettings.of(plan).worker_threads,
+            ctx_size=plan.ctx_size,
+            server=plan.server,
+        )
+        same_head = proposed.head == plan.head
+        proposed = msgspec.structs.replace(
+            proposed,
+            api_port=plan.api_port,
+            engine=plan.engine if same_head else None,
+            relay=plan.relay,
+            extra_args=plan.extra_args,
+        )
+        if self._desk.plan is None or self._desk.plan.model != plan.model:
+            return
+        self._desk.put(proposed)
+        self._app.show_desk()
+        if missing:
+            self._say(f"Left out, for it cannot be used now: {', '.join(missing)}")
+
+    def _able(self, lineup: Lineup) -> tuple[list[str], list[str]]:
+        """The peers of a line-up that can take part now, and those that cannot."""
+        found = {name: self._peer(name) for name in lineup.peers}
+        able = [name for name, peer in found.items() if peer and peer.state in FINE]
+        return able, [name for name in lineup.peers if name not in able]
+
+    async def _own_workers(self, plan: Plan) -> int:
+        """How many workers this machine gets: as the configuration says."""
+        proposed = await self._cluster.propose(plan.model, peers=())
+        return max(sum(w.peer == LOCAL for w in proposed.workers), 1)
+
+    # --- inside ---------------------------------------------------------------------
+
+    async def _provision(self, peer: Peer) -> None:
+        await self._cluster.provision_peer(peer.name)
+
+    async def _copy(self, peer: Peer, path: str) -> None:
+        await self._cluster.copy_model(peer.name, path)
+
+    async def _long(
+        self, peer: Peer, work: Coroutine[Any, Any, None], done: str
+    ) -> None:
+        """Wait for work to end, and say how; the user's own end is no failure."""
+        self._ended.discard(peer.name)
+        try:
+            await work
+        except DllmError:
+            if peer.name not in self._ended:
+                raise
+            self._ended.discard(peer.name)
+            self._say(f"Ended at {peer.name}: the next time it goes on from there")
+            return
+        self._say(done)
+
+    def _can_be_worked_at(self, peer: Peer, not_here: str) -> bool:
+        """Whether files can be put there now; says why not."""
+        if peer.transport == Transport.LOCAL:
+            self._say(not_here, "warning")
+        elif peer.transport == Transport.BARE:
+            what = f"{peer.name} is a bare rpc-server: nothing can be put there"
+            self._say(f"{what}. Add the machine by its SSH name for more", "warning")
+        elif peer.work is not None:
+            self._say(
+                f"{peer.name} is busy: {peer.work.title}. {{peers.cancel}} ends it",
+                "warning",
+            )
+        else:
+            return True
+        return False
+
+    def _peer(self, name: str) -> Peer | None:
+        return next((peer for peer in self._desk.peers if peer.name == name), None)
+
+    def _say(self, text: str, severity: Severity = "information") -> None:
+        self._app.post_message(Notice(text, severity))
+
+
+def _machine(peer: Peer) -> str:
+    """The machine a row of the peers stands for: workers here are of this one."""
+    return LOCAL if peer.transport == Transport.LOCAL else peer.name
+
+
+def _only_holder(model: str) -> str:
+    """The peer that a plan's model is read from; empty for a file of ours."""
+    from backends.places import at_peer
+
+    there = at_peer(model)
+    return there[0] if there else ""

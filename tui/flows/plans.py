@@ -1,0 +1,272 @@
+"""What takes several steps: choosing a model, launching, stopping, leaving."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.errors import DllmError
+from backends.split.loads import balance
+from backends.state import Ask, ProcessState, to_json
+from tui.shell.messages import Notice, Trouble
+from tui.work.names import model_name
+from tui.work.verdict import runs_now
+
+if TYPE_CHECKING:
+    from backends.state import ClusterSnapshot, Plan
+    from tui.flows.console import DeskConsole
+    from tui.seam.cluster import Cluster
+    from tui.work.desk import Desk
+    from tui.work.draft import Draft
+
+LEAVE_TIMEOUT_S = 2.0
+PICK_FIRST = "Pick a model first: {cluster.model}"
+
+
+class PlanFlows:
+    """Coroutines the app runs in workers; errors of the cluster come out of them."""
+
+    def __init__(self, app: DeskConsole, cluster: Cluster, desk: Desk) -> None:
+        """Work on an app's desk."""
+        self._app = app
+        self._cluster = cluster
+        self._desk = desk
+
+    async def choose(self, path: str) -> None:
+        """Put a model on the desk, split by memory.
+
+        The controller has a working directory of its own, so the path is made whole;
+        ``peer:/path`` is a model that a peer holds.
+        """
+        path = _whole_path(path)
+        model = await self._cluster.inspect(path)
+        plan = await self._cluster.propose(path)
+        self._desk.put(plan, model)
+        self._app.show_desk()
+
+    async def recall(self, plan: Plan) -> None:
+        """Put a remembered plan on the desk, if its model is still what it was."""
+        try:
+            model = await self._cluster.inspect(plan.model)
+        except DllmError as error:
+            self._app.post_message(Trouble(error.failure(), "warning"))
+            return
+        if model.n_layer != plan.split.n_layer:
+            await self.choose(plan.model)
+        elif self._desk.plan is None:
+            self._desk.put(plan, model)
+            self._app.show_desk()
+
+    async def pick_model(self) -> None:
+        """Ask for a model."""
+        # Imported when needed: most starts of the console pick no model.
+        from tui.screens.models.picker import ModelPicker
+
+        current = self._desk.plan.model if self._desk.plan else ""
+        picker = ModelPicker(self._cluster, current=current)
+        if path := await self._app.push_screen_wait(picker):
+            await self.choose(path)
+
+    async def set_launch(self) -> None:
+        """Ask for the launch settings of the plan on the desk."""
+        from tui.screens.cluster.split.launch_dialog import LaunchDialog
+        from tui.work.launch_form import LaunchForm
+
+        plan, model = self._desk.plan, self._desk.model
+        if plan is None or model is None:
+            self._app.post_message(Notice(PICK_FIRST, "warning"))
+            return
+        form = LaunchForm(plan, model, os.getcwd())
+        dialog = LaunchDialog(self._desk, self._cluster, form)
+        chosen = await self._app.push_screen_wait(dialog)
+        if chosen is not None:
+            self._desk.put(chosen, model)
+            self._app.show_desk()
+
+    async def pick_cluster(self) -> None:
+        """Ask for another cluster, and go there."""
+        from tui.dialogs.clusters import clusters_dialog
+
+        here = self._cluster.cluster
+        briefs = self._desk.snapshot.clusters if self._desk.snapshot else ()
+        chosen = await self._app.push_screen_wait(clusters_dialog(briefs, here))
+        if chosen is not None and chosen != here:
+            self._app.show_cluster(chosen)
+
+    async def launch(self) -> None:
+        """Run the plan on the desk, asking where that costs something."""
+        plan, draft = self._desk.plan, self._desk.draft
+        if plan is None:
+            self._app.post_message(Notice(PICK_FIRST, "warning"))
+        elif self._desk.unchanged:
+            self._app.post_message(Notice("This very split runs already"))
+        elif await self._may_launch(draft):
+            await self._send(_forced(plan) if draft and draft.misfits else plan)
+
+    async def _send(self, plan: Plan) -> None:
+        """Ask for a plan; the answer is newer than the snapshots still under way."""
+        snapshot = self._desk.snapshot
+        replaces = snapshot.wanted_generation if snapshot else None
+        self._desk.goals.send(plan)
+        try:
+            answer = await self._cluster.launch(plan, replaces=replaces)
+        except DllmError:
+            self._desk.goals.answered(plan)
+            raise
+        self._app.take(answer)
+        self._desk.goals.answered(plan)
+
+    async def stop(self) -> None:
+        """Stop what runs, after asking."""
+        snapshot = self._desk.snapshot
+        if snapshot is None or not self._desk.alive:
+            self._app.post_message(Notice("Nothing runs"))
+        elif await self._agrees("Stop?", _what_ends(snapshot), "Stop it", "y"):
+            self._app.take(await self._cluster.stop())
+
+    async def export_trace(self) -> None:
+        """Write the latest tokens as a Chrome trace, and say where."""
+        # Imported when needed: most sessions export nothing.
+        from backends.link.absence import why_no_link
+        from backends.link.trace import chrome_trace
+
+        snapshot = self._desk.snapshot
+        if snapshot is not None and (why := why_no_link(snapshot)):
+            self._app.post_message(Notice(why, "warning"))
+            return
+        passes = await self._cluster.passes()
+        if not any(passes.values()):
+            self._app.post_message(Notice("No token has been measured yet", "warning"))
+            return
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        file = Path.cwd() / f"dllm-trace-{stamp}.json"
+        try:
+            file.write_text(to_json(chrome_trace(passes)))
+        except OSError as error:
+            raise DllmError(f"Cannot write {file} ({error.strerror})") from error
+        self._app.post_message(Notice(f"Wrote {file}: open it in Perfetto"))
+
+    def balance(self) -> None:
+        """Deal the layers out by memory."""
+        draft = self._desk.draft
+        if draft is None or not draft.devices:
+            self._app.post_message(Notice("There is no split to balance yet"))
+            return
+        head_cpu = self._desk.head_cpu
+        split = balance(
+            draft.model,
+            draft.devices,
+            draft.ctx_size,
+            head_cpu=head_cpu,
+            server=draft.server,
+        )
+        self._desk.editing.edit(split)
+        self._app.show_desk()
+
+    async def leave(self) -> None:
+        """Leave the console; what runs goes on unless the user says otherwise."""
+        snapshot = self._desk.snapshot
+        if self._app.readonly:
+            # Whoever only watches has nothing to decide.
+            self._app.exit()
+            return
+        if snapshot is None or not self._desk.alive:
+            await self._let_go()
+            self._app.exit()
+            return
+        answer = await self._ask_leaving(snapshot)
+        if answer == "stop":
+            await self._end(snapshot)
+        if answer in {"stop", "leave"}:
+            self._app.exit()
+
+    async def _end(self, snapshot: ClusterSnapshot) -> None:
+        """End this cluster, and the controller where it is the only one."""
+        if snapshot.others_run:
+            await self._cluster.stop()
+        else:
+            await self._cluster.shutdown()
+
+    async def _let_go(self) -> None:
+        """Nothing runs: the controller need not stay either."""
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await self._cluster.shutdown(only_if_idle=True)
+        except (DllmError, TimeoutError):
+            # It is gone already, or busy: leaving must not depend on it.
+            return
+
+    async def _ask_leaving(self, snapshot: ClusterSnapshot) -> str | None:
+        from tui.dialogs.choice import ChoiceDialog
+        from tui.kit.choice_list import Choice
+
+        choices = (
+            Choice("leave", "Leave it running", "l", "dllm-tui shows it again"),
+            Choice("stop", "Stop it", "s", "and free its memory"),
+            Choice("cancel", "Cancel", "c"),
+        )
+        dialog = ChoiceDialog("Quit", _what_ends(snapshot), choices)
+        return await self._app.push_screen_wait(dialog)
+
+    async def _may_launch(self, draft: Draft | None) -> bool:
+        """Ask before memory is overcommitted or somebody's answer is cut off."""
+        snapshot = self._desk.snapshot
+        if draft is not None and draft.misfits:
+            names = ", ".join(sorted(draft.misfits))
+            text = f"The split puts more on {names} than fits. It will probably fail."
+            if not await self._agrees("Launch anyway?", text, "Launch it", "y"):
+                return False
+        if runs_now(snapshot) is None or snapshot is None:
+            return True
+        if not snapshot.speed.requests_active:
+            return True
+        text = f"{_what_ends(snapshot)}\n\nLaunching the new split cuts that off."
+        return await self._agrees("Launch?", text, "Launch it", "y")
+
+    async def _agrees(self, title: str, text: str, verb: str, key: str) -> bool:
+        from tui.dialogs.choice import confirm
+
+        return (
+            await self._app.push_screen_wait(confirm(title, text, verb, key)) == "yes"
+        )
+
+
+def _whole_path(path: str) -> str:
+    # Imported when needed: most starts of the console choose no model.
+    from backends.places import at_peer
+
+    if at_peer(path):
+        return path
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _what_ends(snapshot: ClusterSnapshot) -> str:
+    """What runs, so that one sees what would end."""
+    name = model_name(snapshot.plan.model) if snapshot.plan else "The cluster"
+    where = f" at {snapshot.api_url}" if snapshot.api_url else ""
+    active = snapshot.speed.requests_active
+    busy = (
+        f"\n{active} request{'s are' if active > 1 else ' is'} being answered."
+        if active
+        else ""
+    )
+    return f"{name} is {snapshot.state}{where}.\n{_what_runs(snapshot)}.{busy}"
+
+
+def _what_runs(snapshot: ClusterSnapshot) -> str:
+    """``5 processes``: those that would end, not those that have."""
+    alive = [p for p in snapshot.processes if p.state is not ProcessState.EXITED]
+    if not alive:
+        return "No process yet"
+    return "1 process" if len(alive) == 1 else f"{len(alive)} processes"
+
+
+def _forced(plan: Plan) -> Plan:
+    """The same plan, to be launched though it is predicted not to fit."""
+    asked = msgspec.structs.replace(plan.asked or Ask(model=plan.model), force=True)
+    return msgspec.structs.replace(plan, asked=asked)

@@ -1,0 +1,79 @@
+"""What peers ask the user: each is put once, never while one types or drags."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.widgets import Input, TextArea
+
+from tui.shell.frame import ConsoleScreen
+
+if TYPE_CHECKING:
+    from backends.state import Peer, PeerQuestion
+    from tui.flows.console import DeskConsole
+    from tui.flows.peers import PeerFlows
+    from tui.work.desk import Desk
+
+    Asked = tuple[PeerQuestion | None, float | None]
+
+
+class Questions:
+    """Opens the dialog of a question when its peer begins to ask."""
+
+    def __init__(self, app: DeskConsole, desk: Desk, flows: PeerFlows) -> None:
+        """Watch the peers on this desk."""
+        self._app = app
+        self._desk = desk
+        self._flows = flows
+        self._met: dict[str, Asked] = {}
+        self._asking = False
+
+    def look(self) -> None:
+        """The peers have changed: somebody may ask something."""
+        if not self._asking and self._news() is not None:
+            self._asking = True
+            self._app.attempt(self._ask_all(), group="questions", exclusive=False)
+
+    async def _ask_all(self) -> None:
+        """One question after the other."""
+        try:
+            while (peer := self._news()) is not None:
+                self._met[peer.name] = _asked(peer)
+                await self._ask(peer)
+        finally:
+            self._asking = False
+
+    async def _ask(self, peer: Peer) -> None:
+        if self._may_open(peer):
+            await self._flows.answer(peer)
+        else:
+            self._app.tell(
+                f"{peer.name} asks you something: {{peers.open}} on it answers"
+            )
+
+    def _news(self) -> Peer | None:
+        """A peer whose question the user has not met yet."""
+        snapshot = self._desk.snapshot
+        asking = {p.name: p for p in (snapshot.peers if snapshot else ()) if p.question}
+        self._met = {
+            name: asked
+            for name, asked in self._met.items()
+            if name in asking and _asked(asking[name]) == asked
+        }
+        new = (peer for name, peer in asking.items() if name not in self._met)
+        return next(new, None)
+
+    def _may_open(self, peer: Peer) -> bool:
+        """Whether a dialog would take no key meant for something else."""
+        screen = self._app.screen
+        if getattr(screen, "follows", "") == peer.name:
+            return True
+        if isinstance(screen.focused, Input | TextArea) or self._app.mouse_captured:
+            return False
+        here = self._app.current_mode == self._app.DEFAULT_MODE
+        return here and isinstance(screen, ConsoleScreen)
+
+
+def _asked(peer: Peer) -> Asked:
+    """Tells one question from the next, though it says the same."""
+    return peer.question, peer.since

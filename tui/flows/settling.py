@@ -1,0 +1,63 @@
+"""Asking what memory a plan takes, once nobody has moved anything for a moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backends.errors import DllmError
+from backends.state import PlanMemory
+
+if TYPE_CHECKING:
+    from textual.timer import Timer
+
+    from backends.state import Plan
+    from tui.flows.console import DeskConsole
+    from tui.seam.cluster import Cluster
+    from tui.work.desk import Desk
+
+SETTLE_S = 0.3
+"""A plan that stays as it is for so long is asked about."""
+GROUP = "memory"
+
+
+class Settling:
+    """Watches the plan on the desk; a move ends the question about the one before."""
+
+    def __init__(self, app: DeskConsole, cluster: Cluster, desk: Desk) -> None:
+        """Nothing is asked before ``look``."""
+        self._app = app
+        self._cluster = cluster
+        self._desk = desk
+        self._plan: Plan | None = None
+        self._timer: Timer | None = None
+
+    def look(self) -> None:
+        """The desk was shown: see whether another plan lies there unasked."""
+        plan = self._desk.unsettled
+        if plan == self._plan:
+            return
+        self.disturb()
+        self._plan = plan
+        if plan is not None:
+            self._timer = self._app.set_timer(SETTLE_S, self._ask)
+
+    def disturb(self) -> None:
+        """A boundary moves: what was asked, or was to be asked, is of no use."""
+        self._plan = None
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+        self._app.workers.cancel_group(self._app, GROUP)
+
+    def _ask(self) -> None:
+        if self._plan is not None:
+            self._app.attempt(self._asked(self._plan), group=GROUP)
+
+    async def _asked(self, plan: Plan) -> None:
+        try:
+            memory = await self._cluster.memory(plan)
+        except DllmError as error:
+            # The prediction stays, and why is said beside it: nothing to alarm anyone.
+            memory = PlanMemory(devices=(), note=str(error))
+        self._desk.settle(plan, memory)
+        self._app.show_desk()

@@ -1,0 +1,1 @@
+"""Widgets and helpers of no screen in particular."""

@@ -1,0 +1,45 @@
+"""Fields of one row that take some characters only: other keys keep their meaning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tui.kit.line_input import LineInput
+
+if TYPE_CHECKING:
+    from textual import events
+
+
+class ChoosyInput(LineInput):
+    """Leaves what it does not take to the keys of the dialog, such as ``?``."""
+
+    def takes(self, character: str) -> bool:
+        """Whether a character is text for this field."""
+        raise NotImplementedError
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        """Whether a key is text for this field, and no key of others."""
+        return bool(character and character.isprintable() and self.takes(character))
+
+    async def _on_key(self, event: events.Key) -> None:
+        consumed = self.check_consume_key(event.key, event.character)
+        if event.is_printable and not consumed:
+            event.prevent_default()
+        else:
+            await super()._on_key(event)
+
+
+class NumberInput(ChoosyInput):
+    """Takes digits."""
+
+    def takes(self, character: str) -> bool:
+        """Digits as everybody types them."""
+        return character.isascii() and character.isdigit()
+
+
+class NameInput(ChoosyInput):
+    """Takes all that a name can have in it."""
+
+    def takes(self, character: str) -> bool:
+        """All but the key for help."""
+        return character != "?"

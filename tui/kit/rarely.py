@@ -1,0 +1,42 @@
+"""Work that is done at most so often, whatever asks for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.timer import Timer
+    from textual.widget import Widget
+
+
+class Rarely:
+    """Does something at once, then no sooner than after a gap, if it was asked again.
+
+    What is asked for last is always done: the work looks at what there is by then.
+    """
+
+    def __init__(self, widget: Widget, gap_s: float, work: Callable[[], None]) -> None:
+        """Nothing was asked yet; the timers are the widget's."""
+        self._widget = widget
+        self._gap_s = gap_s
+        self._work = work
+        self._timer: Timer | None = None
+        self._asked = False
+
+    def ask(self) -> None:
+        """Do it now, or when the gap is over."""
+        self._asked = True
+        if self._timer is None:
+            self._do()
+
+    def _do(self) -> None:
+        self._asked = False
+        self._timer = self._widget.set_timer(self._gap_s, self._gap_over)
+        self._work()
+
+    def _gap_over(self) -> None:
+        self._timer = None
+        if self._asked:
+            self._do()

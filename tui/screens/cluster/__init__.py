@@ -1,0 +1,1 @@
+"""The working screen: peers, split, what goes on, chat."""

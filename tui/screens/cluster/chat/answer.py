@@ -1,0 +1,243 @@
+"""One answer while it streams in, and after."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from textual import work
+from textual.content import Content
+from textual.reactive import reactive
+from textual.widgets import Static
+
+from tui.kit.safe_text import SafeStream, safe
+from tui.kit.worker_reports import report_worker
+from tui.screens.cluster.chat.coming import ComingText
+from tui.screens.cluster.chat.reasoning import ChatReasoning
+from tui.screens.cluster.chat.text import coming_text, ended_text
+from tui.screens.cluster.chat.turn import ChatTurn
+from tui.screens.cluster.chat.variants import AnswerVariants
+from tui.shell.messages import Notice
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.widgets import Markdown
+    from textual.worker import Worker
+
+    from backends.state import Answering, Turn
+
+DRAW_MIN_S = 0.1
+DRAW_MAX_S = 1.0
+"""Least and most time between two drawings while an answer comes."""
+CPU_SHARE = 0.04
+"""Of a core, for drawing: the model may need this one."""
+
+
+def new_markdown() -> Markdown:
+    """A Markdown widget; imported here because it costs 40 ms at start-up."""
+    from textual.widgets import Markdown
+
+    from tui.kit.markdown_rows import parser
+
+    return Markdown(parser_factory=parser, open_links=False)
+
+
+class ChatAnswer(ChatTurn):
+    """Reasoning, the answer as Markdown, and a line of figures."""
+
+    DEFAULT_CSS = """
+    ChatAnswer {
+        margin: 0 0 1 0;
+        &:last-child { margin: 0; }
+        & .answer-figures {
+            height: auto;
+            color: $dim;
+            &.-failed { color: $bad; }
+        }
+        & Markdown {
+            padding: 0;
+            margin: 0;
+            & > .-last { margin-bottom: 0; }
+        }
+        & MarkdownH1, & MarkdownH2, & MarkdownH3 {
+            content-align: left middle;
+            color: $primary;
+            background: transparent;
+            margin: 1 0 0 0;
+            text-style: bold;
+            &.-first { margin-top: 0; }
+        }
+        & MarkdownFence {
+            margin: 1 0;
+            &.-first { margin-top: 0; }
+            &.-last { margin-bottom: 0; }
+            background: $surface;
+            & > #code-content { padding: 0 1; }
+        }
+    }
+    """
+
+    compared: reactive[bool] = reactive(False, init=False)
+    """All answers to the question are listed, in place of this one's figures."""
+
+    def __init__(self, speaker: str, *, names_width: int) -> None:
+        """Create an answer with nothing said; ``show`` says what there is.
+
+        Args:
+            speaker: Name of the model.
+            names_width: Cells for names, the same in all turns.
+        """
+        super().__init__(speaker, names_width=names_width, classes="-model")
+        self.reasoning = ChatReasoning()
+        self._figures = Static(classes="answer-figures", markup=False)
+        self._turn: Turn | None = None
+        self._answering: Answering | None = None
+        self._fresh = asyncio.Event()
+        self._coming: ComingText | None = None
+        self._view_rows: int | None = None
+        self._drawing_s = 0.0
+        self._drawn = 0
+        self._thought = 0
+        self._safe_text = SafeStream()
+        self._safe_reasoning = SafeStream()
+        self.drawn_whole = False
+        """All is drawn, and no more will come."""
+        self._variants: AnswerVariants | None = None
+
+    def compose_said(self) -> ComposeResult:
+        """The reasoning and the figures; the words come between."""
+        yield self.reasoning
+        yield self._figures
+
+    def on_mount(self) -> None:
+        """Draw what there is, and what comes."""
+        self._take_pieces()
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Let the app report a worker that failed."""
+        report_worker(self, event)
+
+    def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
+        """Copy a link: the browser may be on another machine than the console."""
+        event.stop()
+        self.app.copy_to_clipboard(event.href)
+        self.post_message(Notice(f"Copied {event.href}"))
+
+    def show(self, turn: Turn, answering: Answering | None) -> None:
+        """Show how far it is; only the newest is drawn, as fast as drawing goes."""
+        if (turn, answering) != (self._turn, self._answering):
+            self._turn, self._answering = turn, answering
+            self._fresh.set()
+
+    @work(group="answer", exit_on_error=False)
+    async def _take_pieces(self) -> None:
+        """Draw whatever is new until nothing more comes."""
+        while not self.drawn_whole:
+            await self._fresh.wait()
+            self._fresh.clear()
+            turn, answering = self._turn, self._answering
+            if turn is not None:
+                await self._draw(turn, answering)
+                if not self.drawn_whole:
+                    await self._pause()
+
+    async def _pause(self) -> None:
+        """Let more come: what the last drawing took tells how often there can be one.
+
+        Where its end is not followed all of it is laid out, which takes longest.
+        """
+        wanted_s = self._drawing_s / CPU_SHARE if self._view_rows else DRAW_MAX_S
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(max(wanted_s, DRAW_MIN_S), DRAW_MAX_S)):
+                while self._turn is None or not self._turn.reply.done:
+                    self._fresh.clear()
+                    await self._fresh.wait()
+        self._fresh.set()
+
+    async def _draw(self, turn: Turn, answering: Answering | None) -> None:
+        """Draw what came since the last time, and the line under it."""
+        began = time.thread_time()
+        reply = turn.reply
+        thought, self._thought = reply.reasoning[self._thought :], len(reply.reasoning)
+        if thought := self._safe_reasoning.feed(thought):
+            self.reasoning.add(thought)
+        text, self._drawn = reply.text[self._drawn :], len(reply.text)
+        if reply.text or reply.done:
+            self.reasoning.finish()
+        text = self._safe_text.feed(text)
+        if reply.done:
+            await self._end(turn, text)
+            return
+        if text:
+            self._add(text)
+        self._say(coming_text(reply, answering))
+        self._drawing_s = time.thread_time() - began
+
+    def _add(self, text: str) -> None:
+        """Draw more of an answer that comes."""
+        if self._coming is None:
+            self._coming = ComingText(self._view_rows)
+            self.body.mount(self._coming, before=self._figures)
+        self._coming.add(text)
+
+    async def _end(self, turn: Turn, text: str) -> None:
+        """Draw all of a complete answer, then drop what was drawn so far."""
+        coming, self._coming = self._coming, None
+        if whole := (coming.text if coming else "") + text:
+            markdown = new_markdown()
+            markdown.display = False
+            await self.body.mount(markdown, before=self._figures)
+            await markdown.update(whole)
+            _mark_ends(markdown)
+        with self.app.batch_update():
+            if coming is not None:
+                await coming.remove()
+            if whole:
+                markdown.display = True
+            self.drawn_whole = True
+            self._figures.set_class(turn.reply.failure is not None, "-failed")
+            self._say_end(turn)
+
+    def follow(self, view_rows: int | None) -> int:
+        """Show its end in a view of so many rows while it comes, None: all of it.
+
+        Returns the rows it grows by.
+        """
+        self._view_rows = view_rows
+        return self._coming.follow(view_rows) if self._coming else 0
+
+    def watch_compared(self) -> None:
+        """Say more or less of an answer that is there."""
+        if self.drawn_whole and self._turn is not None:
+            self._say_end(self._turn)
+
+    def _say_end(self, turn: Turn) -> None:
+        """Say what the answer was made with, or what each of several was."""
+        if self._variants is not None:
+            self._variants.remove()
+            self._variants = None
+        compared = self.compared and len(turn.replies) > 1
+        self._say("" if compared else ended_text(turn))
+        if compared:
+            self._variants = AnswerVariants(turn)
+            self.body.mount(self._variants, after=self._figures)
+
+    def _say(self, line: str) -> None:
+        """Show a line under the answer; an empty one takes no room."""
+        # While it comes, a line in place of a line leaves everything where it is.
+        stays = self._figures.display is bool(line) and not self.drawn_whole
+        self._figures.display = bool(line)
+        self._figures.update(Content(safe(line)), layout=not stays)
+
+
+def _mark_ends(markdown: Markdown) -> None:
+    """Tell the first and the last block, which stand closer.
+
+    A style by ``:last-child`` would have every block of the answer styled anew, with
+    all that is in it, whenever one comes.
+    """
+    if markdown.children:
+        markdown.children[0].add_class("-first")
+        markdown.children[-1].add_class("-last")

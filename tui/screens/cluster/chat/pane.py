@@ -1,0 +1,394 @@
+"""The chat: a transcript, a composer, and what the app needs to know of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from textual import on
+from textual.actions import SkipAction
+from textual.containers import Container, Horizontal
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Static
+
+from backends.state import Sampling
+from tui.actions.keymap import bindings
+from tui.kit.keys import with_keys
+from tui.kit.strips import resubtitle, retitle
+from tui.screens.cluster.chat.composer import Composer
+from tui.screens.cluster.chat.transcript import ChatTranscript
+from tui.screens.cluster.chat.turn import speaker_of
+from tui.screens.cluster.chat.variants import AnswerVariants
+from tui.shell.messages import Copyable, Notice
+from tui.work.quantities import count_text
+
+if TYPE_CHECKING:
+    from textual import events
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from backends.state import ChatState, Conversation, Turn
+
+Verb = Literal[
+    "stop",
+    "again",
+    "new",
+    "undo",
+    "open",
+    "rename",
+    "delete",
+    "export",
+    "settings",
+    "choose",
+]
+"""What the app can be asked to do with a chat."""
+
+AGAIN = "asks question %d again: {chat.leave} leaves it"
+READY_HINT = (
+    "Nothing said yet. In here {chat.settings} sets a system prompt and sampling."
+)
+
+
+class ChatPane(Widget):
+    """A conversation with the model that is running."""
+
+    HELP: ClassVar[str | None] = ChatTranscript.HELP
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("chat")
+
+    DEFAULT_CSS = """
+    ChatPane {
+        layout: vertical;
+        layers: words badge;
+        & > .chat-words { height: 1fr; layers: words badge; padding: 0 0 0 1; }
+        & .chat-unseen {
+            layer: badge;
+            dock: bottom;
+            width: 100%;
+            height: 1;
+            display: none;
+            text-align: right;
+            padding: 0 2 0 0;
+            background: transparent;
+            color: $primary;
+            text-style: bold;
+            pointer: pointer;
+        }
+        & > .chat-entry {
+            height: auto;
+            max-height: 6;
+            padding: 0 0 0 1;
+            & > .chat-sign { width: 2; height: 1; color: $dim; }
+            &:focus-within > .chat-sign { color: $primary; text-style: bold; }
+        }
+    }
+    """
+
+    @dataclass
+    class Asked(Message):
+        """The user wants an answer."""
+
+        pane: ChatPane
+        question: str
+        again: int | None = None
+        """Index of the question that it takes the place of; None: it is new."""
+
+        @property
+        def control(self) -> ChatPane:
+            """The chat it was asked in."""
+            return self.pane
+
+    @dataclass
+    class Wanted(Message):
+        """The user wants something done with the chat."""
+
+        pane: ChatPane
+        verb: Verb
+        turn: int = 0
+        """Index of the question it is about."""
+        shown: int = 0
+        """Index of the answer it is about."""
+
+        @property
+        def control(self) -> ChatPane:
+            """The chat it is about."""
+            return self.pane
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
+        """Create a chat with nothing said.
+
+        Args:
+            id: The ID of the widget in the DOM.
+            classes: Space separated list of class names.
+        """
+        super().__init__(id=id, classes=classes)
+        self.border_title = "Chat"
+        self._state: ChatState | None = None
+        self._asked_at: int | None = None
+        self.can_undo = False
+        """Something was done that ``u`` takes back."""
+        self._ready = False
+        self._reason = ""
+        self._transcript = ChatTranscript(id="chat-transcript")
+        self._unseen = Static(classes="chat-unseen", markup=False)
+        self._composer = Composer(id="chat-composer")
+
+    def compose(self) -> ComposeResult:
+        """The words above, the text field below."""
+        with Container(classes="chat-words"):
+            yield self._transcript
+            yield self._unseen
+        with Horizontal(classes="chat-entry"):
+            yield Static("›", classes="chat-sign", markup=False)
+            yield self._composer
+
+    # --- what the app calls and reads ---------------------------------------
+
+    @property
+    def conversation(self) -> Conversation | None:
+        """What is shown; None before the controller told of any."""
+        return self._state.conversation if self._state else None
+
+    @property
+    def answering(self) -> bool:
+        """An answer is coming, or was just asked for."""
+        coming = self._state is not None and self._state.answering is not None
+        return coming or self._asked_at is not None
+
+    def show(self, state: ChatState) -> None:
+        """Show a conversation as it is now."""
+        before, self._state = self._state, state
+        now = state.conversation
+        taken = self._asked_at is not None and state.seq > self._asked_at
+        if before is None or before.conversation.id != now.id:
+            taken = True
+            prompts = [turn.asked for turn in now.turns]
+            self._composer.prompts.replace(prompts)
+        self._transcript.show(now, state.answering)
+        self._asked_at = None if taken else self._asked_at
+        if taken or before is None or _looks(before) != _looks(state):
+            self._settle()
+
+    def sent_back(self, question: str, again: int | None = None) -> None:
+        """A question could not be asked: it is not lost."""
+        self._asked_at = None
+        if question and again is not None:
+            self._composer.take_up(question, again)
+        elif question and not self._composer.text:
+            self._composer.write(question)
+        self._settle()
+
+    def set_ready(self, ready: bool, reason: str) -> None:
+        """Open the composer, or close it and say why."""
+        self._ready, self._reason = ready, reason
+        self._composer.reason = reason
+        self._composer.ready = ready
+        self._transcript.hint = with_keys(self.app, READY_HINT) if ready else ""
+        self._settle()
+
+    def set_model(self, name: str) -> None:
+        """Name the speaker of answers to come."""
+        self._transcript.set_speaker(speaker_of(name))
+
+    def focus_default(self) -> None:
+        """Focus the composer, or the transcript where nothing can be asked."""
+        target = self._composer if self._composer.can_focus else self._transcript
+        target.focus()
+
+    def copyable(self) -> Copyable | None:
+        """The selected text, else the chosen answer, else the last."""
+        if selected := self.screen.get_selected_text():
+            return Copyable(what="the selection", text=selected)
+        if (chosen := self._transcript.chosen) is not None:
+            text = self._turns[chosen].reply.text
+            return Copyable(what=f"answer {chosen + 1}", text=text) if text else None
+        answers = [turn.reply.text for turn in self._turns if turn.reply.text]
+        return Copyable(what="the last answer", text=answers[-1]) if answers else None
+
+    @property
+    def _turns(self) -> tuple[Turn, ...]:
+        return self.conversation.turns if self.conversation else ()
+
+    # --- asking -------------------------------------------------------------
+
+    @on(Composer.Sent)
+    def _question_sent(self, event: Composer.Sent) -> None:
+        event.stop()
+        self._asked_at = self._state.seq if self._state else 0
+        if event.again is None:
+            self._transcript.chosen = None
+        self._settle()
+        self.post_message(self.Asked(self, event.question, event.again))
+
+    @on(Composer.Refused)
+    def _question_refused(self, event: Composer.Refused) -> None:
+        event.stop()
+        self.post_message(Notice(event.reason, "warning"))
+
+    @on(Composer.Paged)
+    def _paged(self, event: Composer.Paged) -> None:
+        event.stop()
+        self.action_scroll_pages(event.direction)
+
+    def _settle(self) -> None:
+        """Follow what is going on: field, border, keys."""
+        self._composer.busy = self.answering
+        conversation = self.conversation
+        if conversation is None:
+            return
+        retitle(self, f"Chat · {conversation.name}".rstrip(" ·"))
+        settings = []
+        if (again := self._composer.again) is not None:
+            settings.append(with_keys(self.app, AGAIN % (again + 1)))
+        if conversation.system.strip():
+            settings.append("system prompt")
+        if conversation.sampling != Sampling():
+            settings.append("own sampling")
+        resubtitle(self, " · ".join(settings))
+        self.refresh_bindings()
+
+    # --- actions ------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer only what can be done now."""
+        turns, idle = bool(self._turns), not self.answering
+        match action:
+            case "stop_answer":
+                return not idle
+            case "leave":
+                chosen = self._transcript.chosen is not None
+                return idle and (chosen or self._composer.has_focus)
+            case "write":
+                return self._ready and not self._composer.has_focus
+            case "want":
+                return self._may(str(parameters[0]))
+            case "choose":
+                return turns and not self._composer.has_focus
+            case "edit":
+                return turns and idle and self._ready
+            case "variant":
+                return turns and idle and len(self._turns[self._meant].replies) > 1
+        return True
+
+    def _may(self, verb: str) -> bool:
+        """Whether this makes sense now."""
+        now, turns = self.conversation, bool(self._turns)
+        if now is None:
+            return False
+        if verb in {"rename", "export"}:
+            return turns
+        if verb in {"settings", "open"}:
+            return True
+        if self.answering:
+            return False
+        if verb == "undo":
+            return self.can_undo
+        return turns and (verb != "again" or self._ready)
+
+    def action_stop_answer(self) -> None:
+        """Stop the answer."""
+        self.post_message(self.Wanted(self, "stop"))
+
+    def action_leave(self) -> None:
+        """Go from the composer to the transcript, there to no chosen question."""
+        if not self._composer.has_focus:
+            self._transcript.chosen = None
+        self._composer.let_go()
+        self._settle()
+        self._transcript.focus()
+
+    def action_write(self) -> None:
+        """Go to the composer."""
+        self._composer.focus()
+
+    def action_want(self, verb: Verb) -> None:
+        """Have something done by the app."""
+        if verb == "again":
+            self._asked_at = self._state.seq if self._state else 0
+            self._settle()
+        self.post_message(self.Wanted(self, verb, self._meant))
+
+    def action_choose(self, by: int) -> None:
+        """Choose a question."""
+        self._transcript.choose(by)
+
+    @on(ChatTranscript.Chose)
+    def _chose(self, event: ChatTranscript.Chose) -> None:
+        event.stop()
+        self.refresh_bindings()
+
+    @on(ChatTranscript.Edited)
+    def action_edit(self) -> None:
+        """Take the chosen question into the text field, else the last."""
+        if self.check_action("edit", ()):
+            turn = self._meant
+            self._composer.take_up(self._turns[turn].asked, turn)
+            self._settle()
+            self.focus_default()
+
+    def action_variant(self, by: int) -> None:
+        """Go on from another answer, round and round."""
+        turn = self._turns[self._meant]
+        self._go_on_from((turn.shown + by) % len(turn.replies))
+
+    @on(AnswerVariants.Picked)
+    def _variant_picked(self, event: AnswerVariants.Picked) -> None:
+        event.stop()
+        if self.check_action("variant", ()):
+            self._go_on_from(event.shown)
+
+    def _go_on_from(self, shown: int) -> None:
+        """Have the conversation go on from another answer to the question meant."""
+        self.post_message(self.Wanted(self, "choose", self._meant, shown))
+
+    @property
+    def _meant(self) -> int:
+        """Index of the chosen question, else of the last."""
+        chosen = self._transcript.chosen
+        return len(self._turns) - 1 if chosen is None else chosen
+
+    def action_toggle_reasoning(self) -> None:
+        """Fold or unfold what the model thought, of the chosen answer or the last."""
+        answers = self._transcript.answers
+        chosen = [answer for answer in answers if answer.compared]
+        thought = [answer for answer in chosen or answers if answer.reasoning.text]
+        if not thought:
+            raise SkipAction
+        thought[-1].reasoning.toggle()
+
+    def action_scroll_lines(self, lines: int) -> None:
+        """Scroll the transcript by lines."""
+        self._transcript.scroll_relative(y=lines, animate=False)
+
+    def action_scroll_pages(self, pages: int) -> None:
+        """Scroll the transcript by pages."""
+        height = max(1, self._transcript.size.height - 1)
+        self._transcript.scroll_relative(y=pages * height, animate=False)
+
+    def action_scroll_first(self) -> None:
+        """Go to the oldest turn."""
+        self._transcript.action_scroll_home()
+
+    def action_scroll_last(self) -> None:
+        """Go to the newest words."""
+        self._transcript.follow()
+
+    @on(ChatTranscript.Unseen)
+    def _unseen_changed(self, event: ChatTranscript.Unseen) -> None:
+        event.stop()
+        self._unseen.display = event.rows > 0
+        words = f"↓ {count_text(event.rows, 'new line')}"
+        self._unseen.update(words, layout=False)
+
+    def on_click(self, event: events.Click) -> None:
+        """The badge leads to the newest words."""
+        if event.widget is self._unseen:
+            self._transcript.follow()
+
+
+def _looks(state: ChatState) -> tuple[object, ...]:
+    """What field, border and keys follow: nothing of the answer that comes."""
+    now = state.conversation
+    turns = tuple(len(turn.replies) for turn in now.turns)
+    return now.id, now.name, now.system, now.sampling, turns, state.answering is None

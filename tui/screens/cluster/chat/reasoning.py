@@ -1,0 +1,119 @@
+"""What a model thought before it answered: dim, and folded once the answer begins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.containers import Vertical
+from textual.content import Content
+from textual.reactive import reactive
+from textual.widgets import Static
+
+from tui.screens.cluster.chat.coming import ComingText
+from tui.work.quantities import count_text
+
+if TYPE_CHECKING:
+    from textual import events
+    from textual.app import ComposeResult
+
+VIEW_ROWS = 4
+"""Of a model that still thinks: twice as many rows of its end are shown."""
+
+
+class ChatReasoning(Vertical):
+    """A header that folds and unfolds the reasoning under it."""
+
+    DEFAULT_CSS = """
+    ChatReasoning {
+        height: auto;
+        display: none;
+        &.-some { display: block; }
+        & > .reasoning-head {
+            width: auto;
+            height: 1;
+            color: $dim;
+            pointer: pointer;
+            &:hover { color: $foreground; text-style: underline; }
+        }
+        & > .reasoning-text { height: auto; }
+        & > .reasoning-text, & > ComingText {
+            padding: 0 0 0 1;
+            border-left: outer $pane-border;
+            color: $dim;
+        }
+    }
+    """
+
+    HELP: ClassVar[str | None] = None
+
+    unfolded: reactive[bool] = reactive(True)
+    """The text is shown, not only its header."""
+    thinking: reactive[bool] = reactive(True)
+    """More is to come."""
+
+    def __init__(self) -> None:
+        """Create an empty, hidden block."""
+        super().__init__()
+        self.text = ""
+        self._head = Static(classes="reasoning-head", markup=False)
+        self._body = Static(classes="reasoning-text", markup=False)
+        self._coming: ComingText | None = None
+        self._head_cells = 0
+
+    def compose(self) -> ComposeResult:
+        """The header and the text."""
+        yield self._head
+        yield self._body
+
+    def add(self, text: str) -> None:
+        """Take in more reasoning."""
+        self.text += text
+        if self._coming is None and self.thinking:
+            self.add_class("-some")
+            self._coming = ComingText(VIEW_ROWS)
+            self.mount(self._coming)
+        if self._coming is not None:
+            self._coming.add(text)
+        self._show()
+
+    def finish(self) -> None:
+        """The answer begins: fold, unless the user is reading."""
+        if self.thinking:
+            self.thinking = False
+            self.unfolded = False
+
+    def watch_unfolded(self) -> None:
+        """Show or hide the text."""
+        self._show()
+
+    def watch_thinking(self) -> None:
+        """Say whether it is over; then all of it can be read."""
+        if not self.thinking and self._coming is not None:
+            self._coming.remove()
+            self._coming = None
+        self._show()
+
+    def _show(self) -> None:
+        """Draw the header, and the text where it is open."""
+        sign = "▾" if self.unfolded else "▸"
+        words = count_text(len(self.text.split()), "word")
+        title = "thinking" if self.thinking else "reasoning"
+        head = Content(f"{sign} {title} · {words}")
+        # One of the same length leaves everything where it is.
+        self._head.update(head, layout=len(head) != self._head_cells)
+        self._head_cells = len(head)
+        if self._coming is not None:
+            self._coming.display = self.unfolded
+        self._body.display = self.unfolded and self._coming is None
+        if self._body.display:
+            self._body.update(Content(self.text.strip()))
+
+    def on_click(self, event: events.Click) -> None:
+        """Fold or unfold by its header."""
+        if event.widget is self._head:
+            event.stop()
+            self.toggle()
+
+    def toggle(self) -> None:
+        """Fold or unfold."""
+        self.unfolded = not self.unfolded

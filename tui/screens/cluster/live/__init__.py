@@ -1,0 +1,1 @@
+"""The pane of what goes on: figures, a launch, a failure."""

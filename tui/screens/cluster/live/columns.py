@@ -1,0 +1,206 @@
+"""The figures of a serving cluster as columns: what there is, and what has room."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.cells import cell_len
+
+from backends.link.totals import token_totals
+from backends.state import ProcessRole
+from backends.units import format_bytes, format_rate
+from tui.kit.safe_text import safe_line
+from tui.work.quantities import (
+    UNKNOWN,
+    bytes_text,
+    rate_text,
+    rtt_text,
+    short_count,
+    silence_text,
+    totals_trips_text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from backends.state import ClusterSnapshot, Link
+
+GAP_CELLS = 2
+GRAPH_CELLS = 24
+"""Room the graph gets before figures that could also be read elsewhere."""
+GRAPH_CELLS_MIN = 14
+SHORT_NAME_CELLS = 7
+NAME_CELLS_MAX = 12
+COUNT_MAX = 100_000
+"""From here on a number of tokens is told in thousands."""
+
+_ROLES = (
+    *(ProcessRole.SERVER, ProcessRole.WORKER, ProcessRole.OTHER),
+    *(ProcessRole.RELAY, ProcessRole.GATEWAY),
+)
+
+
+class Figure(NamedTuple):
+    """One figure of a column."""
+
+    label: str
+    value: str
+    warn: bool = False
+
+
+class LiveColumn(NamedTuple):
+    """Figures below one another; widths never depend on the values."""
+
+    label_cells: int
+    value_cells: int
+    figures: tuple[Figure, ...]
+
+    @property
+    def cells(self) -> int:
+        """The whole width."""
+        return self.label_cells + self.value_cells
+
+
+class LinkLook(NamedTuple):
+    """How much is said of each link."""
+
+    name_cells: int
+    rate_cells: int
+    """0: no throughput; few: both ways together."""
+
+
+RTT_CELLS = 8
+NO_RATE, SUM_CELLS, EACH_WAY_CELLS = 0, 11, 19
+
+
+def columns_of(snapshot: ClusterSnapshot, room: int, rows: int) -> list[LiveColumn]:
+    """The most telling columns that have room beside the graph.
+
+    What only a relay can tell goes first, what the peers' pane also shows goes last.
+    """
+    columns: list[LiveColumn] = []
+    for columns, graph_cells in _layouts(snapshot, rows):
+        if columns_width(columns) + graph_cells <= room:
+            break
+    return columns
+
+
+def columns_width(columns: Sequence[LiveColumn]) -> int:
+    """Cells of the columns and the gaps after them."""
+    return sum(column.cells + GAP_CELLS for column in columns)
+
+
+def _layouts(
+    snapshot: ClusterSnapshot, rows: int
+) -> Iterator[tuple[list[LiveColumn], int]]:
+    """Columns and the graph's least room beside them, from most to least."""
+    # One after the other: the first has room on most terminals.
+    links = snapshot.links
+    needed = -(-len(links) // rows)
+    speed, house = _speed_column(snapshot), _house_column(snapshot)
+    first = [speed, _wire_column(links)] if links else [speed]
+    full = _link_columns(links, _look(links, EACH_WAY_CELLS), rows, needed)
+    yield [*first, *full, house, _process_column(snapshot, rows)], GRAPH_CELLS
+    yield [*first, *full, house], GRAPH_CELLS
+    look = _look(links, SUM_CELLS)
+    some = _link_columns(links, look, rows, needed)
+    yield [*first, *some, house], GRAPH_CELLS
+    for n_columns in range(needed, 0, -1):
+        yield [*first, *_link_columns(links, look, rows, n_columns)], GRAPH_CELLS_MIN
+    few = _link_columns(links, LinkLook(SHORT_NAME_CELLS, NO_RATE), rows, 1)
+    yield [*first, *few], GRAPH_CELLS_MIN
+    yield [*first, *few], -GAP_CELLS
+    yield first, -GAP_CELLS
+    yield [speed], -GAP_CELLS
+
+
+# --- the columns ----------------------------------------------------------------
+
+
+def _speed_column(snapshot: ClusterSnapshot) -> LiveColumn:
+    speed = snapshot.speed
+    now = speed.tok_per_s
+    rate = speed.last_tok_per_s if now is None else now
+    ctx_size = snapshot.plan.ctx_size if snapshot.plan else 0
+    counts = (short_count(n, COUNT_MAX) for n in (speed.ctx_used, ctx_size))
+    figures = (
+        Figure("generate" if now is not None else "last", f"{format_rate(rate)} tok/s"),
+        Figure("prompt", f"{format_rate(speed.prompt_tok_per_s)} tok/s"),
+        Figure("context", "/".join(counts)),
+    )
+    return LiveColumn(9, 11, figures)
+
+
+def _wire_column(links: Sequence[Link]) -> LiveColumn:
+    """What a token costs on the wire, all workers together."""
+    totals = token_totals(links)
+    figures = (
+        Figure("trips/tok", totals_trips_text(totals)),
+        Figure("up/tok", bytes_text(totals.bytes_up)),
+        Figure("down/tok", bytes_text(totals.bytes_down)),
+    )
+    return LiveColumn(9, 8, figures)
+
+
+def _look(links: Sequence[Link], rate_cells: int) -> LinkLook:
+    longest = max((cell_len(safe_line(link.worker)) for link in links), default=0)
+    return LinkLook(min(max(longest, 4), NAME_CELLS_MAX) + 1, rate_cells)
+
+
+def _link_columns(
+    links: Sequence[Link], look: LinkLook, rows: int, n_columns: int
+) -> list[LiveColumn]:
+    """The links below one another; those without room are counted: ``+2``."""
+    room = rows * n_columns
+    figures = [_link_figure(link, look) for link in links]
+    if len(figures) > room:
+        hidden = len(figures) - room + 1
+        figures[room - 1 :] = [Figure(f"+{hidden}", "")]
+    several = iter(figures)
+    cells = look.name_cells, RTT_CELLS + look.rate_cells
+    return [
+        LiveColumn(*cells, (first, *islice(several, rows - 1))) for first in several
+    ]
+
+
+def _link_figure(link: Link, look: LinkLook) -> Figure:
+    if silence := silence_text(link):
+        cells = RTT_CELLS + look.rate_cells
+        # Where there is room for the age alone, its colour says the rest.
+        said = silence if len(silence) <= cells else silence.removeprefix("silent ")
+        return Figure(safe_line(link.worker), f"{said:>{cells}}", warn=True)
+    rate = rate_text(link, each_way=look.rate_cells == EACH_WAY_CELLS)
+    value = f"{rtt_text(link.rtt_ms):>{RTT_CELLS}}"
+    if look.rate_cells:
+        value += f"{rate:>{look.rate_cells}}"
+    return Figure(safe_line(link.worker), value, warn=link.mode == "plain")
+
+
+def _house_column(snapshot: ClusterSnapshot) -> LiveColumn:
+    """What llama-server does besides, and what it takes of this machine."""
+    known = [p.rss_bytes for p in snapshot.processes if p.rss_bytes is not None]
+    figures = (
+        Figure("requests", f"{snapshot.speed.requests_active}"),
+        Figure("memory", bytes_text(sum(known) if known else None)),
+        Figure("since", _clock(snapshot.served_since)),
+    )
+    return LiveColumn(9, 8, figures)
+
+
+def _process_column(snapshot: ClusterSnapshot, rows: int) -> LiveColumn:
+    processes = [p for p in snapshot.processes if p.rss_bytes is not None]
+    processes.sort(key=lambda process: _ROLES.index(process.role))
+    figures = (
+        Figure(safe_line(process.name), format_bytes(process.rss_bytes or 0))
+        for process in processes[:rows]
+    )
+    return LiveColumn(13, 9, tuple(figures))
+
+
+# --- texts ----------------------------------------------------------------------
+
+
+def _clock(at: float | None) -> str:
+    return UNKNOWN if at is None else time.strftime("%H:%M", time.localtime(at))

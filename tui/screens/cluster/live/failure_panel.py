@@ -1,0 +1,130 @@
+"""What went wrong, what to do, and the evidence."""
+
+from __future__ import annotations
+
+import signal
+from functools import partial
+from shlex import join
+from typing import TYPE_CHECKING
+
+from textual.reactive import reactive
+
+from tui.kit.keys import key_of
+from tui.kit.strips import Part, StripWidget, line, wrapped
+from tui.shell.messages import Copyable
+from tui.work.peer_words import UNFIT
+
+if TYPE_CHECKING:
+    from textual.strip import Strip
+
+    from backends.state import ClusterSnapshot, Failure
+
+TAIL_LINES = 8
+COMMAND_LINES = 3
+
+
+class FailurePanel(StripWidget):
+    """One failure with command line, exit status and the end of the log."""
+
+    DEFAULT_CSS = """
+    FailurePanel {
+        height: auto;
+    }
+    """
+
+    failure: reactive[Failure | None] = reactive(None, init=False, layout=True)
+    """What is shown."""
+    to_mend: reactive[str] = reactive("", init=False)
+    """The peer whose engine is the trouble; empty for none."""
+
+    def get_content_height(self, container: object, viewport: object, w: int) -> int:
+        """As many lines as the evidence has, within limits."""
+        return len(self._rows(w)) if self.failure else 0
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        """What, hint, command, status, log tail."""
+        return [line(row, width) for row in self._rows(width)]
+
+    def copyable(self) -> Copyable | None:
+        """The whole failure as text, for a bug report."""
+        if self.failure is None:
+            return None
+        return Copyable("the failure", failure_text(self.failure))
+
+    def watch_failure(self) -> None:
+        """Another failure, or none."""
+        self.redraw()
+
+    def watch_to_mend(self) -> None:
+        """A key is offered, or not any more."""
+        self.redraw()
+
+    def _rows(self, width: int) -> list[list[Part]]:
+        failure = self.failure
+        if failure is None or width < 1:
+            return []
+        palette = self.palette
+        what = wrapped(f"✗ {failure.what}", width, 2)
+        rows = [[(text, palette.alarm)] for text in what]
+        rows += [[(text, palette.text)] for text in wrapped(failure.hint, width, 2)]
+        if failure.argv:
+            command = wrapped(f"$ {join(failure.argv)}", width, COMMAND_LINES)
+            rows += [[(text, palette.dim)] for text in command]
+        if status := exit_text(failure):
+            rows.append([(status, palette.warn)])
+        rows += [
+            [("│ ", palette.border), (text, palette.dim)]
+            for text in failure.log_tail[-TAIL_LINES:]
+        ]
+        rows.append(self._keys(failure))
+        return rows
+
+    def _keys(self, failure: Failure) -> list[Part]:
+        key, dim = self.palette.key, self.palette.dim
+        named = partial(key_of, self.app)
+        mend: list[Part] = [
+            (named("live.provision"), key),
+            (f" provisions {self.to_mend}   ", dim),
+        ]
+        log: list[Part] = [(named("live.log"), key), (" opens the log   ", dim)]
+        return [
+            *(mend if self.to_mend else []),
+            *(log if failure.process else []),
+            (named("app.copy"), key),
+            (" copies all this   ", dim),
+            (named("cluster.launch"), key),
+            (" tries again", dim),
+        ]
+
+
+def exit_text(failure: Failure) -> str:
+    """``exit code 1`` or ``killed by SIGKILL``; empty when neither is known."""
+    if failure.exit_signal is not None:
+        try:
+            name = signal.Signals(failure.exit_signal).name
+        except ValueError:
+            name = f"signal {failure.exit_signal}"
+        return f"killed by {name}"
+    return "" if failure.exit_code is None else f"exit code {failure.exit_code}"
+
+
+def failure_text(failure: Failure) -> str:
+    """The failure as plain text."""
+    command = f"$ {join(failure.argv)}" if failure.argv else ""
+    head = [failure.what, failure.hint, command, exit_text(failure)]
+    return "\n".join([*filter(None, head), *failure.log_tail])
+
+
+def peer_to_mend(snapshot: ClusterSnapshot) -> str:
+    """The peer of a failed launch that needs another engine; empty where none does.
+
+    The failure itself may name it: an engine that fits ours may not fit another head's.
+    """
+    plan, failure = snapshot.plan, snapshot.failure
+    if plan is None or failure is None:
+        return ""
+    named = failure.hint.rpartition("peers provision ")[2].rstrip(".")
+    part = {plan.head, *(worker.peer for worker in plan.workers)}
+    unfit = [p.name for p in snapshot.peers if p.state in UNFIT and p.name in part]
+    names = [peer.name for peer in snapshot.peers if peer.name == named]
+    return next(iter((*names, *unfit)), "")

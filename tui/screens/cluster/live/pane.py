@@ -1,0 +1,270 @@
+"""The pane of what goes on: live figures, or the progress of a launch, or a failure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.containers import VerticalScroll
+from textual.geometry import Region
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from backends.state import ClusterState
+from backends.units import format_seconds
+from tui.actions.keymap import bindings
+from tui.kit.keys import key_of
+from tui.kit.rate_graph import RateGraph
+from tui.kit.strips import StripWidget, line, retitle, wrapped
+from tui.screens.cluster.live.columns import columns_of, columns_width
+from tui.screens.cluster.live.failure_panel import FailurePanel, peer_to_mend
+from tui.screens.cluster.live.figures import LiveFigures
+from tui.screens.cluster.live.folded import LiveLine
+from tui.screens.cluster.live.step_list import StepList
+from tui.screens.cluster.live.token_bar import TokenBar, device_marks
+from tui.screens.cluster.live.worker_graphs import WorkerGraphs
+from tui.shell.messages import Copyable, LogWanted, PeerWanted
+
+if TYPE_CHECKING:
+    from rich.style import Style
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+    from textual.strip import Strip
+
+    from backends.state import ClusterSnapshot
+    from tui.work.desk import Desk
+
+_BUSY = frozenset({ClusterState.STARTING, ClusterState.LOADING, ClusterState.STOPPING})
+_VIEWS = ("idle", "busy", "failed", "serving")
+
+
+class IdleNote(StripWidget):
+    """What to do while nothing runs, and what the controller has to say."""
+
+    DEFAULT_CSS = """
+    IdleNote {
+        height: auto;
+    }
+    """
+
+    message: reactive[str] = reactive("", init=False, layout=True)
+    """What the controller says; empty for nothing."""
+
+    def get_content_height(self, container: object, viewport: object, w: int) -> int:
+        """The message and two keys."""
+        return len(self._said(w)) + 2
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        """Two keys."""
+        key, dim = self.palette.key, self.palette.dim
+        pick = key_of(self.app, "cluster.model")
+        launch = key_of(self.app, "cluster.launch")
+        return [
+            *(line([(text, self._tone)], width) for text in self._said(width)),
+            line([(pick, key), (" picks a model", dim)], width),
+            line([(launch, key), (" launches the split as it is shown", dim)], width),
+        ]
+
+    def watch_message(self) -> None:
+        """The controller says something else."""
+        self.redraw()
+
+    @property
+    def _tone(self) -> Style:
+        return self.palette.warn if self.message else self.palette.text
+
+    def _said(self, width: int) -> list[str]:
+        return wrapped(self.message or "Nothing runs.", width, 4)
+
+
+class LivePane(VerticalScroll, can_focus=True):
+    """Shows what the state of the cluster calls for."""
+
+    HELP: ClassVar[str | None] = """\
+## Live
+
+**generate** is the speed now (or, as *last*, that of the last answer) and **prompt**
+the speed of reading the question, both as llama-server measures them. The graph has one
+column per second of generating, from 0; a blank column is a pause.
+
+**trips/tok**, **up/tok** and **down/tok** are the round trips and bytes of one token,
+all workers together; then each link's own round trip and what goes over it now.
+
+**token** is a typical token: lettered blocks compute (the head first, then each
+worker), `░` is on the way there, `▒` on the way back, `─` waits. *p50* and *p99* are of
+the latest few hundred passes. With several slots at work, or a draft model, a pass
+makes several tokens: then *tok/pass* says how many. The Traffic screen has all of it
+worker by worker.
+
+Where there is room, graphs show the last minutes of the head and of each worker: the
+time it computes for a token, the processor cores and the memory its engine takes, and
+what goes over its link. All of it is measured; blank is what was not. Where rows are
+few, this pane is one line until it has the focus.
+
+While a launch goes on its steps are here, with the time each took. If one fails, this
+pane says what and why: `{app.copy}` copies it, `{live.log}` opens the log, and
+`{live.provision}` puts our engine on the
+peer whose own does not fit.
+"""
+    BINDINGS: ClassVar[list[BindingType]] = bindings("live")
+    DEFAULT_CSS = """
+    LivePane {
+        height: auto;
+        min-height: 5;
+        padding: 0 1;
+        scrollbar-size-vertical: 1;
+        & > * { display: none; }
+        & > #serving { layout: horizontal; height: 3; }
+        &.-idle > IdleNote { display: block; }
+        &.-busy > StepList { display: block; }
+        &.-failed > FailurePanel { display: block; }
+        &.-serving > #serving, &.-serving > TokenBar { display: block; }
+        &.-roomy.-serving > WorkerGraphs { display: block; }
+        &.-folded.-serving {
+            min-height: 1;
+            height: 1;
+            padding: 0 2;
+            & > #serving, & > TokenBar { display: none; }
+            & > LiveLine { display: block; }
+        }
+    }
+    """
+
+    def __init__(self, desk: Desk, *, id: str | None = None) -> None:  # noqa: A002
+        """Make a pane where nothing runs; the desk has the histories."""
+        super().__init__(id=id, classes="pane")
+        self.border_title = "Live"
+        self._desk = desk
+        self.graph = RateGraph(desk.trends.rates)
+        self._line = LiveLine(desk.trends.rates)
+        self._graphs = WorkerGraphs()
+        self._idle = IdleNote()
+        self._figures = LiveFigures()
+        self._token = TokenBar()
+        self._figures_cells = 0
+        self._marks: tuple[str, ...] = ()
+        self._steps = StepList()
+        self._failure = FailurePanel()
+        self._snapshot: ClusterSnapshot | None = None
+
+    def compose(self) -> ComposeResult:
+        """All views; a class says which one shows."""
+        yield self._idle
+        yield self._steps
+        yield self._failure
+        yield Widget(self._figures, self.graph, id="serving")
+        yield self._token
+        yield self._graphs
+        yield self._line
+
+    def show(self, snapshot: ClusterSnapshot) -> None:
+        """Show a snapshot."""
+        self._snapshot = snapshot
+        view = view_of(snapshot)
+        if not self.has_class(f"-{view}"):
+            self.remove_class(*(f"-{other}" for other in _VIEWS))
+            self.add_class(f"-{view}")
+        retitle(self, _titled(snapshot, view))
+        self._idle.message = snapshot.message
+        self._steps.steps, self._steps.at = snapshot.steps, snapshot.at
+        self._failure.failure = snapshot.failure
+        self._failure.to_mend = peer_to_mend(snapshot) if view == "failed" else ""
+        if view == "busy":
+            self.call_after_refresh(self._scroll_to_step)
+        self._show_token(snapshot)
+        self._fit_columns()
+        rates = self._desk.trends.rates
+        self.graph.show(rates)
+        self._line.show(snapshot, rates)
+
+    def show_marks(self, marks: tuple[str, ...]) -> None:
+        """The devices in the order of their letters and colours in the split."""
+        if marks != self._marks:
+            self._marks = marks
+            if self._snapshot is not None:
+                self._show_token(self._snapshot)
+
+    def on_resize(self) -> None:
+        """There may be room for other figures."""
+        self._fit_columns()
+
+    def focus_default(self) -> None:
+        """The pane itself takes the keys."""
+        self.focus()
+
+    def copyable(self) -> Copyable | None:
+        """The failure, else the address of the API."""
+        if self.has_class("-failed"):
+            return self._failure.copyable()
+        url = self._snapshot.api_url if self._snapshot else None
+        return Copyable("the API address", url) if url else None
+
+    def action_open_log(self) -> None:
+        """Ask for the log that tells most."""
+        if name := self._log_name():
+            self.post_message(LogWanted(name))
+
+    def action_provision(self) -> None:
+        """Ask for another engine on the peer that failed a launch."""
+        self.post_message(PeerWanted("provision", self._failure.to_mend))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """There must be a process to read the log of, or a peer to mend."""
+        if action == "provision":
+            return bool(self._failure.to_mend)
+        return bool(self._log_name()) if action == "open_log" else True
+
+    def _show_token(self, snapshot: ClusterSnapshot) -> None:
+        """Where a token's time goes, and how each worker has done of late."""
+        self._token.show(snapshot, self._marks)
+        devices = device_marks(snapshot, self._marks)
+        head = snapshot.plan.head if snapshot.plan else ""
+        self._graphs.show(self._desk.trends.workers, devices, head)
+
+    def _fit_columns(self) -> None:
+        """The figures that have room; the graph gets the rest."""
+        width, rows = self.content_size.width, max(self._figures.size.height, 3)
+        if self._snapshot is None or not width:
+            return
+        columns = columns_of(self._snapshot, width, rows)
+        cells = min(columns_width(columns), width)
+        if self._figures_cells != cells:
+            self._figures_cells = cells
+            self._figures.styles.width = cells
+        self._figures.columns = columns
+
+    def _scroll_to_step(self) -> None:
+        """Keep the step under way in view where there are few rows."""
+        line = Region(0, self._steps.running, 1, 1)
+        self.scroll_to_region(line, animate=False)
+
+    def _log_name(self) -> str:
+        snapshot = self._snapshot
+        if snapshot is None:
+            return ""
+        if snapshot.failure and snapshot.failure.process:
+            return snapshot.failure.process
+        servers = [p.name for p in snapshot.processes if p.role == "server"]
+        return next(iter(servers), "")
+
+
+def view_of(snapshot: ClusterSnapshot) -> str:
+    """Which view a state calls for."""
+    if snapshot.state == ClusterState.SERVING:
+        return "serving"
+    if snapshot.state in _BUSY:
+        return "busy"
+    return "failed" if snapshot.failure else "idle"
+
+
+def _titled(snapshot: ClusterSnapshot, view: str) -> str:
+    if view == "failed":
+        return "Failed"
+    if view != "busy":
+        return "Live"
+    began = [step.started_at for step in snapshot.steps if step.started_at is not None]
+    elapsed = format_seconds(max(snapshot.at - min(began), 0.0)) if began else ""
+    return (
+        f"{snapshot.state.capitalize()} ── {elapsed}"
+        if elapsed
+        else str(snapshot.state).capitalize()
+    )

@@ -1,0 +1,317 @@
+"""The list of the peers: who is there, how they are, how full their devices get."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.style import Style
+from textual.actions import SkipAction
+from textual.containers import VerticalScroll
+from textual.geometry import Region
+from textual.message import Message
+from textual.reactive import reactive
+from textual.strip import Strip
+
+from backends.state import PeerState, Transport
+from backends.units import format_ms
+from tui.actions.keymap import bindings
+from tui.kit.keys import with_keys
+from tui.kit.strips import StripWidget, changed_span, line
+from tui.screens.cluster.peers.block import PeerBlock, fill_of
+from tui.shell.messages import Copyable, PeerWanted
+from tui.work.peer_words import UNFIT, since_text, why_not
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from textual import events
+    from textual.binding import BindingType
+
+    from backends.state import Peer
+    from tui.work.draft import Draft
+
+TICK_S = 5.0
+
+
+class PeerList(StripWidget, can_focus=True):
+    """Peers with their devices; one is selected.
+
+    Only what is visible is drawn, and only peers that look different are drawn again.
+    """
+
+    HELP: ClassVar[str | None] = """\
+## Peers
+
+The machines this console knows, and the workers on this one. `•` ready, `●` serving,
+`◐` starting, `◌` being looked at, `◑` something goes on there, `?` asks you, `!` has no
+engine yet, `≠` its engine does not fit ours, `✗` failed, `○` cannot be reached.
+
+A device's bar and figures say how much of its memory the split shown takes; a device
+the split does not use shows what is taken now. The letter is the device's in the split.
+
+**{peers.use}** and **{peers.lead}** change who takes part in the split shown;
+**{cluster.launch}** launches it. **{peers.filter}** keeps only peers with some words.
+"""
+    BINDINGS: ClassVar[list[BindingType]] = bindings("peers")
+    DEFAULT_CSS = """
+    PeerList {
+        height: auto;
+    }
+    """
+
+    peers: reactive[tuple[Peer, ...]] = reactive((), init=False, repaint=False)
+    """Who is there."""
+    draft: reactive[Draft | None] = reactive(None, init=False, repaint=False)
+    """The split shown, for letters and planned bytes."""
+    selected: reactive[int] = reactive(0, init=False)
+    """Index of the selected peer."""
+
+    class FilterWanted(Message):
+        """The user wants to type a filter, or to have it removed."""
+
+        def __init__(self, *, wanted: bool) -> None:
+            """Say which."""
+            super().__init__()
+            self.wanted = wanted
+
+    class Selected(Message):
+        """Another peer is selected, or the one selected has changed."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Make an empty list; ``clock`` gives Unix seconds."""
+        super().__init__()
+        self._clock = clock
+        self._blocks: list[PeerBlock] = []
+        self._tops: list[int] = []
+        self._pictures: dict[int, tuple[PeerBlock, list[Strip]]] = {}
+        self.filtered = False
+        """Whether some peers are left out."""
+        self._was_filtered = False
+
+    # --- drawing -------------------------------------------------------------------
+
+    def get_content_height(self, container: object, viewport: object, w: int) -> int:
+        """As many lines as all peers take at this width."""
+        self._lay_out(w)
+        return max(1, sum(block.n_rows for block in self._blocks))
+
+    def lines(self) -> list[Strip]:
+        """All lines, those out of sight too."""
+        width = self.content_size.width
+        if self._strips is None or self._drawn_width != width:
+            self._lay_out(width)
+            blocks = range(len(self._blocks))
+            self._strips = [strip for index in blocks for strip in self._drawn(index)]
+            self._strips = self._strips or [self._nobody(width)]
+            self._drawn_width = width
+        return self._strips
+
+    def render_line(self, y: int) -> Strip:
+        """One line, of a peer that is drawn only now if it was out of sight."""
+        width = self.content_size.width
+        if not self._blocks or self._blocks[0].width != width:
+            self._lay_out(width)
+        if not self._blocks:
+            return self._nobody(width)
+        index = bisect_right(self._tops, y) - 1
+        strips = self._drawn(index)
+        row = y - self._tops[index]
+        return strips[row] if row < len(strips) else Strip.blank(width, self._ground)
+
+    def notify_style_update(self) -> None:
+        """A theme or class change may have changed every colour."""
+        self._pictures.clear()
+        super().notify_style_update()
+
+    def _drawn(self, index: int) -> list[Strip]:
+        """The lines of one peer, drawn once for as long as it looks the same."""
+        block = self._blocks[index]
+        held = self._pictures.get(index)
+        if held is None or held[0] != block:
+            drawn = block.strips(self.palette)
+            held = block, [strip.apply_style(self._ground) for strip in drawn]
+            self._pictures[index] = held
+        return held[1]
+
+    @property
+    def _ground(self) -> Style:
+        return Style(bgcolor=self.background_colors[1].rich_color)
+
+    def _nobody(self, width: int) -> Strip:
+        said = "no peer has these words" if self.filtered else "no peers known yet"
+        text = line([(said, self.palette.dim)], width)
+        return text.apply_style(self._ground)
+
+    def _lay_out(self, width: int) -> None:
+        self._blocks = [self._block(index, width) for index in range(len(self.peers))]
+        heights = (block.n_rows for block in self._blocks)
+        self._tops = [0, *accumulate(heights)][:-1] if self._blocks else []
+
+    def _block(self, index: int, width: int) -> PeerBlock:
+        peer, selected = self.peers[index], index == self.selected
+        return PeerBlock(
+            peer=peer,
+            fills=tuple(fill_of(device, self.draft) for device in peer.devices),
+            width=width,
+            selected=selected,
+            cursor=selected and self.has_focus,
+            age=self._age(peer),
+            with_keys=partial(with_keys, self.app),
+        )
+
+    def _age(self, peer: Peer) -> str:
+        if peer.state is not PeerState.UNREACHABLE or peer.since is None:
+            return ""
+        return since_text(self._clock() - peer.since)
+
+    def _show_news(self) -> None:
+        """Paint the peers that look different now; lay out anew if sizes changed."""
+        before, tops = self._blocks, self._tops
+        self._lay_out(self.content_size.width)
+        changed = [
+            index
+            for index, block in enumerate(self._blocks)
+            if index >= len(before) or before[index] != block
+        ]
+        if not changed and len(before) == len(self._blocks):
+            return
+        self._strips = None
+        if tops != self._tops or _n_rows(before) != _n_rows(self._blocks):
+            self.refresh(layout=True)
+            return
+        for index in changed:
+            self._paint(index)
+
+    def _paint(self, index: int) -> None:
+        """Paint the cells of a peer that differ from what was drawn of it last."""
+        block, top = self._blocks[index], self._tops[index]
+        held = self._pictures.get(index)
+        now = self._drawn(index)
+        if held is None or len(held[1]) != len(now):
+            self.refresh(Region(0, top, block.width, block.n_rows))
+            return
+        for row, (old, new) in enumerate(zip(held[1], now, strict=True), start=top):
+            if span := changed_span(old, new):
+                self.refresh(Region(span[0], row, span[1] - span[0], 1))
+
+    # --- news ----------------------------------------------------------------------
+
+    def on_mount(self) -> None:
+        """How long a peer is away is told anew now and then."""
+        self.set_interval(TICK_S, self._show_news)
+
+    def validate_selected(self, selected: int) -> int:
+        """Keep the selection on a peer."""
+        return min(max(selected, 0), max(len(self.peers) - 1, 0))
+
+    def watch_peers(self, before: tuple[Peer, ...], now: tuple[Peer, ...]) -> None:
+        """The selection stays with its peer, or goes to one just added."""
+        was = before[self.selected] if self.selected < len(before) else None
+        names = [peer.name for peer in now]
+        added = None if self.filtered != self._was_filtered else _added(before, now)
+        self._was_filtered = self.filtered
+        if added is not None:
+            self.selected = names.index(added.name)
+        elif was is not None and was.name in names:
+            self.selected = names.index(was.name)
+        else:
+            self.selected = self.validate_selected(self.selected)
+        self._show_news()
+        if was != self.peer:
+            self.post_message(self.Selected())
+
+    def watch_draft(self) -> None:
+        """Planned bytes follow the split."""
+        self._show_news()
+
+    def watch_selected(self) -> None:
+        """Show the selection, and scroll to it."""
+        self._show_news()
+        self.scroll_visible(animate=False)
+        self.call_after_refresh(self._scroll_to_selected)
+        self.post_message(self.Selected())
+
+    def watch_has_focus(self, has_focus: bool) -> None:
+        """The cursor shows only where keys move it."""
+        super().watch_has_focus(has_focus)
+        self._show_news()
+
+    def _scroll_to_selected(self) -> None:
+        if self.selected < len(self._blocks) and isinstance(
+            self.parent, VerticalScroll
+        ):
+            block, top = self._blocks[self.selected], self._tops[self.selected]
+            region = Region(0, top, block.width, block.n_rows)
+            self.parent.scroll_to_region(region, animate=False)
+
+    # --- what the user does --------------------------------------------------------
+
+    @property
+    def peer(self) -> Peer | None:
+        """The selected one."""
+        return self.peers[self.selected] if self.selected < len(self.peers) else None
+
+    def copyable(self) -> Copyable | None:
+        """The selected peer as one line."""
+        peer = self.peer
+        if peer is None:
+            return None
+        rtt = "" if peer.rtt_ms is None else f" {format_ms(peer.rtt_ms)}"
+        names = ", ".join(device.id for device in peer.devices)
+        return Copyable(
+            f"peer {peer.name}",
+            f"{peer.name} {peer.role} {peer.state} {peer.transport}{rtt} "
+            f"{names} {peer.note}".rstrip(),
+        )
+
+    def action_select(self, by: int) -> None:
+        """Select another peer."""
+        self.selected += by
+
+    def action_filter(self) -> None:
+        """Ask for a filter to be typed."""
+        self.post_message(self.FilterWanted(wanted=True))
+
+    def action_unfilter(self) -> None:
+        """Remove the filter; without one, Esc is for somebody else."""
+        if not self.filtered:
+            raise SkipAction
+        self.post_message(self.FilterWanted(wanted=False))
+
+    def action_ask(self, verb: str) -> None:
+        """Ask for something to be done about the selected peer."""
+        self.post_message(PeerWanted(verb, self.peer.name if self.peer else ""))
+
+    def on_click(self, event: events.Click) -> None:
+        """A click selects, a double click opens."""
+        y = event.get_content_offset_capture(self).y
+        if not 0 <= y < _n_rows(self._blocks):
+            return
+        self.selected = bisect_right(self._tops, y) - 1
+        if event.chain == 2:
+            self.action_ask("open")
+
+
+def unfit_actions(peer: Peer | None) -> frozenset[str]:
+    """Actions that would refuse the selected peer: they are not offered."""
+    useful = {
+        "peers.open": peer is not None,
+        "peers.use": peer is not None and not why_not(peer),
+        "peers.provision": peer is not None and peer.state in UNFIT,
+        "peers.cancel": peer is not None and peer.work is not None,
+    }
+    return frozenset(action for action, fits in useful.items() if not fits)
+
+
+def _n_rows(blocks: list[PeerBlock]) -> int:
+    return sum(block.n_rows for block in blocks)
+
+
+def _added(before: Sequence[Peer], now: Sequence[Peer]) -> Peer | None:
+    """The one other machine that is new; workers of ours come and go with plans."""
+    known = {peer.name for peer in before}
+    new = [p for p in now if p.name not in known and p.transport != Transport.LOCAL]
+    return new[0] if before and len(new) == 1 else None

@@ -1,0 +1,317 @@
+"""The working screen: peers, split, what goes on, chat."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast
+
+from textual import on
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from backends.state import ClusterState
+from tui.actions.keymap import bindings
+from tui.kit.keys import with_keys
+from tui.screens.cluster.chat.pane import ChatPane
+from tui.screens.cluster.live.pane import LivePane
+from tui.screens.cluster.peers.list import PeerList, unfit_actions
+from tui.screens.cluster.peers.pane import PeersPane
+from tui.screens.cluster.split.bar import SplitBar
+from tui.screens.cluster.split.pane import SplitPane
+from tui.screens.cluster.token_pane import TokenPane
+from tui.shell.frame import NARROW_BELOW, SHORT_BELOW, ZOOMED, ConsoleScreen
+from tui.work.names import model_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual import events
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from backends.state import ClusterSnapshot
+    from tui.work.desk import Desk
+
+PANES = ("peers", "split", "live", "chat", "token")
+# Rows of the upper panes besides bar and devices: borders and verdict.
+TOP_ROWS = 3
+TOP_ROWS_MIN = 9
+# The status line and the keys.
+FRAME_ROWS = 2
+CHAT_ROWS_MIN = 4
+CHAT_ROWS = 9
+"""With six lines of conversation: a border and a line to write on."""
+LIVE_ROWS = 6
+FOLDED_ROWS = 1
+LOW_ROWS_MIN = LIVE_ROWS + CHAT_ROWS_MIN
+TALL_FROM = 32
+ROOMY_WIDTH, ROOMY_HEIGHT = 150, 48
+"""From here on there is room for histories, and the waterfall beside the chat."""
+
+_WHY_NOT = {
+    ClusterState.IDLE: "nothing runs: {cluster.launch} launches",
+    ClusterState.STARTING: "starting…",
+    ClusterState.LOADING: "the model is loading…",
+    ClusterState.STOPPING: "stopping…",
+    ClusterState.FAILED: "nothing runs: the launch failed",
+    ClusterState.SERVING: "",
+}
+
+
+class Pane(Protocol):
+    """What the screen asks of a pane."""
+
+    def focus_default(self) -> None:
+        """Focus what one works with in this pane."""
+        ...
+
+
+class ClusterScreen(ConsoleScreen):
+    """Panes; where there is no room for all, the focused one takes the place."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("cluster")
+
+    zoomed: reactive[str] = reactive("", init=False)
+    """Id of the pane that has the whole screen; empty for none."""
+
+    def __init__(
+        self, desk: Desk, *, zoomed: str = "", clock: Callable[[], float] = time.time
+    ) -> None:
+        """Make the screen as it was left; ``clock`` gives Unix seconds."""
+        super().__init__()
+        self.peers = PeersPane(id="peers", clock=clock)
+        self._desk = desk
+        self.split = SplitPane(desk, id="split")
+        self.live = LivePane(desk, id="live")
+        self.chat = ChatPane(id="chat", classes="pane")
+        self.token = TokenPane(id="token")
+        self._readiness: str | None = None
+        self._front = {"top": "split", "low": "live"}
+        self._n_devices = 2
+        self._state: ClusterState | None = None
+        self.set_reactive(ClusterScreen.zoomed, zoomed if zoomed in PANES else "")
+
+    def compose_body(self) -> ComposeResult:
+        """Peers beside split, live figures, chat beside the latest tokens."""
+        yield Widget(self.peers, self.split, id="top")
+        yield self.live
+        yield Widget(self.chat, self.token, id="low")
+
+    def on_mount(self) -> None:
+        """Begin at the split."""
+        self._arrange()
+        self._mute()
+        self._pane(self.zoomed or "split").focus_default()
+
+    def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
+        """Show what goes on."""
+        super().show_snapshot(snapshot)
+        self.live.show(snapshot)
+        self.token.show(snapshot)
+        if snapshot.state != self._state:
+            self._state = snapshot.state
+            self._state_changed(snapshot)
+
+    def show_desk(self) -> None:
+        """Show the plan being edited beside what runs."""
+        desk = self._desk
+        draft = desk.draft
+        self.status_line.model = desk.plan.model if desk.plan else ""
+        self.split.follow()
+        self.peers.show(desk.peers, self.split.bar.draft)
+        self.live.show_marks(draft.marks if draft else ())
+        self._n_devices = len(draft.split.shares) if draft else 2
+        self._divide_rows()
+        self._mute()
+        if desk.plan is not None:
+            self.chat.set_model(model_name(desk.plan.model))
+        self._show_readiness()
+
+    @on(SplitBar.Changed)
+    def _split_changed(self) -> None:
+        """The peers' bars follow a drag, too; the app hears of it next."""
+        self.peers.show_draft(self.split.bar.draft)
+
+    @on(PeerList.Selected)
+    def _mute(self) -> None:
+        """Offer only keys that do something now."""
+        idle = set() if self._desk.editing.can_undo else {"split.undo"}
+        unfit = unfit_actions(self.peers.peer_list.peer)
+        self.key_bar.muted = _muted(self._desk) | idle | unfit
+
+    def watch_zoomed(self) -> None:
+        """One pane grows, or all come back."""
+        self._arrange()
+
+    def action_zoom(self) -> None:
+        """Zoom the focused pane, or show all panes again."""
+        self.zoomed = "" if self.zoomed else self._focused_pane()
+
+    def action_next_pane(self, by: int = 1) -> None:
+        """Go to another pane, also one that is hidden now."""
+        panes = self._panes
+        here = panes.index(self._focused_pane())
+        self.go_to(panes[(here + by) % len(panes)])
+
+    def action_previous_pane(self) -> None:
+        """Go to the pane before."""
+        self.action_next_pane(-1)
+
+    def go_to(self, name: str) -> None:
+        """Show a pane and focus it."""
+        self._bring(name)
+        self._pane(name).focus_default()
+
+    def leave_zoom(self) -> bool:
+        """Show all panes again; False when they are."""
+        was_zoomed = bool(self.zoomed)
+        self.zoomed = ""
+        return was_zoomed
+
+    @property
+    def zooms(self) -> bool:
+        """Whether one pane has the whole screen."""
+        return bool(self.zoomed)
+
+    def on_resize(self) -> None:
+        """There may be room for more panes, or for fewer."""
+        self._arrange()
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """A click into a pane makes it the one in front."""
+        self._bring(self._focused_pane())
+
+    # --- inside ------------------------------------------------------------------
+
+    @property
+    def _top(self) -> Widget:
+        return cast("Widget", self.peers.parent)
+
+    @property
+    def _low(self) -> Widget:
+        return cast("Widget", self.chat.parent)
+
+    @property
+    def _panes(self) -> tuple[str, ...]:
+        """Those there are; that of the latest tokens only where there is room."""
+        there = self._shows_tokens or self.zoomed == "token"
+        return PANES if there else PANES[:-1]
+
+    @property
+    def _shows_tokens(self) -> bool:
+        return self._is_roomy and self._state is ClusterState.SERVING
+
+    @property
+    def _is_roomy(self) -> bool:
+        return self.size.width >= ROOMY_WIDTH and self.size.height >= ROOMY_HEIGHT
+
+    @property
+    def _folds(self) -> bool:
+        """Whether Live gives its rows to the chat, which needs them."""
+        few = SHORT_BELOW <= self.size.height < TALL_FROM
+        serves = self._state is ClusterState.SERVING
+        return few and serves and not self.zoomed and self._focused_pane() != "live"
+
+    def _pane(self, name: str) -> Pane:
+        panes: dict[str, Pane] = {
+            "peers": self.peers,
+            "split": self.split,
+            "live": self.live,
+            "chat": self.chat,
+            "token": self.token,
+        }
+        return panes[name]
+
+    def _focused_pane(self) -> str:
+        for node in self.focused.ancestors_with_self if self.focused else ():
+            if node.id in PANES:
+                return str(node.id)
+        return self.zoomed or self._front["top"]
+
+    def _bring(self, name: str) -> None:
+        """Put a pane before the one it shares its place with."""
+        if name != "token":
+            self._front["top" if name in PANES[:2] else "low"] = name
+        if self.zoomed:
+            self.zoomed = name
+        self._arrange()
+
+    def _shows(self, name: str) -> bool:
+        if self.zoomed:
+            return name == self.zoomed
+        if name == "token":
+            return self._shows_tokens
+        if name in PANES[:2]:
+            return self.size.width >= NARROW_BELOW or self._front["top"] == name
+        return self.size.height >= SHORT_BELOW or self._front["low"] == name
+
+    def _arrange(self) -> None:
+        self._divide_rows()
+        shown = [name for name in self._panes if self._shows(name)]
+        for name in PANES:
+            cast("Widget", self._pane(name)).display = name in shown
+        self._top.display = bool({"peers", "split"} & set(shown))
+        self._low.display = bool({"chat", "token"} & set(shown))
+        self.set_class(bool(self.zoomed), "-zoomed")
+        self.live.set_class(self._folds, "-folded")
+        self.live.set_class(self._is_roomy or self.zoomed == "live", "-roomy")
+        self.key_bar.note = self._hidden_note(len(self._panes) - len(shown))
+
+    def _divide_rows(self) -> None:
+        """Rows of each pane: they change with plan, state and terminal only."""
+        height = self.size.height
+        body = height - FRAME_ROWS
+        low = FOLDED_ROWS + CHAT_ROWS if self._folds else LOW_ROWS_MIN
+        most = max(body - low, TOP_ROWS_MIN)
+        n_bar = 3 if height < SHORT_BELOW else 4 if height < TALL_FROM else 5
+        if self.zoomed:
+            n_bar = max(n_bar, min(height // 3, 12))
+        elif n_bar + self._n_devices + TOP_ROWS > most:
+            n_bar = 3
+        self.split.bar.styles.height = n_bar
+        top = min(max(n_bar + self._n_devices + TOP_ROWS, TOP_ROWS_MIN), most)
+        self._top.styles.height = "1fr" if self.zoomed else top
+        shared = self.zoomed or height < SHORT_BELOW
+        self.live.styles.max_height = None if shared else body - top - CHAT_ROWS_MIN
+
+    def _hidden_note(self, n_hidden: int) -> str:
+        if self.zoomed:
+            return with_keys(self.app, ZOOMED)
+        panes = "pane" if n_hidden == 1 else "panes"
+        tab = with_keys(self.app, "{cluster.next_pane}")
+        if not n_hidden:
+            return ""
+        if self.size.width < NARROW_BELOW:
+            return f"+{n_hidden} {panes}: {tab}"
+        return f"{n_hidden} {panes} hidden: {tab}"
+
+    def _show_readiness(self) -> None:
+        """Tell the chat whether it can ask, or what is in the way."""
+        desk = self._desk
+        state = desk.snapshot.state if desk.snapshot else None
+        reason = _WHY_NOT[state] if state else "connecting…"
+        if state == ClusterState.IDLE and desk.plan is None:
+            reason = "nothing runs: {cluster.model} picks a model"
+        failure = desk.snapshot.failure if desk.snapshot else None
+        if failure is not None and failure.served:
+            reason = "nothing runs: the cluster broke"
+        ready = state == ClusterState.SERVING
+        if reason != self._readiness:
+            self._readiness = reason
+            self.chat.set_ready(ready, "" if ready else reason)
+
+    def _state_changed(self, snapshot: ClusterSnapshot) -> None:
+        ready = snapshot.state == ClusterState.SERVING
+        if self._focused_pane() not in PANES[2:]:
+            self._front["low"] = "chat" if ready else "live"
+        self._arrange()
+        self.refresh_bindings()
+
+
+def _muted(desk: Desk) -> frozenset[str]:
+    """Actions not worth offering: nothing to launch, nothing to stop."""
+    return frozenset(
+        ({"cluster.launch"} if desk.unchanged or desk.plan is None else set())
+        | (set() if desk.alive else {"cluster.stop"})
+        | (set() if desk.plan else {"cluster.balance", "cluster.settings"})
+    )

@@ -1,0 +1,135 @@
+"""One row per device of the split: layers, bytes by kind, and whether they fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.reactive import reactive
+
+from tui.kit.memory_bar import memory_bar
+from tui.kit.sources import PREDICTED, style_of, tick_of
+from tui.kit.strips import Part, StripWidget, clip, line, parts_width
+from tui.screens.cluster.split.spans import layer_span, short_span, span_width
+from tui.work.names import device_label, letter
+from tui.work.quantities import common_unit, in_unit
+
+if TYPE_CHECKING:
+    from rich.style import Style
+    from textual.strip import Strip
+
+    from backends.split.loads import DeviceLoad
+    from tui.work.draft import Draft
+
+NAME_WIDTH_MAX = 16
+BAR_WIDTH_MIN = 5
+
+
+class LoadTable(StripWidget):
+    """What the split puts on each device, in numbers."""
+
+    DEFAULT_CSS = """
+    LoadTable {
+        height: auto;
+        width: 1fr;
+    }
+    """
+
+    draft: reactive[Draft | None] = reactive(None, init=False, repaint=False)
+    """The split shown by the bar."""
+
+    def get_content_height(self, container: object, viewport: object, w: int) -> int:
+        """One row per device."""
+        return _n_rows(self.draft)
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        """A row per share, in the order of the layers."""
+        if self.draft is None:
+            return []
+        loads = self.draft.loads
+        unit = common_unit(max(load.total_bytes for load in loads))
+        return [self._row(self.draft, load, unit, width) for load in loads]
+
+    def watch_draft(self, before: Draft | None, now: Draft | None) -> None:
+        """Every move of a boundary changes numbers, and few the number of rows."""
+        if _n_rows(before) == _n_rows(now):
+            self.redraw_changed()
+        else:
+            self._strips = None
+            self.refresh(layout=True)
+
+    def _row(self, draft: Draft, load: DeviceLoad, unit: str, width: int) -> Strip:
+        """Name, layers, sum and verdict; then, as there is room, parts and bar."""
+        misfit = load.device in draft.misfits
+        tail: list[Part] = [self._verdict(load, misfit)]
+        name, sums = self._label(draft, load), self._sums(draft, load, unit)
+        parts = self._parts(load, unit)
+        room = width - parts_width([*name, *sums, *tail])
+        span = self._span(draft, load, room, parts_width(parts))
+        room -= parts_width([span])
+        shown = parts if room >= parts_width(parts) else []
+        room -= parts_width(shown)
+        bar = self._bar(draft, load, room - 2)
+        return line([*name, span, *shown, *sums, *bar, *tail], width)
+
+    def _label(self, draft: Draft, load: DeviceLoad) -> list[Part]:
+        mark = draft.mark(load.device)
+        longest = max(len(share.device) for share in draft.split.shares)
+        label = clip(device_label(load.device), min(longest, NAME_WIDTH_MAX))
+        return [
+            (f"{letter(mark)} ", self.palette.device(mark)),
+            (f"{label}  ", self.palette.text),
+        ]
+
+    def _span(self, draft: Draft, load: DeviceLoad, room: int, parts: int) -> Part:
+        """The layers; in full only where the parts still have room beside."""
+        n_layer = draft.model.n_layer
+        full, short = span_width(n_layer) + 1, span_width(n_layer, short=True) + 1
+        if room >= full + parts or full <= room < short + parts:
+            return clip(layer_span(load, n_layer), full), self.palette.text
+        text = clip(short_span(load, n_layer), min(short, max(room, 0)))
+        return text, self.palette.text
+
+    def _verdict(self, load: DeviceLoad, misfit: bool) -> Part:
+        """Whether it fits; the tick is for what was checked, not for a prediction."""
+        if misfit:
+            return " ✗", self.palette.bad
+        tick = tick_of(load.source)
+        return f" {tick}", self.palette.dim if tick == PREDICTED else self.palette.ok
+
+    def _style(self, load: DeviceLoad) -> Style:
+        return style_of(load.source, self.palette)
+
+    def _sums(self, draft: Draft, load: DeviceLoad, unit: str) -> list[Part]:
+        available = draft.available.get(load.device)
+        total = in_unit(load.total_bytes, unit)
+        if available is None:
+            return [(f"{total:>5} {unit}", self._style(load))]
+        whole_unit = common_unit(available)
+        own = "" if unit == whole_unit else f" {unit}"
+        whole = in_unit(available, whole_unit)
+        return [
+            (f"{total:>5}{own}", self._style(load)),
+            (f" of {whole:>4} {whole_unit}", self.palette.dim),
+        ]
+
+    def _parts(self, load: DeviceLoad, unit: str) -> list[Part]:
+        weights, kv, compute = (
+            in_unit(value, unit)
+            for value in (load.weight_bytes, load.kv_bytes, load.compute_bytes)
+        )
+        text = f"{weights:>5} + {kv:>4} KV + {compute:>4} ="
+        return [(text, self._style(load))]
+
+    def _bar(self, draft: Draft, load: DeviceLoad, width: int) -> list[Part]:
+        available = draft.available.get(load.device)
+        if available is None or width < BAR_WIDTH_MIN:
+            return []
+        full = self.palette.device(draft.mark(load.device))
+        empty = self.palette.track
+        total = load.total_bytes
+        cells = memory_bar(total, available, width, full=full, empty=empty)
+        return [("  ", self.palette.dim), *cells]
+
+
+def _n_rows(draft: Draft | None) -> int:
+    return len(draft.split.shares) if draft else 0

@@ -1,0 +1,128 @@
+"""The pane of the split: bar, numbers per device, and how it stands to what runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from backends.units import format_bytes
+from tui.kit.keys import with_keys
+from tui.kit.sources import least_of, told
+from tui.kit.strips import StripWidget, line, resubtitle, retitle
+from tui.screens.cluster.split.bar import SplitBar
+from tui.screens.cluster.split.load_table import LoadTable
+from tui.shell.messages import Copyable
+from tui.work.commands import launch_command
+from tui.work.launch_settings import unusual, up_command
+from tui.work.verdict import Verdict, verdict
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.strip import Strip
+
+    from tui.work.desk import Desk
+    from tui.work.draft import Draft
+
+EMPTY = Verdict("", "dim")
+
+
+class VerdictLine(StripWidget):
+    """One sentence under the numbers."""
+
+    DEFAULT_CSS = """
+    VerdictLine {
+        height: 1;
+    }
+    """
+
+    verdict: reactive[Verdict] = reactive(EMPTY, init=False)
+    """What it says."""
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        """The sentence in its tone."""
+        style = getattr(self.palette, self.verdict.tone)
+        return [line([(self.verdict.text, style)], width)]
+
+    def watch_verdict(self) -> None:
+        """Another sentence."""
+        self.redraw()
+
+
+class SplitPane(Widget, can_focus=True):
+    """Everything about the split of one model."""
+
+    HELP: ClassVar[str | None] = SplitBar.HELP
+    DEFAULT_CSS = """
+    SplitPane {
+        layout: vertical;
+        padding: 0 1;
+    }
+    """
+
+    def __init__(self, desk: Desk, *, id: str | None = None) -> None:  # noqa: A002
+        """Make a pane for what lies on a desk."""
+        super().__init__(id=id, classes="pane")
+        self.border_title = "Split"
+        self.bar = SplitBar(desk, id="split-bar")
+        self._desk = desk
+        self._table = LoadTable()
+        self._verdict = VerdictLine()
+
+    def compose(self) -> ComposeResult:
+        """Bar, table, verdict."""
+        self.bar.display = self._table.display = False
+        yield self.bar
+        yield self._table
+        yield self._verdict
+
+    def follow(self) -> None:
+        """Show what lies on the desk beside what runs."""
+        self.bar.follow()
+        self._show_draft()
+
+    def focus_default(self) -> None:
+        """The bar is what one works with here; without a model there is none."""
+        target = self.bar if self.bar.display else self
+        if not target.has_focus:
+            target.focus()
+
+    def on_focus(self) -> None:
+        """A click beside the bar means the bar."""
+        self.focus_default()
+
+    def copyable(self) -> Copyable | None:
+        """The command line that runs, else the one that would launch what is shown."""
+        running = self._desk.snapshot if self._desk.unchanged else None
+        if command := launch_command(running):
+            return Copyable("the launch command", command)
+        if (plan := self._desk.plan) is None:
+            return None
+        return Copyable("the command that launches this", up_command(plan))
+
+    @on(SplitBar.Changed)
+    def _show_draft(self) -> None:
+        draft = self.bar.draft
+        self.bar.display = self._table.display = draft is not None
+        if self.has_focus:
+            self.focus_default()
+        self._table.draft = draft
+        said = verdict(draft, self._desk.plan, self._desk.snapshot)
+        said = said._replace(text=with_keys(self.app, said.text))
+        self._verdict.verdict = said
+        retitle(self, _title(draft))
+        resubtitle(self, unusual(self._desk.plan) if self._desk.plan else "")
+
+
+def _title(draft: Draft | None) -> str:
+    if draft is None:
+        return "Split"
+    source = least_of(draft.loads)
+    kv = told(format_bytes(sum(load.kv_bytes for load in draft.loads)), source)
+    weights = told(format_bytes(sum(load.weight_bytes for load in draft.loads)), source)
+    return (
+        f"Split ── {draft.model.n_layer}+1 layers · {weights}"
+        f" · ctx {draft.ctx_size} · KV {kv}"
+    )

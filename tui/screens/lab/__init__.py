@@ -1,0 +1,1 @@
+"""Lab: pretend that links are slower, and see what becomes of it."""

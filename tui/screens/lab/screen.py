@@ -1,0 +1,360 @@
+"""Lab: pretend that links are slower than they are, and see what becomes of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.containers import Container, Vertical, VerticalScroll
+from textual.message import Message
+from textual.widgets import Static
+
+from backends.link.absence import why_no_link
+from tui.actions.keymap import bindings
+from tui.kit.keys import with_keys
+from tui.screens.lab.forecast import Labs, forecast, own_ms, total_added_ms
+from tui.screens.lab.link import LinkBlock
+from tui.screens.lab.pace import Pace
+from tui.screens.lab.plot import Picture
+from tui.screens.lab.presets import Preset, PresetList, preset_named
+from tui.screens.lab.samples import Samples
+from tui.screens.lab.speed import SpeedPane, Speeds
+from tui.screens.lab.wishes import LabWishes
+from tui.shell.frame import NARROW_BELOW, SHORT_BELOW, ConsoleScreen
+from tui.shell.messages import Copyable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual import events
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from backends.state import ClusterSnapshot, Lab, Link
+    from tui.seam.cluster import Cluster
+
+HINT = "A key puts one on the link marked ▸; {lab.all} puts that link's lab on all."
+BLOCK_ROWS = 4
+BORDER_ROWS = 2
+TALL_FROM = 32
+SIDE_ROWS = 8
+"""The presets, what they are put on, and the border."""
+
+
+class LabScreen(ConsoleScreen):
+    """Three sliders per link, and the speed they make."""
+
+    AUTO_FOCUS: ClassVar[str | None] = "Slider"
+
+    HELP: ClassVar[str | None] = """\
+## Lab
+
+Makes links **worse than they are**, live, in the relay: latency and jitter each way,
+and a bandwidth limit. The cluster goes on; clearing makes it as it was. What
+`dllm-tui lab` sets shows here as well.
+
+Drag a thumb, use the arrows, or press **{slider.set:or}**, type a
+number and press it again (0 MB/s: no limit).
+
+**predicted** is what the relays measured (compute, wait, head, round trips, bytes) with
+the lab's delays on top; **measured** are the passes since the last change. A token
+pays a link's latency twice per round trip.
+"""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("lab")
+
+    DEFAULT_CSS = """
+    LabScreen {
+        & #lab-body { height: 1fr; }
+        & #lab-top { layout: horizontal; height: 10; }
+        & #lab-links { width: 1fr; height: 1fr; scrollbar-size-vertical: 1; }
+        & #lab-side { width: 52; height: 1fr; padding: 0 1; }
+        & #lab-hint { color: $dim; margin: 1 2 0 2; }
+        &.-tall LinkBlock { margin: 0 0 1 0; }
+        &.-tall LinkBlock:last-of-type { margin: 0; }
+        & #lab-row { display: none; height: 1; padding: 0 2; }
+        & #lab-speed { height: 1fr; }
+        & #lab-empty { display: none; height: 1fr; padding: 1 2; color: $dim; }
+        &.-empty #lab-body { display: none; }
+        &.-empty #lab-empty { display: block; }
+        &.-narrow #lab-side { display: none; }
+        &.-narrow #lab-row { display: block; }
+    }
+    """
+
+    @dataclass
+    class LabWanted(Message):
+        """The user wants a lab on a link (None: on all), or none."""
+
+        worker: str | None
+        lab: Lab | None
+
+    def __init__(
+        self, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Create the screen.
+
+        Args:
+            cluster: What runs; the app asks it for what is wanted here.
+            clock: Seconds, for how often a dragged value is told.
+        """
+        super().__init__()
+        self._cluster = cluster
+        self._desk = LabWishes(clock)
+        self._pace: Pace[LabScreen.LabWanted] = Pace(clock)
+        self._samples = Samples()
+        self._snapshot: ClusterSnapshot | None = None
+        self._blocks: dict[str, LinkBlock] = {}
+        self._current = ""
+        self._flushing = False
+        self._links_pane = VerticalScroll(
+            id="lab-links", classes="pane", can_focus=False
+        )
+        self._presets = PresetList()
+        self._row = PresetList(id="lab-row")
+        self._speed = SpeedPane(id="lab-speed")
+
+    def compose_body(self) -> ComposeResult:
+        """Links and presets above, speeds below; or why there are none."""
+        self._links_pane.border_title = "Links"
+        side = Vertical(id="lab-side", classes="pane")
+        side.border_title = "Presets"
+        with Vertical(id="lab-body"):
+            with Container(id="lab-top"):
+                yield self._links_pane
+                with side:
+                    yield self._presets
+                    yield Static(with_keys(self.app, HINT), id="lab-hint", markup=False)
+            yield self._row
+            yield self._speed
+        yield Static(id="lab-empty", classes="pane", markup=False)
+
+    def on_mount(self) -> None:
+        """Until links are known there are none."""
+        self.query_one("#lab-empty").border_title = "Lab"
+        self.set_class(not self._links, "-empty")
+        self._sync()
+
+    # --- what is shown --------------------------------------------------------
+
+    def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
+        """Show the links as they are now, and what they made of the speed."""
+        super().show_snapshot(snapshot)
+        if self._snapshot and self._snapshot.plan != snapshot.plan:
+            self._samples = Samples()
+        self._snapshot = snapshot
+        self._samples.take(snapshot.links)
+        if self.is_mounted:
+            self._sync()
+
+    def _sync(self) -> None:
+        """Blocks for the links there are, each with its lab."""
+        if [*self._blocks] != [link.worker for link in self._links]:
+            self._rebuild()
+        for link in self._links:
+            block = self._blocks[link.worker]
+            if not block.dragging and self._desk.adopt(link):
+                block.show_lab(self._desk.labs[link.worker])
+        self._show()
+
+    def _rebuild(self) -> None:
+        self._links_pane.remove_children()
+        self._blocks = {link.worker: LinkBlock(link.worker) for link in self._links}
+        self._desk.forget(set(self._blocks))
+        self._links_pane.mount(*self._blocks.values())
+        self.set_class(not self._blocks, "-empty")
+        if self._current not in self._blocks:
+            self._current = next(iter(self._blocks), "")
+        if self._current:
+            self.call_after_refresh(self._focus_current)
+        self._arrange()
+
+    def _focus_current(self) -> None:
+        """Once its block can be seen."""
+        if self._current in self._blocks:
+            self._blocks[self._current].latency.focus()
+
+    def _show(self) -> None:
+        """Headings, presets, figures and plot."""
+        marks = self._marks()
+        for link in self._links:
+            block = self._blocks[link.worker]
+            current = link.worker == self._current
+            block.show_link(link, marks.get(link.worker, 0), current=current)
+        if self._snapshot:
+            why = why_no_link(self._snapshot)
+            self.query_one("#lab-empty", Static).update(why)
+        shown = self._shown_labs()
+        self._presets.lab = self._row.lab = shown.get(self._current)
+        self._speed.show(self._speeds(shown), self._picture(shown))
+
+    def _shown_labs(self) -> Labs:
+        """What the sliders say, also in the middle of a drag."""
+        return {worker: block.lab for worker, block in self._blocks.items()}
+
+    def _speeds(self, labs: Labs) -> Speeds:
+        speed = self._snapshot.speed if self._snapshot else None
+        latest = self._samples.latest
+        now = speed.tok_per_s if speed else None
+        return Speeds(
+            predicted=forecast(self._links, labs),
+            measured=latest.tok_per_s if latest else now,
+            plain=forecast(self._links, {}),
+            added_ms=total_added_ms(self._links, labs),
+        )
+
+    def _picture(self, labs: Labs) -> Picture:
+        return Picture(
+            own_ms=own_ms(self._links),
+            added_ms=total_added_ms(self._links, labs),
+            points=tuple(self._samples.points),
+            latest=self._samples.latest,
+        )
+
+    @property
+    def _links(self) -> tuple[Link, ...]:
+        return self._snapshot.links if self._snapshot else ()
+
+    def _marks(self) -> dict[str, int]:
+        """The letters the split gives the workers; without one, their order."""
+        plan = self._snapshot.plan if self._snapshot else None
+        names = (
+            [share.device.partition("/")[0] for share in plan.split.shares]
+            if (plan)
+            else [link.worker for link in self._links]
+        )
+        return {name: index for index, name in enumerate(names)}
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Give the links what they need, and the plot the rest."""
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """As many rows as the blocks take, unless the plot would starve."""
+        height = self.app.size.height
+        gaps = max(len(self._blocks) - 1, 0) if height >= TALL_FROM else 0
+        needed = len(self._blocks) * BLOCK_ROWS + gaps + BORDER_ROWS
+        if self.app.size.width >= NARROW_BELOW:
+            needed = max(needed, SIDE_ROWS + BORDER_ROWS)
+        most = BLOCK_ROWS + BORDER_ROWS if height < SHORT_BELOW - 2 else height // 2
+        self.query_one("#lab-top").styles.height = min(needed, most)
+
+    # --- what the user does -----------------------------------------------------
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """The link of the focused slider is the one presets are put on."""
+        block = next(
+            (n for n in event.widget.ancestors if isinstance(n, LinkBlock)), None
+        )
+        if block is not None:
+            self._current = block.worker
+            self._links_pane.scroll_to_widget(block, animate=False)
+            self._show()
+
+    def action_focus_slider(self, by: int) -> None:
+        """Go to another slider; after the last comes the first."""
+        sliders = [*chain(*(block.sliders for block in self._blocks.values()))]
+        if sliders:
+            at = next((i for i, s in enumerate(sliders) if s.has_focus), -1)
+            sliders[(at + by) % len(sliders)].focus()
+
+    def action_put(self, preset: str) -> None:
+        """Put a preset on the focused link."""
+        self._put(self._current, preset_named(preset).lab)
+
+    def action_put_on_all(self) -> None:
+        """Put the focused link's lab on every link."""
+        if self._current:
+            self._put(None, self._blocks[self._current].lab)
+
+    def action_clear(self) -> None:
+        """Leave the focused link as it is."""
+        self._put(self._current, None)
+
+    def action_clear_all(self) -> None:
+        """Leave every link as it is."""
+        self._put(None, None)
+
+    def action_undo(self) -> None:
+        """Take the last change back."""
+        before = self._desk.undo()
+        if before is None:
+            self.app.bell()
+            return
+        for worker, lab in before.items():
+            if worker in self._blocks:
+                self._blocks[worker].show_lab(lab)
+                self._tell(worker, lab, final=True)
+        self._show()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Without a link there is nothing to put anything on."""
+        if action in {"put", "put_on_all", "clear", "clear_all", "focus_slider"}:
+            return bool(self._blocks)
+        return True
+
+    def copyable(self) -> Copyable | None:
+        """The command that does the same to the focused link."""
+        if not self._current:
+            return None
+        lab = self._blocks[self._current].lab
+        return Copyable("the command", command_of(self._current, lab))
+
+    @on(PresetList.Picked)
+    def _preset_picked(self, event: PresetList.Picked) -> None:
+        event.stop()
+        preset: Preset = event.preset
+        self._put(self._current, preset.lab)
+
+    @on(LinkBlock.Changed)
+    def _link_changed(self, event: LinkBlock.Changed) -> None:
+        event.stop()
+        worker = event.block.worker
+        self._desk.want({worker: event.lab}, final=event.final)
+        self._tell(worker, event.lab, final=event.final)
+        self._show()
+
+    def _put(self, worker: str | None, lab: Lab | None) -> None:
+        """Put a lab on one link or on all, as one step of undo."""
+        chosen = [*self._blocks] if worker is None else [worker]
+        if not self._blocks or not self._desk.want(dict.fromkeys(chosen, lab)):
+            return
+        for name in chosen:
+            self._blocks[name].show_lab(lab)
+        self._tell(worker, lab, final=True)
+        self._show()
+
+    # --- telling the app ------------------------------------------------------
+
+    def _tell(self, worker: str | None, lab: Lab | None, *, final: bool) -> None:
+        """Ask for a lab; in the middle of a drag not more often than the pace."""
+        wanted = self._pace.offer(self.LabWanted(worker, lab), final=final)
+        if wanted is not None:
+            self._tell_app(wanted)
+        elif not self._flushing:
+            self._flushing = True
+            self.set_timer(max(self._pace.wait_s, 0.001), self._flush)
+
+    def _flush(self) -> None:
+        """Tell the change that was held back, if its time has come."""
+        self._flushing = False
+        wanted = self._pace.due()
+        if wanted is not None:
+            self._tell_app(wanted)
+
+    def _tell_app(self, wanted: LabWanted) -> None:
+        self.post_message(wanted)
+
+
+def command_of(worker: str, lab: Lab | None) -> str:
+    """The command line that puts a lab on a link."""
+    if lab is None:
+        return f"dllm-tui lab clear {worker}"
+    rate = f" --rate {lab.rate_mb_s:g}MB/s" if lab.rate_mb_s else ""
+    return (
+        f"dllm-tui lab set {worker} --latency {lab.latency_ms:g}ms"
+        f" --jitter {lab.jitter_ms:g}ms{rate}"
+    )

@@ -1,0 +1,78 @@
+"""What the user wants of each link, beside what the cluster says it has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tui.screens.lab.forecast import same_lab
+from tui.work.warnings import is_off
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from backends.state import Lab, Link
+    from tui.screens.lab.forecast import Labs
+
+GRACE_S = 2.0
+"""For so long a snapshot that says otherwise is taken for one from before."""
+UNDO_MAX = 100
+
+
+class LabWishes:
+    """The labs as wanted, with a way back; the cluster's word counts in the end."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Begin with nothing known."""
+        self.labs: Labs = {}
+        """What is wanted on each link, as far as it counts."""
+        self._clock = clock
+        self._asked_at: dict[str, float] = {}
+        self._asked: Labs = {}
+        self._history: list[Labs] = []
+
+    def want(self, labs: Mapping[str, Lab | None], *, final: bool = True) -> bool:
+        """Take what the user wants; False when it is so already.
+
+        What is final is one step of undo; before that the links only count as asked.
+        """
+        for worker, lab in labs.items():
+            self._ask(worker, lab)
+        if not final:
+            return True
+        before = {worker: self.labs.get(worker) for worker in labs}
+        changed = any(not same_lab(before[worker], labs[worker]) for worker in labs)
+        if changed:
+            self._history = [*self._history, before][-UNDO_MAX:]
+            self.labs.update(labs)
+        return changed
+
+    def undo(self) -> Labs | None:
+        """What the links had before the last change; None when there was none."""
+        if not self._history:
+            return None
+        before = self._history.pop()
+        self.labs.update(before)
+        for worker, lab in before.items():
+            self._ask(worker, lab)
+        return before
+
+    def adopt(self, link: Link) -> bool:
+        """Take over what a link has; False while it may not know what was asked."""
+        worker, lab = link.worker, None if is_off(link.lab) else link.lab
+        asked_at = self._asked_at.get(worker)
+        if asked_at is not None:
+            late = self._clock() - asked_at > GRACE_S
+            if not late and not same_lab(lab, self._asked.get(worker)):
+                return False
+            del self._asked_at[worker]
+        self.labs[worker] = lab
+        return True
+
+    def forget(self, workers: set[str]) -> None:
+        """Keep only what is known of these workers."""
+        self.labs = {w: lab for w, lab in self.labs.items() if w in workers}
+        self._asked_at = {w: at for w, at in self._asked_at.items() if w in workers}
+
+    def _ask(self, worker: str, lab: Lab | None) -> None:
+        self._asked[worker] = lab
+        self._asked_at[worker] = self._clock()

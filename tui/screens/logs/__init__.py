@@ -1,0 +1,1 @@
+"""Logs: what every process of the cluster writes."""

@@ -1,0 +1,83 @@
+"""The last lines of one log, fed with raw text cut anywhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tui.kit.safe_text import safe_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LINE_LIMIT = 20_000
+"""Lines kept; older ones are dropped."""
+LINE_CHARS = 8_192
+"""Characters kept of one line; the rest of it becomes ``…``."""
+
+
+class LogBuffer:
+    """Lines numbered from 0 since the start, of which the newest are kept."""
+
+    def __init__(self, limit: int = LINE_LIMIT) -> None:
+        """Create an empty buffer that keeps ``limit`` lines."""
+        self.limit = limit
+        self.first = 0
+        """Number of the oldest line kept."""
+        self._lines: list[str] = []
+        self._open = ""
+        """Raw text of the last line while its newline has not come."""
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __getitem__(self, number: int) -> str:
+        return self._lines[number - self.first]
+
+    @property
+    def end(self) -> int:
+        """Number the next line will get."""
+        return self.first + len(self._lines)
+
+    def numbers(self) -> range:
+        """Numbers of all lines kept."""
+        return range(self.first, self.end)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
+    def feed(self, text: str) -> int:
+        """Add raw text; return the number of the first line that changed."""
+        if not text:
+            return self.end
+        changed = self.end
+        if self._open:
+            changed -= 1
+            self._lines.pop()
+        *whole, self._open = (self._open + text).split("\n")
+        self._lines.extend(_fit(line) for line in whole)
+        if self._open:
+            self._open = self._open[-LINE_CHARS * 4 :]
+            self._lines.append(_fit(self._open))
+        return changed
+
+    def close_line(self) -> None:
+        """End the unfinished last line, so that what follows starts a new one."""
+        self._open = ""
+
+    def prune(self) -> int:
+        """Drop the oldest lines over the limit; return how many."""
+        surplus = max(0, len(self._lines) - self.limit)
+        del self._lines[:surplus]
+        self.first += surplus
+        return surplus
+
+
+def last_written(raw: str) -> str:
+    """One line as it would stand on a terminal: what ``\\r`` overwrote is gone."""
+    return safe_line(raw.rstrip("\r").rpartition("\r")[2])
+
+
+def _fit(raw: str) -> str:
+    """A line cleaned, and ended with … if it is absurdly long."""
+    line = last_written(raw)
+    return line if len(line) <= LINE_CHARS else line[: LINE_CHARS - 1] + "…"

@@ -1,0 +1,104 @@
+"""One process's log on the Logs screen: what was read of it, and how it fares."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from backends.state import ProcessInfo, ProcessState
+from backends.units import format_bytes
+from tui.kit.keys import with_keys
+from tui.kit.safe_text import safe_line
+
+if TYPE_CHECKING:
+    from textual.content import Content
+
+    from backends.state import LogChunk
+    from tui.screens.logs.view import LogView
+
+TAIL_BYTES = 65_536
+"""Read of a log when it is opened."""
+PAGE_BYTES = 262_144
+"""Read at most at one go afterwards."""
+
+
+class LogFeed:
+    """Feeds a view from pieces of one log."""
+
+    def __init__(self, info: ProcessInfo, view: LogView) -> None:
+        """Begin with nothing read."""
+        self.info = info
+        self.view = view
+        self.gone = False
+        """The process is no longer listed."""
+        self.trouble = ""
+        """The last reason it could not be read."""
+        self._next_offset: int | None = None
+        self._restart_seen = False
+
+    @property
+    def next_read(self) -> tuple[int, int]:
+        """Offset and limit of the next read; negative counts from the end."""
+        if self._next_offset is None:
+            return -TAIL_BYTES, TAIL_BYTES
+        return self._next_offset, PAGE_BYTES
+
+    def update(self, info: ProcessInfo) -> None:
+        """Take newer facts; another start under the same name is read from 0."""
+        restarted = bool(self.info.started_at) and (
+            info.started_at != self.info.started_at
+        )
+        self.info, self.gone = info, False
+        if restarted and self._next_offset is not None and not self._restart_seen:
+            self.view.mark("started again")
+            self._next_offset = 0
+        if restarted:
+            self._restart_seen = False
+
+    def take(self, chunk: LogChunk) -> None:
+        """Show a piece that was read."""
+        text = chunk.text
+        if chunk.restarted:
+            self._restart_seen = True
+            self.view.mark("started again")
+        elif self._next_offset is None and chunk.offset > 0:
+            text = text.partition("\n")[2]
+            before = format_bytes(chunk.offset)
+            saves = with_keys(self.view.app, "{log.save} saves all")
+            self.view.mark(f"{before} before this are not shown · {saves}")
+        self._next_offset = chunk.next_offset
+        self.trouble = ""
+        self.view.feed(text)
+
+    def title(self) -> Content:
+        """The name, and how the process is or ended."""
+        from textual.content import Content
+
+        sign, style = self._sign()
+        return Content.assemble(safe_line(self.info.name), " ", (sign, style))
+
+    def _sign(self) -> tuple[str, str]:
+        """A sign for the state, and its colour."""
+        if self.info.state == ProcessState.EXITED:
+            return ended_text(self.info), "$dim" if self._ended_well else "$bad"
+        if self.gone:
+            return "gone", "$dim"
+        running = self.info.state == ProcessState.RUNNING
+        return ("●", "$ok") if running else ("◐", "$warn")
+
+    @property
+    def _ended_well(self) -> bool:
+        """It ended by itself, or because it was asked to."""
+        if self.info.exit_signal is not None:
+            return self.info.exit_signal in (signal.SIGTERM, signal.SIGINT)
+        return self.info.exit_code in (0, None)
+
+
+def ended_text(info: ProcessInfo) -> str:
+    """``exit 1``, ``SIGKILL``, or ``ended`` when nobody knows."""
+    if info.exit_signal is not None:
+        try:
+            return signal.Signals(info.exit_signal).name
+        except ValueError:
+            return f"signal {info.exit_signal}"
+    return "ended" if info.exit_code is None else f"exit {info.exit_code}"

@@ -1,0 +1,123 @@
+"""Which rows a log takes on the screen: its lines filtered, and folded to a width."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.cells import cell_len, get_character_cell_size
+
+from tui.work.log_levels import LogLevel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tui.screens.logs.buffer import LogBuffer
+    from tui.screens.logs.lines import LogFilter
+
+
+class LogRow(NamedTuple):
+    """A piece of a line that stands on one row."""
+
+    number: int
+    """Number of the line in its buffer."""
+    start: int
+    """First character."""
+    end: int
+    """One past the last character."""
+
+
+def fold_line(line: str, width: int | None) -> list[tuple[int, int]]:
+    """Character ranges of a line's rows, each at most ``width`` cells wide."""
+    if width is None or len(line) * 2 <= width or cell_len(line) <= width:
+        return [(0, len(line))]
+    if line.isascii():
+        starts = range(0, len(line), width)
+        return [(start, min(start + width, len(line))) for start in starts]
+    return _fold_wide(line, width)
+
+
+def _fold_wide(line: str, width: int) -> list[tuple[int, int]]:
+    """Fold a line in which some characters take two cells or none."""
+    ranges = []
+    start = used = 0
+    for index, character in enumerate(line):
+        size = get_character_cell_size(character)
+        if used + size > width:
+            ranges.append((start, index))
+            start, used = index, 0
+        used += size
+    return [*ranges, (start, len(line))]
+
+
+class LogRows:
+    """The rows of a buffer's lines, kept up as lines come and go."""
+
+    def __init__(self, buffer: LogBuffer) -> None:
+        """Lay out a buffer, unfiltered and unfolded."""
+        self.filter: LogFilter | None = None
+        self.level = LogLevel.DEBUG
+        """The least serious lines that have rows."""
+        self.width: int | None = None
+        """Cells a row may take; None: unfolded."""
+        self.matching = 0
+        """Lines that have rows."""
+        self.widest = 0
+        """Cells of the widest row seen."""
+        self._buffer = buffer
+        self._rows: list[LogRow] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> LogRow:
+        return self._rows[index]
+
+    def line_numbers(self) -> Iterator[int]:
+        """Numbers of the lines that have rows, each once."""
+        return (row.number for row in self._rows if row.start == 0)
+
+    def rebuild(self) -> None:
+        """Lay out every line."""
+        self._rows.clear()
+        self.matching = self.widest = 0
+        self._add(self._buffer.first)
+
+    def extend(self, changed: int) -> int:
+        """Lay out the lines from ``changed`` on; return the rows dropped on top."""
+        while self._rows and self._rows[-1].number >= changed:
+            row = self._rows.pop()
+            self.matching -= row.start == 0
+        self._add(changed)
+        self._buffer.prune()
+        return self._drop_pruned()
+
+    def _add(self, first: int) -> None:
+        """Append rows for the lines from one on."""
+        for number in range(first, self._buffer.end):
+            line = self._buffer[number]
+            if self._keeps(line):
+                self._add_line(number, line)
+
+    def _keeps(self, line: str) -> bool:
+        found = self.filter is None or self.filter.matches(line)
+        return found and self.level.admits(line)
+
+    def _add_line(self, number: int, line: str) -> None:
+        """Append the rows of one line."""
+        self.matching += 1
+        if self.width is None:
+            self.widest = max(self.widest, cell_len(line))
+            self._rows.append(LogRow(number, 0, len(line)))
+        else:
+            ranges = fold_line(line, self.width)
+            self._rows.extend(LogRow(number, start, end) for start, end in ranges)
+
+    def _drop_pruned(self) -> int:
+        """Remove the rows of lines no longer kept."""
+        oldest = self._buffer.first
+        dropped = 0
+        while dropped < len(self._rows) and self._rows[dropped].number < oldest:
+            self.matching -= self._rows[dropped].start == 0
+            dropped += 1
+        del self._rows[:dropped]
+        return dropped

@@ -1,0 +1,353 @@
+"""Logs: what every process of the cluster writes, one tab each."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import platformdirs
+from click import echo_via_pager
+from textual import on, work
+from textual.actions import SkipAction
+from textual.app import SuspendNotSupported
+from textual.containers import Vertical
+from textual.widgets import ContentSwitcher, Static, Tab, Tabs
+
+from backends.errors import DllmError
+from tui.kit.filter_bar import FilterBar
+from tui.kit.safe_text import safe
+from tui.kit.worker_reports import report_worker
+from tui.screens.logs.feed import LogFeed
+from tui.screens.logs.lines import LogFilter
+from tui.screens.logs.save import save_log, whole_log
+from tui.screens.logs.status import LogStatus
+from tui.screens.logs.view import LogView
+from tui.shell.frame import ConsoleScreen
+from tui.shell.messages import Copyable, Notice, Trouble
+from tui.work.log_levels import LogLevel
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.await_complete import AwaitComplete
+    from textual.worker import Worker
+
+    from backends.state import ClusterSnapshot, ProcessInfo
+    from tui.seam.cluster import Cluster
+
+POLL_S = 0.5
+GONE_LIMIT = 12
+"""Tabs kept of processes that are no longer listed."""
+EMPTY = """\
+No process has run yet.
+
+Logs of llama-server and of every rpc-server appear here
+as soon as a model is launched: 1 goes to the Cluster screen."""
+
+
+class LogsScreen(ConsoleScreen):
+    """A tab per process, following the log of the one shown."""
+
+    AUTO_FOCUS: ClassVar[str | None] = ""
+    FIGURES: ClassVar[bool] = False
+
+    HELP: ClassVar[str | None] = LogView.HELP
+
+    DEFAULT_CSS = """
+    LogsScreen {
+        & #log-tabs { height: 2; }
+        & #log-none { padding: 1 2; color: $dim; display: none; }
+        & #log-area { height: 1fr; }
+        & ContentSwitcher { height: 1fr; }
+        & LogView { padding: 0 0 0 1; }
+        &.-empty {
+            & #log-tabs, & #log-area { display: none; }
+            & #log-none { display: block; }
+        }
+    }
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        poll_s: float = POLL_S,
+        save_folder: Path | None = None,
+    ) -> None:
+        """Create the screen.
+
+        Args:
+            cluster: Where logs are read.
+            poll_s: Seconds between two reads of the log shown.
+            save_folder: Where logs are saved; None means the downloads.
+        """
+        super().__init__()
+        self.add_class("-empty")
+        self._cluster = cluster
+        self._poll_s = poll_s
+        self._save_folder = save_folder
+        self._feeds: dict[str, LogFeed] = {}
+        self._wanted = ""
+        self._opened = 0
+        self._added: list[AwaitComplete] = []
+        self._tabs = Tabs(id="log-tabs")
+        self._tabs.can_focus = False
+        self._views = ContentSwitcher(id="log-views")
+        self._filter_bar = FilterBar("text to keep, or /pattern", id="log-filter")
+        self._status = LogStatus(id="log-status")
+
+    def compose_body(self) -> ComposeResult:
+        """Tabs, the log shown, its filter and its status."""
+        yield self._tabs
+        yield Static(EMPTY, id="log-none", markup=False)
+        with Vertical(id="log-area"):
+            yield self._views
+            yield self._filter_bar
+            yield self._status
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Let the app report a worker that failed."""
+        report_worker(self, event)
+
+    # --- processes and tabs -------------------------------------------------
+
+    def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
+        """Keep a tab for every process seen."""
+        super().show_snapshot(snapshot)
+        found = [self._show_info(info) for info in snapshot.processes]
+        added = [mount for mount in found if mount is not None]
+        listed = {info.name for info in snapshot.processes}
+        for name, feed in self._feeds.items():
+            feed.gone = name not in listed
+        self._forget_gone()
+        self._title_tabs()
+        self._status.path = self._active.info.log_path if self._active else ""
+        self.set_class(not self._feeds, "-empty")
+        if added or self._wanted:
+            self._added = added or self._added
+            self._open_once_there()
+
+    def show_process(self, name: str) -> None:
+        """Open a process's log at its end, now or once it is known."""
+        self._wanted = name
+        if self.is_mounted:
+            self._open_once_there()
+
+    def _show_info(self, info: ProcessInfo) -> AwaitComplete | None:
+        """Take in one process; return what to wait for where its tab is new."""
+        feed = self._feeds.get(info.name)
+        if feed is not None:
+            feed.update(info)
+            return None
+        self._opened += 1
+        view = LogView(info.name, id=f"log-{self._opened}")
+        feed = self._feeds[info.name] = LogFeed(info, view)
+        self._views.add_content(view)
+        return self._tabs.add_tab(Tab(feed.title(), id=_tab_id(view)))
+
+    @work(group="log-tabs", exit_on_error=False)
+    async def _open_once_there(self) -> None:
+        """Activate the tab somebody asked for when all tabs are up."""
+        for mount in self._added:
+            await mount
+        self._open_wanted()
+
+    def _forget_gone(self) -> None:
+        """Drop the oldest tabs of processes long gone."""
+        gone = [name for name, feed in self._feeds.items() if feed.gone]
+        for name in gone[:-GONE_LIMIT]:
+            feed = self._feeds.pop(name)
+            self._tabs.remove_tab(_tab_id(feed.view))
+            feed.view.remove()
+
+    def _title_tabs(self) -> None:
+        """Show on each tab how its process is."""
+        titles = {_tab_id(feed.view): feed.title() for feed in self._feeds.values()}
+        for tab in self._tabs.query(Tab):
+            title = titles.get(tab.id or "")
+            if title is not None and title != tab.label:
+                tab.label = title
+
+    def _open_wanted(self) -> None:
+        """Activate the tab somebody asked for."""
+        feed = self._feeds.get(self._wanted)
+        if feed is not None:
+            self._wanted = ""
+            self._tabs.active = _tab_id(feed.view)
+            feed.view.action_follow()
+            feed.view.focus()
+
+    @property
+    def _active(self) -> LogFeed | None:
+        """The log shown."""
+        active = self._tabs.active
+        feeds = self._feeds.values()
+        return next((feed for feed in feeds if _tab_id(feed.view) == active), None)
+
+    @on(Tabs.TabActivated)
+    def _tab_activated(self, event: Tabs.TabActivated) -> None:
+        event.stop()
+        feed = self._active
+        if feed is None:
+            return
+        self._views.current = feed.view.id
+        self._status.standing = feed.view.standing
+        self._status.path = feed.info.log_path
+        self._apply_filter()
+        if not self._filter_bar.has_focus_within:
+            feed.view.focus()
+        self._restart_reading()
+
+    def action_next_log(self, step: int) -> None:
+        """Go to another tab, around the ends."""
+        feeds = list(self._feeds.values())
+        if self._active is None:
+            raise SkipAction
+        feed = feeds[(feeds.index(self._active) + step) % len(feeds)]
+        self._tabs.active = _tab_id(feed.view)
+
+    # --- reading --------------------------------------------------------------
+
+    def on_screen_resume(self) -> None:
+        """Read while this screen is shown."""
+        if self._active is not None:
+            self._active.view.focus()
+        self._restart_reading()
+
+    def on_screen_suspend(self) -> None:
+        """Read nothing while another screen is shown."""
+        self.workers.cancel_group(self, "logs")
+
+    def hold(self, held: bool) -> None:
+        """Read nothing while frozen."""
+        if held == self.status_line.held:
+            return
+        super().hold(held)
+        if held:
+            self.workers.cancel_group(self, "logs")
+        else:
+            self._restart_reading()
+
+    def _restart_reading(self) -> None:
+        """Read the log shown, where this screen is the one shown and goes on."""
+        if self.is_current and self._active is not None and not self.status_line.held:
+            self._read(self._active)
+
+    @work(group="logs", exclusive=True, exit_on_error=False)
+    async def _read(self, feed: LogFeed) -> None:
+        """Read one log again and again."""
+        while True:
+            try:
+                offset, limit = feed.next_read
+                feed.take(await self._cluster.read_log(feed.info.name, offset, limit))
+            except DllmError as error:
+                self._tell(feed, error)
+            await asyncio.sleep(self._poll_s)
+
+    def _tell(self, feed: LogFeed, error: DllmError) -> None:
+        """Report why a log cannot be read, once."""
+        if str(error) != feed.trouble:
+            feed.trouble = str(error)
+            self.post_message(Trouble(error.failure()))
+
+    # --- filter, status, saving -----------------------------------------------
+
+    @on(LogView.Changed)
+    def _log_changed(self, event: LogView.Changed) -> None:
+        event.stop()
+        if self._active is not None and event.view is self._active.view:
+            self._status.standing = event.standing
+            self._count()
+
+    def action_filter(self) -> None:
+        """Type a filter."""
+        self._filter_bar.open()
+
+    def action_unfilter(self) -> None:
+        """Remove the filter, then the level; without both, Esc is for somebody else."""
+        if self._filter_bar.text:
+            self._filter_bar.action_clear()
+        elif self._status.level is not LogLevel.DEBUG:
+            self._status.level = LogLevel.DEBUG
+            self._apply_filter()
+        else:
+            raise SkipAction
+
+    def action_level(self) -> None:
+        """Leave out the lines of one level more; after the last show all again."""
+        self._status.level = self._status.level.after()
+        self._apply_filter()
+
+    @on(FilterBar.Changed)
+    def _filter_changed(self, event: FilterBar.Changed) -> None:
+        event.stop()
+        self._apply_filter()
+
+    @on(FilterBar.Left)
+    def _filter_left(self, event: FilterBar.Left) -> None:
+        event.stop()
+        if self._active is not None:
+            self._active.view.focus()
+
+    def _apply_filter(self) -> None:
+        """Filter the log shown by text and level; a pattern that is none is ignored."""
+        feed, text = self._active, self._filter_bar.text
+        if feed is None:
+            return
+        try:
+            wanted = LogFilter.parse(text) if text else None
+        except ValueError as error:
+            self._filter_bar.wrong = True
+            self._filter_bar.note = str(error)
+            feed.view.set_filter(feed.view.filter, self._status.level)
+            return
+        self._filter_bar.wrong = False
+        feed.view.set_filter(wanted, self._status.level)
+        self._count()
+
+    def _count(self) -> None:
+        """Say how many lines the filter keeps."""
+        if self._active is not None and not self._filter_bar.wrong:
+            standing = self._active.view.standing
+            kept = f"{standing.matching} of {standing.lines}"
+            self._filter_bar.note = kept if self._filter_bar.text else ""
+
+    def copyable(self) -> Copyable | None:
+        """The selection, or the log shown."""
+        return self._active.view.copyable() if self._active else None
+
+    @work(group="log-save", exclusive=True, exit_on_error=False)
+    async def action_save(self) -> None:
+        """Save the whole log shown to a file and say where."""
+        if self._active is None:
+            return
+        name = self._active.info.name
+        folder = self._save_folder or Path(platformdirs.user_downloads_dir())
+        try:
+            path = await save_log(self._cluster, name, folder)
+        except DllmError as error:
+            self.post_message(Trouble(error.failure()))
+        else:
+            self.post_message(Notice(f"Saved the {name} log to {path}"))
+
+    @work(group="log-pager", exclusive=True, exit_on_error=False)
+    async def action_pager(self) -> None:
+        """Leave the screen to the user's pager until it ends."""
+        if self._active is None:
+            return
+        try:
+            text = await whole_log(self._cluster, self._active.info.name)
+        except DllmError as error:
+            self.post_message(Trouble(error.failure()))
+            return
+        try:
+            with self.app.suspend():
+                echo_via_pager(safe(text), color=False)
+        except SuspendNotSupported:
+            said = "There is no terminal here for a pager: {log.save} saves the log"
+            self.post_message(Notice(said, "warning"))
+
+
+def _tab_id(view: LogView) -> str:
+    """The tab of a view."""
+    return f"tab-{view.id}"

@@ -1,0 +1,392 @@
+"""A log: follows its end, filters, wraps, and lets its text be selected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.text import Text
+from textual.cache import LRUCache
+from textual.geometry import Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from tui.actions.keymap import bindings
+from tui.screens.logs.buffer import LINE_LIMIT, LogBuffer
+from tui.screens.logs.rows import LogRow, LogRows
+from tui.shell.messages import Copyable
+from tui.work.log_levels import LogLevel, level_of, prefix_length
+
+if TYPE_CHECKING:
+    from rich.style import Style
+    from textual.binding import BindingType
+    from textual.selection import Selection
+
+    from tui.screens.logs.lines import LogFilter
+
+SIDE_STEP = 8
+"""Cells a step sideways moves."""
+
+
+class LogStanding(NamedTuple):
+    """What a status line says of a log."""
+
+    lines: int
+    """Lines held."""
+    matching: int
+    """Lines shown: all, or those the filter keeps."""
+    unseen: int
+    """Lines that came since the user scrolled up."""
+    following: bool
+
+
+class LogView(ScrollView, can_focus=True):
+    """The lines of one log."""
+
+    ALLOW_SELECT = True
+    ALLOW_MAXIMIZE = True
+
+    HELP: ClassVar[str | None] = """\
+## Log
+
+The last 20 000 lines of one process, as it writes them.
+
+- **{log.up} {log.down}** and the page keys look back: new lines no longer move the text
+- **{log.follow:short}** goes to the newest line and follows again
+- **{log.filter}** keeps only lines with a text; a text that begins with a slash is a
+  pattern: `/load.*ms`
+- **{log.level}** leaves out lines that are less serious: debugging, then what is no
+  warning, then
+  all but errors, then nothing again
+- **{log.fold}** folds long lines, or cuts them; **{log.left}
+  {log.right}** move sideways
+- drag selects text, **{app.copy}** copies it (the whole log when nothing is selected)
+- **{log.save}** saves the whole log to a file
+"""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("log")
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "log--prefix",
+        "log--warning",
+        "log--error",
+        "log--debug",
+        "log--match",
+        "log--mark",
+    }
+    """
+    | Class | Description |
+    | :- | :- |
+    | `log--prefix` | Time and level in front of a line. |
+    | `log--warning` | A warning. |
+    | `log--error` | An error. |
+    | `log--debug` | A line for developers. |
+    | `log--match` | What the filter matched. |
+    | `log--mark` | A remark of the console's own. |
+    """
+
+    DEFAULT_CSS = """
+    LogView {
+        background: $background;
+        color: $foreground;
+        overflow: auto scroll;
+        scrollbar-size: 0 1;
+        & > .log--prefix { color: $dim; }
+        & > .log--warning { color: $warn; }
+        & > .log--error { color: $bad; }
+        & > .log--debug { color: $dim; }
+        & > .log--match { color: $primary; text-style: bold underline; }
+        & > .log--mark { color: $dim; text-style: italic; }
+    }
+    """
+
+    following: reactive[bool] = reactive(True, repaint=False)
+    """New lines scroll into view."""
+    folded: reactive[bool] = reactive(False)
+    """Long lines continue on the next row."""
+
+    @dataclass
+    class Changed(Message):
+        """Lines came, or how they are shown changed."""
+
+        view: LogView
+        standing: LogStanding
+
+        @property
+        def control(self) -> LogView:
+            """The log that changed."""
+            return self.view
+
+        def can_replace(self, message: Message) -> bool:
+            """Only the newest of one log's changes matters."""
+            return isinstance(message, LogView.Changed) and message.view is self.view
+
+    def __init__(
+        self,
+        title: str = "log",
+        *,
+        limit: int = LINE_LIMIT,
+        id: str | None = None,  # noqa: A002
+        classes: str | None = None,
+    ) -> None:
+        """Create an empty log.
+
+        Args:
+            title: Names the log when it is copied.
+            limit: Lines to keep.
+            id: The ID of the widget in the DOM.
+            classes: Space separated list of class names.
+        """
+        super().__init__(id=id, classes=classes)
+        self.title = title
+        self._buffer = LogBuffer(limit)
+        self._rows = LogRows(self._buffer)
+        self._seen_end = 0
+        self._marks: set[int] = set()
+        self._strips: LRUCache[LogRow, Strip] = LRUCache(512)
+
+    # --- what it holds ----------------------------------------------------
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines held, oldest first."""
+        return tuple(self._buffer)
+
+    @property
+    def standing(self) -> LogStanding:
+        """Counts for a status line."""
+        unseen = 0 if self.following else self._buffer.end - self._seen_end
+        return LogStanding(
+            len(self._buffer), self._rows.matching, unseen, self.following
+        )
+
+    @property
+    def filter(self) -> LogFilter | None:
+        """The filter in force."""
+        return self._rows.filter
+
+    @property
+    def level(self) -> LogLevel:
+        """The least serious lines shown."""
+        return self._rows.level
+
+    def copyable(self) -> Copyable:
+        """The selected text, or all lines shown."""
+        if selected := self.screen.get_selected_text():
+            return Copyable(what="the selection", text=selected)
+        shown = "\n".join(self._buffer[number] for number in self._rows.line_numbers())
+        return Copyable(what=f"the {self.title} log", text=shown)
+
+    def feed(self, text: str) -> None:
+        """Add raw text as it comes, cut anywhere."""
+        if text:
+            self._take_in(self._buffer.feed(text))
+
+    def mark(self, remark: str) -> None:
+        """Add a line of the console's own, set apart from the log."""
+        self._buffer.close_line()
+        number = self._buffer.feed(f"── {remark} ──\n")
+        self._marks.add(number)
+        self._take_in(number)
+
+    def set_filter(
+        self, wanted: LogFilter | None, level: LogLevel = LogLevel.DEBUG
+    ) -> None:
+        """Show only lines that a filter keeps (None: any), of a level or worse."""
+        if (wanted, level) != (self.filter, self.level):
+            self._rows.filter, self._rows.level = wanted, level
+            self._relay_out()
+
+    # --- layout -----------------------------------------------------------
+
+    def _take_in(self, changed: int) -> None:
+        """Lay out the lines from one on, and keep the view where it should be."""
+        dropped = self._rows.extend(changed)
+        self._drop_strips(changed)
+        if dropped and not self.following:
+            self._settle()
+            self.scroll_to(y=max(0, self.scroll_offset.y - dropped), animate=False)
+        self._settle()
+
+    def _drop_strips(self, changed: int) -> None:
+        """Forget drawings of lines that changed or are gone."""
+        kept = range(self._buffer.first, changed)
+        cached = list(self._strips.keys())
+        for row in cached:
+            if row.number not in kept:
+                self._strips.discard(row)
+
+    def _relay_out(self) -> None:
+        """Lay all lines out anew."""
+        self._rows.width = self._fold_width
+        self._rows.rebuild()
+        self._strips.clear()
+        self._settle()
+
+    @property
+    def _fold_width(self) -> int | None:
+        """Cells a row may take; None: as many as the line has."""
+        width = self.scrollable_content_region.width
+        return max(width, 8) if self.folded and width else None
+
+    def _settle(self) -> None:
+        """Take the rows' size, and follow the end."""
+        width = 0 if self.folded else self._rows.widest
+        self.virtual_size = Size(width, len(self._rows))
+        if self.following:
+            self._scroll_to_end()
+        self.refresh()
+        self.post_message(self.Changed(self, self.standing))
+
+    def render_line(self, y: int) -> Strip:
+        """One row of the view."""
+        scroll_x, scroll_y = self.scroll_offset
+        width = self.scrollable_content_region.width
+        index = scroll_y + y
+        if index >= len(self._rows):
+            return Strip.blank(width, self.rich_style)
+        row = self._rows[index]
+        whole = self._row_strip(row)
+        strip = whole.crop_extend(scroll_x, scroll_x + width, self.rich_style)
+        strip = strip.apply_offsets(scroll_x + row.start, row.number)
+        return self._mark_cuts(strip, scroll_x, whole.cell_length)
+
+    def _mark_cuts(self, strip: Strip, scroll_x: int, length: int) -> Strip:
+        """Put … where a row goes on to the left or to the right."""
+        width = strip.cell_length
+        sign = Strip([Segment("…", self.rich_style + self._partial("prefix"))], 1)
+        if scroll_x + width < length:
+            strip = Strip.join([strip.crop(0, width - 1), sign])
+        if 0 < scroll_x < length:
+            strip = Strip.join([sign, strip.crop(1, width)])
+        return strip
+
+    def _row_strip(self, row: LogRow) -> Strip:
+        """A row as wide as it is, from the cache where possible."""
+        if self.text_selection is not None:
+            return self._draw(row)
+        strip = self._strips.get(row)
+        if strip is None:
+            strip = self._strips[row] = self._draw(row)
+        return strip
+
+    def _draw(self, row: LogRow) -> Strip:
+        """Colour one row."""
+        text = self._coloured(row.number)
+        if row.start or row.end < len(text):
+            text = text[row.start : row.end]
+        segments = [
+            segment for segment in text.render(self.app.console) if segment.text
+        ]
+        return Strip(segments, cell_len(text.plain))
+
+    def _coloured(self, number: int) -> Text:
+        """A whole line with its styles."""
+        line = self._buffer[number]
+        text = Text(line, no_wrap=True, end="")
+        text.stylize(self.rich_style)
+        if number in self._marks:
+            text.stylize(self.get_component_rich_style("log--mark", partial=True))
+        else:
+            self._colour_level(text, line)
+        self._colour_matches(text, line)
+        self._colour_selection(text, number)
+        return text
+
+    def _colour_level(self, text: Text, line: str) -> None:
+        """Dim the prefix and colour the rest by its level."""
+        level = level_of(line)
+        prefix = prefix_length(line)
+        if level is not LogLevel.INFO:
+            text.stylize(self._partial(level.value), prefix)
+        if prefix:
+            text.stylize(self._partial("prefix"), 0, prefix)
+
+    def _colour_matches(self, text: Text, line: str) -> None:
+        """Mark what the filter found."""
+        if self.filter is not None:
+            style = self._partial("match")
+            for start, end in self.filter.spans(line):
+                text.stylize(style, start, end)
+
+    def _colour_selection(self, text: Text, number: int) -> None:
+        """Mark what the user selected."""
+        selection = self.text_selection
+        if selection is None:
+            return
+        span = selection.get_span(number)
+        if span is not None:
+            start, end = span
+            style = self.screen.get_component_rich_style("screen--selection")
+            text.stylize(style, start, len(text) if end == -1 else end)
+
+    def _partial(self, part: str) -> Style:
+        """The style of one of our component classes."""
+        return self.get_component_rich_style(f"log--{part}", partial=True)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The selected text; offsets are line numbers and characters."""
+        parts: list[str] = []
+        for number in self._rows.line_numbers():
+            span = selection.get_span(number)
+            if span is not None:
+                start, end = span
+                line = self._buffer[number]
+                parts.append(line[start:] if end == -1 else line[start:end])
+        return "\n".join(parts), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        """Redraw with another selection."""
+        self._strips.clear()
+        self.refresh()
+
+    def notify_style_update(self) -> None:
+        """Redraw in another theme."""
+        super().notify_style_update()
+        self._strips.clear()
+
+    # --- scrolling --------------------------------------------------------
+
+    def watch_folded(self) -> None:
+        """Lay out for the other mode."""
+        if self.is_mounted:
+            self.scroll_to(x=0, animate=False)
+            self._relay_out()
+
+    def watch_following(self, following: bool) -> None:
+        """Remember what was seen when the user turns away from the end."""
+        self._seen_end = self._buffer.end
+        self.post_message(self.Changed(self, self.standing))
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Scrolling up stops following; reaching the end resumes it."""
+        super().watch_scroll_y(old_value, new_value)
+        self.following = round(new_value) >= self.max_scroll_y
+
+    def on_resize(self) -> None:
+        """Fold to the new width, and stay at the end."""
+        if self.folded and self._rows.width != self._fold_width:
+            self._relay_out()
+        elif self.following:
+            self._scroll_to_end()
+
+    def _scroll_to_end(self) -> None:
+        """Show the newest row, also before there is a scrollbar."""
+        self.scroll_end(animate=False, immediate=True, x_axis=False, force=True)
+
+    def action_sideways(self, direction: int) -> None:
+        """Move along lines that are cut."""
+        self.scroll_relative(x=direction * SIDE_STEP, animate=False, force=True)
+
+    def action_follow(self) -> None:
+        """Go to the newest line and follow."""
+        self.following = True
+        self._settle()
+
+    def action_fold(self) -> None:
+        """Fold long lines, or cut them."""
+        self.folded = not self.folded

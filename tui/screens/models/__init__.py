@@ -1,0 +1,1 @@
+"""Models: every GGUF file found, and what is in it."""

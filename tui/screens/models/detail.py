@@ -1,0 +1,169 @@
+"""What is known of one model: its layers, and where the bytes are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from backends.units import format_bytes
+from tui.kit.safe_text import safe_line
+from tui.kit.sources import predicted
+from tui.work.quantities import count_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from textual.app import ComposeResult
+
+    from backends.state import ModelFile, ModelInfo
+
+LABEL_CELLS = 11
+BAR_CELLS = 10
+GROUPS = ("attention", "ffn", "experts", "recurrent", "other")
+
+
+class ModelDetail(VerticalScroll, can_focus=False):
+    """The model under the cursor, in detail."""
+
+    DEFAULT_CSS = """
+    ModelDetail {
+        height: 1fr;
+        padding: 0 1;
+        scrollbar-size: 1 1;
+        & > Static { width: 1fr; height: auto; margin: 0 0 1 0; }
+    }
+    """
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
+        """Create an empty panel."""
+        super().__init__(id=id, classes=classes)
+        self._facts = Static(markup=False)
+        self._bytes = Static(classes="detail-bytes", markup=False)
+
+    def compose(self) -> ComposeResult:
+        """What it is; where the bytes are."""
+        yield self._facts
+        yield self._bytes
+
+    def clear(self) -> None:
+        """Show nothing."""
+        self._show([], [])
+
+    def show_file(self, model: ModelFile) -> None:
+        """Show what the catalogue knows, while the header is being read."""
+        note = safe_line(model.problem) or "reading the header…"
+        tone = "$warn" if model.problem else "$dim"
+        said = Content.styled(note, tone)
+        self._show([_title(model.name), said, _path(model.path)], [])
+
+    def show_problem(self, model: ModelFile, problem: str) -> None:
+        """Show why the header cannot be read."""
+        said = Content.styled(safe_line(problem), "$bad")
+        self._show([_title(model.name), said, _path(model.path)], [])
+
+    def show_info(self, info: ModelInfo, held_by: Sequence[str] = ()) -> None:
+        """Show what the header says, and which machines hold the same bytes."""
+        facts = fact_lines(info)
+        if any(name != "local" for name in held_by):
+            facts.insert(-1, _fact("held by", ", ".join(held_by)))
+        self._show(facts, [*_group_lines(info), *_quant_lines(info)])
+
+    def _show(self, facts: list[Content], sizes: list[Content]) -> None:
+        """Show these lines."""
+        self._facts.update(_join(facts))
+        self._bytes.update(_join(sizes))
+        self._bytes.display = bool(sizes)
+
+
+def fact_lines(info: ModelInfo) -> list[Content]:
+    """What a model is, line by line."""
+    return [
+        _title(info.name or info.path.rpartition("/")[2]),
+        Content(f"{safe_line(info.arch)} · {info.n_layer} layers + output"),
+        *_facts(info),
+        _path(info.path),
+    ]
+
+
+def _facts(info: ModelInfo) -> Iterable[Content]:
+    """Sizes and counts, those that are there."""
+    yield _fact("size", _size_text(info))
+    if info.n_ctx_train:
+        yield _fact("context", count_text(info.n_ctx_train, "token"))
+    if kv_bytes := sum(layer.kv_bytes_per_token for layer in info.layers):
+        yield _fact("KV cache", f"{predicted(format_bytes(kv_bytes))} a token (f16)")
+    if info.n_expert:
+        yield _fact("experts", f"{info.n_expert}, {info.n_expert_used} used at a time")
+    if not info.has_chat_template:
+        yield _fact("template", "none: chat may read oddly")
+    if info.unknown_types:
+        yield _fact("unknown", ", ".join(info.unknown_types))
+
+
+def _size_text(info: ModelInfo) -> str:
+    """Bytes on disk, and in how many files."""
+    size = format_bytes(info.size_bytes)
+    return f"{size} in {len(info.files)} files" if len(info.files) > 1 else size
+
+
+def _group_lines(info: ModelInfo) -> list[Content]:
+    """Where the bytes are, as bars."""
+    sizes = Counter({name: _group_size(info, name) for name in GROUPS})
+    sizes["other"] += sum(layer.bytes for layer in info.layers) - sum(sizes.values())
+    sizes["output"] = info.output_bytes
+    sizes["embedding"] = info.embedding_bytes
+    total = max(sum(sizes.values()), 1)
+    return [_bar(name, size, total) for name, size in sizes.items() if size > 0]
+
+
+def _group_size(info: ModelInfo, name: str) -> int:
+    """Bytes of one group over all layers."""
+    sizes: list[int] = [getattr(layer.groups, name) for layer in info.layers]
+    return sum(sizes)
+
+
+def _bar(name: str, size: int, total: int) -> Content:
+    """One group: name, share, bytes."""
+    full = round(size / total * BAR_CELLS)
+    return Content.assemble(
+        (f"{name:<{LABEL_CELLS}}", "$dim"),
+        ("▇" * full, "$primary"),
+        ("▁" * (BAR_CELLS - full), "$track"),
+        f" {format_bytes(size):>9}",
+    )
+
+
+def _quant_lines(info: ModelInfo) -> list[Content]:
+    """Bytes per quantisation type, largest first."""
+    sizes: Counter[str] = Counter()
+    for layer in info.layers:
+        sizes.update(layer.quants)
+    lines = [
+        _fact(name, f"{format_bytes(size):>{BAR_CELLS + 10}}")
+        for name, size in sizes.most_common()
+    ]
+    return [Content(""), *lines] if lines else []
+
+
+def _title(name: str) -> Content:
+    """The model's name."""
+    return Content.styled(safe_line(name), "bold")
+
+
+def _fact(label: str, value: str) -> Content:
+    """A label and its value."""
+    return Content.assemble((f"{label:<{LABEL_CELLS}}", "$dim"), safe_line(value))
+
+
+def _path(path: str) -> Content:
+    """Where the file is."""
+    return Content.styled(safe_line(path), "$dim")
+
+
+def _join(lines: Iterable[Content]) -> Content:
+    """Lines below each other."""
+    return Content("\n").join(lines)

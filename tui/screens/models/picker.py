@@ -1,0 +1,173 @@
+"""A dialog to pick a model: type to filter, Enter to use it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on, work
+from textual.containers import Vertical
+from textual.widgets import Input, Static
+
+from backends.errors import DllmError
+from tui.actions.keymap import bindings
+from tui.dialogs.dialog import Dialog
+from tui.kit.keys import with_keys
+from tui.kit.line_input import LineInput
+from tui.kit.safe_text import safe
+from tui.kit.worker_reports import report_worker
+from tui.screens.models.rows import empty_text, looks_like_path, summary_text
+from tui.screens.models.search import POLL_S, check_path, watch_catalogue
+from tui.screens.models.table import ModelTable
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+    from textual.worker import Worker
+
+    from backends.state import ModelCatalogue
+    from tui.seam.cluster import Cluster
+
+PATH_REMARK = "{picker.choose} uses the file at this path."
+
+
+class ModelPicker(Dialog[str | None]):
+    """Picks a model file; None when the user cancels."""
+
+    HELP: ClassVar[str | None] = """\
+## Pick a model
+
+Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
+"""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("picker")
+    TYPING: ClassVar[bool] = True
+
+    DEFAULT_CSS = """
+    ModelPicker {
+        & ModelTable { margin: 1 0 0 0; background: $surface; }
+        & .picker-empty { display: none; height: 1fr; padding: 1 1; color: $dim; }
+        & .-empty > ModelTable { display: none; }
+        & .-empty > .picker-empty { display: block; }
+        & .picker-remark {
+            height: auto;
+            max-height: 3;
+            color: $dim;
+            padding: 0 1;
+            &.-wrong { color: $bad; }
+        }
+    }
+    """
+
+    def __init__(
+        self, cluster: Cluster, *, current: str = "", poll_s: float = POLL_S
+    ) -> None:
+        """Create the dialog.
+
+        Args:
+            cluster: Where models are looked for.
+            current: Path of the model in use, to mark it.
+            poll_s: Seconds between two looks while a search goes on.
+        """
+        super().__init__()
+        self._cluster = cluster
+        self._poll_s = poll_s
+        self._catalogue: ModelCatalogue | None = None
+        self._input = LineInput(placeholder="part of a name, or a path")
+        self._table = ModelTable()
+        self._table.current = current
+        self._table.can_focus = False
+        self._empty = Static(empty_text(None), classes="picker-empty", markup=False)
+        self._remark = Static(classes="picker-remark", markup=False)
+        self._box = _box()
+
+    def compose(self) -> ComposeResult:
+        """Field, list, remark."""
+        self._box.border_title = "Pick a model"
+        keys = ("picker.choose", "uses"), ("picker.cancel", "cancels")
+        self.show_keys(self._box, *keys)
+        with self._box:
+            yield self._input
+            yield self._table
+            yield self._empty
+            yield self._remark
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Let the app report a worker that failed."""
+        report_worker(self, event)
+
+    def on_mount(self) -> None:
+        """Begin to look for models."""
+        self._input.focus()
+        self._search()
+
+    @work(group="models", exclusive=True, exit_on_error=False)
+    async def _search(self) -> None:
+        """Show the catalogue until it is complete."""
+        try:
+            async for catalogue in watch_catalogue(self._cluster, poll_s=self._poll_s):
+                self._catalogue = catalogue
+                self._table.show_models(catalogue.models)
+                self._summarise()
+        except DllmError as error:
+            self._say(str(error), wrong=True)
+
+    def _summarise(self) -> None:
+        """Say what the list holds, or what Enter will do."""
+        text, shown = self._input.value, len(self._table.shown)
+        is_path = looks_like_path(text)
+        self._box.set_class(not shown and not is_path, "-empty")
+        self._empty.update(with_keys(self.app, empty_text(self._catalogue, text)))
+        if is_path:
+            self._say(PATH_REMARK)
+        elif self._catalogue is not None:
+            self._say(summary_text(self._catalogue, shown))
+
+    def _say(self, remark: str, *, wrong: bool = False) -> None:
+        """Show a sentence under the list."""
+        self._remark.update(with_keys(self.app, safe(remark)))
+        self._remark.set_class(wrong, "-wrong")
+
+    @on(Input.Changed)
+    def _typed(self, event: Input.Changed) -> None:
+        event.stop()
+        is_path = looks_like_path(event.value)
+        self._table.set_filter("" if is_path else event.value)
+        self._summarise()
+
+    @on(Input.Submitted)
+    def action_choose(self) -> None:
+        """Use the path typed, else the model under the cursor."""
+        if looks_like_path(self._input.value):
+            self._use_path(self._input.value)
+        else:
+            self._table.pick()
+
+    @on(ModelTable.Picked)
+    def _picked(self, event: ModelTable.Picked) -> None:
+        event.stop()
+        if event.model.problem:
+            self._say(f"It cannot be used: {event.model.problem}.", wrong=True)
+        else:
+            self.dismiss(event.model.path)
+
+    @work(group="model-path", exclusive=True, exit_on_error=False)
+    async def _use_path(self, text: str) -> None:
+        """Use the file at a path, or say why not."""
+        try:
+            self.dismiss(await check_path(self._cluster, text))
+        except DllmError as error:
+            self._say(str(error), wrong=True)
+
+    def action_move(self, rows: int) -> None:
+        """Move the cursor of the list."""
+        self._table.move(rows)
+
+
+def _box() -> Vertical:
+    """The dialog's frame, larger than other dialogs."""
+    box = Vertical(classes="picker-box dialog -empty")
+    box.styles.width = "92%"
+    box.styles.max_width = 104
+    box.styles.height = "84%"
+    box.styles.max_height = 30
+    return box

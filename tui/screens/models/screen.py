@@ -1,0 +1,269 @@
+"""Models: every GGUF file found, and what is in the one under the cursor."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on, work
+from textual.actions import SkipAction
+from textual.containers import Container, Vertical
+from textual.message import Message
+from textual.widgets import Static
+
+from backends.errors import DllmError
+from tui.actions.keymap import bindings
+from tui.kit.filter_bar import FilterBar
+from tui.kit.keys import with_keys
+from tui.kit.worker_reports import report_worker
+from tui.screens.models.detail import ModelDetail
+from tui.screens.models.rows import empty_text, summary_text
+from tui.screens.models.search import POLL_S, check_path, watch_catalogue
+from tui.screens.models.table import ModelTable
+from tui.shell.frame import ConsoleScreen
+from tui.shell.messages import Copyable, Notice, Trouble
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+    from textual.worker import Worker
+
+    from backends.state import ClusterSnapshot, ModelCatalogue, ModelFile, ModelInfo
+    from tui.seam.cluster import Cluster
+
+REST_S = 0.1
+"""A cursor that rests this long gets its model's header read."""
+
+
+class ModelsScreen(ConsoleScreen):
+    """A list of models, and the one under the cursor in detail."""
+
+    AUTO_FOCUS: ClassVar[str | None] = "ModelTable"
+
+    HELP: ClassVar[str | None] = ModelTable.HELP
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("models")
+
+    DEFAULT_CSS = """
+    ModelsScreen {
+        & #models-body { height: 1fr; layout: horizontal; }
+        & #models-list { width: 1fr; height: 1fr; }
+        & #models-detail { width: 42; height: 1fr; }
+        & #models-empty { display: none; height: 1fr; padding: 1 2; color: $dim; }
+        & .-empty ModelTable { display: none; }
+        & .-empty #models-empty { display: block; }
+        &.-narrow #models-body { layout: vertical; }
+        &.-narrow #models-detail { width: 1fr; height: 40%; layout: horizontal; }
+        &.-narrow .detail-bytes { width: 34; margin: 0 0 0 2; }
+        &.-narrow.-short #models-detail { display: none; }
+        &.-wide #models-detail { width: 50; }
+    }
+    """
+
+    @dataclass
+    class Chosen(Message):
+        """The user wants to run this model."""
+
+        path: str
+
+    def __init__(self, cluster: Cluster, *, poll_s: float = POLL_S) -> None:
+        """Create the screen.
+
+        Args:
+            cluster: Where models are looked for.
+            poll_s: Seconds between two looks while a search goes on.
+        """
+        super().__init__()
+        self._cluster = cluster
+        self._poll_s = poll_s
+        self._catalogue: ModelCatalogue | None = None
+        self._infos: dict[tuple[str, int], ModelInfo] = {}
+        self._table = ModelTable(id="models-table")
+        self._empty = Static(empty_text(None), id="models-empty", markup=False)
+        self._filter_bar = FilterBar("part of a name", id="models-filter")
+        self._path_bar = FilterBar(
+            "/path/to/model.gguf · Enter uses it", sign="path", id="models-path"
+        )
+        self._list = Container(id="models-list", classes="pane -empty")
+        self._detail = ModelDetail(id="models-detail", classes="pane")
+
+    def compose_body(self) -> ComposeResult:
+        """List and detail, with a row to type in under the list."""
+        self._list.border_title = "Models"
+        self._detail.border_title = "Detail"
+        with Container(id="models-body"):
+            with self._list, Vertical():
+                yield self._table
+                yield self._empty
+                yield self._filter_bar
+                yield self._path_bar
+            yield self._detail
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Let the app report a worker that failed."""
+        report_worker(self, event)
+
+    # --- what is shown --------------------------------------------------------
+
+    def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
+        """Mark the model in use."""
+        super().show_snapshot(snapshot)
+        self._table.set_current(snapshot.plan.model if snapshot.plan else "")
+
+    def on_screen_resume(self) -> None:
+        """Look for models whenever the screen is shown."""
+        self._search()
+
+    def on_screen_suspend(self) -> None:
+        """Stop looking."""
+        self.workers.cancel_group(self, "models")
+
+    @work(group="models", exclusive=True, exit_on_error=False)
+    async def _search(self, *, refresh: bool = False) -> None:
+        """Show the catalogue until it is complete."""
+        try:
+            async for catalogue in watch_catalogue(
+                self._cluster, refresh=refresh, poll_s=self._poll_s
+            ):
+                self._show_catalogue(catalogue)
+        except DllmError as error:
+            self.post_message(Trouble(error.failure()))
+
+    def _show_catalogue(self, catalogue: ModelCatalogue) -> None:
+        """Show what was found so far."""
+        self._catalogue = catalogue
+        self._table.show_models(catalogue.models)
+        self._summarise()
+
+    def _summarise(self) -> None:
+        """Say how many there are; where there are none, why."""
+        shown = len(self._table.shown)
+        query = self._table.query_text
+        self._empty.update(with_keys(self.app, empty_text(self._catalogue, query)))
+        self._list.set_class(not shown, "-empty")
+        if self._catalogue is not None:
+            self._list.border_subtitle = summary_text(self._catalogue, shown)
+        self._filter_bar.note = f"{shown} found" if query else ""
+
+    @on(ModelTable.Pointed)
+    def _pointed(self, event: ModelTable.Pointed) -> None:
+        event.stop()
+        self._show_detail(event.model)
+
+    @work(group="model-detail", exclusive=True, exit_on_error=False)
+    async def _show_detail(self, model: ModelFile | None) -> None:
+        """Read the header of the model under the cursor, once it rests."""
+        if model is None:
+            self._detail.clear()
+            return
+        key = (model.path, model.size_bytes)
+        if key not in self._infos:
+            self._detail.show_file(model)
+            if model.problem or not await self._inspect(model):
+                return
+        self._detail.show_info(self._infos[key], model.held_by)
+
+    async def _inspect(self, model: ModelFile) -> bool:
+        """Read a model's header; False when that fails."""
+        await asyncio.sleep(REST_S)
+        try:
+            info = await self._cluster.inspect(model.path)
+        except DllmError as error:
+            self._detail.show_problem(model, str(error))
+            return False
+        self._infos[model.path, model.size_bytes] = info
+        return True
+
+    # --- what the user does -----------------------------------------------------
+
+    def action_choose(self) -> None:
+        """Use the model under the cursor."""
+        self._table.pick()
+
+    @on(ModelTable.Picked)
+    def _picked(self, event: ModelTable.Picked) -> None:
+        event.stop()
+        model = event.model
+        if model.problem:
+            refusal = f"{model.name} cannot be used: {model.problem}."
+            self.post_message(Notice(refusal, "warning"))
+        else:
+            self.post_message(self.Chosen(model.path))
+
+    def action_rescan(self) -> None:
+        """Look through the folders again."""
+        self._list.border_subtitle = "scanning…"
+        self._search(refresh=True)
+
+    def action_sort(self) -> None:
+        """Sort by the next column."""
+        self._table.set_order(self._table.order.next(self._table.column_keys))
+
+    def action_reverse(self) -> None:
+        """Turn the order round."""
+        self._table.set_order(self._table.order.by(self._table.order.column))
+
+    def action_move(self, rows: int) -> None:
+        """Move the cursor."""
+        self._table.move(rows)
+
+    def action_scroll_detail(self, rows: int) -> None:
+        """Scroll the detail panel."""
+        self._detail.scroll_relative(y=rows, animate=False)
+
+    def action_filter(self) -> None:
+        """Type a filter."""
+        self._filter_bar.open()
+
+    def action_unfilter(self) -> None:
+        """Remove the filter; without one, Esc is for somebody else."""
+        if not self._filter_bar.text:
+            raise SkipAction
+        self._filter_bar.action_clear()
+
+    @on(FilterBar.Changed, "#models-filter")
+    def _filter_changed(self, event: FilterBar.Changed) -> None:
+        event.stop()
+        self._table.set_filter(event.text)
+        self._summarise()
+
+    @on(FilterBar.Left, "#models-filter")
+    def _filter_left(self, event: FilterBar.Left) -> None:
+        event.stop()
+        self._table.focus()
+
+    def action_open_path(self) -> None:
+        """Type a path."""
+        self._path_bar.open()
+
+    @on(FilterBar.Changed, "#models-path")
+    def _path_changed(self, event: FilterBar.Changed) -> None:
+        event.stop()
+        self._path_bar.wrong = False
+        self._path_bar.note = ""
+
+    @on(FilterBar.Left, "#models-path")
+    def _path_left(self, event: FilterBar.Left) -> None:
+        event.stop()
+        if event.submitted and self._path_bar.text.strip():
+            self._use_path(self._path_bar.text)
+        else:
+            self._table.focus()
+
+    @work(group="model-path", exclusive=True, exit_on_error=False)
+    async def _use_path(self, text: str) -> None:
+        """Use the model at a path, or say why not."""
+        try:
+            path = await check_path(self._cluster, text)
+        except DllmError as error:
+            self._path_bar.wrong = True
+            self._path_bar.note = str(error)
+            return
+        self._path_bar.action_clear()
+        self.post_message(self.Chosen(path))
+
+    def copyable(self) -> Copyable | None:
+        """The path of the model under the cursor."""
+        model = self._table.pointed
+        return Copyable(what="the path", text=model.path) if model else None

@@ -1,0 +1,204 @@
+"""How long one command takes: a histogram with its p50, p99 and longest time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.style import Style
+from textual.reactive import reactive
+
+from backends.units import format_bytes
+from tui.kit.safe_text import safe_line
+from tui.kit.strips import Part, StripWidget, line, parts_width, wrapped
+from tui.screens.traffic.histogram import (
+    Axis,
+    axis_of,
+    bars_of,
+    heights_of,
+    labels_of,
+    place_of,
+    spans_of,
+)
+from tui.work.quantities import count_cell, us_text
+
+if TYPE_CHECKING:
+    from textual.strip import Strip
+
+    from tui.screens.traffic.rows import TrafficRow
+
+GUTTER_CELLS = 9
+"""Left of the bars: how many calls the highest stands for."""
+END_CELLS = 2
+"""Right of the axis, for the rest of its last label."""
+FULL_ROWS = 7
+"""With fewer, sizes give way to the bars."""
+SCALE_ROWS = 2
+"""Marks and axis."""
+BAR_ROWS_MAX = 12
+GAP: Part = ("   ", Style())
+NOTHING_POINTED = "No command under the cursor."
+NO_TIMES = "no reply to wait for, so no times"
+NO_CALLS = "no times yet"
+
+
+class Mark(NamedTuple):
+    """One time on the axis: its sign, its name, its value."""
+
+    sign: str
+    name: str
+    value_us: float
+
+
+class TrafficDetail(StripWidget):
+    """The row under the cursor: how many calls took how long."""
+
+    DEFAULT_CSS = """
+    TrafficDetail {
+        height: 8;
+        background: $background;
+    }
+    """
+
+    row: reactive[TrafficRow | None] = reactive(None, init=False, repaint=False)
+    """What is shown."""
+
+    def watch_row(self) -> None:
+        """Another row, or newer figures."""
+        self.redraw_changed()
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        """What it is, its times, how often each, the axis."""
+        if self.row is None:
+            return [line([(NOTHING_POINTED, self.palette.dim)], width)]
+        marks = marks_of(self.row)
+        heads = self._heads(self.row, self._legend(self.row, marks), width, height)
+        if not marks:
+            return heads
+        axis = axis_of(_times(self.row, marks))
+        rows = min(max(height - len(heads) - SCALE_ROWS, 0), BAR_ROWS_MAX)
+        return [
+            *heads,
+            *self._bars(self.row, marks, axis, rows, width),
+            *self._scale(marks, axis, width),
+        ]
+
+    def _heads(
+        self, row: TrafficRow, legend: list[Part], width: int, height: int
+    ) -> list[Strip]:
+        """Name, sizes and times in as many lines as there are."""
+        name = [(_name(row), self.palette.strong), GAP]
+        sizes = [(_sizes(row), self.palette.dim)]
+        if height < FULL_ROWS:
+            heads = [[*name, *legend]]
+        elif parts_width([*name, *sizes]) > width:
+            said = wrapped(_sizes(row), width, 2)
+            heads = [name, *([(text, self.palette.dim)] for text in said), legend]
+        else:
+            heads = [[*name, *sizes], legend]
+        return [line(parts, width) for parts in heads]
+
+    def _legend(self, row: TrafficRow, marks: list[Mark]) -> list[Part]:
+        """Sign, name and value of each time."""
+        if not marks:
+            said = NO_TIMES if row.figures.count else NO_CALLS
+            return [(said, self.palette.dim)]
+        parts: list[Part] = []
+        for mark, style in zip(marks, self._styles, strict=False):
+            parts += [
+                (mark.sign, style),
+                (f" {mark.name} ", self.palette.dim),
+                (f"{us_text(mark.value_us):<10}", self.palette.text),
+            ]
+        return parts
+
+    def _bars(
+        self, row: TrafficRow, marks: list[Mark], axis: Axis, rows: int, width: int
+    ) -> list[Strip]:
+        """Rows of bars; each half of the calls, and the slowest, in its colour."""
+        room = _room(width)
+        heights = heights_of(row.figures.histogram_us, axis, room)
+        ends = [place_of(mark.value_us, axis, room) + 1 for mark in marks]
+        drawn = []
+        for number, text in enumerate(bars_of(heights, rows)):
+            gutter = _gutter(max(heights), number, rows)
+            drawn.append(
+                line([(gutter, self.palette.dim), *self._coloured(text, ends)], width)
+            )
+        return drawn
+
+    def _coloured(self, text: str, ends: list[int]) -> list[Part]:
+        """A row of bars cut at the marks."""
+        cuts = [0, *ends[:2], len(text)]
+        return [
+            (text[start:end], style)
+            for start, end, style in zip(cuts, cuts[1:], self._styles, strict=False)
+        ]
+
+    def _scale(self, marks: list[Mark], axis: Axis, width: int) -> list[Strip]:
+        """The marks on their line, and under it the axis."""
+        palette, room = self.palette, _room(width)
+        parts: list[Part] = [(" " * GUTTER_CELLS, palette.dim)]
+        at = 0
+        for mark, style in zip(marks, self._styles, strict=False):
+            place = min(max(place_of(mark.value_us, axis, room), at), room - 1)
+            parts += [("┈" * (place - at), palette.track), (mark.sign, style)]
+            at = place + 1
+        parts.append(("┈" * (room - at), palette.track))
+        labels = labels_of(axis, room, room + END_CELLS)
+        return [
+            line(parts, width),
+            line([(" " * GUTTER_CELLS + labels, palette.dim)], width),
+        ]
+
+    @property
+    def _styles(self) -> tuple[Style, Style, Style]:
+        return self.palette.ok, self.palette.accent, self.palette.warn
+
+
+def marks_of(row: TrafficRow) -> list[Mark]:
+    """The times that are known, shortest first."""
+    figures = row.figures
+    candidates = (
+        ("●", "p50", figures.p50_us),
+        ("◆", "p99", figures.p99_us),
+        ("▲", "max", figures.max_us),
+    )
+    return [Mark(*found) for found in candidates if found[2] is not None]  # type: ignore[arg-type]
+
+
+def _times(row: TrafficRow, marks: list[Mark]) -> list[float]:
+    """Everything that has to be on the axis."""
+    spans = spans_of(row.figures.histogram_us)
+    edges = [edge for lower, upper, _ in spans for edge in (lower, upper)]
+    return [*edges, *(mark.value_us for mark in marks)]
+
+
+def _room(width: int) -> int:
+    """Cells of the axis."""
+    return max(width - GUTTER_CELLS - END_CELLS, 1)
+
+
+def _gutter(largest: float, number: int, rows: int) -> str:
+    """The vertical axis: how many calls the top stands for."""
+    if number == 0 and largest:
+        return f"{count_cell(max(round(largest), 1)):>{GUTTER_CELLS - 2}} ┤"
+    return f"{'│':>{GUTTER_CELLS}}" if rows else ""
+
+
+def _name(row: TrafficRow) -> str:
+    return f"{safe_line(row.worker)} {safe_line(row.command)}"
+
+
+def _sizes(row: TrafficRow) -> str:
+    """``412 calls · 1.2 MiB up · 3.1 MiB down · 12 local · 1 error``."""
+    figures = row.figures
+    parts = [
+        f"{count_cell(figures.count)} calls",
+        f"{format_bytes(figures.bytes_up)} up",
+        f"{format_bytes(figures.bytes_down)} down",
+    ]
+    if figures.answered:
+        parts.append(f"{count_cell(figures.answered)} answered by its relay")
+    if figures.errors:
+        parts.append(f"{count_cell(figures.errors)} failed")
+    return " · ".join(parts)

@@ -1,0 +1,122 @@
+"""One line per link: protocol, round trips, bytes per token, and what is wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from textual.reactive import reactive
+
+from backends.units import format_bytes
+from tui.kit.safe_text import safe_line
+from tui.kit.strips import Part, StripWidget, clip, line, parts_width
+from tui.work.quantities import rate_text, silence_text, trips_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from textual.strip import Strip
+
+    from backends.state import Link
+
+NAME_CELLS = 10
+REMARK_CELLS_MIN = 16
+"""With less room a remark is left out, not cut to nothing."""
+
+
+class LinkColumn(NamedTuple):
+    """One figure of every link."""
+
+    label: str
+    width: int
+    text: Callable[[Link], str]
+    from_width: int = 0
+
+
+def _number(value: float | None, pattern: str, unit: str = "") -> str:
+    return "—" if value is None else format(value, pattern) + unit
+
+
+def _bytes(value: float | None) -> str:
+    return "—" if value is None else format_bytes(value)
+
+
+COLUMNS = (
+    LinkColumn("mode", 8, lambda link: link.mode),
+    LinkColumn("protocol", 9, lambda link: link.protocol or "—", 76),
+    LinkColumn("rtt ms", 8, lambda link: _number(link.rtt_ms, ".2f")),
+    LinkColumn("trips/tok", 10, trips_text),
+    LinkColumn("up/tok", 10, lambda link: _bytes(link.bytes_up_per_token)),
+    LinkColumn("down/tok", 10, lambda link: _bytes(link.bytes_down_per_token)),
+    LinkColumn("MB/s", 8, lambda link: rate_text(link, unit=""), 68),
+    LinkColumn("refused", 9, lambda link: f"{link.refused or '·'}", 104),
+    LinkColumn("waiting", 9, lambda link: f"{len(link.waiting) or '·'}", 104),
+)
+
+
+class LinkFigures(StripWidget):
+    """The figures of each link in fixed columns, and why one is not metered."""
+
+    DEFAULT_CSS = """
+    LinkFigures {
+        height: auto;
+        background: $background;
+    }
+    """
+
+    links: reactive[tuple[Link, ...]] = reactive((), init=False, repaint=False)
+    """What is shown."""
+
+    def show(self, links: tuple[Link, ...]) -> None:
+        """Show the links as they are now."""
+        if len(links) != len(self.links):
+            self.refresh(layout=True)
+        self.links = links
+
+    def watch_links(self) -> None:
+        """Some figure changed."""
+        self.redraw_changed()
+
+    def get_content_height(self, container: object, viewport: object, w: int) -> int:
+        """Headings and a row each; nothing without links."""
+        return len(self.links) + 1 if self.links else 0
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        """Headings, then link by link."""
+        if not self.links:
+            return []
+        columns = [column for column in COLUMNS if column.from_width <= width]
+        headings = "".join(f"{column.label:>{column.width}}" for column in columns)
+        head = line([(clip("link", NAME_CELLS) + headings, self.palette.dim)], width)
+        return [head, *(self._row(link, columns, width) for link in self.links)]
+
+    def _row(self, link: Link, columns: Sequence[LinkColumn], width: int) -> Strip:
+        """A link's figures; one that is plain has none, but a reason."""
+        palette = self.palette
+        name = (clip(safe_line(link.worker), NAME_CELLS - 1) + " ", palette.strong)
+        if link.mode == "plain":
+            return line([name, (_why_plain(link), palette.warn)], width)
+        texts = (f"{column.text(link):>{column.width}}" for column in columns)
+        figures: list[Part] = [name, ("".join(texts), palette.text)]
+        remark = safe_line(link.reason)
+        if remark and parts_width(figures) + REMARK_CELLS_MIN <= width:
+            figures.append((f"  {remark}", palette.warn))
+        return line(figures, width)
+
+
+def _why_plain(link: Link) -> str:
+    """``   plain  command 23 is unknown · 0.41 MB/s``."""
+    reason = safe_line(link.reason) or "not understood"
+    known = link.bytes_per_s_up is not None
+    now = f" · {rate_text(link)}" if known else ""
+    return f"{link.mode:>{COLUMNS[0].width}}  {reason}{now}"
+
+
+def alerts_of(links: Sequence[Link]) -> str:
+    """What is not as it should be: ``mini: 2 refused · box: 1 waiting``."""
+    parts = []
+    for link in links:
+        name = safe_line(link.worker)
+        parts += [f"{name}: {silence}"] if (silence := silence_text(link)) else []
+        parts += [f"{name}: {link.refused} refused"] if link.refused else []
+        parts += [f"{name}: {len(link.waiting)} waiting"] if link.waiting else []
+    return " · ".join(parts)

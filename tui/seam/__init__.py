@@ -1,0 +1,1 @@
+"""The seam to the controller: what may be asked of it, and its snapshots."""

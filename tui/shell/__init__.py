@@ -1,0 +1,1 @@
+"""The frame of everything: app, themes, status line, keys, messages."""

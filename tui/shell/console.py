@@ -1,0 +1,278 @@
+"""What any console needs whatever it shows: themes, keys, toasts, palette, copying."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import platformdirs
+from textual import on
+from textual.app import App
+from textual.worker import Worker, WorkerState
+
+from backends.errors import DllmError
+from backends.state import Failure
+from tui.actions import keymap
+from tui.kit.ascii_lines import AsciiLines
+from tui.kit.keys import with_keys
+from tui.kit.safe_text import safe
+from tui.shell import theming
+from tui.shell.messages import Copyable, Notice, Trouble
+from tui.shell.outlet import SafeLines
+from tui.work.event_log import EventLog, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        Callable,
+        Coroutine,
+        Mapping,
+        Sequence,
+    )
+
+    from textual.actions import ActionParseResult
+    from textual.binding import BindingType
+    from textual.dom import DOMNode
+    from textual.filter import LineFilter
+    from textual.theme import Theme
+
+    from backends.config import Config
+
+REFUSED = "Refused: this console only watches (read-only)"
+TOAST_S: dict[Severity, float] = {"information": 4.0, "warning": 8.0, "error": 12.0}
+
+
+class ConsoleApp(App[None], inherit_bindings=False):
+    """Themes, keys, toasts and dialogs; knows nothing of clusters."""
+
+    CSS_PATH = Path(__file__).with_name("console.tcss")
+    BINDINGS: ClassVar[list[BindingType]] = keymap.bindings("app")
+    # Ours finds more, and is quicker: see tui.work.finding.
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(
+        self,
+        *,
+        theme_folders: Sequence[Path],
+        theme: str,
+        keys: Mapping[str, str],
+        readonly: bool = False,
+        clock: Callable[[], float],
+        keep_copy: Callable[[str], None] | None = None,
+        kept_where: str = "",
+        ascii_only: bool = False,
+    ) -> None:
+        """Set up theme, keys, and where copies are kept."""
+        super().__init__()
+        self._keep_copy = keep_copy
+        self._kept_where = f"; a copy is in {kept_where}" if kept_where else ""
+        self._ascii_lines = [AsciiLines()] if ascii_only else []
+        self.event_log = EventLog()
+        self.clock = clock
+        self._theme_folders = theme_folders
+        self.user_keys = dict(keys)
+        """Other keys for actions, by their ids."""
+        self.readonly = readonly
+        """Whether one only watches."""
+        self._all_themes = False
+        self._early_trouble: list[DllmError] = []
+        self._safe_lines = SafeLines()
+        self._use_theme(theme)
+
+    def on_mount(self) -> None:
+        """Take over the user's keys; say what went wrong so far."""
+        self.set_keymap(self.user_keys)
+        for text in keymap.keymap_problems(self.user_keys):
+            self._early_trouble.append(DllmError(text))
+        for error in self._early_trouble:
+            self.post_message(Trouble(error.failure(self.clock()), "warning"))
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Run an action, unless it changes something where one only watches.
+
+        The seam refuses that too; here it is refused before anything is asked.
+        """
+        if self.readonly and keymap.acts(action, default_namespace or self):
+            self.tell(REFUSED, "warning")
+            return True
+        return await super().run_action(action, default_namespace, namespaces)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Let no action of a screen through a dialog that stands before it."""
+        behind = bool(self.screen_stack) and self.screen.is_modal
+        return not (behind and action in keymap.SCREEN_ACTIONS)
+
+    async def action_press_key(self, key: str) -> None:
+        """Do what a key does now: for a click on its name."""
+        if bound := self.screen.active_bindings.get(key):
+            await self.run_action(bound.binding.action, bound.node)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Our variables, for themes that do not define them."""
+        return theming.variable_defaults(self.current_theme)
+
+    def attempt(
+        self, work: Coroutine[Any, Any, None], *, group: str, exclusive: bool = True
+    ) -> None:
+        """Run something in the background.
+
+        A newer one of the group replaces it, where it is ``exclusive``.
+        """
+        self.run_worker(
+            self._guarded(work), group=group, exclusive=exclusive, exit_on_error=False
+        )
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """What every line passes on its way to the terminal."""
+        return [*super().get_line_filters(), self._safe_lines, *self._ascii_lines]
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copy text; what is pasted into a terminal must not drive it either.
+
+        No terminal says whether it took it, so the text is kept elsewhere, too.
+        """
+        super().copy_to_clipboard(safe(text))
+        if self._keep_copy is not None:
+            kept = asyncio.to_thread(self._keep_copy, safe(text))
+            self.attempt(kept, group="copy", exclusive=False)
+
+    def copy(self, what: str, text: str) -> None:
+        """Copy text and say so."""
+        self.copy_to_clipboard(text)
+        self.tell(f"Copied {what}{self._kept_where}")
+
+    def tell(
+        self, text: str, severity: Severity = "information", *, keep: bool = True
+    ) -> None:
+        """A toast; ``keep`` it in the event log, where nobody else does."""
+        text = with_keys(self, safe(text))
+        if keep:
+            self.event_log.add(self.clock(), text, severity)
+        self.notify(text, severity=severity, timeout=TOAST_S[severity], markup=False)
+
+    @on(Trouble)
+    def _trouble(self, message: Trouble) -> None:
+        self.tell(message.failure.sentence, message.severity)
+
+    @on(Notice)
+    def _notice(self, message: Notice) -> None:
+        self.tell(message.text, message.severity)
+
+    @on(Worker.StateChanged)
+    def _worker_changed(self, message: Worker.StateChanged) -> None:
+        """A mistake of ours in a worker must be seen, but end nothing."""
+        error = message.worker.error
+        if message.state == WorkerState.ERROR and error is not None:
+            what = (
+                f"Unexpected {type(error).__name__} in {message.worker.group}: {error}"
+            )
+            hint = "This is a bug of dllm-tui: please report it."
+            self.post_message(Trouble(Failure(what=what, hint=hint, at=self.clock())))
+
+    def action_copy(self) -> None:
+        """Copy what the focused pane offers."""
+        start: DOMNode = self.screen.focused or self.screen
+        for node in start.ancestors_with_self:
+            found = node.copyable() if hasattr(node, "copyable") else None
+            if isinstance(found, Copyable):
+                self.copy(found.what, found.text)
+                return
+        self.tell("There is nothing to copy here", "warning")
+
+    def action_screenshot(self) -> None:  # type: ignore[override]
+        """Save a picture of the screen; a browser gets it as a download."""
+        if self.is_web:
+            self.deliver_screenshot()
+            return
+        folder = Path(platformdirs.user_downloads_dir())
+        folder = folder if folder.is_dir() else Path.home()
+        try:
+            path = self.save_screenshot(path=str(folder))
+        except OSError as error:
+            self.tell(f"Cannot save a picture in {folder} ({error.strerror})", "error")
+        else:
+            self.tell(f"Saved the screen to {path}")
+
+    def action_interrupt(self) -> None:
+        """Nothing is selected: ctrl+c ends nothing."""
+        self.tell("Nothing is selected to copy; {app.quit} quits")
+
+    def action_help(self) -> None:
+        """Help on the focused pane or dialog; away again from help itself."""
+        from tui.dialogs.help import HelpDialog
+
+        if isinstance(self.screen, HelpDialog):
+            self.screen.dismiss()
+        else:
+            self.push_screen(HelpDialog(self.screen))
+
+    def action_events(self) -> None:
+        """Toasts again."""
+        from tui.dialogs.events import EventsDialog
+
+        self.push_screen(EventsDialog(self.event_log, self.clock))
+
+    @property
+    def theme_names(self) -> list[str]:
+        """Every theme there is, ours first."""
+        self._load_all_themes()
+        own = [name for name in self.available_themes if name.startswith("dllm-")]
+        return [*sorted(own), *sorted(set(self.available_themes) - set(own))]
+
+    def follow_settings(self, config: Config) -> None:
+        """The settings have changed: theme and keys count at once."""
+        if config.theme and config.theme != self.theme:
+            self._use_theme(config.theme)
+        if config.keys != self.user_keys:
+            self.user_keys = dict(config.keys)
+            self.set_keymap(self.user_keys)
+
+    def action_theme(self) -> None:
+        """Pick a theme."""
+        from tui.dialogs.theme import ThemeDialog
+
+        self.push_screen(ThemeDialog(self.theme_names, self.theme))
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except DllmError as error:
+            self.post_message(Trouble(error.failure(self.clock())))
+
+    def _use_theme(self, name: str) -> None:
+        """Read only the theme in use: the others wait for the picker."""
+        for wanted in (name, theming.DEFAULT_THEME):
+            try:
+                found = self._theme_of(wanted)
+            except DllmError as error:
+                self._early_trouble.append(error)
+                continue
+            if found is not None:
+                self.register_theme(found)
+            if found is not None or wanted in self.available_themes:
+                self.theme = found.name if found else wanted
+                return
+            there = "{app.theme} shows those there are."
+            self._early_trouble.append(DllmError(f"There is no theme {wanted}", there))
+
+    def _theme_of(self, name: str) -> Theme | None:
+        """A theme of a file; None for one of Textual's own, or none."""
+        found = theming.find_theme(name, self._theme_folders)
+        if found is not None or name in self.available_themes:
+            return found
+        return theming.find_named(name, self._theme_folders)
+
+    def _load_all_themes(self) -> None:
+        if self._all_themes:
+            return
+        self._all_themes = True
+        themes, errors = theming.load_themes(self._theme_folders)
+        for theme in themes:
+            self.register_theme(theme)
+        for error in errors:
+            self.post_message(Trouble(error.failure(self.clock()), "warning"))

@@ -1,0 +1,102 @@
+"""What every screen of the console has: status above, keys below, a least size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.screen import Screen
+from textual.widget import Widget
+
+from tui.kit.keys import with_keys
+from tui.shell.key_bar import KeyBar
+from tui.shell.size_notice import MIN_HEIGHT, MIN_WIDTH, SizeNotice
+from tui.shell.status_line import StatusLine
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+
+    from backends.state import ClusterSnapshot, Peer
+
+ZOOMED = "zoomed: {app.zoom} shows all"
+NARROW_BELOW = 100
+SHORT_BELOW = 24
+
+
+class ConsoleScreen(Screen[None]):
+    """A screen one switches to by its number."""
+
+    FIGURES: ClassVar[bool] = True
+    """Whether help says how figures show where they come from."""
+    ALLOW_IN_MAXIMIZED_VIEW = "StatusLine, KeyBar, SizeNotice"
+    ESCAPE_TO_MINIMIZE = False
+    # Textual declares these two as instance variables, so they cannot be ClassVars.
+    HORIZONTAL_BREAKPOINTS = [
+        (0, "-tiny"),
+        (MIN_WIDTH, "-narrow"),
+        (NARROW_BELOW, "-normal"),
+        (150, "-wide"),
+    ]
+    VERTICAL_BREAKPOINTS = [
+        (0, "-flat"),
+        (MIN_HEIGHT, "-short"),
+        (SHORT_BELOW, "-medium"),
+        (32, "-tall"),
+    ]
+
+    def __init__(self) -> None:
+        """Make the frame."""
+        super().__init__()
+        self.status_line = StatusLine()
+        self.key_bar = KeyBar()
+        self.shown: ClusterSnapshot | None = None
+
+    def compose(self) -> ComposeResult:
+        """Status, what the screen is for, keys, and the notice that hides it all."""
+        yield self.status_line
+        yield from self.compose_body()
+        yield self.key_bar
+        yield SizeNotice()
+
+    def action_zoom(self) -> None:
+        """Give the focused pane the whole screen, or show all again."""
+        panes = self.focused.ancestors_with_self if self.focused else ()
+        found = (node for node in panes if node.has_class("pane"))
+        pane = next(found, None)
+        self.maximized = pane if isinstance(pane, Widget) and not self.zooms else None
+        self.key_bar.note = with_keys(self.app, ZOOMED) if self.zooms else ""
+
+    @property
+    def zooms(self) -> bool:
+        """Whether one pane has the whole screen."""
+        return self.maximized is not None
+
+    def leave_zoom(self) -> bool:
+        """Show all panes again; False when they are."""
+        was_zoomed = self.zooms
+        if was_zoomed:
+            self.action_zoom()
+        return was_zoomed
+
+    def compose_body(self) -> ComposeResult:
+        """What the screen is for."""
+        raise NotImplementedError
+
+    def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
+        """Show a snapshot: the newest, or one that is held."""
+        self.shown = self.status_line.snapshot = snapshot
+
+    def hold(self, held: bool) -> None:
+        """Stay as it is while data keeps coming, or go on."""
+        self.status_line.held = held
+
+    def show_link(self, connected: bool) -> None:
+        """Say whether the controller answers."""
+        self.status_line.connected = connected
+
+
+class ShowsPeers:
+    """A dialog about peers: it follows them while it is open."""
+
+    def show_peers(self, peers: tuple[Peer, ...]) -> None:
+        """The peers as they are now."""
+        raise NotImplementedError

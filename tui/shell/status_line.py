@@ -1,0 +1,183 @@
+"""The top line: model, state, address and speed, each in its place."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from textual.reactive import reactive
+
+from backends.state import DEFAULT_CLUSTER, ClusterState
+from backends.units import format_age, format_rate
+from tui.kit.strips import Part, StripWidget, clip, parts_width, spread
+from tui.work.names import model_name
+from tui.work.warnings import held_text, lab_text, silent_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.strip import Strip
+    from textual.timer import Timer
+
+    from backends.state import ClusterSnapshot
+
+STATE_WIDTH = 12
+URL_WIDTH = 26
+URL_FROM = 76
+URL_IN_FULL_FROM = 96
+
+_SIGNS = {
+    ClusterState.IDLE: ("○", "dim"),
+    ClusterState.STARTING: ("◐", "warn"),
+    ClusterState.LOADING: ("◐", "warn"),
+    ClusterState.SERVING: ("●", "ok"),
+    ClusterState.STOPPING: ("◐", "warn"),
+    ClusterState.FAILED: ("✗", "bad"),
+}
+
+
+class StatusLine(StripWidget):
+    """What the cluster does now, in fixed columns."""
+
+    DEFAULT_CSS = """
+    StatusLine {
+        dock: top;
+        height: 1;
+        padding: 0 1;
+        background: $panel;
+    }
+    """
+
+    snapshot: reactive[ClusterSnapshot | None] = reactive(
+        None, init=False, repaint=False
+    )
+    """The newest snapshot; None before the first."""
+    model: reactive[str] = reactive("", init=False)
+    """Path of the model being edited; the running one goes before it."""
+    connected: reactive[bool] = reactive(True, init=False)
+    """Whether the controller answers."""
+    held: reactive[bool] = reactive(False, init=False)
+    """Whether the panes below show a moment that is past."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Make an empty line; ``clock`` gives seconds."""
+        super().__init__()
+        self._clock = clock
+        self._lost_at = 0.0
+        self._held_at = 0.0
+        self._ageing: Timer | None = None
+
+    def on_mount(self) -> None:
+        """What is shown grows older only while the controller is silent."""
+        self._ageing = self.set_interval(1.0, self.redraw, pause=True)
+        self._age()
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        """Name at the left, state, address and speed at the right."""
+        name: list[Part] = [("dllm", self.palette.key), ("  ", self.palette.dim)]
+        if cluster := self._cluster_shown():
+            name += [(cluster, self.palette.accent), (" ▸ ", self.palette.dim)]
+        right = self._right(width)
+        room = width - parts_width(name) - parts_width(right) - 2
+        name.append((clip(self._model_shown(), max(room, 0)), self.palette.strong))
+        return [spread(name, right, width)]
+
+    def watch_snapshot(
+        self, old: ClusterSnapshot | None, new: ClusterSnapshot | None
+    ) -> None:
+        """Draw only what differs here."""
+        if _shown(old) != _shown(new):
+            self.redraw_changed()
+
+    def watch_model(self) -> None:
+        """Another model is being edited."""
+        self.redraw()
+
+    def watch_connected(self) -> None:
+        """The controller went or came."""
+        self._lost_at = self._clock()
+        self._age()
+
+    def watch_held(self) -> None:
+        """The panes were frozen, or go on."""
+        self._held_at = self._clock()
+        self._age()
+
+    def _age(self) -> None:
+        """Count the seconds while something shown grows old."""
+        if self._ageing is not None:
+            fresh = self.connected and not self.held
+            (self._ageing.pause if fresh else self._ageing.resume)()
+        self.redraw()
+
+    def _model_shown(self) -> str:
+        plan = self.snapshot.plan if self.snapshot else None
+        path = plan.model if plan else self.model
+        return model_name(path) if path else "no model"
+
+    def _cluster_shown(self) -> str:
+        """The cluster's name, where it is not the one there always is."""
+        name = self.snapshot.cluster if self.snapshot else DEFAULT_CLUSTER
+        return "" if name == DEFAULT_CLUSTER else name
+
+    def _right(self, width: int) -> list[Part]:
+        parts = [*self._notes(short=width < URL_IN_FULL_FROM), *self._state()]
+        url = self.snapshot.api_url if self.snapshot else None
+        if width >= URL_FROM:
+            shown = _address(url or "", in_full=width >= URL_IN_FULL_FROM)
+            parts += [(shown, self.palette.text), ("  ", self.palette.dim)]
+        return [*parts, *self._speed()]
+
+    def _notes(self, *, short: bool) -> list[Part]:
+        """What the figures do not say: a lab on the links, a worker gone silent."""
+        texts = (lab_text, silent_text, held_text)
+        notes = [text(self.snapshot, short=short) for text in texts]
+        if self.held:
+            age = format_age(self._clock() - self._held_at)
+            notes.insert(0, f"‖ frozen · {age} old")
+        if getattr(self.app, "readonly", False):
+            notes.append("read-only")
+        return [(f"{note}  ", self.palette.warn) for note in notes if note]
+
+    def _state(self) -> list[Part]:
+        if not self.connected:
+            age_s = self._clock() - self._lost_at
+            text = f"◌ reconnecting · {format_age(age_s)} old  "
+            return [(text, self.palette.warn)]
+        if self.snapshot is None:
+            return [(clip("◌ connecting", STATE_WIDTH + 1), self.palette.dim)]
+        sign, tone = _SIGNS[self.snapshot.state]
+        style = getattr(self.palette, tone)
+        return [(clip(f"{sign} {self.snapshot.state}", STATE_WIDTH), style)]
+
+    def _speed(self) -> list[Part]:
+        rate = _rate(self.snapshot)
+        if self.snapshot is None or self.snapshot.state != ClusterState.SERVING:
+            return [(" " * 11, self.palette.dim)]
+        now = self.connected and rate is not None
+        style = self.palette.strong if now else self.palette.dim
+        return [(format_rate(rate), style), (" tok/s", self.palette.dim)]
+
+
+def _address(url: str, *, in_full: bool) -> str:
+    """The address in a constant width; scheme left out where there is little room."""
+    if in_full:
+        return f"{url:<{URL_WIDTH}}"
+    return f"{url.removeprefix('http://'):<{URL_WIDTH - len('http://')}}"
+
+
+def _rate(snapshot: ClusterSnapshot | None) -> float | None:
+    if snapshot is None or snapshot.state != ClusterState.SERVING:
+        return None
+    speed = snapshot.speed
+    return speed.last_tok_per_s if speed.tok_per_s is None else speed.tok_per_s
+
+
+def _shown(snapshot: ClusterSnapshot | None) -> object:
+    """What of a snapshot this line shows."""
+    if snapshot is None:
+        return None
+    model = snapshot.plan.model if snapshot.plan else ""
+    rate = format_rate(_rate(snapshot))
+    notes = lab_text(snapshot), silent_text(snapshot), held_text(snapshot)
+    return snapshot.cluster, snapshot.state, model, snapshot.api_url, rate, notes

@@ -1,0 +1,198 @@
+"""Themes from TOML files: typed, every colour checked before Textual sees it."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from textual.color import Color, ColorParseError
+from textual.theme import Theme
+
+from backends.errors import DllmError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+DEFAULT_THEME = "dllm-dark"
+DEVICE_COLOURS = 8
+
+
+class ThemeError(DllmError):
+    """A theme file cannot be used."""
+
+
+class ConsoleColours(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"
+):
+    """Colours of our own that Textual's themes do not have."""
+
+    ok: str
+    warn: str
+    bad: str
+    dim: str
+    """Text that is there when looked for."""
+    track: str
+    """The empty part of a bar."""
+    pane_border: str
+    pane_border_focus: str
+    pane_title: str
+    device_text: str
+    """Letters on a device's colour."""
+
+
+class ThemeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a theme file holds."""
+
+    name: str
+    primary: str
+    secondary: str
+    accent: str
+    foreground: str
+    background: str
+    surface: str
+    panel: str
+    success: str
+    warning: str
+    error: str
+    console: ConsoleColours
+    devices: dict[str, str]
+    """One colour per device, keys ``1`` to ``8``."""
+    dark: bool = True
+    ansi: bool = False
+    variables: dict[str, str] = {}
+    """Further variables of Textual's own, as they are."""
+
+
+DARK_DEFAULTS: Mapping[str, str] = {
+    "ok": "$success",
+    "warn": "$warning",
+    "bad": "$error",
+    "dim": "$secondary",
+    "track": "$panel",
+    "pane-border": "$panel",
+    "pane-border-focus": "$primary",
+    "pane-title": "$foreground",
+    "device-text": "$background",
+}
+
+
+def load_theme(path: Path) -> Theme:
+    """Read one theme file.
+
+    Raises:
+        ThemeError: it cannot be read, has a wrong key, or a colour is none.
+    """
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        file = msgspec.convert(raw, ThemeFile)
+    except (OSError, ValueError) as error:
+        raise ThemeError(f"The theme {path} cannot be used: {error}") from error
+    _check(path, file)
+    return _theme(file)
+
+
+def load_themes(folders: Iterable[Path]) -> tuple[list[Theme], list[ThemeError]]:
+    """Every usable theme of these folders, and what is wrong with the others."""
+    themes: list[Theme] = []
+    errors: list[ThemeError] = []
+    for path in (path for folder in folders for path in sorted(folder.glob("*.toml"))):
+        try:
+            themes.append(load_theme(path))
+        except ThemeError as error:
+            errors.append(error)
+    return themes, errors
+
+
+def find_theme(name: str, folders: Iterable[Path]) -> Theme | None:
+    """One theme by the name of its file, without reading all the others."""
+    for folder in folders:
+        path = folder / f"{name}.toml"
+        if path.is_file():
+            return load_theme(path)
+    return None
+
+
+def find_named(name: str, folders: Iterable[Path]) -> Theme | None:
+    """One theme by the name it gives itself, whatever its file is called."""
+    themes, _ = load_themes(folders)
+    return next((theme for theme in themes if theme.name == name), None)
+
+
+def variable_defaults(theme: Theme) -> dict[str, str]:
+    """Our variables for a theme that does not know them, from its own colours."""
+    own = {
+        "success": theme.success,
+        "warning": theme.warning,
+        "error": theme.error,
+        "secondary": theme.secondary,
+        "panel": theme.panel or theme.surface,
+        "primary": theme.primary,
+        "foreground": theme.foreground,
+        "background": theme.background,
+    }
+    fallback = theme.foreground or ("ansi_white" if theme.dark else "ansi_black")
+    named = {
+        key: own[value.removeprefix("$")] or theme.primary or fallback
+        for key, value in DARK_DEFAULTS.items()
+    }
+    named["device-text"] = theme.background or ("black" if theme.dark else "white")
+    palette = [theme.primary, theme.warning, theme.success, theme.accent, theme.error]
+    return named | {
+        f"device-{number}": palette[(number - 1) % len(palette)] or theme.primary
+        for number in range(1, DEVICE_COLOURS + 1)
+    }
+
+
+def _check(path: Path, file: ThemeFile) -> None:
+    wanted = {str(number) for number in range(1, DEVICE_COLOURS + 1)}
+    if missing := wanted - set(file.devices):
+        raise ThemeError(f"The theme {path} has no colour devices.{min(missing)}")
+    for key, value in _colours(msgspec.to_builtins(file)):
+        try:
+            Color.parse(value)
+        except ColorParseError:
+            raise ThemeError(
+                f"The theme {path} has a bad colour: {key} = {value!r}",
+                'Write it as "#rrggbb", a name, or ansi_blue.',
+            ) from None
+
+
+def _colours(file: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Keys and values of a theme file that must be colours."""
+    for key, value in file.items():
+        if key in {"name", "dark", "ansi", "variables"}:
+            continue
+        if isinstance(value, dict):
+            yield from ((f"{key}.{inner}", colour) for inner, colour in value.items())
+        else:
+            yield key, value
+
+
+def _ansi_variables(file: ThemeFile) -> dict[str, str]:
+    """Variables Textual's own stylesheet needs of an ANSI theme, or the app ends."""
+    if not file.ansi:
+        return {}
+    return {"ansi-background": "ansi_black", "ansi-foreground": "ansi_white"}
+
+
+def _theme(file: ThemeFile) -> Theme:
+    console: dict[str, str] = msgspec.to_builtins(file.console)
+    devices = {f"device-{number}": value for number, value in file.devices.items()}
+    return Theme(
+        name=file.name,
+        primary=file.primary,
+        secondary=file.secondary,
+        accent=file.accent,
+        foreground=file.foreground,
+        background=file.background,
+        surface=file.surface,
+        panel=file.panel,
+        success=file.success,
+        warning=file.warning,
+        error=file.error,
+        dark=file.dark,
+        ansi=file.ansi,
+        variables=_ansi_variables(file) | console | devices | file.variables,
+    )

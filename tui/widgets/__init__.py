@@ -1,1 +1,0 @@
-"""One widget per file."""

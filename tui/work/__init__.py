@@ -1,0 +1,1 @@
+"""What the console works on: draft, plans, words, state file. Knows no Textual."""

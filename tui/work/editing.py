@@ -1,0 +1,190 @@
+"""The one owner of the draft: plan, split, order, letters, header, and their history.
+
+Whoever changes the draft asks here, and whoever shows it reads it here; nobody keeps
+a split of their own but the drag of a boundary that is not let go yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.split.layout import boundaries, move_boundary, reorder
+from tui.work.draft import marks_for
+from tui.work.history import History
+
+if TYPE_CHECKING:
+    from backends.state import ModelInfo, Plan, Split
+    from tui.work.drag import Drag
+
+
+@dataclass(frozen=True)
+class Edition:
+    """One state of the draft: what belongs together, so that nothing can get mixed."""
+
+    plan: Plan
+    model: ModelInfo | None
+    """The header of the plan's own model; None while it is not read."""
+    marks: tuple[str, ...]
+    """Device ids in the order of their letters."""
+
+    def with_split(self, split: Split) -> Edition:
+        """The same with other layers, or the same devices in another order."""
+        plan = msgspec.structs.replace(self.plan, split=split)
+        return replace(self, plan=plan, marks=marks_for(self.marks, split))
+
+    def with_header(self, path: str, model: ModelInfo) -> Edition:
+        """The same with the header of a file, if that is the one it lacks."""
+        lacks = self.model is None and self.plan.model == path
+        return replace(self, model=model) if lacks and fits(model, self.plan) else self
+
+
+class Editing:
+    """The draft of one cluster; every change of it is one step of undo."""
+
+    def __init__(self) -> None:
+        """Begin without a plan."""
+        self._history: History[Edition] | None = None
+
+    # --- what is edited ------------------------------------------------------------
+
+    @property
+    def edition(self) -> Edition | None:
+        """The draft as it is now."""
+        return self._history.present if self._history else None
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan as it would be launched."""
+        return self.edition.plan if self.edition else None
+
+    @property
+    def split(self) -> Split | None:
+        """Its split."""
+        return self.plan.split if self.plan else None
+
+    @property
+    def model(self) -> ModelInfo | None:
+        """The header of its model; None where there is none yet."""
+        return self.edition.model if self.edition else None
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Device ids in the order of their letters."""
+        return self.edition.marks if self.edition else ()
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether there is a change to take back."""
+        return self._history is not None and self._history.can_undo
+
+    @property
+    def can_redo(self) -> bool:
+        """Whether there is an undone change to make again."""
+        return self._history is not None and self._history.can_redo
+
+    # --- other plans ---------------------------------------------------------------
+
+    def put(self, plan: Plan, model: ModelInfo | None = None) -> None:
+        """Work on another plan; the one before can be brought back.
+
+        Without its header, one already read for the same file is taken. A plan that
+        does the same as the draft takes its place without being a step.
+        """
+        if model is None or not fits(model, plan):
+            model = self._header_of(plan)
+        edition = Edition(plan, model, marks_for(self.marks, plan.split))
+        if self._history is None:
+            self._history = History(edition)
+        elif same_plan(plan, self._history.present.plan):
+            self._history = replace(self._history, present=edition)
+        else:
+            self._history = self._history.push(edition)
+
+    def learn(self, path: str, model: ModelInfo) -> None:
+        """A header was read: whatever waits for it has it from here on."""
+        if self._history is not None:
+            self._history = self._history.mapped(
+                lambda edition: edition.with_header(path, model)
+            )
+
+    def _header_of(self, plan: Plan) -> ModelInfo | None:
+        """The header read already for the same file; of another's layers it is none."""
+        history = self._history
+        if history is None:
+            return None
+        editions = (history.present, *reversed(history.past), *history.future)
+        known = (
+            edition.model for edition in editions if edition.plan.model == plan.model
+        )
+        return next((m for m in known if m is not None and fits(m, plan)), None)
+
+    # --- layers and order ------------------------------------------------------------
+
+    def edit(self, split: Split) -> bool:
+        """Another split of the same plan; False where it is the same."""
+        if self._history is None or split == self.split:
+            return False
+        edition = self._history.present.with_split(split)
+        self._history = self._history.push(edition)
+        return True
+
+    def move(self, boundary: int, by: int) -> bool:
+        """Move a boundary by some layers, as far as its neighbours let it."""
+        at = self._position(boundary)
+        return at is not None and self._place(boundary, at + by)
+
+    def give(self, boundary: int, layers: int) -> bool:
+        """Give the device left of a boundary so many layers, as far as there are."""
+        at = self._position(boundary)
+        if at is None or self.split is None:
+            return False
+        first = at - self.split.shares[boundary].layers
+        return self._place(boundary, first + layers)
+
+    def exchange(self, index: int, by: int) -> bool:
+        """Exchange a device with a neighbour; False where that cannot be."""
+        if self.plan is None:
+            return False
+        return self.edit(reorder(self.plan.split, index, by, head=self.plan.head))
+
+    def drop(self, drag: Drag) -> bool:
+        """A drag was let go; False where nothing moved, or what moved is gone."""
+        return drag.start == self.split and self.edit(drag.split)
+
+    def undo(self) -> bool:
+        """Take the last change back; False where there is none."""
+        return self._go(self._history and self._history.undo())
+
+    def redo(self) -> bool:
+        """Make the undone change again; False where there is none."""
+        return self._go(self._history and self._history.redo())
+
+    def _go(self, history: History[Edition] | None) -> bool:
+        moved = history is not self._history
+        self._history = history
+        return moved
+
+    def _position(self, boundary: int) -> int | None:
+        """Layers before a boundary; None where there is no such boundary."""
+        positions = boundaries(self.split) if self.split else ()
+        return positions[boundary] if 0 <= boundary < len(positions) else None
+
+    def _place(self, boundary: int, position: int) -> bool:
+        split = self.split
+        return split is not None and self.edit(move_boundary(split, boundary, position))
+
+
+def same_plan(one: Plan, other: Plan) -> bool:
+    """Whether two plans do the same: what they were made from and the port may differ.
+
+    Both are filled in on the way to what runs.
+    """
+    return one == msgspec.structs.replace(other, api_port=one.api_port, asked=one.asked)
+
+
+def fits(model: ModelInfo, plan: Plan) -> bool:
+    """Whether a header can be that of a plan's model: as many layers are split."""
+    return model.n_layer == plan.split.n_layer

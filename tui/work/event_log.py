@@ -1,0 +1,42 @@
+"""What toasts have said: kept so that it can be read again."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EVENTS_MAX = 200
+
+Severity = Literal["information", "warning", "error"]
+
+
+class Event(NamedTuple):
+    """One toast."""
+
+    at: float
+    """Unix seconds."""
+    text: str
+    severity: Severity
+
+
+class EventLog:
+    """The last toasts, oldest first."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
+
+    def add(self, at: float, text: str, severity: Severity) -> None:
+        """Keep one more."""
+        self._events.append(Event(at, text, severity))
+
+    def __iter__(self) -> Iterator[Event]:
+        """Oldest first."""
+        return iter(self._events)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._events)

@@ -1,0 +1,52 @@
+"""How serious a line of a log is, by what it says of itself."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+_PREFIX = re.compile(r"(\d+\.\d\d\.\d{3}\.\d{3}) ([IWED]) ")
+_BARE_LEVEL = re.compile(r"\s*(?:[\w.]+:\s+)?(error|fatal|warning|failed)\b", re.I)
+
+
+class LogLevel(StrEnum):
+    """How serious a log line says it is, the least serious first."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    def admits(self, line: str) -> bool:
+        """Whether a line is of this level or worse."""
+        return self is LogLevel.DEBUG or _RANKS[level_of(line)] >= _RANKS[self]
+
+    def after(self) -> LogLevel:
+        """The next worse level, and after the worst the first."""
+        return _IN_ORDER[(_RANKS[self] + 1) % len(_IN_ORDER)]
+
+
+_IN_ORDER = tuple(LogLevel)
+_RANKS = {level: rank for rank, level in enumerate(_IN_ORDER)}
+_LETTERS = {
+    "I": LogLevel.INFO,
+    "W": LogLevel.WARNING,
+    "E": LogLevel.ERROR,
+    "D": LogLevel.DEBUG,
+}
+
+
+def level_of(line: str) -> LogLevel:
+    """The level a line carries, by llama.cpp's prefix or by its first word."""
+    if prefix := _PREFIX.match(line):
+        return _LETTERS[prefix[2]]
+    if bare := _BARE_LEVEL.match(line):
+        warning = bare[1].lower() == "warning"
+        return LogLevel.WARNING if warning else LogLevel.ERROR
+    return LogLevel.INFO
+
+
+def prefix_length(line: str) -> int:
+    """Characters of llama.cpp's time and level prefix; 0 without one."""
+    prefix = _PREFIX.match(line)
+    return prefix.end() if prefix else 0

@@ -1,0 +1,186 @@
+"""Quantities as text: one formatter for each, most of constant width."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backends.units import (
+    MS_PER_S,
+    format_age,
+    format_bytes,
+    format_mb_s,
+    format_ms,
+    grouped,
+    three_figures,
+)
+
+if TYPE_CHECKING:
+    from backends.link.totals import TokenTotals
+    from backends.state import Link
+
+UNKNOWN = "—"
+SAME_SHARE = 0.02
+"""A pass of so nearly one token is one token's."""
+BYTES_PER_MB = 1e6
+US_PER_MS = 1000.0
+_UNITS = (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
+
+
+def count_text(count: int, noun: str) -> str:
+    """``1 token``, ``42 tokens``, ``20 000 lines``."""
+    return f"{grouped(count)} {noun}" + ("" if count == 1 else "s")
+
+
+def count_cell(count: int) -> str:
+    """A count in at most seven cells: ``20 000``, ``12.3 M``."""
+    if count < 1_000_000:
+        return grouped(count)
+    return f"{count / 1e6:.1f} M" if count < 1e9 else f"{count / 1e9:.1f} G"
+
+
+def cores_text(cores: float | None) -> str:
+    """``1.8``: processor cores at work."""
+    return UNKNOWN if cores is None else f"{cores:.1f}"
+
+
+def short_count(count: int, least: int) -> str:
+    """``4096``, ``128k``: tokens by the thousand (1024) from ``least`` on."""
+    return f"{count}" if count < least else f"{count // 1024}k"
+
+
+def tick_text(value: float) -> str:
+    """``20``, ``0.5``: a round number of an axis or a scale."""
+    return f"{value:g}"
+
+
+def common_unit(largest_bytes: float) -> str:
+    """The unit in which the largest of some figures has a digit before the point."""
+    return next((name for name, size in _UNITS if largest_bytes >= size / 2), "KiB")
+
+
+def unit_bytes(unit: str) -> int:
+    """How many bytes one of a unit is."""
+    return dict(_UNITS)[unit]
+
+
+def bytes_text(n_bytes: float | None) -> str:
+    """``16.9 GiB``, or that it is unknown."""
+    return UNKNOWN if n_bytes is None else format_bytes(n_bytes)
+
+
+def in_unit(n_bytes: float, unit: str) -> str:
+    """``13.9``: one decimal below a hundred, none above."""
+    value = n_bytes / dict(_UNITS)[unit]
+    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def rounded(n_bytes: float) -> tuple[str, str]:
+    """``("31", "MiB")``: two figures and the unit, for narrow places."""
+    unit = common_unit(n_bytes)
+    value = n_bytes / dict(_UNITS)[unit]
+    return (f"{value:.1f}" if value < 9.95 else f"{value:.0f}"), unit
+
+
+def short_part_of(part: float, whole: float) -> str:
+    """``9.7/55 GiB``, ``31 MiB/11 GiB``."""
+    (some, unit), (every, whole_unit) = rounded(part), rounded(whole)
+    if not part:
+        return f"0/{every} {whole_unit}"
+    own = "" if unit == whole_unit else f" {unit}"
+    return f"{some}{own}/{every} {whole_unit}"
+
+
+def part_of(part: float, whole: float) -> str:
+    """``15.0 of 55.0 GiB``, or ``36.1 MiB of 11.0 GiB`` where the units differ."""
+    whole_unit = common_unit(whole)
+    unit = common_unit(part) if part else whole_unit
+    own = "" if unit == whole_unit else f" {unit}"
+    return f"{in_unit(part, unit)}{own} of {in_unit(whole, whole_unit)} {whole_unit}"
+
+
+def ms_text(value_ms: float | None) -> str:
+    """Milliseconds in six cells: ``  9.80``, `` 123.4``, ``  2345``, `` 12.3s``."""
+    if value_ms is None:
+        return "     —"
+    if value_ms < 9.995:
+        return f"{value_ms:6.2f}"
+    if value_ms < 999.95:
+        return f"{value_ms:6.1f}"
+    if value_ms < 9999.5:
+        return f"{value_ms:6.0f}"
+    return f"{value_ms / 1000:5.1f}s" if value_ms < 999_950 else "  long"
+
+
+def silence_text(link: Link) -> str:
+    """``silent 12 s``: how long nothing has come for a request; empty: it has."""
+    if link.unanswered_ms is None:
+        return ""
+    return f"silent {format_age(link.unanswered_ms / MS_PER_S)}"
+
+
+def rtt_text(rtt_ms: float | None) -> str:
+    """``3.10 ms``, ``42 µs``, or that it is unknown."""
+    return UNKNOWN if rtt_ms is None else format_ms(rtt_ms)
+
+
+def rate_text(link: Link, *, each_way: bool = False, unit: str = " MB/s") -> str:
+    """``0.42 MB/s``, or ``↑0.25 ↓0.17 MB/s``; bytes per second now."""
+    up, down = link.bytes_per_s_up, link.bytes_per_s_down
+    if up is None or down is None:
+        return UNKNOWN
+    if each_way:
+        return f"↑{_megabytes(up)} ↓{_megabytes(down)}{unit}"
+    return f"{_megabytes(up + down)}{unit}"
+
+
+def megabytes_text(bytes_per_s: float | None) -> str:
+    """``0.42 MB/s`` in at most nine cells."""
+    return UNKNOWN if bytes_per_s is None else format_mb_s(bytes_per_s / BYTES_PER_MB)
+
+
+def _megabytes(bytes_per_s: float) -> str:
+    """In at most four cells; a gigabyte has four."""
+    return three_figures(bytes_per_s / BYTES_PER_MB)
+
+
+def us_text(value_us: float | None) -> str:
+    """``38 µs``, ``9.80 ms``, ``1.20 s``, or that it is unknown."""
+    return UNKNOWN if value_us is None else format_ms(value_us / US_PER_MS)
+
+
+def shares_passes(tokens_per_pass: float | None) -> bool:
+    """Whether figures per token and per pass differ enough to show both."""
+    return tokens_per_pass is not None and abs(tokens_per_pass - 1) >= SAME_SHARE
+
+
+def shared_text(tokens_per_pass: float | None) -> str:
+    """``2.8 tok/pass``; empty where a pass makes one."""
+    shared = shares_passes(tokens_per_pass)
+    return f"{tokens_per_pass:.1f} tok/pass" if shared else ""
+
+
+def trips_text(link: Link) -> str:
+    """Round trips per token, and in brackets per pass where several share one."""
+    made = link.generation
+    return trips_of(
+        link.round_trips_per_token, made.trips_per_pass, made.tokens_per_pass
+    )
+
+
+def trips_of(
+    per_token: float | None, per_pass: float | None, tokens_per_pass: float | None
+) -> str:
+    """``2.0``, or ``0.50(2.0)`` where a pass brings several tokens."""
+    if per_token is None:
+        return UNKNOWN
+    if per_pass is None or not shares_passes(tokens_per_pass):
+        return f"{per_token:.1f}"
+    return f"{per_token:.2f}({per_pass:.1f})"
+
+
+def totals_trips_text(totals: TokenTotals) -> str:
+    """The same of all links together."""
+    per_token, n_tokens = totals.round_trips, totals.tokens_per_pass
+    if per_token is None or n_tokens is None:
+        return trips_of(per_token, None, None)
+    return trips_of(per_token, per_token * n_tokens, n_tokens)

@@ -1,0 +1,80 @@
+"""What the console remembers between two runs: layout, theme, plan."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from backends.errors import DllmError
+from backends.state import NOT_JSON, ChatMessage, Plan, Sampling
+
+
+class Remembered(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The state file; every field may be missing."""
+
+    theme: str = ""
+    zoomed: str = ""
+    """Id of the pane that had the whole screen."""
+    mode: str = "cluster"
+    plan: Plan | None = None
+    """The last plan shown, launched or not."""
+    conversation: tuple[ChatMessage, ...] = ()
+    """Written by earlier releases; the controller takes it over."""
+    sampling: Sampling = Sampling()
+    """Of that conversation."""
+
+
+def recall(path: Path) -> Remembered:
+    """Read the state file; a missing one is an empty memory.
+
+    Raises:
+        DllmError: it is there but cannot be read or understood.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Remembered)
+    except FileNotFoundError:
+        return Remembered()
+    except (OSError, *NOT_JSON) as error:
+        raise DllmError(
+            f"What the console remembered in {path} cannot be read ({error})",
+            "It starts afresh and will be written anew.",
+        ) from error
+
+
+def recall_if_whole(path: Path) -> tuple[Remembered, DllmError | None]:
+    """What was remembered, or nothing and why."""
+    try:
+        return recall(path), None
+    except DllmError as error:
+        return Remembered(), error
+
+
+def remember(path: Path, memory: Remembered) -> None:
+    """Write the state file in one step, readable by this user only.
+
+    Raises:
+        DllmError: the disk refuses.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _replace(path, msgspec.json.encode(memory))
+    except OSError as error:
+        raise DllmError(
+            f"Cannot write {path} ({error.strerror})",
+            "The console forgets its layout.",
+        ) from error
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write beside the file and rename; mkstemp makes it 0600."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise

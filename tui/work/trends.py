@@ -1,0 +1,188 @@
+"""How the cluster has done over the last minutes, as snapshots told: bounded."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from backends.link.totals import token_totals
+from backends.state import ProcessRole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from backends.state import ClusterSnapshot, Plan, ProcessInfo
+
+STEP_S = 5.0
+"""The time one column of a worker's history stands for."""
+STEPS_MAX = 60
+RATES_MAX = 400
+HEAD = ""
+"""Stands for llama-server's machine among the workers."""
+
+
+class RateHistory:
+    """One figure per second of generating; pauses collapse into one gap."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.columns: deque[float | None] = deque(maxlen=RATES_MAX)
+        self.version = 0
+        """Grows with every change."""
+        self._second = -1
+
+    def push(self, at: float, rate: float | None) -> bool:
+        """Take a sample of a moment; True when a column changed."""
+        changed = self._gap() if rate is None else self._sample(int(at), rate)
+        self.version += changed
+        return changed
+
+    def _sample(self, second: int, rate: float) -> bool:
+        if second == self._second and self.columns and self.columns[-1] is not None:
+            changed = self.columns[-1] != rate
+            self.columns[-1] = rate
+            return changed
+        self._second = second
+        self.columns.append(rate)
+        return True
+
+    def _gap(self) -> bool:
+        if not self.columns or self.columns[-1] is None:
+            return False
+        self.columns.append(None)
+        return True
+
+
+class Reading(NamedTuple):
+    """What is known of the head or a worker at one moment; None: nothing."""
+
+    compute_ms: float | None = None
+    """Of a token, while tokens are generated."""
+    cpu_cores: float | None = None
+    rss_bytes: float | None = None
+    bytes_per_s: float | None = None
+    """Over the link, both ways together."""
+
+
+NOTHING = Reading()
+
+
+class Trend:
+    """Readings of one worker as means of equal stretches of time, newest last."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.now = NOTHING
+        self._past: deque[Reading] = deque(maxlen=STEPS_MAX - 1)
+        self._readings: list[Reading] = []
+
+    def add(self, reading: Reading) -> None:
+        """Take a reading of the present stretch."""
+        self.now = reading
+        self._readings.append(reading)
+
+    def step(self, count: int) -> None:
+        """Begin a new stretch; those nothing was told in were as before them."""
+        self._past.append(_mean(self._readings))
+        self._past.extend([self.now] * min(count - 1, STEPS_MAX))
+        self._readings = [self.now]
+
+    def series(self, figure: int) -> list[float | None]:
+        """One of the figures of ``Reading``, oldest first."""
+        return [reading[figure] for reading in (*self._past, _mean(self._readings))]
+
+
+class Trends:
+    """Histories of a cluster: its speed, and each worker's figures."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.rates = RateHistory()
+        self.workers: dict[str, Trend] = {}
+        """By worker, the head as ``HEAD`` first; those of the plan that runs."""
+        self._step: int | None = None
+        self._sampled = True
+        self._last_rate: float | None = None
+        self._tokens: int | None = None
+
+    def add(self, snapshot: ClusterSnapshot) -> None:
+        """Take a newer snapshot."""
+        self.rates.push(snapshot.at, self._rate(snapshot))
+        step = int(snapshot.at / STEP_S)
+        passed = 0 if self._step is None else step - self._step
+        self._step = step
+        for trend in self.workers.values() if passed > 0 else ():
+            trend.step(passed)
+        readings = dict(_readings(snapshot, self._generates(snapshot)))
+        self.workers = {name: self.workers.get(name) or Trend() for name in readings}
+        for name, reading in readings.items():
+            self.workers[name].add(reading)
+
+    def interrupt(self) -> None:
+        """Nothing is told any more: what comes next is no continuation."""
+        for trend in self.workers.values():
+            trend.add(NOTHING)
+
+    def _generates(self, snapshot: ClusterSnapshot) -> bool:
+        """Whether tokens are made, or were since the snapshot before."""
+        before, self._tokens = self._tokens, snapshot.speed.tokens
+        made = before is not None and snapshot.speed.tokens > before
+        return made or snapshot.speed.tok_per_s is not None
+
+    def _rate(self, snapshot: ClusterSnapshot) -> float | None:
+        """The speed now; an answer too short to be sampled has its mean, once."""
+        rate, last = snapshot.speed.tok_per_s, snapshot.speed.last_tok_per_s
+        if rate is not None:
+            self._sampled = True
+            return rate
+        if last != self._last_rate and not self._sampled:
+            rate = last
+        self._sampled, self._last_rate = False, last
+        return rate
+
+
+def _readings(
+    snapshot: ClusterSnapshot, generates: bool
+) -> Iterator[tuple[str, Reading]]:
+    """The head's, then each worker's of the plan."""
+    plan = snapshot.plan
+    if plan is None:
+        return
+    totals = token_totals(snapshot.links)
+    computes = {times.worker: times.compute_ms for times in totals.workers}
+    computes |= {} if totals.head_ms is None else {HEAD: totals.head_ms}
+    over = {link.worker: link for link in snapshot.links}
+    for name, process in _processes(plan, snapshot):
+        link = over.get(name)
+        rates = (link.bytes_per_s_up, link.bytes_per_s_down) if link else ()
+        known = [rate for rate in rates if rate is not None]
+        yield (
+            name,
+            Reading(
+                compute_ms=computes.get(name) if generates else None,
+                cpu_cores=process.cpu_cores if process else None,
+                rss_bytes=process.rss_bytes if process else None,
+                bytes_per_s=sum(known) if known else None,
+            ),
+        )
+
+
+def _processes(
+    plan: Plan, snapshot: ClusterSnapshot
+) -> Iterator[tuple[str, ProcessInfo | None]]:
+    """Who takes part, with the engine's process there; a bare worker's is unknown."""
+    running = [p for p in snapshot.processes if p.pid is not None]
+    server = [p for p in running if p.role is ProcessRole.SERVER]
+    workers = {p.name: p for p in running if p.role is ProcessRole.WORKER}
+    yield HEAD, server[0] if server else None
+    for worker in plan.workers:
+        yield worker.name, workers.get(worker.name)
+
+
+def _mean(readings: list[Reading]) -> Reading:
+    return Reading(*map(_mean_known, zip(*readings, strict=True)))
+
+
+def _mean_known(values: tuple[float | None, ...]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
