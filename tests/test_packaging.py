@@ -55,19 +55,21 @@ def test_the_wheel_holds_what_it_must(wheel: Path) -> None:
     assert any(name.startswith("themes/") for name in names)
     assert "backends/demo/dllm-demo.gguf" in names
     assert any(name.endswith("scripts/dllm-relay") for name in names)
-    assert not any(name.startswith(("tests/", "training/")) for name in names)
+    assert not any(
+        name.startswith(("tests/", "backends/demo/training/")) for name in names
+    )
 
 
 def test_the_wheel_holds_what_other_machines_need(wheel: Path) -> None:
     """Scripts sent over SSH, and the helper's sources, to be built there."""
     names = zipfile.ZipFile(wheel).namelist()
     for wanted in (
-        "backends/peers/scripts/host.sh",
-        "backends/peers/scripts/probe.sh",
-        "backends/peers/scripts/families.awk",
+        "backends/machines/scripts/probe.sh",
+        "backends/engine/scripts/build.sh",
         "backends/provision/scripts/install.sh",
         "backends/provision/native/CMakeLists.txt",
         "backends/provision/native/src/main.cpp",
+        "backends/provision/native/src/host/host.cpp",
         "backends/provision/native/src/relay/relay.cpp",
         "backends/provision/native/src/spawn/supervisor.cpp",
     ):

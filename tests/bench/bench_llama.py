@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -23,8 +24,7 @@ from pathlib import Path
 import msgspec
 
 from backends.demo import MODEL_PATH
-from backends.engine import accelerators, build, install
-from backends.engine import toolchain as tc
+from backends.engine import accelerators, build, compiling, install
 from backends.engine.versions import find_source
 from backends.paths import user_paths
 from tests.bench.bench_relay import free_port, start
@@ -46,23 +46,12 @@ async def built_bench(version: str | None, jobs: int) -> Path:
     """``llama-bench`` of the pinned source, built with the engine's own steps."""
     own = user_paths()
     paths = msgspec.structs.replace(own, cache_dir=own.cache_dir / "bench")
-    choice = accelerators.choose("none")
+    choice = await accelerators.choose("none", compiling.Here(os.environ))
     job = build._Job(find_source(version), choice, paths, jobs, tell)
-    program = job.cmake_folder / "bin" / PROGRAM
-    if program.is_file():
-        return program
-    async with build._lock(job) as lock:
-        job.folder.mkdir(parents=True, exist_ok=True)
-        with job.log_path.open("ab") as log:
-            env = job.environment()
-            tools = await tc.find_tools(
-                job.tools_folder, env=env, log=log, need_bytes=job.need_bytes
-            )
-            if not job.source_folder.is_dir():
-                await build._get_source(job, env, log, lock)
-            await build._configure(job, tools, env, log, lock)
-            argv = [tools.ninja, "-C", str(job.cmake_folder), "-j", str(job.jobs)]
-            await build._step(job, [*argv, PROGRAM], env, log, lock)
+    program = job.folder / "programs" / PROGRAM
+    if not program.is_file():
+        async with build._lock(job) as lock:
+            await build._make(job, (PROGRAM,), lock)
     return program
 
 

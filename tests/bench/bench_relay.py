@@ -201,6 +201,9 @@ def main() -> None:
     build: Path = options.build.resolve()
     cores = os.sched_getaffinity(0)
     print(f"load average before: {os.getloadavg()[0]:.1f}")
+    for name in RIVALS:
+        if not shutil.which(name):
+            print(f"{name} is not installed and left out")
     print("\n== all on one core: what the relays themselves cost")
     os.sched_setaffinity(0, {max(cores)})
     missed = compare(build, *sizes)

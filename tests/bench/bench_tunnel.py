@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.demo import MODEL_PATH
-from backends.peers.ssh.connection import SshConnection
-from backends.peers.ssh.destination import Destination
+from backends.machines.ssh.connection import SshConnection
+from backends.machines.ssh.destination import Destination
 from tests.engine.conftest import wait_for
 from tests.hosts.network import Network, missing
 from tests.hosts.user import HeadUser
@@ -101,7 +101,7 @@ async def compare_trips(network: Network, peer: Machine) -> None:
     )
     try:
         await connection.connect()
-        tunnel = await connection.forward_to_port(ECHO_PORT)
+        tunnel = await connection.forward(ECHO_PORT)
         for size_bytes in SIZES_BYTES:
             plain: list[float] = []
             tunnelled: list[float] = []

@@ -10,6 +10,7 @@ import subprocess
 import sysconfig
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,14 @@ def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S)
             return value
         time.sleep(0.02)
     pytest.fail(f"not within {timeout_s} s: {what}")
+
+
+def running_pid(status: dict[str, Any], name: str) -> int | None:
+    """Process id of a process of the cluster, while it runs."""
+    for process in status["processes"]:
+        if process["name"] == name and process["state"] != "exited":
+            return int(process["pid"])
+    return None
 
 
 class User:
@@ -92,10 +101,14 @@ class User:
 
     def pid(self, name: str) -> int | None:
         """Process id of a process of the cluster, while it runs."""
-        for process in self.status()["processes"]:
-            if process["name"] == name and process["state"] != "exited":
-                return int(process["pid"])
-        return None
+        return running_pid(self.status(), name)
+
+    def kill(self, name: str) -> int:
+        """Kill a running process of the cluster with SIGKILL; its process id."""
+        pid = self.pid(name)
+        assert pid, f"{name} does not run"
+        os.kill(pid, signal.SIGKILL)
+        return pid
 
     def processes(self) -> list[psutil.Process]:
         """Every process of this user in the process table."""
@@ -115,8 +128,8 @@ class User:
         wait_for(lambda: not self.processes(), "everything gone", 20)
 
 
-@pytest.fixture
-def user() -> Iterator[User]:
+@contextmanager
+def somebody() -> Iterator[User]:
     """A user with nothing running; whatever it left is killed afterwards."""
     home = Path(tempfile.mkdtemp(prefix="dllm-"))
     (home / "run").mkdir(mode=0o700)
@@ -127,6 +140,13 @@ def user() -> Iterator[User]:
         for process in someone.processes():
             process.send_signal(signal.SIGKILL)
         shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+def user() -> Iterator[User]:
+    """A user of this test alone."""
+    with somebody() as someone:
+        yield someone
 
 
 @pytest.fixture(scope="session")

@@ -14,35 +14,57 @@ N_VOCAB = 512
 N_HEAD = 4
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 CONTROL, BYTE, NORMAL = 3, 6, 1
+RUN = 512  # numbers until a repeating tensor repeats itself
 
 
-def write_llama(file: Path, *, n_layer: int, n_embd: int, n_ff: int) -> None:
-    """Write an f16 llama of random weights with a byte-fallback tokenizer."""
+def write_llama(
+    file: Path,
+    *,
+    n_layer: int,
+    n_embd: int,
+    n_ff: int,
+    n_expert: int = 0,
+    tied: bool = False,
+    n_ctx: int = 2048,
+    n_vocab: int = N_VOCAB,
+    repeating: bool = False,
+    quantized: bool = False,
+) -> None:
+    """Write an f16 llama of random weights with a byte-fallback tokenizer.
+
+    ``n_expert``: each layer's FFN is so many experts, two of them used. ``tied``: the
+    output reuses the token embedding. ``repeating``: each tensor repeats a short run of
+    numbers, so that its bytes compress well. ``quantized``: the attention is Q8_0.
+    """
     writer = gguf.GGUFWriter(file, "llama")
     writer.add_name("synthetic")
     writer.add_block_count(n_layer)
-    writer.add_context_length(2048)
+    writer.add_context_length(n_ctx)
     writer.add_embedding_length(n_embd)
     writer.add_feed_forward_length(n_ff)
     writer.add_head_count(N_HEAD)
     writer.add_head_count_kv(N_HEAD)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(n_embd // N_HEAD)
-    writer.add_vocab_size(N_VOCAB)
-    _add_tokenizer(writer)
-    _add_tensors(writer, n_layer, n_embd, n_ff)
+    writer.add_vocab_size(n_vocab)
+    if n_expert:
+        writer.add_expert_count(n_expert)
+        writer.add_expert_used_count(2)
+    _add_tokenizer(writer, n_vocab)
+    tensors = Tensors(writer, repeating=repeating, quantized=quantized)
+    _add_tensors(tensors, n_layer, n_embd, n_ff, n_expert, n_vocab, tied=tied)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter) -> None:
+def _add_tokenizer(writer: gguf.GGUFWriter, n_vocab: int) -> None:
     special = ["<unk>", "<s>", "</s>"]
-    words = [f"word{i}" for i in range(N_VOCAB - len(special) - len(BYTE_TOKENS))]
+    words = [f"word{i}" for i in range(n_vocab - len(special) - len(BYTE_TOKENS))]
     writer.add_tokenizer_model("llama")
     writer.add_token_list([*special, *BYTE_TOKENS, *words])
-    writer.add_token_scores([-1.0] * N_VOCAB)
+    writer.add_token_scores([-1.0] * n_vocab)
     writer.add_token_types(
         [CONTROL] * len(special) + [BYTE] * len(BYTE_TOKENS) + [NORMAL] * len(words)
     )
@@ -51,25 +73,60 @@ def _add_tokenizer(writer: gguf.GGUFWriter) -> None:
     writer.add_chat_template("{% for m in messages %}{{ m['content'] }}{% endfor %}")
 
 
-def _add_tensors(writer: gguf.GGUFWriter, n_layer: int, n_embd: int, n_ff: int) -> None:
-    random = np.random.default_rng(0)
+class Tensors:
+    """Makes up weights and adds them to a file."""
 
-    def add(name: str, *shape: int) -> None:
-        weights = random.standard_normal(shape, dtype=np.float32) * 0.02
-        writer.add_tensor(f"{name}.weight", weights.astype(np.float16))
+    def __init__(
+        self, writer: gguf.GGUFWriter, *, repeating: bool, quantized: bool
+    ) -> None:
+        """The same numbers every time."""
+        self._writer = writer
+        self._repeating = repeating
+        self._quantized = quantized
+        self._random = np.random.default_rng(0)
 
-    def add_norm(name: str) -> None:
-        writer.add_tensor(f"{name}.weight", np.ones(n_embd, np.float32))
+    def add(self, name: str, *shape: int) -> None:
+        """A matrix of small numbers."""
+        drawn = RUN if self._repeating else shape
+        weights = self._random.standard_normal(drawn, dtype=np.float32) * 0.02
+        weights = np.resize(weights, shape)
+        if self._quantized and ".attn_" in name:
+            q8_0 = gguf.GGMLQuantizationType.Q8_0
+            quants = gguf.quants.quantize(weights, q8_0)
+            self._writer.add_tensor(f"{name}.weight", quants, raw_dtype=q8_0)
+        else:
+            self._writer.add_tensor(f"{name}.weight", weights.astype(np.float16))
 
-    add("token_embd", N_VOCAB, n_embd)
+    def add_norm(self, name: str, count: int) -> None:
+        """A vector of ones."""
+        self._writer.add_tensor(f"{name}.weight", np.ones(count, np.float32))
+
+
+def _add_tensors(
+    tensors: Tensors,
+    n_layer: int,
+    n_embd: int,
+    n_ff: int,
+    n_expert: int,
+    n_vocab: int,
+    *,
+    tied: bool,
+) -> None:
+    add = tensors.add
+    add("token_embd", n_vocab, n_embd)
     for layer in range(n_layer):
         block = f"blk.{layer}."
         for part in ("attn_q", "attn_k", "attn_v", "attn_output"):
             add(block + part, n_embd, n_embd)
-        add(block + "ffn_gate", n_ff, n_embd)
-        add(block + "ffn_up", n_ff, n_embd)
-        add(block + "ffn_down", n_embd, n_ff)
-        add_norm(block + "attn_norm")
-        add_norm(block + "ffn_norm")
-    add_norm("output_norm")
-    add("output", N_VOCAB, n_embd)
+        experts = (n_expert,) if n_expert else ()
+        each = "_exps" if n_expert else ""
+        if n_expert:
+            add(block + "ffn_gate_inp", n_expert, n_embd)
+        add(block + f"ffn_gate{each}", *experts, n_ff, n_embd)
+        add(block + f"ffn_up{each}", *experts, n_ff, n_embd)
+        add(block + f"ffn_down{each}", *experts, n_embd, n_ff)
+        tensors.add_norm(block + "attn_norm", n_embd)
+        tensors.add_norm(block + "ffn_norm", n_embd)
+    tensors.add_norm("output_norm", n_embd)
+    if not tied:
+        add("output", n_vocab, n_embd)

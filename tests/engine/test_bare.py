@@ -74,9 +74,11 @@ def test_it_serves_and_is_left_running(
     user.run("up", "--model", demo_model, "--peer", "box", "--detach")
     assert user.json("chat", *ASK)["text"] == alone
     (link,) = wait_for(
-        lambda: [k for k in user.status()["links"] if k["protocol"]], "it is metered"
+        lambda: [k for k in user.status()["links"] if k["round_trips_per_token"]],
+        "its passes are judged",
     )
     assert link["mode"] == "metered"
+    assert link["protocol"]
     assert link["round_trips_per_token"] == 1
     user.run("stop")
     user.assert_nothing_left()

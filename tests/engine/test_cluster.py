@@ -60,7 +60,8 @@ def test_up_status_chat_logs_stop(user: User, demo_model: str) -> None:
     assert status["plan"]["layers"] == status["measured"]["layers"]
     names = {p["name"]: p for p in status["processes"]}
     relays = {"relay-worker1", "relay-worker2"}
-    assert set(names) == {"llama-server", "worker1", "worker2"} | relays
+    ours = {"api-gateway", "llama-server", "worker1", "worker2"}
+    assert set(names) == ours | relays
     assert all(p["rss_bytes"] > 0 for p in names.values())
     with urllib.request.urlopen(status["api_url"] + "/models") as reply:
         assert json.load(reply)["data"]

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.controller.client import ControllerClient
+from backends.client.client import ControllerClient
 from backends.paths import user_paths
 from backends.split.layout import counts
 from backends.state import ClusterState
 from tests.engine.conftest import WAIT_S, User
-from tui.app import DllmApp
-from tui.widgets.composer import Composer
+from tests.tui.helpers import last_answer
+from tui.screens.cluster.chat.composer import Composer
+from tui.shell.app import DllmApp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,9 +65,7 @@ async def test_a_session_from_launch_to_stop(
         chat = app.query_one("#chat")
         await until(
             pilot,
-            lambda: any(
-                "layers" in said.content for said in app._home.chat.conversation
-            ),
+            lambda: "layers" in last_answer(app),
             "an answer",
         )
         assert chat.display

@@ -1,7 +1,6 @@
 """Building an engine: pip, CMake, Ninja and the compiler are the real ones.
 
-Where the whole way is walked, llama.cpp is two programs of one line each, in an sdist
-that pip finds in a folder; where llama.cpp itself is built, only its first files are.
+llama.cpp is programs of one line each, in an sdist that pip finds in a folder.
 """
 
 from __future__ import annotations
@@ -10,24 +9,18 @@ import asyncio
 import ctypes
 import hashlib
 import io
-import json
 import os
-import re
 import shutil
-import signal
-import subprocess
-import sys
 import tarfile
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
 from backends.engine import build, build_errors, find, install, versions
 from backends.errors import EngineError
-from backends.paths import Paths, user_paths
+from backends.paths import Paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,13 +28,13 @@ if TYPE_CHECKING:
     from backends.engine.build import BuildProgress
 
 pytestmark = pytest.mark.engine
-ROOT = Path(__file__).parents[2]
 CMAKELISTS = """
 cmake_minimum_required(VERSION 3.14)
 project(llama CXX)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 add_executable(llama-server server.cpp)
 add_executable(ggml-rpc-server worker.cpp)
+add_executable(llama-fit-params fit.cpp)
 """
 PYPROJECT = """
 [build-system]
@@ -71,6 +64,7 @@ def write_sdist(folder: Path, **programs: str) -> str:
         "vendor/llama.cpp/CMakeLists.txt": CMAKELISTS,
         "vendor/llama.cpp/server.cpp": programs.get("server", GOOD),
         "vendor/llama.cpp/worker.cpp": programs.get("worker", GOOD),
+        "vendor/llama.cpp/fit.cpp": programs.get("fit", GOOD),
     }
     folder.mkdir(exist_ok=True)
     archive = folder / "llama_cpp_python-0.3.36.tar.gz"
@@ -137,6 +131,25 @@ async def test_the_whole_way_and_then_at_once(
     again: list[BuildProgress] = []
     assert await build.build_engine(None, paths, progress=again.append) == location
     assert [p.stage for p in again] == ["done"]
+
+
+async def test_an_engine_without_the_memory_tool_gets_it_beside_the_rest(
+    paths: Paths, offer: Callable[..., None]
+) -> None:
+    offer()
+    location = await build.build_engine(None, paths)
+    before = os.stat(location.server_path)
+    os.unlink(location.fit_path)
+    found = find.find_engine(None, paths)
+    assert found.fit_path == ""
+    seen: list[BuildProgress] = []
+    assert await build.build_engine(None, paths, progress=seen.append) == location
+    assert [p.text for p in seen if p.stage == "compile"][-1].endswith(
+        "llama-fit-params"
+    )
+    assert find.find_engine(None, paths) == location
+    after = os.stat(location.server_path)
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 async def test_two_builds_wait_for_each_other(
@@ -252,7 +265,11 @@ async def test_a_disk_too_small_is_refused_at_once(
 
 
 @pytest.mark.parametrize(
-    ("kib", "stage"), [(60, "fetch"), (400, "(configure|compile|install)")]
+    ("kib", "stage"),
+    [
+        (60, "fetch"),
+        *((kib, "(configure|compile|install)") for kib in range(300, 480, 30)),
+    ],
 )
 async def test_a_disk_that_becomes_full(
     paths: Paths,
@@ -278,116 +295,3 @@ async def test_a_cache_that_cannot_be_written(
     paths.cache_dir.write_text("a file")
     with pytest.raises(EngineError, match="Cannot build in"):
         await build.build_engine(None, paths)
-
-
-# --- llama.cpp itself -------------------------------------------------------------
-
-
-class Build:
-    """``dllm-tui engine build`` of llama.cpp in a cache of its own."""
-
-    def __init__(self, cache: Path) -> None:
-        self.cache = cache
-        self.env = {
-            **os.environ,
-            "XDG_CACHE_HOME": str(cache),
-            "XDG_CONFIG_HOME": str(cache / "config"),
-            "PYTHONPATH": str(ROOT),
-        }
-
-    def start(self) -> subprocess.Popen[str]:
-        """The running command."""
-        main = "from tui.cli.main import main; main()"
-        return subprocess.Popen(
-            [sys.executable, "-c", main, "engine", "build", "--jobs", "2"],
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def log(self) -> str:
-        """The build's log so far."""
-        logs = list(self.cache.glob("dllm-tui/build/*/build.log"))
-        return logs[0].read_text(errors="replace") if logs else ""
-
-    def steps(self) -> list[tuple[int, int]]:
-        """Every ``[done/left]`` Ninja printed, over all attempts."""
-        found = re.findall(r"^\[(\d+)/(\d+)\]", self.log(), re.M)
-        return [(int(done), int(total)) for done, total in found]
-
-    def wait_for_steps(self, n: int, process: subprocess.Popen[str]) -> None:
-        """Wait until so many files were compiled."""
-        deadline = time.monotonic() + 240
-        while len(self.steps()) < n:
-            if process.poll() is not None or time.monotonic() > deadline:
-                out, err = process.communicate(timeout=5)
-                pytest.fail(f"the build did not get to {n} steps: {out}{err}")
-            time.sleep(0.1)
-
-    def processes(self) -> list[str]:
-        """Command lines of every process of this build."""
-        marker = f"XDG_CACHE_HOME={self.cache}".encode()
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                ours = marker in (folder / "environ").read_bytes().split(b"\0")
-                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
-            except OSError:
-                continue
-            if ours and line:
-                found.append(line.decode(errors="replace"))
-        return found
-
-
-def end(process: subprocess.Popen[str], number: signal.Signals) -> str:
-    """Send a signal; what the command said on stderr."""
-    process.send_signal(number)
-    out, err = process.communicate(timeout=30)
-    assert process.returncode == 130, err
-    assert out == ""
-    assert "Traceback" not in err
-    return err
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
-def test_interrupted_builds_leave_nothing_running_and_go_on(tmp_path: Path) -> None:
-    mine = Build(tmp_path)
-    first = mine.start()
-    mine.wait_for_steps(3, first)
-    second = mine.start()
-    time.sleep(1.0)
-    err = end(second, signal.SIGINT)
-    assert "Another build of this engine is running" in err
-    err = end(first, signal.SIGINT)
-    assert "Fetching llama-cpp-python==0.3.36" in err
-    assert "Interrupted." in err
-    assert mine.processes() == []
-    done = mine.steps()
-    total = done[0][1]
-
-    again = mine.start()
-    mine.wait_for_steps(len(done) + 2, again)
-    err = end(again, signal.SIGTERM)
-    assert "Compiling" in err
-    for word in ("Fetching", "Unpacking", "Configuring"):
-        assert word not in err
-    assert mine.processes() == []
-    resumed = mine.steps()[len(done)][1]
-    # The files that were being compiled are compiled anew, the others are not.
-    assert total - len(done) <= resumed <= total - len(done) + 2
-
-
-@pytest.mark.timeout(2400)
-async def test_the_users_engine_is_built_once() -> None:
-    location = await build.build_engine(None, user_paths())
-    again: list[BuildProgress] = []
-    found = await build.build_engine(None, user_paths(), progress=again.append)
-    assert found == location
-    assert [p.stage for p in again] == ["done"]
-    raw: dict[str, Any] = json.loads(
-        (Path(location.directory) / install.MANIFEST).read_text()
-    )
-    assert raw["sha256"] == versions.DEFAULT.sha256

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -21,15 +22,25 @@ from backends.engine.argv import (
     server_argv,
     worker_argv,
 )
-from backends.engine.http import Health, ServerClient
+from backends.engine.ask import describe
 from backends.engine.logs import LoadLog, clean_lines, explain
+from backends.engine.server import Health, ServerClient
 from backends.errors import EngineError
+from backends.machines.agent.here import local_host_for_now
 from backends.paths import Paths, user_paths
-from backends.state import ChatMessage, ChatRequest, Sampling
+from backends.state import (
+    ChatMessage,
+    ChatRequest,
+    EngineInfo,
+    Sampling,
+    ServerSettings,
+)
 from tests.engine.synthetic import write_llama
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from backends.machines.agent.agent_host import AgentHost
 
 pytestmark = pytest.mark.engine
 HELLO = ChatRequest(
@@ -38,13 +49,13 @@ HELLO = ChatRequest(
 )
 
 
-def engines() -> list[find.EngineLocation]:
+def engines() -> list[EngineInfo]:
     """Every engine in this user's cache."""
     return [e for e in find.all_engines(None, user_paths()) if e.source == "cache"]
 
 
 @pytest.fixture(params=range(2), ids=["first", "second"])
-def location(request: pytest.FixtureRequest) -> find.EngineLocation:
+def location(request: pytest.FixtureRequest) -> EngineInfo:
     """Each engine in the cache, 7.0.0 before 8.0.0."""
     found = engines()
     if len(found) <= request.param:
@@ -59,6 +70,20 @@ def fresh(tmp_path: Path) -> Paths:
     return msgspec.structs.replace(user_paths(), cache_dir=tmp_path)
 
 
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[AgentHost]:
+    """This machine."""
+    async with local_host_for_now(tmp_path / "run") as host:
+        yield host
+
+
+async def flags_of(location: EngineInfo) -> frozenset[str]:
+    """The options its llama-server knows."""
+    paths = user_paths()
+    async with local_host_for_now(paths.run_dir) as host:
+        return (await describe(host, location, paths)).flags
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A random model of 12 layers."""
@@ -68,41 +93,42 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 async def test_it_tells_its_version_protocol_and_flags(
-    location: find.EngineLocation, fresh: Paths
+    host: AgentHost, location: EngineInfo, fresh: Paths
 ) -> None:
-    known = await ask.facts(location, fresh)
+    known = await describe(host, location, fresh)
     assert "commit" in known.info.version
     assert Path(location.directory).name.startswith(known.info.rpc_protocol)
     assert {"-fit", "-lv", "--rpc", "--device", "-ts", "--ctx-size"} <= known.flags
     assert known.info.backends == ("cpu", "rpc")
-    assert await ask.describe(location, fresh) == known.info
-    assert await ask.flags_of(location, fresh) == known.flags
+    assert await describe(host, location, fresh) == known
 
 
 async def test_asking_leaves_nothing_running(
-    location: find.EngineLocation, fresh: Paths
+    host: AgentHost, location: EngineInfo, fresh: Paths
 ) -> None:
-    await ask.facts(location, fresh)
+    await describe(host, location, fresh)
+    await host.close()
     ours = psutil.Process().children(recursive=True)
     assert not [c for c in ours if c.status() != psutil.STATUS_ZOMBIE]
 
 
 async def test_a_program_that_does_not_run_is_explained(
-    location: find.EngineLocation, fresh: Paths, tmp_path: Path
+    host: AgentHost, location: EngineInfo, fresh: Paths, tmp_path: Path
 ) -> None:
     broken = tmp_path / "llama-server"
     broken.write_text("#!/bin/sh\necho 'libcudart.so.12: cannot open' >&2\nexit 127\n")
     broken.chmod(0o755)
     here = msgspec.structs.replace(location, server_path=str(broken))
     with pytest.raises(EngineError, match="libcudart"):
-        await ask.describe(here, fresh)
+        await describe(host, here, fresh)
     broken.write_bytes(b"\x7fELF junk")
-    with pytest.raises(EngineError, match="Cannot run"):
-        await ask.describe(here, fresh)
+    with pytest.raises(EngineError, match=r"Cannot run|failed"):
+        await describe(host, here, fresh)
 
 
 async def test_a_program_that_hangs_is_not_waited_for(
-    location: find.EngineLocation,
+    host: AgentHost,
+    location: EngineInfo,
     fresh: Paths,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -114,10 +140,10 @@ async def test_a_program_that_hangs_is_not_waited_for(
     hangs.chmod(0o755)
     changed = msgspec.structs.replace(location, server_path=str(hangs))
     with pytest.raises(EngineError, match="no answer"):
-        await ask.describe(changed, fresh)
+        await describe(host, changed, fresh)
     changed = msgspec.structs.replace(location, worker_path=str(hangs))
     with pytest.raises(EngineError, match="did not begin to listen"):
-        await ask.describe(changed, fresh)
+        await describe(host, changed, fresh)
 
 
 # --- driving it -----------------------------------------------------------------
@@ -125,7 +151,19 @@ async def test_a_program_that_hangs_is_not_waited_for(
 
 def free_port() -> int:
     """A loopback port nobody listens on now."""
-    return ask._free_port()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def listens(port: int) -> bool:
+    """Whether somebody listens there."""
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 async def start(*argv: str) -> asyncio.subprocess.Process:
@@ -141,17 +179,17 @@ async def start(*argv: str) -> asyncio.subprocess.Process:
 
 
 @pytest.fixture
-async def workers(location: find.EngineLocation) -> AsyncIterator[list[int]]:
+async def workers(location: EngineInfo) -> AsyncIterator[list[int]]:
     """Ports of two workers."""
     ports = [free_port() for _ in range(2)]
     started = [
-        await start(*worker_argv(location, port=port, device="CPU", threads=1))
+        await start(*worker_argv(location, port=port, devices=("CPU",), threads=1))
         for port in ports
     ]
     async with asyncio.timeout(10):
         for port in ports:
             # Workers need a moment to listen; nothing tells when they do.
-            while not await ask._touch(port):  # noqa: ASYNC110
+            while not await listens(port):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
     yield ports
     for process in started:
@@ -161,7 +199,7 @@ async def workers(location: find.EngineLocation) -> AsyncIterator[list[int]]:
 
 
 async def argv_for(
-    location: find.EngineLocation,
+    location: EngineInfo,
     model: str,
     ports: list[int],
     *,
@@ -171,14 +209,14 @@ async def argv_for(
     """A server with layers 0-4 on the head, then 3 and 5 on the workers."""
     return server_argv(
         location,
-        await ask.flags_of(location, user_paths()),
+        await flags_of(location),
         model=model,
         rpc_endpoints=[f"127.0.0.1:{port}" for port in ports],
         device_names=["RPC0", "RPC1"],
         n_gpu_layers=8,
         tensor_split=(3, 5),
         ctx_size=512,
-        parallel=1,
+        server=ServerSettings(),
         port=port,
         verbosity=verbosity,
     )
@@ -192,7 +230,7 @@ EXPECTED = {
 
 
 async def test_a_cluster_from_load_to_answer(
-    location: find.EngineLocation, model: str, workers: list[int]
+    location: EngineInfo, model: str, workers: list[int]
 ) -> None:
     port = free_port()
     argv = await argv_for(location, model, workers, port=port)
@@ -217,22 +255,21 @@ async def test_a_cluster_from_load_to_answer(
         assert last.timings.first_token_s is not None
         [slot] = await client.slots()
         assert slot.ctx_used >= last.timings.prompt_tokens
-        assert (await client.props())["total_slots"] == 1
     server.terminate()
     await drain
     assert await server.wait() == 0
 
 
 async def test_a_worker_that_dies_mid_answer_is_explained(
-    location: find.EngineLocation, model: str
+    location: EngineInfo, model: str
 ) -> None:
     ports = [free_port(), free_port()]
     doomed = [
-        await start(*worker_argv(location, port=port, device="CPU", threads=1))
+        await start(*worker_argv(location, port=port, devices=("CPU",), threads=1))
         for port in ports
     ]
     for worker in ports:
-        while not await ask._touch(worker):  # noqa: ASYNC110
+        while not await listens(worker):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     port = free_port()
     argv = await argv_for(location, model, ports, port=port)
@@ -284,9 +321,7 @@ def dllm(home: Path, *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_use_is_remembered_until_auto(
-    location: find.EngineLocation, tmp_path: Path
-) -> None:
+def test_use_is_remembered_until_auto(location: EngineInfo, tmp_path: Path) -> None:
     used = dllm(tmp_path, "use", location.directory, "--json")
     assert used.returncode == 0, used.stderr
     assert json.loads(used.stdout)["directory"] == location.directory

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pty
 import shutil
 import signal
 import socket
@@ -14,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.engine.conftest import User, wait_for
+from tests.engine.conftest import User, running_pid, wait_for
+from tests.engine.gate import Gate
 
 pytestmark = pytest.mark.engine
 
@@ -31,8 +31,16 @@ def failed(user: User) -> dict[str, object]:
 
 
 def engine_processes(user: User) -> list[psutil.Process]:
+    """Those of a cluster; not the agent, which looks after them for the controller."""
     names = ("llama-server", "ggml-rpc-server", "rpc-server", "dllm-relay")
-    return [p for p in user.processes() if _name(p) in names]
+    return [p for p in user.processes() if _name(p) in names and not _is_agent(p)]
+
+
+def _is_agent(process: psutil.Process) -> bool:
+    try:
+        return process.cmdline()[1:2] == ["host"]
+    except psutil.Error:
+        return False
 
 
 def _name(process: psutil.Process) -> str:
@@ -43,34 +51,31 @@ def _name(process: psutil.Process) -> str:
         return ""
 
 
-def freeze_load(user: User) -> psutil.Process:
-    """Suspend a worker as soon as llama-server exists: the load cannot end."""
-
-    def named(name: str) -> list[psutil.Process]:
-        return [p for p in engine_processes(user) if _name(p) == name]
-
-    wait_for(lambda: named("llama-server"), "llama-server started")
-    worker = named("ggml-rpc-server")[0]
-    worker.suspend()
-    return worker
-
-
 def test_a_killed_worker_is_blamed(user: User, demo_model: str) -> None:
     serve(user, demo_model)
-    os.kill(user.pid("worker2") or 0, signal.SIGKILL)
+    user.kill("worker2")
     failure = failed(user)
     assert "worker2 was killed by SIGKILL" in str(failure["what"])
     assert failure["argv"]
     assert failure["log_tail"]
     assert failure["exit_signal"] == signal.SIGKILL
     wait_for(lambda: not engine_processes(user), "no engine process left")
+    launched, serving, died = user.json("events")
+    assert launched["kind"] == "launch"
+    assert launched["by"]["program"] == "up"
+    assert launched["by"]["user"] == psutil.Process().username()
+    assert serving["kind"] == "serving"
+    assert "worker2/CPU" in serving["text"]
+    assert (died["kind"], died["process"]) == ("died", "worker2")
+    assert died["exit_signal"] == signal.SIGKILL
+    assert died["evidence"] == failure["log_tail"]
     serve(user, demo_model)
     assert user.status()["state"] == "serving"
 
 
 def test_a_killed_server_is_blamed(user: User, demo_model: str) -> None:
     serve(user, demo_model)
-    os.kill(user.pid("llama-server") or 0, signal.SIGKILL)
+    user.kill("llama-server")
     failure = failed(user)
     assert "llama-server was killed by SIGKILL" in str(failure["what"])
     wait_for(lambda: not engine_processes(user), "workers stopped too")
@@ -78,16 +83,15 @@ def test_a_killed_server_is_blamed(user: User, demo_model: str) -> None:
 
 def kill_relay(user: User) -> None:
     """Kill a relay and wait until another one stands in its place."""
-    before = user.pid("relay-worker1") or 0
-    os.kill(before, signal.SIGKILL)
-    wait_for(
-        lambda: (
-            (s := user.status())["state"] == "serving"
-            and user.pid("relay-worker1") not in (None, before)
-            and s
-        ),
-        "a new relay, and serving",
-    )
+    before = user.kill("relay-worker1")
+
+    def serving_again() -> bool:
+        # One look for both: between two, the cluster may have begun to start again.
+        status = user.status()
+        relay = running_pid(status, "relay-worker1")
+        return status["state"] == "serving" and relay not in (None, before)
+
+    wait_for(serving_again, "a new relay, and serving")
 
 
 def test_a_killed_relay_is_started_again(user: User, demo_model: str) -> None:
@@ -99,6 +103,10 @@ def test_a_killed_relay_is_started_again(user: User, demo_model: str) -> None:
     assert "relay-worker1 was killed by SIGKILL" in status["message"]
     assert "started again" in status["message"]
     assert status["measured"]["mismatches"] == []
+    died, mended, again = user.json("events")[-3:]
+    assert (died["process"], died["exit_signal"]) == ("relay-worker1", 9)
+    assert "started again" in mended["text"]
+    assert "serves again after" in again["text"]
     assert user.pid("worker1") == worker, "the worker has not noticed"
     assert user.json("chat", "Who are you?", "--temperature", "0")["text"] == answer
     wait_for(lambda: user.status()["links"][0]["protocol"], "the new relay is read")
@@ -108,7 +116,7 @@ def test_a_relay_that_keeps_dying_is_blamed(user: User, demo_model: str) -> None
     serve(user, demo_model)
     for _ in range(3):
         kill_relay(user)
-    os.kill(user.pid("relay-worker1") or 0, signal.SIGKILL)
+    user.kill("relay-worker1")
     assert "relay-worker1 was killed by SIGKILL" in str(failed(user)["what"])
     wait_for(lambda: not engine_processes(user), "the rest stopped too")
 
@@ -116,8 +124,9 @@ def test_a_relay_that_keeps_dying_is_blamed(user: User, demo_model: str) -> None
 def test_a_relay_killed_during_the_load_is_started_again(
     user: User, big_model: str
 ) -> None:
+    gate = Gate(user)
     command = user.start("up", "--model", big_model, "--detach")
-    worker = freeze_load(user)
+    worker = gate.freeze_load()
     relay = wait_for(lambda: user.pid("relay-worker2"), "the relay started")
     os.kill(relay, signal.SIGKILL)
     wait_for(lambda: user.pid("relay-worker2") not in (None, relay), "a new relay")
@@ -154,18 +163,23 @@ def test_a_killed_controller_is_replaced_and_adopts(
     assert after["controller_pid"] != before["controller_pid"]
     assert after["measured"] == before["measured"]
     assert after["served_since"] == before["served_since"]
+    assert user.json("events")[-1]["kind"] == "taken up"
     pids = [{p["name"]: p["pid"] for p in s["processes"]} for s in (before, after)]
     assert pids[0] == pids[1]
     assert user.json("chat", "What is a split?")["text"]
     user.run("stop")
     user.assert_nothing_left()
+    asked, stopped = user.json("events")[-2:]
+    assert (asked["kind"], asked["by"]["program"]) == ("stop", "stop")
+    assert stopped["text"].startswith("Stopped: api-gateway, llama-server")
 
 
 def test_a_controller_killed_during_the_load_is_replaced(
     user: User, big_model: str
 ) -> None:
+    gate = Gate(user)
     up = user.start("up", "--model", big_model, "--workers", "2", "--detach")
-    worker = freeze_load(user)
+    worker = gate.freeze_load()
     os.kill(user.status()["controller_pid"], signal.SIGKILL)
     _, err = up.communicate(timeout=60)
     assert up.returncode == 1
@@ -192,8 +206,9 @@ def test_what_ended_unwatched_is_told(user: User, demo_model: str) -> None:
 
 
 def test_ctrl_c_during_the_load_leaves_nothing(user: User, big_model: str) -> None:
+    gate = Gate(user)
     up = user.start("up", "--model", big_model, "--workers", "2")
-    freeze_load(user)
+    gate.freeze_load()
     up.send_signal(signal.SIGINT)
     _, err = up.communicate(timeout=60)
     assert up.returncode == 130, err
@@ -213,8 +228,9 @@ def test_ctrl_c_in_the_demo_leaves_nothing(user: User) -> None:
 
 def test_a_killed_demo_leaves_nothing(user: User, big_model: str) -> None:
     """kill -9 of the command that holds the cluster: the controller ends it."""
+    gate = Gate(user)
     demo = user.start("demo", "--headless", "--model", big_model)
-    freeze_load(user)
+    gate.freeze_load()
     demo.kill()
     demo.communicate(timeout=60)
     user.assert_nothing_left()
@@ -231,53 +247,6 @@ def test_ctrl_c_during_an_answer_stops_only_the_answer(
     assert chat.returncode == 130
     assert "Traceback" not in err
     wait_for(lambda: not user.status()["speed"]["requests_active"], "slot free")
-    assert user.status()["state"] == "serving"
-
-
-def test_hang_up_ends_a_foreground_cluster(user: User, demo_model: str) -> None:
-    """The terminal of ``up`` is closed: what it held ends with it."""
-    master, slave = pty.openpty()
-    subprocess.Popen(
-        ["dllm-tui", "up", "--model", demo_model, "--workers", "2"],
-        env=user.env,
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        start_new_session=True,
-        preexec_fn=_take_terminal,
-    )
-    os.close(slave)
-    wait_for(lambda: engine_processes(user), "the engine started")
-    os.close(master)
-    user.assert_nothing_left()
-
-
-def _take_terminal() -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-def test_hang_up_of_the_console_closes_nothing(user: User, demo_model: str) -> None:
-    """Closing the terminal of the console leaves the cluster serving."""
-    serve(user, demo_model)
-    server = user.pid("llama-server")
-    master, slave = pty.openpty()
-    console = subprocess.Popen(
-        ["dllm-tui"],
-        env={**user.env, "TERM": "xterm-256color"},
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        start_new_session=True,
-        preexec_fn=_take_terminal,
-    )
-    os.close(slave)
-    os.read(master, 1)
-    os.close(master)
-    console.wait(timeout=30)
-    assert user.pid("llama-server") == server
     assert user.status()["state"] == "serving"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backends.controller import http
+from backends.client import http
 from tests.engine.conftest import User, wait_for
 
 if TYPE_CHECKING:

@@ -34,7 +34,9 @@ def machines() -> Iterator[Network]:
     network = Network()
     try:
         yield network
-        running = {peer.name: peer.processes() for peer in network.peers}
+        running = {
+            p.name: [*p.processes(), *p.agents().values()] for p in network.peers
+        }
     finally:
         network.close()
     assert not any(running.values()), f"still running on peers: {running}"
@@ -58,8 +60,8 @@ def _leftovers(network: Network) -> dict[str, list[str]]:
     with contextlib.suppress(TimeoutError):
         wait_until(
             "the end of what the test started",
-            lambda: not any(peer.processes() for peer in network.peers),
+            lambda: not any(p.processes() or p.agents() for p in network.peers),
             _LEFTOVER_PATIENCE_S,
         )
-    found = {peer.name: peer.processes() for peer in network.peers}
+    found = {p.name: [*p.processes(), *p.agents().values()] for p in network.peers}
     return {name: lines for name, lines in found.items() if lines}

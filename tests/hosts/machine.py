@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.hosts.container import HOME, Container, wait_until
+from tests.hosts.proc import children, comm, command_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,6 +37,9 @@ _DEFAULTS = {
     "Subsystem": "sftp internal-sftp",
     "LogLevel": "VERBOSE",
 }
+
+
+AGENT = "dllm-relay host --run-dir "
 
 
 class Machine:
@@ -115,9 +119,17 @@ class Machine:
             timeout=timeout_s,
         )
 
+    def count_forks(self) -> int:
+        """Processes and threads made on it since it booted, one for each count too."""
+        return int(self.run(["cat", "/proc/sys/kernel/ns_last_pid"]).stdout)
+
     def processes(self) -> list[str]:
-        """Command lines of all it runs but its first process and its sshd."""
-        return [line for _, line in self._ours()]
+        """Command lines of all it runs but its first process, its sshd and agents."""
+        return [line for _, line in self._ours() if AGENT not in line]
+
+    def agents(self) -> dict[int, str]:
+        """Our agents there, one a session: number on this machine, command line."""
+        return {pid: line for pid, line in self._ours() if AGENT in line}
 
     def listening(self) -> list[str]:
         """``address:port`` of every TCP listener on it but its sshd."""
@@ -309,17 +321,17 @@ class Machine:
         self._dirty = self._dirty or dirty
 
     def _ours(self) -> list[tuple[int, str]]:
-        keepers = _children(self.container.pid) if self.container.running else {}
+        keepers = children(self.container.pid) if self.container.running else {}
         found = []
         for pid in self.container.pids():
-            name, line = _comm(pid), _command_line(pid)
+            name, line = comm(pid), command_line(pid)
             is_owner = keepers.get(pid) == "cat"
             if line and name != "sshd" and pid != self.container.pid and not is_owner:
                 found.append((pid, line))
         return found
 
     def _sshd_pids(self) -> list[int]:
-        return [pid for pid in self.container.pids() if _comm(pid) == "sshd"]
+        return [pid for pid in self.container.pids() if comm(pid) == "sshd"]
 
     @property
     def _port(self) -> str:
@@ -368,23 +380,3 @@ def empty(directory: Path) -> None:
             shutil.rmtree(entry)
         else:
             entry.unlink()
-
-
-def _comm(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    return ""
-
-
-def _command_line(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        data = Path(f"/proc/{pid}/cmdline").read_bytes()
-        return data.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
-    return ""
-
-
-def _children(pid: int) -> dict[int, str]:
-    with contextlib.suppress(OSError):
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-        return {int(child): _comm(int(child)) for child in text.split()}
-    return {}

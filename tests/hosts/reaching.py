@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import NeedsAnswer, PeerUnreachable
-from backends.peers.ssh.connection import SshConnection
-from backends.peers.ssh.destination import Destination
+from backends.machines.ssh.connection import SshConnection
+from backends.machines.ssh.destination import Destination
 from backends.state import QuestionKind
 from tests.hosts.container import PATIENCE_S, wait_until
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from backends.demo import MODEL_PATH
@@ -32,7 +34,8 @@ def user(network: Network) -> Iterator[HeadUser]:
     try:
         yield someone
     finally:
-        someone.run("stop")
+        # Not all of the machines need be within reach.
+        someone.start("stop").communicate(timeout=60)
         for process in someone.processes():
             process.send_signal(signal.SIGKILL)
 
@@ -47,6 +50,17 @@ def answer(user: HeadUser) -> str:
     return str(user.json("chat", QUESTION, "--temperature", "0")["text"])
 
 
+def listeners(user: HeadUser) -> dict[str, int]:
+    """How many TCP ports each program of the user's listens at on this machine."""
+    found: Counter[str] = Counter()
+    for process in user.processes():
+        for connection in process.net_connections("tcp"):
+            is_gateway = "backends.gateway" in process.cmdline()
+            name = "api-gateway" if is_gateway else process.name()
+            found[name] += connection.status == psutil.CONN_LISTEN
+    return {name: count for name, count in found.items() if count}
+
+
 def test_two_workers_and_the_head_here(network: Network, user: HeadUser) -> None:
     prepared(user, "ada", "bob")
     status = user.json(
@@ -57,6 +71,8 @@ def test_two_workers_and_the_head_here(network: Network, user: HeadUser) -> None
     status = user.status()
     assert {p["peer"] for p in status["processes"]} == {"local", "ada", "bob"}
     assert [link["mode"] for link in status["links"]] == ["metered", "metered"]
+    ours = {"api-gateway": 1, "llama-server": 1, "dllm-relay": 2}
+    assert listeners(user) == ours
     user.run("stop")
     user.run("up", "--model", MODEL, "--workers", "2", "--detach")
     assert answer(user) == over_ssh

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from typing import TYPE_CHECKING, Any
@@ -46,45 +47,84 @@ def test_a_killed_worker_is_blamed(network: Network, user: HeadUser) -> None:
     wait_for(lambda: not network.peer("ada").processes(), "nothing left on ada")
 
 
-def test_a_rebooted_peer(network: Network, user: HeadUser) -> None:
+def serving_again(user: HeadUser, why: str) -> dict[str, Any]:
+    """The status once it serves again, and says why it did not for a while."""
+
+    def again() -> dict[str, Any] | None:
+        status: dict[str, Any] = user.status()
+        mended = status["state"] == "serving" and why in status["message"]
+        return status if mended else None
+
+    found: dict[str, Any] = wait_for(again, f"serving again: {why}", 120)
+    return found
+
+
+def test_a_rebooted_peer_takes_part_again(network: Network, user: HeadUser) -> None:
     serve(user, "ada", "bob")
+    before, worker = answer(user), user.pid("ada")
     network.peer("bob").kill_everything()
-    assert "bob" in failure(user)["what"]
-    wait_for(lambda: state_of(user, "bob") == "ready", "bob is back")
-    wait_for(lambda: not network.peer("bob").processes(), "nothing left on bob")
-    wait_for(lambda: not network.peer("ada").processes(), "nothing left on ada")
-    user.run("up", "--model", MODEL, "--peer", "ada", "--peer", "bob", "--detach")
-    assert answer(user)
+    serving_again(user, "bob")
+    assert user.pid("ada") == worker, "the others' workers have not noticed"
+    assert answer(user) == before
 
 
-def test_a_cable_out_for_a_while_only_pauses(network: Network, user: HeadUser) -> None:
+def silent(user: HeadUser, name: str) -> bool:
+    """Whether a peer is suspect, and no figure of it is shown."""
+    peer = next(p for p in user.json("peers", "list") if p["name"] == name)
+    suspect = peer["silent_since"] is not None
+    assert not suspect or peer["rtt_ms"] is None
+    return suspect
+
+
+def test_a_cable_out_for_less_than_a_minute_ends_nothing(
+    network: Network, user: HeadUser
+) -> None:
     serve(user, "ada", "bob")
     before = answer(user)
     network.peer("bob").link_down()
+    down = time.monotonic()
     chat = user.start("chat", "Who are you?", "--temperature", "0")
-    wait_for(
-        lambda: any("no answer for" in p["note"] for p in user.json("peers", "list")),
-        "the silence is told",
-    )
-    time.sleep(18)
+    wait_for(lambda: silent(user, "bob"), "the silence is told", 10)
+    assert not silent(user, "ada")
+    assert re.search(r"peer +bob .*no answer for \d+ s", user.run("status").stdout)
+    time.sleep(45 - (time.monotonic() - down))
     assert user.status()["state"] == "serving"
     network.peer("bob").link_up()
     out, err = chat.communicate(timeout=120)
     assert chat.returncode == 0, err
     assert out.strip() == before.strip()
     assert user.status()["state"] == "serving"
+    wait_for(lambda: not silent(user, "bob"), "it answers again")
 
 
-def test_sshd_stopped_and_back_is_not_noticed_by_what_runs(
+def test_a_peer_that_is_silent_is_not_waited_for(
     network: Network, user: HeadUser
 ) -> None:
+    prepared(user, "ada")
+    network.peer("ada").link_down()
+    try:
+        wait_for(lambda: silent(user, "ada"), "the silence is told", 10)
+        start = time.monotonic()
+        refused = user.run("up", "--model", MODEL, "--peer", "ada", "--detach", code=1)
+        assert time.monotonic() - start < 20
+    finally:
+        network.peer("ada").link_up()
+    assert "ada" in refused.stderr
+    assert "no answer for" in refused.stderr
+
+
+def test_sshd_stopped_and_back_ends_nothing(network: Network, user: HeadUser) -> None:
+    """A lost session is a pause: the worker lives, and llama-server finds it again."""
     serve(user, "ada")
+    before, worker = answer(user), user.pid("ada")
     network.peer("ada").stop_sshd()
-    found = failure(user)
-    assert "ada" in found["what"]
+    wait_for(lambda: user.status()["state"] != "serving", "it is noticed")
+    assert user.status()["failure"] is None
+    assert "ada" in user.status()["message"]
     network.peer("ada").start_sshd()
-    wait_for(lambda: state_of(user, "ada") == "ready", "ada is back")
-    wait_for(lambda: not network.peer("ada").processes(), "what was left is stopped")
+    serving_again(user, "ada")
+    assert user.pid("ada") == worker
+    assert answer(user) == before
 
 
 def test_a_killed_controller_starts_again_what_lost_its_tunnels(
@@ -137,7 +177,7 @@ def test_a_head_on_a_peer_outlives_the_controller(
     assert answer(user) == before
 
 
-def test_a_peer_gone_for_good_is_named_and_the_rest_stopped(
+def test_a_peer_gone_for_long_is_named_the_rest_stopped_and_its_return_mends_it(
     network: Network, user: HeadUser
 ) -> None:
     serve(user, "ada", "bob")
@@ -150,8 +190,11 @@ def test_a_peer_gone_for_good_is_named_and_the_rest_stopped(
         assert state_of(user, "bob") == "unreachable"
         refused = user.run("up", "--model", MODEL, "--peer", "bob", "--detach", code=1)
         assert "bob cannot take part now" in refused.stderr
+        assert user.status()["plan"], "what was asked for is not forgotten"
     finally:
         network.peer("bob").power_on()
+    serving_again(user, "bob is back")
+    assert answer(user)
 
 
 def test_a_controller_killed_with_its_peers_stops_them_when_told(

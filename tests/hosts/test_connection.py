@@ -248,7 +248,7 @@ async def test_not_an_ssh_server(network: Network, greeting: bytes) -> None:
 async def test_a_silent_machine_is_given_up(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backends.peers.ssh.route.CONNECT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("backends.machines.ssh.route.CONNECT_TIMEOUT_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         text = await refusal(reach("mute", f"127.0.0.1:{port}"))
@@ -330,7 +330,7 @@ async def test_files_use_their_own_connection(network: Network, tmp_path: Path) 
 async def test_the_files_connection_ends_when_unused(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backends.peers.ssh.files.IDLE_S", 0.2)
+    monkeypatch.setattr("backends.machines.ssh.files.IDLE_S", 0.2)
     network.write_ssh_config()
     peer = network.peer("ada")
     async with reached("ada") as ada:
@@ -348,10 +348,31 @@ def _logins(peer: Machine) -> list[str]:
     return [line for line in lines if line == "sshd: root@notty"]
 
 
-async def test_no_sftp(network: Network) -> None:
+async def test_no_sftp(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backends.machines.ssh.sftp._SERVERS", "/nowhere/sftp-server")
     network.write_ssh_config()
     network.peer("ada").configure(Subsystem="other /bin/false")
     async with reached("ada") as ada:
         with pytest.raises(HostError, match="offers no SFTP"):
             async with ada.files():
                 pass
+
+
+@pytest.mark.parametrize("servers", ["", "/nowhere/sftp-server"])
+async def test_files_past_a_login_shell_that_talks(
+    network: Network, monkeypatch: pytest.MonkeyPatch, servers: str
+) -> None:
+    """Where sshd runs the server by way of the login shell, or has one of its own."""
+    if servers:
+        monkeypatch.setattr("backends.machines.ssh.sftp._SERVERS", servers)
+    network.write_ssh_config()
+    peer = network.peer("ada")
+    if not servers:
+        peer.configure(Subsystem="sftp /usr/lib/openssh/sftp-server")
+    (peer.home / ".bashrc").write_text("echo Welcome; printf 'no newline'\n" * 200)
+    (peer.home / "here").write_text("found")
+    async with reached("ada") as ada, ada.files() as files:
+        async with files.open("here") as file:
+            assert await file.read() == "found"
+        await files.put(peer.inside("/etc/hostname"), "there")
+    assert (peer.home / "there").exists()

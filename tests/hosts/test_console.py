@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from backends.controller.client import ControllerClient
+from backends.client.client import ControllerClient
 from backends.paths import user_paths
 from backends.state import ClusterState, PeerState
 from tests.engine.test_console import until
 from tests.hosts.test_cluster import MODEL, user
-from tests.tui.helpers import screen_text
-from tui.app import DllmApp
-from tui.widgets.composer import Composer
-from tui.widgets.peer_list import PeerList
+from tests.tui.helpers import last_answer, screen_text
+from tui.screens.cluster.chat.composer import Composer
+from tui.screens.cluster.peers.list import PeerList
+from tui.shell.app import DllmApp
 
 if TYPE_CHECKING:
     import pytest
@@ -108,9 +108,7 @@ async def test_from_an_empty_home_to_an_answer(
         app.query_one(Composer).focus()
         await pilot.press(*"What is a split?", "enter")
         await session.until(
-            lambda: any(
-                "layers" in said.content for said in app._home.chat.conversation
-            ),
+            lambda: "layers" in last_answer(app),
             "an answer",
         )
         app._home.go_to("peers")

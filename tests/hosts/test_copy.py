@@ -10,19 +10,18 @@ import pytest
 import pytest_asyncio
 
 from backends.errors import PeerUnreachable
+from backends.machines.ssh.connection import SshConnection
+from backends.machines.ssh.destination import Destination
 from backends.models.identity import full_sha256, identity_of
-from backends.peers.probe import probe
-from backends.peers.ssh.connection import SshConnection
-from backends.peers.ssh.destination import Destination
-from backends.provision.errors import PeerFull, WrongFile
-from backends.provision.models import copy_model
+from backends.provision.model_copy import copy_model
+from backends.provision.refusals import PeerFull, WrongFile
 from tests.hosts.container import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from backends.state import PeerModel, PeerWork
+    from backends.state import PeerWork
     from tests.hosts.machine import Machine
     from tests.hosts.network import Network
 
@@ -52,7 +51,7 @@ class Copier:
         self.connection = connection
         self.works: list[PeerWork] = []
 
-    async def __call__(self, model: Path, **more: str) -> tuple[PeerModel, ...]:
+    async def __call__(self, model: Path, **more: str) -> tuple[str, ...]:
         return await copy_model(
             self.connection,
             self.connection.files,
@@ -61,7 +60,7 @@ class Copier:
             **more,
         )
 
-    async def half(self, model: Path) -> asyncio.Task[tuple[PeerModel, ...]]:
+    async def half(self, model: Path) -> asyncio.Task[tuple[str, ...]]:
         """Begin, and return once some of it was sent."""
         self.works.clear()
         running = asyncio.create_task(self(model))
@@ -82,14 +81,12 @@ def same(there: Path, here: Path) -> bool:
     return full_sha256(there) == full_sha256(here)
 
 
-async def test_a_copy_is_found_by_the_probe(
+async def test_a_copy_is_whole_and_known_again(
     peer: Machine, copy: Copier, model: Path
 ) -> None:
     (found,) = await copy(model)
-    assert found.path == f"{peer.remote_home}/.models/{NAME}"
+    assert found == f"{peer.remote_home}/.models/{NAME}"
     assert same(peer.home / ".models" / NAME, model)
-    facts = await probe(copy.connection, engine_dirs=[], model_dirs=[], budgets={})
-    assert facts.models == (found,)
     copy.works.clear()
     assert await copy(model) == (found,)
     assert len(copy.works) == 1

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from backends.peers.ssh.keeper import Keeper, KeeperPhase, KeeperState
+from asyncssh.constants import MSG_IGNORE
+
+from backends.machines.ssh.keeper import HEARTBEAT_S, Keeper, KeeperPhase, KeeperState
 from backends.state import QuestionKind
 from tests.hosts.reaching import reach, reached, until
 from tests.hosts.test_tunnels import echo
@@ -25,9 +27,10 @@ OUTAGE_S = 12.0
 class Watched:
     """A keeper with all it ever told."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, **times: float) -> None:
         self.told: list[KeeperState] = []
-        self.keeper = Keeper(reach(name), self.told.append, heartbeat_s=0.2)
+        times = {"heartbeat_s": 0.2, **times}
+        self.keeper = Keeper(reach(name), self.told.append, **times)
 
     async def phase(self, phase: KeeperPhase, timeout_s: float = 60.0) -> None:
         await until(
@@ -38,8 +41,8 @@ class Watched:
 
 
 @contextlib.asynccontextmanager
-async def kept(name: str) -> AsyncIterator[Watched]:
-    watched = Watched(name)
+async def kept(name: str, **times: float) -> AsyncIterator[Watched]:
+    watched = Watched(name, **times)
     watched.keeper.start()
     try:
         yield watched
@@ -100,12 +103,67 @@ async def test_a_question_stops_it(network: Network) -> None:
         await ada.phase(KeeperPhase.ASKING)
         question = ada.keeper.state.question
         assert question is not None
+        ada.told.clear()
         ada.keeper.poke()
-        await asyncio.sleep(0.3)
-        assert ada.keeper.state.phase is KeeperPhase.ASKING
+        await until("another attempt", lambda: bool(ada.told))
+        await ada.phase(KeeperPhase.ASKING)
         ada.keeper.answer({QuestionKind.HOST_KEY: question.fingerprint})
         await ada.phase(KeeperPhase.CONNECTED)
         assert ada.keeper.state.question is None
+
+
+async def test_a_question_that_is_out_of_date(network: Network) -> None:
+    """The user connected with ssh meanwhile, or loaded the key."""
+    network.write_ssh_config(known=False)
+    async with kept("ada") as ada:
+        await ada.phase(KeeperPhase.ASKING)
+        network.write_ssh_config()
+        ada.keeper.poke()
+        await ada.phase(KeeperPhase.CONNECTED)
+
+
+async def test_at_most_a_heartbeat_a_second(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network.write_ssh_config()
+    async with kept("ada", heartbeat_s=HEARTBEAT_S) as ada:
+        await ada.phase(KeeperPhase.CONNECTED)
+        link = ada.keeper.connection._link
+        assert link is not None
+        sent: list[int] = []
+        send = link.send_packet
+
+        def counted(kind: int, *rest: bytes, **more: Any) -> None:
+            sent.append(kind)
+            send(kind, *rest, **more)
+
+        monkeypatch.setattr(link, "send_packet", counted)
+        await asyncio.sleep(5.5)
+        # asyncssh puts an empty one before each, against an attack of the past.
+        messages = [kind for kind in sent if kind != MSG_IGNORE]
+        assert 4 <= len(messages) <= 6
+
+
+async def test_suspect_after_two_seconds_and_lost_after_a_minute(
+    network: Network,
+) -> None:
+    network.write_ssh_config()
+    peer = network.peer("ada")
+    async with kept("ada", heartbeat_s=HEARTBEAT_S, lost_after_s=6.0) as ada:
+        await until("a heartbeat", lambda: ada.keeper.state.rtt_ms is not None)
+        peer.link_down()
+        start = time.monotonic()
+        await until("suspicion", lambda: ada.keeper.state.suspect, 5)
+        # Two seconds after the last answer, which may be a heartbeat old.
+        assert 0.5 < time.monotonic() - start < 3.0
+        assert ada.keeper.state.rtt_ms is None
+        assert ada.keeper.state.phase is KeeperPhase.CONNECTED
+        await ada.phase(KeeperPhase.WAITING, 10)
+        assert 4.5 < time.monotonic() - start < 8.0
+        assert "did not answer for a minute" in ada.keeper.state.note
+        peer.link_up()
+        await ada.phase(KeeperPhase.CONNECTED)
+        await until("fresh figures", lambda: ada.keeper.state.rtt_ms is not None)
 
 
 async def test_reboot(network: Network) -> None:
@@ -127,7 +185,7 @@ async def test_a_pulled_cable_only_pauses(network: Network) -> None:
     peer = network.peer("ada")
     async with kept("ada") as ada, echo(peer) as port:
         await ada.phase(KeeperPhase.CONNECTED)
-        tunnel = await ada.keeper.connection.forward_to_port(int(port))
+        tunnel = await ada.keeper.connection.forward(int(port))
         reader, writer = await asyncio.open_connection("127.0.0.1", tunnel.port)
         writer.write(b"ping")
         assert await reader.readexactly(4) == b"pong"

@@ -45,6 +45,18 @@ def test_the_head_goes_where_the_model_is(network: Network, user: HeadUser) -> N
     user.run("stop")
     here = user.run("up", "--model", f"ada:{path}", "--head", "local", code=1)
     assert "--head ada" in here.stderr
+    # Found by its bytes, under whatever name.
+    same = user.run("models", "verify", str(MODEL_PATH), "--peer", "ada")
+    assert f"ada: the same: all 111 tensors  {path}" in same.stdout
+    missing = user.run("models", "verify", str(MODEL_PATH), "--peer", "bob", code=1)
+    assert "bob has no copy" in missing.stderr
+    seed = ("models", "seed", str(MODEL_PATH), "--peer", "ada")
+    assert "0 tensors, 0 B" in user.run(*seed).stdout
+    assert user.json("models", "cache", "show", "--peer", "ada")["files"] == []
+    kept = network.peer("ada").home / ".cache" / "dllm-tui" / "tensors"
+    assert list(kept.glob("*.table"))
+    user.run("peers", "clean", "ada")
+    assert not kept.exists()
 
 
 async def test_only_the_header_comes(network: Network, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ def test_provisioning_twice_is_instant_and_can_be_undone(
     peer = user.json("peers", "provision", "ada")
     assert peer["state"] == "ready"
     engine = peer["facts"]["engines"][0]
-    assert engine["ours"]
+    assert engine["source"] == "provisioned"
     assert network.peer("ada").inside(engine["server_path"]).exists()
     freed = user.json("peers", "clean", "ada")["freed_bytes"]
     assert freed > 1 << 20
@@ -58,9 +59,46 @@ def test_an_unknown_host_is_not_trusted_in_silence(
     no = user.run("peers", "add", "ada", "--accept-host-key", wrong, code=1)
     assert fingerprint in no.stderr
     assert network.known_hosts.read_text() == ""
-    user.run("peers", "remove", "ada")
+    refused = user.run("peers", "add", "ada", code=1)
+    assert f"--accept-host-key {fingerprint}" in refused.stderr
     user.run("peers", "add", "ada", "--accept-host-key", fingerprint)
     assert network.known_hosts.read_text() != ""
+
+
+def test_a_question_is_dropped_when_ssh_itself_was_used(
+    network: Network, user: HeadUser
+) -> None:
+    network.known_hosts.write_text("")
+    user.run("peers", "add", "ada", code=1)
+    network.write_ssh_config()
+    (peer,) = user.json("peers", "probe", "ada")
+    assert peer["state"] == "no engine"
+    assert peer["question"] is None
+
+
+def test_an_agent_younger_than_the_controller_is_used(
+    network: Network, user: HeadUser
+) -> None:
+    key = network.make_key("kept")
+    public = key.with_name("kept.pub").read_text().strip()
+    network.peer("ada").authorize(public)
+    network.write_ssh_config(identity=key)
+    agent = network.home / "agent"
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", str(agent)], stdout=-3)
+    try:
+        wait_for(agent.exists, "the agent listens")
+        env = {**user.env, "SSH_AUTH_SOCK": str(agent)}
+        subprocess.run(["ssh-add", "-q", str(key)], env=env, check=True)
+        key.unlink()
+        refused = user.run("peers", "add", "ada", code=1)
+        assert "refuses to let root in" in refused.stderr
+        assert "ada was added, but cannot be reached: " in refused.stderr
+        user.env["SSH_AUTH_SOCK"] = str(agent)
+        (peer,) = user.json("peers", "probe", "ada")
+        assert peer["state"] == "no engine"
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def test_a_changed_host_key_is_refused(network: Network, user: HeadUser) -> None:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from backends.engine.find import EngineLocation, EngineSource, find_engine
+from backends.engine.find import find_engine
 from backends.errors import EngineError, PeerUnreachable
+from backends.machines.probe import bandwidth_mb_s, rtt_ms, survey
+from backends.machines.ssh.connection import SshConnection
+from backends.machines.ssh.destination import Destination
 from backends.paths import Paths, relay_binary, user_paths
-from backends.peers.probe import probe
-from backends.peers.ssh.connection import SshConnection
-from backends.peers.ssh.destination import Destination
 from backends.provision.clean import clean
-from backends.provision.errors import DoesNotRun, PeerBusy, PeerFull
 from backends.provision.provision import Provisioned, Way, provision
-from backends.state import ProvisionMode
+from backends.provision.refusals import DoesNotRun, PeerBusy, PeerFull
+from backends.state import EngineInfo, EngineSource, ProvisionMode
 from tests.hosts.container import wait_until
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ BUILD_VARIABLE = "DLLM_TEST_BUILD_ON_PEER"
 """Set to 1, the relay and llama.cpp are really compiled on a peer: ten minutes."""
 
 
-def _real_engine() -> EngineLocation | None:
+def _real_engine() -> EngineInfo | None:
     try:
         return find_engine(None, user_paths())
     except EngineError:
@@ -48,7 +48,7 @@ ENGINE = _real_engine()
 
 
 @pytest.fixture
-def engine() -> EngineLocation:
+def engine() -> EngineInfo:
     """The engine of this machine."""
     if ENGINE is None:
         pytest.skip("needs an engine: make engine")
@@ -85,7 +85,7 @@ class Installer:
     """Provisions one peer and keeps what is reported."""
 
     def __init__(
-        self, connection: SshConnection, engine: EngineLocation, paths: Paths
+        self, connection: SshConnection, engine: EngineInfo, paths: Paths
     ) -> None:
         self.connection = connection
         self.engine = engine
@@ -96,7 +96,6 @@ class Installer:
         return await provision(
             self.connection,
             self.connection.files,
-            None,
             engine=self.engine,
             relay=relay_binary(),
             paths=self.paths,
@@ -113,14 +112,12 @@ class Installer:
 
 
 @pytest.fixture
-def install(
-    connection: SshConnection, engine: EngineLocation, paths: Paths
-) -> Installer:
+def install(connection: SshConnection, engine: EngineInfo, paths: Paths) -> Installer:
     """Provision the peer."""
     return Installer(connection, engine, paths)
 
 
-def size_of(engine: EngineLocation) -> int:
+def size_of(engine: EngineInfo) -> int:
     paths = (engine.server_path, engine.worker_path)
     return sum(Path(path).stat().st_size for path in paths)
 
@@ -143,15 +140,14 @@ async def test_from_an_empty_home_to_programs_that_run(
 
     again = await install()
     assert (again.engine_way, again.relay_way) == (Way.PRESENT, Way.PRESENT)
-    facts = await probe(
-        install.connection, engine_dirs=[], model_dirs=[], budgets={"CPU": 1}
-    )
-    assert [e.directory for e in facts.engines] == [done.engine.directory]
-    assert facts.engines[0].ours
-    assert facts.engines[0].rpc_protocol == done.engine.rpc_protocol
-    assert facts.relay_version == version
-    assert facts.rtt_ms is not None
-    assert facts.bandwidth_mb_s is not None
+    probed = await survey(install.connection, "engines")
+    (found,) = probed.engines
+    assert found.directory == done.engine.directory
+    assert found.source is EngineSource.PROVISIONED
+    assert found.rpc_protocol == done.engine.rpc_protocol
+    assert probed.relays == {version: done.relay_path}
+    assert await rtt_ms(install.connection) > 0
+    assert await bandwidth_mb_s(install.connection)
 
 
 async def test_clean_leaves_the_home_as_it_was(
@@ -241,7 +237,7 @@ async def test_an_engine_that_does_not_run_there_is_not_installed(
     shutil.copytree(install.engine.directory, folder)
     worker = folder / "ggml-rpc-server"
     worker.write_text("#!/bin/sh\necho version GLIBC_9.9 not found >&2; exit 1\n")
-    install.engine = EngineLocation(
+    install.engine = EngineInfo(
         directory=str(folder),
         server_path=str(folder / "llama-server"),
         worker_path=str(worker),
@@ -256,8 +252,8 @@ async def test_a_probe_takes_a_moment_and_leaves_nothing(
     peer: Machine, connection: SshConnection
 ) -> None:
     before = sorted(peer.home.rglob("*"))
-    facts = await probe(connection, engine_dirs=[], model_dirs=[], budgets={})
-    assert facts.hostname == peer.name
+    probed = await survey(connection, "system", "tools", "engines")
+    assert probed.hostname == peer.name
     assert sorted(peer.home.rglob("*")) == before
     idle(peer)
 
@@ -278,6 +274,6 @@ async def test_building_there_is_interrupted_and_goes_on(
     idle(peer)
     began = time.monotonic()
     done = await install(ProvisionMode.BUILD)
-    print(f"built in {time.monotonic() - began:.0f} s")  # noqa: T201
+    print(f"built in {time.monotonic() - began:.0f} s")
     assert (done.engine_way, done.relay_way) == (Way.BUILT, Way.COPIED)
     peer.run([done.engine.worker_path, "--help"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import HostError
-from backends.peers.ssh import script
+from backends.machines.ssh import script
 from tests.hosts.reaching import reached, until
 
 if TYPE_CHECKING:

@@ -78,7 +78,7 @@ async def test_to_a_port(network: Network) -> None:
     network.write_ssh_config()
     peer = network.peer("ada")
     async with reached("ada") as ada, echo(peer) as port:
-        tunnel = await ada.forward_to_port(int(port))
+        tunnel = await ada.forward(int(port))
         links = [await asyncio.open_connection("127.0.0.1", tunnel.port) for _ in "abc"]
         await asyncio.gather(*(both_ways(*link) for link in links))
         await until("their end", lambda: tunnel.connections == 0)
@@ -99,12 +99,12 @@ async def test_to_a_path(network: Network, tmp_path: Path) -> None:
     peer = network.peer("ada")
     local = network.home / "a socket"
     async with reached("ada") as ada, echo(peer, "/tmp/it's a socket") as path:
-        tunnel = await ada.forward_to_path(path, local)
+        tunnel = await ada.forward(path, local)
         assert stat.S_IMODE(local.stat().st_mode) == 0o600
         await both_ways(*await asyncio.open_unix_connection(local))
         await tunnel.close()
         assert not local.exists()
-        again = await ada.forward_to_path(path, local)
+        again = await ada.forward(path, local)
         await both_ways(*await asyncio.open_unix_connection(local))
         assert again.is_open
     assert not local.exists()
@@ -129,7 +129,7 @@ async def test_from_a_port(network: Network) -> None:
         " sys.exit(b != d[::-1])"
     )
     async with server, reached("ada") as ada:
-        tunnels = [await ada.forward_from_port(ours) for _ in range(2)]
+        tunnels = [await ada.forward_back(f"127.0.0.1:{ours}") for _ in range(2)]
         assert tunnels[0].port != tunnels[1].port
         for tunnel in tunnels:
             port = str(tunnel.port)
@@ -137,10 +137,10 @@ async def test_from_a_port(network: Network) -> None:
             await ada.run('python3 -c "$1" "$2"', ask, port)
             await tunnel.close()
             await until("its end", functools.partial(_is_free, peer, port))
-        dead = await ada.forward_from_port(1)
+        dead = await ada.forward_back("127.0.0.1:1")
         result = await ada.run('python3 -c "$1" "$2"', ask, str(dead.port), check=False)
         assert result.code != 0
-        assert "Nothing listens on our port 1" in str(dead.last_error)
+        assert "Nothing listens at our 127.0.0.1:1" in str(dead.last_error)
 
 
 def _is_free(peer: Machine, port: str) -> bool:
@@ -150,7 +150,7 @@ def _is_free(peer: Machine, port: str) -> bool:
 async def test_nobody_at_the_far_end(network: Network) -> None:
     network.write_ssh_config()
     async with reached("ada") as ada:
-        tunnel = await ada.forward_to_port(1)
+        tunnel = await ada.forward(1)
         reader, writer = await asyncio.open_connection("127.0.0.1", tunnel.port)
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
@@ -164,33 +164,33 @@ async def test_forwarding_forbidden(network: Network) -> None:
         AllowTcpForwarding="no", AllowStreamLocalForwarding="no"
     )
     async with reached("ada") as ada:
-        tunnel = await ada.forward_to_port(80)
+        tunnel = await ada.forward(80)
         reader, writer = await asyncio.open_connection("127.0.0.1", tunnel.port)
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
         writer.close()
         assert "forbids forwarding" in str(tunnel.last_error)
         with pytest.raises(HostError, match="forbids forwarding"):
-            await ada.forward_from_port(80)
+            await ada.forward_back("127.0.0.1:80")
 
 
 async def test_a_taken_port_and_a_bad_path(network: Network) -> None:
     network.write_ssh_config()
     async with reached("ada") as ada:
-        first = await ada.forward_to_port(1)
+        first = await ada.forward(1)
         with pytest.raises(HostError, match=f"Port {first.port} of this machine"):
-            await ada.forward_to_port(1, first.port)
+            await ada.forward(1, first.port)
         with pytest.raises(HostError, match="cannot be used for a tunnel"):
-            await ada.forward_to_path("/x", network.home / "no" / "socket")
+            await ada.forward("/x", network.home / "no" / "socket")
         with pytest.raises(HostError, match="cannot be used for a tunnel"):
-            await ada.forward_to_path("/x", network.home / ("x" * 200))
+            await ada.forward("/x", network.home / ("x" * 200))
 
 
 async def test_tunnels_end_with_the_connection(network: Network) -> None:
     network.write_ssh_config()
     peer = network.peer("ada")
     async with reached("ada") as ada, echo(peer) as port:
-        tunnel = await ada.forward_to_port(int(port))
+        tunnel = await ada.forward(int(port))
         reader, writer = await asyncio.open_connection("127.0.0.1", tunnel.port)
         writer.write(b"ping")
         await reader.readexactly(4)
@@ -200,7 +200,7 @@ async def test_tunnels_end_with_the_connection(network: Network) -> None:
         writer.close()
         await until("the tunnel's end", lambda: not tunnel.is_open)
         await asyncio.to_thread(peer.start_sshd)
-        again = await ada.forward_to_port(int(port), tunnel.port)
+        again = await ada.forward(int(port), tunnel.port)
         await both_ways(*await asyncio.open_connection("127.0.0.1", again.port))
 
 
@@ -215,7 +215,7 @@ async def test_a_slow_reader_holds_the_sender(network: Network) -> None:
             ada.run('python3 -c "$1"', flood, on_line=ports.append, timeout_s=None)
         )
         await until("the port", lambda: bool(ports))
-        tunnel = await ada.forward_to_port(int(ports[0]))
+        tunnel = await ada.forward(int(ports[0]))
         reader, writer = await asyncio.open_connection("127.0.0.1", tunnel.port)
         await asyncio.sleep(1)
         assert not run.done()

@@ -1,17 +1,25 @@
-"""A relay that only copies and remembers every byte, to compare with."""
+"""A relay that only copies and remembers every byte, and files of what passed."""
 
 from __future__ import annotations
 
+import io
 import itertools
+import json
 import socket
+import struct
+import tarfile
 import threading
 from dataclasses import dataclass, field
 from operator import itemgetter
+from pathlib import Path
 from typing import Self
 
-from tests.native.relaying import in_thread
+from tests.native.relaying import HELLO, in_thread
 
 BLOCK_BYTES = 1 << 20
+FOLDER = Path(__file__).with_name("recordings")
+ABOUT = "about.json"
+REQUEST_HEADER_BYTES, REPLY_HEADER_BYTES = 9, 8
 
 
 @dataclass
@@ -28,6 +36,63 @@ class Recording:
     def stream(self, up: bool) -> bytes:
         """All bytes of one direction."""
         return b"".join(part for way, part in self.pieces if way == up)
+
+    def pack(self) -> bytes:
+        """Each turn: ``>`` to the worker or ``<`` to the client, size u64, bytes."""
+        return b"".join(
+            struct.pack("<cQ", b">" if up else b"<", len(data)) + data
+            for up, data in self.turns()
+        )
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Recording:
+        """What ``pack`` made."""
+        made = cls()
+        at = 0
+        while at < len(packed):
+            way, size = struct.unpack_from("<cQ", packed, at)
+            at += 9 + size
+            made.pieces.append((way == b">", packed[at - size : at]))
+        return made
+
+
+@dataclass
+class Session:
+    """All that passed between a client and one worker, in order of the connections."""
+
+    about: dict[str, str]
+    recordings: list[Recording]
+
+    def protocol(self) -> str | None:
+        """The version in the first HELLO reply; None when nobody says HELLO."""
+        first = self.recordings[0]
+        if first.stream(up=True)[0] != HELLO:
+            return None
+        version = first.stream(up=False)[REPLY_HEADER_BYTES:][:3]
+        return ".".join(str(number) for number in version)
+
+    def save(self, file: Path) -> None:
+        """Write it as an archive; the same session gives the same bytes."""
+        file.parent.mkdir(exist_ok=True)
+        with tarfile.open(file, "w:xz") as archive:
+            self._add(archive, ABOUT, json.dumps(self.about, indent=1).encode())
+            for index, recording in enumerate(self.recordings):
+                self._add(archive, f"{index:02}", recording.pack())
+
+    @staticmethod
+    def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        archive.addfile(member, io.BytesIO(data))
+
+    @classmethod
+    def load(cls, file: Path) -> Session:
+        """What ``save`` wrote."""
+        with tarfile.open(file) as archive:
+            parts = {each.name: archive.extractfile(each) for each in archive}
+            data = {name: part.read() for name, part in parts.items() if part}
+        about = json.loads(data.pop(ABOUT))
+        return cls(about, [Recording.unpack(data[name]) for name in sorted(data)])
 
 
 class Recorder:

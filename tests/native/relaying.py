@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 20.0
 HELLO, DEVICE_COUNT, GET_TENSOR, BUFFER_GET_BASE, GRAPH_COMPUTE = 14, 15, 8, 3, 10
+ALLOC_BUFFER, SET_TENSOR, GET_DEVICE_MEMORY = 0, 6, 11
+# The buffer a worker of the tests gives, and where it lies.
+BUFFER, BASE = 1, 0x7F0000000000
 TENSOR_BYTES = 296
 
 
@@ -36,6 +39,16 @@ def tensor(op: int = 0) -> bytes:
     struct.pack_into("<4I4I", made, 20, 4, 1, 1, 1, 4, 16, 16, 16)
     struct.pack_into("<I", made, 52, op)
     return bytes(made)
+
+
+def set_tensor_header(size: int) -> bytes:
+    """What precedes the data of a SET_TENSOR of protocol 7; ``size`` bytes follow."""
+    made = bytearray(TENSOR_BYTES)
+    struct.pack_into("<IQ", made, 8, 24, BUFFER)
+    struct.pack_into("<4I4I", made, 20, size, 1, 1, 1, 1, size, size, size)
+    struct.pack_into("<Q", made, 220, BASE)
+    head = bytes(made) + bytes(1) + bytes(8)
+    return struct.pack("<BQ", SET_TENSOR, len(head) + size) + head
 
 
 def graph(*tensors: bytes) -> bytes:
@@ -108,19 +121,22 @@ class Relay:
     """A running ``dllm-relay head``."""
 
     def __init__(
-        self, program: Path, worker_port: int, stats: Path, *options: str
+        self,
+        program: Path,
+        worker: int | str,
+        stats: Path,
+        *options: str,
+        way: str = "--worker",
     ) -> None:
-        """Start it and learn its port."""
+        """Start it before a port of ours, or an endpoint, and learn its own port.
+
+        ``way`` is the option that says what is there.
+        """
         self.stats_path = stats
         self.log = stats.with_suffix(".log")
         argv = [str(program), "head", "--listen", "127.0.0.1:0", "--name", stats.stem]
-        argv += [
-            "--worker",
-            f"127.0.0.1:{worker_port}",
-            "--stats",
-            str(stats),
-            *options,
-        ]
+        self.upstream = worker if isinstance(worker, str) else f"127.0.0.1:{worker}"
+        argv += [way, self.upstream, "--stats", str(stats), *options]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 argv, stdout=subprocess.PIPE, stderr=log, text=True
@@ -153,10 +169,14 @@ class Relay:
 
 @contextmanager
 def running(
-    program: Path, worker_port: int, stats: Path, *options: str
+    program: Path,
+    worker: int | str,
+    stats: Path,
+    *options: str,
+    way: str = "--worker",
 ) -> Iterator[Relay]:
     """A relay for the time of a block."""
-    relay = Relay(program, worker_port, stats, *options)
+    relay = Relay(program, worker, stats, *options, way=way)
     try:
         yield relay
     finally:
@@ -192,6 +212,24 @@ def greet(client: socket.socket, worker: socket.socket) -> None:
     assert receive(worker, len(HELLO_REQUEST)) == HELLO_REQUEST
     worker.sendall(HELLO_REPLY)
     assert receive(client, len(HELLO_REPLY)) == HELLO_REPLY
+
+
+def give_buffer(client: socket.socket, worker: socket.socket, size: int) -> None:
+    """The worker gives a buffer, and says where it lies."""
+    asked = request(ALLOC_BUFFER, struct.pack("<IQ", 0, size))
+    exchange(client, worker, asked, reply(struct.pack("<QQ", BUFFER, size)))
+    asked = request(BUFFER_GET_BASE, struct.pack("<Q", BUFFER))
+    exchange(client, worker, asked, reply(struct.pack("<Q", BASE)))
+
+
+def exchange(
+    client: socket.socket, worker: socket.socket, asked: bytes, answer: bytes
+) -> None:
+    """A question and its reply, unchanged at either end."""
+    client.sendall(asked)
+    assert receive(worker, len(asked)) == asked
+    worker.sendall(answer)
+    assert receive(client, len(answer)) == answer
 
 
 def in_thread(work: Callable[[], object]) -> threading.Thread:

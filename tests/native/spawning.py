@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from backends.peers.identity import start_id
+from tests.native.identity import start_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

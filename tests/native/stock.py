@@ -94,23 +94,33 @@ def wait_until_up(url: str, process: subprocess.Popen[bytes]) -> None:
     pytest.fail("llama-server did not start")
 
 
-def start_worker(stack: ExitStack, directory: Path, log: Path) -> int:
+def start_worker(stack: ExitStack, directory: Path, log: Path, *options: str) -> int:
     """An rpc-server; its port."""
     port = free_port()
     program = str(directory / "ggml-rpc-server")
-    start(stack, [program, "-H", "127.0.0.1", "-p", str(port), "-t", "1"], log)
+    argv = [program, "-H", "127.0.0.1", "-p", str(port), "-t", "1", *options]
+    start(stack, argv, log)
+    wait_for_port(port)
+    return port
+
+
+def wait_for_port(port: int) -> None:
+    """Until an rpc-server listens; it shrugs off a connection that says nothing."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         try:
             socket.create_connection(("127.0.0.1", port)).close()
-            return port
         except OSError:
             time.sleep(0.02)
+        else:
+            return
     pytest.fail("rpc-server did not start")
 
 
 @contextmanager
-def server(version: str, model: Path, ports: Sequence[int], log: Path) -> Iterator[str]:
+def server(
+    version: str, model: Path, ports: Sequence[int], log: Path, *options: str
+) -> Iterator[str]:
     """A llama-server over workers at these ports of this machine; its address."""
     with ExitStack() as stack:
         port = free_port()
@@ -118,7 +128,7 @@ def server(version: str, model: Path, ports: Sequence[int], log: Path) -> Iterat
         argv += ["--rpc", ",".join(f"127.0.0.1:{each}" for each in ports)]
         argv += ["--device", ",".join(f"RPC{i}" for i in range(len(ports)))]
         argv += ["-ngl", "99", "-fit", "off", "-np", "1", "-t", "1", "--no-repack"]
-        process = start(stack, [*argv, "--port", str(port)], log)
+        process = start(stack, [*argv, "--port", str(port), *options], log)
         url = f"http://127.0.0.1:{port}"
         wait_until_up(url, process)
         yield url
@@ -126,7 +136,12 @@ def server(version: str, model: Path, ports: Sequence[int], log: Path) -> Iterat
 
 @contextmanager
 def cluster(
-    version: str, model: Path, workers: int, work: Path, relay: Path | None
+    version: str,
+    model: Path,
+    workers: int,
+    work: Path,
+    relay: Path | None,
+    *options: str,
 ) -> Iterator[Cluster]:
     """A running cluster, with relays when given the program."""
     with ExitStack() as stack:
@@ -141,5 +156,5 @@ def cluster(
                 port = relays[-1].port
             ports.append(port)
         log = work / "server.log"
-        url = stack.enter_context(server(version, model, ports, log))
+        url = stack.enter_context(server(version, model, ports, log, *options))
         yield Cluster(url, relays)

@@ -47,6 +47,11 @@ def test_help(relay: Path, args: tuple[str, ...], part: str) -> None:
         (("spawn", "--dir", "x"), "spawn needs -- and a command"),
         (("spawn", "--dir", "x", "--dance", "1", "--", "true"), "'--dance'"),
         (("spawn", "--dir", "x", "--env", "1", "--", "true"), "NAME=VALUE"),
+        (("head", "--worker", "unix:"), "needs ADDRESS:PORT or unix:PATH, not"),
+        (("head", "--worker", "::1:80"), "needs ADDRESS:PORT or unix:PATH, not"),
+        (("head", "--listen", "unix:/x"), "--listen needs ADDRESS:PORT"),
+        (("head", "--gone-after", "0"), "--gone-after needs 1 to 3600 seconds"),
+        (("head", "--listen", "127.0.0.1:0", "--name", "w"), "head needs --worker"),
     ],
 )
 def test_wrong_usage_is_one_sentence(

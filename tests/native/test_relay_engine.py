@@ -134,18 +134,20 @@ def medians_ms(target: Cluster) -> tuple[float, list[float]]:
 def test_the_lab_adds_what_it_says(relay: Path, model: Path, tmp_path: Path) -> None:
     """10 ms each way on two links: 40 ms a token."""
     added: list[float] = []
+    off_ms = 99.0
     with cluster("7.0.0", model, 2, tmp_path, relay) as running_cluster:
         medians_ms(running_cluster)
-        while len(added) < ATTEMPTS and min(added, default=99) > 42:
+        while len(added) < ATTEMPTS and off_ms > 2:
             without, _ = medians_ms(running_cluster)
             set_lab(running_cluster, {"latency_ms": 10})
             with_lab, links = medians_ms(running_cluster)
             set_lab(running_cluster, None)
             assert links == pytest.approx([20, 20], abs=0.5)
             added.append(with_lab - without)
-    # A busy machine adds to the sleeping engine's own time, never takes away; delaying
-    # each of the seven messages of a token would make it 280 ms.
-    assert 38 <= min(added) < 140
+            off_ms = min(abs(each - 40) for each in added)
+    # A busy machine adds to either time, most to a sleeping engine's; delaying each of
+    # the seven messages of a token would make it 280 ms.
+    assert any(38 <= each < 140 for each in added)
 
 
 def test_a_worker_in_the_hands_of_another_client_is_named(

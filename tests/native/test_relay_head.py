@@ -21,6 +21,7 @@ from tests.native.relaying import (
     Relay,
     Stats,
     Worker,
+    give_buffer,
     graph,
     greet,
     in_thread,
@@ -28,6 +29,7 @@ from tests.native.relaying import (
     reply,
     request,
     running,
+    set_tensor_header,
     tensor,
 )
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 MAX_RSS_BYTES = 32 << 20
 CUSTOM_OP = 95
+BIG_BYTES = 1 << 30
 
 
 @pytest.fixture
@@ -187,8 +190,9 @@ def test_back_pressure(head: Relay, worker: Worker) -> None:
     """What the worker does not read stays with the client, not in the relay."""
     with head.connect() as client, worker.accept() as peer:
         greet(client, peer)
+        give_buffer(client, peer, BIG_BYTES)
         client.setblocking(False)
-        payload = struct.pack("<BQ", 6, 1 << 32) + bytes(1 << 16)
+        payload = set_tensor_header(BIG_BYTES) + bytes(1 << 16)
         sent, deadline = 0, time.monotonic() + 2
         while time.monotonic() < deadline:
             try:
@@ -280,7 +284,7 @@ def test_no_protocol_is_a_plain_pipe(head: Relay, worker: Worker) -> None:
         assert receive(client, 20) == b"HTTP/1.0 400 Bad\r\n\r\n"
         seen = stats.snapshot(mode="plain")
         assert seen["plain_connections"] == 1
-        assert seen["plain_reason"] == "no HELLO first"
+        assert seen["plain_reason"] == "no HELLO first: RPC from before 1.0, or none"
 
 
 def test_lab_delays_each_way_once(head: Relay, worker: Worker) -> None:
@@ -360,20 +364,21 @@ def test_memory_stays_small_whatever_passes(
     head: Relay, worker: Worker, lab: dict[str, float]
 ) -> None:
     """A message of 1 GB."""
-    total = 1 << 30
     block = bytes(1 << 20)
+    header = set_tensor_header(BIG_BYTES)
 
     def send(client: socket.socket) -> None:
-        client.sendall(struct.pack("<BQ", 6, total))
-        for _ in range(total >> 20):
+        client.sendall(header)
+        for _ in range(BIG_BYTES >> 20):
             client.sendall(block)
 
     process = psutil.Process(head.process.pid)
     with head.connect() as client, worker.accept() as peer, head.stats() as stats:
         greet(client, peer)
+        give_buffer(client, peer, BIG_BYTES)
         stats.send({"lab": lab or None})
         in_thread(lambda: send(client))
-        left, most = total + 9, 0
+        left, most = BIG_BYTES + len(header), 0
         while left > 0:
             left -= len(receive(peer, min(left, 16 << 20)))
             most = max(most, process.memory_info().rss)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import filecmp
-import socket
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -11,13 +10,12 @@ import pytest
 
 from backends.demo import MODEL_PATH
 from tests.native.recording import Recorder, Recording
-from tests.native.relaying import Worker, in_thread, receive, running
+from tests.native.relaying import Worker, running
+from tests.native.replaying import replay
 from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tests.native.relaying import Relay
 
 pytestmark = pytest.mark.engine
 
@@ -32,22 +30,6 @@ def record(version: str, work: Path) -> list[Recording]:
         with server(version, MODEL_PATH, [recorder.port], work / "server.log") as url:
             assert len(Cluster(url).complete(SHORT_PROMPT, TOKENS)) == TOKENS
     return recorder.recordings
-
-
-def replay(head: Relay, worker: Worker, recording: Recording) -> Recording:
-    """The same turns through the relay; what arrived at either end."""
-    arrived = Recording()
-    with head.connect() as client, worker.accept() as peer:
-        for up, sent in recording.turns():
-            source, target = (client, peer) if up else (peer, client)
-            sending = in_thread(lambda: source.sendall(sent))  # noqa: B023
-            arrived.pieces.append((up, receive(target, len(sent))))
-            sending.join()
-        client.shutdown(socket.SHUT_WR)
-        arrived.pieces.append((True, peer.recv(1)))
-        peer.shutdown(socket.SHUT_WR)
-        arrived.pieces.append((False, client.recv(1)))
-    return arrived
 
 
 @pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from backends.peers.identity import start_id
+from tests.native.identity import start_id
 from tests.native.spawning import until
 
 if TYPE_CHECKING:

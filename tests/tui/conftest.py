@@ -15,7 +15,8 @@ from textual.widgets import Input, TextArea
 
 from tests.tui import scenes
 from tests.tui.scripted import ScriptedCluster
-from tui.app import DllmApp
+from tui.flows import settling
+from tui.shell.app import DllmApp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,6 +33,8 @@ def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
     monkeypatch.setattr(Input.cursor_blink, "_default", False)
     monkeypatch.setattr(TextArea.cursor_blink, "_default", False)
+    # A plan settles when a test says so: pictures must not depend on its pace.
+    monkeypatch.setattr(settling, "SETTLE_S", 3600.0)
     yield
     monkeypatch.undo()
     time.tzset()

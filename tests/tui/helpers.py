@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tui.widgets.split_bar import SplitBar
+from tui.screens.cluster.split.bar import SplitBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from textual.app import App
     from textual.pilot import Pilot
 
-    from tui.widgets.strips import StripWidget
+    from tui.kit.strips import StripWidget
+    from tui.shell.app import DllmApp
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
+"""A machine that does other work may take seconds for what takes milliseconds."""
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], object]) -> None:
@@ -48,3 +50,9 @@ def screen_text(app: App[None]) -> str:
 def toasts(app: App[None]) -> list[str]:
     """The messages of the toasts there are."""
     return [notification.message for notification in app._notifications]
+
+
+def last_answer(app: DllmApp) -> str:
+    """What came of the answer to the last question."""
+    now = app._home.chat.conversation
+    return now.turns[-1].reply.text if now and now.turns else ""

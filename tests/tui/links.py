@@ -89,8 +89,8 @@ def link(name: str, compute_ms: float, rtt_ms: float, **facts: object) -> Link:
         compute_ms_per_token=compute_ms,
         down_ms_per_token=rtt_ms / 2,
         wait_ms_per_token=0.4,
-        token_p50_ms=46.0,
-        token_p99_ms=61.2,
+        pass_p50_ms=46.0,
+        pass_p99_ms=61.2,
         commands=commands(4127, compute_ms * 1000, 2863),
         passes=tokens,
     )

@@ -10,11 +10,12 @@ from backends.state import (
     ClusterState,
     Device,
     DeviceKind,
+    EngineInfo,
+    EngineSource,
     Failure,
+    ModelFile,
     Peer,
-    PeerEngine,
     PeerFacts,
-    PeerModel,
     PeerQuestion,
     PeerState,
     PeerWork,
@@ -56,13 +57,13 @@ ADA_FACTS = PeerFacts(
     memory_free_bytes=51 * GIB,
     disk_free_bytes=212 * GIB,
     engines=(
-        PeerEngine(
+        EngineInfo(
             directory="/home/ada/.cache/dllm-tui/engines/b6500-cuda",
             server_path="/home/ada/.cache/dllm-tui/engines/b6500-cuda/llama-server",
             worker_path="/home/ada/.cache/dllm-tui/engines/b6500-cuda/rpc-server",
             version="b6500",
             rpc_protocol="3.5.0",
-            ours=True,
+            source=EngineSource.PROVISIONED,
         ),
     ),
     relay_version="0.3.0",
@@ -70,7 +71,9 @@ ADA_FACTS = PeerFacts(
     compiler="gcc 12.2.0",
     cmake="cmake 3.25.1",
     models=(
-        PeerModel(
+        ModelFile(
+            name="glm",
+            source="models",
             path="/home/ada/models/GLM-4.7-Flash-Q4_K_M.gguf",
             size_bytes=int(16.9 * GIB),
         ),
@@ -202,10 +205,10 @@ SPREAD_PLAN = Plan(
         (0, 20, 9, 9, 10),
     ),
     workers=(
-        WorkerSpec(name="ada", peer="ada", device="CUDA0"),
-        WorkerSpec(name="bob-CUDA0", peer="bob", device="CUDA0"),
-        WorkerSpec(name="bob-CUDA1", peer="bob", device="CUDA1"),
-        WorkerSpec(name="box", peer="box", device="RPC", endpoint="10.0.0.9:50052"),
+        WorkerSpec(name="ada", peer="ada", devices=("CUDA0",)),
+        WorkerSpec(name="bob-CUDA0", peer="bob", devices=("CUDA0",)),
+        WorkerSpec(name="bob-CUDA1", peer="bob", devices=("CUDA1",)),
+        WorkerSpec(name="box", peer="box", devices=("RPC",), endpoint="10.0.0.9:50052"),
     ),
     ctx_size=8192,
 )
@@ -217,8 +220,8 @@ def refused() -> ClusterSnapshot:
         SPREAD_PLAN,
         split=make_split(47, ("local/CPU", "ada/CUDA0", "oldbox/CPU"), (0, 30, 18)),
         workers=(
-            WorkerSpec(name="ada", peer="ada", device="CUDA0"),
-            WorkerSpec(name="oldbox", peer="oldbox", device="CPU"),
+            WorkerSpec(name="ada", peer="ada", devices=("CUDA0",)),
+            WorkerSpec(name="oldbox", peer="oldbox", devices=("CPU",)),
         ),
     )
     return msgspec.structs.replace(

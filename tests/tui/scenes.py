@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from backends.split.layout import make_split, ranges
-from backends.split.memory import device_loads
+from backends.split.loads import device_loads
 from backends.state import (
     ClusterSnapshot,
     ClusterState,
@@ -13,6 +13,7 @@ from backends.state import (
     DeviceBuffers,
     DeviceKind,
     EngineInfo,
+    EngineSource,
     Failure,
     Layer,
     MeasuredSplit,
@@ -126,8 +127,8 @@ HOMELAB_PLAN = Plan(
     head="studio",
     split=make_split(47, ("studio/MTL0", "mini/MTL0", "box/CUDA0"), (26, 8, 14)),
     workers=(
-        WorkerSpec(name="mini", peer="mini", device="MTL0"),
-        WorkerSpec(name="box", peer="box", device="CUDA0"),
+        WorkerSpec(name="mini", peer="mini", devices=("MTL0",)),
+        WorkerSpec(name="box", peer="box", devices=("CUDA0",)),
     ),
     ctx_size=8192,
     api_port=8090,
@@ -201,7 +202,10 @@ def homelab_serving() -> ClusterSnapshot:
 
 def homelab_without_relays() -> ClusterSnapshot:
     """The same, launched with nothing between llama-server and the workers."""
-    return msgspec.structs.replace(homelab_serving(), links=())
+    serving = homelab_serving()
+    assert serving.plan is not None
+    plan = msgspec.structs.replace(serving.plan, relay=False)
+    return msgspec.structs.replace(serving, plan=plan, links=())
 
 
 # --- two workers on this machine -----------------------------------------------------
@@ -217,7 +221,13 @@ DEMO = ModelInfo(
     n_vocab=4096,
     n_ctx_train=1024,
     layers=tuple(
-        Layer(index=i, bytes=int(1.5 * MIB), kv_bytes_per_token=1024) for i in range(12)
+        Layer(
+            index=i,
+            bytes=int(1.5 * MIB),
+            kv_bytes_per_token=1024,
+            k_bytes_per_token=512,
+        )
+        for i in range(12)
     ),
     output_bytes=2 * MIB,
 )
@@ -233,7 +243,7 @@ CPU = Device(
 )
 ENGINE = EngineInfo(
     directory="/opt/llama.cpp",
-    source="config",
+    source=EngineSource.CONFIG,
     server_path="/opt/llama.cpp/llama-server",
     worker_path="/opt/llama.cpp/rpc-server",
     version="b6500",

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from backends.config import Config
-from backends.controller.proposal import ProposalRequest, propose
-from backends.errors import DllmError, ModelError
+from backends.errors import DllmError, EngineError, ModelError
+from backends.planning.proposal import propose
 from backends.split.layout import with_counts
 from backends.state import (
+    DEFAULT_CLUSTER,
+    Ask,
     ChatDelta,
     ChatTimings,
     ClusterSnapshot,
     ClusterState,
+    Event,
     Lab,
     LogChunk,
     ModelCatalogue,
@@ -26,13 +29,17 @@ from backends.state import (
     PeerAnswer,
     PeerState,
     Plan,
+    PlanMemory,
     ProvisionMode,
+    ServerSettings,
     Transport,
 )
 from tests.tui import scenes
+from tests.tui.scripted_chats import ScriptedChats
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
+    from pathlib import Path
 
     from backends.state import ChatRequest
 
@@ -47,7 +54,7 @@ LOG = "".join(
 
 
 class ScriptedCluster:
-    """Implements ``tui.cluster.Cluster``; every call is kept in ``calls``."""
+    """Implements ``tui.seam.cluster.Cluster``; every call is kept in ``calls``."""
 
     def __init__(
         self,
@@ -55,6 +62,7 @@ class ScriptedCluster:
         *,
         plans: dict[str, Plan] | None = None,
         models: dict[str, ModelInfo] | None = None,
+        chats_folder: Path | None = None,
     ) -> None:
         """Begin with a snapshot; None says nothing until ``push``."""
         self.now = first
@@ -63,7 +71,7 @@ class ScriptedCluster:
             p.model: p for p in (scenes.DEMO_PLAN, scenes.HOMELAB_PLAN)
         }
         self.models = models or {m.path: m for m in (scenes.DEMO, scenes.GLM)}
-        self.errors: dict[str, DllmError] = {}
+        self.errors: dict[str, Exception] = {}
         """Raised by the call of that name."""
         self.answer: list[ChatDelta] = [
             *(ChatDelta(text=f"{word} ") for word in ANSWER.split()),
@@ -81,11 +89,18 @@ class ScriptedCluster:
         ]
         self.logs = {"llama-server": LOG, "worker1": LOG[:200], "worker2": LOG[:200]}
         self.gate = asyncio.Event()
-        """Cleared, an answer waits before each piece."""
+        """Cleared, an answer waits before each piece but the first ``pieces_given``."""
+        self.pieces_given = 0
         self.gate.set()
+        self.story: list[Event] = []
+        """What happened."""
+        self.memories: Callable[[Plan], PlanMemory] | None = None
+        """The engine's answers about memory."""
+        self.cluster = first.cluster if first else DEFAULT_CLUSTER
+        self.chats = ScriptedChats(self, self._answered, self._call, chats_folder)
         self.streams = 0
         """How often ``snapshots`` was called."""
-        self._queues: list[asyncio.Queue[ClusterSnapshot | None]] = []
+        self._queues: list[asyncio.Queue[ClusterSnapshot | DllmError | None]] = []
 
     # --- what tests do -----------------------------------------------------------
 
@@ -95,14 +110,19 @@ class ScriptedCluster:
         for queue in self._queues:
             queue.put_nowait(snapshot)
 
-    def lose(self) -> None:
-        """The controller goes away: streams end."""
+    def lose(self, error: DllmError | None = None) -> None:
+        """The controller goes away: it ends its streams, or they break."""
         for queue in self._queues:
-            queue.put_nowait(None)
+            queue.put_nowait(error)
 
     def called(self, name: str) -> list[Any]:
         """The arguments of the calls of this name."""
         return [argument for call, argument in self.calls if call == name]
+
+    def use(self, cluster: str) -> None:
+        """Remember it; the test pushes what that one says."""
+        self._call("use", cluster)
+        self.cluster = cluster
 
     # --- the seam ------------------------------------------------------------------
 
@@ -110,12 +130,14 @@ class ScriptedCluster:
         """The present one, then whatever is pushed."""
         self.streams += 1
         self._fail("snapshots")
-        queue: asyncio.Queue[ClusterSnapshot | None] = asyncio.Queue()
+        queue: asyncio.Queue[ClusterSnapshot | DllmError | None] = asyncio.Queue()
         self._queues.append(queue)
         try:
             if self.now is not None:
                 yield self.now
             while (snapshot := await queue.get()) is not None:
+                if isinstance(snapshot, DllmError):
+                    raise snapshot
                 yield snapshot
         finally:
             self._queues.remove(queue)
@@ -128,19 +150,27 @@ class ScriptedCluster:
         peers: Sequence[str] | None = None,
         head: str | None = None,
         counts: Sequence[int] | None = None,
+        exclude: Sequence[str] = (),
+        worker_threads: int | None = None,
         ctx_size: int | None = None,
+        server: ServerSettings | None = None,
+        extra_args: Sequence[str] = (),
     ) -> Plan:
         """The plan kept for that model."""
         self._call("propose", model)
         if workers is not None or peers is not None or head is not None:
             self._call("propose_on", (workers, peers, head))
             return self._proposed(
-                ProposalRequest(
+                Ask(
                     model=model,
                     workers=workers,
                     peers=None if peers is None else tuple(peers),
                     head=head,
+                    exclude=tuple(exclude),
+                    worker_threads=worker_threads,
                     ctx_size=ctx_size,
+                    server=server or ServerSettings(),
+                    extra_args=tuple(extra_args),
                 )
             )
         plan = self.plans[model]
@@ -149,7 +179,7 @@ class ScriptedCluster:
             plan = msgspec.structs.replace(plan, split=split)
         return plan
 
-    def _proposed(self, request: ProposalRequest) -> Plan:
+    def _proposed(self, request: Ask) -> Plan:
         """What the controller itself would propose on these peers."""
         machines = self.now.peers if self.now else ()
         model = self.models[request.model]
@@ -211,13 +241,21 @@ class ScriptedCluster:
         self._call("cancel_work", name)
         return self._peer(name)
 
-    async def launch(self, plan: Plan) -> None:
-        """Remember it; the test pushes what follows."""
+    async def launch(
+        self, plan: Plan, *, replaces: int | None = None
+    ) -> ClusterSnapshot:
+        """Answer that it begins; the test pushes what follows."""
         self._call("launch", plan)
+        self._call("replaces", replaces)
+        now = self.now or ClusterSnapshot()
+        return msgspec.structs.replace(
+            now, plan=plan, state=ClusterState.STARTING, measured=None, links=()
+        )
 
-    async def stop(self) -> None:
+    async def stop(self) -> ClusterSnapshot:
         """Remember it; the test pushes what follows."""
         self._call("stop", None)
+        return self.now or ClusterSnapshot()
 
     async def shutdown(self, *, only_if_idle: bool = False) -> None:
         """Remember it."""
@@ -284,22 +322,31 @@ class ScriptedCluster:
         self.push(msgspec.structs.replace(self.now, links=links))
         return self.now
 
+    async def events(self, *, after: int = 0) -> tuple[Event, ...]:
+        """Those that a test keeps."""
+        self._call("events", after)
+        return tuple(event for event in self.story if event.number > after)
+
+    async def memory(self, plan: Plan) -> PlanMemory:
+        """What a test gave for a plan."""
+        self._call("memory", plan)
+        if self.memories is None:
+            raise EngineError("The scripted engine tells nothing of memory")
+        return self.memories(plan)
+
     async def passes(self) -> dict[str, tuple[Pass, ...]]:
         """The passes of the scene's links."""
         links = self.now.links if self.now else ()
         return {link.worker: link.passes for link in links}
 
-    async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
+    async def _answered(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """The scripted answer, piece by piece while the gate is open."""
         self._call("chat", request)
-        try:
-            for delta in self.answer:
+        for index, delta in enumerate(self.answer):
+            if index >= self.pieces_given:
                 await self.gate.wait()
-                yield delta
-                await asyncio.sleep(0)
-        except GeneratorExit:
-            self._call("chat stopped", None)
-            raise
+            yield delta
+            await asyncio.sleep(0)
 
     def _call(self, name: str, argument: object) -> None:
         self.calls.append((name, argument))
@@ -313,12 +360,15 @@ class ScriptedCluster:
 class LifelikeCluster(ScriptedCluster):
     """Goes on by itself after launch and stop: for looking at the console."""
 
-    async def launch(self, plan: Plan) -> None:
+    async def launch(
+        self, plan: Plan, *, replaces: int | None = None
+    ) -> ClusterSnapshot:
         """Start, load, serve; speeds wander."""
-        await super().launch(plan)
+        now = await super().launch(plan, replaces=replaces)
         self._play = asyncio.create_task(self._run(plan))
+        return now
 
-    async def stop(self) -> None:
+    async def stop(self) -> ClusterSnapshot:
         """Stop within a second."""
         await super().stop()
         self._play.cancel()
@@ -326,6 +376,7 @@ class LifelikeCluster(ScriptedCluster):
         self.push(msgspec.structs.replace(self.now, state=ClusterState.STOPPING))
         await asyncio.sleep(1)
         self.push(scenes.idle())
+        return self.now
 
     async def _run(self, plan: Plan) -> None:
         loop = asyncio.get_running_loop()

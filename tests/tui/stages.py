@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from textual import on
 
+from backends.state import Sampling
 from tests.tui import scenes
-from tui import theming
-from tui.console import ConsoleApp
-from tui.messages import Notice, Trouble
-from tui.screens.models import ModelsScreen
-from tui.widgets.chat_pane import ChatPane
+from tests.tui.scripted import ScriptedCluster
+from tests.tui.scripted_chats import ScriptedChats
+from tui.flows.chats import ChatFlows
+from tui.screens.cluster.chat.pane import ChatPane
+from tui.screens.models.screen import ModelsScreen
+from tui.shell import theming
+from tui.shell.console import ConsoleApp
+from tui.shell.messages import Notice, Trouble
+from tui.work.desk import Desk
+from tui.work.state_file import Remembered
+from tui.work.theme_folders import BUILTIN_FOLDER
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
     from textual.app import ComposeResult
     from textual.screen import Screen
 
-    from backends.state import ChatRequest
+    from backends.state import ChatDelta, ChatMessage, ChatRequest
 
 
 class Stage(ConsoleApp):
@@ -26,7 +36,7 @@ class Stage(ConsoleApp):
     def __init__(self, theme: str = theming.DEFAULT_THEME) -> None:
         """Use the built-in themes and a stopped clock."""
         super().__init__(
-            theme_folders=[theming.BUILTIN_FOLDER],
+            theme_folders=[BUILTIN_FOLDER],
             theme=theme,
             keys={},
             clock=lambda: scenes.NOW,
@@ -49,13 +59,17 @@ class Stage(ConsoleApp):
 
 
 class ChatStage(Stage):
-    """A chat pane alone; the test plays the cluster."""
+    """A chat pane alone, on conversations of its own; the test plays the model."""
 
     def __init__(self, theme: str = theming.DEFAULT_THEME) -> None:
-        """Remember questions and stops."""
+        """Remember questions; what is given answers them."""
         super().__init__(theme)
         self.asked: list[ChatRequest] = []
-        self.stops = 0
+        self.deltas: asyncio.Queue[ChatDelta] = asyncio.Queue()
+        self.cluster = ScriptedCluster(scenes.homelab_serving())
+        self.cluster.chats = ScriptedChats(
+            self.cluster, self._answers, self.cluster._call
+        )
 
     def compose(self) -> ComposeResult:
         """The pane."""
@@ -64,9 +78,47 @@ class ChatStage(Stage):
     def on_mount(self) -> None:
         """Ready to ask, named like the homelab's model."""
         super().on_mount()
+        desk = Desk()
+        assert self.cluster.now is not None
+        desk.take(self.cluster.now)
+        self.flows = ChatFlows(self, self.cluster, desk, self.pane)
         self.pane.set_model("GLM-4.7-Flash-Q4_K_M")
         self.pane.set_ready(True, "")
+        self.flows.look()
         self.pane.focus_default()
+
+    async def _answers(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
+        self.asked.append(request)
+        while True:
+            delta = await self.deltas.get()
+            yield delta
+            if delta.done:
+                return
+
+    def give(self, *deltas: ChatDelta) -> None:
+        """Let pieces of the answer come."""
+        for delta in deltas:
+            self.deltas.put_nowait(delta)
+
+    async def restore(
+        self, messages: Sequence[ChatMessage], sampling: Sampling | None = None
+    ) -> None:
+        """Go on with an earlier conversation."""
+        memory = Remembered(
+            plan=scenes.HOMELAB_PLAN,
+            conversation=tuple(messages),
+            sampling=sampling or Sampling(),
+        )
+        self.flows.take_over(memory, lambda left: None)
+        async with asyncio.timeout(10):
+            while not self.turns:  # noqa: ASYNC110 -- what is shown has no event
+                await asyncio.sleep(0.01)
+
+    @property
+    def turns(self) -> list[tuple[str, str]]:
+        """Questions and answers shown."""
+        now = self.pane.conversation
+        return [(turn.asked, turn.reply.text) for turn in now.turns] if now else []
 
     @property
     def pane(self) -> ChatPane:
@@ -74,12 +126,12 @@ class ChatStage(Stage):
         return self.query_one(ChatPane)
 
     @on(ChatPane.Asked)
-    def _remember_question(self, message: ChatPane.Asked) -> None:
-        self.asked.append(message.request)
+    def _question_asked(self, message: ChatPane.Asked) -> None:
+        self.flows.asked(message.question, message.again)
 
-    @on(ChatPane.Stopped)
-    def _remember_stop(self) -> None:
-        self.stops += 1
+    @on(ChatPane.Wanted)
+    def _wanted(self, message: ChatPane.Wanted) -> None:
+        self.flows.wanted(message.verb, message.turn, message.shown)
 
 
 class ScreenStage(Stage):

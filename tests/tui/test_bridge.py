@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.errors import ControllerError
-from backends.state import ChatDelta, ChatRequest
 from tests.tui import scenes
 from tests.tui.scripted import ScriptedCluster
-from tui.bridge import Bridge
-from tui.messages import LinkLost, LinkRestored, SnapshotTaken
-from tui.talk import join, talk
+from tui.seam.bridge import BROKE, Bridge
+from tui.seam.messages import LinkLost, LinkRestored, SnapshotTaken
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -63,16 +61,37 @@ async def test_only_the_newest_of_a_burst_is_posted() -> None:
         assert seqs(posted) == [1, 49]
 
 
-async def test_an_ended_stream_is_said_once_and_asked_again() -> None:
+async def test_a_broken_stream_is_said_once_and_asked_again() -> None:
     cluster = ScriptedCluster(scenes.idle())
     async with listening(cluster) as posted:
         await wait_for(lambda: seqs(posted))
         cluster.errors["snapshots"] = ControllerError("No socket")
-        cluster.lose()
+        cluster.lose(ControllerError("The connection broke (EOF)", "Run it again."))
         await wait_for(lambda: cluster.streams >= 4)
-        assert [type(m) for m in posted].count(LinkLost) == 1
+        (lost,) = [m for m in posted if isinstance(m, LinkLost)]
+        assert lost.reason == BROKE
         del cluster.errors["snapshots"]
         await wait_for(lambda: any(isinstance(m, LinkRestored) for m in posted))
+
+
+async def test_a_controller_that_takes_its_leave_is_no_loss() -> None:
+    """It ends with what it ran; the next one is asked without a word."""
+    cluster = ScriptedCluster(scenes.idle())
+    async with listening(cluster) as posted:
+        await wait_for(lambda: seqs(posted) == [1])
+        cluster.now = numbered(2)  # type: ignore[assignment]
+        cluster.lose()
+        await wait_for(lambda: seqs(posted) == [1, 2])
+        assert {type(m) for m in posted} == {SnapshotTaken}
+
+
+async def test_a_controller_that_ends_before_its_first_word_is_a_loss() -> None:
+    cluster = ScriptedCluster(None)
+    async with listening(cluster) as posted:
+        await wait_for(lambda: cluster.streams)
+        cluster.lose()
+        await wait_for(lambda: posted)
+        assert [type(m) for m in posted] == [LinkLost]
 
 
 async def test_a_controller_never_there_says_why() -> None:
@@ -85,25 +104,18 @@ async def test_a_controller_never_there_says_why() -> None:
         assert lost.reason == "Cannot start it. Look there."
 
 
+async def test_an_error_nobody_expects_is_said_and_not_the_end() -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    cluster.errors["snapshots"] = KeyError("oh")
+    async with listening(cluster) as posted:
+        await wait_for(lambda: cluster.streams >= 3)
+        lost = [m for m in posted if isinstance(m, LinkLost)]
+        assert ["KeyError" in m.reason for m in lost] == [True]
+        del cluster.errors["snapshots"]
+        await wait_for(lambda: seqs(posted))
+
+
 def test_a_newer_snapshot_replaces_an_older_one_only() -> None:
     taken = SnapshotTaken(scenes.idle())
     assert taken.can_replace(SnapshotTaken(scenes.idle()))
     assert not taken.can_replace(LinkRestored())
-
-
-def test_joined_deltas_lose_nothing() -> None:
-    first = ChatDelta(text="a", reasoning="x", prompt_progress=0.5)
-    second = ChatDelta(text="b", reasoning="y", done=True, finish_reason="stop")
-    both = join(first, second)
-    assert (both.text, both.reasoning, both.done) == ("ab", "xy", True)
-    assert both.finish_reason == "stop"
-
-
-async def test_an_answer_ends_exactly_once() -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    cluster.answer = [ChatDelta(text="a"), ChatDelta(text="b")]
-    shown: list[ChatDelta] = []
-    await talk(cluster, ChatRequest(messages=()), shown.append)
-    assert "".join(delta.text for delta in shown) == "ab"
-    assert [delta.done for delta in shown].count(True) == 1
-    assert shown[-1].done

@@ -9,15 +9,16 @@ from textual.widgets import DataTable
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
 from tests.tui.scripted import ScriptedCluster
-from tui.widgets.composer import Composer
-from tui.widgets.model_picker import ModelPicker
+from tui.screens.cluster.chat.composer import Composer
+from tui.screens.models.picker import ModelPicker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from textual.pilot import Pilot
 
-    from tui.app import DllmApp
+    from tui.shell.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 
@@ -30,13 +31,18 @@ async def ask(app: DllmApp, pilot: Pilot[None], question: str) -> None:
     await pilot.press(*question, "enter")
 
 
-async def test_a_question_is_answered_and_remembered(make_app: MakeApp) -> None:
-    app = make_app()
+async def test_a_question_is_answered_and_kept(
+    make_app: MakeApp, tmp_path: Path
+) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving(), chats_folder=tmp_path)
+    app = make_app(cluster)
     async with app.run_test(size=(120, 36)) as pilot:
         await ask(app, pilot, "Why?")
         await until(pilot, lambda: "first token 0.88 s" in screen_text(app))
         assert "Air scatters short" in screen_text(app)
-    again = make_app()
+        assert "studio" in screen_text(app).partition("first token")[2]
+    cluster = ScriptedCluster(scenes.homelab_serving(), chats_folder=tmp_path)
+    again = make_app(cluster)
     async with again.run_test(size=(120, 36)) as pilot:
         await settled(pilot)
         await until(pilot, lambda: "Air scatters short" in screen_text(again))

@@ -7,73 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.state import (
-    ChatDelta,
-    ChatMessage,
     ChatTimings,
     Failure,
     Sampling,
 )
-from tui.widgets.chat_conversation import (
-    CHARACTER_LIMIT,
-    TURN_LIMIT,
-    Conversation,
-    PromptHistory,
-)
-from tui.widgets.chat_text import (
-    count_text,
-    failure_text,
-    figures_text,
-    waiting_text,
-)
-from tui.widgets.chat_turn import SPEAKER_CELLS, speaker_of
-from tui.widgets.sampling_fields import FIELDS, parse_sampling
-
-
-def said(*pairs: tuple[str, str]) -> tuple[ChatMessage, ...]:
-    """Messages from roles and contents."""
-    return tuple(ChatMessage(role=role, content=content) for role, content in pairs)
-
-
-HELLO = said(("user", "Hello?"), ("assistant", "Hello!"))
-
-
-def test_a_conversation_comes_back_from_its_messages() -> None:
-    messages = (*said(("system", "Be brief.")), *HELLO, *said(("user", "And?")))
-    assert Conversation.of(messages).messages == messages
-
-
-def test_stray_messages_are_dropped() -> None:
-    strays = said(("assistant", "What?"), ("tool", "42"))
-    assert Conversation.of((*strays, *HELLO)).messages == HELLO
-
-
-def test_a_request_leaves_out_questions_without_an_answer() -> None:
-    conversation = Conversation.of((*HELLO, *said(("user", "lost"))))
-    conversation.ask("And?")
-    request = conversation.request(Sampling(top_k=1))
-    assert request.messages == (*HELLO, *said(("user", "And?")))
-    assert request.sampling.top_k == 1
-
-
-def test_a_blank_system_prompt_is_not_sent() -> None:
-    conversation = Conversation.of(said(("system", "  ")))
-    conversation.ask("And?")
-    assert conversation.request(Sampling()).messages == said(("user", "And?"))
-
-
-def test_a_conversation_is_bounded_in_turns() -> None:
-    conversation = Conversation()
-    for number in range(TURN_LIMIT + 5):
-        conversation.ask(str(number))
-    assert len(conversation.turns) == TURN_LIMIT
-    assert conversation.turns[0].question == "5"
-
-
-def test_a_conversation_is_bounded_in_size_but_keeps_the_last_question() -> None:
-    conversation = Conversation()
-    conversation.ask("short")
-    conversation.ask("x" * (CHARACTER_LIMIT + 1))
-    assert len(conversation.turns) == 1
+from tui.screens.cluster.chat.text import failure_text, figures_text, waiting_text
+from tui.screens.cluster.chat.turn import SPEAKER_CELLS, speaker_of
+from tui.work.chat_settings import FIELDS, parse_sampling
+from tui.work.prompts import PromptHistory
+from tui.work.quantities import count_text
 
 
 def test_prompts_are_walked_back_and_forth_and_the_draft_is_kept() -> None:
@@ -105,6 +47,7 @@ def test_the_same_prompt_twice_is_one_step_back() -> None:
         ("Nemotronics-9", "nemotro…"),
         ("", "model"),
         ("---", "model"),
+        ("\ud7b0", "model"),
     ],
 )
 def test_a_model_speaks_under_a_short_name(model: str, speaker: str) -> None:
@@ -129,9 +72,9 @@ def test_figures_of_an_answer() -> None:
 
 def test_waiting_says_how_much_of_the_prompt_is_read() -> None:
     assert waiting_text(None) == "waiting for the first token"
-    half = waiting_text(ChatDelta(prompt_progress=0.43))
+    half = waiting_text(0.43)
     assert half == "reading the prompt ━━━━──────  43 %"
-    assert waiting_text(ChatDelta(prompt_progress=7)).endswith("━━━━━━━━━━ 100 %")
+    assert waiting_text(7).endswith("━━━━━━━━━━ 100 %")
 
 
 def test_counts_and_failures_read_as_sentences() -> None:

@@ -9,18 +9,17 @@ import pytest
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
-from tui import actions
-from tui.action_table import APP, CLUSTER, SPLIT
-from tui.screens.dialog_choice import ChoiceDialog
-from tui.screens.dialog_theme import ThemeDialog
-from tui.widgets.composer import Composer
-from tui.widgets.split_bar import SplitBar
+from tui.actions import keymap
+from tui.dialogs.choice import ChoiceDialog
+from tui.dialogs.theme import ThemeDialog
+from tui.screens.cluster.chat.composer import Composer
+from tui.screens.cluster.split.bar import SplitBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tui.app import DllmApp
+    from tui.shell.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 
@@ -133,7 +132,9 @@ async def test_numbers_change_screens_and_escape_comes_back(
     app = make_app()
     async with app.run_test(size=(120, 36)) as pilot:
         await settled(pilot)
-        await pilot.press("shift+tab", "5")
+        assert isinstance(app.focused, SplitBar)
+        assert "5 Logs" in screen_text(app)
+        await pilot.press("5")
         await until(pilot, lambda: app.current_mode == "logs")
         assert "● serving" in screen_text(app)
         await pilot.press("6")
@@ -148,7 +149,10 @@ async def test_where_digits_are_typed_function_keys_change_screens(
     app = make_app()
     async with app.run_test(size=(120, 36)) as pilot:
         await settled(pilot)
-        assert "F5 Logs" in screen_text(app)
+        await pilot.press("equals_sign")
+        await until(pilot, lambda: "F5 Logs" in screen_text(app))
+        await pilot.press("5")
+        assert app.current_mode == "cluster"
         await pilot.press("f5")
         await until(pilot, lambda: app.current_mode == "logs")
         await pilot.press("f1")
@@ -158,7 +162,7 @@ async def test_where_digits_are_typed_function_keys_change_screens(
 async def test_a_model_chosen_on_its_screen_lands_on_the_desk(
     make_app: MakeApp,
 ) -> None:
-    from tui.screens.models import ModelsScreen
+    from tui.screens.models.screen import ModelsScreen
 
     app = make_app(ScriptedCluster(scenes.idle()))
     async with app.run_test(size=(120, 36)) as pilot:
@@ -199,9 +203,9 @@ async def test_clashing_keys_are_said(make_app: MakeApp) -> None:
 
 
 def test_every_action_has_a_name_a_sentence_and_a_place() -> None:
-    ids = [action.id for action in actions.all_actions()]
+    ids = [action.id for action in keymap.all_actions()]
     assert len(ids) == len(set(ids))
-    for action in actions.all_actions():
+    for action in keymap.all_actions():
         area, _, verb = action.id.partition(".")
         assert area
         assert verb
@@ -212,7 +216,7 @@ def test_every_action_has_a_name_a_sentence_and_a_place() -> None:
 
 def test_no_default_key_is_one_a_multiplexer_takes() -> None:
     taken = {f"ctrl+{letter}" for letter in "abgostz"} | {"ctrl+enter"}
-    for action in actions.all_actions():
+    for action in keymap.all_actions():
         keys = set(action.keys.split(","))
         assert not keys & taken, action.id
         assert not any(key.startswith("alt+") for key in keys), action.id
@@ -240,6 +244,21 @@ async def test_only_keys_that_do_something_are_offered(make_app: MakeApp) -> Non
         assert "u undo" in screen_text(app)
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+async def test_launch_is_offered_while_a_changed_plan_waits(
+    make_app: MakeApp, width: int
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(width, 36)) as pilot:
+        await settled(pilot)
+        assert "l launch" not in screen_text(app)
+        await pilot.press("left")
+        await until(pilot, lambda: "l launch" in screen_text(app).splitlines()[-1])
+        text = screen_text(app).splitlines()[-1]
+        assert "? help" in text
+        assert "q quit" in text
+
+
 # --- dialogs ----------------------------------------------------------------
 
 
@@ -254,29 +273,6 @@ async def test_help_is_about_the_focused_pane(make_app: MakeApp) -> None:
         assert "Take the last change back" in text
         await pilot.press("escape", "tab", "question_mark")
         await until(pilot, lambda: "Help · Live" in screen_text(app))
-
-
-async def test_the_palette_finds_and_runs_actions(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
-        await pilot.press("colon")
-        await until(pilot, lambda: "Search for commands" in screen_text(app))
-        await until(pilot, lambda: "Deal the layers out" in screen_text(app))
-        await pilot.press(*"balance")
-        await until(pilot, lambda: "Launch" not in screen_text(app))
-        await pilot.press("enter")
-        bar = app._home.split.bar
-        await until(pilot, lambda: bar.draft and bar.draft.counts == (34, 7, 7))
-
-
-async def test_every_action_of_the_pane_is_in_the_palette(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
-        found = {command.help for command in app.get_system_commands(app.screen)}
-        for action in (*APP, *CLUSTER, *SPLIT):
-            assert action.tooltip in found or action.id in actions.NO_COMMANDS
 
 
 async def test_a_theme_shows_at_once_and_escape_takes_it_back(
@@ -311,13 +307,13 @@ async def test_every_theme_can_draw_every_pane(make_app: MakeApp) -> None:
 async def test_a_bad_theme_of_the_user_is_said_by_file_and_key(
     make_app: MakeApp, tmp_path: Path
 ) -> None:
-    from tui.theming import BUILTIN_FOLDER
+    from tui.work.theme_folders import BUILTIN_FOLDER
 
     folder = tmp_path / "themes"
     folder.mkdir()
     text = (BUILTIN_FOLDER / "dllm-dark.toml").read_text()
     (folder / "mine.toml").write_text(text.replace('"#7fc98f"', '"grren"', 1))
-    app = make_app(themes_dir=folder, theme="mine")
+    app = make_app(theme_folders=[BUILTIN_FOLDER, folder], theme="mine")
     async with app.run_test(size=(120, 36)) as pilot:
         await settled(pilot)
         assert app.theme == "dllm-dark"

@@ -12,9 +12,10 @@ from textual.theme import BUILTIN_THEMES
 from backends.errors import DllmError
 from backends.state import ChatMessage, Sampling
 from tests.tui import scenes
-from tui import theming
-from tui.memory import Remembered, recall, remember
-from tui.widgets.palette import palette_from
+from tui.kit.palette import palette_from
+from tui.shell import theming
+from tui.work.state_file import Remembered, recall, remember
+from tui.work.theme_folders import BUILTIN_FOLDER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +24,7 @@ OURS = ("dllm-dark", "dllm-light", "dllm-ansi", "dllm-colour-blind")
 
 
 def write(folder: Path, change: tuple[str, str], name: str = "mine") -> Path:
-    text = (theming.BUILTIN_FOLDER / "dllm-dark.toml").read_text()
+    text = (BUILTIN_FOLDER / "dllm-dark.toml").read_text()
     assert change[0] in text
     path = folder / f"{name}.toml"
     path.write_text(text.replace(*change, 1))
@@ -32,7 +33,7 @@ def write(folder: Path, change: tuple[str, str], name: str = "mine") -> Path:
 
 @pytest.mark.parametrize("name", OURS)
 def test_our_themes_are_whole(name: str) -> None:
-    theme = theming.find_theme(name, [theming.BUILTIN_FOLDER])
+    theme = theming.find_theme(name, [BUILTIN_FOLDER])
     assert theme is not None
     assert theme.name == name
     variables = theme.to_color_system().generate() | theme.variables
@@ -40,7 +41,7 @@ def test_our_themes_are_whole(name: str) -> None:
 
 
 def test_there_are_no_other_files_among_our_themes() -> None:
-    themes, errors = theming.load_themes([theming.BUILTIN_FOLDER])
+    themes, errors = theming.load_themes([BUILTIN_FOLDER])
     assert {theme.name for theme in themes} == set(OURS)
     assert errors == []
 
@@ -60,7 +61,7 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("name", [name for name in OURS if name != "dllm-ansi"])
 def test_text_can_be_read_on_its_ground(name: str) -> None:
-    theme = theming.find_theme(name, [theming.BUILTIN_FOLDER])
+    theme = theming.find_theme(name, [BUILTIN_FOLDER])
     assert theme is not None
     assert theme.background
     assert theme.foreground

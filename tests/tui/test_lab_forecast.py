@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from backends.state import Lab, Link, Pass
-from tui.widgets.lab_desk import GRACE_S, LabDesk
-from tui.widgets.lab_forecast import (
+from backends.state import Generation, Lab, Link, Pass
+from tui.screens.lab.forecast import (
     added_ms,
     forecast,
     mean_delay_ms,
@@ -15,9 +14,10 @@ from tui.widgets.lab_forecast import (
     own_ms,
     same_lab,
 )
-from tui.widgets.lab_pace import Pace
-from tui.widgets.lab_presets import PRESETS, describe, preset_of
-from tui.widgets.lab_samples import Samples
+from tui.screens.lab.pace import Pace
+from tui.screens.lab.presets import PRESETS, describe, preset_of
+from tui.screens.lab.samples import Samples
+from tui.screens.lab.wishes import GRACE_S, LabWishes
 
 SLOW = Lab(latency_ms=10)
 
@@ -102,17 +102,21 @@ def test_nothing_is_predicted_before_everything_is_measured(missing: str) -> Non
 
 
 def test_measured_are_passes_that_began_after_the_change() -> None:
-    assert measured_rate(passes(1000, 50), 0) == pytest.approx(20)
-    mixed = (*passes(1000, 50), *passes(1200, 100, 2))
+    assert measured_rate(link(passes=passes(1000, 50)), 0) == pytest.approx(20)
+    mixed = link(passes=(*passes(1000, 50), *passes(1200, 100, 2)))
     assert measured_rate(mixed, 1000) == pytest.approx(10)
     assert measured_rate(mixed, 1200) is None
-    assert measured_rate((), 0) is None
+    assert measured_rate(link(), 0) is None
 
 
 def test_prompt_batches_are_not_measured_and_slots_share_a_pass() -> None:
     prompt = Pass(at_ms=100, tokens=512, generated=False, compute_ms=90)
     shared = Pass(at_ms=200, tokens=4, compute_ms=100)
-    assert measured_rate((prompt, shared), 0) == pytest.approx(40)
+    shared_by_four = link(passes=(prompt, shared))
+    assert measured_rate(shared_by_four, 0) == pytest.approx(40)
+    half_of_it = Generation(tokens_from="server", tokens_per_pass=2.0)
+    guessed = msgspec.structs.replace(shared_by_four, generation=half_of_it)
+    assert measured_rate(guessed, 0) == pytest.approx(20)
 
 
 def test_samples_forget_passes_from_before_a_change() -> None:
@@ -145,7 +149,7 @@ def test_a_pace_holds_back_all_but_the_newest() -> None:
 
 def test_a_snapshot_from_before_is_not_believed_for_a_while() -> None:
     now = [0.0]
-    desk = LabDesk(lambda: now[0])
+    desk = LabWishes(lambda: now[0])
     assert desk.adopt(link())
     assert desk.want({"mini": SLOW})
     assert not desk.adopt(link())
@@ -158,7 +162,7 @@ def test_a_snapshot_from_before_is_not_believed_for_a_while() -> None:
 
 
 def test_undo_gives_back_what_was_before() -> None:
-    desk = LabDesk(lambda: 0.0)
+    desk = LabWishes(lambda: 0.0)
     desk.want({"mini": SLOW})
     desk.want({"mini": None, "box": None}, final=False)
     assert not desk.want({"mini": SLOW})
@@ -178,7 +182,7 @@ def test_presets_are_known_again() -> None:
 
 def test_a_lab_in_words() -> None:
     assert describe(Lab(latency_ms=4, jitter_ms=3, rate_mb_s=12)) == (
-        "4.00 ms ± 3.00 · 12.0 MB/s"
+        "+4 ± 3 ms, 12 MB/s"
     )
-    assert describe(Lab(rate_mb_s=6)) == "6.00 MB/s"
+    assert describe(Lab(rate_mb_s=6)) == "6 MB/s"
     assert describe(None) == ""

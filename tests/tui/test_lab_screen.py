@@ -11,17 +11,18 @@ import pytest
 from backends.state import ClusterSnapshot, Lab, Link, Pass
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
+from tests.tui.looks import SIZES, name_of
 from tests.tui.scripted import ScriptedCluster
-from tui.screens.lab import EMPTY, LabScreen, command_of
-from tui.widgets.lab_forecast import mean_delay_ms
-from tui.widgets.lab_link import LinkBlock
+from tui.screens.lab.forecast import mean_delay_ms
+from tui.screens.lab.link import LinkBlock
+from tui.screens.lab.screen import LabScreen, command_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from textual.pilot import Pilot
 
-    from tui.app import DllmApp
+    from tui.shell.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
     Compare = Callable[..., bool]
@@ -149,8 +150,8 @@ async def test_what_the_command_line_set_shows(make_app: MakeApp) -> None:
         (["r", "w", "u"], [("mini", WAN), ("mini", WIFI), ("mini", WAN)]),
         (["u"], []),
         (["c", "C"], []),
-        (["2", "0", "enter"], [("mini", Lab(latency_ms=20))]),
-        (["down", "5", "enter"], [("mini", Lab(jitter_ms=5))]),
+        (["equals_sign", "2", "0", "enter"], [("mini", Lab(latency_ms=20))]),
+        (["down", "equals_sign", "5", "enter"], [("mini", Lab(jitter_ms=5))]),
         (["up", "left"], [("box", Lab(rate_mb_s=1000))]),
     ],
 )
@@ -239,11 +240,13 @@ async def test_prediction_follows_the_thumb_and_measurements_the_passes(
     async with make_app(cluster).run_test(size=(160, 36)) as pilot:
         lab = await opened(pilot, cluster)
         own_ms = HEAD_MS + 9.8 + 4.1 + 0.4 + 3.1 + 0.4
-        assert f"predicted {1000 / own_ms:5.1f}" in screen_text(pilot.app)
-        await lab.press("1", "0", "enter")
+        assert f"predicted  ~{1000 / own_ms:.1f}" in screen_text(pilot.app)
+        await lab.press("equals_sign", "1", "0", "enter")
         slower = 1000 / (own_ms + 20)
-        await until(pilot, lambda: f"predicted {slower:5.1f}" in screen_text(pilot.app))
-        assert "the lab adds  20.0 ms to a token" in screen_text(pilot.app)
+        await until(
+            pilot, lambda: f"predicted  ~{slower:.1f}" in screen_text(pilot.app)
+        )
+        assert "the lab adds ~20.0 ms to a token" in screen_text(pilot.app)
         cluster.push(serving(5000, mini=Lab(latency_ms=10)))
         await until(pilot, lambda: "● measured" in screen_text(pilot.app))
         await until(pilot, lambda: lab.screen._samples.latest is not None)
@@ -253,7 +256,7 @@ async def test_no_relays(make_app: MakeApp) -> None:
     cluster = ScriptedCluster(scenes.homelab_without_relays())
     async with make_app(cluster).run_test(size=(80, 24)) as pilot:
         lab = await opened(pilot, cluster)
-        assert EMPTY in screen_text(pilot.app)
+        assert "launched with --no-relay" in screen_text(pilot.app)
         await lab.press("w", "A", "c", "C", "u", "down", "y")
         assert lab.wishes == []
 
@@ -269,7 +272,7 @@ async def test_links_come_and_go(make_app: MakeApp) -> None:
         cluster.push(msgspec.structs.replace(alone, links=alone.links[:1]))
         await until(pilot, lambda: len(lab.screen.query(LinkBlock)) == 1)
         cluster.push(scenes.homelab_without_relays())
-        await until(pilot, lambda: EMPTY in screen_text(pilot.app))
+        await until(pilot, lambda: "launched with --no-relay" in screen_text(pilot.app))
 
 
 @pytest.mark.parametrize(
@@ -319,23 +322,10 @@ def looked_at(*keys: str) -> Any:
     return run
 
 
-LOOKS: Mapping[str, tuple[int, int]] = {
-    "60x18": (60, 18),
-    "80x24": (80, 24),
-    "120x36": (120, 36),
-    "160x48": (160, 48),
-}
-
-
-@pytest.mark.parametrize("size", LOOKS)
-def test_lab(make_app: MakeApp, snap_compare: Compare, size: str) -> None:
+@pytest.mark.parametrize("size", SIZES, ids=name_of)
+def test_lab(make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]) -> None:
     app = make_app(ScriptedCluster(serving()))
-    assert snap_compare(app, terminal_size=LOOKS[size], run_before=looked_at())
-
-
-def test_lab_light(make_app: MakeApp, snap_compare: Compare) -> None:
-    app = make_app(ScriptedCluster(serving()), theme="dllm-light")
-    assert snap_compare(app, terminal_size=(120, 36), run_before=looked_at())
+    assert snap_compare(app, terminal_size=size, run_before=looked_at())
 
 
 def test_lab_without_relays(make_app: MakeApp, snap_compare: Compare) -> None:
@@ -344,3 +334,14 @@ def test_lab_without_relays(make_app: MakeApp, snap_compare: Compare) -> None:
 
     app = make_app(ScriptedCluster(scenes.homelab_without_relays()))
     assert snap_compare(app, terminal_size=(80, 24), run_before=run)
+
+
+async def test_news_that_come_while_leaving_are_not_shown(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(serving())
+    app = make_app(cluster)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await opened(pilot, cluster)
+    shown = app.desk.snapshot
+    assert shown
+    app.take(msgspec.structs.replace(serving(1500), seq=shown.seq + 1))
+    assert app.desk.snapshot is shown

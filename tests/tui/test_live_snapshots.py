@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.tui.links import BOX, MINI, PLAIN
+from tests.tui.looks import SIZES, name_of
 from tests.tui.scripted import ScriptedCluster
 from tests.tui.test_live_strip import serving, serving_many
-from tests.tui.test_snapshots import SIZES, THEMES, after, name_of, speeds
+from tests.tui.test_snapshots import after, speeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from textual.pilot import Pilot
 
-    from tui.app import DllmApp
+    from tui.shell.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
     Compare = Callable[..., bool]
@@ -29,12 +30,11 @@ async def on_live(pilot: Pilot[None]) -> None:
     await pilot.pause()
 
 
-@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("size", SIZES, ids=name_of)
 def test_seven_workers(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int], theme: str
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
 ) -> None:
-    app = make_app(ScriptedCluster(serving_many()), theme=theme)
+    app = make_app(ScriptedCluster(serving_many()))
     assert snap_compare(app, terminal_size=size, run_before=on_live)
 
 

@@ -7,16 +7,24 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from backends.link.totals import token_totals
 from backends.split.layout import make_split, ranges
-from backends.state import Link, Peer, PeerState, Speed, WorkerSpec
+from backends.state import Generation, Link, Peer, PeerState, Speed, WorkerSpec
 from tests.tui import scenes
 from tests.tui.helpers import settled, text_of, until
 from tests.tui.links import BOX, MINI, PLAIN, link
 from tests.tui.scripted import ScriptedCluster
-from tui.widgets.live_columns import columns_of, columns_width, rate_text, rtt_text
-from tui.widgets.live_figures import LiveFigures
-from tui.widgets.live_token import NO_RELAYS, NO_TOKEN, NO_WORKERS, TokenBar
-from tui.widgets.strips import StripWidget, changed_span, line
+from tui.kit.strips import StripWidget, changed_span, line
+from tui.screens.cluster.live.columns import columns_of, columns_width
+from tui.screens.cluster.live.figures import LiveFigures
+from tui.screens.cluster.live.folded import line_figures
+from tui.screens.cluster.live.token_bar import NO_RELAYS, NO_TOKEN, NO_WORKERS, TokenBar
+from tui.work.quantities import (
+    rate_text,
+    rtt_text,
+    totals_trips_text,
+    trips_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
     from textual.geometry import Region
 
     from backends.state import ClusterSnapshot
-    from tui.app import DllmApp
+    from tui.shell.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 
@@ -44,7 +52,7 @@ def serving_many() -> ClusterSnapshot:
         scenes.HOMELAB_PLAN,
         split=make_split(47, devices, (20, *[4] * 7)),
         workers=tuple(
-            WorkerSpec(name=name, peer=name, device="CUDA0") for name in names
+            WorkerSpec(name=name, peer=name, devices=("CUDA0",)) for name in names
         ),
     )
     return serving(
@@ -126,9 +134,10 @@ def test_figures_keep_their_width() -> None:
     fast = msgspec.structs.replace(
         MINI, bytes_per_s_up=1e9, bytes_per_s_down=2e9, rtt_ms=412.6
     )
+    silent = msgspec.structs.replace(MINI, unanswered_ms=12_400.0)
     for room in (56, 76, 116, 156):
         widths = set()
-        for one in (quiet, MINI, fast):
+        for one in (quiet, MINI, fast, silent):
             for speed in (Speed(), Speed(tok_per_s=213.2, ctx_used=130_000)):
                 columns = columns_of(serving(one, speed=speed), room, 3)
                 widths.add(tuple((c.label_cells, c.value_cells) for c in columns))
@@ -142,6 +151,17 @@ def test_what_is_not_known_is_a_dash() -> None:
     assert rtt_text(None) == rate_text(Link(worker="a")) == "—"
     wire = columns_of(serving(MINI, PLAIN), 116, 3)[1]
     assert {figure.value for figure in wire.figures} == {"—"}
+
+
+def test_a_worker_without_an_answer_is_shown_as_silent() -> None:
+    silent = msgspec.structs.replace(MINI, unanswered_ms=12_400.0)
+
+    def shown(room: int) -> list[str]:
+        columns = columns_of(serving(silent), room, 3)
+        return [f.value.strip() for c in columns for f in c.figures if f.warn]
+
+    assert shown(156) == ["silent 12 s"]
+    assert shown(56) in ([], ["12 s"])
 
 
 def test_throughput_keeps_three_figures() -> None:
@@ -172,9 +192,28 @@ async def test_the_strip_says_what_a_token_costs(make_app: MakeApp) -> None:
     speed, prompt, context, token = await strip(make_app, serving(MINI, BOX), 120)
     wanted = "generate 21.3 tok/s trips/tok 2.0 mini 3.10 ms 0.44 MB/s requests 1"
     assert " ".join(speed.split()) == wanted
-    assert prompt.split()[3:9] == ["up/tok", "23.8", "KiB", "box", "0.42", "ms"]
+    assert prompt.split()[3:9] == ["up/tok", "23.8", "KiB", "box", "420", "µs"]
     assert context.split()[:5] == ["context", "1204/8192", "down/tok", "16.4", "KiB"]
     assert token.endswith("p50   46.0 ms   p99   61.2 ms")
+
+
+SHARED = Generation(tokens_per_pass=4.0, trips_per_pass=1.1)
+"""Four slots at work."""
+
+
+async def test_where_slots_share_passes_it_says_so(make_app: MakeApp) -> None:
+    links = (msgspec.structs.replace(link, generation=SHARED) for link in (MINI, BOX))
+    token = (await strip(make_app, serving(*links), 120))[-1]
+    assert token.endswith("4.0 tok/pass   p50   46.0 ms   p99   61.2 ms")
+
+
+def test_trips_of_a_token_and_of_its_pass_are_both_shown_where_they_differ() -> None:
+    assert trips_text(MINI) == "1.0"
+    shared = msgspec.structs.replace(
+        MINI, round_trips_per_token=0.275, generation=SHARED
+    )
+    assert trips_text(shared) == "0.28(1.1)"
+    assert trips_text(Link(worker="new")) == "—"
 
 
 async def test_the_bar_is_the_head_then_each_worker(make_app: MakeApp) -> None:
@@ -228,7 +267,8 @@ async def test_without_links_the_graph_takes_their_room(make_app: MakeApp) -> No
     app = make_app(ScriptedCluster(serving()))
     async with app.run_test(size=(80, 24)) as pilot:
         await settled(pilot)
-        assert app._home.live.graph.size.width > 30
+        app._home.go_to("live")
+        await until(pilot, lambda: app._home.live.graph.size.width > 30)
 
 
 async def test_the_bars_colours_follow_the_split(make_app: MakeApp) -> None:
@@ -246,6 +286,8 @@ async def test_everything_shows_at_the_least_usual_size(make_app: MakeApp) -> No
     async with app.run_test(size=(80, 24)) as pilot:
         await settled(pilot)
         bar, live = app.query_one(TokenBar), app._home.live
+        app._home.go_to("live")
+        await until(pilot, lambda: live.has_focus and bar.size.height)
         assert live.content_region.contains_region(bar.region)
         assert live.max_scroll_y == 0
 
@@ -288,3 +330,32 @@ async def test_only_changed_cells_are_painted(
         (region,) = of_strip[0][1]
         assert (region.y, region.height) == (0, 1)
         assert region.width <= 2
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_pass", "said"),
+    [(None, "2.0"), (1.0, "2.0"), (4.0, "0.50(2.0)")],
+)
+def test_trips_of_a_token_and_of_a_pass_where_they_differ(
+    tokens_per_pass: float | None, said: str
+) -> None:
+    share = tokens_per_pass or 1.0
+    made = Generation(tokens_per_pass=tokens_per_pass, trips_per_pass=1.0)
+    links = [
+        msgspec.structs.replace(one, round_trips_per_token=1.0 / share, generation=made)
+        for one in (MINI, BOX)
+    ]
+    snapshot = serving(*links)
+    assert totals_trips_text(token_totals(links)) == said
+    assert said in {figure.value for figure in columns_of(snapshot, 118, 3)[1].figures}
+    assert dict(line_figures(snapshot))["trips/tok"].strip() == said
+
+
+@pytest.mark.parametrize(
+    ("rtt_ms", "said"),
+    [(0.0421, "42 µs"), (0.0994, "99 µs"), (0.11, "110 µs"), (3.1, "3.10 ms")],
+)
+def test_a_short_round_trip_keeps_its_figures(rtt_ms: float, said: str) -> None:
+    """On one machine it is microseconds: two decimals of a millisecond say 0.00."""
+    assert rtt_text(rtt_ms) == said
+    assert len(said) <= 8

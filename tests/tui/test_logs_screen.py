@@ -1,119 +1,22 @@
-"""The Logs screen: tabs, following, filtering, restarting, saving."""
+"""The log screen: following, filtering, wrapping, several processes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 from textual.geometry import Offset
 from textual.selection import Selection
-from textual.widgets import Tab
 
-from backends.errors import DllmError
-from backends.state import (
-    ClusterSnapshot,
-    ClusterState,
-    LogChunk,
-    ProcessInfo,
-    ProcessRole,
-    ProcessState,
-)
-from tests.tui import scenes
 from tests.tui.helpers import screen_text, until
-from tests.tui.scripted import ScriptedCluster
-from tests.tui.stages import ScreenStage
-from tui.screens.logs import GONE_LIMIT, LogsScreen
-from tui.screens.models import ModelsScreen
-from tui.widgets.filter_bar import FilterBar
-from tui.widgets.log_feed import TAIL_BYTES
-from tui.widgets.log_view import LogView
+from tui.kit.filter_bar import FilterBar
+from tui.screens.logs.feed import TAIL_BYTES
+from tui.work.log_levels import LogLevel
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from textual.pilot import Pilot
-
-
-def line(number: int) -> str:
-    """One line as llama-server writes it."""
-    level = "E" if number % 50 == 13 else "I"
-    return f"0.{number // 60:02d}.{number % 60:03d}.000 {level} line {number} of it\n"
-
-
-def lines(first: int, last: int) -> str:
-    """Some lines, the last one excluded."""
-    return "".join(line(number) for number in range(first, last))
-
-
-def process(name: str, **facts: object) -> ProcessInfo:
-    """A process that runs, unless the facts differ."""
-    info = ProcessInfo(
-        name=name,
-        role=ProcessRole.WORKER,
-        state=ProcessState.RUNNING,
-        started_at=scenes.NOW,
-        log_path=f"/run/dllm/{name}/log",
-    )
-    return msgspec.structs.replace(info, **facts)
-
-
-def snapshot(*processes: ProcessInfo) -> ClusterSnapshot:
-    """A cluster that consists of these."""
-    return ClusterSnapshot(state=ClusterState.SERVING, processes=processes)
-
-
-SERVER, WORKER = process("llama-server"), process("worker1")
-
-
-class LogCluster(ScriptedCluster):
-    """Counts reads, and says when a log became shorter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.logs = {"llama-server": lines(0, 200), "worker1": "Starting RPC server\n"}
-        self.reads: list[tuple[str, int, int]] = []
-
-    async def read_log(
-        self, name: str, offset: int, limit_bytes: int = 65536
-    ) -> LogChunk:
-        """The text, from the start again where it is shorter than the offset."""
-        self.reads.append((name, offset, limit_bytes))
-        self._fail("read_log")
-        restarted = offset > len(self.logs[name].encode())
-        chunk = await super().read_log(name, 0 if restarted else offset, limit_bytes)
-        return msgspec.structs.replace(chunk, restarted=restarted)
-
-
-class Logs(ScreenStage):
-    """The Logs screen on a scripted cluster."""
-
-    def __init__(self, cluster: LogCluster, save_folder: Path | None = None) -> None:
-        self.cluster = cluster
-        self.logs = LogsScreen(cluster, poll_s=0.01, save_folder=save_folder)
-        super().__init__(self.logs)
-
-    @property
-    def view(self) -> LogView:
-        """The log shown."""
-        return next(view for view in self.logs.query(LogView) if view.display)
-
-    def labels(self) -> list[str]:
-        """What stands on the tabs."""
-        return [tab.label_text for tab in self.logs.query(Tab)]
-
-
-def reading(app: Logs) -> bool:
-    """A log is being read again and again."""
-    return any(w.group == "logs" and not w.is_finished for w in app.workers)
-
-
-async def opened(app: Logs, pilot: Pilot[None], *processes: ProcessInfo) -> LogView:
-    """Wait until the first log shows its end."""
-    await until(pilot, lambda: app.logs.is_mounted)
-    app.logs.show_snapshot(snapshot(*(processes or (SERVER, WORKER))))
-    await until(pilot, lambda: app.logs.query(LogView) and app.view.lines)
-    return app.view
+from tests.tui.reading_logs import LogCluster, Logs, line, lines, opened
 
 
 @pytest.fixture
@@ -200,6 +103,37 @@ async def test_a_filter_keeps_matching_lines_and_counts_them(
         assert not app.logs.query_one(FilterBar).display
 
 
+async def test_levels_leave_out_lines_in_every_log(cluster: LogCluster) -> None:
+    """The text's filter holds beside it; Esc takes away one after the other."""
+    cluster.logs["worker1"] += "error: out of memory\n"
+    app = Logs(cluster)
+    async with app.run_test(size=(80, 24)) as pilot:
+        view = await opened(app, pilot)
+        await pilot.press("v", "v")
+        await until(pilot, lambda: "warnings and errors  4 of 200" in screen_text(app))
+        assert "E line 63 of it" in screen_text(app)
+        await pilot.press("slash", *"line 6", "enter")
+        await until(pilot, lambda: view.standing.matching == 1)
+        await pilot.press("right_square_bracket", "escape")
+        await until(pilot, lambda: app.view is not view and app.view.lines)
+        await until(pilot, lambda: app.view.standing.matching == 1)
+        assert "Starting RPC server" not in screen_text(app)
+        await pilot.press("v", "escape")
+        await until(pilot, lambda: "Starting RPC server" in screen_text(app))
+        assert "errors" not in screen_text(app)
+
+
+async def test_a_level_beside_a_pattern_that_is_none(cluster: LogCluster) -> None:
+    app = Logs(cluster)
+    async with app.run_test(size=(80, 24)) as pilot:
+        view = await opened(app, pilot)
+        await pilot.press("slash", "slash", "left_square_bracket", "enter")
+        before = view.filter
+        await pilot.press("v", "v", "v")
+        await until(pilot, lambda: view.level is LogLevel.ERROR)
+        assert view.filter is before
+
+
 async def test_a_pattern_and_a_broken_one(cluster: LogCluster) -> None:
     app = Logs(cluster)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -233,105 +167,6 @@ async def test_wrapping_shows_whole_lines(cluster: LogCluster) -> None:
         assert "END" in screen_text(app)
         await pilot.resize_terminal(70, 24)
         await until(pilot, lambda: app.view.virtual_size.height == 2)
-
-
-async def test_brackets_go_through_the_tabs(cluster: LogCluster) -> None:
-    app = Logs(cluster)
-    async with app.run_test() as pilot:
-        await opened(app, pilot)
-        await pilot.press("right_square_bracket")
-        await until(pilot, lambda: "Starting RPC server" in screen_text(app))
-        await pilot.press("right_square_bracket")
-        await until(pilot, lambda: "line 199 of it" in screen_text(app))
-
-
-async def test_only_the_log_shown_is_read(cluster: LogCluster) -> None:
-    app = Logs(cluster)
-    async with app.run_test() as pilot:
-        await opened(app, pilot)
-        assert {name for name, _, _ in cluster.reads} == {"llama-server"}
-        await app.push_screen(ModelsScreen(cluster))
-        await until(pilot, lambda: not reading(app))
-        await app.pop_screen()
-        await until(pilot, lambda: reading(app))
-
-
-async def test_an_ended_process_keeps_its_tab_with_its_status(
-    cluster: LogCluster,
-) -> None:
-    app = Logs(cluster)
-    async with app.run_test() as pilot:
-        await opened(app, pilot)
-        killed = process("worker1", state=ProcessState.EXITED, exit_signal=9)
-        app.logs.show_snapshot(snapshot(SERVER, killed))
-        await until(pilot, lambda: "worker1 SIGKILL" in app.labels())
-        app.logs.show_snapshot(snapshot(SERVER))
-        await pilot.pause()
-        assert "worker1 SIGKILL" in app.labels()
-
-
-async def test_tabs_of_processes_long_gone_are_dropped(cluster: LogCluster) -> None:
-    app = Logs(cluster)
-    many = [process(f"run{number}") for number in range(GONE_LIMIT + 3)]
-    cluster.logs |= {info.name: "log\n" for info in many}
-    async with app.run_test(size=(80, 24)) as pilot:
-        await opened(app, pilot, *many, SERVER)
-        app.logs.show_snapshot(snapshot(SERVER))
-        await until(pilot, lambda: len(app.labels()) == GONE_LIMIT + 1)
-        assert app.labels()[0] == "run3 gone"
-
-
-async def test_a_shorter_log_is_a_new_start(cluster: LogCluster) -> None:
-    app = Logs(cluster)
-    async with app.run_test(size=(80, 24)) as pilot:
-        view = await opened(app, pilot)
-        cluster.logs["llama-server"] = "fresh\n"
-        await until(pilot, lambda: view.lines[-1] == "fresh")
-        assert view.lines[-2] == "── started again ──"
-        assert view.lines[-3].endswith("line 199 of it")
-        again = process("llama-server", started_at=scenes.NOW + 5)
-        app.logs.show_snapshot(snapshot(again))
-        cluster.logs["llama-server"] += "on\n"
-        await until(pilot, lambda: view.lines[-1] == "on")
-        assert view.lines.count("fresh") == 1
-
-
-async def test_another_start_is_noticed_though_the_log_is_longer(
-    cluster: LogCluster,
-) -> None:
-    app = Logs(cluster)
-    async with app.run_test(size=(80, 24)) as pilot:
-        view = await opened(app, pilot)
-        cluster.logs["llama-server"] = "fresh\n" + lines(0, 200)
-        app.logs.show_snapshot(
-            snapshot(process("llama-server", started_at=scenes.NOW + 5))
-        )
-        await until(pilot, lambda: "fresh" in view.lines)
-        assert view.lines[view.lines.index("fresh") - 1] == "── started again ──"
-
-
-async def test_a_log_that_cannot_be_read_is_reported_once(cluster: LogCluster) -> None:
-    app = Logs(cluster)
-    async with app.run_test() as pilot:
-        await opened(app, pilot)
-        cluster.errors["read_log"] = DllmError("The log is gone")
-        reads = len(cluster.reads)
-        await until(pilot, lambda: len(cluster.reads) > reads + 5)
-        assert app.troubles == ["The log is gone"]
-        del cluster.errors["read_log"]
-        cluster.logs["llama-server"] += "back\n"
-        await until(pilot, lambda: app.view.lines[-1] == "back")
-
-
-async def test_show_process_may_come_before_anything_else(cluster: LogCluster) -> None:
-    app = Logs(cluster)
-    app.logs.show_process("worker1")
-    async with app.run_test() as pilot:
-        await until(pilot, lambda: app.logs.is_mounted)
-        app.logs.show_snapshot(snapshot(SERVER, WORKER))
-        await until(pilot, lambda: "Starting RPC server" in screen_text(app))
-        app.logs.show_process("llama-server")
-        await until(pilot, lambda: "line 199 of it" in screen_text(app))
 
 
 async def test_saving_writes_the_whole_log_and_says_where(

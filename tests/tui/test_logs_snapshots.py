@@ -10,6 +10,7 @@ import pytest
 from backends.state import ClusterSnapshot, ProcessState
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
+from tests.tui.looks import SIZES, name_of
 from tests.tui.scripted import ScriptedCluster
 
 if TYPE_CHECKING:
@@ -17,13 +18,11 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
-    from tui.app import DllmApp
+    from tui.shell.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
     Compare = Callable[..., bool]
 
-SIZES = [(60, 18), (80, 24), (120, 36), (160, 48)]
-THEMES = ["dllm-dark", "dllm-light"]
 
 HEAD = """\
 0.00.000.112 I build: 6400 (f0c1d) with cc 13.3.0 for x86_64-linux-gnu
@@ -85,12 +84,11 @@ def logs(*keys: str, until_shown: str = "processing task") -> Any:
     return run
 
 
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SIZES, ids=name_of)
 def test_following(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int], theme: str
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
 ) -> None:
-    app = make_app(cluster(), theme=theme)
+    app = make_app(cluster())
     assert snap_compare(app, terminal_size=size, run_before=logs(until_shown="slot"))
 
 
@@ -101,6 +99,11 @@ def test_wrapped_and_looking_back(make_app: MakeApp, snap_compare: Compare) -> N
 
 def test_filtered(make_app: MakeApp, snap_compare: Compare) -> None:
     run = logs("slash", "slash", *"RPC[12]", "enter", until_shown=" of 57 lines")
+    assert snap_compare(make_app(cluster()), terminal_size=(80, 24), run_before=run)
+
+
+def test_warnings_and_errors(make_app: MakeApp, snap_compare: Compare) -> None:
+    run = logs("v", "v", until_shown="3 of 57 lines")
     assert snap_compare(make_app(cluster()), terminal_size=(80, 24), run_before=run)
 
 

@@ -8,18 +8,12 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from backends.state import ProcessInfo, ProcessRole, ProcessState
-from tui.widgets.log_buffer import LINE_CHARS, LogBuffer
-from tui.widgets.log_feed import ended_text
-from tui.widgets.log_rows import LogRows, fold_line
-from tui.widgets.log_status import shorten_path
-from tui.widgets.log_text import (
-    LogFilter,
-    LogLevel,
-    clean_line,
-    clean_text,
-    level_of,
-    prefix_length,
-)
+from tui.screens.logs.buffer import LINE_CHARS, LogBuffer, last_written
+from tui.screens.logs.feed import ended_text
+from tui.screens.logs.lines import LogFilter
+from tui.screens.logs.rows import LogRows, fold_line
+from tui.screens.logs.status import shorten_path
+from tui.work.log_levels import LogLevel, level_of, prefix_length
 
 
 @pytest.mark.parametrize(
@@ -31,23 +25,14 @@ from tui.widgets.log_text import (
         ("load 1%\rload 50%\rload 100%", "load 100%"),
         ("line\r", "line"),
         ("a\tb", "a       b"),
-        ("bell\x07 \x00nul \x9bcsi", "bell nul csi"),
+        ("bell\x07 \x00nul \x9b1;2H8-bit", "bell nul 8-bit"),
         ("\u202egnp.exe", "gnp.exe"),
         ("cut \x1b[", "cut "),
         ("[markup]", "[markup]"),
     ],
 )
 def test_a_line_is_what_a_terminal_would_show(raw: str, clean: str) -> None:
-    assert clean_line(raw) == clean
-
-
-@given(st.text())
-def test_no_control_character_survives(raw: str) -> None:
-    for character in clean_line(raw):
-        assert character >= " "
-        assert character != "\x7f"
-    assert "\x1b" not in clean_text(raw)
-    assert "\r" not in clean_text(raw)
+    assert last_written(raw) == clean
 
 
 @pytest.mark.parametrize(
@@ -66,6 +51,17 @@ def test_no_control_character_survives(raw: str) -> None:
 )
 def test_levels(line: str, level: LogLevel) -> None:
     assert level_of(line) == level
+
+
+def test_levels_leave_out_what_is_less_serious() -> None:
+    lines = {level: f"0.12.345.678 {level.value[0].upper()} x" for level in LogLevel}
+    for least in LogLevel:
+        kept = [level for level, line in lines.items() if least.admits(line)]
+        assert kept == list(LogLevel)[list(LogLevel).index(least) :]
+    assert [level.after() for level in LogLevel] == [
+        *list(LogLevel)[1:],
+        LogLevel.DEBUG,
+    ]
 
 
 def test_the_prefix_is_time_and_level() -> None:
@@ -151,6 +147,10 @@ def test_rows_follow_the_buffer_through_filter_and_limit() -> None:
     rows.filter = None
     rows.rebuild()
     assert rows.matching == 4
+    rows.level = LogLevel.ERROR
+    rows.extend(buffer.feed("\nerror: keep 4\n"))
+    rows.rebuild()
+    assert [buffer[number] for number in rows.line_numbers()] == ["error: keep 4"]
 
 
 @given(

@@ -14,11 +14,11 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, until
 from tests.tui.scripted import ScriptedCluster
 from tests.tui.stages import ScreenStage, Stage
-from tui.screens.models import ModelsScreen
-from tui.widgets.filter_bar import FilterBar
-from tui.widgets.model_detail import ModelDetail
-from tui.widgets.model_picker import ModelPicker
-from tui.widgets.model_table import ModelTable
+from tui.kit.filter_bar import FilterBar
+from tui.screens.models.detail import ModelDetail
+from tui.screens.models.picker import ModelPicker
+from tui.screens.models.screen import ModelsScreen
+from tui.screens.models.table import ModelTable
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot

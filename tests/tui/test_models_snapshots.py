@@ -10,6 +10,7 @@ import pytest
 from backends.state import LayerBytes, ModelCatalogue, ModelFile
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
+from tests.tui.looks import SIZES, name_of
 from tests.tui.scripted import ScriptedCluster
 
 if TYPE_CHECKING:
@@ -17,13 +18,11 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
-    from tui.app import DllmApp
+    from tui.shell.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
     Compare = Callable[..., bool]
 
-SIZES = [(60, 18), (80, 24), (120, 36), (160, 48)]
-THEMES = ["dllm-dark", "dllm-light"]
 MIB = 1024**2
 GIB = 1024**3
 
@@ -100,13 +99,12 @@ def models(*keys: str, until_shown: str) -> Any:
     return run
 
 
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SIZES, ids=name_of)
 def test_models(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int], theme: str
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
 ) -> None:
     detail = "● GLM" if size[1] < 24 else "layers + output"
-    app = make_app(Shelf(*MODELS), theme=theme)
+    app = make_app(Shelf(*MODELS))
     run = models(until_shown=detail)
     assert snap_compare(app, terminal_size=size, run_before=run)
 
@@ -125,7 +123,7 @@ def test_no_models(make_app: MakeApp, snap_compare: Compare) -> None:
     assert snap_compare(make_app(Shelf()), terminal_size=(80, 24), run_before=run)
 
 
-@pytest.mark.parametrize("size", SIZES[:3], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SIZES, ids=name_of)
 def test_picker(
     make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
 ) -> None:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from backends.state import ModelCatalogue, ModelFile
 from tests.tui import scenes
-from tui.widgets.model_detail import ModelDetail, fact_lines
-from tui.widgets.model_rows import (
+from tui.kit.sort_order import SortOrder
+from tui.screens.models.detail import ModelDetail, fact_lines
+from tui.screens.models.rows import (
     COLUMNS,
     arrange_models,
     cell_text,
@@ -21,7 +22,6 @@ from tui.widgets.model_rows import (
     looks_like_path,
     summary_text,
 )
-from tui.widgets.sort_order import SortOrder
 
 if TYPE_CHECKING:
     from textual.content import Content
@@ -101,6 +101,15 @@ def test_a_problem_stands_beside_the_name() -> None:
     cell = cell_text(BROKEN, COLUMNS[0], 30, current=False)
     assert cell.plain.strip() == "aaa · not a GGUF file"
     assert cell.style == "dim"
+
+
+def test_who_alone_holds_a_model_stands_beside_its_name() -> None:
+    """Also where there is no room for the column of the holders."""
+    cells = [
+        cell_text(model("odd", held_by=holders), COLUMNS[0], 24, current=False).plain
+        for holders in (("mini", "nuc"), ("local", "mini"), ())
+    ]
+    assert [cell.strip() for cell in cells] == ["odd · on mini, nuc", "odd", "odd"]
 
 
 @pytest.mark.parametrize(

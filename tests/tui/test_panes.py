@@ -19,26 +19,28 @@ from backends.state import (
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
-from tui.desk import Desk
-from tui.widgets.draft import letter, marks_for
-from tui.widgets.failure_panel import exit_text, failure_text
-from tui.widgets.figures import common_unit, in_unit, part_of, short_part_of
-from tui.widgets.live_figures import LiveFigures
-from tui.widgets.live_pane import view_of
-from tui.widgets.live_token import TokenBar
-from tui.widgets.load_table import LoadTable
-from tui.widgets.memory_bar import bar_cells
-from tui.widgets.peer_list import PeerList
-from tui.widgets.rate_graph import RateHistory, axis_top
-from tui.widgets.step_list import StepList
-from tui.widgets.strips import clip, fitting
-from tui.widgets.verdict import verdict
+from tui.kit.memory_bar import bar_cells
+from tui.kit.rate_graph import axis_top
+from tui.kit.strips import clip, fitting
+from tui.screens.cluster.live.failure_panel import exit_text, failure_text
+from tui.screens.cluster.live.figures import LiveFigures
+from tui.screens.cluster.live.pane import view_of
+from tui.screens.cluster.live.step_list import StepList
+from tui.screens.cluster.live.token_bar import TokenBar
+from tui.screens.cluster.peers.list import PeerList
+from tui.screens.cluster.split.load_table import LoadTable
+from tui.work.desk import Desk
+from tui.work.draft import marks_for
+from tui.work.names import letter
+from tui.work.quantities import common_unit, in_unit, part_of, short_part_of
+from tui.work.trends import RateHistory
+from tui.work.verdict import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from backends.state import ClusterSnapshot
-    from tui.app import DllmApp
+    from tui.shell.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 
@@ -137,7 +139,7 @@ def test_workers_to_be_started_show_as_peers_with_this_machines_memory() -> None
 @pytest.mark.parametrize(
     ("snapshot", "tone", "part"),
     [
-        (scenes.homelab_serving(), "ok", "✓ as planned"),
+        (scenes.homelab_serving(), "ok", "✓ layers as planned"),
         (scenes.demo_starting(), "dim", "launching"),
         (scenes.demo_failed(), "warn", "not running yet"),
     ],
@@ -291,7 +293,7 @@ async def test_peers_say_state_path_and_memory(make_app: MakeApp) -> None:
         await settled(pilot)
         text = text_of(app.query_one(PeerList))
         assert "● studio" in text
-        assert "ssh  3.1 ms" in text
+        assert "ssh 3.10 ms" in text
         assert "A MTL0" in text
         assert "9.7/55 GiB" in text
         assert "○ nuc" in text
@@ -330,7 +332,7 @@ async def test_foreign_text_is_shown_as_it_is(make_app: MakeApp) -> None:
         text = text_of(app._home.live._failure)
         assert "[bold]it[/] broke" in text
         assert "[red]no[/red]" in text
-        assert "tab    here" in text
+        assert "tab     here" in text
         assert "\x1b" not in text
 
 

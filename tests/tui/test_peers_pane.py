@@ -13,24 +13,18 @@ from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
-from tui.desk import Desk
-from tui.lineup import Lineup
-from tui.widgets.peer_block import PeerBlock
-from tui.widgets.peer_list import PeerList, unfit_actions
-from tui.widgets.peer_words import (
-    LOOKS,
-    path_words,
-    since_text,
-    state_words,
-    why_not,
-)
+from tui.screens.cluster.peers.block import PeerBlock
+from tui.screens.cluster.peers.list import PeerList, unfit_actions
+from tui.work.desk import Desk
+from tui.work.lineup import Lineup
+from tui.work.peer_words import LOOKS, path_words, since_text, state_words, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from textual.pilot import Pilot
 
-    from tui.app import DllmApp
+    from tui.shell.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 
@@ -96,7 +90,9 @@ def test_the_path_leaves_room_for_name_and_role(rtt_ms: float | None) -> None:
 
 def test_why_not_says_why_and_which_key_helps() -> None:
     assert why_not(people.ADA) == ""
-    assert why_not(people.OLD).endswith("this machine RPC 3.5.0. p provisions it")
+    assert why_not(people.OLD).endswith(
+        "this machine RPC 3.5.0. {peers.provision:short} provisions it"
+    )
     assert "does not answer" in why_not(people.NUC)
     assert "dllm-tui peers" not in why_not(people.EVE)
     assert why_not(msgspec.structs.replace(people.ADA, devices=()))
@@ -118,8 +114,8 @@ def test_only_keys_that_fit_the_selected_peer_are_offered() -> None:
 async def test_a_block_has_as_many_rows_as_it_says(
     make_app: MakeApp, peer: Peer, width: int, selected: bool
 ) -> None:
-    from tui.widgets.palette import palette_from
-    from tui.widgets.peer_block import fill_of
+    from tui.kit.palette import palette_from
+    from tui.screens.cluster.peers.block import fill_of
 
     app = make_app()
     fills = tuple(fill_of(device, None) for device in peer.devices)
@@ -159,7 +155,7 @@ async def test_every_state_is_told_in_words(make_app: MakeApp) -> None:
             "○ nuc",
             "offline 2 m",
             "• box",
-            "bare  0.4 ms",
+            "bare  400 µs",
         ):
             assert words in text
 

@@ -10,8 +10,9 @@ import pytest
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import settled, until
+from tests.tui.looks import SIZES, name_of
 from tests.tui.scripted import ScriptedCluster
-from tui.widgets.peer_list import PeerList
+from tui.screens.cluster.peers.list import PeerList
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,17 +20,10 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
 
     from backends.state import Peer
-    from tui.app import DllmApp
+    from tui.shell.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
     Compare = Callable[..., bool]
-
-SIZES = [(60, 18), (80, 24), (120, 36), (160, 48)]
-THEMES = ["dllm-dark", "dllm-light"]
-
-
-def name_of(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}"
 
 
 def made(make_app: MakeApp, *peers: Peer, theme: str = "dllm-dark") -> DllmApp:
@@ -54,37 +48,31 @@ def on_peer(index: int, *keys: str) -> Any:
     return go
 
 
-@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_peers(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int], theme: str
-) -> None:
-    app = made(make_app, theme=theme)
+def test_peers(make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]) -> None:
+    app = made(make_app)
     assert snap_compare(app, terminal_size=size, run_before=on_peer(1))
 
 
-@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("size", SIZES, ids=name_of)
 def test_peers_in_trouble(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int], theme: str
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
 ) -> None:
     others = (people.NUC, people.OLD, people.EVE, people.FRED, people.GUS, people.NEW)
-    app = made(make_app, *others, theme=theme)
+    app = made(make_app, *others)
     assert snap_compare(app, terminal_size=size, run_before=on_peer(1))
 
 
-@pytest.mark.parametrize("theme", THEMES)
-def test_all_peers(make_app: MakeApp, snap_compare: Compare, theme: str) -> None:
-    app = made(make_app, theme=theme)
+def test_all_peers(make_app: MakeApp, snap_compare: Compare) -> None:
+    app = made(make_app)
     assert snap_compare(app, terminal_size=(120, 36), run_before=on_peer(6, "z"))
 
 
-@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("size", SIZES, ids=name_of)
 def test_adding(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int], theme: str
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
 ) -> None:
-    app = made(make_app, theme=theme)
+    app = made(make_app)
     keys = on_peer(0, "a", "i", "down")
     assert snap_compare(app, terminal_size=size, run_before=keys)
 
@@ -106,7 +94,6 @@ def test_added(make_app: MakeApp, snap_compare: Compare, peer: Peer) -> None:
     assert snap_compare(app, terminal_size=(80, 24), run_before=add)
 
 
-@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("size", SIZES, ids=name_of)
 @pytest.mark.parametrize(
     "asked", [people.HOST_KEY, people.PASSWORD], ids=["key", "word"]
@@ -115,11 +102,10 @@ def test_questions(
     make_app: MakeApp,
     snap_compare: Compare,
     size: tuple[int, int],
-    theme: str,
     asked: Any,
 ) -> None:
     peer = msgspec.structs.replace(people.MINI, question=asked, note=asked.text)
-    app = make_app(ScriptedCluster(people.here(people.ADA, peer)), theme=theme)
+    app = make_app(ScriptedCluster(people.here(people.ADA, peer)))
 
     async def typed(pilot: Pilot[None]) -> None:
         await until(pilot, lambda: len(app.screen_stack) == 2)
@@ -129,12 +115,11 @@ def test_questions(
     assert snap_compare(app, terminal_size=size, run_before=typed)
 
 
-@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("size", SIZES, ids=name_of)
 def test_details(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int], theme: str
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
 ) -> None:
-    app = made(make_app, theme=theme)
+    app = made(make_app)
     assert snap_compare(app, terminal_size=size, run_before=on_peer(1, "enter"))
 
 

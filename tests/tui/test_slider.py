@@ -11,14 +11,17 @@ from textual.screen import ModalScreen
 
 from tests.tui import scenes
 from tests.tui.helpers import text_of
-from tui.console import ConsoleApp
-from tui.theming import BUILTIN_FOLDER, DEFAULT_THEME
-from tui.widgets.lab_scale import LATENCY, RATE, Scale
-from tui.widgets.slider import LABEL_WIDTH, Slider
+from tui.kit.slider import LABEL_WIDTH, Slider
+from tui.screens.lab.scales import LATENCY, RATE
+from tui.shell.console import ConsoleApp
+from tui.shell.theming import DEFAULT_THEME
+from tui.work.theme_folders import BUILTIN_FOLDER
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.pilot import Pilot
+
+    from tui.kit.scale import Scale
 
 
 class SliderApp(ConsoleApp):
@@ -243,13 +246,13 @@ async def test_news_leave_a_drag_alone() -> None:
         (["home"], 0),
         (["end"], 500),
         (["end", "right"], 500),
-        (["7", "enter"], 7),
-        (["0", ".", "1", "5", "enter"], 0.15),
-        (["1", ".", ".", "5", "enter"], 1.5),
-        (["4", "2", "backspace", "enter"], 4),
+        (["equals_sign", "7", "enter"], 7),
+        (["equals_sign", "0", ".", "1", "5", "enter"], 0.15),
+        (["equals_sign", "1", ".", ".", "5", "enter"], 1.5),
+        (["equals_sign", "4", "2", "backspace", "enter"], 4),
         (["4", "2", "escape"], 10),
-        ([".", "enter"], 10),
-        (["9", "9", "9", "9", "9", "enter"], 10_000),
+        (["equals_sign", ".", "enter"], 10),
+        (["equals_sign", "9", "9", "9", "9", "9", "enter"], 10_000),
     ],
 )
 async def test_keys(keys: list[str], value: float) -> None:
@@ -263,7 +266,11 @@ async def test_keys(keys: list[str], value: float) -> None:
 
 @pytest.mark.parametrize(
     ("keys", "value"),
-    [(["left"], 1000), (["0", "enter"], inf), (["3", "0", "enter"], 30)],
+    [
+        (["left"], 1000),
+        (["equals_sign", "0", "enter"], inf),
+        (["equals_sign", "3", "0", "enter"], 30),
+    ],
 )
 async def test_a_scale_with_no_limit_at_its_end(keys: list[str], value: float) -> None:
     app = SliderApp(RATE)
@@ -276,7 +283,7 @@ async def test_a_scale_with_no_limit_at_its_end(keys: list[str], value: float) -
 async def test_a_number_being_typed_shows() -> None:
     app = SliderApp()
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("1", "2")
+        await pilot.press("equals_sign", "1", "2")
         assert "12▏ms" in text_of(app.slider)
 
 

@@ -5,40 +5,47 @@ Behaviour is tested elsewhere; these notice when something looks different.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from textual.widgets import Input
 
+from backends.paths import user_paths
+from backends.settings import SettingsFile
+from backends.state import Event, EventKind, EventTone
 from tests.tui import scenes
-from tests.tui.helpers import settled, until
+from tests.tui.helpers import screen_text, settled, until
+from tests.tui.looks import EVERY_SIZE, SIZES, name_of
 from tests.tui.scripted import ScriptedCluster
+from tui.dialogs.evidence import EvidenceDialog
+from tui.dialogs.settings import SettingsDialog
+from tui.screens.cluster.split.launch_dialog import LaunchDialog
+from tui.screens.cluster.split.pane import SplitPane
+from tui.work.event_words import happening_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from textual.pilot import Pilot
 
-    from tui.app import DllmApp
+    from tui.shell.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
     Compare = Callable[..., bool]
 
-SIZES = [(60, 18), (80, 24), (120, 36), (160, 48)]
-THEMES = ["dllm-dark", "dllm-light"]
 
+THEMES = ["dllm-light", "dllm-ansi", "dllm-colour-blind", "nord"]
 RATES = [9.0, 14.2, 18.8, 20.1, 21.3, 21.0, 22.4, None, 12.0, 19.7, 21.9, 21.3]
-
-
-def name_of(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}"
 
 
 async def speeds(pilot: Pilot[None]) -> None:
     """Some history in the graph, then everything at rest."""
     await settled(pilot)
-    graph = pilot.app._home.live.graph  # type: ignore[attr-defined]
+    app = cast("DllmApp", pilot.app)
     for second, rate in enumerate(RATES * 4):
-        graph.push(scenes.NOW + 10 + second, rate)
+        app.desk.trends.rates.push(scenes.NOW + 10 + second, rate)
+    app._show()
     await pilot.pause()
 
 
@@ -53,12 +60,11 @@ def after(*keys: str) -> Any:
     return press
 
 
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
+@pytest.mark.parametrize("size", EVERY_SIZE, ids=name_of)
 def test_serving(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int], theme: str
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
 ) -> None:
-    app = make_app(theme=theme)
+    app = make_app()
     assert snap_compare(app, terminal_size=size, run_before=speeds)
 
 
@@ -74,7 +80,7 @@ def test_starting(
 def test_failed(
     make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
 ) -> None:
-    app = make_app(ScriptedCluster(scenes.demo_failed()), theme="dllm-light")
+    app = make_app(ScriptedCluster(scenes.demo_failed()))
     assert snap_compare(app, terminal_size=size, run_before=settled)
 
 
@@ -105,7 +111,7 @@ def test_too_small(make_app: MakeApp, snap_compare: Compare) -> None:
     assert snap_compare(make_app(), terminal_size=(50, 14))
 
 
-@pytest.mark.parametrize("theme", ["dllm-ansi", "dllm-colour-blind", "nord"])
+@pytest.mark.parametrize("theme", THEMES)
 def test_other_themes(make_app: MakeApp, snap_compare: Compare, theme: str) -> None:
     app = make_app(theme=theme)
     assert snap_compare(app, terminal_size=(100, 30), run_before=speeds)
@@ -118,23 +124,68 @@ def test_without_colour(
     assert snap_compare(make_app(), terminal_size=(100, 30), run_before=speeds)
 
 
+DIALOGS = {
+    "quit": ("q",),
+    "stop": ("s",),
+    "help": ("question_mark",),
+    "theme": ("t",),
+    "zoom": ("z",),
+    "typing": ("1", "2"),
+    "relaunch": ("left", "l"),
+    "find": ("colon", "s", "p", "l", "i", "t"),
+    "events": ("e",),
+}
+SMALL = {"quit", "stop", "typing"}
+"""As at another size, or as another of them: kept at one size."""
+
+
 @pytest.mark.parametrize(
-    "keys",
+    ("size", "name"),
     [
-        ("q",),
-        ("s",),
-        ("question_mark",),
-        ("t",),
-        ("z",),
-        ("1", "2"),
-        ("left", "l"),
+        (size, name)
+        for size in SIZES
+        for name in DIALOGS
+        if size == SIZES[0] or name not in SMALL
     ],
-    ids=["quit", "stop", "help", "theme", "zoom", "typing", "relaunch"],
+    ids=lambda value: value if isinstance(value, str) else name_of(value),
 )
 def test_dialogs(
-    make_app: MakeApp, snap_compare: Compare, keys: tuple[str, ...]
+    make_app: MakeApp,
+    snap_compare: Compare,
+    size: tuple[int, int],
+    name: str,
 ) -> None:
-    assert snap_compare(make_app(), terminal_size=(100, 30), run_before=after(*keys))
+    keys = after(*DIALOGS[name])
+    assert snap_compare(make_app(), terminal_size=size, run_before=keys)
+
+
+DIED = Event(
+    number=7,
+    at=datetime(2026, 8, 1, 12, 30, tzinfo=UTC),
+    kind=EventKind.DIED,
+    text="worker1 was killed (SIGKILL)",
+    tone=EventTone.ERROR,
+    cluster="default",
+    peer="mini",
+    process="worker1",
+    exit_signal=9,
+    hint="It ran out of memory: give it fewer layers.",
+    evidence=(
+        "Starting RPC server v7.0.0",
+        "  endpoint       : 127.0.0.1:50052",
+        "Accepted client connection",
+        "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate 4.2 GiB",
+    ),
+)
+
+
+def test_evidence(make_app: MakeApp, snap_compare: Compare) -> None:
+    async def shown(pilot: Pilot[None]) -> None:
+        await settled(pilot)
+        await pilot.app.push_screen(EvidenceDialog(happening_of(DIED)))
+        await pilot.pause()
+
+    assert snap_compare(make_app(), terminal_size=SIZES[0], run_before=shown)
 
 
 def test_dragging_past_what_fits(make_app: MakeApp, snap_compare: Compare) -> None:
@@ -148,3 +199,41 @@ def test_dragging_past_what_fits(make_app: MakeApp, snap_compare: Compare) -> No
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=(120, 36), run_before=drag)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=name_of)
+def test_launch_settings(
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
+) -> None:
+    async def changed(pilot: Pilot[None]) -> None:
+        await settled(pilot)
+        pilot.app.query_one(SplitPane).focus_default()
+        await pilot.press("p")
+        await until(pilot, lambda: isinstance(pilot.app.screen, LaunchDialog))
+        for name, text in (("slots", "4"), ("extra_args", "--port 9")):
+            pilot.app.screen.query_one(f"#{name}", Input).value = text
+        await pilot.press("down", "down", "right", "right")
+        await pilot.pause()
+
+    app = make_app(ScriptedCluster(scenes.demo_serving()))
+    assert snap_compare(app, terminal_size=size, run_before=changed)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=name_of)
+def test_settings(
+    make_app: MakeApp,
+    snap_compare: Compare,
+    size: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SettingsFile, "name", "~/.config/dllm-tui/config.toml")
+
+    async def refused(pilot: Pilot[None]) -> None:
+        await settled(pilot)
+        await pilot.press("comma")
+        await until(pilot, lambda: isinstance(pilot.app.screen, SettingsDialog))
+        await pilot.press("down", "down", "down", "enter", *"999", "enter")
+        await until(pilot, lambda: "cannot be 999" in screen_text(pilot.app))
+
+    app = make_app(settings=SettingsFile(user_paths()))
+    assert snap_compare(app, terminal_size=size, run_before=refused)

@@ -15,15 +15,15 @@ HEAVY = (
     "tree_sitter",
     "textual.widgets._data_table",
     "textual.widgets._markdown",
-    "tui.screens.dialog_help",
-    "tui.screens.logs",
-    "tui.screens.models",
-    "tui.widgets.model_picker",
+    "tui.dialogs.help",
+    "tui.screens.logs.screen",
+    "tui.screens.models.screen",
+    "tui.screens.models.picker",
 )
 
 
 def test_nothing_heavy_is_imported_before_the_first_paint() -> None:
-    code = "import sys, tui.app; print(*sys.modules)"
+    code = "import sys, tui.shell.app; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

@@ -10,8 +10,8 @@ from backends.state import LinkCommand
 from tests.tui.helpers import text_of
 from tests.tui.links import MINI, buckets
 from tests.tui.stages import Stage
-from tui.widgets.traffic_detail import NO_CALLS, NO_TIMES, TrafficDetail
-from tui.widgets.traffic_histogram import (
+from tui.screens.traffic.detail import NO_CALLS, NO_TIMES, TrafficDetail
+from tui.screens.traffic.histogram import (
     Axis,
     axis_of,
     bars_of,
@@ -19,7 +19,7 @@ from tui.widgets.traffic_histogram import (
     labels_of,
     place_of,
 )
-from tui.widgets.traffic_rows import TrafficRow
+from tui.screens.traffic.rows import TrafficRow
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

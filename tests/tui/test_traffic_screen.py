@@ -13,12 +13,12 @@ from tests.tui.links import BOX, MINI, PLAIN
 from tests.tui.scripted import ScriptedCluster
 from tests.tui.stages import ScreenStage
 from tests.tui.test_traffic_snapshots import traffic
-from tui.screens.traffic import TrafficScreen
-from tui.widgets.filter_bar import FilterBar
-from tui.widgets.traffic_detail import NO_TIMES, TrafficDetail
-from tui.widgets.traffic_links import LinkFigures, alerts_of
-from tui.widgets.traffic_rows import us_text
-from tui.widgets.traffic_table import TrafficTable
+from tui.kit.filter_bar import FilterBar
+from tui.screens.traffic.detail import NO_TIMES, TrafficDetail
+from tui.screens.traffic.links import LinkFigures, alerts_of
+from tui.screens.traffic.screen import TrafficScreen
+from tui.screens.traffic.table import TrafficTable
+from tui.work.quantities import us_text
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -108,7 +108,7 @@ async def test_the_filter_keeps_rows_with_every_word() -> None:
         await until(pilot, lambda: app.table.row_count == 2)
         assert app.rows() == ["GRAPH_COMPUTE", "GRAPH_RECOMPUTE"]
         assert "2 of 10 rows" in screen_text(app)
-        assert not app.traffic.waterfall.paused
+        assert "frozen" not in screen_text(app)
         await pilot.press("enter")
         assert app.focused is app.table
         await pilot.press("escape")
@@ -144,21 +144,6 @@ async def test_the_detail_follows_the_cursor_and_the_figures() -> None:
         await until(pilot, lambda: "p50 20.0 ms" in text_of(detail))
         await pilot.press("j")
         await until(pilot, lambda: NO_TIMES in text_of(detail))
-
-
-async def test_space_pauses_the_waterfall_and_nothing_else() -> None:
-    app = Traffic(MINI)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await app.fill(pilot)
-        await pilot.press("space")
-        assert "paused" in screen_text(app)
-        before = text_of(app.traffic.waterfall)
-        app.traffic.show_snapshot(traffic(link_of("mini", A=1)))
-        await until(pilot, lambda: app.rows() == ["A"])
-        assert text_of(app.traffic.waterfall) == before
-        await pilot.press("space")
-        await until(pilot, lambda: "No token yet" in text_of(app.traffic.waterfall))
-        assert "paused" not in screen_text(app)
 
 
 async def test_median_worker_export_and_copy() -> None:
@@ -214,3 +199,4 @@ def test_alerts_name_what_is_wrong() -> None:
     assert alerts_of([MINI]) == ""
     link = Link(worker="a", refused=2, waiting=("x", "y"))
     assert alerts_of([link]) == "a: 2 refused · a: 2 waiting"
+    assert alerts_of([Link(worker="a", unanswered_ms=3200.0)]) == "a: silent 3 s"

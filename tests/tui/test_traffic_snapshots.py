@@ -11,6 +11,7 @@ from backends.state import ClusterSnapshot, Link
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
 from tests.tui.links import BOX, MINI, PLAIN
+from tests.tui.looks import SIZES, name_of
 from tests.tui.scripted import ScriptedCluster
 
 if TYPE_CHECKING:
@@ -18,12 +19,10 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
-    from tui.app import DllmApp
+    from tui.shell.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
     Compare = Callable[..., bool]
-
-SIZES = [(60, 18), (80, 24), (120, 36), (160, 48)]
 
 
 def traffic(*links: Link, at: float = scenes.NOW) -> ClusterSnapshot:
@@ -44,7 +43,7 @@ def shown(*keys: str, text: str) -> Any:
     return run
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SIZES, ids=name_of)
 def test_two_links(
     make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
 ) -> None:
@@ -53,12 +52,11 @@ def test_two_links(
     assert snap_compare(app, terminal_size=size, run_before=run)
 
 
-@pytest.mark.parametrize("theme", ["dllm-dark", "dllm-light"])
-@pytest.mark.parametrize("size", SIZES[1:3], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SIZES, ids=name_of)
 def test_three_links_one_plain(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int], theme: str
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
 ) -> None:
-    app = make_app(ScriptedCluster(traffic(MINI, BOX, PLAIN)), theme=theme)
+    app = make_app(ScriptedCluster(traffic(MINI, BOX, PLAIN)))
     run = shown("v", "j", "space", text="GET_TENSOR")
     assert snap_compare(app, terminal_size=size, run_before=run)
 

@@ -9,11 +9,11 @@ import pytest
 from backends.state import Link, Pass
 from tests.tui.helpers import text_of
 from tests.tui.stages import Stage
-from tui.widgets.waterfall import NO_RELAYS, NO_TOKEN, NOTHING_RUNS, Waterfall
-from tui.widgets.waterfall_parts import (
+from tui.kit.waterfall import NO_RELAYS, NO_TOKEN, NOTHING_RUNS, Waterfall
+from tui.work.quantities import ms_text
+from tui.work.token_time import (
     axis_text,
     cells_of,
-    ms_text,
     next_scale,
     scale_above,
     tokens_of,
@@ -192,20 +192,6 @@ async def test_equal_neighbours_are_one_segment() -> None:
         assert strip.cell_length == 119
         assert sum("█" in segment.text for segment in strip) == 1
         assert app.waterfall.render_line(2) is strip
-
-
-async def test_a_pause_holds_the_picture_until_it_ends() -> None:
-    app = WaterfallStage()
-    async with app.run_test(size=(119, 5)) as pilot:
-        app.waterfall.show((Link(worker="mini", passes=(USUAL,)),))
-        app.waterfall.paused = True
-        newer = Link(worker="mini", passes=(USUAL, token(20, 5, 15, 5, 5)))
-        app.waterfall.show((newer,))
-        await pilot.pause()
-        assert app.row("mini").endswith("100.0")
-        app.waterfall.paused = False
-        await pilot.pause()
-        assert app.row("mini").endswith(" 50.0")
 
 
 async def test_the_median_stands_for_the_latest_tokens() -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
 import pytest
 from click.testing import CliRunner
 
 from backends.errors import DllmError, UsageError
-from tui.cli import main
+from tui.cli import logs, main
 from tui.cli.main import COMMANDS, cli, guarded
-from tui.cli.output import printable
+from tui.cli.output import CLEAR_LINE, emit_json, redraw, say, show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
@@ -57,5 +66,171 @@ def test_paths_are_shown() -> None:
     assert "controller.sock" in output
 
 
-def test_control_characters_never_reach_the_terminal() -> None:
-    assert printable("a\x1b[31mb\x07\n\tc") == "a�[31mb�\n\tc"
+def test_check_shows_settings_and_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    found = CliRunner().invoke(cli, ["--check"])
+    assert found.exit_code == 0
+    assert "every setting has its default" in found.output
+    assert "ctx_size" in found.output
+    file = tmp_path / "dllm-tui/config.toml"
+    file.parent.mkdir()
+    file.write_text("workers = 0\n")
+    found = CliRunner().invoke(cli, ["--check"])
+    assert found.exit_code == 1
+    assert "config.toml:1: " in found.output
+
+
+@pytest.mark.parametrize(
+    ("args", "settings", "mouse"),
+    [
+        ([], "", True),
+        (["--no-mouse"], "", False),
+        ([], "mouse = false\n", False),
+    ],
+)
+def test_no_mouse_leaves_it_to_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    args: list[str],
+    settings: str,
+    mouse: bool,
+) -> None:
+    from tui.shell.app import DllmApp
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "dllm-tui").mkdir()
+    (tmp_path / "dllm-tui/config.toml").write_text(settings)
+    runs: list[bool] = []
+    monkeypatch.setattr(DllmApp, "run", lambda _, mouse: runs.append(mouse))
+    for name in ("stdin", "stdout"):
+        monkeypatch.setattr(f"tui.cli.opening.sys.{name}", Terminal())
+    with pytest.raises(SystemExit):
+        cli(args, standalone_mode=False)
+    assert runs == [mouse]
+
+
+class Terminal:
+    """Says that it is one."""
+
+    def isatty(self) -> bool:
+        """Yes."""
+        return True
+
+
+@pytest.mark.parametrize("sink", [say, show, redraw, emit_json])
+def test_nothing_printed_drives_a_terminal(
+    sink: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A title and a clipboard by OSC, in both widths of control characters."""
+    sink("\x1b]0;mine\x07 \x9d52;c;AAAA\x9c \u202e done")
+    printed = capsys.readouterr()
+    # click itself leaves escapes out where there is no terminal.
+    text = (printed.out + printed.err).removeprefix(CLEAR_LINE).removeprefix("\r")
+    assert "done" in text
+    assert all(c.isprintable() or c == "\n" for c in text)
+
+
+def test_json_says_the_same_as_before_it_was_made_safe(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    value = {"note": "\x1b\x9b \u202e \U000e0001 ä\n"}
+    emit_json(value)
+    assert json.loads(capsys.readouterr().out) == value
+
+
+def test_every_command_prints_through_the_safe_sink() -> None:
+    """``click.echo`` and ``print`` belong to ``output`` alone."""
+    folder = Path(main.__file__).parent
+    for file in folder.glob("*.py"):
+        if file.name != "output.py":
+            assert not re.search(r"(?<!\.)\bprint\(|click\.echo", file.read_text()), (
+                file
+            )
+
+
+def test_a_command_that_exits_with_1_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def failing() -> None:
+        raise click.exceptions.Exit(1)
+
+    assert guarded(lambda: failing(args=[], standalone_mode=False)) == 1
+
+
+def test_a_bug_is_a_sentence_too(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise KeyError("\x1b[2J")
+
+    assert guarded(fail) == 1
+    err = capsys.readouterr().err
+    assert "KeyError" in err
+    assert "\x1b" not in err
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("stauts", "status"),
+        ("lgos", "logs"),
+        ("peers prob", "probe"),
+        ("models lits", "list"),
+        ("config shwo", "show"),
+        ("up --modle", "--model"),
+    ],
+)
+def test_what_is_mistyped_is_met_halfway(typed: str, meant: str) -> None:
+    result = CliRunner().invoke(cli, typed.split())
+    assert result.exit_code == main.EXIT_USAGE
+    assert f"Did you mean '{meant}'" in result.output
+
+
+def test_mistyped_names_are_met_halfway(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def names(cluster: str) -> list[str]:
+        return ["llama-server", "worker1"]
+
+    monkeypatch.setattr(logs, "_names", names)
+    result = CliRunner().invoke(cli, ["logs", "lama-server"])
+    assert "Did you mean llama-server?" in str(result.exception)
+    result = CliRunner().invoke(cli, ["inspect", "dllm-dem0"])
+    assert "Did you mean dllm-demo?" in str(result.exception)
+
+
+ABOUT_A_CLUSTER = ("chat", "demo", "logs", "status", "stop", "trace", "up")
+
+
+@pytest.mark.parametrize(
+    "command", [[], *([name] for name in ABOUT_A_CLUSTER), ["lab", "set"]]
+)
+def test_a_cluster_can_be_named(command: list[str]) -> None:
+    output = CliRunner().invoke(cli, [*command, "--help"]).output
+    assert "--cluster NAME" in output
+    assert "DLLM_CLUSTER" in output
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a" * 33, "-a", "a b", "ä"])
+def test_bad_names_of_clusters_are_refused(name: str) -> None:
+    run = lambda: cli(["stop", "--cluster", name], standalone_mode=False)  # noqa: E731
+    assert guarded(run) == main.EXIT_USAGE
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--latency", "61s"], ["--jitter", "2000s"], ["--rate", "1001GB/s"]],
+)
+def test_a_lab_beyond_the_relay_is_refused_with_its_limit(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = lambda: cli(["lab", "set", "all", *options], standalone_mode=False)  # noqa: E731
+    assert guarded(run) == main.EXIT_USAGE
+    assert re.search(r"60 s|1000 GB/s", capsys.readouterr().err)
+
+
+def test_a_peers_model_needs_a_whole_path(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["up", "--model", "north:only/x.gguf"]
+    assert guarded(lambda: cli(arguments, standalone_mode=False)) == 1
+    told = capsys.readouterr().err
+    assert "north:only/x.gguf is not a whole path" in told
+    assert "north:/…/only/x.gguf" in told

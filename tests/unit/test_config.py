@@ -46,8 +46,8 @@ def test_no_file_means_defaults(paths: Paths) -> None:
     [
         ("api_prot = 1", "api_prot"),
         ('workers = "two"', "workers"),
-        ("workers = 0", "outside 1…16"),
-        ("api_port = 70000", "outside"),
+        ("workers = 0", "line 1: workers cannot be 0. Allowed: a number, 1 to 16"),
+        ("api_port = 70000", "port, 1 to 65535"),
         ("= 1", "config.toml is not valid"),
     ],
 )
@@ -55,6 +55,33 @@ def test_a_bad_setting_is_named(paths: Paths, text: str, message: str) -> None:
     write(paths, text)
     with pytest.raises(DllmError, match=message):
         load_config(paths)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            '# Mine\nworkers = 3\n\n# In the cellar.\n[peers.mini]\nssh = "m"\n',
+            '# Mine\nworkers = 3\n\ntheme = "nord"\n\n'
+            '# In the cellar.\n[peers.mini]\nssh = "m"\n',
+        ),
+        (
+            '# In the cellar,\n# cold.\n[peers.mini]\nssh = "m"\n',
+            'theme = "nord"\n\n# In the cellar,\n# cold.\n[peers.mini]\nssh = "m"\n',
+        ),
+        ("workers = 3 # two", 'workers = 3 # two\ntheme = "nord"\n'),
+        ("# Nothing yet\n", '# Nothing yet\ntheme = "nord"\n'),
+        ("", 'theme = "nord"\n'),
+    ],
+)
+def test_a_new_setting_parts_no_table_from_its_comment(
+    paths: Paths, before: str, after: str
+) -> None:
+    paths.config_dir.mkdir(parents=True, exist_ok=True)
+    paths.config_file.write_text(before)
+    set_value(paths, "theme", "nord")
+    assert paths.config_file.read_text() == after
+    assert load_config(paths).theme == "nord"
 
 
 def test_writing_keeps_comments_and_order(paths: Paths) -> None:
@@ -65,6 +92,17 @@ def test_writing_keeps_comments_and_order(paths: Paths) -> None:
     assert load_config(paths).engine == "/opt/llama"
     set_value(paths, "workers", 4)
     assert "workers = 4 # three" in paths.config_file.read_text()
+
+
+def test_a_file_kept_elsewhere_is_written_there(paths: Paths, tmp_path: Path) -> None:
+    kept = tmp_path / "dotfiles.toml"
+    kept.write_text("# mine\nworkers = 3\n")
+    paths.config_file.parent.mkdir(parents=True, exist_ok=True)
+    paths.config_file.symlink_to(kept)
+    set_value(paths, "theme", "nord")
+    assert paths.config_file.is_symlink()
+    assert kept.read_text().startswith("# mine\nworkers = 3\n")
+    assert load_config(paths).theme == "nord"
 
 
 def test_a_file_that_is_not_toml_is_left_alone(paths: Paths) -> None:

@@ -18,7 +18,9 @@ def modules_after(statement: str) -> set[str]:
 
 
 def test_backends_load_no_terminal() -> None:
-    loaded = modules_after("import backends.controller.__main__, backends.doctor")
+    loaded = modules_after(
+        "import backends.controller.__main__, backends.doctor.examine"
+    )
     assert not loaded & {"textual", "rich", "click", "tui"}
 
 
@@ -26,5 +28,5 @@ def test_backends_load_no_terminal() -> None:
     "heavy", ["aiohttp", "gguf", "numpy", "psutil", "tomlkit", "asyncssh"]
 )
 def test_the_console_starts_without_heavy_imports(heavy: str) -> None:
-    loaded = modules_after("import tui.cli.main, tui.cli.console")
+    loaded = modules_after("import tui.cli.main, tui.cli.opening")
     assert heavy not in loaded

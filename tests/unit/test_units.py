@@ -1,10 +1,40 @@
-"""Numbers as people read them."""
+"""Numbers as people read them: one formatter for each quantity."""
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import pytest
 
-from backends.units import format_bytes, format_rate, format_seconds
+import backends
+import tui
+from backends.state import Lab
+from backends.units import (
+    format_age,
+    format_bytes,
+    format_difference,
+    format_lab,
+    format_mb_s,
+    format_ms,
+    format_offset,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_speed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FORMATTERS = {"backends/units.py", "tui/work/quantities.py"}
+"""Where numbers become text."""
+NO_FIGURES = {"backends/machines/host.py"}
+"""A number there is part of a name, which nobody reads."""
+BY_HAND = re.compile(r"[%,]$|[0-9.]*[feEFG]$|,")
+"""Rounds a figure or groups its digits; ``:g`` repeats a limit as it was set."""
 
 
 @pytest.mark.parametrize(
@@ -24,12 +54,106 @@ def test_bytes(value: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.88, "0.88 s"), (12.34, "12.3 s"), (245, "4 m 05 s"), (11520, "3 h 12 m")],
+    [
+        (0.88, "0.88 s"),
+        (12.34, "12.3 s"),
+        (59.97, "1 m 00 s"),
+        (245, "4 m 05 s"),
+        (11520, "3 h 12 m"),
+    ],
 )
 def test_seconds(value: float, text: str) -> None:
     assert format_seconds(value) == text
 
 
-@pytest.mark.parametrize("value", [None, 0.0, 21.34, 99.99, 999.9, 12345.6])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.4, "0 s"),
+        (12.4, "12 s"),
+        (61, "61 s"),
+        (99.6, "1 m 40 s"),
+        (11520, "3 h 12 m"),
+    ],
+)
+def test_ages(value: float, text: str) -> None:
+    assert format_age(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0008, "0.8 µs"),
+        (0.0421, "42 µs"),
+        (0.4, "400 µs"),
+        (0.9996, "1.00 ms"),
+        (12.34, "12.3 ms"),
+        (123.4, "123 ms"),
+        (2400, "2.40 s"),
+    ],
+)
+def test_milliseconds(value: float, text: str) -> None:
+    assert format_ms(value) == text
+    assert len(text) <= 7
+
+
+def test_the_others() -> None:
+    assert format_percent(0.425) == "42 %"
+    assert format_difference(-0.118) == "−12 %"
+    assert format_difference(0.02) == "+2 %"
+    assert format_offset(-75) == "−75.0 s"
+    assert format_speed(21.34) == "21.3 tok/s"
+    assert [format_mb_s(rate) for rate in (0.42, 30, 118)] == [
+        *("0.42 MB/s", "30.0 MB/s", "118 MB/s")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lab", "text"),
+    [
+        (Lab(latency_ms=20, jitter_ms=2, rate_mb_s=6), "+20 ± 2 ms, 6 MB/s"),
+        (Lab(latency_ms=0.15), "+0.15 ms"),
+        (Lab(rate_mb_s=118), "118 MB/s"),
+    ],
+)
+def test_labs(lab: Lab, text: str) -> None:
+    assert format_lab(lab) == text
+
+
+@pytest.mark.parametrize("value", [None, 0.0, 21.34, 99.99, 999.9, 999.96, 12345.6])
 def test_rates_keep_their_width(value: float | None) -> None:
     assert len(format_rate(value)) == 5
+
+
+def test_no_figure_is_formatted_by_hand() -> None:
+    """A quantity that has a formatter looks the same wherever it is told."""
+    halves = [Path(*half.__path__) for half in (backends, tui)]
+    files = [
+        file
+        for half in halves
+        for file in half.rglob("*.py")
+        if "training" not in file.parts
+    ]
+    assert len(files) > 300
+    found = [
+        f"{name}:{at}"
+        for file in files
+        if (name := file.relative_to(halves[0].parent).as_posix())
+        not in FORMATTERS | NO_FIGURES
+        for at in _by_hand(file)
+    ]
+    assert found == [], "These belong into one of the formatters."
+
+
+def _by_hand(file: Path) -> Iterator[int]:
+    """Lines that turn a figure into text themselves."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+            assert isinstance(node.format_spec, ast.JoinedStr)
+            spec = "".join(
+                str(part.value)
+                for part in node.format_spec.values
+                if isinstance(part, ast.Constant)
+            )
+            if BY_HAND.search(spec):
+                yield node.lineno

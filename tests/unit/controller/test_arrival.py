@@ -1,20 +1,10 @@
-"""Load progress from the workers' memory."""
+"""Load progress from the bytes that relays carried."""
 
 from __future__ import annotations
 
-import pytest
-
-from backends.controller.arrival import Arrival
-from backends.peers.host import ProcessRecord
+from backends.controller.arrival import Arrival, overall
 from backends.split.layout import make_split
-from backends.state import (
-    Layer,
-    ModelInfo,
-    Plan,
-    ProcessRole,
-    ProcessState,
-    WorkerSpec,
-)
+from backends.state import Layer, ModelInfo, Plan, WorkerSpec
 
 MIB = 1 << 20
 MODEL = ModelInfo(
@@ -30,46 +20,64 @@ WORKERS = (WorkerSpec(name="a"), WorkerSpec(name="b"))
 PLAN = Plan(model="m", split=make_split(2, ["a/CPU", "b/CPU"], [1, 2]), workers=WORKERS)
 
 
-class MemoryOnly:
-    """Machines of which only the workers' memory is asked."""
+class Relays:
+    """Bytes that two relays carried, and a clock."""
 
     def __init__(self) -> None:
-        self.rss = {"a": 10 * MIB, "b": 10 * MIB}
+        self.carried = {"a": 1 * MIB, "b": 0}
+        self.now = 0.0
+        self.arrival = Arrival(PLAN, MODEL, lambda: self.carried, clock=self.clock)
+        self.arrival.measure()
 
-    def get(self, name: str) -> MemoryOnly:
-        return self
+    def clock(self) -> float:
+        return self.now
 
-    @property
-    def records(self) -> tuple[ProcessRecord, ...]:
-        return tuple(
-            ProcessRecord(
-                name=name,
-                role=ProcessRole.WORKER,
-                state=ProcessState.RUNNING,
-                pid=1,
-                argv=(),
-                rss_bytes=rss_bytes,
-            )
-            for name, rss_bytes in self.rss.items()
-        )
+    def after(self, seconds: float, **more_mib: int) -> None:
+        self.now += seconds
+        for worker, mib in more_mib.items():
+            self.carried[worker] += mib * MIB
 
 
-def test_growth_is_progress() -> None:
-    now = [0.0]
-    machines = MemoryOnly()
-    arrival = Arrival(machines, PLAN, MODEL, WORKERS, clock=lambda: now[0])  # type: ignore[arg-type]
-    arrival.measure()
-    assert arrival.fraction is None
-    assert arrival.text == ""
-    now[0] = 4.0
-    machines.rss = {"a": 60 * MIB, "b": 500 * MIB}
-    arrival.measure()
-    assert arrival.fraction == pytest.approx(0.75), "no more than expected counts"
-    assert arrival.text == "150 MiB of 200 MiB · 37.5 MiB/s · 1.33 s left"
+def test_what_was_carried_before_does_not_count() -> None:
+    relays = Relays()
+    arrived = relays.arrival.measure()
+    assert {worker: one.arrived_bytes for worker, one in arrived.items()} == {
+        "a": 0,
+        "b": 0,
+    }
 
 
-def test_what_somebody_else_started_is_not_waited_for() -> None:
-    bare = WorkerSpec(name="b", peer="b", endpoint="10.0.0.2:50052")
-    machines = MemoryOnly()
-    arrival = Arrival(machines, PLAN, MODEL, (WORKERS[0], bare))  # type: ignore[arg-type]
-    assert arrival.total_bytes == 100 * MIB
+def test_each_worker_has_its_own_progress_rate_and_rest() -> None:
+    relays = Relays()
+    relays.after(1, a=1)
+    relays.arrival.measure()
+    relays.after(2, a=49)
+    arrived = relays.arrival.measure()
+    assert arrived["a"].fraction == 0.5
+    assert arrived["a"].text == "50.0 MiB of 100 MiB · 25.0 MiB/s · ~2.00 s left"
+    assert arrived["b"].bytes_per_s is None
+
+
+def test_headers_and_questions_are_no_weights() -> None:
+    relays = Relays()
+    relays.after(1, a=140)
+    assert relays.arrival.measure()["a"].fraction == 1.0
+    assert relays.arrival.measure()["a"].text == "100 MiB of 100 MiB"
+
+
+def test_all_together() -> None:
+    relays = Relays()
+    relays.after(1, a=1, b=1)
+    relays.arrival.measure()
+    relays.after(4, a=39, b=59)
+    whole = overall(relays.arrival.measure())
+    assert whole.arrived_bytes == 100 * MIB
+    assert whole.total_bytes == 200 * MIB
+    assert whole.bytes_per_s == 25 * MIB
+
+
+def test_a_worker_without_layers_expects_nothing() -> None:
+    split = make_split(2, ["a/CPU", "b/CPU"], [3, 0])
+    plan = Plan(model="m", split=split, workers=WORKERS)
+    arrival = Arrival(plan, MODEL, lambda: {"a": 0, "b": 0})
+    assert set(arrival.measure()) == {"a"}

@@ -1,46 +1,66 @@
-"""What a controller leaves for the next one."""
+"""The goal survives its controller; what cannot be read is left alone."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-from backends.controller.journal import Journal, Record
-from backends.controller.lock import hold_lock
+from backends.controller.journal import VERSION, Goal, Journal, Record
 from backends.errors import ControllerError
-from backends.split.layout import make_split
-from backends.state import Plan
+from backends.state import Failure, Leftover, MeasuredSplit, Plan, Share, Split
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PLAN = Plan(model="/m.gguf", split=make_split(1, ["local/CPU"], [2]))
+PLAN = Plan(
+    model="/m.gguf",
+    split=Split(n_layer=1, shares=(Share(device="worker1/CPU", layers=2),)),
+)
 
 
-def test_a_record_comes_back(tmp_path: Path) -> None:
-    file = tmp_path / "deep" / "journal.json"
-    Journal(file).save(Record(plan=PLAN, server_pid=42))
-    assert Journal(file).load() == Record(plan=PLAN, server_pid=42)
-    assert file.stat().st_mode & 0o777 == 0o600
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    record = Record(
+        goal=Goal(generation=7, plan=PLAN),
+        failure=Failure(what="no"),
+        measured=MeasuredSplit(layers=()),
+        server="42@1.000000",
+        leftovers=(Leftover(name="worker1", peer="ada"),),
+    )
+    Journal(tmp_path / "default.json").save(record)
+    assert Journal(tmp_path / "default.json").load() == record
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"plan": 7}', b"\xff\xfe"])
-def test_a_damaged_journal_is_an_empty_one(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "journal.json"
+def test_none_is_an_empty_one(tmp_path: Path) -> None:
+    assert Journal(tmp_path / "none.json").load() == Record()
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"goal": 3}', b"\xff\xfe", b"[]"])
+def test_what_cannot_be_understood_is_told_and_kept(
+    tmp_path: Path, content: bytes
+) -> None:
+    file = tmp_path / "default.json"
     file.write_bytes(content)
-    assert Journal(file).load() == Record()
+    journal = Journal(file)
+    with pytest.raises(ControllerError, match="left alone"):
+        journal.load()
+    assert file.read_bytes() == content
+    journal.set_aside()
+    journal.save(Record(goal=Goal(generation=1)))
+    assert Journal(file).load().goal.generation == 1
+    assert file.with_suffix(".unreadable").read_bytes() == content
 
 
-def test_a_journal_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
+def test_a_newer_one_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "default.json"
+    file.write_bytes(msgspec.json.encode({"version": VERSION + 1, "goal": []}))
+    with pytest.raises(ControllerError, match="newer"):
+        Journal(file).load()
+
+
+def test_a_full_disk_costs_no_more_than_adoption(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    journal = Journal(tmp_path / "file" / "journal.json")
-    journal.save(Record(plan=PLAN))
-    assert journal.record.plan == PLAN
-
-
-def test_one_lock_one_holder(tmp_path: Path) -> None:
-    lock = hold_lock(tmp_path / "lock")
-    with pytest.raises(ControllerError, match="Another controller"):
-        hold_lock(tmp_path / "lock")
-    assert lock >= 0
+    journal = Journal(tmp_path / "file" / "default.json")
+    journal.save(Record(goal=Goal(generation=3)))
+    assert journal.record.goal.generation == 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backends.controller.speed import SpeedMeter
-from backends.engine.http import Slot
+from backends.engine.server import Slot
 from backends.state import ChatTimings
 
 
@@ -34,6 +34,21 @@ def test_idle_shows_the_last_speed() -> None:
     assert meter.read([slot(12, busy=False)], 9.0).last_tok_per_s is not None
 
 
+def test_what_the_server_told_of_an_answer_stays_until_the_next() -> None:
+    """A reading after the end counts the pause as well."""
+    meter = SpeedMeter()
+    meter.read([slot(0)], 0.0)
+    meter.read([slot(20)], 0.5)
+    meter.answered(ChatTimings(tokens=25, tok_per_s=194.8))
+    late = meter.read([slot(20)], 0.75)
+    assert late.last_tok_per_s == pytest.approx(194.8)
+    for at in (1.0, 1.5):
+        idle = meter.read([slot(25, busy=False)], at)
+        assert idle.last_tok_per_s == pytest.approx(194.8)
+    meter.read([slot(5, task=2)], 10.0)
+    assert meter.read([slot(15, task=2)], 11.0).last_tok_per_s == pytest.approx(10.0)
+
+
 def test_a_new_task_starts_from_nothing() -> None:
     """The counter of a slot falls when a request begins: that is no negative speed."""
     meter = SpeedMeter()
@@ -49,6 +64,39 @@ def test_a_pause_is_no_part_of_the_next_answer() -> None:
     meter.read([slot(10, busy=False)], 2.0)
     meter.read([slot(0, task=2)], 100.0)
     assert meter.read([slot(30, task=2)], 101.0).tok_per_s == pytest.approx(30.0)
+
+
+def test_what_the_server_counted_itself_misses_no_token() -> None:
+    """Of a request that ended between two readings the slots say nothing."""
+    meter = SpeedMeter()
+    assert meter.read([slot(30)], 0.0, finished=100).tokens == 130
+    assert meter.read([slot(0, busy=False)], 0.5, finished=100).tokens == 130
+    assert meter.read([slot(0, busy=False)], 1.0, finished=175).tokens == 175
+    assert meter.read([slot(5, task=2)], 1.5, finished=175).tokens == 180
+
+
+def test_a_count_in_steps_takes_nothing_back() -> None:
+    """From a million tokens on the server's count moves by tens."""
+    meter = SpeedMeter()
+    readings = [(1_000_000, 40), (1_000_000, 48), (1_000_040, 0), (1_000_040, 6)]
+    totals = [
+        meter.read([slot(made, busy=made > 0)], at * 0.5, finished=finished).tokens
+        for at, (finished, made) in enumerate(readings)
+    ]
+    assert totals == [1_000_040, 1_000_048, 1_000_048, 1_000_048]
+
+
+def test_rows_are_tokens_after_the_server_s_first_count() -> None:
+    meter = SpeedMeter()
+    assert meter.read([slot(30)], 0.0, finished=100, rows=7).tokens == 130
+    assert meter.read([slot(40)], 0.5, rows=17).tokens == 140
+    assert meter.read([slot(0, busy=False)], 1.0, rows=22).tokens == 145
+
+
+def test_a_count_that_did_not_come_counts_nothing_twice() -> None:
+    meter = SpeedMeter()
+    meter.read([slot(30)], 0.0, finished=100)
+    assert meter.read([slot(35)], 0.5).tokens == 135
 
 
 def test_an_answer_too_short_to_be_seen() -> None:

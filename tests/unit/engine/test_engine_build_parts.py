@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import io
 import os
-import shutil
 import signal
 import sys
 import tarfile
@@ -16,10 +15,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from backends.engine import accelerators, build, build_errors, children, fetch
+from backends.engine import build, build_errors, children, compiling, fetch
 from backends.engine.ask import parse_devices, parse_version
 from backends.engine.versions import SOURCES, Source
-from backends.errors import UsageError
 from backends.state import DeviceKind
 
 LOG = Path("/c/build.log")
@@ -261,70 +259,38 @@ async def test_a_child_keeps_the_lock_when_we_are_killed(tmp_path: Path) -> None
     os.close(descriptor)
 
 
-# --- progress, accelerators, answers --------------------------------------------
+# --- progress, answers ----------------------------------------------------------
 
 
 def test_a_resumed_compile_goes_on_where_it_was(tmp_path: Path) -> None:
-    first = build._Steps(tmp_path / "steps")
+    first = compiling.Steps(tmp_path / "steps")
     assert first.fraction(0, 0) == 0.0
     assert first.fraction(50, 200) == 0.25
-    again = build._Steps(tmp_path / "steps")
+    again = compiling.Steps(tmp_path / "steps")
     assert again.fraction(0, 150) == 0.25
     assert again.fraction(150, 150) == 1.0
 
 
-def tools_in(folder: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> None:
-    """A PATH with nothing but these programs."""
-    folder.mkdir(exist_ok=True)
-    for name, script in scripts.items():
-        path = folder / name.replace("_", "-")
-        path.write_text(f"#!{shutil.which('sh')}\n{script}\n")
-        path.chmod(0o755)
-    for variable in ("CUDA_HOME", "CUDA_PATH", "VULKAN_SDK"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("PATH", str(folder))
+def test_progress_of_ninja_and_make() -> None:
+    told: list[tuple[str, float | None, str]] = []
+    progress = compiling.Progress(lambda *args: told.append(args))
+    for line in ("stage\tcompile", "~", "[5/20] Building a", "[ 50%] Building b", "x"):
+        progress.feed(line)
+    assert told == [
+        ("compile", None, ""),
+        ("compile", 0.25, "Building a"),
+        ("compile", 0.5, "Building b"),
+    ]
+    assert progress.tail[-1] == "x"
 
 
-def test_a_compiler_without_its_gpu_is_not_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tools_in(tmp_path, monkeypatch, nvcc="exit 0", nvidia_smi="exit 9")
-    monkeypatch.setattr(accelerators, "_has_render_node", lambda: False)
-    monkeypatch.setattr(accelerators, "_has_rocm_gpu", lambda: False)
-    choice = accelerators.choose("auto", platform="linux")
-    assert choice.accelerator == "none"
-    assert "no NVIDIA GPU" in choice.note
-    forced = accelerators.choose("cuda", platform="linux")
-    assert "-DGGML_CUDA=ON" in forced.cmake_flags
-    assert any("ARCHITECTURES" in flag for flag in forced.cmake_flags)
-
-
-def test_a_gpu_and_its_compiler_are_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tools_in(tmp_path, monkeypatch, nvcc="exit 0", nvidia_smi="echo GPU 0: H200")
-    choice = accelerators.choose("auto", platform="linux")
-    assert choice.accelerator == "cuda"
-    assert not any("ARCHITECTURES" in flag for flag in choice.cmake_flags)
-    assert accelerators.choose("none").accelerator == "none"
-
-
-def test_a_gpu_without_compiler_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tools_in(tmp_path, monkeypatch, nvidia_smi="echo GPU 0: H200")
-    monkeypatch.setattr(accelerators, "_nvcc", lambda: "")
-    assert "no CUDA compiler" in accelerators.choose("auto", platform="linux").note
-    with pytest.raises(UsageError, match="nvcc"):
-        accelerators.choose("cuda", platform="linux")
-
-
-def test_macs_use_metal_and_others_cannot() -> None:
-    assert accelerators.choose("auto", platform="darwin").accelerator == "metal"
-    with pytest.raises(UsageError, match="macOS"):
-        accelerators.choose("metal", platform="linux")
-    with pytest.raises(UsageError, match="Unknown accelerator"):
-        accelerators.choose("tpu")
+def test_a_build_inside_the_build_is_no_progress_of_it() -> None:
+    told: list[tuple[str, float | None, str]] = []
+    progress = compiling.Progress(lambda *args: told.append(args))
+    steps = ("[0/2] Re-checking", "[1/20] a", "[1/2] inner", "[2/2] inner", "[5/20] b")
+    for line in ("stage\tcompile", *steps):
+        progress.feed(line)
+    assert [fraction for _, fraction, _ in told] == [None, 0.0, 0.05, 0.25]
 
 
 def test_devices_as_llama_cpp_lists_them() -> None:
@@ -334,13 +300,19 @@ def test_devices_as_llama_cpp_lists_them() -> None:
         "  CUDA0: NVIDIA H200 (143156 MiB, 142545 MiB free)\n"
         "  RPC0: 127.0.0.1:56201 (24105 MiB, 24105 MiB free)\n"
         "  MTL0: Apple M2 (Pro) (10922 MiB, 10916 MiB free)\n"
+        "  Vulkan0: AMD Radeon 780M (RADV PHOENIX) (16000 MiB, 15000 MiB free)\n"
+        "  BLAS: OpenBLAS (0 MiB, 0 MiB free)\n"
     )
     devices = parse_devices(text)
-    assert [d.id for d in devices] == ["local/CUDA0", "local/RPC0", "local/MTL0"]
+    names = ("CUDA0", "RPC0", "MTL0", "Vulkan0")
+    assert [d.id for d in devices] == [f"local/{name}" for name in names]
     assert devices[0].kind is DeviceKind.CUDA
     assert devices[0].total_bytes == 143156 << 20
     assert devices[2].kind is DeviceKind.METAL
     assert devices[2].description == "Apple M2 (Pro)"
+    # A Mac's GPU, and an integrated one, have no memory of their own.
+    pools = ["box/CUDA0", "box/RPC0", "box", "box"]
+    assert [d.memory_pool for d in parse_devices(text, "box")] == pools
     assert parse_devices("Available devices:\n  (none)\n") == ()
 
 

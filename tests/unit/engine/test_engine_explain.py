@@ -21,7 +21,7 @@ DATA = Path(__file__).parent / "data"
         ("noworker", None, signal.SIGABRT, "the worker at 127.0.0.1:1 cannot be"),
         ("died", None, signal.SIGABRT, "a worker died or closed the connection"),
         ("badarg", 1, None, "it does not know the argument --frobnicate"),
-        ("badval", 1, None, "it refuses the argument -c (stoi)"),
+        ("badval", 1, None, "refuses the argument -c (its value is not a number)"),
         ("baddev", 1, None, "refuses the argument --device (invalid device: RPC7)"),
         ("portused", 1, None, "port 56300 is in use by another program"),
         ("wport", 0, None, "its port is in use by another program"),

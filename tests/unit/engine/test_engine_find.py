@@ -9,10 +9,18 @@ import msgspec
 import pytest
 
 from backends.engine import find
-from backends.engine.install import Manifest, engine_key, host_cpu, install, installed
+from backends.engine.install import (
+    PROGRAMS,
+    Manifest,
+    engine_key,
+    host_cpu,
+    install,
+    installed,
+)
 from backends.engine.versions import DEFAULT, SOURCES, find_source
 from backends.errors import EngineError, UsageError
-from backends.paths import Paths
+from backends.paths import ENGINE_DIR_VARIABLE, Paths
+from backends.state import EngineSource
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +29,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
     """Empty directories, no variable, nothing on PATH."""
-    monkeypatch.delenv(find.ENGINE_DIR_VARIABLE, raising=False)
+    monkeypatch.delenv(ENGINE_DIR_VARIABLE, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     return Paths(
         config_dir=tmp_path / "config",
@@ -42,7 +50,7 @@ def put(folder: Path, *names: str) -> Path:
 
 def put_cached(paths: Paths, tmp_path: Path, index: int, **changes: object) -> Path:
     """An installed engine of a pinned version."""
-    built = put(tmp_path / "built", "llama-server", "ggml-rpc-server")
+    built = put(tmp_path / "built", *PROGRAMS)
     source = SOURCES[index]
     manifest = Manifest(
         key=source.key,
@@ -70,8 +78,8 @@ def test_the_order_is_config_env_cache_path(
     cached = put_cached(paths, tmp_path, 0)
     assert find.find_engine(None, paths).directory == str(cached)
     named = put(tmp_path / "env", *both)
-    monkeypatch.setenv(find.ENGINE_DIR_VARIABLE, str(named))
-    assert find.find_engine(None, paths).source is find.EngineSource.ENV
+    monkeypatch.setenv(ENGINE_DIR_VARIABLE, str(named))
+    assert find.find_engine(None, paths).source is EngineSource.ENV
     mine = put(tmp_path / "mine", *both)
     assert find.find_engine(str(mine), paths).directory == str(mine)
     sources = [e.source for e in find.all_engines(str(mine), paths)]
@@ -115,7 +123,7 @@ def test_a_named_folder_without_engine_is_not_skipped(
     folder = put(tmp_path / "half", *names)
     with pytest.raises(EngineError, match=problem):
         find.find_engine(str(folder), paths)
-    monkeypatch.setenv(find.ENGINE_DIR_VARIABLE, str(folder))
+    monkeypatch.setenv(ENGINE_DIR_VARIABLE, str(folder))
     with pytest.raises(EngineError, match=r"\$DLLM_ENGINE_DIR"):
         find.find_engine(None, paths)
 

@@ -13,7 +13,14 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.engine.http import Health, ServerClient, chat_body, parse_slots, refused
+from backends.engine.server import (
+    Health,
+    ServerClient,
+    chat_body,
+    parse_finished_tokens,
+    parse_slots,
+    refused,
+)
 from backends.engine.sse import AnswerReader, events
 from backends.state import ChatDelta, ChatMessage, ChatRequest, Sampling
 
@@ -208,7 +215,6 @@ async def test_nobody_there() -> None:
     async with ServerClient(1) as client:
         assert await client.health() is Health.UNREACHABLE
         assert await client.slots() == ()
-        assert await client.props() == {}
         failure = (await collect(client))[-1].failure
     assert failure is not None
     assert "not running" in failure.what
@@ -217,7 +223,7 @@ async def test_nobody_there() -> None:
 async def test_slots_that_are_late_keep_their_last_reading(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("backends.engine.http.POLL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("backends.engine.server.POLL_TIMEOUT_S", 0.2)
     calls = 0
 
     async def slots(_: web.Request) -> web.StreamResponse:
@@ -320,3 +326,34 @@ def test_only_what_was_asked_for_is_sent() -> None:
     assert body["max_tokens"] == 5
     assert "top_k" not in body
     assert body["stream"] is True
+
+
+METRICS = """# TYPE llamacpp:prompt_tokens_total counter
+llamacpp:prompt_tokens_total 7
+llamacpp:tokens_predicted_total 1204
+llamacpp:tokens_predicted_seconds_total 0.012937
+"""
+
+
+async def test_the_tokens_of_finished_requests() -> None:
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(text=METRICS)
+
+    async def refused(_: web.Request) -> web.Response:
+        return web.Response(status=501, text=METRICS)
+
+    async with serving(metrics=metrics) as client:
+        assert await client.finished_tokens() == 1204
+    async with serving(metrics=refused) as client:
+        assert await client.finished_tokens() is None
+    assert await client.finished_tokens() is None
+    assert parse_finished_tokens("tokens_predicted_total many") is None
+
+
+@pytest.mark.parametrize(
+    ("printed", "tokens"),
+    [("0", 0), ("1e+06", 1_000_000), ("1.23457e+06", 1_234_570), ("2e+10", 2 * 10**10)],
+)
+def test_a_long_count_has_six_digits(printed: str, tokens: int) -> None:
+    metrics = METRICS.replace("1204", printed)
+    assert parse_finished_tokens(metrics) == tokens

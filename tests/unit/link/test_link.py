@@ -23,7 +23,7 @@ SNAPSHOT = {
     "refused_reason": "custom op",
     "bytes_up": 10,
     "bytes_down": 20,
-    "rtt_us": 1500,
+    "rtt_us": 41_500,
     "lab": {"latency_ms": 20.0, "jitter_ms": 2.0, "rate_mb_s": 30.0, "seed": 1},
     "commands": {"GET_TENSOR": {"count": 3, "p50_us": 36, "p99_us": 525}},
     "something_new": [1, 2],
@@ -38,7 +38,8 @@ def line(value: object) -> Line:
 
 def one_pass(head_ms: float = 1.0, **more: object) -> dict[str, object]:
     return {
-        "tokens": 1,
+        "batch": 1,
+        "rows": 1,
         "generated": True,
         "round_trips": 1,
         "bytes_up": 2948,
@@ -51,6 +52,22 @@ def one_pass(head_ms: float = 1.0, **more: object) -> dict[str, object]:
         "wait_ns": 125_000,
         **more,
     }
+
+
+def test_a_pair_of_relays_tells_what_crossed_and_pings_through_the_tunnel() -> None:
+    pair = {"up": True, "sealed": True, "wire_bytes_up": 4, "wire_bytes_down": 5}
+    meter = LinkMeter("w", lambda: 7.0)
+    meter.take(line({**SNAPSHOT, "pair": pair}))
+    assert meter.link.mode == "pair"
+    assert (meter.link.wire_bytes_up, meter.link.wire_bytes_down) == (4, 5)
+    assert meter.link.rtt_ms == 1.5
+    assert meter.link.reason == "custom op"
+    broken = {**pair, "up": False, "reason": "held by studio"}
+    meter.take(line({**SNAPSHOT, "mode": "plain", "pair": broken}))
+    assert (meter.link.mode, meter.link.reason) == ("plain", "held by studio")
+    meter.take(line(SNAPSHOT))
+    assert (meter.link.mode, meter.link.wire_bytes_up) == ("metered", None)
+    assert meter.link.rtt_ms == 8.5
 
 
 def passes(*of: dict[str, object]) -> Line:
@@ -69,9 +86,33 @@ def test_counters_become_a_link() -> None:
     assert link.round_trips_per_token is None
 
 
+@pytest.mark.parametrize(
+    ("rtt_us", "latency_ms", "rtt_ms"),
+    [(3_100, 0.0, 3.1), (43_100, 20.0, 3.1), (323, 0.15, 0.023), (40_000, 20.0, None)],
+)
+def test_the_round_trip_is_the_links_own_whatever_the_lab_adds(
+    rtt_us: int, latency_ms: float, rtt_ms: float | None
+) -> None:
+    """A Unix socket knows no round trip: all that the relay tells is the lab's."""
+    meter = LinkMeter("w")
+    lab = {"latency_ms": latency_ms, "jitter_ms": 2.0, "rate_mb_s": 0.0, "seed": 1}
+    meter.take(line(SNAPSHOT | {"rtt_us": rtt_us, "lab": lab}))
+    assert meter.link.rtt_ms == rtt_ms
+
+
+def test_a_worker_without_an_answer_is_silent_until_the_relay_is() -> None:
+    meter = LinkMeter("w")
+    meter.take(line(SNAPSHOT | {"unanswered_ms": 3100}))
+    assert meter.link.unanswered_ms == 3100
+    assert meter.take_silence()
+    assert meter.link.unanswered_ms is None
+    meter.take(line(SNAPSHOT))
+    assert meter.link.unanswered_ms is None
+
+
 def test_passes_become_figures_per_token() -> None:
     meter = LinkMeter("w")
-    meter.take(passes(one_pass(), one_pass(), one_pass(tokens=512, generated=False)))
+    meter.take(passes(one_pass(), one_pass(), one_pass(batch=512, rows=0)))
     assert meter.link.round_trips_per_token == 1.0
     assert meter.link.bytes_up_per_token == 2948
     assert meter.link.compute_ms_per_token == 3.0

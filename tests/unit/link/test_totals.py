@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backends.link.histogram import lower_edge_us
-from backends.link.meter import LinkMeter, token_times_ms
+from backends.link.meter import LinkMeter, pass_times_ms
 from backends.link.totals import token_totals
 from backends.link.wire import parse
 from backends.state import Link, Pass
@@ -65,8 +65,8 @@ def test_nothing_is_known_before_the_first_token() -> None:
 
 def test_the_longest_percentile_counts() -> None:
     links = (
-        carrying("a", 1, 1, token_p50_ms=42.0, token_p99_ms=50.0),
-        carrying("b", 1, 1, token_p50_ms=42.5, token_p99_ms=400.0),
+        carrying("a", 1, 1, pass_p50_ms=42.0, pass_p99_ms=50.0),
+        carrying("b", 1, 1, pass_p50_ms=42.5, pass_p99_ms=400.0),
     )
     assert token_totals(links)[3:5] == (42.5, 400.0)
 
@@ -77,17 +77,17 @@ def token(head_ms: float, compute_ms: float = 10.0) -> Pass:
 
 
 def test_tokens_after_a_pause_have_no_time() -> None:
-    times = token_times_ms([token(30_000), *[token(30)] * 20, token(300)])
+    times = pass_times_ms([token(30_000), *[token(30)] * 20, token(300)])
     assert times == [*[40.0] * 20, 310.0]
 
 
 def test_a_slow_cluster_does_not_pause_all_the_time() -> None:
-    assert len(token_times_ms([token(3_000, 200)] * 5)) == 5
+    assert len(pass_times_ms([token(3_000, 200)] * 5)) == 5
 
 
 def test_percentiles_are_of_the_latest_tokens() -> None:
     meter = LinkMeter("w")
-    one = '{"tokens": 1, "generated": true, "round_trips": 1, "bytes_up": 1, '
+    one = '{"batch": 1, "rows": 1, "generated": true, "round_trips": 1, "bytes_up": 1, '
     one += '"bytes_down": 1, "last_reply_ns": 1, "up_ns": 0, "compute_ns": 0, '
     one += '"down_ns": 0, "wait_ns": 0, "head_ns": %d}'
     times_ms = [*range(1, 201)]
@@ -95,8 +95,8 @@ def test_percentiles_are_of_the_latest_tokens() -> None:
     found = parse(f'{{"type": "passes", "passes": [{passes}]}}'.encode())
     assert found is not None
     meter.take(found)
-    assert meter.link.token_p50_ms == 101
-    assert meter.link.token_p99_ms == 199
+    assert meter.link.pass_p50_ms == 101
+    assert meter.link.pass_p99_ms == 199
 
 
 def test_a_command_carries_its_histogram() -> None:

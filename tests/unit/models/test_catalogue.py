@@ -13,19 +13,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import ModelError
+from backends.machines.agent.here import local_host_for_now
 from backends.models.catalogue import Catalogue
 from backends.models.folders import (
     DEPTH_MAX,
     Folder,
     configured_folders,
     default_folders,
-    walk,
 )
 from backends.models.layers import read_model
-from backends.models.search import find_model
+from backends.models.search import find_model, search
 from tests.unit.models.ggufs import write_gguf, write_split
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from backends.machines.agent.agent_host import AgentHost
     from backends.state import ModelCatalogue, ModelFile, ModelInfo
 
 NOW = 1_700_000_000.0
@@ -47,21 +50,28 @@ def folder(path: Path, source: str = "models") -> Folder:
     return Folder(source, path)
 
 
-async def listing(*folders: Folder) -> ModelCatalogue:
-    return await Catalogue(folders, clock=lambda: NOW).refresh()
+@pytest.fixture
+async def host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentHost]:
+    """This machine."""
+    async with local_host_for_now(tmp_path_factory.mktemp("run")) as host:
+        yield host
 
 
-async def models(*folders: Folder) -> dict[str, ModelFile]:
-    return {model.name: model for model in (await listing(*folders)).models}
+async def listing(host: AgentHost, *folders: Folder) -> ModelCatalogue:
+    return await Catalogue(host, folders, clock=lambda: NOW).refresh()
 
 
-async def test_models_are_named_by_their_place(tmp_path: Path) -> None:
+async def models(host: AgentHost, *folders: Folder) -> dict[str, ModelFile]:
+    return {model.name: model for model in (await listing(host, *folders)).models}
+
+
+async def test_models_are_named_by_their_place(host: AgentHost, tmp_path: Path) -> None:
     root = folder(tmp_path / "models")
     (root.path / "sub").mkdir()
     write_gguf(root.path / "sub" / "small.gguf", metadata={"general.file_type": 7})
     write_gguf(root.path / "Top.GGUF")
     (root.path / "readme.txt").write_text("no model")
-    found = await listing(root)
+    found = await listing(host, root)
     assert [model.name for model in found.models] == ["sub/small", "Top"]
     small = found.models[0]
     assert (small.source, small.arch, small.file_type) == ("models", "llama", "Q8_0")
@@ -72,31 +82,33 @@ async def test_models_are_named_by_their_place(tmp_path: Path) -> None:
     assert not found.scanning
 
 
-async def test_parts_are_one_model(tmp_path: Path) -> None:
+async def test_parts_are_one_model(host: AgentHost, tmp_path: Path) -> None:
     root = folder(tmp_path)
     parts = write_split(root.path, "big", 3)
-    found = await models(root)
+    found = await models(host, root)
     assert list(found) == ["big"]
     assert found["big"].path == str(parts[0])
     assert found["big"].size_bytes == sum(part.stat().st_size for part in parts)
     parts[1].unlink()
-    assert "00002-of-00003.gguf is missing" in (await models(root))["big"].problem
+    assert "00002-of-00003.gguf is missing" in (await models(host, root))["big"].problem
     parts[0].unlink()
-    assert "00001-of-00003.gguf is missing" in (await models(root))["big"].problem
+    assert "00001-of-00003.gguf is missing" in (await models(host, root))["big"].problem
 
 
-async def test_broken_files_and_projectors_say_why(tmp_path: Path) -> None:
+async def test_broken_files_and_projectors_say_why(
+    host: AgentHost, tmp_path: Path
+) -> None:
     root = folder(tmp_path)
     (tmp_path / "bad.gguf").write_bytes(b"not a model")
     (tmp_path / "gone.gguf").symlink_to(tmp_path / "nowhere")
     write_gguf(tmp_path / "mmproj.gguf", {}, arch="clip")
-    found = await models(root)
+    found = await models(host, root)
     assert "is not a GGUF file" in found["bad"].problem
     assert "No such file" in found["gone"].problem
     assert "a projector, not a language model" in found["mmproj"].problem
 
 
-async def test_the_hugging_face_cache(tmp_path: Path) -> None:
+async def test_the_hugging_face_cache(host: AgentHost, tmp_path: Path) -> None:
     hub = folder(tmp_path / "hub", "huggingface")
     repo = hub.path / "models--org--repo--x"
     (repo / "blobs").mkdir(parents=True)
@@ -105,7 +117,7 @@ async def test_the_hugging_face_cache(tmp_path: Path) -> None:
         (repo / "snapshots" / commit / "Q8").mkdir(parents=True)
         link = repo / "snapshots" / commit / "Q8" / "m.gguf"
         link.symlink_to(Path("../../../blobs") / blob.name)
-    found = await models(hub)
+    found = await models(host, hub)
     assert list(found) == ["org/repo--x/Q8/m"]
     assert found["org/repo--x/Q8/m"].path.endswith("snapshots/1111/Q8/m.gguf")
 
@@ -139,24 +151,30 @@ def ollama_store(root: Path, digest: str = "a" * 64) -> Path:
     return blobs / f"sha256-{digest}"
 
 
-async def test_ollama_by_manifest_name(tmp_path: Path) -> None:
+async def test_ollama_by_manifest_name(host: AgentHost, tmp_path: Path) -> None:
     store = folder(tmp_path / "ollama", "ollama")
     blob = write_gguf(ollama_store(store.path))
-    found = await models(store)
+    found = await models(host, store)
     assert list(found) == ["hf.co/someone/repo:Q4"]
     assert found["hf.co/someone/repo:Q4"].path == str(blob)
-    assert find_model("llama3:8b", [store]) == blob
+    assert await find_model("llama3:8b", host, [store]) == blob
     blob.unlink()
-    assert "No such file" in (await models(store))["hf.co/someone/repo:Q4"].problem
+    assert (
+        "No such file" in (await models(host, store))["hf.co/someone/repo:Q4"].problem
+    )
 
 
-async def test_one_file_linked_twice_is_listed_once(tmp_path: Path) -> None:
+async def test_one_file_linked_twice_is_listed_once(
+    host: AgentHost, tmp_path: Path
+) -> None:
     first, second = folder(tmp_path / "a"), folder(tmp_path / "b")
     (second.path / "link.gguf").symlink_to(write_gguf(first.path / "m.gguf"))
-    assert list(await models(first, second)) == ["m"]
+    assert list(await models(host, first, second)) == ["m"]
 
 
-async def test_loops_and_unreadable_folders_are_passed_over(tmp_path: Path) -> None:
+async def test_loops_and_unreadable_folders_are_passed_over(
+    host: AgentHost, tmp_path: Path
+) -> None:
     root = folder(tmp_path / "root")
     (root.path / "loop").symlink_to(root.path)
     (root.path / "self").symlink_to(root.path / "self")
@@ -166,32 +184,37 @@ async def test_loops_and_unreadable_folders_are_passed_over(tmp_path: Path) -> N
     closed.chmod(0)
     try:
         missing = Folder("models", tmp_path / "missing")
-        assert list(await models(root, missing)) == ["m"]
+        assert list(await models(host, root, missing)) == ["m"]
     finally:
         closed.chmod(0o700)
 
 
-def test_depth_is_bounded(tmp_path: Path) -> None:
+async def test_depth_is_bounded(host: AgentHost, tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["d"] * (DEPTH_MAX + 1))
     deep.mkdir(parents=True)
     (deep / "far.gguf").touch()
     (deep.parent / "near.gguf").touch()
-    assert [names for _, names in walk(tmp_path)] == [["near.gguf"]]
+    found = await search(host, [folder(tmp_path)])
+    assert [model.path for model in found] == [deep.parent / "near.gguf"]
 
 
-async def test_a_name_that_is_not_utf8_is_reported(tmp_path: Path) -> None:
+async def test_a_name_that_is_not_utf8_is_reported(
+    host: AgentHost, tmp_path: Path
+) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.gguf"))
     try:
         write_gguf(path)
     except OSError:
         pytest.skip("this file system only takes UTF-8")
-    found = await models(folder(tmp_path))
+    found = await models(host, folder(tmp_path))
     assert "not valid UTF-8" in found["caf�"].problem
 
 
-async def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
+async def test_an_unchanged_file_is_not_read_again(
+    host: AgentHost, tmp_path: Path
+) -> None:
     reads = Reads()
-    catalogue = Catalogue([folder(tmp_path)], read=reads)
+    catalogue = Catalogue(host, [folder(tmp_path)], read=reads)
     write_gguf(tmp_path / "a.gguf")
     write_gguf(tmp_path / "b.gguf")
     await catalogue.refresh()
@@ -205,7 +228,9 @@ async def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
     assert [model.name for model in found.models] == ["a"]
 
 
-async def test_the_listing_fills_while_the_search_goes_on(tmp_path: Path) -> None:
+async def test_the_listing_fills_while_the_search_goes_on(
+    host: AgentHost, tmp_path: Path
+) -> None:
     for name in "abc":
         write_gguf(tmp_path / f"{name}.gguf")
     reached, go_on = threading.Event(), threading.Event()
@@ -216,7 +241,7 @@ async def test_the_listing_fills_while_the_search_goes_on(tmp_path: Path) -> Non
             go_on.wait(10)
         return read_model(path)
 
-    catalogue = Catalogue([folder(tmp_path)], read=slow)
+    catalogue = Catalogue(host, [folder(tmp_path)], read=slow)
     task = catalogue.start_refresh()
     await asyncio.to_thread(reached.wait, 10)
     partial = catalogue.listing
@@ -229,7 +254,9 @@ async def test_the_listing_fills_while_the_search_goes_on(tmp_path: Path) -> Non
     assert not catalogue.listing.scanning
 
 
-async def test_a_cancelled_search_ends_its_thread(tmp_path: Path) -> None:
+async def test_a_cancelled_search_ends_its_thread(
+    host: AgentHost, tmp_path: Path
+) -> None:
     for name in "ab":
         write_gguf(tmp_path / f"{name}.gguf")
     reads = Reads()
@@ -240,7 +267,7 @@ async def test_a_cancelled_search_ends_its_thread(tmp_path: Path) -> None:
         go_on.wait(10)
         return reads(path)
 
-    catalogue = Catalogue([folder(tmp_path)], read=slow)
+    catalogue = Catalogue(host, [folder(tmp_path)], read=slow)
     task = catalogue.start_refresh()
     await asyncio.to_thread(reached.wait, 10)
     task.cancel()
@@ -252,20 +279,20 @@ async def test_a_cancelled_search_ends_its_thread(tmp_path: Path) -> None:
     assert catalogue.listing.models == ()
 
 
-def test_names_find_files(tmp_path: Path) -> None:
+async def test_names_find_files(host: AgentHost, tmp_path: Path) -> None:
     root = folder(tmp_path)
     for name in ("one/llama-8b-q4", "two/llama-8b-q8", "two/glm"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write_gguf(tmp_path / f"{name}.gguf")
-    assert find_model("two/glm", [root]) == tmp_path / "two/glm.gguf"
-    assert find_model("GLM.gguf", [root]) == tmp_path / "two/glm.gguf"
-    assert find_model("8b-q8", [root]) == tmp_path / "two/llama-8b-q8.gguf"
+    assert await find_model("two/glm", host, [root]) == tmp_path / "two/glm.gguf"
+    assert await find_model("GLM.gguf", host, [root]) == tmp_path / "two/glm.gguf"
+    assert await find_model("8b-q8", host, [root]) == tmp_path / "two/llama-8b-q8.gguf"
     with pytest.raises(
         ModelError, match=r"any of 2 models.*one/llama-8b-q4, two/llama"
     ):
-        find_model("llama", [root])
+        await find_model("llama", host, [root])
     with pytest.raises(ModelError, match="no model called “zephyr”"):
-        find_model("zephyr", [root])
+        await find_model("zephyr", host, [root])
 
 
 def test_default_folders_follow_the_environment() -> None:
@@ -298,7 +325,7 @@ def test_configured_folders_come_first() -> None:
     assert folders[2:] == default_folders(home, {})
 
 
-def test_a_copy_is_another_model(tmp_path: Path) -> None:
+async def test_a_copy_is_another_model(host: AgentHost, tmp_path: Path) -> None:
     write_gguf(tmp_path / "a.gguf")
     shutil.copy(tmp_path / "a.gguf", tmp_path / "b.gguf")
-    assert len(asyncio.run(models(folder(tmp_path)))) == 2
+    assert len(await models(host, folder(tmp_path))) == 2

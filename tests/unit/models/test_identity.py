@@ -1,16 +1,16 @@
-"""The identity of a file: here and by the script the same, different where it must."""
+"""The identity of a file: here and by the agent the same, different where it must."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import random
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
 from backends.errors import ModelError
+from backends.machines.agent.here import local_host_for_now
 from backends.models.identity import (
     BLOCK_BYTES,
     WHOLE_BLOCKS_MAX,
@@ -20,15 +20,12 @@ from backends.models.identity import (
     sampled,
     size_in,
 )
-from backends.peers.probe import read_hashes, read_identities
-from tests.unit.provision.local_shell import LocalShell
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 WHOLE = BLOCK_BYTES * WHOLE_BLOCKS_MAX
 SIZES = (0, 1, BLOCK_BYTES, WHOLE - 1, WHOLE, WHOLE + 1, 7_654_321, 20_000_000)
-SHELLS = [("sh",), ("bash", "--posix"), ("busybox", "sh")]
 
 
 def write(path: Path, size: int) -> Path:
@@ -36,26 +33,16 @@ def write(path: Path, size: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("sh", SHELLS, ids=lambda sh: sh[0])
-async def test_the_script_computes_the_same(
-    tmp_path: Path, sh: tuple[str, ...]
-) -> None:
-    if shutil.which(sh[0]) is None:
-        pytest.skip(f"no {sh[0]} here")
-    shell = LocalShell(tmp_path, sh=sh)
+async def test_the_agent_computes_the_same(tmp_path: Path) -> None:
     files = [write(tmp_path / f'it\'s "{size}" $x.gguf', size) for size in SIZES]
-    found = await read_identities(shell, *map(str, files), str(tmp_path / "absent"))
-    assert [(m.path, m.size_bytes) for m in found] == [
-        (str(file), size) for file, size in zip(files, SIZES, strict=True)
-    ]
+    async with local_host_for_now(tmp_path / "run") as host:
+        told = [await host.identity(str(file)) for file in files]
     ours = await asyncio.to_thread(lambda: [identity_of(file) for file in files])
-    assert [model.identity for model in found] == ours
+    assert told == ours
 
 
-async def test_the_full_hash_is_the_same_there(tmp_path: Path) -> None:
+def test_the_full_hash_is_that_of_all_bytes(tmp_path: Path) -> None:
     file = write(tmp_path / "a.gguf", 3_000_000)
-    hashes = await read_hashes(LocalShell(tmp_path), str(file))
-    assert hashes == {str(file): full_sha256(file)}
     assert full_sha256(file) == hashlib.sha256(file.read_bytes()).hexdigest()
 
 

@@ -45,7 +45,7 @@ def test_equal_layers_share_a_row(tmp_path: Path) -> None:
     text = output(str(write_gguf(tmp_path / "m.gguf")))
     rows = [line.split() for line in text.splitlines()]
     row = next(row for row in rows if row[:2] == ["0–2", "×3"])
-    assert " ".join(row[2:]) == "120 KiB 48.0 KiB 72.0 KiB 512 B 128 B F32 100%"
+    assert " ".join(row[2:]) == "120 KiB 48.0 KiB 72.0 KiB 512 B 128 B F32 100 %"
     assert "experts" not in text
     assert "tied" not in text
 
@@ -92,4 +92,4 @@ def test_ranges_and_groups() -> None:
     layers = [Layer(index=i, bytes=1 + (i == 1)) for i in range(3)]
     assert [[x.index for x in row] for row in equal_layers(layers)] == [[0, 2], [1]]
     mixed = Layer(index=0, bytes=1000, quants={"Q4_K": 780, "Q6_K": 219, "F32": 1})
-    assert quant_mix(mixed) == "Q4_K 78%, Q6_K 22%, F32"
+    assert quant_mix(mixed) == "Q4_K 78 %, Q6_K 22 %, F32"

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from backends.models.header import Header
-from backends.models.memory import LayerMemory, layer_memory
+from backends.models.kv_cache import (
+    LayerMemory,
+    has_one_type,
+    head_lengths,
+    layer_memory,
+)
 from backends.models.params import Params
 
 ATTENTION = frozenset({"attn_q.weight", "attn_k.weight", "attn_v.weight"})
@@ -20,11 +25,22 @@ HEADS = {"embedding_length": 4096, "attention.head_count": 32}
 
 def memory(
     arch: str, params: dict[str, Any], *layers: frozenset[str]
-) -> list[LayerMemory]:
+) -> list[tuple[int, int]]:
     """Bytes per token and window of each layer."""
+    return [entry[:2] for entry in all_kept(arch, params, *layers)]
+
+
+def all_kept(
+    arch: str, params: dict[str, Any], *layers: frozenset[str]
+) -> list[LayerMemory]:
+    """All that each layer keeps."""
+    return list(layer_memory(params_of(arch, params), layers))
+
+
+def params_of(arch: str, params: dict[str, Any]) -> Params:
+    """The hyperparameters of a header that has only these."""
     metadata = {f"{arch}.{key}": value for key, value in params.items()}
-    header = Header(Path("m.gguf"), 0, 3, "little", 32, 0, metadata, ())
-    return list(layer_memory(Params(header, arch), layers))
+    return Params(Header(Path("m.gguf"), 0, 3, "little", 32, 0, metadata, ()), arch)
 
 
 def test_grouped_heads_keep_a_row_of_k_and_v() -> None:
@@ -40,7 +56,7 @@ def test_without_grouping_every_head_is_kept() -> None:
 def test_head_lengths_from_the_file_win() -> None:
     lengths = {"attention.key_length": 192, "attention.value_length": 128}
     params = HEADS | lengths | {"attention.head_count_kv": 4}
-    assert memory("qwen3", params, ATTENTION) == [(4 * 320 * 2, 0)]
+    assert all_kept("qwen3", params, ATTENTION) == [(4 * 320 * 2, 0, 4 * 192 * 2)]
 
 
 def test_heads_per_layer() -> None:
@@ -59,11 +75,35 @@ def test_compressed_attention_keeps_one_row_and_no_v() -> None:
         "attention.key_length_mla": 192,
         "attention.value_length_mla": 128,
     }
-    assert memory("deepseek2", params, MLA) == [(576 * 2, 0)]
+    assert all_kept("deepseek2", params, MLA) == [(576 * 2, 0, 576 * 2)]
     # Sparse attention (V3.2) adds an indexer key of 128.
     indexed = MLA | {"indexer.attn_k.weight"}
     more = params | {"attention.indexer.key_length": 128}
     assert memory("deepseek32", more, indexed) == [((576 + 128) * 2, 0)]
+
+
+def test_an_indexers_key_is_a_head_of_its_own() -> None:
+    """Eight heads of 128 and an indexer of 96: no head has 140 values."""
+    indexed = ATTENTION | {"indexer.attn_k.weight"}
+    more = {"attention.head_count_kv": 8, "attention.indexer.key_length": 96}
+    params = params_of("minimax-m2", HEADS | more)
+    assert head_lengths(params, [ATTENTION, indexed]) == ((96, 128), (128,))
+    assert head_lengths(params, [ATTENTION]) == ((128,), (128,))
+    assert not has_one_type(params)
+
+
+def test_which_models_keep_k_and_v_in_one_type() -> None:
+    mla = {"attention.key_length_mla": 192, "attention.value_length_mla": 128}
+    assert has_one_type(params_of("deepseek2", HEADS | mla))
+    assert has_one_type(params_of("deepseek4", HEADS))
+    assert not has_one_type(params_of("deepseek2", HEADS))
+
+
+def test_sliding_windows_may_have_other_heads() -> None:
+    more = {"attention.sliding_window": 512, "attention.sliding_window_pattern": 2}
+    lengths = {"attention.key_length_swa": 64, "attention.value_length_swa": 64}
+    params = params_of("gemma4", HEADS | more | lengths)
+    assert head_lengths(params, [ATTENTION] * 4) == ((64, 128), (64, 128))
 
 
 def test_old_files_of_compressed_attention_keep_k_and_v() -> None:

@@ -11,8 +11,8 @@ import asyncssh
 import pytest
 import pytest_asyncio
 
-from backends.engine.find import EngineLocation, EngineSource
 from backends.paths import Paths
+from backends.state import EngineInfo, EngineSource
 from tests.unit.provision.local_shell import LocalShell
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def write_program(path: Path, answer: str, code: int = 0, padding: int = 0) -> P
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> EngineLocation:
+def engine(tmp_path: Path) -> EngineInfo:
     """The head's engine: scripts that answer as llama.cpp would."""
     folder = tmp_path / "engine"
     write_program(folder / "llama-server", "version: 1 (abc)", padding=3_000_000)
@@ -103,7 +103,7 @@ def engine(tmp_path: Path) -> EngineLocation:
         '"backends": ["cpu", "rpc"], "flags": ["-DGGML_NATIVE=ON"],'
         '"host_cpu": "here", "built_at": 1.0}'
     )
-    return EngineLocation(
+    return EngineInfo(
         directory=str(folder),
         server_path=str(folder / "llama-server"),
         worker_path=str(folder / "ggml-rpc-server"),

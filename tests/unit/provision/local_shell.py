@@ -9,7 +9,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from backends.errors import HostError
-from backends.peers.shell import RUN_TIMEOUT_S, ShellResult
+from backends.machines.shell import RUN_TIMEOUT_S, ShellResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,10 @@ class LocalShell:
     def name(self) -> str:
         """The peer's name."""
         return "mini"
+
+    async def rtt_ms(self) -> float:
+        """As the protocol says."""
+        return 0.01
 
     async def run(
         self,

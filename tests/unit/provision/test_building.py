@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from backends.peers.probe import Probed, survey
-from backends.peers.probe_text import Tool
+from backends.machines.probe import survey
+from backends.machines.probe_text import Probed, Tool
 from backends.provision import fit
-from backends.provision.building import Build, Progress, build
-from backends.provision.errors import CannotBuild
+from backends.provision.building import Build, build
+from backends.provision.refusals import CannotBuild
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -141,19 +141,6 @@ def _runs(argument: str) -> bool:
     )
 
 
-def test_progress_of_ninja_and_make() -> None:
-    told: list[tuple[str, float | None, Sequence[str]]] = []
-    progress = Progress(lambda *args: told.append(args))
-    for line in ("stage\tcompile", "~", "[5/20] Building", "[ 50%] Building", "note"):
-        progress.feed(line)
-    assert [(text, done) for text, done, _ in told] == [
-        ("Compiling", None),
-        ("Compiling [5/20]", 0.25),
-        ("Compiling 50 %", 0.5),
-    ]
-    assert progress.tail[-1] == "note"
-
-
 def tools(**versions: str) -> dict[str, Tool]:
     return {name: Tool(path=f"/bin/{name}", text=v) for name, v in versions.items()}
 
@@ -178,29 +165,6 @@ def test_jobs_fit_the_memory() -> None:
     toolchain = fit.toolchain_of(peer, "pi")
     assert toolchain.jobs == 3
     assert toolchain.options[:2] == ("-G", "Unix Makefiles")
-
-
-@pytest.mark.parametrize(
-    ("peer", "accelerator"),
-    [
-        (Probed(os="Darwin"), "metal"),
-        (Probed(gpus=frozenset({"nvidia"}), tools=tools(nvcc="13.0")), "cuda"),
-        (Probed(gpus=frozenset({"nvidia"})), "none"),
-        (Probed(gpus=frozenset({"rocm", "render"}), tools=tools(hipcc="6.0")), "hip"),
-        (Probed(gpus=frozenset({"render"}), tools=tools(glslc="1.0")), "none"),
-        (
-            Probed(
-                gpus=frozenset({"render"}),
-                tools=tools(glslc="1.0"),
-                vulkan_headers="/usr",
-            ),
-            "vulkan",
-        ),
-        (Probed(tools=tools(nvcc="13.0")), "none"),
-    ],
-)
-def test_what_is_built_for(peer: Probed, accelerator: str) -> None:
-    assert fit.choice_for(peer).accelerator == accelerator
 
 
 def test_what_may_be_copied() -> None:

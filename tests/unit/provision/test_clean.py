@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.peers.identity import start_id
+from backends.machines.agent.here import local_host, local_host_for_now
+from backends.machines.host import ProcessSpec
+from backends.paths import relay_binary
 from backends.provision.clean import clean
-from backends.provision.errors import PeerBusy
+from backends.provision.refusals import PeerBusy
 from backends.provision.remote import lock
+from backends.state import ProcessRole
 from tests.unit.provision.conftest import write_program
 
 if TYPE_CHECKING:
@@ -62,13 +65,45 @@ async def test_ours_goes_and_theirs_stays(
 async def test_directories_of_dead_processes_go(
     shell: LocalShell, home: Path, cache: Path
 ) -> None:
-    me = start_id(os.getpid())
-    assert me is not None
-    living = write_process(home, "living", os.getpid(), me)
-    dead = write_process(home, "dead", os.getpid(), "another:1")
-    await clean(shell)
-    assert living.exists()
-    assert not dead.exists()
+    run_dir = home / ".local/state/dllm-tui/run/head"
+    async with local_host_for_now(run_dir) as host:
+        spec = ProcessSpec(
+            name="default/w", role=ProcessRole.WORKER, argv=("sleep", "600")
+        )
+        started = await host.start(spec)
+        with pytest.raises(PeerBusy, match=rf"default/w \(pid {started.pid}\)"):
+            await clean(shell, host)
+        assert (cache / "relay").exists()
+        await host.stop("default/w")
+        assert await clean(shell, host) > 0
+    assert not run_dir.parent.exists()
+
+
+async def test_an_agent_that_only_looks_is_not_in_the_way(
+    shell: LocalShell, home: Path, cache: Path
+) -> None:
+    program = cache / "relay/1.0/dllm-relay"
+    shutil.copy(relay_binary(), program)
+    host = local_host(home / "run", relay=program)
+    try:
+        await host.connect()
+        assert await clean(shell, host) > 0
+        assert not program.exists()
+        assert await host.records() == []
+    finally:
+        await host.close()
+
+
+async def test_nothing_of_a_head_that_looked_and_left_stays(
+    shell: LocalShell, home: Path, cache: Path
+) -> None:
+    run = home / ".local" / "state" / "dllm-tui" / "run"
+    write_process(home, "0f-head/default/worker", os.getpid(), "another:1")
+    (run / "1e-other-head").mkdir()
+    assert await clean(shell) > 0
+    assert names_in(home / ".local" / "state") == []
+    # Without anything there at all.
+    assert await clean(shell) == 0
 
 
 async def test_nothing_goes_while_something_of_ours_runs(

@@ -11,18 +11,18 @@ import pytest
 
 from backends.errors import ModelError
 from backends.models.identity import identity_of
-from backends.provision.errors import PeerBusy, PeerFull, WrongFile
-from backends.provision.models import copy_model
+from backends.provision.model_copy import copy_model
+from backends.provision.refusals import PeerBusy, PeerFull, WrongFile
 from tests.unit.provision.conftest import write_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from backends.provision.upload import Files
-    from backends.state import PeerModel, PeerWork
+    from backends.state import PeerWork
     from tests.unit.provision.local_shell import LocalShell
 
-    Copy = Callable[..., Coroutine[Any, Any, tuple[PeerModel, ...]]]
+    Copy = Callable[..., Coroutine[Any, Any, tuple[str, ...]]]
 
 SIZE = 24 << 20
 NAME = 'it\'s a "model" $x.gguf'
@@ -41,7 +41,7 @@ def model(tmp_path: Path) -> Path:
 def copy(shell: LocalShell, files: Files, works: list[PeerWork]) -> Copy:
     """Copy a model to the peer."""
 
-    async def call(source: Path, **more: str) -> tuple[PeerModel, ...]:
+    async def call(source: Path, **more: str) -> tuple[str, ...]:
         return await copy_model(shell, files, source, report=works.append, **more)
 
     return call
@@ -89,8 +89,7 @@ async def test_the_same_bytes_under_the_same_name(
     copy: Copy, model: Path, there: Path, works: list[PeerWork]
 ) -> None:
     (found,) = await copy(model)
-    assert found.path == str(there)
-    assert (found.size_bytes, found.identity) == (SIZE, identity_of(model))
+    assert found == str(there)
     assert is_copy(there, model)
     assert not part_of(there).exists()
     assert names_in(there.parent) == [NAME]
@@ -152,9 +151,7 @@ async def test_all_parts_of_a_split_model_go(
         await copy(parts[0])
     put(parts[1], b"two")
     found = await copy(parts[0], folder="my models")
-    assert [model.path for model in found] == [
-        str(home / "my models" / part.name) for part in parts
-    ]
+    assert found == tuple(str(home / "my models" / part.name) for part in parts)
     assert is_copy(home / "my models" / parts[1].name, parts[1])
 
 

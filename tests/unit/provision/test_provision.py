@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from backends.peers.probe import survey
+from backends.machines.probe import survey
 from backends.provision.clean import clean
-from backends.provision.errors import CannotBuild, DoesNotRun, PeerBusy, PeerFull
 from backends.provision.provision import Provisioned, Way, provision
+from backends.provision.refusals import CannotBuild, DoesNotRun, PeerBusy, PeerFull
 from backends.provision.remote import lock
 from backends.state import ProvisionMode
 from tests.unit.provision.conftest import write_program
@@ -21,11 +21,10 @@ from tests.unit.provision.conftest import write_program
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from backends.engine.find import EngineLocation
+    from backends.machines.probe_text import Probed
     from backends.paths import Paths
-    from backends.peers.probe import Probed
     from backends.provision.upload import Files
-    from backends.state import PeerWork
+    from backends.state import EngineInfo, PeerWork
     from tests.unit.provision.local_shell import LocalShell
 
     Provision = Callable[..., Coroutine[Any, Any, Provisioned]]
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 def install(
     shell: LocalShell,
     files: Files,
-    engine: EngineLocation,
+    engine: EngineInfo,
     relay: Path,
     paths: Paths,
     works: list[PeerWork],
@@ -46,7 +45,6 @@ def install(
         return await provision(
             shell,
             files,
-            None,
             engine=engine,
             relay=relay,
             paths=paths,
@@ -91,7 +89,7 @@ async def begin(install: Provision, works: list[PeerWork]) -> None:
 
 
 async def test_an_empty_home_gets_engine_and_relay(
-    install: Provision, home: Path, works: list[PeerWork], engine: EngineLocation
+    install: Provision, home: Path, works: list[PeerWork], engine: EngineInfo
 ) -> None:
     done = await install()
     assert (done.engine_way, done.relay_way) == (Way.COPIED, Way.COPIED)
@@ -120,7 +118,7 @@ async def test_a_changed_relay_of_the_same_version_replaces_the_old(
 
 
 async def test_a_program_that_does_not_run_there_is_not_installed(
-    install: Provision, engine: EngineLocation, home: Path
+    install: Provision, engine: EngineInfo, home: Path
 ) -> None:
     write_program(Path(engine.worker_path), "no such library", code=127)
     with pytest.raises(DoesNotRun, match="ggml-rpc-server does not run there: no such"):
@@ -172,7 +170,7 @@ async def test_the_lock_of_a_dead_console_is_taken_over(
 
 
 async def test_an_installation_broken_off_goes_on(
-    install: Provision, home: Path, works: list[PeerWork], engine: EngineLocation
+    install: Provision, home: Path, works: list[PeerWork], engine: EngineInfo
 ) -> None:
     await begin(install, works)
     assert not (root(home) / "engines").exists()
@@ -183,7 +181,7 @@ async def test_an_installation_broken_off_goes_on(
 
 
 async def test_what_lies_there_half_and_wrong_is_sent_anew(
-    install: Provision, home: Path, works: list[PeerWork], engine: EngineLocation
+    install: Provision, home: Path, works: list[PeerWork], engine: EngineInfo
 ) -> None:
     await begin(install, works)
     half_sent(home).write_bytes(b"x" * 3_000_000)

@@ -13,7 +13,7 @@ from backends.split.flags import (
     compile_split,
     engine_devices,
     engine_ranges,
-    parse_counts,
+    parse_split,
 )
 from backends.split.layout import make_split, ranges
 from backends.state import Plan, WorkerSpec
@@ -21,43 +21,66 @@ from backends.state import Plan, WorkerSpec
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    """Plans of 1…200 layers over 1…16 workers, some without layers, some on the CPU."""
+    """Plans of 1…200 layers over 1…16 devices of workers and the head's.
+
+    Workers have up to four devices each; some devices get no layers, the order of the
+    split is any, the head's CPU first.
+    """
     n_layer = draw(st.integers(1, 200))
-    n_workers = draw(st.integers(1, 16))
+    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    workers = tuple(
+        WorkerSpec(name=f"worker{i}", devices=tuple(f"GPU{j}" for j in range(size)))
+        for i, size in enumerate(sizes, 1)
+    )
+    devices = [device for worker in workers for device in worker.device_ids]
+    devices = draw(st.permutations([*devices[:15], "local/CUDA0"]))
     cuts = draw(
-        st.lists(st.integers(0, n_layer + 1), min_size=n_workers, max_size=n_workers)
+        st.lists(
+            st.integers(0, n_layer + 1),
+            min_size=len(devices),
+            max_size=len(devices),
+        )
     )
     edges = [0, *sorted(cuts), n_layer + 1]
     counts = [high - low for low, high in pairwise(edges)]
-    workers = tuple(WorkerSpec(name=f"worker{i}") for i in range(1, n_workers + 1))
-    devices = ["local/CPU", *(f"{worker.name}/CPU" for worker in workers)]
-    order = draw(st.permutations(range(1, n_workers + 1)))
-    devices = [devices[0], *(devices[i] for i in order)]
-    return Plan(
-        model="m.gguf", split=make_split(n_layer, devices, counts), workers=workers
-    )
+    split = make_split(n_layer, ["local/CPU", *devices], counts)
+    return Plan(model="m.gguf", split=split, workers=workers)
 
 
-def ports(plan: Plan) -> dict[str, int]:
-    return {worker.name: 50000 + i for i, worker in enumerate(plan.workers)}
+def ends(plan: Plan) -> dict[str, str]:
+    """An endpoint of its own for every worker."""
+    return {w.name: f"127.0.0.1:{50000 + i}" for i, w in enumerate(plan.workers)}
 
 
 @settings(max_examples=600, deadline=None)
 @given(plans())
 def test_llama_cpp_reads_back_the_split(plan: Plan) -> None:
     """Compile, then apply llama.cpp's float32 rule: the very same layers come back."""
-    placement = compile_split(plan, ports(plan))
+    placement = compile_split(plan, ends(plan))
     assert engine_ranges(plan, placement) == ranges(plan.split)
     assert sum(placement.tensor_split) == placement.n_gpu_layers
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(plans())
 def test_only_used_devices_are_named(plan: Plan) -> None:
-    """Every RPC name refers to an endpoint that is given, each exactly once."""
-    placement = compile_split(plan, ports(plan))
-    wanted = sorted(f"RPC{i}" for i in range(len(placement.rpc_endpoints)))
-    assert sorted(placement.device_names) == wanted
+    """Numbers are those of llama-server, which counts all devices of an endpoint."""
+    placement = compile_split(plan, ends(plan))
+    at = {endpoint: worker for worker, endpoint in ends(plan).items()}
+    registered = [
+        device
+        for endpoint in placement.rpc_endpoints
+        for worker in plan.workers
+        if worker.name == at[endpoint]
+        for device in worker.device_ids
+    ]
+    meant = [
+        registered[int(name.removeprefix("RPC"))] if "RPC" in name else "local/CUDA0"
+        for name in placement.device_names
+    ]
+    assert meant == [
+        s.device for s in plan.split.shares if s.layers and s.device != "local/CPU"
+    ]
     assert all(placement.tensor_split)
 
 
@@ -79,9 +102,10 @@ def test_devices_out_of_worker_order_keep_their_endpoint() -> None:
     workers = (WorkerSpec(name="worker1"), WorkerSpec(name="worker2"))
     split = make_split(12, ["worker2/CPU", "worker1/CPU"], [6, 7])
     placement = compile_split(
-        Plan(model="m", split=split, workers=workers), {"worker1": 1, "worker2": 2}
+        Plan(model="m", split=split, workers=workers),
+        {"worker1": "h:1", "worker2": "h:2"},
     )
-    assert placement.rpc_endpoints == ("127.0.0.1:1", "127.0.0.1:2")
+    assert placement.rpc_endpoints == ("h:1", "h:2")
     assert placement.device_names == ("RPC1", "RPC0")
 
 
@@ -89,16 +113,17 @@ def test_a_worker_without_layers_is_left_out() -> None:
     workers = (WorkerSpec(name="worker1"), WorkerSpec(name="worker2"))
     split = make_split(12, ["worker1/CPU", "worker2/CPU"], [0, 13])
     placement = compile_split(
-        Plan(model="m", split=split, workers=workers), {"worker1": 1, "worker2": 2}
+        Plan(model="m", split=split, workers=workers),
+        {"worker1": "h:1", "worker2": "h:2"},
     )
-    assert placement.rpc_endpoints == ("127.0.0.1:2",)
+    assert placement.rpc_endpoints == ("h:2",)
     assert placement.device_names == ("RPC0",)
 
 
 def test_a_gpu_of_the_head_keeps_its_name() -> None:
     split = make_split(12, ["worker1/CPU", "local/CUDA0"], [6, 7])
     plan = Plan(model="m", split=split, workers=(WorkerSpec(name="worker1"),))
-    assert compile_split(plan, {"worker1": 1}).device_names == ("RPC0", "CUDA0")
+    assert compile_split(plan, {"worker1": "h:1"}).device_names == ("RPC0", "CUDA0")
 
 
 def test_everything_on_the_head_needs_no_device() -> None:
@@ -113,7 +138,7 @@ def test_the_heads_cpu_must_lead() -> None:
     with pytest.raises(PlanError, match="not first"):
         compile_split(
             Plan(model="m", split=split, workers=(WorkerSpec(name="worker1"),)),
-            {"worker1": 1},
+            {"worker1": "h:1"},
         )
 
 
@@ -123,14 +148,60 @@ def test_an_unknown_device_is_named() -> None:
         compile_split(Plan(model="m", split=split), {})
 
 
+def test_unused_devices_of_a_used_endpoint_count() -> None:
+    """The second worker's only device comes after both of the first's."""
+    workers = (
+        WorkerSpec(name="box", peer="box", devices=("RPC0", "RPC1")),
+        WorkerSpec(name="mini", peer="mini", devices=("MTL0",)),
+    )
+    split = make_split(12, ["box/RPC1", "box/RPC0", "mini/MTL0"], [6, 0, 7])
+    plan = Plan(model="m", split=split, workers=workers)
+    placement = compile_split(plan, {"box": "h:1", "mini": "h:2"})
+    assert placement.device_names == ("RPC1", "RPC2")
+    assert [(d.endpoint, d.index) for d in placement.devices] == [
+        ("h:1", 1),
+        ("h:2", 0),
+    ]
+
+
+def test_a_worker_is_reached_at_its_own_endpoint_or_ours() -> None:
+    worker = WorkerSpec(name="box", peer="box", devices=("RPC",), endpoint="10.0.0.2:5")
+    plan = Plan(model="m", split=make_split(2, ["box/RPC"], [3]), workers=(worker,))
+    assert compile_split(plan, {}).rpc_endpoints == ("10.0.0.2:5",)
+    assert compile_split(plan, {"box": "h:1"}).rpc_endpoints == ("h:1",)
+
+
 @pytest.mark.parametrize(
     ("text", "counts"), [("6,7", (6, 7)), ("13", (13,)), (" 4, 4 ,5", (4, 4, 5))]
 )
 def test_counts_are_parsed(text: str, counts: tuple[int, ...]) -> None:
-    assert parse_counts(text) == counts
+    assert parse_split(text) == counts
 
 
 @pytest.mark.parametrize("text", ["", "6,", "six", "6.5,6.5", "6;7"])
 def test_what_is_not_a_split_is_refused(text: str) -> None:
     with pytest.raises(PlanError, match="not a split"):
-        parse_counts(text)
+        parse_split(text)
+
+
+def test_a_split_by_name() -> None:
+    text = "studio/MTL0=38, mini/MTL0 = 10"
+    assert parse_split(text) == {"studio/MTL0": 38, "mini/MTL0": 10}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a/CPU=1,a/CPU=2",
+        "a/CPU=x",
+        "a/CPU=",
+        "=3",
+        "a/CPU=3,4",
+        "-1,14",
+        "a/CPU=-1",
+        "1_0,3",
+    ],
+)
+def test_a_name_twice_or_without_a_number_is_refused(text: str) -> None:
+    with pytest.raises(PlanError, match="not a split"):
+        parse_split(text)

@@ -1,4 +1,4 @@
-"""Moving boundaries, reordering, undo."""
+"""Moving boundaries, reordering."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from backends.errors import PlanError
 from backends.split.layout import (
-    History,
     boundaries,
     counts,
     devices,
@@ -58,35 +57,12 @@ def test_the_heads_cpu_stays_first(index: int, by: int) -> None:
     assert reorder(THREE, index, by) == THREE
 
 
-def test_undo_and_redo() -> None:
-    history = History(present=THREE)
-    moved = move_boundary(THREE, 1, 9)
-    history = history.push(moved).push(moved)
-    assert history.past == (THREE,)
-    undone = history.undo()
-    assert undone.present == THREE
-    assert undone.can_redo
-    assert undone.redo().present == moved
-    assert not undone.undo().can_undo
-
-
-def test_a_new_move_forgets_the_undone_ones() -> None:
-    history = History(present=THREE).push(move_boundary(THREE, 1, 9)).undo()
-    assert not history.push(move_boundary(THREE, 1, 3)).can_redo
-
-
-def test_history_is_bounded() -> None:
-    history = History(present=THREE)
-    for step in range(500):
-        history = history.push(move_boundary(THREE, 1, step % 13))
-    assert len(history.past) == History.DEPTH_MAX
-
-
 @pytest.mark.parametrize(
     ("names", "wrong", "message"),
     [
         (["a", "b"], [6, 6], "sums to 12"),
-        (["a", "b"], [6], "1 shares for 2"),
+        (["a", "b"], [6], "1 share for 2 devices"),
+        (["a"], [6, 7], "2 shares for 1 device[.]"),
         (["a", "b"], [-1, 14], "negative"),
         (["a", "a"], [6, 7], "twice"),
     ],

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
 from backends.split.layout import counts, make_split
-from backends.split.memory import balance, device_loads, overcommitted
-from backends.state import Device, Layer, ModelInfo
+from backends.split.loads import (
+    Told,
+    balance,
+    device_loads,
+    ours_by_pool,
+    overcommitted,
+    room_bytes,
+)
+from backends.state import (
+    Device,
+    DeviceMemory,
+    Layer,
+    LayerBytes,
+    MemorySource,
+    ModelInfo,
+    Split,
+)
 
 MIB = 1 << 20
 MODEL = ModelInfo(
@@ -20,6 +38,13 @@ MODEL = ModelInfo(
     embedding_bytes=5 * MIB,
 )
 
+BIG = msgspec.structs.replace(
+    MODEL,
+    layers=tuple(
+        msgspec.structs.replace(layer, bytes=100 * MIB) for layer in MODEL.layers
+    ),
+)
+
 
 def device(name: str, free_mib: int, pool: str = "") -> Device:
     return Device(id=name, name=name, free_bytes=free_mib * MIB, memory_pool=pool)
@@ -33,9 +58,140 @@ def test_loads_add_up() -> None:
     assert first.weight_bytes == 30 * MIB
     assert first.kv_bytes == 3 * MIB
     assert second.weight_bytes == 15 * MIB
-    assert second.compute_bytes > first.compute_bytes, (
-        "the output needs room for logits"
+    assert first.compute_bytes == second.compute_bytes > 0
+
+
+def test_the_head_has_the_embedding_and_buffers_of_its_own() -> None:
+    split = make_split(4, ["local/CPU", "a"], [0, 5])
+    head, worker = device_loads(MODEL, split, 1024)
+    assert head.weight_bytes == MODEL.embedding_bytes
+    assert head.kv_bytes == 0
+    assert 0 < head.compute_bytes < worker.compute_bytes
+
+
+def test_a_tied_output_on_the_head_is_there_once() -> None:
+    tied = msgspec.structs.replace(MODEL, tied_output=True)
+    (alone,) = device_loads(tied, make_split(4, ["local/CPU"], [5]), 1024)
+    assert alone.weight_bytes == 45 * MIB
+    head, worker = device_loads(tied, make_split(4, ["local/CPU", "a"], [0, 5]), 1024)
+    assert (head.weight_bytes, worker.weight_bytes) == (5 * MIB, 45 * MIB)
+
+
+def test_compute_buffers_grow_with_the_context_and_with_several_devices() -> None:
+    one, two = make_split(4, ["a"], [5]), make_split(4, ["a", "b"], [3, 2])
+
+    def compute(split: Split, ctx_size: int) -> int:
+        return device_loads(MODEL, split, ctx_size)[0].compute_bytes
+
+    assert compute(one, 131_072) - compute(one, 4096) == 512 * 2 * (131_072 - 4096)
+    assert compute(two, 4096) > 4 * 512 * 2 * 4096
+
+
+def test_experts_in_use_count_in_the_compute_buffer() -> None:
+    def compute(groups: LayerBytes) -> int:
+        layers = tuple(msgspec.structs.replace(x, groups=groups) for x in MODEL.layers)
+        model = msgspec.structs.replace(
+            MODEL, layers=layers, n_head=4, n_head_kv=4, n_expert=8, n_expert_used=2
+        )
+        return device_loads(model, make_split(4, ["a"], [5]), 256)[0].compute_bytes
+
+    # Twelve parts of attention are four square matrices, a feed-forward has three.
+    dense = compute(LayerBytes(attention=4 * MIB, ffn=9 * MIB))
+    sparse = compute(LayerBytes(attention=4 * MIB, experts=4 * 9 * MIB))
+    assert dense == sparse == 512 * 4 * 3 * 4 * 64 + 512 * 2 * 256
+
+
+def told(split: Split, ctx_size: int) -> Told:
+    """An engine whose buffers are 7 MiB larger than ours, its weights a tenth."""
+    memory = (
+        DeviceMemory(
+            device=load.device,
+            model_bytes=load.weight_bytes * 11 // 10,
+            kv_bytes=load.kv_bytes,
+            compute_bytes=load.compute_bytes + 7 * MIB,
+            source=MemorySource.ENGINE,
+        )
+        for load in device_loads(BIG, split, ctx_size)
     )
+    return Told(split=split, ctx_size=ctx_size, memory=tuple(memory))
+
+
+def test_the_engines_answer_is_taken_as_it_is_for_its_own_split() -> None:
+    split = make_split(4, ["local/CPU", "a", "b"], [0, 3, 2])
+    answer = told(split, 1024)
+    loads = device_loads(BIG, split, 1024, told=[answer])
+    assert tuple(load.memory for load in loads) == answer.memory
+
+
+def test_near_the_engines_answer_our_arithmetic_learns_from_it() -> None:
+    answer = told(make_split(4, ["local/CPU", "a", "b"], [0, 3, 2]), 1024)
+    far = told(make_split(4, ["local/CPU", "a", "b"], [0, 4, 1]), 65_536)
+    split = make_split(4, ["local/CPU", "a", "b"], [0, 2, 3])
+    ours = device_loads(BIG, split, 2048)
+    better = device_loads(BIG, split, 2048, told=[far, answer])
+    assert {load.source for load in better} == {MemorySource.PREDICTED}
+    for before, after in zip(ours, better, strict=True):
+        assert after.compute_bytes == before.compute_bytes + 7 * MIB
+    assert better[1].weight_bytes == pytest.approx(ours[1].weight_bytes * 1.1)
+
+
+def test_an_answer_for_other_devices_teaches_nothing() -> None:
+    answer = told(make_split(4, ["local/CPU", "a"], [0, 5]), 1024)
+    split = make_split(4, ["local/CPU", "a", "b"], [0, 2, 3])
+    assert device_loads(BIG, split, 1024, told=[answer]) == device_loads(
+        BIG, split, 1024
+    )
+
+
+def test_what_runs_is_not_counted_against_itself() -> None:
+    """A model that fills a memory fits there when it is launched again."""
+    split = make_split(4, ["a"], [5])
+    loads = device_loads(MODEL, split, 1024)
+    running = Device(
+        id="a", name="a", free_bytes=10 * MIB, total_bytes=100 * MIB, memory_pool="ram"
+    )
+    ours = ours_by_pool([load.memory for load in loads], [running], head="local")
+    assert overcommitted(loads, [running]) == {"a"}
+    assert overcommitted(loads, [running], ours) == frozenset()
+
+
+def test_room_is_never_more_than_there_is() -> None:
+    small = Device(id="a", name="a", free_bytes=90 * MIB, total_bytes=100 * MIB)
+    assert room_bytes(small, {"a": 50 * MIB}) == 100 * MIB
+
+
+def test_weights_the_head_maps_count_as_free_and_are_not_given_back() -> None:
+    split = make_split(4, ["local/CPU", "a"], [2, 3])
+    head, worker = device_loads(MODEL, split, 1024)
+    devices = [device("local/CPU", 100, "ram"), device("a", 100, "ram")]
+    memory = [head.memory, worker.memory]
+    taken = ours_by_pool(memory, devices, head="local")
+    assert taken == {"ram": head.kv_bytes + head.compute_bytes + worker.total_bytes}
+    to_come = ours_by_pool(
+        memory, devices, head="local", arrived={"a": worker.total_bytes + 1}
+    )
+    assert to_come == {"ram": head.kv_bytes + head.compute_bytes}
+
+
+def test_the_head_is_judged_without_layers_too() -> None:
+    split = make_split(4, ["local/CPU", "a"], [0, 5])
+    devices = [device("local/CPU", 1), device("a", 1000)]
+    assert overcommitted(device_loads(MODEL, split, 1024), devices) == {"local/CPU"}
+
+
+def test_two_workers_of_one_memory_get_the_layers_of_one() -> None:
+    model = msgspec.structs.replace(
+        MODEL,
+        n_layer=32,
+        layers=tuple(
+            Layer(index=i, bytes=10 * MIB, kv_bytes_per_token=1024) for i in range(32)
+        ),
+    )
+    pair = [device("w1", 8192, "local"), device("w2", 8192, "local")]
+    split = balance(model, [*pair, device("mini", 8192)], 1024, head_cpu=None)
+    first, second, third = counts(split)
+    assert first + second in (16, 17)
+    assert first + second + third == 33
 
 
 def test_what_does_not_fit_is_named() -> None:

@@ -1,0 +1,187 @@
+"""What the console's frames cost in CPU time: run it with ``make bench-tui``.
+
+Without a terminal and without a cluster: a cluster at work on 80 layers is fed to the
+real console as the controller streams it, and a boundary of the split is dragged. CPU
+time of this process, so a busy machine changes little. Figures, no verdict.
+
+``--profile NAME`` (``idle``, ``busy`` or ``drag``) tells which functions take it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import os
+import pstats
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+os.environ["TEXTUAL_ANIMATIONS"] = "none"
+
+import msgspec
+from textual import events
+
+from backends.state.delta import Frame, applied, framed
+from tests.tui.helpers import settled
+from tests.tui.scripted import ScriptedCluster
+from tests.unit.state.scene import busy_scene
+from tui.shell.app import DllmApp
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from textual.pilot import Pilot
+
+    from backends.state import ClusterSnapshot
+
+    Work = Callable[[DllmApp, Pilot[None]], Awaitable[list[float]]]
+
+SNAPSHOTS = 40
+PER_S = 4
+MOVES = 120
+FRAME_S = 0.08
+"""Waited after each move: long enough for all that it brings about."""
+SIZES = [(80, 24), (120, 36), (160, 50)]
+
+Given = TypeVar("Given")
+decode = msgspec.json.Decoder(Frame).decode
+
+
+def quiet_scene(tick: int) -> ClusterSnapshot:
+    """The same cluster while nobody asks: a round trip differs now and then."""
+    still, now = busy_scene(0), busy_scene(tick)
+    speed = msgspec.structs.replace(still.speed, tok_per_s=None, last_tok_per_s=20.0)
+    return msgspec.structs.replace(
+        still, seq=now.seq, at=now.at, peers=now.peers, speed=speed
+    )
+
+
+def large(scene: ClusterSnapshot) -> ClusterSnapshot:
+    """The same with more files on the peers: 116 kB, as a large cluster's is."""
+    peers = tuple(
+        msgspec.structs.replace(
+            peer,
+            facts=peer.facts
+            and msgspec.structs.replace(peer.facts, models=peer.facts.models * 4),
+        )
+        for peer in scene.peers
+    )
+    return msgspec.structs.replace(scene, peers=peers)
+
+
+def lines_of(scene: Callable[[int], ClusterSnapshot]) -> list[bytes]:
+    """Snapshots as the controller streams them: the first whole, the rest changes."""
+    scenes = [large(scene(tick)) for tick in range(SNAPSHOTS + 1)]
+    pairs = zip(scenes, [None, *scenes[:-1]], strict=True)
+    return [msgspec.json.encode(framed(new, old)) for new, old in pairs]
+
+
+async def followed(
+    app: DllmApp, pilot: Pilot[None], scene: Callable[[int], ClusterSnapshot]
+) -> list[float]:
+    """CPU milliseconds of each snapshot, from its line to the painted screen."""
+    first, *rest = lines_of(scene)
+    snapshot = applied(decode(first), None)
+    app.take(snapshot)
+    await pilot.pause()
+
+    def take(line: bytes) -> None:
+        nonlocal snapshot
+        snapshot = applied(decode(line), snapshot)
+        app.take(snapshot)
+
+    return [await spent_ms(take, line, 1 / PER_S) for line in rest]
+
+
+async def dragged(app: DllmApp, pilot: Pilot[None]) -> list[float]:
+    """CPU milliseconds of each move of a boundary, until it is painted."""
+    bar = app._home.split.bar
+    await pilot.mouse_down(bar, offset=(bar.handle_x, 1))
+    left, y, width = bar.content_region.x, bar.content_region.y + 1, bar.size.width
+    places = [left + 2 + (move * 3) % (width - 4) for move in range(MOVES)]
+
+    def move(x: int) -> None:
+        app.post_message(
+            events.MouseMove(None, x, y, 0, 0, 1, False, False, False, x, y)
+        )
+
+    spent = [await spent_ms(move, x, FRAME_S) for x in places]
+    assert bar.dragging
+    await pilot.mouse_up(bar, offset=(bar.handle_x, 1))
+    return spent
+
+
+async def spent_ms(act: Callable[[Given], None], given: Given, wait_s: float) -> float:
+    """CPU milliseconds of an act and all that is done until the next."""
+    began = time.process_time()
+    act(given)
+    await asyncio.sleep(wait_s)
+    return (time.process_time() - began) * 1000
+
+
+async def console(size: tuple[int, int], work: Work) -> list[float]:
+    """Work on a real console of this size, on the cluster of 80 layers."""
+    with tempfile.TemporaryDirectory() as folder:
+        cluster = ScriptedCluster(msgspec.structs.replace(large(busy_scene(0)), seq=0))
+        app = DllmApp(cluster, memory_file=Path(folder) / "console.json")
+        async with app.run_test(size=size) as pilot:
+            await settled(pilot)
+            return await work(app, pilot)
+
+
+def idle(size: tuple[int, int]) -> list[float]:
+    """Snapshots of a cluster nobody asks."""
+    return asyncio.run(console(size, lambda a, p: followed(a, p, quiet_scene)))
+
+
+def busy(size: tuple[int, int]) -> list[float]:
+    """Snapshots while an answer is generated."""
+    return asyncio.run(console(size, lambda a, p: followed(a, p, busy_scene)))
+
+
+def drag(size: tuple[int, int]) -> list[float]:
+    """Moves of a boundary."""
+    return asyncio.run(console(size, dragged))
+
+
+WORKS = {"idle": idle, "busy": busy, "drag": drag}
+
+
+def main() -> None:
+    """Measure and print, or profile."""
+    if sys.argv[1:2] == ["--profile"]:
+        profile(sys.argv[2])
+        return
+    size_bytes = len(msgspec.json.encode(large(busy_scene(0))))
+    print(f"a snapshot of {size_bytes / 1000:.0f} kB with 80 layers, CPU time:")
+    for size in SIZES:
+        for name, work in WORKS.items():
+            tell(f"{name} {size[0]}x{size[1]}", work(size), rate=name != "drag")
+
+
+def tell(title: str, spent: list[float], *, rate: bool) -> None:
+    """One line of figures."""
+    ordered = sorted(spent)
+    p95 = ordered[int(len(ordered) * 0.95)]
+    core = f"  {statistics.mean(spent) * PER_S / 10:4.1f} % of a core" if rate else ""
+    print(
+        f"  {title:14} median {statistics.median(spent):6.2f} ms"
+        f"  p95 {p95:6.2f} ms{core}"
+    )
+
+
+def profile(name: str) -> None:
+    """The functions that take most of one of the works."""
+    watcher = cProfile.Profile()
+    watcher.runcall(WORKS[name], (120, 36))
+    stats = pstats.Stats(watcher)
+    stats.sort_stats("tottime").print_stats(25)
+    stats.sort_stats("cumulative").print_stats(45)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""First token and tokens per second through a gateway and without, in turn.
+
+Run as ``python -m tests.bench.bench_gateway``. One stock llama-server with a model of
+some 10 ms a token answers streams, asked directly and through a gateway, a pair at a
+time and in random order. What counts is what the client sees: the time to the first
+piece of an answer of one token from a prompt that is in the cache, and the rate of the
+pieces of a longer one. Verdicts are medians of the pairs' differences and ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import http.client
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.gateway.language import Mode, Target, gateway_argv
+from tests.bench.bench_decode import PROMPT, model
+from tests.bench.bench_llama import quartiles
+from tests.native.stock import cluster, free_port, start, wait_until_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TOKENS = 64
+"""Of a longer answer."""
+FIRST_TARGET_MS = 1.0
+RATIO_TARGET = 0.99
+WAYS = ("direct", "gateway")
+
+
+def pieces(port: int, tokens: int) -> list[float]:
+    """Seconds from the request to each piece of a streamed answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    body = {
+        "prompt": PROMPT,
+        "n_predict": tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    raw = json.dumps(body).encode()
+    connection.connect()
+    began = time.perf_counter()
+    connection.request("POST", "/completion", raw, {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    found = []
+    while line := answer.readline():
+        if line.startswith(b"data:"):
+            found.append(time.perf_counter() - began)
+    connection.close()
+    return found
+
+
+def first_ms(port: int) -> float:
+    """Milliseconds to the first piece."""
+    return pieces(port, 1)[0] * 1000
+
+
+def tokens_per_s(port: int) -> float:
+    """Of one answer, from the first piece to the last token's."""
+    times = pieces(port, TOKENS)
+    return (TOKENS - 1) / (times[TOKENS - 1] - times[0])
+
+
+async def tell(socket: Path, target: Target) -> None:
+    """Tell a gateway where llama-server is, as a controller does."""
+    while True:
+        try:
+            _, writer = await asyncio.open_unix_connection(socket)
+            break
+        except OSError:
+            await asyncio.sleep(0.05)
+    writer.write(msgspec.json.encode(target) + b"\n")
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+
+
+def started(stack: ExitStack, version: str) -> dict[str, int]:
+    """Ports of both ways to one llama-server."""
+    work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    server = stack.enter_context(cluster(version, model(), 1, work, None))
+    direct, port = int(server.url.rpartition(":")[2]), free_port()
+    socket = work / "gateway.sock"
+    process = start(stack, list(gateway_argv("bench", port, socket)), work / "g.log")
+    asyncio.run(tell(socket, Target(mode=Mode.SERVE, port=direct, server="1")))
+    wait_until_up(f"http://127.0.0.1:{port}", process)
+    return dict(zip(WAYS, (direct, port), strict=True))
+
+
+def measured(
+    ports: dict[str, int], count: int, of: Callable[[int], float]
+) -> list[dict[str, float]]:
+    """A figure of both ways, so many times."""
+    order = random.Random(1)
+    for port in ports.values():
+        of(port)
+    return [
+        {way: of(ports[way]) for way in order.sample(WAYS, len(WAYS))}
+        for _ in range(count)
+    ]
+
+
+def main() -> None:
+    """Measure, print; the exit status is the verdict."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--engine", default="8.0.0", help="protocol version")
+    options = parser.parse_args()
+    print(f"load average before: {os.getloadavg()[0]:.1f}")
+    with ExitStack() as stack:
+        ports = started(stack, options.engine)
+        firsts = measured(ports, options.pairs * 3, first_ms)
+        rates = measured(ports, options.pairs, tokens_per_s)
+    for way in WAYS:
+        first = statistics.median(pair[way] for pair in firsts)
+        rate = statistics.median(pair[way] for pair in rates)
+        print(f"{way:8} first token {first:6.2f} ms   {rate:7.1f} tok/s")
+    added = [pair["gateway"] - pair["direct"] for pair in firsts]
+    ratios = [pair["gateway"] / pair["direct"] for pair in rates]
+    added_ms, ratio = statistics.median(added), statistics.median(ratios)
+    print(
+        f"first token: {added_ms:+.2f} ms (middle half {quartiles(added)}), target "
+        f"{FIRST_TARGET_MS:.0f} ms\n"
+        f"gateway / direct: {ratio:.3f} (middle half {quartiles(ratios)}), target "
+        f"{RATIO_TARGET}"
+    )
+    sys.exit(added_ms > FIRST_TARGET_MS or ratio < RATIO_TARGET)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""Conversations on a real cluster: whoever asks may be killed, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.errors import DllmError
+from backends.state import (
+    ChatChange,
+    ChatMessage,
+    ChatRequest,
+    ClusterState,
+    Sampling,
+)
+from tests.engine.conftest import User, somebody
+from tests.engine.driving import client_of, kill_controller, settled
+from tests.engine.terminal import Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from backends.client.client import ControllerClient
+    from backends.state import ChatState, Conversation, Reply
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+KILLS = int(os.environ.get("DLLM_TEST_KILLS", "2"))
+LATENCY_MS = 12
+"""A token takes some 50 ms then: long enough to be killed in the middle."""
+QUESTION = "zebraquux: what is a split?"
+GREEDY = Sampling(temperature=0.0)
+
+
+@pytest.fixture(scope="module")
+def user(demo_model: str) -> Iterator[User]:
+    """Somebody whose cluster of two workers serves, on slow links."""
+    with somebody() as someone:
+        someone.run("up", "--model", demo_model, "--workers", "2", "--detach")
+        someone.run("lab", "set", "all", "--latency", f"{LATENCY_MS}ms")
+        yield someone
+        someone.run("stop", "--all")
+        someone.assert_nothing_left()
+
+
+@pytest.fixture
+def client(user: User, monkeypatch: pytest.MonkeyPatch) -> ControllerClient:
+    """Of that user's controller."""
+    return client_of(user, monkeypatch)
+
+
+async def begin(client: ControllerClient, model: str) -> Conversation:
+    """A new chat whose answers are the same every time."""
+    begun = await client.chats.begin(model)
+    change = ChatChange(sampling=GREEDY)
+    return (await client.chats.change(begun.conversation.id, change)).conversation
+
+
+async def until(
+    client: ControllerClient, chat: str, condition: Callable[[ChatState], object]
+) -> ChatState:
+    """The first state of a chat that fulfils a condition."""
+    async with (
+        asyncio.timeout(60),
+        aclosing(client.chats.states("", chat=chat)) as all_,
+    ):
+        async for state in all_:
+            if condition(state):
+                return state
+    raise AssertionError("the controller went away")
+
+
+def reply(state: ChatState) -> Reply:
+    return state.conversation.turns[-1].reply
+
+
+def has_begun(state: ChatState) -> bool:
+    """Some of the answer came, and more is to come."""
+    return bool(state.conversation.turns) and len(reply(state).text) > 8
+
+
+def has_ended(state: ChatState) -> bool:
+    return bool(state.conversation.turns) and reply(state).done
+
+
+async def whole_answer(client: ControllerClient, model: str) -> str:
+    """What the model answers when nobody is killed."""
+    chat = await begin(client, model)
+    await client.chats.ask(chat.id, QUESTION, turns=0)
+    state = await until(client, chat.id, has_ended)
+    assert reply(state).finish_reason == "stop"
+    timings = reply(state).timings
+    assert timings is not None
+    assert timings.tok_per_s > 1
+    assert [part.device for part in reply(state).layers] == [
+        "worker1/CPU",
+        "worker2/CPU",
+    ]
+    return reply(state).text
+
+
+async def test_an_answer_survives_any_end_of_its_console(
+    user: User, client: ControllerClient, demo_model: str
+) -> None:
+    """SIGHUP is what a dropped terminal is to it."""
+    whole = await whole_answer(client, demo_model)
+    signals = (signal.SIGHUP, signal.SIGKILL, signal.SIGTERM)
+    for number in range(KILLS):
+        chat = await begin(client, demo_model)
+        with Terminal(user) as terminal:
+            await asyncio.to_thread(terminal.wait_for, b"Ask something")
+            terminal.type(f"{QUESTION}\r")
+            state = await until(client, chat.id, has_begun)
+            assert not reply(state).done
+            await asyncio.sleep(random.uniform(0.0, 0.5))
+            terminal.kill(signals[number % len(signals)])
+            state = await until(client, chat.id, has_ended)
+        assert reply(state).text == whole
+        assert [turn.question for turn in state.conversation.turns] == [QUESTION]
+        kept = (await client.chats.get(chat.id)).conversation
+        assert kept == state.conversation
+        with Terminal(user) as terminal:
+            await asyncio.to_thread(terminal.wait_for, whole[:20].encode())
+
+
+async def test_a_killed_controller_keeps_the_question_and_what_came(
+    client: ControllerClient, demo_model: str
+) -> None:
+    whole = await whole_answer(client, demo_model)
+    for _ in range(KILLS):
+        chat = await begin(client, demo_model)
+        await client.chats.ask(chat.id, QUESTION, turns=0)
+        seen = await until(client, chat.id, has_begun)
+        # What was seen is written within half a second.
+        await asyncio.sleep(random.uniform(0.5, 0.8))
+        before = await client.snapshot()
+        await kill_controller(client)
+        after = await settled(client, before.generation)
+        assert after.state is ClusterState.SERVING
+        state = await client.chats.get(chat.id)
+        assert state.answering is None
+        assert reply(state).text.startswith(reply(seen).text)
+        assert whole.startswith(reply(state).text)
+        assert reply(state).finish_reason in ("interrupted", "stop")
+        turns = len(state.conversation.turns)
+        assert turns == 1
+        await client.chats.ask(chat.id, None, turns=turns, again=0)
+        again = await until(client, chat.id, has_ended)
+        assert reply(again).text == whole
+        assert len(again.conversation.turns[0].replies) == 2
+
+
+async def test_who_comes_second_is_told_that_one_is_ahead(
+    client: ControllerClient, demo_model: str
+) -> None:
+    chat = await begin(client, demo_model)
+    await client.chats.ask(chat.id, QUESTION, turns=0)
+    await until(client, chat.id, has_begun)
+    question = ChatMessage(role="user", content=QUESTION)
+    request = ChatRequest(messages=(question,), sampling=GREEDY)
+    async with aclosing(client.chat(request)) as deltas:
+        first = await anext(deltas)
+        assert (first.ahead, first.text) == (1, "")
+        rest = [delta async for delta in deltas]
+    assert "".join(delta.text for delta in rest)
+    assert has_ended(await client.chats.get(chat.id))
+
+
+async def test_words_are_in_the_chats_alone_and_gone_when_these_are(
+    user: User, client: ControllerClient, demo_model: str
+) -> None:
+    answer = (await whole_answer(client, demo_model))[:24].encode()
+    chats = user.home / "state" / "dllm-tui" / "chats"
+    words = (b"zebraquux", answer)
+
+    def holding() -> set[Path]:
+        files = [file for file in user.home.rglob("*") if file.is_file()]
+        return {
+            file.parent
+            for file in files
+            if any(word in file.read_bytes() for word in words)
+        }
+
+    assert await asyncio.to_thread(holding) == {chats}
+    assert {file.stat().st_mode & 0o777 for file in chats.iterdir()} == {0o600}
+    await asyncio.to_thread(user.run, "chats", "delete", "--all", "--yes")
+    assert await asyncio.to_thread(holding) == set()
+
+
+def test_chats_from_the_command_line(user: User, demo_model: str) -> None:
+    sky = ("chat", "--conversation", "sky", "--temperature", "0")
+    first = user.json(*sky, QUESTION)
+    assert first["text"]
+    assert user.run(*sky, "And then?").stdout.strip()
+    (found,) = [c for c in user.json("chats", "list")["chats"] if c["name"] == "sky"]
+    assert found["turns"] == 2
+    shown = user.run("chats", "show", "sky").stdout
+    assert first["text"].strip() in shown
+    assert "worker1 6 | worker2 7" in shown
+    again = user.json(*sky, "--again", "1", "What is a layer?")
+    assert again["text"] != first["text"]
+    assert "in other words" in user.run("chats", "show", "sky").stdout
+    assert "1 question followed" in user.run("chats", "show", "sky").stdout
+    user.run("chats", "pick", "sky", "1", "1")
+    assert "And then?" in user.run("chats", "show", "sky").stdout
+    assert "There is no question 9" in user.run(*sky, "--again", "9", code=1).stderr
+    nobody = ("chat", "--conversation", "nobody", "--again", "1")
+    assert "There is no chat" in user.run(*nobody, code=1).stderr
+    file = user.home / "sky.json"
+    user.run("chats", "export", "sky", str(file))
+    assert "exists" in user.run("chats", "export", "sky", str(file), code=2).stderr
+    user.run("chats", "rename", "sky", "blue")
+    assert "There is no chat" in user.run("chats", "show", "sky", code=1).stderr
+    assert "--yes" in user.run("chats", "delete", "blue", code=2).stderr
+    user.run("chats", "delete", "blue", "--yes")
+    assert user.run("chats", "show", "blue", code=1).stderr
+
+
+async def test_nothing_serves_nothing_is_asked(client: ControllerClient) -> None:
+    client.use("another")
+    chat = await client.chats.begin("/models/none.gguf")
+    with pytest.raises(DllmError, match="No model is serving"):
+        await client.chats.ask(chat.conversation.id, "Why?", turns=0)
+    assert (await client.chats.get(chat.conversation.id)).conversation.turns == ()

@@ -1,0 +1,255 @@
+"""A real cluster behind its gateway: everything passes, and nobody is cut off."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from tests.engine.conftest import User, running_pid, somebody, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.engine
+
+CHAT, COMPLETION = "/v1/chat/completions", "/completion"
+QUESTION = {"messages": [{"role": "user", "content": "What is a split?"}]}
+GREEDY = {"temperature": 0, "seed": 1, "cache_prompt": False}
+VARY = ("id", "created", "created_at", "timings", "id_slot", "completed_at", "usage")
+EARLIER_RELEASE = """
+import functools, sys
+import backends.controller.__main__ as controller
+from backends.controller.builder import Builder
+from backends.planning import blueprint
+async def given_out(self, plan, kept, server_port):
+    return server_port
+Builder._give_out = given_out
+blueprint.server_command = functools.partial(blueprint.server_command, named=False)
+sys.exit(controller.main())
+"""
+
+
+@pytest.fixture(scope="module")
+def launched(demo_model: str) -> Iterator[User]:
+    """A cluster of two workers, serving at the beginning and end of every test."""
+    with somebody() as user:
+        user.run("up", "--model", demo_model, "--workers", "2", "--detach")
+        yield user
+        user.run("stop")
+        user.assert_nothing_left()
+
+
+def ports(user: User) -> tuple[int, int]:
+    """Of the gateway, and of llama-server."""
+    status = user.status()
+    (server,) = [p for p in status["processes"] if p["name"] == "llama-server"]
+    return urlsplit(status["api_url"]).port or 0, server["port"]
+
+
+def ask(
+    port: int, path: str, body: object = None, method: str = ""
+) -> tuple[int, dict[str, str], bytes]:
+    """Status, header fields and body of an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    raw = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json", "Origin": "http://a.example"}
+    connection.request(method or ("GET" if raw is None else "POST"), path, raw, headers)
+    answer = connection.getresponse()
+    found = answer.status, dict(answer.getheaders()), answer.read()
+    connection.close()
+    return found
+
+
+def steady(value: Any) -> Any:
+    """Without what differs from one answer to the next."""
+    if isinstance(value, dict):
+        kept = {k: v for k, v in value.items() if k not in VARY}
+        return {k: steady(v) for k, v in kept.items()}
+    return [steady(item) for item in value] if isinstance(value, list) else value
+
+
+def read(raw: bytes) -> list[Any]:
+    """The events of a stream, or the one body."""
+    lines = [line.partition(b": ")[2] for line in raw.splitlines() if b": {" in line]
+    return [steady(json.loads(line)) for line in lines or [raw]]
+
+
+MESSAGES = {**QUESTION, "max_tokens": 8, "model": "m", **GREEDY}
+ASKED = [
+    (CHAT, {**MESSAGES}),
+    (CHAT, {**MESSAGES, "stream": True, "logprobs": True}),
+    (COMPLETION, {"prompt": "A split", "n_predict": 8, "stream": True, **GREEDY}),
+    ("/v1/completions", {"prompt": "A split", "max_tokens": 8, **GREEDY}),
+    ("/v1/messages", {**MESSAGES}),
+    ("/v1/messages", {**MESSAGES, "stream": True}),
+    ("/tokenize", {"content": "one two"}),
+    ("/apply-template", QUESTION),
+    ("/v1/embeddings", {"input": "x"}),
+    (CHAT, {"messages": "none"}),
+    ("/nowhere", {}),
+    ("/props", None),
+    ("/slots", None),
+    ("/health", None),
+    ("/", None),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), ASKED)
+def test_every_answer_is_that_of_llama_server(
+    launched: User, path: str, body: object
+) -> None:
+    through, direct = (ask(port, path, body) for port in ports(launched))
+    assert through[0] == direct[0]
+    own = ("Date", "Keep-Alive", "Connection", "Content-Length")
+    fields = [
+        {k: v for k, v in a[1].items() if k not in own} for a in (through, direct)
+    ]
+    assert fields[0] == fields[1]
+    if through[2].startswith((b"{", b"[", b"data", b"event")):
+        assert read(through[2]) == read(direct[2])
+    else:
+        assert through[2] == direct[2]
+
+
+def test_the_model_has_a_name_and_no_path(launched: User) -> None:
+    for port in ports(launched):
+        (model,) = json.loads(ask(port, "/v1/models")[2])["data"]
+        assert model["id"] == "dllm-demo"
+    answer = json.loads(ask(ports(launched)[0], CHAT, MESSAGES)[2])
+    assert answer["model"] == "dllm-demo"
+
+
+def test_a_gateway_that_is_killed_is_back_at_its_port(launched: User) -> None:
+    before, server = ports(launched)[0], launched.pid("llama-server")
+    killed = launched.kill("api-gateway")
+
+    def back() -> bool:
+        try:
+            return ask(before, "/health")[0] == 200
+        except OSError:
+            return False
+
+    wait_for(back, "the gateway back at its port")
+    assert launched.pid("llama-server") == server
+    assert launched.pid("api-gateway") not in (None, killed)
+    assert launched.status()["state"] == "serving"
+    told = launched.run("events").stdout
+    assert "api-gateway was started again" in " ".join(told.split())
+
+
+class Held:
+    """A request that is asked while nothing serves."""
+
+    def __init__(self, port: int, **body: object) -> None:
+        self.answer: tuple[int, dict[str, str], bytes] | None = None
+        self._asked = port, CHAT, {**MESSAGES, **body}
+        self._thread = threading.Thread(target=self._ask)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        self.answer = ask(*self._asked)
+
+    def result(self) -> tuple[int, dict[str, str], bytes]:
+        self._thread.join(60)
+        assert self.answer, "no answer"
+        return self.answer
+
+
+def stopped(user: User, name: str) -> psutil.Process:
+    """A process that is stopped in its tracks, until it is killed."""
+    process = psutil.Process(running_pid(user.status(), name))
+    process.suspend()
+    return process
+
+
+def test_requests_wait_while_the_cluster_is_mended(launched: User) -> None:
+    port = ports(launched)[0]
+    expected = read(ask(port, CHAT, MESSAGES)[2])
+    # Asked of a llama-server that is about to die with its relay, plainly and streamed.
+    relay = stopped(launched, "relay-worker1")
+    held = [Held(port), Held(port, stream=True)]
+    wait_for(lambda: launched.status()["requests"]["in_flight"] == 2, "both in flight")
+    relay.kill()
+    status, _, body = held[0].result()
+    assert (status, read(body)) == (200, expected)
+    status, _, body = held[1].result()
+    assert status == 200
+    assert body.endswith(b"data: [DONE]\n\n")
+    wait_for(lambda: launched.status()["state"] == "serving", "serving")
+    counts = launched.status()["requests"]
+    assert counts["waiting"] == counts["in_flight"] == counts["failed"] == 0
+    assert (counts["held"], counts["replayed"]) == (2, 2)
+    told = " ".join(launched.run("events").stdout.split())
+    assert "2 requests to the API waited up to" in told
+
+
+def test_a_stream_goes_on_without_its_controller(launched: User) -> None:
+    body = {"prompt": "A", "n_predict": 200, "ignore_eos": True, "stream": True}
+    port = ports(launched)[0]
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST", COMPLETION, json.dumps({**body, **GREEDY}).encode())
+    answer = connection.getresponse()
+    begun = answer.readline()
+    controller = psutil.Process(launched.status()["controller_pid"])
+    controller.kill()
+    whole = begun + answer.read()
+    connection.close()
+    assert len(read(whole)) == 201
+    assert b'"stop":true' in whole
+    assert ask(port, CHAT, MESSAGES)[0] == 200
+    assert launched.status()["controller_pid"] != controller.pid
+    wait_for(lambda: launched.status()["requests"], "counts told to the next one")
+    assert ports(launched)[0] == port
+
+
+def test_those_who_wait_are_told_of_the_end(user: User, demo_model: str) -> None:
+    user.run("up", "--model", demo_model, "--workers", "1", "--detach")
+    port = ports(user)[0]
+    stopped(user, "worker1")
+    held = Held(port)
+    wait_for(lambda: user.status()["requests"]["in_flight"] == 1, "in flight")
+    user.kill("worker1")
+    status, headers, body = held.result()
+    error = json.loads(body)["error"]
+    assert status == error["code"] == 503
+    assert "Retry-After" in headers
+    assert "worker1 was killed" in error["message"]
+    user.run("stop")
+    user.assert_nothing_left()
+
+
+def test_what_a_release_without_gateway_started_is_kept(
+    user: User, demo_model: str
+) -> None:
+    earlier = subprocess.Popen([sys.executable, "-c", EARLIER_RELEASE], env=user.env)
+    listening = user.home / "run" / "dllm-tui" / "controller.sock"
+    wait_for(listening.exists, "the earlier release listening")
+    user.run("up", "--model", demo_model, "--workers", "1", "--detach")
+    before = user.status()
+    pids = {p["name"]: p["pid"] for p in before["processes"]}
+    assert before["controller_pid"] == earlier.pid
+    assert "api-gateway" not in pids
+    os.kill(earlier.pid, signal.SIGTERM)
+    earlier.wait(20)
+    wait_for(lambda: user.status()["state"] == "serving", "adopted")
+    after = user.status()
+    assert {p["name"]: p["pid"] for p in after["processes"]} == pids
+    assert after["api_url"] == before["api_url"]
+    # The next llama-server has a gateway before it, at the port that clients know.
+    user.kill("relay-worker1")
+    wait_for(lambda: user.pid("api-gateway"), "a gateway")
+    wait_for(lambda: user.status()["state"] == "serving", "mended")
+    assert user.status()["api_url"] == before["api_url"]
+    assert ask(ports(user)[0], CHAT, MESSAGES)[0] == 200
+    user.run("stop")
+    user.assert_nothing_left()

@@ -1,0 +1,192 @@
+"""Plans as a person asks for them, on the real engine."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.engine.find import find_engine
+from backends.paths import user_paths
+from tests.engine.conftest import wait_for
+from tests.engine.test_bare import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.engine.conftest import User
+
+pytestmark = pytest.mark.engine
+ASK = ("Who are you?", "--temperature", "0")
+
+
+def test_a_dry_run_shows_everything_and_starts_nothing(
+    user: User, demo_model: str
+) -> None:
+    shown = user.json("up", "--model", demo_model, "--workers", "2", "--dry-run")
+    user.assert_nothing_left()
+    assert shown["plan"]["layers"][-1][2] == 12
+    devices = [share["device"] for share in shown["plan"]["split"]["shares"]]
+    assert [m["device"] for m in shown["memory"]] == devices
+    assert {"model_bytes", "kv_bytes", "compute_bytes"} <= set(shown["memory"][0])
+    assert {m["source"] for m in shown["memory"]} == {"engine"}
+    engines = ["worker1", "worker2", "relay-worker1", "relay-worker2", "llama-server"]
+    assert [c["name"] for c in shown["commands"]] == [*engines, "api-gateway"]
+    assert {c["machine"] for c in shown["commands"]} == {"local"}
+    text = user.run("up", "--model", demo_model, "--dry-run").stdout
+    assert "--device RPC0,RPC1 -ngl 13" in text
+    user.assert_nothing_left()
+
+
+def test_a_dry_run_leaves_alone_what_runs(user: User, demo_model: str) -> None:
+    user.run("up", "--model", demo_model, "--workers", "1", "--detach")
+    pid = user.pid("llama-server")
+    user.run("up", "--model", demo_model, "--workers", "2", "--dry-run")
+    assert user.pid("llama-server") == pid
+    assert user.status()["state"] == "serving"
+
+
+def test_what_is_started_is_what_was_shown(user: User, demo_model: str) -> None:
+    asked = ("up", "--model", demo_model, "--split", "6,7", "--ctx", "512")
+    shown = {c["name"]: c["argv"] for c in user.json(*asked, "--dry-run")["commands"]}
+    user.run(*asked, "--detach")
+    started = {p["name"]: p["argv"] for p in user.status()["processes"]}
+    assert set(started) == set(shown)
+    for name, argv in shown.items():
+        for wanted, found in zip(argv, started[name], strict=True):
+            unknown = "<socket>" if "<socket>" in wanted else "<port>"
+            before, port, after = wanted.partition(unknown)
+            assert found.startswith(before), (wanted, found)
+            assert port or not after
+            assert port or found == wanted
+
+
+def test_the_head_alone_answers(user: User, demo_model: str) -> None:
+    user.run("up", "--model", demo_model, "--workers", "1", "--detach")
+    by_worker = user.json("chat", *ASK)["text"]
+    alone = ("--workers", "0", "--replace", "--detach")
+    up = user.json("up", "--model", demo_model, *alone)
+    assert up["measured"]["layers"] == [["local/CPU", 0, 12]]
+    assert up["measured"]["mismatches"] == []
+    names = [p["name"] for p in user.status()["processes"]]
+    assert names == ["api-gateway", "llama-server"]
+    assert user.json("chat", *ASK)["text"] == by_worker
+    user.run("stop")
+    user.assert_nothing_left()
+
+
+def test_a_split_by_name_with_layers_on_the_heads_cpu(
+    user: User, demo_model: str
+) -> None:
+    split = "worker2/CPU=4,local/CPU=3,worker1/CPU=6"
+    up = user.json("up", "--model", demo_model, "--split", split, "--detach")
+    assert up["measured"]["mismatches"] == []
+    assert up["measured"]["layers"] == [
+        ["local/CPU", 0, 2],
+        ["worker1/CPU", 3, 8],
+        ["worker2/CPU", 9, 12],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (("--ctx", "2000000000"), "trained for 1024"),
+        (("--exclude", "ada/CUDA0"), "no device ada/CUDA0"),
+        (("--split", "studio/MTL0=13"), "no peer studio"),
+        (("--", "--port", "9999"), "--port cannot be given"),
+        (("--", "-ngl", "3"), "-ngl cannot be given"),
+    ],
+)
+def test_a_refusal_leaves_nothing(
+    user: User, demo_model: str, given: tuple[str, ...], sentence: str
+) -> None:
+    """Nothing is started for it, and the controller that refused is gone."""
+    refused = user.run("up", "--model", demo_model, "--detach", *given, code=1)
+    assert sentence in refused.stderr
+    user.assert_nothing_left()
+
+
+def test_a_device_too_small_is_refused_before_the_launch(
+    user: User, demo_model: str, two_devices: int
+) -> None:
+    config = user.home / "config" / "dllm-tui" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(
+        f'[peers.box]\nbare = "127.0.0.1:{two_devices}"\n'
+        "memory_gib = {RPC0 = 0.001}\n"
+    )
+    split = ("--split", "box/RPC0=12,box/RPC1=1")
+    asked = ("up", "--model", demo_model, "--peer", "box", *split, "--detach")
+    refused = user.run(*asked, code=1)
+    assert "box/RPC0 is too small for its share: 12 layers need" in refused.stderr
+    assert f"({int(0.001 * 2**30)} bytes)" in refused.stderr
+    assert user.run(*asked, "--force").returncode == 0
+
+
+def test_a_relative_path_counts_from_the_users_directory(
+    user: User, demo_model: str
+) -> None:
+    """A draft model beside the user is found, wherever llama-server runs."""
+    (user.home / "draft.gguf").symlink_to(demo_model)
+    draft = ("--", "-md", "draft.gguf", "--spec-draft-n-max", "2")
+    user.run("up", "--model", demo_model, "--workers", "1", "--detach", *draft)
+    (server,) = (p for p in user.status()["processes"] if p["name"] == "llama-server")
+    assert str(user.home / "draft.gguf") in server["argv"]
+
+
+@pytest.fixture
+def two_devices() -> Iterator[int]:
+    """The port of a stock rpc-server that exposes two devices."""
+    port = free_port()
+    worker = find_engine(None, user_paths()).worker_path
+    with subprocess.Popen(
+        [worker, "-H", "127.0.0.1", "-p", str(port), "-d", "CPU,CPU"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # Otherwise a client that leaves early ends it.
+        restore_signals=False,
+    ) as process:
+        wait_for(lambda: _listens(port), "it listens")
+        yield port
+        process.kill()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.parametrize("relayed", [True, False])
+def test_a_server_with_two_devices_is_split_right(
+    user: User, demo_model: str, two_devices: int, relayed: bool
+) -> None:
+    """Layers on its second device only, and on our worker that comes after both.
+
+    llama-server calls that worker RPC2: the first device, without layers, counts.
+    """
+    user.run("peers", "add", "box", "--bare", f"127.0.0.1:{two_devices}")
+    split = "box/RPC1=5,worker1/CPU=8"
+    asked = ("up", "--model", demo_model, "--split", split, "--detach")
+    up = user.json(*asked, *(() if relayed else ("--no-relay",)))
+    assert up["measured"]["mismatches"] == []
+    assert up["measured"]["layers"] == [["box/RPC1", 0, 4], ["worker1/CPU", 5, 12]]
+    held = {b["device"]: b["model_bytes"] for b in up["measured"]["buffers"]}
+    assert held["box/RPC1"] > 0
+    assert held["worker1/CPU"] > 0
+    assert "box/RPC0" not in held
+    (server,) = (p for p in user.status()["processes"] if p["name"] == "llama-server")
+    assert "RPC1,RPC2" in server["argv"]
+    assert user.json("chat", *ASK)["text"]
+
+
+def test_both_devices_of_one_server_work(
+    user: User, demo_model: str, two_devices: int
+) -> None:
+    user.run("peers", "add", "box", "--bare", f"127.0.0.1:{two_devices}")
+    up = user.json("up", "--model", demo_model, "--peer", "box", "--detach")
+    assert up["measured"]["mismatches"] == []
+    assert [r[0] for r in up["measured"]["layers"]] == ["box/RPC0", "box/RPC1"]
+    assert user.json("chat", *ASK)["text"]

@@ -1,0 +1,63 @@
+"""A real GPU device for tests: Mesa's software Vulkan, on an engine built for it."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.engine.conftest import big_model, demo_model, user
+from tests.gpu import engine
+
+__all__ = ["big_model", "demo_model", "user"]
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test here is marked, and skipped with the reason where it cannot run."""
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.gpu)
+            if reason := missing():
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@cache
+def missing() -> str:
+    """Why nothing here can run; empty when it can."""
+    found = engine.directory()
+    if found is None:
+        return "no Vulkan engine is built here: make test-gpu"
+    if "Vulkan0" not in listed(found):
+        return "the Vulkan engine sees no device: install mesa-vulkan-drivers"
+    return ""
+
+
+def listed(directory: Path) -> str:
+    """What the engine says of its devices."""
+    done = subprocess.run(
+        [str(directory / "llama-server"), "--list-devices"],
+        env=engine.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(autouse=True)
+def visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything a test starts sees the device."""
+    for name, value in engine.environment().items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
+def vulkan_engine() -> Path:
+    """The directory of the Vulkan engine."""
+    found = engine.directory()
+    assert found is not None
+    return found

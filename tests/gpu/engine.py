@@ -1,0 +1,45 @@
+"""The engine of the GPU tests: prints its directory, or says that there is none.
+
+It has a cache of its own, so that it is never the engine of anything else here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from backends.engine import install
+from backends.engine.versions import DEFAULT
+from backends.paths import user_paths
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def cache_home() -> Path:
+    """What ``XDG_CACHE_HOME`` is while that engine is built."""
+    return user_paths().cache_dir / "gpu-tests"
+
+
+def environment() -> dict[str, str]:
+    """Of whatever runs the engine: Vulkan shows a software device only when named."""
+    return {**os.environ, "GGML_VK_VISIBLE_DEVICES": "0"}
+
+
+def directory() -> Path | None:
+    """Where the Vulkan engine is; None where it was not built."""
+    own = user_paths()
+    folder = cache_home() / own.cache_dir.name / own.engines_dir.name
+    for engine in sorted(folder.glob(f"{DEFAULT.key}-*")):
+        manifest = install.read_manifest(engine)
+        if manifest is not None and manifest.accelerator == "vulkan":
+            return engine
+    return None
+
+
+if __name__ == "__main__":
+    found = directory()
+    if found is None:
+        sys.exit("No Vulkan engine is built for the GPU tests: make test-gpu")
+    sys.stdout.write(f"{found}\n")

@@ -1,0 +1,75 @@
+"""The software GPU is a device like any other: listed, loaded onto, computing."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.gpu.conftest import listed
+from tests.native.stock import Cluster, free_port, start, start_worker, wait_until_up
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROMPT = list(range(20, 40))
+TOKENS = 12
+
+
+def test_the_engine_lists_the_software_device(vulkan_engine: Path) -> None:
+    line = next(t for t in listed(vulkan_engine).splitlines() if "Vulkan0" in t)
+    assert re.search(r"Vulkan0: .+ \(\d+ MiB, \d+ MiB free\)", line)
+
+
+def start_server(
+    stack: ExitStack, engine: Path, log: Path, model: str, *options: str
+) -> Cluster:
+    """``llama-server`` by its plain command line."""
+    port = free_port()
+    argv = [str(engine / "llama-server"), "--model", model, "--host", "127.0.0.1"]
+    argv += ["--port", str(port), "--ctx-size", "512", "--n-gpu-layers", "99"]
+    server = start(stack, [*argv, "-lv", "4", *options], log)
+    cluster = Cluster(f"http://127.0.0.1:{port}")
+    wait_until_up(cluster.url, server)
+    return cluster
+
+
+def model_mib(log: str, device: str) -> float:
+    """What the log says of a device's share of the weights."""
+    found = re.findall(rf"{device}\S* model buffer size = +([\d.]+) MiB", log)
+    return sum(map(float, found))
+
+
+@pytest.mark.parametrize(
+    ("worker", "devices", "counts"),
+    [
+        ("", "Vulkan0", "1"),
+        ("CPU", "Vulkan0,RPC0", "8,5"),
+        ("CPU", "RPC0,Vulkan0", "5,8"),
+        ("Vulkan0", "Vulkan0,RPC0", "7,6"),
+    ],
+    ids=["head", "head-then-worker", "worker-then-head", "both-gpus"],
+)
+def test_layers_on_the_gpu_are_computed_there(
+    vulkan_engine: Path,
+    demo_model: str,
+    tmp_path: Path,
+    worker: str,
+    devices: str,
+    counts: str,
+) -> None:
+    log = tmp_path / "server.log"
+    options = ["--device", devices, "--tensor-split", counts]
+    with ExitStack() as stack:
+        if worker:
+            # Before --device, which knows only devices that were told of.
+            place = tmp_path / "worker.log"
+            port = start_worker(stack, vulkan_engine, place, "-d", worker)
+            options = ["--rpc", f"127.0.0.1:{port}", *options]
+        cluster = start_server(stack, vulkan_engine, log, demo_model, *options)
+        assert len(cluster.complete(PROMPT, TOKENS)) == TOKENS
+    text = log.read_text(errors="replace")
+    for device in devices.split(","):
+        assert model_mib(text, device) > 0.5

@@ -1,0 +1,271 @@
+"""Processes on a peer over real SSH, whatever happens to sshd and to the peer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.errors import HostError, PeerUnreachable
+from backends.machines.agent.agent_host import AgentHost
+from backends.machines.host import ProcessSpec
+from backends.machines.ssh.connection import SshConnection
+from backends.machines.ssh.destination import Destination
+from backends.paths import relay_binary
+from backends.state import ProcessRole, ProcessState
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.hosts.machine import Machine
+    from tests.hosts.network import Network
+
+PATIENCE_S = 30.0
+LINE = 'exec "$1" host --run-dir "$2"'
+ODD = 'it\'s a "run" $(touch hacked) é'
+
+# Counts aloud, as a worker that logs; has a child in a session of its own.
+COUNTS = """
+setsid sleep 600 &
+i=0
+while :; do i=$((i + 1)); echo "línea $i"; sleep 0.05; done
+"""
+DEAF = "trap '' TERM; echo ready; while :; do sleep 1; done"
+
+
+def spec(code: str = COUNTS, name: str = "worker-ada") -> ProcessSpec:
+    return ProcessSpec(
+        name=name,
+        role=ProcessRole.WORKER,
+        argv=("sh", "-c", code),
+        port=50052,
+        ignore_sigpipe=True,
+    )
+
+
+@pytest.fixture
+def ada(network: Network) -> Machine:
+    """A peer with our helper on its disk."""
+    network.write_ssh_config()
+    peer = network.peer("ada")
+    (peer.home / ODD).mkdir()
+    shutil.copy(relay_binary(), peer.home / ODD / "dllm-relay")
+    return peer
+
+
+@contextlib.asynccontextmanager
+async def host_on(
+    peer: Machine, lease_s: float | None = None
+) -> AsyncIterator[AgentHost]:
+    """A new connection, as a controller that was just started makes it."""
+    connection = SshConnection(peer.name, Destination.parse(peer.name))
+    folder = f"{peer.remote_home}/{ODD}"
+    host = AgentHost(
+        peer.name,
+        lambda: connection.hold(LINE, f"{folder}/dllm-relay", f"{folder}/run"),
+        lease_s=lease_s,
+    )
+    try:
+        yield host
+    finally:
+        await host.close()
+        await connection.close()
+
+
+async def follow(host: AgentHost, name: str, until: str) -> str:
+    """Read a log on and on until it says something."""
+    text, at, deadline = "", 0, time.monotonic() + PATIENCE_S
+    while until not in text:
+        assert time.monotonic() < deadline, f"no {until!r} in {text!r}"
+        chunk = await host.read_log(name, at, 4096)
+        assert (chunk.offset, chunk.restarted) == (at, False)
+        text, at = text + chunk.text, chunk.next_offset
+        await asyncio.sleep(0.02)
+    return text
+
+
+async def test_a_life(ada: Machine) -> None:
+    async with host_on(ada) as host:
+        started = await host.start(spec())
+        assert (started.role, started.port) == (ProcessRole.WORKER, 50052)
+        text = await follow(host, started.name, "línea 20\n")
+        assert text.startswith("línea 1\nlínea 2\nlínea 3\n")
+        (record,) = await host.records()
+        assert (record.pid, record.argv, record.alive) == (
+            started.pid, started.argv, True,
+        )  # fmt: skip
+        assert record.rss_bytes
+        assert await host.port_owner(await host.free_port()) is None
+        assert (await host.memory()).id == "ada/CPU"
+        ended = await host.stop(started.name)
+        assert ended is not None
+        assert (ended.state, ended.exit_signal) == (ProcessState.EXITED, 15)
+        assert ada.processes() == []
+        await host.remove(started.name)
+        assert await host.records() == []
+    assert not (ada.home / "hacked").exists()
+
+
+async def test_sshd_killed_and_back(ada: Machine) -> None:
+    async with host_on(ada) as host:
+        started = await host.start(spec())
+        ada.stop_sshd()
+        with pytest.raises(PeerUnreachable):
+            await host.records()
+    ada.start_sshd()
+    async with host_on(ada) as other:
+        (adopted,) = await other.records()
+        assert (adopted.pid, adopted.alive) == (started.pid, True)
+        assert await other.orphans() == []
+        await follow(other, adopted.name, "línea 3\n")
+        with pytest.raises(HostError, match=f"still runs on ada.*{started.pid}"):
+            await other.start(spec())
+        await other.stop(adopted.name)
+
+
+async def test_a_start_cut_off_is_done_or_not_done(ada: Machine) -> None:
+    """However far it came when sshd was killed, with all its sessions."""
+    for milliseconds in (0, 40, 80, 120, 250):
+        async with host_on(ada) as host:
+            await host.records()
+            start = asyncio.create_task(host.start(spec()))
+            await asyncio.sleep(milliseconds / 1000)
+            await asyncio.to_thread(ada.stop_sshd)
+            with contextlib.suppress(PeerUnreachable):
+                await start
+        await asyncio.to_thread(ada.start_sshd)
+        async with host_on(ada) as host:
+            record = await host.record("worker-ada")
+            assert record is None or record.alive
+            await host.stop("worker-ada")
+            await host.remove("worker-ada")
+        assert ada.processes() == []
+
+
+async def test_a_stop_cut_off_can_be_repeated(ada: Machine) -> None:
+    async with host_on(ada) as host:
+        started = await host.start(spec(DEAF))
+        await follow(host, started.name, "ready")
+        stop = asyncio.create_task(host.stop(started.name, grace_s=60))
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(ada.stop_sshd)
+        with pytest.raises(PeerUnreachable):
+            await stop
+    await asyncio.to_thread(ada.start_sshd)
+    async with host_on(ada) as other:
+        record = await other.record(started.name)
+        assert record is not None
+        assert record.alive
+        ended = await other.stop(started.name, grace_s=0)
+        assert ended is not None
+        assert ended.exit_signal == 9
+        assert ada.processes() == []
+
+
+async def test_after_a_reboot_everything_has_ended(ada: Machine) -> None:
+    async with host_on(ada) as host:
+        started = await host.start(spec())
+        await follow(host, started.name, "línea 2\n")
+    await asyncio.to_thread(ada.kill_everything)
+    async with host_on(ada) as other:
+        (record,) = await other.records()
+        assert (record.pid, record.state) == (started.pid, ProcessState.EXITED)
+        assert (record.exit_code, record.exit_signal) == (None, None)
+        assert await other.orphans() == []
+        assert "línea 1" in (await other.read_log(record.name, -4096, 4096)).text
+        stopped = await other.stop(record.name)
+        assert stopped == record
+        again = await other.start(spec())
+        assert again.alive
+        await other.stop(again.name)
+
+
+async def test_a_lost_directory_makes_an_orphan(ada: Machine) -> None:
+    async with host_on(ada) as host:
+        started = await host.start(spec())
+        shutil.rmtree(ada.home / ODD / "run")
+        assert await host.records() == []
+        orphans = await host.orphans()
+        assert {orphan.name for orphan in orphans} == {"worker-ada"}
+        assert started.pid in {orphan.pid for orphan in orphans}
+        await host.stop("worker-ada")
+        assert await host.orphans() == []
+    assert ada.processes() == []
+
+
+async def test_an_end_is_told_within_a_second(ada: Machine) -> None:
+    """Over the held session, without a question."""
+    async with host_on(ada) as host:
+        await host.start(spec("sleep 600", "default/w"))
+        told = asyncio.Event()
+        host.subscribe(told.set)
+        ended = await host.start(spec("sleep 0.3; kill -9 $$", "default/v"))
+        began = time.monotonic()
+        while {r.name: r.alive for r in host.seen}["default/v"]:
+            await asyncio.wait_for(told.wait(), 5)
+            told.clear()
+        assert time.monotonic() - began < 1.3
+        (seen,) = (r for r in host.seen if r.name == "default/v")
+        assert (seen.pid, seen.exit_signal) == (ended.pid, 9)
+        await asyncio.gather(*(host.stop(r.name) for r in host.seen))
+
+
+async def test_a_noisy_login_shell_is_passed_over(ada: Machine) -> None:
+    (ada.home / ".bashrc").write_text('echo "Welcome to {ada}!"; echo noise >&2\n')
+    async with host_on(ada) as host:
+        assert await host.records() == []
+
+
+async def test_looking_makes_nothing_there(ada: Machine) -> None:
+    async with host_on(ada) as host:
+        await host.connect()
+        await host.records()
+        assert host.run_dir.endswith("/run")
+    assert not (ada.home / ODD / "run").exists()
+
+
+async def test_the_agent_ends_with_its_session(ada: Machine) -> None:
+    async with host_on(ada) as host:
+        await host.connect()
+        assert len(ada.agents()) == 1
+    await gone(ada)
+
+
+async def test_the_agent_of_a_head_without_power_ends_with_its_lease(
+    ada: Machine,
+) -> None:
+    """Its sshd has noticed nothing; what it started lives, and is found again."""
+    try:
+        async with host_on(ada, lease_s=1.0) as host:
+            started = await host.start(spec("sleep 600", "default/w"))
+            assert len(ada.agents()) == 2, "the agent, and who waits for the process"
+            ada.link_down()
+            await gone(ada, but=1)
+    finally:
+        ada.link_up()
+    async with host_on(ada) as host:
+        (record,) = await host.records()
+        assert (record.pid, record.alive) == (started.pid, True)
+        await host.stop("default/w")
+
+
+async def gone(peer: Machine, but: int = 0) -> None:
+    """Wait until no agent runs there, ``but`` so many."""
+    deadline = time.monotonic() + PATIENCE_S
+    while len(peer.agents()) > but:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+async def test_a_helper_without_this_command_says_so(ada: Machine) -> None:
+    relay = ada.home / ODD / "dllm-relay"
+    relay.write_text(
+        "#!/bin/sh\necho \"dllm-relay: unknown command '$1'\" >&2; exit 2\n"
+    )
+    async with host_on(ada) as host:
+        with pytest.raises(HostError, match="does not run: unknown command 'host'"):
+            await host.connect()

@@ -1,0 +1,64 @@
+"""Running ``dllm-relay worker``, the far end of a pair, and both ends together."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Self
+
+from tests.native.relaying import PATIENCE_S, Relay, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def key_file(path: Path) -> tuple[str, str]:
+    """A new key in a file, as both ends are given it."""
+    path.touch(0o600)
+    path.write_text(secrets.token_hex(32) + "\n")
+    return "--key-file", str(path)
+
+
+class FarEnd:
+    """A running ``dllm-relay worker`` before an rpc-server at a port of ours."""
+
+    def __init__(self, program: Path, worker: int, log: Path, *options: str) -> None:
+        """Start it; without further options it listens on a free port."""
+        self.log = log
+        where = () if "--dial" in options else ("--listen", "127.0.0.1:0")
+        argv = [str(program), "worker", *where, "--name", log.stem]
+        argv += ["--worker", f"127.0.0.1:{worker}", *options]
+        with log.open("w") as out:
+            self.process = subprocess.Popen(
+                argv, stdout=subprocess.PIPE, stderr=out, text=True
+            )
+        assert self.process.stdout
+        self.port = int(json.loads(self.process.stdout.readline())["port"])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(PATIENCE_S)
+        finally:
+            self.process.kill()
+        if self.process.stdout:
+            self.process.stdout.close()
+
+
+@contextmanager
+def paired(
+    program: Path, worker: int, stats: Path, *options: str
+) -> Iterator[tuple[Relay, FarEnd]]:
+    """Both ends; the head's dials, and both get the options."""
+    far_log = stats.with_name(stats.stem + "-far.log")
+    with (
+        FarEnd(program, worker, far_log, *options) as far,
+        running(program, far.port, stats, *options, way="--pair-dial") as near,
+    ):
+        yield near, far

@@ -1,0 +1,143 @@
+"""A pair of relays as processes: what they refuse, keys, and either side dialling."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.native.pairing import key_file, paired
+from tests.native.relaying import HELLO_REPLY, PATIENCE_S, Worker, greet, receive
+
+HEAD = ("head", "--listen", "127.0.0.1:0", "--name", "w")
+WORKER = ("worker", "--worker", "127.0.0.1:1", "--name", "w")
+
+
+def run(relay: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """The program, to its end."""
+    return subprocess.run(
+        [str(relay), *args], capture_output=True, text=True, timeout=20, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (WORKER, "worker needs one of --listen and --dial"),
+        ((*WORKER, "--listen", "unix:/x", "--dial", "unix:/x"), "one of --listen"),
+        (("worker", "--listen", "unix:/x", "--name", "w"), "worker needs --worker"),
+        ((*HEAD, "--worker", "unix:/x", "--pair-dial", "unix:/y"), "exclude each"),
+        ((*HEAD, "--pair-dial", "here"), "needs ADDRESS:PORT or unix:PATH"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(
+    relay: Path, args: tuple[str, ...], part: str
+) -> None:
+    done = run(relay, *args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert part in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (*WORKER, "--listen", "0.0.0.0:0"),
+        (*WORKER, "--dial", "[fe80::1]:80"),
+        (*HEAD, "--pair-listen", "192.0.2.1:0"),
+    ],
+)
+def test_nobody_leaves_the_machine_without_a_key(
+    relay: Path, args: tuple[str, ...]
+) -> None:
+    done = run(relay, *args)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "can be reached from other machines" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("with_tls")
+def test_a_key_that_others_may_read_is_refused(relay: Path, tmp_path: Path) -> None:
+    option, file = key_file(tmp_path / "key")
+    Path(file).chmod(0o644)
+    done = run(relay, *WORKER, "--listen", "127.0.0.1:0", option, file)
+    assert done.returncode == 1
+    assert f"others may read the key file {file}: chmod 600 it" in done.stderr
+    assert Path(file).read_text().strip() not in done.stderr
+
+
+def started(stack: ExitStack, argv: list[str], key: str) -> tuple[int, dict[str, int]]:
+    """A relay that was given its key on standard input: its pid, and what it says."""
+    process = subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    stack.enter_context(process)
+    stack.callback(process.terminate)
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(key + "\n")
+    process.stdin.flush()
+    return process.pid, json.loads(process.stdout.readline())
+
+
+@pytest.mark.usefixtures("with_tls")
+def test_the_worker_s_side_dials_over_ipv6_with_a_key_from_standard_input(
+    relay: Path,
+) -> None:
+    if not Path("/proc/net/if_inet6").exists() or not has_ipv6():
+        pytest.skip("no IPv6 here")
+    key = secrets.token_hex(32)
+    with ExitStack() as stack:
+        worker = stack.enter_context(Worker())
+        argv = [str(relay), *HEAD, "--pair-listen", "[::1]:0", "--key-stdin"]
+        near, ports = started(stack, argv, key)
+        argv = [str(relay), "worker", "--name", "w", "--key-stdin"]
+        argv += ["--worker", f"127.0.0.1:{worker.port}"]
+        argv += ["--dial", f"[::1]:{ports['pair_port']}"]
+        far, _ = started(stack, argv, key)
+        client = socket.create_connection(("127.0.0.1", ports["port"]), PATIENCE_S)
+        with client, worker.accept() as server:
+            greet(client, server)
+            for pid in (near, far):
+                for place in ("cmdline", "environ"):
+                    assert key.encode() not in Path(f"/proc/{pid}/{place}").read_bytes()
+            # The far end is told to end: the client sees its worker go.
+            os.kill(far, 15)
+            with pytest.raises(ConnectionResetError):
+                client.recv(1)
+
+
+def has_ipv6() -> bool:
+    """Whether there is a loopback of it."""
+    try:
+        with socket.socket(socket.AF_INET6) as one:
+            one.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def test_figures_of_a_pair_are_given_out(relay: Path, tmp_path: Path) -> None:
+    stats = tmp_path / "w.sock"
+    with (
+        Worker() as worker,
+        paired(relay, worker.port, stats) as (near, _),
+        near.connect() as client,
+        worker.accept() as server,
+        near.stats() as read,
+    ):
+        greet(client, server)
+        seen = read.until(
+            lambda line: bool(line.get("pair") and line["pair"]["wire_bytes_down"])
+        )
+        assert seen["pair"]["up"]
+        assert seen["pair"]["reason"] is None
+        assert not seen["pair"]["sealed"]
+        server.close()
+        assert receive(client, len(HELLO_REPLY)) == b""

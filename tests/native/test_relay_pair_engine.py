@@ -1,0 +1,81 @@
+"""A pair of relays between stock llama-server and rpc-servers, both protocols."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.engine.synthetic import write_llama
+from tests.native.pairing import key_file, paired
+from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.engine
+
+LONG_PROMPT = [1, *(5 + i % 200 for i in range(1499))]
+TOKENS = 40
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 12 layers that takes prompts of 1500 tokens."""
+    file = tmp_path_factory.mktemp("model") / "small.gguf"
+    write_llama(file, n_layer=12, n_embd=128, n_ff=256)
+    return file
+
+
+def answers(url: str) -> list[list[int]]:
+    """Greedy tokens behind a short and a long prompt."""
+    return [Cluster(url).complete(each, TOKENS) for each in (SHORT_PROMPT, LONG_PROMPT)]
+
+
+def in_full(line: dict[str, Any]) -> bool:
+    """Whether a snapshot counts the whole wire: replies cross as they are, framed."""
+    pair = line.get("pair")
+    return bool(
+        pair
+        and pair["up"]
+        and line["connected"]
+        and pair["wire_bytes_down"] > line["bytes_down"]
+    )
+
+
+@pytest.mark.usefixtures("with_tls")
+@pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
+def test_the_same_tokens_through_pairs(
+    relay: Path, model: Path, tmp_path: Path, version: str
+) -> None:
+    """One worker through a plain pair, one through TLS, against both direct."""
+    with ExitStack() as stack:
+        workers = [
+            start_worker(stack, engine(version), tmp_path / f"worker{i}.log")
+            for i in range(2)
+        ]
+        with server(version, model, workers, tmp_path / "direct.log") as url:
+            direct = answers(url)
+        keys = ((), key_file(tmp_path / "key"))
+        pairs = [
+            stack.enter_context(paired(relay, port, tmp_path / f"w{i}.sock", *key))[0]
+            for i, (port, key) in enumerate(zip(workers, keys, strict=True))
+        ]
+        ports = [each.port for each in pairs]
+        with server(version, model, ports, tmp_path / "paired.log") as url:
+            assert answers(url) == direct
+            for each, sealed in zip(pairs, (False, True), strict=True):
+                with each.stats() as stats:
+                    seen = stats.until(in_full)
+                # Weights cross as they are; graphs, masks and headers hardly.
+                weights = seen["commands"]["SET_TENSOR"]["bytes_up"]
+                graphs = seen["commands"]["GRAPH_COMPUTE"]["bytes_up"]
+                crossed = seen["pair"]["wire_bytes_up"]
+                assert crossed < weights + graphs // 2
+                assert seen["mode"] == "metered"
+                assert seen["protocol"] == version
+                assert seen["plain_connections"] == seen["refused"] == 0
+                assert seen["pair"]["sealed"] is sealed
+                assert seen["rtt_us"] > 0
+    assert all(len(each) == TOKENS for each in direct)

@@ -1,0 +1,93 @@
+"""Nothing but a split bar on a desk, and what takes hold of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from textual import on
+
+from backends.split.layout import make_split
+from backends.state import ClusterSnapshot, Peer
+from tests.tui import scenes
+from tui.screens.cluster.split.bar import SplitBar
+from tui.shell.console import ConsoleApp
+from tui.shell.theming import DEFAULT_THEME
+from tui.work.desk import Desk
+from tui.work.theme_folders import BUILTIN_FOLDER
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.pilot import Pilot
+
+    from backends.state import Device, Plan
+
+DEVICES = (scenes.STUDIO, scenes.MINI, scenes.BOX)
+IDS = tuple(device.id for device in DEVICES)
+
+
+def plan_of(*layers: int, ids: tuple[str, ...] = IDS) -> Plan:
+    """The homelab's model over the first of its devices."""
+    split = make_split(47, ids[: len(layers)], layers)
+    return msgspec.structs.replace(scenes.HOMELAB_PLAN, split=split)
+
+
+def homelab(*devices: Device) -> ClusterSnapshot:
+    """The homelab's machines with these devices, and nothing running."""
+    peers = tuple(Peer(name=d.id.split("/")[0], devices=(d,)) for d in devices)
+    return ClusterSnapshot(peers=peers)
+
+
+class BarApp(ConsoleApp):
+    """Nothing but a bar on a desk."""
+
+    def __init__(self, plan: Plan | None, height: int = 4) -> None:
+        super().__init__(
+            theme_folders=[BUILTIN_FOLDER],
+            theme=DEFAULT_THEME,
+            keys={},
+            clock=lambda: scenes.NOW,
+        )
+        self.desk = Desk()
+        self.desk.take(homelab(*DEVICES))
+        if plan is not None:
+            self.desk.put(plan, scenes.GLM)
+        self.bar = SplitBar(self.desk, id="bar")
+        self.bar.styles.height = height
+        self.changes: list[tuple[tuple[int, ...], bool]] = []
+
+    def compose(self) -> ComposeResult:
+        yield self.bar
+
+    def on_mount(self) -> None:
+        self.bar.follow()
+        self.bar.focus()
+
+    @on(SplitBar.Changed, "#bar")
+    def _changed(self, message: SplitBar.Changed) -> None:
+        assert message.control is self.bar
+        self.changes.append((self.layers, message.final))
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        assert self.bar.draft is not None
+        return self.bar.draft.counts
+
+    @property
+    def finals(self) -> list[tuple[int, ...]]:
+        return [layers for layers, final in self.changes if final]
+
+
+def x_of(bar: SplitBar, position: int) -> int:
+    """The column at which the picked handle stands for so many layers before it."""
+    geometry = bar.geometry
+    return next(
+        x
+        for x in range(geometry.width)
+        if geometry.position_at(bar.picked, x) == position
+    )
+
+
+async def grab(pilot: Pilot[None], bar: SplitBar) -> None:
+    """Press on the picked handle."""
+    assert await pilot.mouse_down(bar, offset=(bar.handle_x, 1))

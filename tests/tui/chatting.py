@@ -1,0 +1,60 @@
+"""A chat pane whose model is the test: asking it and answering."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backends.state import (
+    ChatDelta,
+    ChatMessage,
+    ChatTimings,
+    Sampling,
+)
+from tests.tui.helpers import until
+from tui.screens.cluster.chat.answer import ChatAnswer
+from tui.screens.cluster.chat.composer import Composer
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+    from tests.tui.stages import ChatStage
+
+
+TIMINGS = ChatTimings(tokens=42, tok_per_s=21.34, first_token_s=0.88)
+
+DONE = ChatDelta(done=True, finish_reason="stop", timings=TIMINGS)
+
+EARLIER = (
+    ChatMessage(role="user", content="Hello?"),
+    ChatMessage(role="assistant", content="Hello *you*!"),
+)
+
+
+async def ask(app: ChatStage, pilot: Pilot[None], question: str = "Why?") -> ChatAnswer:
+    """Type and send a question; the answer that waits."""
+    before = len(app.asked)
+    app.pane.focus_default()
+    await until(pilot, lambda: app.pane.conversation)
+    app.query_one(Composer).write(question)
+    await pilot.press("enter")
+    await until(pilot, lambda: len(app.asked) > before)
+    await until(pilot, lambda: app.turns[-1:] == [(question, "")])
+    return app.query(ChatAnswer).last()
+
+
+async def answer(app: ChatStage, pilot: Pilot[None], *deltas: ChatDelta) -> None:
+    """Let pieces of an answer come, and be drawn to the end."""
+    app.give(*deltas)
+    await until(pilot, lambda: app.query(ChatAnswer).last().drawn_whole)
+    await until(pilot, lambda: not app.pane.answering)
+
+
+def sampling(app: ChatStage) -> Sampling:
+    """How tokens are to be drawn."""
+    now = app.pane.conversation
+    return now.sampling if now else Sampling()
+
+
+def roles(app: ChatStage) -> list[str]:
+    """Who spoke, in the last request."""
+    return [message.role for message in app.asked[-1].messages]

@@ -1,0 +1,30 @@
+"""What tests of the console's flows have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.tui.helpers import until
+from tui.dialogs.choice import ChoiceDialog
+from tui.screens.cluster.split.bar import SplitBar
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+    from tui.shell.app import DllmApp
+
+
+SIZE = (120, 36)
+
+
+def layers(app: DllmApp) -> tuple[int, ...]:
+    bar = app.query_one(SplitBar)
+    assert bar.draft is not None
+    return bar.draft.counts
+
+
+async def dialog(pilot: Pilot[None]) -> ChoiceDialog:
+    await until(pilot, lambda: isinstance(pilot.app.screen, ChoiceDialog))
+    screen = pilot.app.screen
+    assert isinstance(screen, ChoiceDialog)
+    return screen

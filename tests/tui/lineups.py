@@ -1,0 +1,79 @@
+"""A home of several peers whose work a test holds up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from backends.state import (
+    Peer,
+    ProvisionMode,
+)
+from tests.tui import peer_scenes as people
+from tests.tui import scenes
+from tests.tui.helpers import settled, until
+from tests.tui.scripted import ScriptedCluster
+from tui.screens.cluster.peers.list import PeerList
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.pilot import Pilot
+
+    from backends.errors import DllmError
+    from tui.shell.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+
+
+SIZE = (120, 36)
+
+HOME = (people.ADA, people.BOB, people.BOX, people.EVE, people.NUC)
+
+
+class Patient(ScriptedCluster):
+    """Long work goes on until the test ends it."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.done = asyncio.Event()
+        self.ending: DllmError | None = None
+
+    async def provision_peer(
+        self, name: str, mode: ProvisionMode = ProvisionMode.AUTO
+    ) -> Peer:
+        peer = await super().provision_peer(name, mode)
+        await self.done.wait()
+        if self.ending is not None:
+            raise self.ending
+        return peer
+
+
+def cluster_of(*peers: Peer) -> Patient:
+    return Patient(
+        people.here(*peers or HOME), plans={scenes.GLM.path: people.SPREAD_PLAN}
+    )
+
+
+async def on_peer(pilot: Pilot[None], name: str) -> DllmApp:
+    """Select a peer of a console that has a plan on its desk."""
+    app: Any = pilot.app
+    if app._initial_model:
+        await settled(pilot)
+    found = app.query_one(PeerList)
+    await until(pilot, lambda: found.peers)
+    app._home.go_to("peers")
+    await pilot.pause()
+    found.selected = [peer.name for peer in found.peers].index(name)
+    await pilot.pause()
+    return app  # type: ignore[no-any-return]
+
+
+def machines(app: DllmApp) -> list[str]:
+    """Who works in the plan on the desk."""
+    assert app.desk.plan is not None
+    return list(dict.fromkeys(worker.peer for worker in app.desk.plan.workers))
+
+
+def made(make_app: MakeApp, cluster: ScriptedCluster) -> DllmApp:
+    return make_app(cluster, initial_model=scenes.GLM.path)

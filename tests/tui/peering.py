@@ -1,0 +1,56 @@
+"""What tests of the peers' dialogs have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from backends.state import Peer, QuestionKind
+from tests.tui import peer_scenes as people
+from tests.tui.helpers import until
+from tui.dialogs.add_peer import AddPeerDialog
+from tui.dialogs.question import QuestionDialog
+from tui.screens.cluster.peers.list import PeerList
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+
+SIZE = (120, 36)
+
+
+async def on_peers(pilot: Pilot[None]) -> None:
+    """The list of peers has the focus."""
+    app: Any = pilot.app
+    await until(pilot, lambda: app.query_one(PeerList).peers)
+    app._home.go_to("peers")
+    await pilot.pause()
+
+
+async def question(pilot: Pilot[None]) -> QuestionDialog:
+    await until(pilot, lambda: isinstance(pilot.app.screen, QuestionDialog))
+    screen = pilot.app.screen
+    assert isinstance(screen, QuestionDialog)
+    return screen
+
+
+async def adding(pilot: Pilot[None]) -> AddPeerDialog:
+    await on_peers(pilot)
+    await pilot.press("a")
+    await until(pilot, lambda: isinstance(pilot.app.screen, AddPeerDialog))
+    screen = pilot.app.screen
+    assert isinstance(screen, AddPeerDialog)
+    await until(pilot, lambda: screen._names.names)
+    return screen
+
+
+def asks(kind: QuestionKind, name: str = "mini") -> Peer:
+    asked = {
+        QuestionKind.HOST_KEY: people.HOST_KEY,
+        QuestionKind.PASSWORD: people.PASSWORD,
+        QuestionKind.PASSPHRASE: people.PASSPHRASE,
+    }
+    return msgspec.structs.replace(
+        people.MINI, name=name, question=asked[kind], note=asked[kind].text
+    )

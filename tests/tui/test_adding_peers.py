@@ -1,0 +1,207 @@
+"""Adding a peer by its dialog: by name, by address, and what comes of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from backends.errors import ControllerError, UsageError
+from backends.state import Peer, PeerState
+from tests.tui import peer_scenes as people
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, settled, toasts, until
+from tests.tui.scripted import ScriptedCluster
+from tui.dialogs.add_peer import AddPeerDialog
+from tui.dialogs.peer_outcome import outcome_of, suggested_name
+from tui.kit.choice_list import ChoiceList
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tui.shell.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+from tests.tui.peering import SIZE, adding, on_peers, question
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("mini", "mini"),
+        ("ada@mini.lan:2222", "mini"),
+        ("ssh://ada@mini.lan", "mini"),
+        ("10.0.0.7:50052", "10.0.0.7"),
+        ("ada@[fe80::1]:22", "fe80-1"),
+        ("fe80::1", "fe80-1"),
+        ("worker3", "my-worker3"),
+        ("local", "my-local"),
+        ("ada", "ada-2"),
+        ("", ""),
+        ("üb er", "b-er"),
+        ("x" * 60, "x" * 29),
+    ],
+)
+def test_a_name_is_suggested(address: str, name: str) -> None:
+    assert suggested_name(address, {"ada", "bob"}) == name
+
+
+async def test_adding_by_name(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(people.here(people.ADA))
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        dialog = await adding(pilot)
+        await pilot.press(*"ada@mini.lan")
+        assert dialog._called.value == "mini"
+        await pilot.press("enter")
+        await until(pilot, lambda: cluster.called("add_peer"))
+        assert cluster.called("add_peer") == [("mini", "ada@mini.lan", None)]
+        await until(pilot, lambda: "Reaching mini…" in screen_text(app))
+        ready = msgspec.structs.replace(people.ADA, name="mini")
+        cluster.push(people.here(people.ADA, ready))
+        await until(pilot, lambda: "mini is ready: CPU 42.7 GiB" in screen_text(app))
+        await until(pilot, lambda: isinstance(app.focused, ChoiceList))
+        await pilot.press("c")
+        await until(pilot, lambda: not isinstance(app.screen, AddPeerDialog))
+
+
+async def test_a_name_is_picked_from_the_ssh_configuration(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        dialog = await adding(pilot)
+        assert dialog._names.fitting == ["studio", "mini", "nuc"]
+        await pilot.press("u")
+        assert dialog._names.fitting == ["studio", "nuc"]
+        await pilot.press("down", "down", "enter")
+        await until(pilot, lambda: cluster.called("add_peer"))
+        assert cluster.called("add_peer") == [("nuc", "nuc", None)]
+
+
+async def test_a_name_of_ones_own_stays(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await adding(pilot)
+        await pilot.press(*"mini", "tab", "2", "shift+tab", "end", "x", "enter")
+        await until(pilot, lambda: cluster.called("add_peer"))
+        assert cluster.called("add_peer") == [("2", "minix", None)]
+
+
+async def test_adding_a_bare_rpc_server(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        dialog = await adding(pilot)
+        await pilot.press("tab", "tab", "space")
+        assert "10.0.0.7:50052" in screen_text(app)
+        dialog._address.focus()
+        await pilot.press(*"10.0.0.9:50052", "enter")
+        await until(pilot, lambda: cluster.called("add_peer"))
+        assert cluster.called("add_peer") == [("10.0.0.9", None, "10.0.0.9:50052")]
+
+
+async def test_what_is_wrong_is_said_in_place(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        dialog = await adding(pilot)
+        await pilot.press("enter")
+        await until(pilot, lambda: "Type where the machine is" in screen_text(app))
+        cluster.errors["add_peer"] = UsageError("'a b' cannot be a host", "Mend it.")
+        await pilot.press("a", "enter")
+        await until(
+            pilot, lambda: "'a b' cannot be a host. Mend it." in screen_text(app)
+        )
+        assert dialog.follows == ""
+        await pilot.press("b")
+        assert "cannot be a host" not in screen_text(app)
+        assert toasts(app) == []
+
+
+async def test_a_peer_that_cannot_be_reached_says_why(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        dialog = await adding(pilot)
+        await pilot.press(*"nuc", "enter")
+        await until(pilot, lambda: dialog.follows)
+        cluster.push(people.here(people.NUC))
+        await until(pilot, lambda: "does not answer within 10 s" in screen_text(app))
+        await until(pilot, lambda: isinstance(app.focused, ChoiceList))
+        await pilot.press("e")
+        await until(pilot, lambda: cluster.called("remove_peer") == ["nuc"])
+        await until(pilot, lambda: app.focused is dialog._address)
+        assert dialog._address.value == "nuc"
+
+
+async def test_the_question_of_a_new_peer_comes_over_its_dialog(
+    make_app: MakeApp,
+) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        dialog = await adding(pilot)
+        await pilot.press(*"mini", "enter")
+        await until(pilot, lambda: dialog.follows)
+        cluster.push(people.here(people.MINI))
+        await question(pilot)
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: cluster.called("answer_peer"))
+        assert app.screen is dialog
+        unfit = msgspec.structs.replace(people.EVE, name="mini")
+        cluster.push(people.here(unfit))
+        await until(pilot, lambda: "p Install the engine" in screen_text(app))
+        await until(pilot, lambda: isinstance(app.focused, ChoiceList))
+        await pilot.press("p")
+        await until(pilot, lambda: cluster.called("provision_peer"))
+
+
+async def test_a_new_peer_joins_the_split_once(make_app: MakeApp) -> None:
+    plans = {scenes.GLM.path: people.SPREAD_PLAN}
+    cluster = ScriptedCluster(people.here(people.BOB, people.BOX), plans=plans)
+    app = make_app(cluster, initial_model=scenes.GLM.path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        dialog = await adding(pilot)
+        await pilot.press(*"ada", "enter")
+        await until(pilot, lambda: dialog.follows)
+        cluster.push(people.here(people.BOB, people.BOX, people.ADA))
+        await until(pilot, lambda: isinstance(app.focused, ChoiceList))
+        await pilot.press("w")
+        await until(pilot, lambda: toasts(app))
+        assert toasts(app) == ["ada works in the split already"]
+
+
+async def test_escape_leaves_the_new_peer_to_itself(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        dialog = await adding(pilot)
+        await pilot.press(*"mini", "enter")
+        await until(pilot, lambda: dialog.follows)
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is not dialog)
+        assert cluster.called("remove_peer") == []
+
+
+async def test_names_that_cannot_be_read_are_no_hindrance(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    cluster.errors["peers_to_pick"] = ControllerError("No permission")
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await on_peers(pilot)
+        await pilot.press("a")
+        await until(pilot, lambda: "No permission" in screen_text(app))
+        await pilot.press(*"mini", "enter")
+        await until(pilot, lambda: cluster.called("add_peer"))
+
+
+@pytest.mark.parametrize("peer", people.EVERY, ids=lambda peer: peer.state.value)
+def test_every_state_has_an_outcome(peer: Peer) -> None:
+    outcome = outcome_of(peer)
+    busy = peer.state in (PeerState.PROBING, PeerState.PROVISIONING)
+    assert outcome.text
+    assert bool(outcome.choices) != busy
+    assert "dllm-tui" not in outcome.text

@@ -1,0 +1,193 @@
+"""An answer while it comes: drawn as it grows, laid out seldom, exact in the end."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from textual.geometry import Offset
+from textual.selection import Selection
+from textual.widgets import Markdown
+
+from backends.state import ChatDelta
+from tests.tui.chatting import DONE, answer, ask
+from tests.tui.helpers import screen_text, until
+from tests.tui.stages import ChatStage
+from tui.kit.markdown_rows import MarkdownRows
+from tui.screens.cluster.chat.coming import ComingText
+from tui.screens.cluster.chat.transcript import ChatTranscript
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+PARAGRAPH = "Air **scatters** short waves more than long ones. " * 20
+TEXT = (
+    "# Title\n\nSome *text*\nwith `code` and a [link](https://example.org).\n\n"
+    "1. one\n2. two\n   - deep and long enough to go on in another row of it\n\n"
+    "```python\nx = 1\n\ny = 2\n```\n\n> said\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n"
+    "---\n\n## More\nEnd."
+)
+
+
+def drawn(*pieces: str) -> list[str]:
+    """Rows of a text that comes in pieces."""
+    rows = MarkdownRows(40, {})
+    for piece in pieces:
+        rows.add(piece)
+    return [row.text.rstrip() for row in rows.rows]
+
+
+@pytest.mark.parametrize("size", [1, 7, 30])
+def test_pieces_draw_the_same_as_the_whole(size: int) -> None:
+    pieces = [TEXT[at : at + size] for at in range(0, len(TEXT), size)]
+    assert drawn(*pieces) == drawn(TEXT)
+
+
+def test_rows_look_like_markdown() -> None:
+    assert drawn(TEXT) == [
+        "Title",
+        "Some text with code and a link.",
+        "",
+        " 1. one",
+        " 2. two",
+        "    • deep and long enough to go on in",
+        "      another row of it",
+        "",
+        " x = 1",
+        "",
+        " y = 2",
+        "",
+        "▌ said",
+        "",
+        " a  b",
+        " ────",
+        " 1  2",
+        "",
+        "-" * 40,
+        "",
+        "More",
+        "End.",
+    ]
+
+
+def test_only_the_last_block_is_drawn_again() -> None:
+    rows = MarkdownRows(40, {})
+    rows.add("one\n\ntwo\n\nthree")
+    before = rows.rows
+    rows.add(" and more\n\nfour")
+    assert all(old is new for old, new in zip(before[:3], rows.rows, strict=False))
+
+
+def test_addresses_do_not_reach_the_terminal() -> None:
+    rows = MarkdownRows(40, {})
+    rows.add("[a](https://example.org) https://example.com")
+    styles = [segment.style for row in rows.rows for segment in row]
+    assert not any(style and style.link for style in styles)
+
+
+def shown(app: ChatStage, text: str) -> bool:
+    """Whether that is on the screen."""
+    return text in screen_text(app)
+
+
+async def filled(app: ChatStage, pilot: Pilot[None]) -> ComingText:
+    """An answer that comes and takes all the rows it may."""
+    await ask(app, pilot)
+    app.give(ChatDelta(text=f"{PARAGRAPH}\n\n" * 4 + "filled"))
+    await until(pilot, lambda: "filled" in screen_text(app))
+    coming = app.query_one(ComingText)
+    height = app.query_one(ChatTranscript).size.height
+    await until(pilot, lambda: coming.size.height == 2 * height)
+    return coming
+
+
+async def test_words_of_a_followed_answer_lay_nothing_out() -> None:
+    app = ChatStage()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await filled(app, pilot)
+        layouts: list[object] = []
+        app.screen.screen_layout_refresh_signal.subscribe(app.pane, layouts.append)
+        for number in range(300):
+            app.give(ChatDelta(text=f"word {number} "))
+        await until(pilot, lambda: "word 299" in screen_text(app))
+        assert layouts == []
+        await answer(app, pilot, DONE)
+
+
+async def test_an_answer_grows_by_few_layouts_to_its_place() -> None:
+    app = ChatStage()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ask(app, pilot)
+        app.give(ChatDelta(text="begin\n\n"))
+        await until(pilot, lambda: app.query(ComingText))
+        await until(pilot, lambda: "begin" in screen_text(app))
+        layouts: list[object] = []
+        app.screen.screen_layout_refresh_signal.subscribe(app.pane, layouts.append)
+        for number in range(30):
+            line = f"line {number}"
+            app.give(ChatDelta(text=f"{line}\n\n"))
+            await until(pilot, partial(shown, app, line))
+        # 60 rows came; Textual lays out twice whenever a height changes.
+        assert 0 < len(layouts) < 25
+        await answer(app, pilot, DONE)
+
+
+async def test_a_complete_answer_is_exact_and_nothing_else_is_left() -> None:
+    app = ChatStage()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await filled(app, pilot)
+        await answer(app, pilot, ChatDelta(text="\n\nand *end*."), DONE)
+        markdown = app.query_one(Markdown)
+        assert markdown.source == app.turns[0][1]
+        assert markdown.display
+        assert not app.query(ComingText)
+        assert "and end." in screen_text(app)
+
+
+async def test_one_looks_back_at_all_of_an_answer_that_comes() -> None:
+    app = ChatStage()
+    async with app.run_test(size=(80, 24)) as pilot:
+        coming = await filled(app, pilot)
+        transcript = app.query_one(ChatTranscript)
+        transcript.focus()
+        await pilot.press("pageup", "pageup", "home")
+        await until(pilot, lambda: "Why?" in screen_text(app))
+        assert transcript.scroll_y == 0
+        assert coming.size.height > 2 * transcript.size.height
+        await pilot.press("end")
+        await until(pilot, lambda: "filled" in screen_text(app))
+        await until(pilot, lambda: coming.size.height == 2 * transcript.size.height)
+        assert "filled" in screen_text(app)
+        await answer(app, pilot, DONE)
+
+
+async def test_a_page_back_goes_on_where_the_view_was() -> None:
+    app = ChatStage()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ask(app, pilot)
+        text = "\n\n".join(f"line {number}" for number in range(100))
+        app.give(ChatDelta(text=text))
+        await until(pilot, lambda: "line 98" in screen_text(app))
+        height = app.query_one(ChatTranscript).size.height
+        await pilot.press("pageup")
+        await until(pilot, lambda: "line 99" not in screen_text(app))
+        page_before = 99 - (height - 1) // 2
+        await until(pilot, lambda: f"line {page_before}" in screen_text(app))
+        await answer(app, pilot, DONE)
+
+
+async def test_what_comes_can_be_selected_and_rows_break_anew() -> None:
+    app = ChatStage()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ask(app, pilot)
+        app.give(ChatDelta(text="one **two**\n\nthree " + "word " * 30))
+        await until(pilot, lambda: "one two" in screen_text(app))
+        coming = app.query_one(ComingText)
+        app.screen.selections = {coming: Selection(Offset(4, 0), Offset(5, 2))}
+        assert app.pane.copyable().text == "two\n\nthree"  # type: ignore[union-attr]
+        before = coming.size.height
+        await pilot.resize_terminal(40, 24)
+        await until(pilot, lambda: coming.size.height > before)
+        assert "one two" in screen_text(app)
+        await answer(app, pilot, DONE)

@@ -1,0 +1,307 @@
+"""Conversations in the whole console: shared, switched, named, deleted, exported."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+from textual.widgets import Input
+
+from backends.errors import ControllerError
+from backends.split.layout import ranges, with_counts
+from backends.state import ChatDelta, ChatMessage, ClusterState, Sampling
+from tests.tui import scenes
+from tests.tui.helpers import last_answer, screen_text, settled, toasts, until
+from tests.tui.scripted import ScriptedCluster
+from tui.dialogs.chats import ChatsDialog
+from tui.dialogs.choice import ChoiceDialog
+from tui.dialogs.line import LineDialog
+from tui.screens.cluster.chat.answer import ChatAnswer
+from tui.screens.cluster.chat.composer import Composer
+from tui.screens.cluster.chat.transcript import ChatTranscript
+from tui.work.state_file import Remembered, recall, remember
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pytest
+    from textual.pilot import Pilot
+
+    from tui.shell.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+
+SIZE = (120, 36)
+
+
+async def ask(app: DllmApp, pilot: Pilot[None], question: str) -> None:
+    """Ask and wait for the whole answer; leaves the text field."""
+    await settled(pilot)
+    await until(pilot, lambda: app._home.chat.conversation)
+    app._home.go_to("chat")
+    await until(pilot, lambda: isinstance(app.focused, Composer))
+    await pilot.press(*question, "enter")
+    await until(pilot, lambda: questions(app)[-1:] == [question])
+    await until(pilot, lambda: not app._home.chat.answering)
+    await pilot.press("escape")
+    await until(pilot, lambda: isinstance(app.focused, ChatTranscript))
+
+
+def questions(app: DllmApp) -> list[str]:
+    """Those shown."""
+    now = app._home.chat.conversation
+    return [turn.question for turn in now.turns] if now else []
+
+
+async def dialog(pilot: Pilot[None], kind: type) -> None:
+    await until(pilot, lambda: isinstance(pilot.app.screen, kind))
+
+
+async def test_two_consoles_see_the_same_answer_come(
+    make_app: MakeApp, tmp_path: Path
+) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    cluster.gate.clear()
+    cluster.answer = [ChatDelta(text="Half an "), *cluster.answer]
+    one, two = make_app(cluster), make_app(cluster, memory_file=tmp_path / "two.json")
+    async with one.run_test(size=SIZE) as first, two.run_test(size=SIZE) as second:
+        await settled(first)
+        await settled(second)
+        one._home.go_to("chat")
+        two._home.go_to("chat")
+        await first.press(*"Why?", "enter")
+        await until(second, lambda: questions(two) == ["Why?"])
+        assert "waiting for the first token" in screen_text(two)
+        await second.press("m", "e", "enter")
+        refused = "An answer is still coming: Esc stops it."
+        await until(second, lambda: refused in toasts(two))
+        cluster.gate.set()
+        await until(first, lambda: "21 tokens" in screen_text(one))
+        await until(second, lambda: "21 tokens" in screen_text(two))
+        assert last_answer(one) == last_answer(two)
+
+
+async def test_an_answer_goes_on_when_its_console_is_gone(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    cluster.gate.clear()
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        app._home.go_to("chat")
+        await pilot.press(*"Why?", "enter")
+        await until(pilot, lambda: cluster.called("chat"))
+    cluster.gate.set()
+    again = make_app(cluster)
+    async with again.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await until(pilot, lambda: "21 tokens" in screen_text(again))
+        assert questions(again) == ["Why?"]
+        assert cluster.called("chat ask") == ["Why?"]
+
+
+async def test_chats_are_named_left_and_opened_again(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await ask(app, pilot, "Why?")
+        await pilot.press("R")
+        await dialog(pilot, LineDialog)
+        await pilot.press(*"the sky", "enter")
+        await until(pilot, lambda: "Chat · the sky" in screen_text(app))
+        await pilot.press("n")
+        await until(pilot, lambda: questions(app) == [])
+        await ask(app, pilot, "Whose?")
+        await pilot.press("o")
+        await dialog(pilot, ChatsDialog)
+        shown = screen_text(app)
+        assert shown.index("Whose?") < shown.index("the sky")
+        assert "● Whose?" in shown
+        assert "2 chats" in shown
+        await pilot.press(*"sky")
+        await until(pilot, lambda: "1 of 2 chats" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: questions(app) == ["Why?"])
+        await pilot.press("u")
+        await until(pilot, lambda: questions(app) == ["Whose?"])
+
+
+async def test_a_deleted_chat_is_gone_and_can_be_brought_back(
+    make_app: MakeApp, tmp_path: Path
+) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving(), chats_folder=tmp_path / "chats")
+    app = make_app(cluster)
+
+    def files() -> int:
+        return len(list((tmp_path / "chats").iterdir()))
+
+    async with app.run_test(size=SIZE) as pilot:
+        await ask(app, pilot, "Why?")
+        await until(pilot, lambda: files() == 1)
+        await pilot.press("delete")
+        await dialog(pilot, ChoiceDialog)
+        assert "1 question and their answers" in screen_text(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: not isinstance(app.screen, ChoiceDialog))
+        assert questions(app) == ["Why?"]
+        await pilot.press("delete")
+        await dialog(pilot, ChoiceDialog)
+        await pilot.press("y")
+        await until(pilot, lambda: questions(app) == [])
+        await until(pilot, lambda: files() == 0)
+        await pilot.press("u")
+        await until(pilot, lambda: questions(app) == ["Why?"])
+        await until(pilot, lambda: files() == 1)
+
+
+async def test_export_writes_markdown_and_json_and_never_over_a_file(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await ask(app, pilot, "Why?")
+        await pilot.press("x")
+        await dialog(pilot, LineDialog)
+        assert app.screen.query_one(Input).value == str(tmp_path / "why.md")
+        await pilot.press("enter")
+        written = tmp_path / "why.md"
+        await until(pilot, lambda: f"Wrote {written}" in toasts(app))
+        text = written.read_text()
+        assert text.startswith("# Why?\n\nGLM-4.7-Flash-Q4_K_M")
+        assert "Air scatters short" in text
+        assert "*21.3 tok/s · first token 0.88 s · 21 tokens · studio" in text
+        await pilot.press("x")
+        await dialog(pilot, LineDialog)
+        await pilot.press("enter")
+        await until(pilot, lambda: "is there already" in screen_text(app))
+        assert written.read_text() == text
+        app.screen.query_one(Input).value = "why.json"
+        await pilot.press("enter")
+        again = tmp_path / "why.json"
+        await until(pilot, lambda: f"Wrote {again}" in toasts(app))
+        (turn,) = json.loads(again.read_text())["turns"]
+        assert turn["question"] == "Why?"
+        assert turn["replies"][0]["timings"]["tok_per_s"] == 21.3
+
+
+async def test_the_same_question_on_another_split_stands_beside(
+    make_app: MakeApp,
+) -> None:
+    """What each was answered with is told, so that two splits can be compared."""
+    cluster = ScriptedCluster(scenes.demo_serving())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await ask(app, pilot, "Why?")
+        await until(pilot, lambda: "worker1 6 | worker2 7" in screen_text(app))
+        assert cluster.now is not None
+        assert cluster.now.plan is not None
+        split = with_counts(cluster.now.plan.split, (0, 9, 4))
+        plan = msgspec.structs.replace(cluster.now.plan, split=split)
+        cluster.push(
+            msgspec.structs.replace(
+                cluster.now,
+                seq=cluster.now.seq + 1,
+                plan=plan,
+                planned=ranges(split),
+                generation=cluster.now.generation + 1,
+            )
+        )
+        await pilot.press("r")
+        await until(pilot, lambda: "worker1 9 | worker2 4" in screen_text(app))
+        assert "answer 2 of 2" in screen_text(app)
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda: "worker1 6 | worker2 7" in screen_text(app))
+        assert len(app.query(ChatAnswer)) == 1
+
+
+async def test_who_waits_is_told_how_many_are_ahead(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    cluster.answer = [ChatDelta(ahead=2), *cluster.answer]
+    cluster.pieces_given = 1
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await until(pilot, lambda: app._home.chat.conversation)
+        app._home.go_to("chat")
+        cluster.gate.clear()
+        await pilot.press(*"Why?", "enter")
+        await until(pilot, lambda: "2 requests ahead" in screen_text(app))
+        cluster.gate.set()
+        await until(pilot, lambda: "21 tokens" in screen_text(app))
+
+
+async def test_a_refused_question_comes_back_into_the_field(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    cluster.errors["chat ask"] = ControllerError("The connection broke")
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await until(pilot, lambda: app._home.chat.conversation)
+        app._home.go_to("chat")
+        await pilot.press(*"Why?", "enter")
+        await until(pilot, lambda: toasts(app) == ["The connection broke"])
+        assert app.query_one(Composer).text == "Why?"
+        assert not app._home.chat.answering
+
+
+async def test_each_model_has_a_chat_of_its_own(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await ask(app, pilot, "Why?")
+        first = cluster.now
+        assert first is not None
+        other = msgspec.structs.replace(scenes.demo_serving(), seq=first.seq + 1)
+        cluster.push(msgspec.structs.replace(other, cluster=first.cluster))
+        await until(pilot, lambda: questions(app) == [])
+        cluster.push(msgspec.structs.replace(first, seq=first.seq + 2))
+        await until(pilot, lambda: questions(app) == ["Why?"])
+
+
+async def sees_hello(app: DllmApp) -> None:
+    """The chat of the earlier release is shown."""
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: questions(app) == ["Hello?"])
+        now = app._home.chat.conversation
+        assert now is not None
+        assert (now.system, now.sampling.top_k) == ("Be brief.", 3)
+
+
+async def test_what_an_earlier_release_remembered_is_taken_over_once(
+    make_app: MakeApp, memory_file: Path, tmp_path: Path
+) -> None:
+    said = (
+        ChatMessage(role="system", content="Be brief."),
+        ChatMessage(role="user", content="Hello?"),
+        ChatMessage(role="assistant", content="Hello *you*!"),
+    )
+    plan = scenes.homelab_serving().plan
+    old = Remembered(plan=plan, conversation=said, sampling=Sampling(top_k=3))
+    remember(memory_file, old)
+    cluster = ScriptedCluster(scenes.homelab_serving(), chats_folder=tmp_path / "chats")
+    cluster.errors["chat import"] = ControllerError("The disk is full")
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: toasts(app) == ["The disk is full"])
+    assert recall(memory_file).conversation == said
+    del cluster.errors["chat import"]
+    await sees_hello(make_app(cluster))
+    await sees_hello(make_app(cluster))
+    assert recall(memory_file).conversation == ()
+    assert len(list((tmp_path / "chats").iterdir())) == 1
+
+
+async def test_a_chat_that_is_idle_is_still_there_to_read(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await ask(app, pilot, "Why?")
+        assert cluster.now is not None
+        idle = msgspec.structs.replace(
+            scenes.idle(), cluster=cluster.now.cluster, seq=cluster.now.seq + 1
+        )
+        assert idle.state is ClusterState.IDLE
+        cluster.push(idle)
+        await until(pilot, lambda: "l launches" in screen_text(app))
+        assert questions(app) == ["Why?"]

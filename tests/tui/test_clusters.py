@@ -1,0 +1,97 @@
+"""Going from one cluster to another, and knowing at which one is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.state import ClusterBrief, ClusterSnapshot, ClusterState, Speed
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, settled, until
+from tests.tui.scripted import ScriptedCluster
+from tui.dialogs.choice import ChoiceDialog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tui.shell.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+
+SIZE = (120, 36)
+BRIEFS = (
+    ClusterBrief(name="default", state=ClusterState.SERVING, model="/m/demo.gguf"),
+    ClusterBrief(name="second", state=ClusterState.SERVING, model="/m/glm.gguf"),
+)
+
+
+def at(name: str, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+    return msgspec.structs.replace(snapshot, cluster=name, clusters=BRIEFS)
+
+
+async def test_another_cluster_is_chosen_by_name(make_app: MakeApp) -> None:
+    first = at("default", scenes.demo_serving(scenes.DEMO_PLAN))
+    cluster = ScriptedCluster(first)
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        assert "second" not in screen_text(app)
+        await pilot.press("N")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
+        text = screen_text(app)
+        assert "default" in text
+        assert "second" in text
+        assert "glm" in text
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: cluster.called("use") == ["second"])
+        assert app.desk.plan is None
+        cluster.push(first)
+        await settled(pilot)
+        assert app.desk.plan is None, "what the other cluster said late is not shown"
+        cluster.push(at("second", scenes.homelab_serving()))
+        await until(pilot, lambda: app.desk.plan == scenes.HOMELAB_PLAN)
+        await settled(pilot)
+        assert "second ▸ " in screen_text(app)
+
+
+async def test_staying_changes_nothing(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(at("default", scenes.demo_serving(scenes.DEMO_PLAN)))
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        plan = app.desk.plan
+        for keys in (("enter",), ("escape",), ("1",)):
+            await pilot.press("N")
+            await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
+            await pilot.press(*keys)
+            await settled(pilot)
+        assert cluster.called("use") == []
+        assert app.desk.plan == plan
+        assert cluster.streams == 1
+
+
+async def test_a_launch_says_what_it_replaces(make_app: MakeApp) -> None:
+    """Somebody else's newer goal is not cut off unseen."""
+    running = msgspec.structs.replace(
+        scenes.homelab_serving(), generation=7, speed=Speed()
+    )
+    cluster = ScriptedCluster(running)
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("left", "l")
+        await until(pilot, lambda: cluster.called("replaces"))
+        assert cluster.called("replaces") == [7]
+
+
+async def test_quitting_ends_this_cluster_alone(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(at("default", scenes.demo_serving(scenes.DEMO_PLAN)))
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
+        await pilot.press("s")
+        await until(pilot, lambda: cluster.called("stop"))
+        assert cluster.called("shutdown") == []

@@ -1,0 +1,130 @@
+"""The text field of the chat: keys, drafts, what was asked before."""
+
+from __future__ import annotations
+
+import pytest
+from textual import events
+
+from backends.state import (
+    Sampling,
+)
+from tests.tui.chatting import DONE, EARLIER, answer, ask
+from tests.tui.helpers import screen_text, until
+from tests.tui.stages import ChatStage
+from tui.screens.cluster.chat.composer import Composer
+from tui.screens.cluster.chat.transcript import ChatTranscript
+
+
+@pytest.mark.parametrize("key", ["ctrl+j", "shift+enter"])
+async def test_a_new_line_does_not_send(key: str) -> None:
+    app = ChatStage()
+    async with app.run_test() as pilot:
+        await pilot.press("a", key, "b")
+        assert app.query_one(Composer).text == "a\nb"
+        assert app.asked == []
+
+
+async def test_keys_typed_fast_keep_their_order() -> None:
+    app = ChatStage()
+    async with app.run_test() as pilot:
+        composer = app.query_one(Composer)
+        for key in ("a", "ctrl+j", "b", "enter", "c"):
+            character = key if len(key) == 1 else None
+            composer.post_message(events.Key(key, character))
+        await until(pilot, lambda: composer.text == "c")
+        assert app.asked[0].messages[0].content == "a\nb"
+
+
+async def test_send_can_have_another_key() -> None:
+    app = ChatStage()
+    async with app.run_test() as pilot:
+        app.set_keymap({"composer.send": "f9"})
+        await pilot.press("a", "enter", "f9")
+        await until(pilot, lambda: app.asked)
+        assert app.asked[0].messages[0].content == "a"
+
+
+async def test_the_composer_grows_to_six_rows() -> None:
+    app = ChatStage()
+    async with app.run_test(size=(80, 24)) as pilot:
+        composer = app.query_one(Composer)
+        assert composer.size.height == 1
+        await pilot.press("a", *["ctrl+j"] * 9)
+        assert composer.size.height == 6
+
+
+async def test_letters_type_and_do_not_command() -> None:
+    app = ChatStage()
+    async with app.run_test() as pilot:
+        await pilot.press(*"rnqls56?:/")
+        assert app.query_one(Composer).text == "rnqls56?:/"
+
+
+async def test_a_long_paste_arrives_whole() -> None:
+    app = ChatStage()
+    async with app.run_test() as pilot:
+        text = "\n".join(f"line {number}" for number in range(2000))
+        composer = app.query_one(Composer)
+        composer.insert(text)
+        await pilot.press("enter")
+        await until(pilot, lambda: app.asked)
+        assert app.asked[0].messages[0].content == text
+
+
+async def test_up_and_down_walk_through_what_was_asked() -> None:
+    app = ChatStage()
+    async with app.run_test() as pilot:
+        await app.restore(EARLIER, Sampling())
+        await ask(app, pilot, "Why?")
+        await answer(app, pilot, DONE)
+        composer = app.query_one(Composer)
+        await pilot.press("up")
+        assert composer.text == "Why?"
+        await pilot.press("up")
+        assert composer.text == "Hello?"
+        await pilot.press("down", "down")
+        assert composer.text == ""
+
+
+async def test_up_in_a_draft_moves_the_cursor() -> None:
+    app = ChatStage()
+    async with app.run_test() as pilot:
+        await app.restore(EARLIER, Sampling())
+        await pilot.press("a", "ctrl+j", "b", "up", "up")
+        assert app.query_one(Composer).text == "a\nb"
+
+
+async def test_nothing_is_sent_while_an_answer_comes() -> None:
+    app = ChatStage()
+    async with app.run_test() as pilot:
+        await ask(app, pilot)
+        await pilot.press("m", "o", "enter")
+        assert len(app.asked) == 1
+        assert app.query_one(Composer).text == "mo"
+        assert app.said == ["An answer is still coming: {chat.stop} stops it."]
+
+
+async def test_a_closed_composer_says_why_and_takes_no_focus() -> None:
+    app = ChatStage()
+    async with app.run_test() as pilot:
+        app.pane.set_ready(False, "nothing runs: l launches")
+        await pilot.pause()
+        assert "nothing runs: l launches" in screen_text(app)
+        app.pane.focus_default()
+        await pilot.pause()
+        assert isinstance(app.focused, ChatTranscript)
+
+
+async def test_a_draft_survives_the_end_of_the_cluster() -> None:
+    app = ChatStage()
+    async with app.run_test() as pilot:
+        await pilot.press("h", "i")
+        app.pane.set_ready(False, "starting…")
+        await pilot.press("!", "enter")
+        composer = app.query_one(Composer)
+        assert composer.text == "hi!"
+        assert app.asked == []
+        assert app.said == ["starting…"]
+        app.pane.set_ready(True, "")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.asked)

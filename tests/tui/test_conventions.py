@@ -1,0 +1,355 @@
+"""What users of such consoles expect: see docs/conventions.md."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from textual import events
+
+from backends.state import PeerState
+from tests.tui import peer_scenes, scenes
+from tests.tui.helpers import screen_text, settled, text_of, toasts, until
+from tests.tui.scripted import ScriptedCluster
+from tui.actions.keymap import all_actions
+from tui.kit.ascii_lines import ascii_sign
+from tui.screens.cluster.live.columns import columns_of
+from tui.screens.logs.screen import LogsScreen
+from tui.seam.bridge import UNWATCHED_SLOWER
+from tui.work.theme_folders import BUILTIN_FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from backends.state import ClusterSnapshot
+    from tui.shell.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+
+SIZE = (120, 36)
+VI = {"down": "j", "up": "k", "first": "g", "last": "G"}
+TYPED_INTO = {
+    "adding",
+    "chats",
+    "composer",
+    "filter",
+    "finder",
+    "launching",
+    "picker",
+    "settings",
+}
+"""Where letters are text."""
+
+
+def serving(seq: int, tok_per_s: float) -> ClusterSnapshot:
+    scene = scenes.homelab_serving()
+    speed = msgspec.structs.replace(scene.speed, tok_per_s=tok_per_s)
+    return msgspec.structs.replace(scene, seq=seq, at=scene.at + seq, speed=speed)
+
+
+def pictures(folder: Path) -> list[str]:
+    """What the pictures in a folder hold."""
+    return [path.read_text() for path in folder.glob("*.svg")]
+
+
+def log_lines(app: DllmApp) -> int:
+    """Lines held of the log in front."""
+    screen = app.screen
+    active = screen._active if isinstance(screen, LogsScreen) else None
+    return active.view.standing.lines if active else 0
+
+
+# --- moving ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", list(VI))
+def test_lists_are_moved_in_by_letters_too(way: str) -> None:
+    found = [
+        action
+        for action in all_actions()
+        if action.id.partition(".")[2] == way and action.area not in TYPED_INTO
+    ]
+    assert len(found) >= 3
+    assert not [one.id for one in found if VI[way] not in one.keys.split(",")]
+
+
+# --- freezing -------------------------------------------------------------------
+
+
+async def test_space_freezes_every_pane_while_data_keeps_coming(
+    make_app: MakeApp,
+) -> None:
+    cluster = ScriptedCluster(serving(1, 20.0))
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("space")
+        await until(pilot, lambda: "‖ frozen · 0 s old" in screen_text(app))
+        before = text_of(app._home.live._figures)
+        columns = len(app.desk.trends.rates.columns)
+        cluster.push(serving(2, 33.3))
+        await until(pilot, lambda: app.desk.snapshot and app.desk.snapshot.seq == 2)
+        assert text_of(app._home.live._figures) == before
+        assert "33.3" in text_of(app._home.status_line)
+        await pilot.press("3")
+        await until(pilot, lambda: app.current_mode == "traffic")
+        assert "frozen" in screen_text(app)
+        await pilot.press("1", "space")
+        await until(pilot, lambda: "33.3" in text_of(app._home.live._figures))
+        assert "frozen" not in screen_text(app)
+        assert len(app.desk.trends.rates.columns) == columns + 1
+
+
+async def test_frozen_figures_say_how_old_they_are(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        line, now = app._home.status_line, [50.0]
+        line._clock = lambda: now[0]
+        await pilot.press("space")
+        now[0] = 57.2
+        await until(pilot, lambda: "frozen · 7 s old" in text_of(line))
+
+
+async def test_a_frozen_log_is_not_read(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.demo_serving())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("5")
+        await until(pilot, lambda: log_lines(app))
+        await pilot.press("space")
+        await until(pilot, lambda: "frozen" in screen_text(app))
+        screen = app.screen
+        assert isinstance(screen, LogsScreen)
+        reading = [w for w in app.workers if w.group == "logs" and not w.is_finished]
+        assert not reading
+        await pilot.press("space")
+        await until(
+            pilot,
+            lambda: [w for w in app.workers if w.group == "logs" and w.is_running],
+        )
+
+
+# --- zoom, filter ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["traffic", "lab", "models"])
+async def test_zoom_on_every_screen(make_app: MakeApp, mode: str) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await app.action_show_mode(mode)
+        await until(pilot, lambda: app.screen.focused)
+        await pilot.press("z")
+        await until(pilot, lambda: "zoomed: z shows all" in screen_text(app))
+        pane = app.screen.maximized
+        assert pane is not None
+        await until(pilot, lambda: pane.outer_size == (120, 34))
+        assert "● serving" in screen_text(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen.maximized is None)
+        assert app.current_mode == mode
+
+
+async def test_peers_are_filtered_by_words(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        app._home.go_to("peers")
+        names = [peer.name for peer in app._home.peers.peer_list.peers]
+        await pilot.press("slash", *"ssh", "space", *"work", "enter")
+        shown = app._home.peers.peer_list
+        await until(pilot, lambda: [p.name for p in shown.peers] == ["mini", "box"])
+        assert "2 of 4" in screen_text(app)
+        assert shown.has_focus
+        await pilot.press("escape")
+        await until(pilot, lambda: [p.name for p in shown.peers] == names)
+
+
+async def test_a_filter_that_no_peer_passes_says_so(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        app._home.go_to("peers")
+        await pilot.press("slash", *"zebra")
+        await until(pilot, lambda: "no peer has these words" in screen_text(app))
+
+
+async def test_the_selection_stays_when_the_filter_goes(make_app: MakeApp) -> None:
+    """One more peer after a filter is no new machine to go to."""
+    peers = peer_scenes.here(peer_scenes.ADA, peer_scenes.BOB)
+    app = make_app(ScriptedCluster(peers))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: app._home.peers.peer_list.peers)
+        app._home.go_to("peers")
+        n_peers = len(app._home.peers.peer_list.peers)
+        await pilot.press("slash", *"ada", "enter")
+        await until(pilot, lambda: len(app._home.peers.peer_list.peers) < n_peers)
+        await pilot.press("escape")
+        await until(pilot, lambda: len(app._home.peers.peer_list.peers) == n_peers)
+        peer = app._home.peers.peer_list.peer
+        assert peer is not None
+        assert peer.name == "ada"
+
+
+# --- copying, saving, paging ---------------------------------------------------------
+
+
+async def test_the_launch_command_is_copied_from_anywhere(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("3", "Y")
+        await until(pilot, lambda: toasts(app) == ["Copied the launch command"])
+        assert app.clipboard.startswith("llama-server -m /")
+
+
+async def test_without_a_server_there_is_no_command(make_app: MakeApp) -> None:
+    app = make_app(ScriptedCluster(scenes.idle()))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: app.desk.snapshot)
+        await pilot.press("Y")
+        await until(pilot, lambda: "no command to copy" in "".join(toasts(app)))
+
+
+async def test_a_copy_is_kept_and_the_toast_says_where(make_app: MakeApp) -> None:
+    kept: list[str] = []
+    app = make_app(keep_copy=kept.append, kept_where="/tmp/copied.txt")
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("Y")
+        await until(pilot, lambda: kept)
+        assert kept == [app.clipboard]
+        assert toasts(app)[0].endswith("; a copy is in /tmp/copied.txt")
+
+
+async def test_a_log_opens_in_the_users_pager(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pager, seen = tmp_path / "pager", tmp_path / "seen"
+    pager.write_text(f"#!/bin/sh\ncat > {seen}.part && mv {seen}.part {seen}\n")
+    pager.chmod(0o755)
+    monkeypatch.setenv("PAGER", str(pager))
+    cluster = ScriptedCluster(scenes.demo_serving())
+    cluster.logs["llama-server"] = "first\n\x1b]52;c;b3duZWQ=\x07last\n"
+    app = make_app(cluster)
+    monkeypatch.setattr(app, "suspend", nullcontext)
+    monkeypatch.setattr("click._termui_impl.isatty", lambda _: True)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("5")
+        await until(pilot, lambda: log_lines(app))
+        await pilot.press("P")
+        await until(pilot, seen.exists)
+        text = seen.read_text()
+        assert text.startswith("first\n")
+        assert "\x1b" not in text
+
+
+async def test_without_a_terminal_there_is_no_pager(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.demo_serving())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("5")
+        await until(pilot, lambda: log_lines(app))
+        await pilot.press("P")
+        await until(pilot, lambda: "S saves the log" in "".join(toasts(app)))
+
+
+async def test_a_picture_of_the_screen_is_saved(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("platformdirs.user_downloads_dir", lambda: str(tmp_path))
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("f12")
+        await until(pilot, lambda: toasts(app))
+        assert toasts(app)[0].startswith(f"Saved the screen to {tmp_path}")
+        (picture,) = pictures(tmp_path)
+        assert "GLM-4.7-Flash" in picture
+
+
+# --- drawing -----------------------------------------------------------------------
+
+
+async def test_ascii_alone_where_it_is_wanted(make_app: MakeApp) -> None:
+    app = make_app(ascii_only=True)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await settled(pilot)
+        strips = app.screen._compositor.render_strips()
+        assert all(strip.text.isascii() for strip in strips)
+        lines = [strip.text for strip in strips]
+        assert {len(line) for line in lines} == {160}
+        assert "+- Split --" in "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("sign", "plain"),
+    [
+        ("a", "a"),
+        ("█", "#"),
+        ("▁", "_"),
+        ("é", "e"),
+        ("│", "|"),
+        ("漢", "??"),
+        ("✓", "v"),
+    ],
+)
+def test_a_sign_keeps_its_width(sign: str, plain: str) -> None:
+    assert ascii_sign(sign) == plain
+
+
+async def test_a_terminal_without_focus_is_painted_more_rarely(
+    make_app: MakeApp,
+) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        bridge = app._bridge
+        assert bridge is not None
+        app.post_message(events.AppBlur())
+        await until(pilot, lambda: bridge._pace == UNWATCHED_SLOWER)
+        app.post_message(events.AppFocus())
+        await until(pilot, lambda: bridge._pace == 1.0)
+
+
+async def test_a_theme_is_found_by_its_name_though_its_file_has_another(
+    make_app: MakeApp, tmp_path: Path
+) -> None:
+    text = (BUILTIN_FOLDER / "dllm-light.toml").read_text()
+    text = text.replace('name = "dllm-light"', 'name = "my-paper"')
+    folder = tmp_path / "themes"
+    folder.mkdir()
+    (folder / "another-name.toml").write_text(text)
+    app = make_app(theme_folders=[BUILTIN_FOLDER, folder], theme="my-paper")
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        assert app.theme == "my-paper"
+        assert not toasts(app)
+
+
+def test_figures_have_fixed_places_whatever_they_are() -> None:
+    """Nothing jumps: values of another size leave every column where it was."""
+    small, large = serving(1, 0.1), serving(2, 4321.0)
+    places = [
+        [(c.label_cells, c.value_cells) for c in columns_of(scene, 118, 3)]
+        for scene in (small, large)
+    ]
+    assert places[0] == places[1]
+
+
+async def test_every_peer_has_a_letter_beside_its_colour(make_app: MakeApp) -> None:
+    app = make_app(ScriptedCluster(scenes.homelab_serving()))
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        text = screen_text(app)
+        for mark, name in zip("ABC", ("studio", "mini", "box"), strict=True):
+            assert f"{mark} {name}" in text
+        assert PeerState.UNREACHABLE in {peer.state for peer in app.desk.peers}
+        assert "○ nuc" in text

@@ -1,0 +1,248 @@
+"""Every dialog: it has help on its own keys, and no key reaches what is behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+from textual.events import Key
+from textual.keys import key_to_character
+from textual.screen import ModalScreen
+
+from backends.state import EventTone, Sampling
+from tests.tui import peer_scenes as people
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, settled, until
+from tui.actions import keymap
+from tui.actions.chat import CHAT
+from tui.actions.cluster import CLUSTER, LIVE, PEERS, SPLIT
+from tui.actions.everywhere import APP
+from tui.actions.keymap import split_keys
+from tui.actions.lab import LAB
+from tui.actions.logs import LOGS
+from tui.actions.models import MODELS
+from tui.actions.traffic import TRAFFIC
+from tui.dialogs.add_peer import AddPeerDialog
+from tui.dialogs.chats import ChatsDialog
+from tui.dialogs.choice import confirm
+from tui.dialogs.dialog import Dialog
+from tui.dialogs.events import EventsDialog
+from tui.dialogs.evidence import EvidenceDialog
+from tui.dialogs.finder import FinderDialog
+from tui.dialogs.help import HelpDialog
+from tui.dialogs.line import LineDialog
+from tui.dialogs.peer import PeerDialog
+from tui.dialogs.question import HostKeyDialog, SecretDialog
+from tui.dialogs.sampling import SamplingDialog
+from tui.dialogs.settings import SettingsDialog
+from tui.dialogs.theme import ThemeDialog
+from tui.screens.cluster.split.launch_dialog import LaunchDialog
+from tui.screens.models.picker import ModelPicker
+from tui.shell.app import DllmApp
+from tui.work.chat_settings import ChatSettings
+from tui.work.event_words import Happening
+from tui.work.launch_form import LaunchForm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.pilot import Pilot
+
+    from backends.settings import Setting
+
+    MakeApp = Callable[..., DllmApp]
+
+SIZE = (120, 40)
+HAPPENING = Happening(scenes.NOW, EventTone.INFORMATION, "It happened")
+
+
+async def no_change(name: str, text: str | None) -> list[Setting]:
+    """Nothing can be set."""
+    return []
+
+
+DIALOGS: dict[str, Callable[[DllmApp], Dialog[Any]]] = {
+    "add": lambda app: AddPeerDialog(app.cluster),
+    "chats": lambda app: ChatsDialog([], "", "default", scenes.NOW),
+    "choice": lambda app: confirm("Stop?", "It ends.", "Stop it", "z"),
+    "events": lambda app: EventsDialog(app.event_log, app.clock),
+    "evidence": lambda app: EvidenceDialog(HAPPENING),
+    "finder": lambda app: FinderDialog([]),
+    "help": lambda app: HelpDialog(app.screen),
+    "host key": lambda app: HostKeyDialog(people.MINI, people.HOST_KEY),
+    "launch": lambda app: LaunchDialog(app.desk, app.cluster, launch_form(app)),
+    "line": lambda app: LineDialog("Name", "", "a name", ""),
+    "model": lambda app: ModelPicker(app.cluster),
+    "peer": lambda app: PeerDialog(people.MINI, app.clock),
+    "sampling": lambda app: SamplingDialog(ChatSettings("", Sampling())),
+    "secret": lambda app: SecretDialog(people.MINI, people.PASSWORD),
+    "settings": lambda app: SettingsDialog("config.toml", [], no_change),
+    "theme": lambda app: ThemeDialog(app.theme_names, app.theme),
+}
+
+
+def launch_form(app: DllmApp) -> LaunchForm:
+    """The settings of the plan on the desk."""
+    assert app.desk.plan is not None
+    assert app.desk.model is not None
+    return LaunchForm(app.desk.plan, app.desk.model, "/")
+
+
+BEHIND = (
+    *(*APP, *CLUSTER, *SPLIT, *PEERS, *LIVE),
+    *(*CHAT, *LOGS, *MODELS, *TRAFFIC, *LAB),
+)
+# What a dialog takes for itself, whatever it is, and what copies a selection.
+TEXT_KEYS = {"enter", "ctrl+j", "shift+enter", "ctrl+c", "delete", "backspace"}
+
+
+def all_dialogs(kind: type[ModalScreen[Any]]) -> set[type[object]]:
+    """Every class of dialog there is."""
+    below = set(kind.__subclasses__())
+    return below.union(*map(all_dialogs, below))
+
+
+def test_no_dialog_is_forgotten() -> None:
+    """One that is new must stand in ``DIALOGS``, and be a ``Dialog``."""
+    ours = {
+        kind
+        for kind in all_dialogs(ModalScreen)
+        if kind.__module__.startswith("tui.") and not all_dialogs(kind)  # type: ignore[arg-type]
+    }
+    tried = {
+        *(AddPeerDialog, EventsDialog, EvidenceDialog, FinderDialog, HelpDialog),
+        *(HostKeyDialog, ModelPicker, PeerDialog, SamplingDialog, SecretDialog),
+        *(ChatsDialog, LaunchDialog, LineDialog, SettingsDialog, ThemeDialog),
+        type(confirm("", "", "", "")),
+    }
+    assert ours == tried
+    assert len(tried) == len(DIALOGS)
+    assert all(issubclass(kind, Dialog) for kind in ours)
+
+
+async def opened(pilot: Pilot[None], name: str) -> Dialog[Any]:
+    """A dialog, in front of everything."""
+    app = pilot.app
+    assert isinstance(app, DllmApp)
+    dialog = DIALOGS[name](app)
+    app.push_screen(dialog)
+    await until(pilot, lambda: dialog.is_mounted and app.screen is dialog)
+    await pilot.pause()
+    return dialog
+
+
+async def test_help_tells_the_dialogs_own_keys(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        base = app.screen
+        for name in DIALOGS.keys() - {"help"}:
+            await helps(pilot, await opened(pilot, name), name)
+            await pilot.press("escape")
+            await until(pilot, lambda: app.screen is base)
+
+
+async def helps(pilot: Pilot[None], dialog: Dialog[Any], name: str) -> None:
+    """See that a dialog has help, and what it tells."""
+    app = pilot.app
+    own: dict[str, str] = {}
+    for active in dialog.active_bindings.values():
+        if active.binding.id and active.enabled:
+            own.setdefault(active.binding.action, active.binding.tooltip)
+    for key in ["f1"] if dialog.TYPING else ["f1", "question_mark"]:
+        await pilot.press(key)
+        await until(pilot, lambda: isinstance(app.screen, HelpDialog))
+        assert isinstance(app.screen, HelpDialog)
+        assert app.screen._about is dialog
+        told = [text for _, text in app.screen._rows()]
+        assert set(own.values()) <= set(told), name
+        assert "Run the split as it is shown" not in told, name
+        await pilot.press(key)
+        await until(pilot, lambda: app.screen is dialog)
+    hint = "F1 help" if dialog.TYPING else "? help"
+    assert hint in screen_text(app), name
+
+
+async def test_no_key_reaches_what_is_behind(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        base = app.screen
+        focused, before = base.focused, app.desk.plan
+        for name in DIALOGS:
+            dialog = await opened(pilot, name)
+            asked = acted(app)
+            for key in sorted(foreign_keys(dialog, name)):
+                app.post_message(Key(key, key_to_character(key)))
+            await pilot.pause()
+            assert app.current_mode == "cluster", name
+            assert app.screen_stack == [base, dialog], name
+            assert base.focused is focused, name
+            assert acted(app) == asked, name
+            assert app.desk.plan == before, name
+            await pilot.press("escape")
+            await until(pilot, lambda: app.screen is base)
+
+
+def acted(app: DllmApp) -> list[str]:
+    """What was asked of the cluster, apart from what a dialog asks by itself."""
+    calls = app.cluster.calls  # type: ignore[attr-defined]
+    return [name for name, _ in calls if name not in ("memory", "propose")]
+
+
+def foreign_keys(dialog: Dialog[Any], name: str) -> set[str]:
+    """Every key of what is behind a dialog that the dialog does not use itself."""
+    active = dialog.active_bindings.items()
+    own = {key for key, binding in active if binding.binding.id}
+    answers = {"n", "z", "y"} if name in ("choice", "host key") else set()
+    keys = {key for action in BEHIND for key in split_keys(action.keys)}
+    return keys - own - answers - TEXT_KEYS
+
+
+async def test_the_reported_way_out_of_a_quit_dialog(make_app: MakeApp) -> None:
+    """``q``, F5, ``q``, Esc, F1 once left a dialog whose answer did nothing."""
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("q")
+        await until(pilot, lambda: "Leave it running" in screen_text(app))
+        await pilot.press("f5", "q", "f3")
+        assert app.current_mode == "cluster"
+        await pilot.press("s")
+        await until(pilot, lambda: app.cluster.called("shutdown"))  # type: ignore[attr-defined]
+
+
+def test_what_a_dialog_lets_through_is_little() -> None:
+    through = {
+        action.id
+        for action in keymap.all_actions()
+        if action.action.startswith("app.")
+        and action.action.removeprefix("app.").partition("(")[0]
+        not in keymap.SCREEN_ACTIONS
+    }
+    assert through == {
+        *("app.help", "app.copy", "app.interrupt", "dialogs.help", "reading.copy"),
+        *("launching.up", "launching.down"),
+    }
+
+
+async def test_a_click_on_a_key_in_the_frame_presses_it(make_app: MakeApp) -> None:
+    """With the mouse alone every dialog can be left, and asked for help."""
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await pilot.press("e")
+        await until(pilot, lambda: isinstance(app.screen, EventsDialog))
+        await pilot.click(offset=_shown_at(app, "? help"))
+        await until(pilot, lambda: isinstance(app.screen, HelpDialog))
+        await pilot.click(offset=_shown_at(app, "esc closes"))
+        await until(pilot, lambda: isinstance(app.screen, EventsDialog))
+        await pilot.click(offset=_shown_at(app, "esc closes"))
+        await until(pilot, lambda: not app.screen.is_modal)
+
+
+def _shown_at(app: DllmApp, text: str) -> tuple[int, int]:
+    """Where a key stands in the frame of the dialog that is in front."""
+    y = app.screen.query_one(".dialog").region.bottom - 1
+    row = screen_text(app).splitlines()[y]
+    return cell_len(row[: row.index(f" {text}") + 1]), y

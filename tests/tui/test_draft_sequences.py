@@ -1,0 +1,278 @@
+"""The draft through random sequences of keys, drags, snapshots and launches.
+
+A second bookkeeping, as plain as can be, says what must lie on the desk after each
+step: a list of plans and a place in it. ``DLLM_DRAFT_EXAMPLES`` sets how many sequences
+are tried.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import count
+from typing import TYPE_CHECKING
+
+import msgspec
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from backends.split.layout import boundaries, counts, with_counts
+from backends.state import ClusterSnapshot, ClusterState
+from tests.tui import scenes
+from tui.work.desk import Desk
+from tui.work.drag import Drag
+from tui.work.editing import same_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from backends.state import ModelInfo, Plan
+
+EXAMPLES = int(os.environ.get("DLLM_DRAFT_EXAMPLES", "200"))
+STEPS_MIN, STEPS_MAX = 20, 40
+TWIN = msgspec.structs.replace(scenes.GLM, path="/models/twin.gguf")
+"""Another model of as many layers."""
+TWIN_PLAN = msgspec.structs.replace(scenes.HOMELAB_PLAN, model=TWIN.path)
+PLANS = (scenes.HOMELAB_PLAN, scenes.DEMO_PLAN, TWIN_PLAN)
+MODELS = {model.path: model for model in (scenes.GLM, scenes.DEMO, TWIN)}
+
+
+class Book:
+    """What must be: every plan there was, in order, and where one stands."""
+
+    def __init__(self) -> None:
+        self.plans: list[Plan] = []
+        self.at = -1
+
+    @property
+    def present(self) -> Plan | None:
+        return self.plans[self.at] if self.plans else None
+
+    def step(self, plan: Plan) -> None:
+        """The user, or another console, brought another plan."""
+        if self.present is not None and same_plan(plan, self.present):
+            self.plans[self.at] = plan
+        else:
+            self.plans[self.at + 1 :] = [plan]
+            self.at += 1
+
+    def split(self, layers: list[int]) -> None:
+        """The same plan with other layers; the same layers again are no step."""
+        assert self.present is not None
+        split = with_counts(self.present.split, layers)
+        if split != self.present.split:
+            self.step(msgspec.structs.replace(self.present, split=split))
+
+
+class World:
+    """A controller that says things, at times late, and a user at a desk."""
+
+    def __init__(self) -> None:
+        self.desk, self.book = Desk(), Book()
+        self.said = [ClusterSnapshot(seq=0, peers=scenes.homelab_peers())]
+        self.seen: Plan | None = None
+        self.sent: list[tuple[Plan, ClusterSnapshot | None]] = []
+        self.drag: Drag | None = None
+        self.contexts = count(100)
+
+    # --- what the controller does ----------------------------------------------
+
+    def says(self, **changes: object) -> ClusterSnapshot:
+        """The next snapshot; whether it arrives, and when, is another question."""
+        now = self.said[-1]
+        self.said.append(msgspec.structs.replace(now, seq=now.seq + 1, **changes))
+        return self.said[-1]
+
+    def runs(self, plan: Plan) -> ClusterSnapshot:
+        """A launch begins: the port is filled in, the header is still the old one."""
+        plan = msgspec.structs.replace(plan, api_port=8123)
+        return self.says(plan=plan, state=ClusterState.STARTING, generation=1)
+
+    def arrives(self, snapshot: ClusterSnapshot) -> None:
+        newest = self.desk.snapshot
+        late = newest is not None and snapshot.seq < newest.seq
+        assert self.desk.take(snapshot) is not late
+        if late or snapshot.plan is None:
+            return
+        if self.seen is None or not same_plan(self.seen, snapshot.plan):
+            self.seen = snapshot.plan
+            if not any(same_plan(plan, snapshot.plan) for plan, _ in self.sent):
+                self.book.step(snapshot.plan)
+
+    # --- the steps of a sequence: two numbers each -----------------------------------
+
+    def header_comes(self, a: int, b: int) -> None:
+        plan = self.said[-1].plan
+        self.says(model=MODELS[plan.model] if plan else None)
+
+    def another_launches(self, a: int, b: int) -> None:
+        """What nobody had before, or by chance what lies on our desk."""
+        plan = msgspec.structs.replace(PLANS[a % 3], ctx_size=next(self.contexts))
+        self.runs(self.desk.plan or plan if b % 3 == 0 else plan)
+
+    def the_cluster_ends(self, a: int, b: int) -> None:
+        self.says(plan=None, state=ClusterState.IDLE)
+
+    def newest_arrives(self, a: int, b: int) -> None:
+        self.arrives(self.said[-1])
+
+    def some_arrives(self, a: int, b: int) -> None:
+        self.arrives(self.said[b % len(self.said)])
+
+    def a_model_is_chosen(self, a: int, b: int) -> None:
+        plan = PLANS[a % 3]
+        self.desk.put(plan, MODELS[plan.model] if b % 2 else None)
+        self.book.step(plan)
+
+    def a_header_is_read(self, a: int, b: int) -> None:
+        path = PLANS[a % 3].model
+        self.desk.editing.learn(path, MODELS[path])
+
+    def launch(self, a: int, b: int) -> None:
+        plan = self.desk.plan
+        if plan is not None:
+            self.desk.goals.send(plan)
+            self.sent.append((plan, self.runs(plan) if b % 4 else None))
+
+    def answer(self, a: int, b: int) -> None:
+        if self.sent:
+            plan, answer = self.sent[0]
+            if answer is not None:
+                self.arrives(answer)
+            self.desk.goals.answered(plan)
+            del self.sent[0]
+
+    def move(self, a: int, b: int) -> None:
+        """By key: what the neighbours let it."""
+        if self.book.present is not None and self.drag is None:
+            at, layers = a % 2, list(counts(self.book.present.split))
+            by = min(max(b % 9 - 4, -layers[at]), layers[at + 1])
+            layers[at : at + 2] = [layers[at] + by, layers[at + 1] - by]
+            self.book.split(layers)
+        if self.drag is None:
+            self.desk.editing.move(a % 2, b % 9 - 4)
+
+    def give(self, a: int, b: int) -> None:
+        """By a number typed."""
+        if self.book.present is not None and self.drag is None:
+            at, layers = a % 2, list(counts(self.book.present.split))
+            both = layers[at] + layers[at + 1]
+            given = min(max(b, 0), both)
+            layers[at : at + 2] = [given, both - given]
+            self.book.split(layers)
+        if self.drag is None:
+            self.desk.editing.give(a % 2, b)
+
+    def exchange(self, a: int, b: int) -> None:
+        plan = self.book.present
+        if plan is None or self.drag is not None:
+            return
+        shares = list(plan.split.shares)
+        cpu = f"{plan.head}/CPU"
+        if a % 2 or cpu not in {shares[0].device, shares[1].device}:
+            i = a % 2
+            shares[i : i + 2] = [shares[i + 1], shares[i]]
+            split = msgspec.structs.replace(plan.split, shares=tuple(shares))
+            self.book.step(msgspec.structs.replace(plan, split=split))
+        self.desk.editing.exchange(a % 2, 1)
+
+    def grab(self, a: int, b: int) -> None:
+        if self.desk.editing.split is not None:
+            self.drag = Drag.of(self.desk.editing.split, a % 2)
+
+    def pull(self, a: int, b: int) -> None:
+        if self.drag is not None:
+            self.drag = self.drag.to(b)
+
+    def drop(self, a: int, b: int) -> None:
+        """It counts, unless what was grabbed has gone in the meantime."""
+        plan = self.book.present
+        if self.drag is not None and plan is not None:
+            self.desk.editing.drop(self.drag)
+            if self.drag.start == plan.split:
+                self.book.split(list(counts(self.drag.split)))
+            self.drag = None
+
+    def escape(self, a: int, b: int) -> None:
+        self.drag = None
+
+    def undo(self, a: int, b: int) -> None:
+        if self.drag is None:
+            assert self.desk.editing.undo() is (self.book.at > 0)
+            self.book.at = max(self.book.at - 1, min(self.book.at, 0))
+
+    def redo(self, a: int, b: int) -> None:
+        if self.drag is None:
+            last = len(self.book.plans) - 1
+            assert self.desk.editing.redo() is (self.book.at < last)
+            self.book.at = min(self.book.at + 1, last)
+
+    # --- what must hold ------------------------------------------------------------
+
+    def check(self) -> None:
+        editing = self.desk.editing
+        assert editing.plan == self.book.present
+        if editing.plan is None or editing.split is None:
+            return
+        model: ModelInfo | None = self.desk.model
+        assert model is None or model.path == editing.plan.model
+        assert sum(counts(editing.split)) == editing.split.n_layer + 1
+        assert set(editing.marks) == {share.device for share in editing.split.shares}
+        draft = self.desk.draft
+        assert (draft is None) is (model is None)
+        assert draft is None or draft.split == editing.split
+
+    def check_history(self) -> None:
+        """Undo to the very first, redo to the very last: each as it was."""
+        editing, book = self.desk.editing, self.book
+        while editing.redo():
+            pass
+        found = [editing.plan] if editing.plan else []
+        while editing.undo():
+            assert editing.plan is not None
+            found.append(editing.plan)
+        assert found[::-1] == book.plans
+        for plan in book.plans[1:]:
+            assert editing.redo()
+            assert editing.plan == plan
+        assert not editing.can_redo
+
+
+STEPS: tuple[Callable[[World, int, int], None], ...] = (
+    *(World.move, World.move, World.give, World.exchange, World.undo, World.undo),
+    *(World.redo, World.grab, World.pull, World.pull, World.drop, World.escape),
+    *(World.launch, World.answer, World.another_launches, World.another_launches),
+    *(World.header_comes, World.header_comes, World.newest_arrives),
+    *(World.newest_arrives, World.the_cluster_ends),
+    *(World.some_arrives, World.a_model_is_chosen, World.a_header_is_read),
+)
+NAMES = {step.__name__: index for index, step in enumerate(STEPS)}
+LAUNCHED_TWICE = [
+    (NAMES["a_model_is_chosen"], 0, 1),
+    (NAMES["launch"], 0, 0),
+    (NAMES["launch"], 0, 1),
+    (NAMES["answer"], 0, 0),
+    (NAMES["move"], 0, 0),
+    (NAMES["newest_arrives"], 0, 0),
+]
+"""The first is refused; what runs then is the second, and ours all the same."""
+sequences = st.lists(
+    st.tuples(st.integers(0, len(STEPS) - 1), st.integers(0, 5), st.integers(-3, 60)),
+    min_size=STEPS_MIN,
+    max_size=STEPS_MAX,
+)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(sequences)
+@example(LAUNCHED_TWICE)
+def test_nothing_is_lost_and_undo_is_exact(steps: list[tuple[int, int, int]]) -> None:
+    world = World()
+    for step, a, b in steps:
+        STEPS[step](world, a, b)
+        world.check()
+    world.check_history()
+
+
+def test_boundaries_of_both_plans_can_be_moved() -> None:
+    """The sequences above move the first two of each."""
+    assert [len(boundaries(plan.split)) for plan in PLANS] == [2, 2, 2]

@@ -1,0 +1,105 @@
+"""What costs most is drawn seldom, what is hidden not at all; the newest is shown."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from textual._compositor import Compositor
+
+from backends.units import format_rate
+from tests.tui.helpers import settled, text_of, until
+from tests.tui.scripted import ScriptedCluster
+from tests.unit.state.scene import busy_scene
+from tui.kit.waterfall import Waterfall
+from tui.screens.cluster.live.figures import LiveFigures
+from tui.screens.cluster.token_pane import TokenPane
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+    from textual.pilot import Pilot
+    from textual.strip import Strip
+
+    from tui.shell.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+
+SNAPSHOTS = 10
+
+
+async def push(
+    cluster: ScriptedCluster, app: DllmApp, pilot: Pilot[None], tick: int
+) -> None:
+    """The next moment of a busy cluster, until it is known."""
+    scene = busy_scene(tick)
+    cluster.push(scene)
+    await until(pilot, lambda: app.desk.snapshot == scene)
+
+
+async def test_tokens_are_drawn_once_for_many_snapshots(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[Callable[[], None]] = []
+    drawn: list[Waterfall] = []
+    draw = Waterfall.draw
+
+    def counted(waterfall: Waterfall, width: int, height: int) -> list[Strip]:
+        drawn.append(waterfall)
+        return draw(waterfall, width, height)
+
+    def wait(pane: TokenPane, gap_s: float, over: Callable[[], None]) -> object:
+        waits.append(over)
+        return over
+
+    monkeypatch.setattr(TokenPane, "set_timer", wait)
+    monkeypatch.setattr(Waterfall, "draw", counted)
+    cluster = ScriptedCluster(busy_scene(0))
+    app = make_app(cluster)
+    async with app.run_test(size=(160, 50)) as pilot:
+        await settled(pilot)
+        waterfall = app.screen.query_one(Waterfall)
+        await until(pilot, lambda: "latest token" in text_of(waterfall))
+        drawn.clear()
+        for tick in range(1, SNAPSHOTS):
+            await push(cluster, app, pilot, tick)
+        assert not drawn
+        waits[-1]()
+        assert waterfall.shown == list(busy_scene(SNAPSHOTS - 1).links)
+        await until(pilot, lambda: drawn)
+        drawn.clear()
+        waits[-1]()
+        await pilot.pause()
+        assert not drawn
+
+
+async def test_hidden_panes_do_not_have_the_screen_arranged(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arranged: list[Compositor] = []
+    arrange = Compositor._arrange_root
+
+    def counted(compositor: Compositor, *args: Any, **kwargs: Any) -> Any:
+        arranged.append(compositor)
+        return arrange(compositor, *args, **kwargs)
+
+    cluster = ScriptedCluster(busy_scene(0))
+    app = make_app(cluster)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        await push(cluster, app, pilot, 1)
+        monkeypatch.setattr(Compositor, "_arrange_root", counted)
+        for tick in range(2, SNAPSHOTS):
+            await push(cluster, app, pilot, tick)
+        assert len(arranged) < SNAPSHOTS / 2
+        app._home.go_to("live")
+        figures = app._home.live.query_one(LiveFigures)
+        speed = format_rate(busy_scene(SNAPSHOTS - 1).speed.tok_per_s)
+        await until(pilot, partial(shown, figures, f"{speed} tok/s"))
+
+
+def shown(figures: LiveFigures, text: str) -> bool:
+    """Whether it is on the screen, not only known."""
+    strips = figures.screen._compositor.render_strips()
+    return any(text in strip.text for strip in strips)

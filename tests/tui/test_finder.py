@@ -1,0 +1,240 @@
+"""``:`` finds everything by name, takes one there, and keeps up with typing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.paths import Paths
+from backends.settings import SettingsFile
+from backends.state import ModelCatalogue, ModelFile
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, settled, toasts, until
+from tests.tui.scripted import ScriptedCluster
+from tui.actions import keymap
+from tui.actions.action import Action
+from tui.dialogs.finder import NOTHING, PERHAPS, FinderDialog
+from tui.dialogs.peer import PeerDialog
+from tui.dialogs.settings import SettingsDialog
+from tui.flows.finding import PLACES
+from tui.screens.logs.screen import LogsScreen
+from tui.work.finding import Entry, found, near
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from textual.pilot import Pilot
+
+    from tui.shell.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+
+SIZE = (120, 36)
+
+
+async def find(pilot: Pilot[None], text: str) -> FinderDialog:
+    """Open the finder and type."""
+    await pilot.press("colon")
+    await until(pilot, lambda: isinstance(pilot.app.screen, FinderDialog))
+    dialog = pilot.app.screen
+    assert isinstance(dialog, FinderDialog)
+    await until(pilot, lambda: dialog._input.has_focus)
+    await pilot.press(*typed(text))
+    return dialog
+
+
+def typed(text: str) -> list[str]:
+    """The keys of a text."""
+    names = {" ": "space", ":": "colon", "-": "minus", "_": "underscore"}
+    return [names.get(letter, letter) for letter in text]
+
+
+def entry(name: str, kind: str = "model") -> Entry:
+    return Entry(kind, name, lambda: None)
+
+
+# --- matching ------------------------------------------------------------------
+
+
+def test_the_best_match_comes_first() -> None:
+    names = ["Chat: stop", "stop", "Split: set", "unstoppable", "Stop the music"]
+    ranked = [one.name for one in found("stop", [entry(name) for name in names])]
+    assert ranked[0] == "stop"
+    assert ranked[1] == "Stop the music"
+    assert set(ranked) == set(names) - {"Split: set"}
+
+
+def test_every_word_must_be_somewhere() -> None:
+    entries = [entry("GLM-4.7-Flash-Q4_K_M"), entry("GLM-4.7-Flash-Q8_0")]
+    assert [one.name for one in found("q8 glm", entries)] == ["GLM-4.7-Flash-Q8_0"]
+    assert found("glm q5", entries) == []
+
+
+def test_what_nothing_has_may_be_meant_otherwise() -> None:
+    entries = [entry("Launch"), entry("Theme"), entry("Balance")]
+    assert found("lanuch", entries) == []
+    assert [one.name for one in near("lanuch", entries)] == ["Launch"]
+    assert near("zzz", entries) == []
+    assert near("", entries) == []
+
+
+def test_a_pathological_name_costs_no_more_than_another() -> None:
+    """Textual's matcher tries each of the ways to pick these letters: about 10¹⁵."""
+    assert [e.name for e in found("a" * 20 + "b", [entry("ab" * 40)])] == ["ab" * 40]
+
+
+# --- in the console ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", keymap.all_actions(), ids=lambda action: action.id)
+def test_every_action_has_a_place_or_belongs_to_a_dialog(action: object) -> None:
+    assert isinstance(action, Action)
+    dialogs = {
+        *("chats", "settings"),
+        *("sampling", "choice", "dialog", "dialogs", "adding", "tick", "picker"),
+        *("launching", "option"),
+        *("finder", "reading", "events", "evidence", "filter"),
+    }
+    assert (action.area in PLACES) != (action.area in dialogs)
+
+
+async def test_an_action_of_this_pane_runs(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await find(pilot, "balance")
+        await pilot.press("enter")
+        bar = app._home.split.bar
+        await until(pilot, lambda: bar.draft and bar.draft.counts == (34, 7, 7))
+
+
+async def test_an_action_of_another_screen_takes_one_there(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await find(pilot, "models: reverse")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.current_mode == "models")
+        await find(pilot, "split: one less")
+        await pilot.press("enter")
+        bar = app._home.split.bar
+        await until(pilot, lambda: bar.draft and bar.draft.counts == (25, 9, 14))
+        assert app.current_mode == "cluster"
+
+
+async def test_what_cannot_be_done_now_is_said(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await find(pilot, "chat: stop")
+        await pilot.press("enter")
+        await until(pilot, lambda: toasts(app))
+        assert "Chat: stop cannot be done now" in toasts(app)[0]
+
+
+async def test_keys_are_those_of_the_user(make_app: MakeApp) -> None:
+    app = make_app(keys={"cluster.launch": "f9", "app.palette": "semicolon"})
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("semicolon")
+        await until(pilot, lambda: isinstance(app.screen, FinderDialog))
+        await pilot.press(*"launch")
+        await until(pilot, lambda: "▸ action" in screen_text(app))
+        row = next(line for line in screen_text(app).splitlines() if "▸" in line)
+        assert "Launch" in row
+        assert row.rstrip("│ ").endswith("F9")
+
+
+def selected(app: DllmApp) -> str:
+    """The setting the dialog of settings begins with."""
+    assert isinstance(app.screen, SettingsDialog)
+    setting = app.screen.selected
+    return setting.name if setting else ""
+
+
+async def test_a_peer_a_log_a_theme_and_a_setting(
+    make_app: MakeApp, tmp_path: Path
+) -> None:
+    paths = Paths(
+        config_dir=tmp_path,
+        state_dir=tmp_path,
+        cache_dir=tmp_path,
+        runtime_dir=tmp_path,
+    )
+    app = make_app(settings=SettingsFile(paths))
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await find(pilot, "peer mini")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, PeerDialog))
+        await pilot.press("escape")
+        await find(pilot, "theme light")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.theme == "dllm-light")
+        await find(pilot, "ctx_size")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, SettingsDialog))
+        await until(pilot, lambda: selected(app) == "ctx_size")
+        await pilot.press("escape")
+        await find(pilot, "log server")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, LogsScreen))
+
+
+async def test_a_model_goes_to_the_split(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("6")
+        await until(pilot, lambda: app.current_mode == "models")
+        dialog = await find(pilot, "")
+        await until(pilot, lambda: found("model demo", dialog._entries))
+        await pilot.press(*typed("model demo"))
+        await pilot.press("enter")
+        path = scenes.DEMO_PLAN.model
+        await until(pilot, lambda: app.desk.plan and app.desk.plan.model == path)
+        assert app.current_mode == "cluster"
+
+
+async def test_five_thousand_models_and_a_near_miss(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    files = tuple(
+        ModelFile(
+            path=f"/m/{n:05}-{'q' * 48}.gguf",
+            name=f"model-{n:05}",
+            size_bytes=1,
+            source="models",
+        )
+        for n in range(5000)
+    )
+
+    async def catalogue(*, refresh: bool = False) -> ModelCatalogue:
+        return ModelCatalogue(models=files, folders=("/m",), scanned_at=scenes.NOW)
+
+    cluster.catalogue = catalogue  # type: ignore[method-assign]
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        dialog = await find(pilot, "")
+        await until(pilot, lambda: len(dialog._entries) > 5000)
+        await pilot.press(*"04999")
+        await until(pilot, lambda: "model-04999" in screen_text(app))
+        await pilot.press(*["backspace"] * 5, *"lanuch")
+        await until(pilot, lambda: PERHAPS in screen_text(app))
+        assert "Launch" in screen_text(app)
+        await pilot.press(*"zzzzzzzzzzzz")
+        await until(pilot, lambda: NOTHING in screen_text(app))
+        await pilot.press("enter")
+        assert app.screen is dialog, "there is nothing to go to"
+
+
+async def test_foreign_names_are_text(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        dialog = await find(pilot, "")
+        dialog.add([entry("[bold]\x1b]0;x\x07[/nope]")])
+        await pilot.press(*"bold")
+        await until(pilot, lambda: "[bold][/nope]" in screen_text(app))

@@ -1,0 +1,198 @@
+"""Launching, stopping, balancing, in the whole console."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from backends.errors import EngineError
+from backends.split.layout import counts
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, settled, toasts, until
+from tests.tui.scripted import ScriptedCluster
+from tui.dialogs.choice import ChoiceDialog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tui.shell.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+from tests.tui.flowing import SIZE, dialog, layers
+
+
+async def test_launch_runs_the_split_as_shown(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    app = make_app(cluster, initial_model=scenes.DEMO.path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("left", "l")
+        await until(pilot, lambda: cluster.called("launch"))
+        (plan,) = cluster.called("launch")
+        assert counts(plan.split) == (0, 5, 8)
+        cluster.push(scenes.demo_starting(plan))
+        await until(pilot, lambda: "model loads" in screen_text(app))
+        assert "61 %" in screen_text(app)
+        cluster.push(scenes.demo_serving(plan))
+        await until(pilot, lambda: "as planned" in screen_text(app))
+        assert layers(app) == (0, 5, 8)
+
+
+async def test_an_edit_right_after_the_launch_is_kept(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    app = make_app(cluster, initial_model=scenes.DEMO.path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("l")
+        await until(pilot, lambda: cluster.called("launch"))
+        await pilot.press("left")
+        cluster.push(scenes.demo_starting())
+        await until(pilot, lambda: "model loads" in screen_text(app))
+        assert layers(app) == (0, 5, 8)
+
+
+async def test_launching_what_runs_already_does_nothing(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("l")
+        await until(pilot, lambda: toasts(app))
+        assert toasts(app) == ["This very split runs already"]
+        assert cluster.called("launch") == []
+
+
+async def test_cutting_off_an_answer_is_asked_first(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("left", "l")
+        await dialog(pilot)
+        assert "1 request is being answered" in screen_text(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: not isinstance(app.screen, ChoiceDialog))
+        assert cluster.called("launch") == []
+        await pilot.press("l")
+        await dialog(pilot)
+        await pilot.press("y")
+        await until(pilot, lambda: cluster.called("launch"))
+
+
+async def test_too_much_for_a_device_is_asked_first(make_app: MakeApp) -> None:
+    small = msgspec.structs.replace(scenes.BOX, free_bytes=scenes.GIB)
+    peers = scenes.homelab_peers()
+    box = msgspec.structs.replace(peers[2], devices=(small,))
+    idle = msgspec.structs.replace(scenes.idle(), peers=(*peers[:2], box))
+    cluster = ScriptedCluster(idle)
+    app = make_app(cluster, initial_model=scenes.GLM.path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        assert "does not fit: box/CUDA0" in screen_text(app)
+        await pilot.press("l")
+        await dialog(pilot)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert cluster.called("launch") == []
+
+
+async def test_a_launch_that_fails_shows_what_and_why(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    app = make_app(cluster, initial_model=scenes.DEMO.path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        cluster.push(scenes.demo_failed())
+        await until(pilot, lambda: "exit code 1" in screen_text(app))
+        text = screen_text(app)
+        assert "✗ worker2 ended while it was starting" in text
+        assert "$ /opt/llama.cpp/rpc-server -H 127.0.0.1 -p 50053 -d CPU" in text
+        assert "[Address already in use]" in text
+        await pilot.press("tab", "y")
+        assert "Address already in use" in app.clipboard
+        await pilot.press("o")
+        await until(pilot, lambda: app.current_mode == "logs")
+
+
+async def test_a_cluster_that_broke_is_not_called_a_failed_launch(
+    make_app: MakeApp,
+) -> None:
+    failed = scenes.demo_failed()
+    assert failed.failure is not None
+    broke = msgspec.structs.replace(
+        failed, failure=msgspec.structs.replace(failed.failure, served=True)
+    )
+    cluster = ScriptedCluster(failed)
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "the launch failed" in screen_text(app))
+        cluster.push(broke)
+        await until(
+            pilot, lambda: "nothing runs: the cluster broke" in screen_text(app)
+        )
+
+
+async def test_a_refused_launch_becomes_a_toast(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    cluster.errors["launch"] = EngineError("No [llama.cpp] found", "Build one.")
+    app = make_app(cluster, initial_model=scenes.DEMO.path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("l")
+        await until(pilot, lambda: toasts(app))
+        assert toasts(app) == ["No [llama.cpp] found. Build one."]
+        await pilot.press("e")
+        await until(pilot, lambda: "Events" in screen_text(app))
+        assert "No [llama.cpp] found. Build one." in screen_text(app)
+
+
+async def test_a_mistake_of_ours_ends_nothing(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+
+        async def broken() -> None:
+            raise ValueError("oops")
+
+        app.attempt(broken(), group="test")
+        await until(pilot, lambda: toasts(app))
+        assert "Unexpected ValueError in test: oops" in toasts(app)[0]
+
+
+@pytest.mark.parametrize(("key", "stops"), [("enter", 0), ("escape", 0), ("y", 1)])
+async def test_stop_asks_and_cancel_comes_first(
+    make_app: MakeApp, key: str, stops: int
+) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("s")
+        await dialog(pilot)
+        assert "GLM-4.7-Flash-Q4_K_M is serving" in screen_text(app)
+        await pilot.press(key)
+        await until(pilot, lambda: not isinstance(app.screen, ChoiceDialog))
+        await until(pilot, lambda: not any(w.group == "launch" for w in app.workers))
+        assert len(cluster.called("stop")) == stops
+
+
+async def test_stop_with_nothing_running_says_so(make_app: MakeApp) -> None:
+    app = make_app(ScriptedCluster(scenes.idle()))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: app.desk.snapshot)
+        await pilot.press("s")
+        await until(pilot, lambda: toasts(app) == ["Nothing runs"])
+
+
+async def test_balance_deals_by_memory_and_can_be_undone(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("b")
+        await pilot.pause()
+        assert layers(app) == (34, 7, 7)
+        await pilot.press("u")
+        await pilot.pause()
+        assert layers(app) == (26, 8, 14)
+        assert app.desk.unchanged

@@ -1,0 +1,368 @@
+"""The launch settings: typed, chosen, clicked, refused, undone, kept and launched."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import msgspec
+from textual.widgets import Input
+
+from backends.errors import PlanError
+from backends.split.loads import plan_loads
+from backends.state import (
+    FlashAttention,
+    MemorySource,
+    PlanMemory,
+    ServerSettings,
+)
+from tests.tui import peer_scenes as people
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, settled, text_of, until
+from tests.tui.scripted import ScriptedCluster
+from tui.dialogs.help import HelpDialog
+from tui.kit.option_strip import OptionStrip
+from tui.screens.cluster.split import launch_dialog
+from tui.screens.cluster.split.launch_dialog import LaunchDialog
+from tui.screens.cluster.split.load_table import LoadTable
+from tui.screens.cluster.split.pane import SplitPane
+from tui.work.launch_settings import up_command
+from tui.work.state_file import recall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pytest
+    from textual.pilot import Pilot
+
+    from backends.split.loads import DeviceLoad
+    from backends.state import Plan
+    from tui.shell.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+
+SIZE = (120, 36)
+PLAN = scenes.DEMO_PLAN
+
+
+def demo(*, serving: bool = False) -> ScriptedCluster:
+    """The demo's plan, on the desk or running."""
+    first = scenes.demo_serving() if serving else scenes.idle()
+    return ScriptedCluster(first)
+
+
+def plan_of(app: DllmApp) -> Plan:
+    assert app.desk.plan is not None
+    return app.desk.plan
+
+
+async def opened(pilot: Pilot[None]) -> LaunchDialog:
+    """The dialog, opened by its key in the split."""
+    await settled(pilot)
+    pilot.app.query_one(SplitPane).focus_default()
+    await pilot.press("p")
+    await until(pilot, lambda: isinstance(pilot.app.screen, LaunchDialog))
+    await pilot.pause()
+    assert isinstance(pilot.app.screen, LaunchDialog)
+    return pilot.app.screen
+
+
+async def typed(pilot: Pilot[None], name: str, text: str) -> None:
+    """Put a text into a field."""
+    field = pilot.app.screen.query_one(f"#{name}", Input)
+    field.focus()
+    field.value = text
+    await pilot.pause()
+
+
+async def closed(pilot: Pilot[None]) -> None:
+    await until(pilot, lambda: not isinstance(pilot.app.screen, LaunchDialog))
+
+
+def complaint(dialog: LaunchDialog, name: str) -> str:
+    """What is said under a field."""
+    row = dialog.query_one(f"#row-{name}")
+    return (
+        str(row.query_one(".launch-wrong").render()) if row.has_class("-wrong") else ""
+    )
+
+
+async def test_settings_by_key_are_one_step_and_are_launched(make_app: MakeApp) -> None:
+    cluster = demo()
+    app = make_app(cluster, initial_model=PLAN.model)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        # Fast: keys that come while others are worked on keep their places.
+        await pilot.press(*"2048", "down", "down", "right", "right", "down", "right")
+        await pilot.press("down", "right", "right", "left", "down", "4", "down", "down")
+        await pilot.press("3", "down", "5", "enter")
+        await closed(pilot)
+        expected = ServerSettings(
+            cache_type_k="q8_0",
+            cache_type_v="bf16",
+            slots=4,
+            flash_attention=FlashAttention.ON,
+            threads=5,
+        )
+        plan = plan_of(app)
+        assert (plan.ctx_size, plan.server) == (2048, expected)
+        assert {worker.threads for worker in plan.workers} == {3}
+        assert plan.split == PLAN.split
+        assert "KV q8_0/bf16 · 4 slots · flash attention on" in screen_text(app)
+        await pilot.press("l")
+        await until(pilot, lambda: cluster.called("launch"))
+        assert cluster.called("launch")[-1].server == expected
+        assert cluster.called("launch")[-1].asked.worker_threads == 3
+
+
+async def test_undo_takes_them_back_and_redo_makes_them_again(
+    make_app: MakeApp,
+) -> None:
+    app = make_app(demo(), initial_model=PLAN.model)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await typed(pilot, "slots", "2")
+        await typed(pilot, "extra_args", "--temp 0.2")
+        await pilot.press("f2")
+        await closed(pilot)
+        changed = plan_of(app)
+        assert (changed.server.slots, changed.extra_args) == (2, ("--temp", "0.2"))
+        await pilot.press("u")
+        assert plan_of(app) == PLAN
+        assert "2 slots" not in screen_text(app)
+        await pilot.press("U")
+        assert plan_of(app) == changed
+
+
+async def test_escape_changes_nothing_and_applying_the_same_is_no_step(
+    make_app: MakeApp,
+) -> None:
+    app = make_app(demo(), initial_model=PLAN.model)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await typed(pilot, "slots", "7")
+        await pilot.press("escape")
+        await closed(pilot)
+        assert plan_of(app) == PLAN
+        await opened(pilot)
+        # From the values of a row as from a text field.
+        await pilot.press("down", "enter")
+        await closed(pilot)
+        assert not app.desk.editing.can_undo
+
+
+async def test_the_mouse_does_it_too(make_app: MakeApp) -> None:
+    app = make_app(demo(), initial_model=PLAN.model)
+    async with app.run_test(size=SIZE) as pilot:
+        dialog = await opened(pilot)
+        strip = dialog.query_one("#cache_type_v", OptionStrip)
+        column = text_of(strip).index("q8_0") + 1
+        assert await pilot.click(strip, offset=(column, 0))
+        presets = dialog.query_one("#presets", OptionStrip)
+        assert await pilot.click(presets, offset=(text_of(presets).index("512"), 0))
+        assert dialog.query_one("#ctx_size", Input).value == "512"
+        assert await pilot.click("#apply")
+        await closed(pilot)
+        assert plan_of(app).server == ServerSettings(cache_type_v="q8_0")
+        assert plan_of(app).ctx_size == 512
+        dialog = await opened(pilot)
+        assert await pilot.click("#reset")
+        assert dialog.query_one("#cache_type_v", OptionStrip).value == "f16"
+        assert dialog.query_one("#ctx_size", Input).value == "512"
+        assert await pilot.click("#cancel")
+        await closed(pilot)
+        assert plan_of(app).server.cache_type_v == "q8_0"
+
+
+WRONG = (
+    ("ctx_size", "", "Context must be a whole number."),
+    ("ctx_size", "8", "A context of 8 tokens is too small"),
+    ("ctx_size", "999999999", "cannot be meant"),
+    ("slots", "0", "0 slots cannot be had. Give 1 to 256"),
+    ("workers", "17", "Give 0 to 16."),
+    ("worker_threads", "0", "0 threads cannot be started"),
+    ("threads", "5000", "5000 threads cannot be started"),
+    ("extra_args", "--port 9", "--port cannot be given to llama-server"),
+    ("extra_args", "-np 4", "-np has a field of its own above."),
+    ("extra_args", "--alias 'a", "A quotation mark has no second one."),
+)
+
+
+async def test_what_cannot_be_meant_is_said_under_its_field(make_app: MakeApp) -> None:
+    app = make_app(demo(), initial_model=PLAN.model)
+    async with app.run_test(size=SIZE) as pilot:
+        dialog = await opened(pilot)
+        texts = {row.key: row.text for row in dialog._rows}
+        for name, text, sentence in WRONG:
+            await typed(pilot, name, text)
+            assert sentence in complaint(dialog, name)
+            dialog.query_one("#cancel").focus()
+            await pilot.press("f2")
+            assert app.screen is dialog
+            assert dialog.focused is dialog.query_one(f"#{name}")
+            await typed(pilot, name, texts[name])
+            assert complaint(dialog, name) == ""
+        await pilot.press("f2")
+        await closed(pilot)
+        assert plan_of(app) == PLAN
+
+
+async def test_v_needs_flash_attention_where_it_is_quantised(make_app: MakeApp) -> None:
+    app = make_app(demo(), initial_model=PLAN.model)
+    async with app.run_test(size=SIZE) as pilot:
+        dialog = await opened(pilot)
+        dialog.query_one("#cache_type_v", OptionStrip).focus()
+        await pilot.press("right", "right")
+        dialog.query_one("#flash_attention", OptionStrip).focus()
+        await pilot.press("right", "right")
+        await pilot.pause()
+        assert "without flash attention" in complaint(dialog, "cache_type_v")
+
+
+async def test_memory_follows_each_change_and_then_the_engine_is_asked(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_dialog, "ASK_AFTER_S", 0.02)
+    cluster = demo()
+    cluster.memories = _engine_says
+    app = make_app(cluster, initial_model=PLAN.model)
+    async with app.run_test(size=SIZE) as pilot:
+        dialog = await opened(pilot)
+        table = dialog.query_one(LoadTable)
+        assert table.draft is not None
+        before = sum(load.kv_bytes for load in table.draft.loads)
+        cluster.calls.clear()
+        dialog.query_one("#cache_type_k", OptionStrip).focus()
+        await pilot.press("right", "right")
+        predicted = sum(load.kv_bytes for load in _shown(table))
+        assert before / 2 < predicted < before
+        await until(pilot, lambda: cluster.called("memory"))
+        assert cluster.called("memory")[-1].server.cache_type_k == "q8_0"
+        await until(pilot, lambda: _shown(table)[0].source is MemorySource.ENGINE)
+        assert "memory as the engine says" in screen_text(app)
+        cluster.errors["memory"] = PlanError("The engine is busy")
+        await pilot.press("right")
+        assert "memory predicted" in screen_text(app)
+        await until(pilot, lambda: "The engine is busy" in screen_text(app))
+
+
+def _shown(table: LoadTable) -> tuple[DeviceLoad, ...]:
+    assert table.draft is not None
+    return table.draft.loads
+
+
+def _engine_says(plan: Plan) -> PlanMemory:
+    loads = plan_loads(scenes.DEMO, plan)
+    told = (
+        msgspec.structs.replace(load.memory, source=MemorySource.ENGINE)
+        for load in loads
+    )
+    return PlanMemory(devices=tuple(told))
+
+
+async def test_other_workers_are_the_controllers_to_deal_out(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_dialog, "ASK_AFTER_S", 0.02)
+    cluster = demo()
+    app = make_app(cluster, initial_model=PLAN.model)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await typed(pilot, "slots", "2")
+        await typed(pilot, "workers", "3")
+        # At once: the answer is waited for.
+        await pilot.press("enter")
+        await closed(pilot)
+        plan = plan_of(app)
+        assert [worker.name for worker in plan.workers] == [
+            "worker1",
+            "worker2",
+            "worker3",
+        ]
+        assert plan.server.slots == 2
+        assert cluster.called("propose_on")[-1] == (3, (), "local")
+        cluster.errors["propose"] = PlanError("No room for 4 workers")
+        await opened(pilot)
+        await typed(pilot, "workers", "4")
+        await until(pilot, lambda: "No room for 4 workers" in screen_text(app))
+        await pilot.press("escape")
+        await closed(pilot)
+        assert plan_of(app) == plan
+
+
+async def test_what_runs_otherwise_than_it_is_set_is_said(make_app: MakeApp) -> None:
+    cluster = demo(serving=True)
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await typed(pilot, "slots", "2")
+        await typed(pilot, "extra_args", "--temp 0.2")
+        await pilot.press("enter")
+        await closed(pilot)
+        said = "changed: l relaunches, u undoes · 2 slots, further arguments"
+        assert said in screen_text(app)
+        await pilot.press("u")
+        assert "l relaunches" not in screen_text(app)
+
+
+async def test_they_are_kept_for_the_next_start(
+    make_app: MakeApp, memory_file: Path
+) -> None:
+    app = make_app(demo(), initial_model=PLAN.model)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await typed(pilot, "slots", "2")
+        await pilot.press("f2")
+        await closed(pilot)
+        kept = plan_of(app)
+    assert recall(memory_file).plan == kept
+    again = make_app(demo())
+    async with again.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: again.desk.plan is not None)
+        assert plan_of(again) == kept
+        dialog = await opened(pilot)
+        assert dialog.query_one("#slots", Input).value == "2"
+
+
+async def test_help_is_there_within_the_dialog(make_app: MakeApp) -> None:
+    app = make_app(demo(), initial_model=PLAN.model)
+    async with app.run_test(size=SIZE) as pilot:
+        dialog = await opened(pilot)
+        await pilot.press("question_mark")
+        await until(pilot, lambda: isinstance(app.screen, HelpDialog))
+        assert "Launch settings" in screen_text(app)
+        await pilot.press("escape")
+        assert app.screen is dialog
+        await pilot.press("escape")
+        await closed(pilot)
+
+
+async def test_the_dialog_scrolls_where_there_is_little_room(make_app: MakeApp) -> None:
+    app = make_app(demo(), initial_model=PLAN.model)
+    async with app.run_test(size=(60, 18)) as pilot:
+        dialog = await opened(pilot)
+        assert "Apply" in screen_text(app)
+        await typed(pilot, "extra_args", "--port 9")
+        await until(pilot, lambda: "cannot be given" in screen_text(app))
+        assert "Apply" in screen_text(app)
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: "K cache" in screen_text(app))
+        assert "Apply" in screen_text(app)
+        assert dialog.is_current
+
+
+def test_a_plan_as_the_command_that_launches_it() -> None:
+    settings = ServerSettings(cache_type_k="q8_0", slots=4)
+    plan = msgspec.structs.replace(
+        PLAN, server=settings, extra_args=("--alias", "my model")
+    )
+    words = shlex.split(up_command(plan))
+    assert words[:4] == ["dllm-tui", "up", "--model", PLAN.model]
+    assert words[words.index("--cache-type-k") + 1] == "q8_0"
+    assert words[words.index("--slots") + 1] == "4"
+    assert words[-3:] == ["--", "--alias", "my model"]
+    assert "--threads" not in words
+    assert "worker1/CPU=6" in words[words.index("--split") + 1]
+    away = msgspec.structs.replace(people.SPREAD_PLAN, head="box")
+    assert "--head box" in up_command(away)

@@ -1,0 +1,282 @@
+"""Nothing the user did gets lost: quick keys, late snapshots, other consoles."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import msgspec
+from textual import events
+
+from backends.errors import ModelError
+from backends.split.layout import counts, with_counts
+from backends.state import ModelInfo, PeerState, Speed
+from tests.tui import peer_scenes as people
+from tests.tui import scenes
+from tests.tui.helpers import settled, toasts, until
+from tests.tui.scripted import ScriptedCluster
+from tui.dialogs.choice import ChoiceDialog
+from tui.screens.cluster.split.bar import SplitBar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pytest
+    from textual.pilot import Pilot
+
+    from backends.state import ClusterSnapshot
+    from tui.shell.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+
+SIZE = (120, 36)
+KEY_GAP_S = 0.001
+
+
+def layers(app: DllmApp) -> tuple[int, ...]:
+    bar = app.query_one(SplitBar)
+    assert bar.draft is not None
+    return bar.draft.counts
+
+
+def numbered(snapshot: ClusterSnapshot, seq: int) -> ClusterSnapshot:
+    return msgspec.structs.replace(snapshot, seq=seq)
+
+
+async def burst(app: DllmApp, keys: Sequence[str]) -> None:
+    """Keys as a terminal sends them, whatever the app has to do meanwhile."""
+    driver = app._driver
+    assert driver is not None
+    for key in keys:
+        character = key if len(key) == 1 else None
+        driver.process_message(events.Key(key, character))
+        await asyncio.sleep(KEY_GAP_S)
+
+
+async def quiet(pilot: Pilot[None], app: DllmApp) -> None:
+    """Until everything sent has been worked off."""
+    await pilot.pause()
+    await until(pilot, lambda: app.query_one(SplitBar).message_queue_size == 0)
+    await pilot.pause()
+
+
+async def test_a_burst_of_keys_loses_none_and_is_undone_one_by_one(
+    make_app: MakeApp,
+) -> None:
+    """240 keys at 1 ms, as a slow line over SSH delivers them."""
+    chosen = random.Random(7).choices(("left", "right"), k=240)
+    expected = [26]
+    for key in chosen:
+        place = expected[-1] + (1 if key == "right" else -1)
+        expected.append(min(max(place, 0), 34))
+    app = make_app(ScriptedCluster(scenes.homelab_serving()))
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await burst(app, chosen)
+        await quiet(pilot, app)
+        assert layers(app)[0] == expected[-1]
+        steps = [place for place, _ in groupby(expected)]
+        for place in reversed(steps[:-1]):
+            app._home.split.bar.action_undo()
+            assert layers(app)[0] == place
+        await quiet(pilot, app)
+        assert app.desk.plan is not None
+        assert counts(app.desk.plan.split) == (26, 8, 14)
+
+
+async def test_undo_and_redo_in_a_burst_are_exact(make_app: MakeApp) -> None:
+    app = make_app(ScriptedCluster(scenes.homelab_serving()))
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await burst(app, ["right"] * 4 + ["u"] * 3 + ["U"] * 2 + ["left"] + ["u"] * 4)
+        await quiet(pilot, app)
+        assert layers(app) == (26, 8, 14)
+        assert not app.query_one(SplitBar).can_undo
+
+
+async def test_snapshots_in_a_burst_take_nothing_back(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        for seq in range(8, 16):
+            await burst(app, ["left"] * 3)
+            cluster.push(numbered(scenes.homelab_serving(), seq))
+        await quiet(pilot, app)
+        assert layers(app)[0] == 2
+
+
+# --- snapshots out of order -------------------------------------------------
+
+
+async def test_a_late_snapshot_takes_nothing_back_after_a_launch(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller's answer to the launch is newer than what comes after it."""
+    before = scenes.demo_serving()
+    cluster = ScriptedCluster(before)
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+
+        async def launch(plan: object, *, replaces: int | None = None) -> object:
+            cluster.calls.append(("launch", plan))
+            return numbered(scenes.demo_starting(plan), 20)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(cluster, "launch", launch)
+        await pilot.press("left", "l")
+        await until(pilot, lambda: cluster.called("launch"))
+        for seq in (17, 18):
+            cluster.push(numbered(before, seq))
+            await asyncio.sleep(0.3)
+            await pilot.pause()
+            assert layers(app) == (0, 5, 8)
+        assert app.desk.snapshot is not None
+        assert app.desk.snapshot.seq == 20
+        cluster.push(numbered(scenes.demo_serving(app.desk.plan), 21))  # type: ignore[arg-type]
+        await until(pilot, lambda: app.desk.snapshot.seq == 21)  # type: ignore[union-attr]
+        assert layers(app) == (0, 5, 8)
+
+
+async def test_what_another_console_launches_is_shown_and_can_be_undone(
+    make_app: MakeApp,
+) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    app = make_app(cluster, initial_model=scenes.DEMO.path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("left", "left")
+        cluster.push(scenes.homelab_serving())
+        await until(pilot, lambda: layers(app) == (26, 8, 14))
+        assert app.desk.model == scenes.GLM
+        await pilot.press("u")
+        assert layers(app) == (0, 4, 9)
+        assert app.desk.model == scenes.DEMO
+
+
+# --- headers ----------------------------------------------------------------
+
+
+async def test_another_models_header_is_never_taken_for_this_ones(
+    make_app: MakeApp,
+) -> None:
+    """While another client's launch begins, the snapshot has the old header still."""
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        mixed = msgspec.structs.replace(
+            scenes.demo_starting(), model=scenes.GLM, seq=9, speed=Speed()
+        )
+        cluster.push(mixed)
+        await until(pilot, lambda: app.desk.plan == scenes.DEMO_PLAN)
+        await until(pilot, lambda: app.desk.model is not None)
+        assert app.desk.model == scenes.DEMO
+        assert layers(app) == (0, 6, 7)
+
+
+async def test_a_slow_header_is_read_once_though_snapshots_come(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = msgspec.structs.replace(scenes.homelab_serving(), model=None)
+    cluster = ScriptedCluster(bare)
+    may = asyncio.Event()
+    asked: list[str] = []
+
+    async def inspect(path: str) -> ModelInfo:
+        asked.append(path)
+        await may.wait()
+        return scenes.GLM
+
+    monkeypatch.setattr(cluster, "inspect", inspect)
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: asked)
+        cluster.push(numbered(bare, 8))
+        await until(pilot, lambda: app.desk.snapshot.seq == 8)  # type: ignore[union-attr]
+        may.set()
+        await settled(pilot)
+        assert asked == [scenes.GLM.path]
+        assert app.desk.model == scenes.GLM
+
+
+async def test_a_header_that_cannot_be_read_is_said_once(
+    make_app: MakeApp,
+) -> None:
+    bare = msgspec.structs.replace(scenes.homelab_serving(), model=None)
+    cluster = ScriptedCluster(bare)
+    cluster.errors["inspect"] = ModelError("It cannot be read")
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: toasts(app))
+        cluster.push(numbered(bare, 8))
+        await until(pilot, lambda: app.desk.snapshot.seq == 8)  # type: ignore[union-attr]
+        await pilot.pause()
+        assert toasts(app) == ["It cannot be read"]
+
+
+# --- drags ------------------------------------------------------------------
+
+
+async def test_a_question_nobody_asked_for_does_not_end_a_drag(
+    make_app: MakeApp,
+) -> None:
+    plans = {scenes.GLM.path: people.SPREAD_PLAN}
+    cluster = ScriptedCluster(people.here(people.ADA, people.BOB), plans=plans)
+    app = make_app(cluster, initial_model=scenes.GLM.path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        bar = app.query_one(SplitBar)
+        assert await pilot.mouse_down(bar, offset=(bar.handle_x, 1))
+        await pilot.hover(bar, offset=(bar.handle_x + 8, 1))
+        moved = layers(app)
+        asking = msgspec.structs.replace(
+            people.BOB, state=PeerState.ASKING, question=people.PASSWORD
+        )
+        cluster.push(numbered(people.here(people.ADA, asking), 9))
+        await until(pilot, lambda: app.desk.snapshot.seq == 9)  # type: ignore[union-attr]
+        await pilot.pause()
+        assert bar.dragging
+        assert layers(app) == moved
+        assert any("asks you something" in text for text in toasts(app))
+
+
+async def test_a_plan_from_elsewhere_ends_a_drag_of_what_is_gone(
+    make_app: MakeApp,
+) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        bar = app.query_one(SplitBar)
+        assert await pilot.mouse_down(bar, offset=(bar.handle_x, 1))
+        await pilot.hover(bar, offset=(bar.handle_x - 9, 1))
+        split = with_counts(scenes.HOMELAB_PLAN.split, (20, 14, 14))
+        plan = msgspec.structs.replace(scenes.HOMELAB_PLAN, split=split)
+        later = msgspec.structs.replace(scenes.homelab_serving(), plan=plan, seq=9)
+        cluster.push(later)
+        await until(pilot, lambda: app.desk.snapshot == later)
+        assert not bar.dragging
+        assert layers(app) == (20, 14, 14)
+        assert app.mouse_captured is None
+
+
+async def test_the_plan_launched_is_the_one_that_was_shown_when_it_was_asked(
+    make_app: MakeApp,
+) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("left", "l")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
+        split = with_counts(scenes.HOMELAB_PLAN.split, (20, 14, 14))
+        plan = msgspec.structs.replace(scenes.HOMELAB_PLAN, split=split)
+        later = msgspec.structs.replace(scenes.homelab_serving(), plan=plan, seq=9)
+        cluster.push(later)
+        await until(pilot, lambda: app.desk.snapshot == later)
+        await pilot.press("y")
+        await until(pilot, lambda: cluster.called("launch"))
+        assert counts(cluster.called("launch")[0].split) == (25, 9, 14)

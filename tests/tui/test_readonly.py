@@ -1,0 +1,136 @@
+"""A console that only watches: keys that act are neither offered nor do anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.client.asking import ASKING, Asking
+from backends.client.client import ControllerClient
+from backends.controller.lock import lock_holder
+from backends.paths import user_paths
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, settled, toasts, until
+from tui.actions.keymap import ACTING, action_of, split_keys
+from tui.dialogs.finder import FinderDialog
+from tui.screens.lab.screen import LabScreen
+from tui.shell.console import REFUSED
+from tui.work.state_file import Remembered, remember
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tui.shell.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+
+SIZE = (120, 36)
+
+
+def acted(app: DllmApp) -> list[str]:
+    """Calls that change something."""
+    harmless = {
+        *("inspect", "propose", "memory", "catalogue", "events", "passes"),
+        "chat states",
+    }
+    return [name for name, _ in app.cluster.calls if name not in harmless]  # type: ignore[attr-defined]
+
+
+async def test_it_says_so_and_offers_nothing_that_acts(make_app: MakeApp) -> None:
+    app = make_app(readonly=True)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        assert "read-only" in screen_text(app).splitlines()[0]
+        await pilot.press("left")
+        await until(pilot, lambda: "u undo" in screen_text(app))
+        bar = screen_text(app).splitlines()[-1]
+        assert "l launch" not in bar
+        assert "s stop" not in bar
+        assert "u undo" in bar, "a plan may be drawn up"
+
+
+@pytest.mark.parametrize("keys", ["l", "s"])
+async def test_keys_that_act_are_refused_in_one_sentence(
+    make_app: MakeApp, keys: str
+) -> None:
+    app = make_app(readonly=True)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("left", keys)
+        await until(pilot, lambda: REFUSED in toasts(app))
+        assert len(app.screen_stack) == 1, "nothing is asked first"
+        assert acted(app) == []
+
+
+async def test_peers_and_links_stay_as_they_are(make_app: MakeApp) -> None:
+    app = make_app(readonly=True)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        app._home.go_to("peers")
+        await pilot.pause()
+        for id_ in sorted(ACTING):
+            if id_.startswith("peers."):
+                await pilot.press(split_keys(action_of(id_).keys)[0])
+        assert len(app.screen_stack) == 1
+        await pilot.press("4")
+        await until(pilot, lambda: isinstance(app.screen, LabScreen))
+        await pilot.pause()
+        await pilot.press("w", "right", "c", "A", "C")
+        assert acted(app) == []
+        assert set(toasts(app)) == {REFUSED}
+
+
+async def test_leaving_asks_nothing_and_ends_nothing(make_app: MakeApp) -> None:
+    app = make_app(readonly=True)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("q")
+        await until(pilot, lambda: not app.is_running or app._exit)
+        assert acted(app) == []
+
+
+async def test_what_is_found_says_that_it_is_refused(make_app: MakeApp) -> None:
+    app = make_app(readonly=True)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("colon")
+        await until(pilot, lambda: isinstance(app.screen, FinderDialog))
+        await pilot.press(*"launch")
+        await until(pilot, lambda: "refused: you only watch" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: REFUSED in toasts(app))
+        assert acted(app) == []
+
+
+async def test_others_act_as_before(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        assert "read-only" not in screen_text(app)
+        await pilot.press("left", "l")
+        await until(pilot, lambda: "launch" in acted(app) or len(app.screen_stack) > 1)
+
+
+async def test_where_nothing_runs_it_says_so_and_starts_nothing(
+    make_app: MakeApp,
+    memory_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The real client: what it starts without ``--readonly`` is a controller."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    remember(memory_file, Remembered(plan=scenes.HOMELAB_PLAN))
+    paths = user_paths()
+    token = ASKING.set(Asking(program="console", readonly=True))
+    app = make_app(ControllerClient(paths), readonly=True)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: toasts(app))
+        said = "Nothing runs here, and where you only watch nothing is started."
+        assert toasts(app)[0].startswith(said)
+        await until(pilot, lambda: "reconnecting" in screen_text(app))
+        assert len(toasts(app)) == 1
+    ASKING.reset(token)
+    assert not paths.runtime_dir.exists()
+    assert lock_holder(paths.lock) is None

@@ -1,0 +1,168 @@
+"""What has room: six lines of conversation on 80×24, histories on 160×48."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from backends.split.layout import make_split, ranges
+from backends.state import WorkerSpec
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, settled, text_of, until
+from tests.tui.scripted import ScriptedCluster
+from tui.kit.waterfall import Waterfall
+from tui.screens.cluster.chat.transcript import ChatTranscript
+from tui.screens.cluster.live.folded import LiveLine
+from tui.screens.cluster.live.worker_graphs import WorkerGraphs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from backends.state import ClusterSnapshot
+    from tui.shell.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+
+ROOMY = (160, 48)
+
+
+def split_over(n_workers: int) -> ClusterSnapshot:
+    """The homelab's head with so many workers."""
+    names = [f"node{number}" for number in range(n_workers)]
+    devices = ["studio/MTL0", *(f"{name}/CUDA0" for name in names)]
+    plan = msgspec.structs.replace(
+        scenes.HOMELAB_PLAN,
+        split=make_split(47, devices, (48 - 4 * n_workers, *[4] * n_workers)),
+        workers=tuple(
+            WorkerSpec(name=name, peer=name, devices=("CUDA0",)) for name in names
+        ),
+    )
+    return msgspec.structs.replace(
+        scenes.homelab_serving(),
+        plan=plan,
+        planned=ranges(plan.split),
+        measured=scenes.measured(scenes.GLM, plan),
+        links=(),
+    )
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 24), (120, 30)])
+@pytest.mark.parametrize("n_workers", [1, 3, 7])
+async def test_six_lines_of_conversation(
+    make_app: MakeApp, size: tuple[int, int], n_workers: int
+) -> None:
+    app = make_app(ScriptedCluster(split_over(n_workers)))
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot)
+        assert app.screen.query_one(ChatTranscript).size.height >= 6
+        assert app._home.split.bar.size.height >= 3
+
+
+async def test_live_is_one_line_until_it_has_the_focus(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        live, line = app._home.live, app.screen.query_one(LiveLine)
+        assert live.size.height == 1
+        assert "generate  21.3 tok/s" in text_of(line)
+        app._home.go_to("live")
+        await until(pilot, lambda: live.size.height >= 4)
+        assert not line.display
+        app._home.go_to("chat")
+        await until(pilot, lambda: live.size.height == 1)
+
+
+async def test_a_click_on_the_line_opens_live(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        await pilot.click(app._home.live, offset=(10, 0))
+        await until(pilot, lambda: app._home.live.size.height >= 4)
+
+
+async def test_a_launch_shows_its_steps_on_few_rows(make_app: MakeApp) -> None:
+    app = make_app(ScriptedCluster(scenes.demo_starting()))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        assert app._home.live.size.height >= 4
+        assert "model loads" in screen_text(app)
+
+
+async def test_roomy_screens_show_histories_and_tokens(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=ROOMY) as pilot:
+        await settled(pilot)
+        graphs = text_of(app.screen.query_one(WorkerGraphs))
+        for said in ("studio (head)", "mini", "box", "CPU cores", "0–10 GiB"):
+            assert said in graphs
+        assert app.screen.query_one(Waterfall).size.height > 10
+        await pilot.resize_terminal(120, 36)
+        await until(pilot, lambda: not app._home.token.display)
+        assert not app.screen.query_one(WorkerGraphs).display
+
+
+async def test_a_graph_is_of_what_was_measured(make_app: MakeApp) -> None:
+    """Cores of one process, nothing of the other: a figure and a dash."""
+    scene = scenes.homelab_serving()
+    busy = tuple(
+        msgspec.structs.replace(p, cpu_cores=3.5) if p.name == "mini" else p
+        for p in scene.processes
+    )
+    app = make_app(ScriptedCluster(msgspec.structs.replace(scene, processes=busy)))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settled(pilot)
+        rows = text_of(app.screen.query_one(WorkerGraphs)).splitlines()
+        mini, box = (
+            next(row for row in rows if name in row) for name in ("mini", "bo")
+        )
+        assert "3.5" in mini
+        assert "—" in box
+
+
+async def test_the_pane_of_tokens_takes_keys(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=ROOMY) as pilot:
+        await settled(pilot)
+        app._home.go_to("chat")
+        await until(pilot, lambda: app._home._focused_pane() == "chat")
+        app._home.action_next_pane()
+        waterfall = app._home.token.waterfall
+        await until(pilot, lambda: waterfall.has_focus)
+        await pilot.press("v", "w")
+        assert waterfall.median
+        assert waterfall.chosen == "mini"
+        assert app._home.token.border_subtitle == "mini"
+
+
+async def test_without_room_no_pane_of_tokens_is_counted(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        assert app._home.key_bar.note == ""
+        app._home.go_to("chat")
+        await until(pilot, lambda: app._home._focused_pane() == "chat")
+        app._home.action_next_pane()
+        await until(pilot, lambda: app._home.peers.peer_list.has_focus)
+
+
+async def test_the_speed_is_kept_while_another_screen_is_in_front(
+    make_app: MakeApp,
+) -> None:
+    """Fails where the pane itself keeps the history: it hears nothing then."""
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    app = make_app(cluster)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await pilot.press("3")
+        rates = app.desk.trends.rates.columns
+        before = len(rates)
+        later = msgspec.structs.replace(
+            scenes.homelab_serving(), seq=9, at=scenes.NOW + 5
+        )
+        cluster.push(later)
+        await until(pilot, lambda: len(rates) == before + 1)
+        await pilot.press("1")
+        graph = app._home.live.graph
+        await until(pilot, lambda: len(graph.history.columns) == before + 1)

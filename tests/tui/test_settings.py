@@ -1,0 +1,192 @@
+"""The settings of config.toml in the console: found, changed, refused, followed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from textual.widgets import Input
+
+from backends.config import load_config
+from backends.paths import Paths
+from backends.settings import SettingsFile
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, settled, toasts, until
+from tests.tui.scripted import ScriptedCluster
+from tui.dialogs.help import HelpDialog
+from tui.dialogs.settings import SettingsDialog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from textual.pilot import Pilot
+
+    from tui.shell.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+
+SIZE = (120, 36)
+GIVEN = """\
+# mine
+workers = 3  # as many as cores
+
+[keys]
+"cluster.launch" = "f9"
+"""
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    """Where the settings are: some are set."""
+    paths = Paths(
+        config_dir=tmp_path / "settings",
+        state_dir=tmp_path,
+        cache_dir=tmp_path,
+        runtime_dir=tmp_path,
+    )
+    paths.config_dir.mkdir()
+    paths.config_file.write_text(GIVEN)
+    return paths
+
+
+@pytest.fixture
+def app(make_app: MakeApp, paths: Paths) -> DllmApp:
+    """A console with these settings."""
+    config = load_config(paths)
+    cluster = ScriptedCluster(scenes.idle())
+    return make_app(
+        cluster,
+        initial_model=scenes.DEMO.path,
+        keys=config.keys,
+        settings=SettingsFile(paths),
+    )
+
+
+async def opened(pilot: Pilot[None]) -> SettingsDialog:
+    await settled(pilot)
+    await pilot.press("comma")
+    await until(pilot, lambda: isinstance(pilot.app.screen, SettingsDialog))
+    assert isinstance(pilot.app.screen, SettingsDialog)
+    return pilot.app.screen
+
+
+async def found(pilot: Pilot[None], name: str) -> None:
+    """Select a setting by its name."""
+    dialog = pilot.app.screen
+    assert isinstance(dialog, SettingsDialog)
+    dialog.query_one("#settings-find", Input).value = name
+    await until(pilot, lambda: dialog.selected and dialog.selected.name == name)
+
+
+async def put(pilot: Pilot[None], name: str, text: str) -> None:
+    """Set a setting, as a person does: find it, Enter, the value, Enter."""
+    await found(pilot, name)
+    await pilot.press("enter")
+    pilot.app.screen.query_one("#settings-text", Input).value = text
+    await pilot.press("enter")
+
+
+def done(app: DllmApp, name: str) -> Callable[[], bool]:
+    return lambda: f"{name} is set" in screen_text(app)
+
+
+async def test_a_setting_is_written_and_comments_stay(
+    app: DllmApp, paths: Paths
+) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        shown = screen_text(app)
+        assert "workers                        3" in shown
+        assert "config.toml:2" in shown
+        await put(pilot, "ctx_size", "8192")
+        await until(pilot, done(app, "ctx_size"))
+        assert "counts for the next model picked" in screen_text(app)
+        await put(pilot, "workers", "4")
+        await until(pilot, done(app, "workers"))
+        assert load_config(paths).ctx_size == 8192
+        text = paths.config_file.read_text()
+        assert text.startswith("# mine\nworkers = 4  # as many as cores\n")
+        await put(pilot, "workers", "")
+        await until(pilot, lambda: "workers is at its default" in screen_text(app))
+        assert load_config(paths).workers == 2
+
+
+async def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
+    app: DllmApp, paths: Paths
+) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        dialog = await opened(pilot)
+        for name, text, sentence in (
+            ("workers", "99", "workers cannot be 99. Allowed: a number, 1 to 16"),
+            ("workers", "many", "workers cannot be 'many'"),
+            ("theme", "nope", "There is no theme nope"),
+            ("keys.cluster.stop", "f9", "gives f9 to cluster.launch"),
+        ):
+            await put(pilot, name, text)
+            await until(pilot, lambda said=sentence: said in screen_text(app))  # type: ignore[misc]
+            assert dialog.focused is dialog.query_one("#settings-text")
+            await pilot.press("escape")
+        assert paths.config_file.read_text() == GIVEN
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is not dialog)
+
+
+async def test_theme_and_keys_count_at_once(app: DllmApp, paths: Paths) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await put(pilot, "theme", "dllm-light")
+        await until(pilot, done(app, "theme"))
+        assert app.theme == "dllm-light"
+        await put(pilot, "keys.cluster.balance", "f10")
+        await until(pilot, done(app, "keys.cluster.balance"))
+        await put(pilot, "keys.cluster.launch", "")
+        await until(pilot, lambda: "launch is at its default" in screen_text(app))
+        assert load_config(paths).keys == {"cluster.balance": "f10"}
+        await pilot.press("escape")
+        assert app.desk.plan is not None
+        given = app.desk.plan.split
+        app.desk.editing.move(1, 3)
+        app.show_desk()
+        await pilot.press("b")
+        assert app.desk.plan.split != given
+        await pilot.press("f10")
+        assert app.desk.plan.split == given
+        cluster = app.cluster
+        assert isinstance(cluster, ScriptedCluster)
+        await pilot.press("f9")
+        assert not cluster.called("launch")
+        await pilot.press("l")
+        await until(pilot, lambda: cluster.called("launch"))
+
+
+async def test_the_mouse_picks_and_help_is_at_hand(app: DllmApp) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        dialog = await opened(pilot)
+        assert await pilot.click("OptionList", offset=(4, 4))
+        await until(pilot, lambda: dialog.query_one("#settings-text").has_focus)
+        assert dialog.selected is not None
+        assert dialog.selected.name == "ctx_size"
+        await pilot.press("escape", "question_mark")
+        await until(pilot, lambda: isinstance(app.screen, HelpDialog))
+        assert "Settings" in screen_text(app)
+        await pilot.press("escape", "down")
+        assert dialog.selected.name == "worker_threads"
+
+
+async def test_a_file_with_a_slip_is_told_of(app: DllmApp, paths: Paths) -> None:
+    paths.config_file.write_text("workers = 'x'\n")
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("comma")
+        await until(pilot, lambda: toasts(app))
+        assert "line 1: workers cannot be 'x'" in toasts(app)[-1]
+        assert not isinstance(app.screen, SettingsDialog)
+
+
+async def test_the_value_has_room_at_the_least_size(app: DllmApp) -> None:
+    async with app.run_test(size=(60, 18)) as pilot:
+        dialog = await opened(pilot)
+        field = dialog.query_one("#settings-text")
+        assert dialog.region.contains_region(field.region)
+        assert field.region.height == 1

@@ -1,0 +1,187 @@
+"""The console asks what memory a plan takes once it rests, and says who told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from backends.errors import EngineError
+from backends.split.layout import with_counts
+from backends.split.loads import device_loads
+from backends.state import Ask, DeviceBuffers, MemorySource, PlanMemory
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, until
+from tests.tui.scripted import ScriptedCluster
+from tui.flows import settling
+from tui.work.desk import Desk
+from tui.work.verdict import verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from backends.state import Plan
+    from tui.shell.app import DllmApp
+
+MIB = 1 << 20
+
+
+def engine_says(plan: Plan, more_mib: int = 100) -> PlanMemory:
+    """Our own arithmetic, and so much more in every compute buffer."""
+    loads = device_loads(scenes.DEMO, plan.split, plan.ctx_size, head=plan.head)
+    return PlanMemory(
+        devices=tuple(
+            msgspec.structs.replace(
+                load.memory,
+                compute_bytes=load.compute_bytes + more_mib * MIB,
+                source=MemorySource.ENGINE,
+            )
+            for load in loads
+        )
+    )
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan settles almost at once."""
+    monkeypatch.setattr(settling, "SETTLE_S", 0.05)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    """The demo's plan on the desk, nothing running."""
+    made = Desk()
+    made.take(scenes.idle())
+    made.put(scenes.DEMO_PLAN, scenes.DEMO)
+    return made
+
+
+def test_an_answer_settles_its_plan_and_teaches_the_next(desk: Desk) -> None:
+    assert desk.unsettled == scenes.DEMO_PLAN
+    before = desk.draft
+    assert before is not None
+    desk.settle(scenes.DEMO_PLAN, engine_says(scenes.DEMO_PLAN))
+    assert desk.unsettled is None
+    draft = desk.draft
+    assert draft is not None
+    assert {load.source for load in draft.loads} == {MemorySource.ENGINE}
+    moved = draft.with_split(with_counts(draft.split, (0, 5, 8)))
+    assert {load.source for load in moved.loads} == {MemorySource.PREDICTED}
+    plain = before.with_split(moved.split)
+    for load, alone in zip(moved.loads, plain.loads, strict=True):
+        assert load.compute_bytes == alone.compute_bytes + 100 * MIB
+
+
+def test_answers_for_other_arguments_are_not_used(desk: Desk) -> None:
+    desk.settle(scenes.DEMO_PLAN, engine_says(scenes.DEMO_PLAN))
+    other = msgspec.structs.replace(scenes.DEMO_PLAN, extra_args=("-ctk", "q8_0"))
+    desk.put(other, scenes.DEMO)
+    assert desk.unsettled == other
+    assert desk.draft is not None
+    assert desk.draft.told == ()
+
+
+def test_an_engine_that_cannot_be_asked_is_asked_once_and_told_of(desk: Desk) -> None:
+    note = "The engine has no llama-fit-params"
+    desk.settle(scenes.DEMO_PLAN, PlanMemory(devices=(), note=note))
+    assert desk.unsettled is None
+    said = verdict(desk.draft, desk.plan, desk.snapshot).text
+    assert f"memory predicted ({note})" in said
+
+
+@pytest.mark.parametrize(
+    ("off_mib", "tone", "part"),
+    [(0, "ok", "memory as the engine said"), (200, "warn", "off the engine's word")],
+)
+def test_the_tick_is_for_what_was_checked(off_mib: int, tone: str, part: str) -> None:
+    snapshot = scenes.demo_serving()
+    assert snapshot.plan is not None
+    told = engine_says(snapshot.plan)
+    measured = tuple(
+        DeviceBuffers(
+            device=memory.device,
+            model_bytes=memory.model_bytes + off_mib * MIB,
+            kv_bytes=memory.kv_bytes,
+            compute_bytes=memory.compute_bytes,
+        )
+        for memory in told.devices
+    )
+    assert snapshot.measured is not None
+    found = msgspec.structs.replace(snapshot.measured, buffers=measured)
+    desk = Desk()
+    desk.take(msgspec.structs.replace(snapshot, measured=found, model=scenes.DEMO))
+    assert "memory as measured" in verdict(desk.draft, desk.plan, desk.snapshot).text
+    desk.settle(snapshot.plan, told)
+    said = verdict(desk.draft, desk.plan, desk.snapshot)
+    assert said.tone == tone
+    assert part in said.text
+
+
+@pytest.mark.usefixtures("quick")
+async def test_the_pane_asks_when_the_plan_rests(
+    make_app: Callable[..., DllmApp],
+) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    cluster.memories = engine_says
+    app = make_app(cluster, initial_model=scenes.DEMO.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until(pilot, lambda: "memory as the engine says" in screen_text(app))
+        assert len(cluster.called("memory")) == 1
+        await pilot.press("left")
+        await until(pilot, lambda: len(cluster.called("memory")) == 2)
+        assert cluster.called("memory")[1].split != cluster.called("memory")[0].split
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_move_ends_the_question_about_the_plan_before(
+    make_app: Callable[..., DllmApp], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    asked: list[Plan] = []
+    ended: list[Plan] = []
+
+    async def memory(plan: Plan) -> PlanMemory:
+        asked.append(plan)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(plan)
+        raise AssertionError
+
+    monkeypatch.setattr(cluster, "memory", memory)
+    app = make_app(cluster, initial_model=scenes.DEMO.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until(pilot, lambda: len(asked) == 1)
+        await pilot.press("left")
+        await until(pilot, lambda: len(asked) == 2)
+        assert ended == asked[:1]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_error_is_said_beside_the_prediction_without_a_toast(
+    make_app: Callable[..., DllmApp],
+) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    cluster.errors["memory"] = EngineError("No tool")
+    app = make_app(cluster, initial_model=scenes.DEMO.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until(pilot, lambda: "memory predicted (No tool" in screen_text(app))
+        await pilot.pause()
+        assert len(cluster.called("memory")) == 1
+        assert not list(app.event_log)
+
+
+def test_a_plan_asked_for_by_names_can_lie_on_the_desk() -> None:
+    """What was asked for may hold what cannot be hashed: a split by device."""
+    asked = Ask(model="m.gguf", split={"worker1/CPU": 6, "worker2/CPU": 7})
+    plan = msgspec.structs.replace(scenes.DEMO_PLAN, asked=asked)
+    made = Desk()
+    made.take(scenes.idle())
+    made.put(plan, scenes.DEMO)
+    assert made.unsettled == plan
+    made.settle(plan, PlanMemory(devices=(), note="Nobody could be asked."))
+    assert made.unsettled is None
+    assert made.draft is not None
+    assert made.draft.note == "Nobody could be asked."

@@ -1,0 +1,116 @@
+"""Predicted, told by the engine and measured look different, by one rule everywhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from backends.state import MemorySource
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, settled, text_of, until
+from tests.tui.scripted import ScriptedCluster
+from tui.dialogs.help import HelpDialog
+from tui.kit.palette import palette_from
+from tui.kit.sources import CHECKED, PREDICTED, predicted, style_of, tick_of, told
+from tui.screens.cluster.peers.list import PeerList
+from tui.screens.cluster.split.load_table import LoadTable
+from tui.screens.lab.speed import SpeedLine, Speeds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from backends.state import ClusterSnapshot
+    from tui.shell.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+
+
+def unmeasured() -> ClusterSnapshot:
+    """The homelab before its log was read."""
+    return msgspec.structs.replace(scenes.homelab_serving(), measured=None)
+
+
+def test_the_sign_takes_from_the_padding() -> None:
+    assert predicted(" 21.3") == "~21.3"
+    assert predicted("123.4") == "~123.4"
+    assert told("9.7 GiB", MemorySource.PREDICTED) == "~9.7 GiB"
+    assert told("9.7 GiB", MemorySource.ENGINE) == "9.7 GiB"
+    assert told("9.7 GiB", None) == "9.7 GiB"
+
+
+async def test_each_source_has_a_look_of_its_own(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test():
+        palette = palette_from(app.theme_variables)
+        looks = {(tick_of(s), str(style_of(s, palette))) for s in MemorySource}
+        assert len(looks) == len(MemorySource)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "sign", "style"),
+    [(unmeasured, PREDICTED, "dim"), (scenes.homelab_serving, CHECKED, "strong")],
+)
+async def test_memory_of_the_split_shown(
+    make_app: MakeApp, snapshot: Callable[[], ClusterSnapshot], sign: str, style: str
+) -> None:
+    """In the pane's title, its table and its bar, and beside each peer."""
+    app = make_app(ScriptedCluster(snapshot()))
+    async with app.run_test(size=(160, 40)) as pilot:
+        await settled(pilot)
+        table = text_of(app.query_one(LoadTable))
+        assert all(row.endswith(f" {sign}") for row in table.splitlines())
+        under = text_of(app._home.split.bar).splitlines()[-1]
+        assert under.count(sign) == 3
+        peers = app.query_one(PeerList)
+        is_predicted = sign == PREDICTED
+        assert ("~9.8/55 GiB" in text_of(peers)) is is_predicted
+        assert ("· ~" in str(app._home.split.border_title)) is is_predicted
+        wanted = getattr(palette_from(app.theme_variables), style)
+        parts = [
+            part for row in peers.lines() for part in row if "/55 GiB" in part.text
+        ]
+        assert [(p.style.color, p.style.bold) for p in parts if p.style] == [
+            (wanted.color, wanted.bold)
+        ]
+
+
+async def test_the_lab_tells_predicted_from_measured(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 40)) as pilot:
+        await settled(pilot)
+        await pilot.press("f4")
+        line = app.screen.query_one(SpeedLine)
+        line.speeds = Speeds(predicted=11.5, measured=8.8, plain=135.0, added_ms=40.0)
+        await pilot.pause()
+        said = " ".join(text_of(line).split())
+        assert said == (
+            "predicted ~11.5 tok/s measured 8.8 tok/s −23 % as it is ~135.0 tok/s "
+            "the lab adds ~40.0 ms to a token"
+        )
+
+
+@pytest.mark.parametrize(
+    ("key", "has"), [("f1", 1), ("f3", 1), ("f4", 1), ("f5", 0), ("f6", 1)]
+)
+async def test_help_says_what_the_looks_mean(
+    make_app: MakeApp, key: str, has: int
+) -> None:
+    """On every screen with such figures, whatever pane has the focus."""
+    app = make_app()
+    async with app.run_test(size=(120, 60)) as pilot:
+        await settled(pilot)
+        await pilot.press(key)
+        panes = ("peers", "split", "live", "chat") if key == "f1" else ("",)
+        for pane in panes:
+            if pane:
+                app._home.go_to(pane)
+                await pilot.pause()
+            app.push_screen(HelpDialog(app.screen))
+            await until(pilot, lambda: isinstance(app.screen, HelpDialog))
+            await pilot.pause()
+            shown = screen_text(app).count("is predicted by our own arithmetic")
+            assert shown == has, pane
+            app.pop_screen()
+            await pilot.pause()

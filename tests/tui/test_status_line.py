@@ -1,0 +1,133 @@
+"""The line on every screen: a lab, a silent worker, and how old all of it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from backends.errors import ControllerError
+from backends.state import ClusterState, Lab
+from backends.state.requests import RequestCounts
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, settled, text_of, until
+from tests.tui.scripted import ScriptedCluster
+from tui.work.warnings import held_text, lab_text, silent_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from backends.state import ClusterSnapshot
+    from tui.shell.app import DllmApp
+
+    MakeApp = Callable[..., DllmApp]
+
+SIZE = (120, 36)
+SLOW = Lab(latency_ms=10)
+MODES = ("cluster", "traffic", "lab", "logs", "models")
+
+
+def with_links(**changes: tuple[object, ...]) -> ClusterSnapshot:
+    """The homelab with a field of its two links set, each to its own."""
+    snapshot = scenes.homelab_serving()
+    links = tuple(
+        msgspec.structs.replace(
+            link, **{field: values[index] for field, values in changes.items()}
+        )
+        for index, link in enumerate(snapshot.links)
+    )
+    return msgspec.structs.replace(snapshot, links=links)
+
+
+@pytest.mark.parametrize(
+    ("labs", "text"),
+    [
+        ((None, None), ""),
+        ((Lab(), None), ""),
+        ((SLOW, None), "lab on mini"),
+        ((SLOW, Lab(rate_mb_s=6)), "lab on 2 links"),
+    ],
+)
+def test_an_active_lab_in_words(labs: tuple[object, ...], text: str) -> None:
+    snapshot = with_links(lab=labs)
+    assert lab_text(snapshot) == text
+    ended = msgspec.structs.replace(snapshot, state=ClusterState.IDLE)
+    assert lab_text(ended) == lab_text(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("silences", "text"),
+    [
+        ((None, None), ""),
+        ((1200.0, None), ""),
+        ((3400.0, None), "mini silent 3 s"),
+        ((3400.0, 9100.0), "box silent 9 s"),
+    ],
+)
+def test_a_silent_worker_in_words(silences: tuple[object, ...], text: str) -> None:
+    assert silent_text(with_links(unanswered_ms=silences)) == text
+
+
+@pytest.mark.parametrize(
+    ("waiting", "text"), [(0, ""), (1, "1 request waits"), (2, "2 requests wait")]
+)
+def test_requests_that_wait_in_words(waiting: int, text: str) -> None:
+    counts = RequestCounts(waiting=waiting, passed=3)
+    snapshot = msgspec.structs.replace(scenes.homelab_serving(), requests=counts)
+    assert held_text(snapshot) == text
+    assert held_text(None) == held_text(scenes.homelab_serving()) == ""
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_every_screen_says_that_a_lab_is_on(make_app: MakeApp, mode: str) -> None:
+    app = make_app(ScriptedCluster(with_links(lab=(SLOW, None))))
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await app.action_show_mode(mode)
+        await until(pilot, lambda: "lab on mini" in screen_text(app).splitlines()[0])
+
+
+@pytest.mark.parametrize("size", [(60, 18), (80, 24), (100, 30)])
+async def test_the_lines_parts_have_room_in_any_terminal(
+    make_app: MakeApp, size: tuple[int, int]
+) -> None:
+    snapshot = with_links(lab=(SLOW, SLOW), unanswered_ms=(None, 61_000.0))
+    app = make_app(ScriptedCluster(snapshot))
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot)
+        text = text_of(app._home.status_line)
+        for part in ("lab", "silent 61 s", "● serving", "21.3 tok/s"):
+            assert part in text
+
+
+async def test_the_model_on_the_desk_is_named_on_every_screen(
+    make_app: MakeApp,
+) -> None:
+    app = make_app(ScriptedCluster(scenes.idle()), initial_model=scenes.DEMO.path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        for mode in MODES:
+            await app.action_show_mode(mode)
+            await until(
+                pilot, lambda: "dllm-demo-12L" in screen_text(app).splitlines()[0]
+            )
+
+
+async def test_what_is_shown_grows_old_while_the_controller_is_silent(
+    make_app: MakeApp,
+) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        line, now = app._home.status_line, [100.0]
+        line._clock = lambda: now[0]
+        cluster.errors["snapshots"] = ControllerError("No answer on the socket")
+        cluster.lose(ControllerError("It went away"))
+        await until(pilot, lambda: "reconnecting · 0 s old" in text_of(line))
+        now[0] = 112.4
+        await until(pilot, lambda: "reconnecting · 12 s old" in text_of(line))
+        del cluster.errors["snapshots"]
+        await until(pilot, lambda: "● serving" in text_of(line))
+        assert " s old" not in text_of(line)

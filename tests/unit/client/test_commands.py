@@ -1,0 +1,331 @@
+"""Commands on a scripted controller: who won, what was left, what it exits with."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import pty
+import signal
+import sys
+import termios
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from backends.client.client import ControllerClient
+from backends.demo import MODEL_PATH
+from backends.errors import ControllerError
+from backends.state import (
+    ClusterState,
+    Failure,
+    Leftover,
+    Peer,
+    PeerState,
+    ProcessInfo,
+    ProcessRole,
+    ProcessState,
+    Transport,
+)
+from tests.unit.client.conftest import controllers_of, processes_of
+from tests.unit.client.scripted import ScriptedController, serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+    from typing import Any
+
+    from backends.paths import Paths
+
+UP = ("up", "--model", str(MODEL_PATH), "--detach")
+RUN = "import sys; from tui.cli.main import main; main()"
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+async def begun(*args: str) -> asyncio.subprocess.Process:
+    """A command that runs."""
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", RUN, *args, stdout=pipe, stderr=pipe, stdin=-3
+    )
+
+
+async def done(process: asyncio.subprocess.Process) -> Done:
+    """The end of a command."""
+    async with asyncio.timeout(60):
+        out, err = await process.communicate()
+    assert b"Traceback" not in err, err.decode()
+    return Done(process.returncode or 0, out.decode(), err.decode())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something that another process does."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 -- any condition, not one of ours
+            await asyncio.sleep(0.01)
+
+
+async def command(*args: str) -> Done:
+    """A command from beginning to end."""
+    return await done(await begun(*args))
+
+
+@pytest.fixture
+async def controller(paths: Paths) -> AsyncIterator[ScriptedController]:
+    """A scripted controller that listens."""
+    controller = ScriptedController()
+    async with serving(controller, paths):
+        yield controller
+
+
+def process(name: str, peer: str = "local", **changes: Any) -> ProcessInfo:
+    role = ProcessRole.SERVER if name == "llama-server" else ProcessRole.WORKER
+    state = changes.pop("state", ProcessState.RUNNING)
+    return ProcessInfo(name=name, role=role, peer=peer, state=state, pid=7, **changes)
+
+
+async def test_one_of_two_launches_wins_and_the_other_is_told(
+    controller: ScriptedController,
+) -> None:
+    ups = [command(*UP, "--ctx", str(ctx)) for ctx in (1024, 2048)]
+    first, second = sorted(await asyncio.gather(*ups))
+    assert (first.code, second.code) == (0, 1)
+    assert "Serving" in first.err
+    assert "Serving" not in second.err
+    assert "came first" in second.err or "already running" in second.err
+    assert len([a for a in controller.asked if a.startswith("launch")]) == 1
+
+
+async def test_whoever_is_replaced_while_loading_does_not_tell_of_the_winner(
+    controller: ScriptedController,
+) -> None:
+    first = await begun(*UP, "--ctx", "1024")
+    await until(lambda: controller.asked)
+    controller.now["default"] = controller.snapshot("default")
+    plan = controller.now["default"].plan
+    assert plan is not None
+    controller.show(generation=9, state=ClusterState.SERVING, api_url="http://x/v1")
+    told = await done(first)
+    assert told.code == 1
+    assert f"took the place of this one: {plan.model}" in told.err
+
+
+async def test_the_same_plan_again_is_no_failure(
+    controller: ScriptedController,
+) -> None:
+    assert (await command(*UP)).code == 0
+    again = await command(*UP, "--replace")
+    assert again.code == 0
+    assert "runs already" in again.err
+    assert len([a for a in controller.asked if a.startswith("launch")]) == 1
+    other = await command(*UP, "--replace", "--ctx", "512")
+    assert other.code == 0
+    assert controller.asked[-1] == "launch default 512"
+
+
+async def test_a_foreground_launch_ends_only_what_is_its_own(
+    controller: ScriptedController,
+) -> None:
+    ours = await begun(*UP[:-1])
+    await until(lambda: controller.snapshot("default").state is ClusterState.SERVING)
+    controller.show(generation=7)
+    ours.send_signal(signal.SIGINT)
+    await done(ours)
+    assert "stop default" not in controller.asked
+
+
+async def test_status_exits_with_1_for_a_failed_cluster(
+    controller: ScriptedController,
+) -> None:
+    assert (await command("status")).code == 0
+    controller.show("second", state=ClusterState.SERVING)
+    assert (await command("status")).code == 0
+    controller.show(state=ClusterState.FAILED, failure=Failure(what="It broke"))
+    assert (await command("status")).code == 1
+    assert (await command("status", "--json")).code == 1
+    assert (await command("status", "--cluster", "second")).code == 0
+    controller.show(state=ClusterState.IDLE, failure=None)
+    controller.show("second", state=ClusterState.FAILED)
+    assert (await command("status")).code == 1
+
+
+async def test_status_names_machines_layers_and_this_run_alone(
+    controller: ScriptedController,
+) -> None:
+    await command(*UP)
+    gone = Peer(
+        name="north",
+        transport=Transport.SSH,
+        state=PeerState.UNREACHABLE,
+        since=1.0,
+        note="no answer\x1b]0;mine\x07",
+    )
+    old = process("worker9", "north", state=ProcessState.EXITED)
+    controller.show(peers=(gone,), processes=(process("llama-server"), old))
+    controller.show("second", state=ClusterState.SERVING, api_url="http://s/v1")
+    status = await command("status")
+    assert "0–5" in status.out
+    assert "6–11 + output" in status.out
+    assert "offline 99 d" in status.out
+    assert "worker9" not in status.out
+    assert "\x1b" not in status.out
+    assert "cluster  second" in status.out
+    other = await command("status", "--cluster", "second", "--json")
+    assert json.loads(other.out)["cluster"] == "second"
+
+
+async def test_stop_tells_what_it_stopped_and_what_it_could_not(
+    controller: ScriptedController,
+) -> None:
+    running = (process("llama-server"), process("worker1", "north"))
+    controller.show(processes=running, state=ClusterState.SERVING)
+    controller.show(leftovers=(Leftover(name="worker1", peer="north", why="silent"),))
+    stopped = await command("stop")
+    assert stopped.code == 1
+    assert "Stopped llama-server." in stopped.err
+    assert "worker1 on north could not be stopped: silent." in stopped.err
+    assert "shutdown 0" not in controller.asked, "it must see the machine come back"
+
+
+async def test_stop_leaves_other_clusters_alone_unless_told(
+    controller: ScriptedController,
+) -> None:
+    controller.show("default", state=ClusterState.SERVING)
+    controller.show("second", state=ClusterState.SERVING)
+    assert (await command("stop")).code == 0
+    assert controller.asked == ["stop default"]
+    controller.show("default", state=ClusterState.SERVING)
+    assert (await command("stop", "--all", "--json")).code == 0
+    assert controller.asked[1:] == ["stop default", "stop second", "shutdown 0"]
+
+
+async def test_a_trace_of_nothing_is_not_written(
+    controller: ScriptedController, tmp_path: Path
+) -> None:
+    written = await command("trace", "-o", str(tmp_path / "t.json"))
+    assert written.code == 1
+    assert "nothing runs" in written.err
+    assert not (tmp_path / "t.json").exists()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b'{"state":"levitating"}', b'{"seq":"x"}', b"[]", b"junk", b'{"changes":{}}'],
+)
+async def test_what_another_release_says_is_told_in_a_sentence(
+    controller: ScriptedController, paths: Paths, raw: bytes
+) -> None:
+    controller.raw = raw
+    client = ControllerClient(paths)
+    if raw != b'{"changes":{}}':
+        with pytest.raises(ControllerError, match=r"not understood.*another release"):
+            await client.snapshot()
+    controller.raw = raw if raw.startswith(b'{"ch') else b'{"snapshot":' + raw + b"}"
+    with pytest.raises(ControllerError, match=r"not understood.*another release"):
+        await anext(client.snapshots())
+
+
+async def test_without_a_terminal_the_option_is_named(
+    controller: ScriptedController,
+) -> None:
+    """And the peer that then waits can be added again, with the option."""
+    told = await command("peers", "add", "mini")
+    assert told.code == 1
+    assert "--accept-host-key SHA256:abc" in told.err
+    assert "\x1b" not in told.err
+    again = await command("peers", "add", "mini", "--accept-host-key", "SHA256:abc")
+    assert again.code == 0
+    assert controller.asked == ["add mini", "answer mini SHA256:abc"]
+
+
+@pytest.mark.parametrize("said", [b"n\n", b"\x03"], ids=["no", "ctrl-c"])
+async def test_a_key_that_is_not_trusted_leaves_no_peer(
+    controller: ScriptedController, said: bytes
+) -> None:
+    ours, theirs = pty.openpty()
+    adding = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", RUN, "peers", "add", "mini"),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        preexec_fn=terminal_of_its_own,
+    )
+    os.close(theirs)
+    seen = await asyncio.to_thread(read_until, ours, b"[y/N]")
+    assert b"\x1b]0;" not in seen
+    await asyncio.sleep(0.2)
+    os.write(ours, said)
+    async with asyncio.timeout(5):
+        assert await adding.wait() == 130
+    os.close(ours)
+    assert controller.asked == ["add mini", "remove mini"]
+
+
+def terminal_of_its_own() -> None:
+    """Make the terminal on standard input the one whose Ctrl-C counts."""
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def read_until(descriptor: int, mark: bytes) -> bytes:
+    """All that is written up to a mark."""
+    seen = b""
+    while mark not in seen:
+        seen += os.read(descriptor, 1024)
+    return seen
+
+
+async def test_models_are_listed(home: Path) -> None:
+    """By a real controller: the bundled one is always there."""
+    listed = await command("models")
+    assert listed.code == 0
+    (line,) = [one for one in listed.out.splitlines() if "dllm-demo" in one]
+    assert "12 layers" in line
+    found = json.loads((await command("models", "--json")).out)["models"]
+    assert str(MODEL_PATH) in [model["path"] for model in found]
+
+
+async def test_commands_of_a_frozen_controller_end(home: Path, paths: Paths) -> None:
+    """On a real one, stopped in its tracks."""
+    await command("peers", "list")
+    (frozen,) = controllers_of(home)
+    frozen.send_signal(signal.SIGSTOP)
+    try:
+        for args in (("status",), ("stop",), UP):
+            began = asyncio.get_running_loop().time()
+            told = await command(*args)
+            assert told.code == 1
+            assert f"pid {frozen.pid}) was silent" in told.err
+            assert asyncio.get_running_loop().time() - began < 15
+    finally:
+        frozen.send_signal(signal.SIGCONT)
+
+
+async def test_an_interrupted_launch_leaves_no_controller(
+    home: Path, paths: Paths
+) -> None:
+    """Ctrl-C while the controller that it started still comes up."""
+    up = await begun(*UP)
+    await until(lambda: any(p.pid != up.pid for p in processes_of(home)))
+    os.kill(up.pid, signal.SIGINT)
+    await done(up)
+    await until(lambda: not processes_of(home))
+
+
+async def test_names_that_are_no_text_are_told(home: Path) -> None:
+    name = os.fsdecode(os.fsencode(home) + b"/bad\xff.gguf")
+    (home / "bad").write_bytes(b"GGUF")
+    os.rename(home / "bad", name)
+    for args in (("inspect", name), ("up", "--model", name)):
+        told = await command(*args)
+        assert told.code in (1, 2)
+        assert "dllm-tui: " in told.err
+        assert not processes_of(home)

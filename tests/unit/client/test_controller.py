@@ -1,0 +1,209 @@
+"""A real controller, without engine: found, lost, frozen, replaced, asked badly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from backends.client.asking import ASKING, Asking
+from backends.client.calls import RequestFailed
+from backends.client.client import ControllerClient
+from backends.controller.lock import lock_holder
+from backends.errors import ControllerError
+from backends.state import API_VERSION
+from tests.unit.client.conftest import controllers_of, processes_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from backends.paths import Paths
+
+
+@pytest.fixture
+async def client(paths: Paths) -> ControllerClient:
+    """A client whose controller runs."""
+    client = ControllerClient(paths, silence_s=2.0)
+    await client.start()
+    assert client.started_controller
+    return client
+
+
+async def raw(paths: Paths, request: bytes) -> bytes:
+    """What a controller answers to some bytes."""
+    reader, writer = await asyncio.open_unix_connection(str(paths.socket))
+    writer.write(request)
+    answer = await asyncio.wait_for(reader.read(65536), 5)
+    writer.close()
+    return answer
+
+
+def post(target: str, body: bytes) -> bytes:
+    head = f"POST {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+async def test_the_lock_tells_who_runs(client: ControllerClient, paths: Paths) -> None:
+    pid = (await client.snapshot()).controller_pid
+    holder = lock_holder(paths.lock)
+    assert holder is not None
+    assert (holder.api, holder.pid) == (API_VERSION, pid)
+    assert holder.socket == str(paths.socket)
+    assert paths.lock.parent == paths.state_dir
+
+
+@pytest.mark.parametrize("what", ["socket", "directory"])
+async def test_a_socket_that_vanished_is_made_anew(
+    client: ControllerClient, paths: Paths, home: Path, what: str
+) -> None:
+    """The next question is answered by the same controller, and there is no other."""
+    pid = (await client.snapshot()).controller_pid
+    if what == "socket":
+        paths.socket.unlink()
+    else:
+        shutil.rmtree(paths.runtime_dir)
+    snapshot = await ControllerClient(paths).snapshot()
+    assert snapshot.controller_pid == pid
+    assert len(controllers_of(home)) == 1
+    assert paths.socket.stat().st_mode & 0o777 == 0o600
+    assert paths.runtime_dir.stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_session_with_another_runtime_directory_finds_it(
+    client: ControllerClient, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = (await client.snapshot()).controller_pid
+    (home / "other").mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home / "other"))
+    assert (await ControllerClient().snapshot()).controller_pid == pid
+    assert len(controllers_of(home)) == 1
+
+
+async def test_a_frozen_controller_is_named(
+    client: ControllerClient, paths: Paths
+) -> None:
+    pid = (await client.snapshot()).controller_pid
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    with pytest.raises(ControllerError, match=f"pid {pid}.*silent.*kill -CONT {pid}"):
+        await client.snapshot()
+    with pytest.raises(ControllerError, match="silent"):
+        await client.stop()
+    with pytest.raises(ControllerError, match="silent"):
+        await anext(client.snapshots())
+    assert time.monotonic() - began < 9
+    os.kill(pid, signal.SIGCONT)
+    assert (await client.snapshot()).controller_pid == pid
+
+
+async def test_a_quiet_stream_is_no_silent_one(paths: Paths) -> None:
+    """Nothing changes for longer than silence is borne: the controller says so."""
+    client = ControllerClient(paths, silence_s=1.7)
+    began = asyncio.get_running_loop().time()
+    stream = client.snapshots()
+    first = await anext(stream)
+    seqs = [first.seq]
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(4):
+            async for snapshot in stream:
+                seqs.append(snapshot.seq)  # noqa: PERF401 -- ends by its time
+    assert seqs == sorted(set(seqs))
+    assert asyncio.get_running_loop().time() - began > 3.9
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (post("/v1/launch", b"{"), b"400"),
+        (post("/v1/launch", b"\xff\xfe"), b"400"),
+        (post("/v1/launch", b'{"plan": 7}'), b"400"),
+        (post("/v1/propose", b"[]"), b"400"),
+        (b"GET /v1/logs/x?offset=abc HTTP/1.1\r\nHost: x\r\n\r\n", b"400"),
+        (post("/v1/propose", b" " * (2 << 20)), b"413"),
+        (b"GET /v1/nothing HTTP/1.1\r\nHost: x\r\n\r\n", b"404"),
+        (b"no http at all\r\n\r\n", b"400"),
+    ],
+    ids=["cut", "not text", "not a plan", "a list", "offset", "big", "path", "junk"],
+)
+async def test_bad_requests_get_a_sentence(
+    client: ControllerClient, paths: Paths, request_: bytes, status: bytes
+) -> None:
+    answer = await raw(paths, request_)
+    assert answer.split()[1] == status
+    assert b"Traceback" not in answer
+    assert "Traceback" not in paths.controller_log.read_text()
+
+
+async def test_names_with_slashes_and_spaces_reach_the_controller(
+    client: ControllerClient,
+) -> None:
+    with pytest.raises(RequestFailed, match="a b/c"):
+        await client.remove_peer("a b/c")
+
+
+async def test_broken_settings_are_told_and_keep_nothing_from_being_stopped(
+    paths: Paths,
+) -> None:
+    paths.config_dir.mkdir(parents=True)
+    paths.config_file.write_text("api_port = [")
+    client = ControllerClient(paths)
+    async with asyncio.timeout(10), aclosing(client.snapshots()) as snapshots:
+        async for snapshot in snapshots:
+            if "config.toml is not valid" in snapshot.message:
+                break
+    await client.stop()
+    await client.shutdown()
+    assert not await client.running()
+
+
+async def test_shutdown_leaves_nothing(client: ControllerClient, home: Path) -> None:
+    await client.shutdown()
+    assert not await client.running()
+    deadline = time.monotonic() + 5
+    while processes_of(home):
+        assert time.monotonic() < deadline, "the controller is still there"
+        await asyncio.sleep(0.02)
+
+
+async def test_what_somebody_did_is_told_with_who_it_was(
+    client: ControllerClient, paths: Paths
+) -> None:
+    """The kernel says which process asked; the events outlive the controller."""
+    token = ASKING.set(Asking(program="console"))
+    try:
+        await client.add_peer("bare", bare="127.0.0.1:1")
+        await client.remove_peer("bare")
+    finally:
+        ASKING.reset(token)
+    added, removed = await client.events()
+    assert added.text == "added the peer bare (127.0.0.1:1)"
+    assert removed.text == "removed the peer bare"
+    assert added.by.program == "console"
+    assert added.by.pid == os.getpid()
+    assert added.by.user == psutil.Process().username()
+    assert added.by.host
+    assert (await client.snapshot()).last_event == removed.number
+    assert await client.events(after=added.number) == (removed,)
+    await client.shutdown()
+    assert await client.events() == (added, removed)
+    assert not await client.running(), "looking at them starts no controller"
+
+
+async def test_an_engine_built_without_a_controller_is_told_by_the_next(
+    paths: Paths,
+) -> None:
+    client = ControllerClient(paths)
+    await client.tell_built("built llama.cpp 7")
+    assert not await client.running()
+    await client.start()
+    await client.tell_built("built llama.cpp 8")
+    built = [(event.number, event.text) for event in await client.events()]
+    assert built == [(1, "built llama.cpp 7"), (2, "built llama.cpp 8")]

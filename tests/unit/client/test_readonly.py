@@ -1,0 +1,205 @@
+"""Where one only watches: every call that acts is refused before it is sent."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from backends.client.asking import ASKING, Asking, ReadOnly, require_allowed
+from backends.client.calls import Connection
+from backends.client.client import ControllerClient
+from backends.config import set_value
+from backends.paths import user_paths
+from backends.split.layout import make_split
+from backends.state import (
+    ChatChange,
+    ChatImport,
+    ChatRequest,
+    Lab,
+    PeerAnswer,
+    Plan,
+    QuestionKind,
+    Reply,
+    Turn,
+)
+from tests.unit.client.conftest import processes_of
+from tests.unit.client.test_commands import command
+from tui.cli.main import COMMANDS, cli
+from tui.cli.readonly import WATCHES, leaves
+from tui.seam.chats import Chats
+from tui.seam.cluster import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from backends.paths import Paths
+
+
+def public(seam: type) -> list[str]:
+    """The calls of a seam."""
+    return [name for name in vars(seam) if not name.startswith("_")]
+
+
+WATCHING = {
+    *("snapshots", "propose", "inspect", "catalogue", "read_log", "events", "memory"),
+    *("passes", "peers_to_pick", "probe_peer", "chat"),
+    # Talking changes nothing of the cluster; a chat that is deleted is lost.
+    *(f"chats.{name}" for name in public(Chats) if name != "delete"),
+}
+"""Calls of the seam that change nothing; a new one belongs here or is refused."""
+NOT_SENT = {"cluster", "use", "chats"}
+PLAN = Plan(model="m.gguf", split=make_split(1, ["a/CPU"], [2]))
+MADE_UP: dict[str, Any] = {
+    "model": "m.gguf",
+    "plan": PLAN,
+    "path": "m.gguf",
+    "name": "mini",
+    "offset": 0,
+    "worker": None,
+    "lab": Lab(latency_ms=5),
+    "answer": PeerAnswer(kind=QuestionKind.PASSWORD, text="x"),
+    "request": ChatRequest(messages=()),
+    "chat": "0",
+    "question": "Why?",
+    "turns": 0,
+    "change": ChatChange(name="Sky"),
+    "asked": ChatImport(model="m.gguf", turns=()),
+}
+
+
+class Sent(Exception):
+    """A request would have left."""
+
+
+@pytest.fixture
+def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Only watch; what is sent all the same is noticed."""
+
+    async def running(self: Connection) -> bool:
+        return True
+
+    async def start(self: Connection) -> Path:
+        raise Sent
+
+    monkeypatch.setattr(Connection, "running", running)
+    monkeypatch.setattr(Connection, "start", start)
+    token = ASKING.set(Asking(program="console", readonly=True))
+    yield
+    ASKING.reset(token)
+
+
+def calls() -> list[str]:
+    """Everything the console may ask."""
+    return [*public(Cluster), *(f"chats.{name}" for name in public(Chats))]
+
+
+async def asked(client: ControllerClient, name: str) -> None:
+    """Make a call, with made-up arguments where it must have some."""
+    method = attrgetter(name)(client)
+    needed = [
+        p.name
+        for p in inspect.signature(method).parameters.values()
+        if p.default is inspect.Parameter.empty
+    ]
+    result = method(**{argument: MADE_UP[argument] for argument in needed})
+    if isinstance(result, AsyncIterator):
+        async for _ in result:
+            break
+    else:
+        await result
+
+
+@pytest.mark.parametrize("name", sorted(set(calls()) - NOT_SENT))
+async def test_every_call_of_the_seam(paths: Paths, watching: None, name: str) -> None:
+    with pytest.raises(Sent if name in WATCHING else ReadOnly):
+        await asked(ControllerClient(paths), name)
+
+
+def test_the_seam_has_calls_that_act() -> None:
+    assert {"launch", "stop", "set_lab", "add_peer"} <= set(calls()) - WATCHING
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("DELETE", "/v1/chats/x"),
+        ("POST", "/v1/peers/x/probe/../clean"),
+        ("POST", "/v1/anything-new?cluster=chat"),
+        ("PUT", "/v1/propose"),
+    ],
+)
+def test_what_is_not_known_is_refused(watching: None, method: str, target: str) -> None:
+    with pytest.raises(ReadOnly):
+        require_allowed(method, target)
+
+
+# --- commands -----------------------------------------------------------------
+
+
+def test_every_command_is_known_to_watch_or_refuses(watching: None) -> None:
+    names = set()
+    for top in COMMANDS:
+        with cli.make_context("dllm-tui", [top, "--help"], resilient_parsing=True) as c:
+            found = cli.get_command(c, top)
+        assert found is not None
+        for name, leaf in leaves(top, found):
+            names.add(name)
+            if name not in WATCHES:
+                assert leaf.callback is not None
+                with pytest.raises(ReadOnly, match=f"dllm-tui {name} is refused"):
+                    leaf.callback()
+    assert WATCHES - names <= {"models info"}, "names of commands that are no more"
+    assert {"up", "stop", "demo", "lab set", "engine build", "config edit"} <= names
+
+
+async def test_commands_by_option_variable_and_setting(
+    paths: Paths, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = await command("--readonly", "stop")
+    assert refused.code == 2
+    assert "dllm-tui stop is refused: you only watch" in refused.err
+    assert (await command("--readonly", "status")).code == 0
+    set_value(user_paths(), "readonly", True)
+    assert "is refused" in (await command("peers", "add", "mini")).err
+    assert (await command("status")).code == 0
+
+
+@pytest.mark.parametrize(
+    "args",
+    ["chats list", "chats show sky", "peers list", "models cache show --peer local"],
+)
+async def test_where_nothing_runs_nothing_is_started(home: Path, args: str) -> None:
+    refused = await command("--readonly", *args.split())
+    assert refused.code == 1
+    assert "Nothing runs here, and where you only watch nothing is" in refused.err
+    assert processes_of(home) == []
+
+
+async def test_chats_are_read_by_who_only_watches(paths: Paths) -> None:
+    client = ControllerClient(paths)
+    turns = (
+        Turn(question="Hello?", replies=(Reply(text="You!", finish_reason="stop"),)),
+    )
+    await client.chats.take_in(ChatImport(name="sky", turns=turns))
+    assert "sky" in (await command("--readonly", "chats", "list")).out
+    assert "You!" in (await command("--readonly", "chats", "show", "sky")).out
+    file = paths.state_dir / "sky.md"
+    done = await command("--readonly", "chats", "export", "sky", str(file))
+    assert done.code == 0
+    assert "You!" in file.read_text()
+    for acting in ("rename sky blue", "pick sky 1 1", "delete sky --yes"):
+        refused = await command("--readonly", "chats", *acting.split())
+        assert (refused.code, "is refused" in refused.err) == (2, True), acting
+    (kept,) = (await client.chats.listing()).chats
+    assert kept.name == "sky"
+
+
+def test_the_option_does_not_outlive_its_command(home: Path) -> None:
+    CliRunner().invoke(cli, ["--readonly", "status"])
+    assert not ASKING.get().readonly

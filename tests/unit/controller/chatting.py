@@ -1,0 +1,114 @@
+"""Conversations in a folder, answered by a test."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from backends.controller.chat import live
+from backends.controller.chat.chats import Chats
+from backends.controller.chat.store import ChatStore
+from backends.state import ChatDelta, ChatQuestion, Conversation, Reply, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from pathlib import Path
+
+    import pytest
+
+    from backends.controller.chat.live import LiveChat
+    from backends.state import ChatRequest, ChatState
+
+MODEL = "/models/m.gguf"
+DONE = ChatDelta(done=True, finish_reason="stop")
+
+
+def conversation(chat: str = "one", **fields: object) -> Conversation:
+    """One with a turn in it."""
+    reply = Reply(text="Because.", model=MODEL, finish_reason="stop")
+    turns = (Turn(question="Why?", replies=(reply,)),)
+    values = {"cluster": "default", "model": MODEL, "turns": turns} | fields
+    return Conversation(id=chat, **values)  # type: ignore[arg-type]
+
+
+class Model:
+    """Answers with what it is given."""
+
+    def __init__(self) -> None:
+        """Nothing was asked."""
+        self.asked: list[ChatRequest] = []
+        self.deltas: asyncio.Queue[ChatDelta] = asyncio.Queue()
+        self.closed = 0
+
+    async def answers(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
+        """Whatever comes, to its end."""
+        self.asked.append(request)
+        try:
+            while True:
+                delta = await self.deltas.get()
+                yield delta
+                if delta.done:
+                    return
+        finally:
+            self.closed += 1
+
+    def say(self, *deltas: ChatDelta) -> None:
+        """Let pieces come."""
+        for delta in deltas:
+            self.deltas.put_nowait(delta)
+
+    def ask(
+        self,
+        chat: LiveChat,
+        question: str | None,
+        turns: int = 0,
+        again: int | None = None,
+    ) -> None:
+        """Ask in a conversation of so many turns, or again the question there."""
+        asked = ChatQuestion(question=question, turns=turns, again=again)
+        at = float(len(self.asked))
+        chat.ask(asked, Reply(model=MODEL, at=at), self.answers)
+
+
+@asynccontextmanager
+async def chats_in(folder: Path, *, keep: bool = True) -> AsyncIterator[Chats]:
+    """What a controller holds; closed as it would."""
+    chats = Chats(ChatStore(folder), lambda: keep, save_s=0.01)
+    yield chats
+    await chats.close()
+
+
+class Disk:
+    """A disk that is full until it is not."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Full, and tried again at once."""
+        self.full = True
+        save = ChatStore.save
+
+        def save_or_not(store: ChatStore, value: Conversation) -> None:
+            if self.full:
+                raise OSError(28, "No space left on device")
+            save(store, value)
+
+        monkeypatch.setattr(live, "RETRY_S", 0.01)
+        monkeypatch.setattr(ChatStore, "save", save_or_not)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition; fails after some seconds."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 -- any condition, not one of ours
+            await asyncio.sleep(0.002)
+
+
+async def until_state(
+    states: AsyncGenerator[ChatState, None], condition: Callable[[ChatState], object]
+) -> ChatState:
+    """The first state told that fulfils a condition."""
+    async with asyncio.timeout(10):
+        async for state in states:
+            if condition(state):
+                return state
+    raise AssertionError("the stream ended")

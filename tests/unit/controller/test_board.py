@@ -1,0 +1,147 @@
+"""What a cluster's board shows of machines that other clusters work on too."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec.structs import replace
+
+from backends.config import Config
+from backends.controller.board import Board
+from backends.controller.clusters import Clusters
+from backends.paths import Paths
+from backends.planning.room import Held
+from backends.state import (
+    ClusterState,
+    DeviceBuffers,
+    DeviceMemory,
+    EngineInfo,
+    EngineSource,
+    MeasuredSplit,
+)
+from tests.unit.planning.machines import (
+    BOB,
+    GIB,
+    MIB,
+    MODEL,
+    WITH_GPU,
+    device,
+    plan_for,
+)
+from tui.work.desk import Desk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from backends.machines.machine import Machines
+    from backends.machines.readers import Readers
+    from backends.state import Device
+
+CPU, GPU = device("local", "CPU"), device("local", "CUDA0")
+ENGINE = EngineInfo(
+    directory="/e",
+    source=EngineSource.CACHE,
+    server_path="/e/s",
+    worker_path="/e/w",
+    devices=(GPU,),
+)
+PLAN = plan_for(WITH_GPU, BOB, workers=1, peers=("bob",))
+HELD = Held(
+    plan=PLAN,
+    memory=(
+        DeviceMemory(device="local/CUDA0", model_bytes=100 * MIB),
+        DeviceMemory(device="worker1/CPU", model_bytes=200 * MIB),
+        DeviceMemory(device="bob/CUDA0", model_bytes=300 * MIB),
+    ),
+    loaded=True,
+)
+
+
+def board() -> Board:
+    shown = Board(Config)
+    shown.update(engine=ENGINE)
+    shown.show_peers((BOB,))
+    return shown
+
+
+def missing_mib(shown: Board) -> dict[str, int]:
+    """By device, what it has less than a GiB."""
+    devices = {d.id: d for peer in shown.snapshot.peers for d in peer.devices}
+    missing = {name: (GIB - d.free_bytes) // MIB for name, d in devices.items()}
+    return {name: n for name, n in missing.items() if n}
+
+
+def test_what_others_hold_is_taken_of_gpus_and_shows_in_main_memory() -> None:
+    shown = board()
+    shown.show_memory(CPU)
+    assert missing_mib(shown) == {}
+    shown.show_memory(CPU, others=[HELD])
+    assert missing_mib(shown) == {"local/CUDA0": 100, "bob/CUDA0": 300}
+    shown.show_memory(CPU, others=[replace(HELD, loaded=False)])
+    loading = {"local/CPU": 200, "local/CUDA0": 100, "bob/CUDA0": 300}
+    assert missing_mib(shown) == loading
+
+
+def test_main_memory_elsewhere_is_as_it_was_told_last() -> None:
+    shown = board()
+    shown.show_memory(CPU, there=[replace(BOB.devices[0], free_bytes=768 * MIB)])
+    assert missing_mib(shown) == {"bob/CPU": 256}
+
+
+def test_a_plan_on_the_desk_gets_no_more_than_others_leave() -> None:
+    shown, desk = board(), Desk()
+    desk.put(PLAN, MODEL)
+    shown.show_memory(CPU)
+    assert desk.take(shown.snapshot)
+    assert desk.draft is not None
+    assert set(desk.draft.available.values()) == {GIB}
+    shown.show_memory(CPU, others=[HELD])
+    assert desk.take(shown.snapshot)
+    assert desk.draft.available["bob/CUDA0"] == GIB - 300 * MIB
+    assert desk.draft.available["local/CUDA0"] == GIB - 100 * MIB
+
+
+class OneMachine:
+    """This machine, which has nothing to tell but its memory."""
+
+    name = "local"
+
+    @property
+    def host(self) -> OneMachine:
+        return self
+
+    async def memory(self) -> Device:
+        return CPU
+
+    async def records(self) -> tuple[()]:
+        return ()
+
+
+async def test_every_board_is_told_what_the_other_clusters_hold(tmp_path: Path) -> None:
+    paths = Paths(
+        config_dir=tmp_path,
+        state_dir=tmp_path,
+        cache_dir=tmp_path,
+        runtime_dir=tmp_path,
+    )
+    local = OneMachine()
+    machines = SimpleNamespace(get=lambda _: local, all=lambda: [local])
+    known = Clusters(cast("Readers", SimpleNamespace(config=Config)), paths)
+    known._machines = cast("Machines", machines)
+    known.book = cast("Any", SimpleNamespace(of=lambda _: ()))
+    default = known.get()
+    known.show_engine(ENGINE)
+    other = known.get("other")
+    try:
+        default.want(PLAN)
+        held = DeviceBuffers(device="local/CUDA0", model_bytes=64 * MIB)
+        default.board.update(
+            state=ClusterState.SERVING,
+            measured=MeasuredSplit(layers=(), buffers=(held,)),
+        )
+        await known.look_at_memory()
+        assert missing_mib(other.board) == {"local/CUDA0": 64}
+        assert missing_mib(default.board) == {}, "its own is not counted against it"
+    finally:
+        await known.leave()

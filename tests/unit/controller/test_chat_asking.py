@@ -1,0 +1,130 @@
+"""Who is asked before: told to who waits, and to nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, asynccontextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+from aiohttp import web
+
+from backends.controller.chat import asking
+from backends.controller.chat.asking import Asking
+from backends.state import ChatMessage, ChatRequest, ClusterSnapshot, Speed
+from backends.state import ClusterState as State
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import pytest
+
+    from backends.controller.cluster import Cluster
+
+REQUEST = ChatRequest(messages=(ChatMessage(role="user", content="Why?"),))
+PIECE = b'data: {"choices":[{"delta":{"content":"So."}}]}\n\n'
+END = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+
+
+class OneSlot:
+    """A llama-server that answers one after the other, when it is let."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.let = asyncio.Semaphore(0)
+        self._slot = asyncio.Lock()
+        self.looks = 0
+
+    async def slots(self, request: web.Request) -> web.Response:
+        self.looks += 1
+        return web.json_response([{"id": 0, "is_processing": self._slot.locked()}])
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        self.asked += 1
+        async with self._slot:
+            await self.let.acquire()
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await response.write(PIECE)
+            await self.let.acquire()
+            await response.write(END)
+        return response
+
+
+@asynccontextmanager
+async def served(active: int = 0) -> AsyncIterator[tuple[OneSlot, Cluster]]:
+    """The server, and the cluster as the controller sees it."""
+    server = OneSlot()
+    app = web.Application()
+    app.router.add_get("/slots", server.slots)
+    app.router.add_post("/v1/chat/completions", server.chat)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    speed = Speed(slots=1, requests_active=active)
+    snapshot = ClusterSnapshot(state=State.SERVING, api_url=url, speed=speed)
+    board = SimpleNamespace(snapshot=snapshot)
+    meter = SimpleNamespace(answered=lambda timings: None)
+    cluster = SimpleNamespace(board=board, serving=SimpleNamespace(meter=meter))
+    try:
+        yield server, cast("Cluster", cluster)
+    finally:
+        await runner.cleanup()
+
+
+async def test_who_comes_second_is_told_and_then_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asking, "LOOK_S", 0.01)
+    together = Asking()
+    async with served() as (server, cluster):
+        one = together.answer(cluster, REQUEST)
+        server.let.release()
+        assert (await anext(one)).text == "So."
+        two = together.answer(cluster, REQUEST)
+        three = together.answer(cluster, REQUEST)
+        assert (await anext(two)).ahead == 1
+        assert (await anext(three)).ahead == 2
+        for _ in range(5):
+            server.let.release()
+        assert [delta.text async for delta in one] == [""]
+        assert [delta.text async for delta in two if not delta.ahead] == ["So.", ""]
+        assert [delta.text async for delta in three if not delta.ahead] == ["So.", ""]
+
+
+async def test_who_is_alone_is_told_of_nobody_though_the_slot_is_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is busy with the question itself: a slow prompt is no queue."""
+    monkeypatch.setattr(asking, "LOOK_S", 0.005)
+    async with (
+        served() as (server, cluster),
+        aclosing(Asking().answer(cluster, REQUEST)) as deltas,
+    ):
+        first = asyncio.ensure_future(anext(deltas))
+        await asyncio.wait([first], timeout=0.1)
+        assert not first.done()
+        assert server.looks == 0
+        server.let.release()
+        server.let.release()
+        assert (await first).text == "So."
+
+
+async def test_another_clients_request_is_ahead_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The controller saw the slot busy before we came."""
+    monkeypatch.setattr(asking, "LOOK_S", 0.01)
+    async with served(active=1) as (server, cluster):
+        other = Asking().answer(cluster, REQUEST)
+        ours = Asking().answer(cluster, REQUEST)
+        begun = asyncio.ensure_future(anext(other))
+        while server.asked == 0:  # noqa: ASYNC110 -- the server has no event for it
+            await asyncio.sleep(0.002)
+        assert (await anext(ours)).ahead == 1
+        begun.cancel()
+        await asyncio.wait([begun])
+        await other.aclose()
+        await ours.aclose()

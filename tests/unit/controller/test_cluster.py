@@ -1,0 +1,309 @@
+"""A goal over machines that misbehave: it is never forgotten, and never frozen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from backends.config import Config
+from backends.controller.api_ports import ApiPorts
+from backends.controller.board import Board
+from backends.controller.cluster import Cluster
+from backends.controller.event_files import EventFiles
+from backends.controller.journal import Goal, Journal, Record
+from backends.controller.processes import ProcessBook
+from backends.controller.story import Story
+from backends.errors import ControllerError, HostError, PeerUnreachable
+from backends.machines.host import ProcessRecord
+from backends.state import (
+    ClusterState,
+    Leftover,
+    Plan,
+    ProcessRole,
+    ProcessState,
+    Share,
+    Split,
+    WorkerSpec,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+    from pathlib import Path
+
+
+def plan_on(peer: str) -> Plan:
+    return Plan(
+        model="/m.gguf",
+        split=Split(n_layer=1, shares=(Share(device="w/CPU", layers=2),)),
+        workers=(WorkerSpec(name="w", peer=peer),),
+    )
+
+
+class Away:
+    """A machine that was heard of once, and cannot be reached."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.stopped: list[str] = []
+        self.running: list[str] = []
+        self.idle = asyncio.Event()
+
+    @property
+    def host(self) -> Away:
+        return self
+
+    @property
+    def seen(self) -> tuple[ProcessRecord, ...]:
+        return tuple(
+            ProcessRecord(
+                name=f"default/{name}",
+                role=ProcessRole.WORKER,
+                state=ProcessState.RUNNING,
+                pid=1,
+                argv=(),
+            )
+            for name in self.running
+        )
+
+    def subscribe(self, told: object) -> Any:
+        return lambda: None
+
+    async def records(self) -> tuple[ProcessRecord, ...]:
+        return self.seen
+
+    async def orphans(self) -> list[object]:
+        return []
+
+    async def stop(self, name: str, grace_s: float) -> None:
+        self.stopped.append(name)
+        self.running.remove(name.rpartition("/")[2])
+        self.idle.set()
+
+
+class Machines:
+    """Some machines; which of them are connected is up to the test."""
+
+    def __init__(self) -> None:
+        self.known = {name: Away(name) for name in ("local", "ada")}
+        self.connected = {"local"}
+        self.error: Exception | None = None
+
+    def get(self, name: str) -> Away:
+        if name not in self.known:
+            raise HostError(f"There is no peer {name}")
+        return self.known[name]
+
+    def all(self) -> list[Away]:
+        return [m for name, m in self.known.items() if name in self.connected]
+
+    async def reached(self, names: Iterable[str]) -> None:
+        if self.error is not None:
+            raise self.error
+        for name in names:
+            if name not in self.connected:
+                raise PeerUnreachable(f"{name} cannot be reached")
+
+
+class Stage:
+    """One cluster over such machines."""
+
+    def __init__(self, folder: Path, record: Record | None = None) -> None:
+        self.folder = folder
+        self.machines = Machines()
+        self.journal = Journal(folder / "default.json")
+        if record is not None:
+            self.journal.save(record)
+        self.book = ProcessBook(cast("Any", self.machines), lambda: None)
+        self.board = Board(Config)
+        self.story = Story(EventFiles(folder / "events"))
+        self.cluster = self.made()
+
+    def made(self) -> Cluster:
+        return Cluster(
+            "default",
+            cast("Any", self.machines),
+            self.board,
+            self.journal,
+            cast("Any", None),
+            self.book,
+            ApiPorts(),
+            self.story,
+            self.folder / "gateway.sock",
+        )
+
+    async def becomes(self, state: ClusterState) -> None:
+        async with asyncio.timeout(5):
+            while self.board.snapshot.state is not state:
+                await self.board.change()
+
+
+@contextlib.asynccontextmanager
+async def running(cluster: Cluster) -> AsyncIterator[None]:
+    loop = asyncio.create_task(cluster.run())
+    try:
+        yield
+    finally:
+        loop.cancel()
+        await asyncio.gather(loop, return_exceptions=True)
+
+
+async def test_an_error_nobody_thought_of_is_a_failure_with_its_evidence(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path)
+    stage.machines.error = ZeroDivisionError("in the depths")
+    async with running(stage.cluster):
+        goal = stage.cluster.want(plan_on("local"))
+        await stage.becomes(ClusterState.FAILED)
+        failure = stage.board.snapshot.failure
+        assert failure is not None
+        assert "ZeroDivisionError: in the depths" in failure.what
+        assert any("reached" in line for line in failure.log_tail)
+        assert Journal(tmp_path / "default.json").load().goal == goal
+        stage.machines.error = None
+        stage.cluster.want(None)
+        await stage.becomes(ClusterState.IDLE)
+
+
+@pytest.mark.parametrize("served_since", [None, 5.0])
+async def test_a_failure_says_whether_it_ended_what_served(
+    tmp_path: Path, served_since: float | None
+) -> None:
+    goal = Goal(generation=1, plan=plan_on("local"))
+    stage = Stage(tmp_path, Record(goal=goal, served_since=served_since))
+    stage.machines.error = ZeroDivisionError("in the depths")
+    async with running(stage.cluster):
+        await stage.becomes(ClusterState.FAILED)
+    failure = Journal(tmp_path / "default.json").load().failure
+    assert failure is not None
+    assert failure.served is (served_since is not None)
+    assert failure == stage.board.snapshot.failure
+
+
+async def test_an_expected_error_keeps_the_goal_too(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    async with running(stage.cluster):
+        goal = stage.cluster.want(plan_on("ada"))
+        await stage.becomes(ClusterState.FAILED)
+    assert stage.journal.load().goal == goal
+    assert stage.journal.record.waits_for == ("ada",)
+
+
+async def test_who_comes_second_is_told(tmp_path: Path) -> None:
+    cluster = Stage(tmp_path).cluster
+    first = cluster.want(plan_on("local"), replaces=0)
+    with pytest.raises(ControllerError, match="came first"):
+        cluster.want(plan_on("ada"), replaces=0)
+    assert cluster.goal == first
+    assert cluster.want(plan_on("ada"), replaces=first.generation).generation == 2
+
+
+def test_the_same_plan_again_is_the_same_goal(tmp_path: Path) -> None:
+    cluster = Stage(tmp_path).cluster
+    assert cluster.want(plan_on("local")) == cluster.want(plan_on("local"))
+
+
+async def test_what_is_out_of_reach_is_remembered_and_ended_later(
+    tmp_path: Path,
+) -> None:
+    ran = Record(goal=Goal(generation=3, plan=plan_on("ada")))
+    stage = Stage(tmp_path, ran)
+    stage.machines.known["ada"].running.append("w")
+    async with running(stage.cluster):
+        stage.cluster.want(None)
+        await stage.becomes(ClusterState.IDLE)
+        (left,) = stage.board.snapshot.leftovers
+        assert (left.name, left.peer) == ("w", "ada")
+        assert stage.cluster.busy, "somebody must end it"
+        stage.machines.connected.add("ada")
+        await stage.cluster.settle(cast("Any", stage.machines.known["ada"]))
+    assert stage.machines.known["ada"].stopped == ["default/w"]
+    assert stage.board.snapshot.leftovers == ()
+    assert not stage.cluster.busy
+
+
+async def test_a_machine_taken_from_the_settings_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    left = (Leftover(name="w", peer="gone"),)
+    stage = Stage(tmp_path, Record(goal=Goal(generation=1), leftovers=left))
+    async with running(stage.cluster):
+        stage.cluster.want(None)
+        await stage.becomes(ClusterState.IDLE)
+    assert stage.journal.record.leftovers == ()
+
+
+async def test_a_journal_that_is_not_understood_kills_nothing(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    (tmp_path / "default.json").write_text("{")
+    local = stage.machines.known["local"]
+    local.running.append("w")
+    cluster = stage.made()
+    async with running(cluster):
+        await stage.becomes(ClusterState.FAILED)
+        await cluster.settle(cast("Any", local))
+        assert local.stopped == []
+        cluster.want(None)
+        await stage.becomes(ClusterState.IDLE)
+    assert local.stopped == ["default/w"]
+
+
+async def test_the_return_of_a_machine_takes_up_what_waited_for_it(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path)
+    async with running(stage.cluster):
+        stage.cluster.want(plan_on("ada"))
+        await stage.becomes(ClusterState.FAILED)
+        stage.machines.connected.add("ada")
+        await stage.cluster.settle(cast("Any", stage.machines.known["ada"]))
+        assert not stage.cluster.stands
+        assert "ada is back" in stage.board.snapshot.message or stage.cluster.pursued
+
+
+async def test_what_starts_too_late_for_any_goal_is_ended(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    local = stage.machines.known["local"]
+    async with running(stage.cluster):
+        stage.cluster.want(plan_on("ada"))
+        await stage.becomes(ClusterState.FAILED)
+        await asyncio.sleep(0)
+        local.running.append("w")
+        stage.cluster.look()
+        await asyncio.wait_for(local.idle.wait(), 5)
+    assert local.stopped == ["default/w"]
+    assert stage.board.snapshot.state is ClusterState.FAILED, "and told as before"
+
+
+async def test_one_that_cannot_be_ended_keeps_no_other_from_being_ended(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path)
+    local = stage.machines.known["local"]
+    local.running += ["a", "b"]
+    stop = local.stop
+
+    async def stubborn(name: str, grace_s: float) -> None:
+        if name == "default/a":
+            raise HostError("a outlived SIGKILL")
+        await stop(name, grace_s)
+
+    local.stop = stubborn  # type: ignore[method-assign]
+    async with running(stage.cluster):
+        stage.cluster.want(None)
+        await stage.becomes(ClusterState.FAILED)
+    assert local.running == ["a"]
+
+
+def test_clusters_do_not_choose_the_same_port() -> None:
+    ports = ApiPorts()
+    assert ports.choose("a", 8090)
+    assert not ports.choose("b", 8090)
+    assert ports.candidates("a", 8090)[0] == 8090
+    assert ports.choose("b", 8091)
+    assert ports.candidates("b", 8090)[:2] == [8091, 8090]
+    ports.release("a")
+    assert ports.owner(8090) is None

@@ -1,0 +1,178 @@
+"""What changes in config.toml counts while the controller runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from backends.config import Config, PeerConfig, load_config
+from backends.controller import follow
+from backends.controller.follow import Follower
+from backends.errors import EngineError
+from backends.models.catalogue import Catalogue
+from backends.paths import Paths
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from pathlib import Path
+
+LOOKS = 2000
+
+
+class Controller:
+    """The parts a follower tells, each remembering what it was told."""
+
+    def __init__(self, home: Path) -> None:
+        self.paths = Paths(
+            config_dir=home, state_dir=home, cache_dir=home, runtime_dir=home
+        )
+        self.peers: list[dict[str, PeerConfig]] = []
+        self.all_taken = True
+        self.folders: list[str] = []
+        self.messages: list[str] = []
+        self.looked = 0
+        self.reads = 0
+        self.told = 0
+
+    # --- the parts -----------------------------------------------------------------
+
+    def config(self) -> Config:
+        self.reads += 1
+        return load_config(self.paths)
+
+    async def engine(self) -> None:
+        raise EngineError(f"There is no engine in {self.config().engine}")
+
+    def look_in(self, folders: Any) -> None:
+        self.folders = [str(folder.path) for folder in folders]
+
+    async def look_at_memory(self) -> None:
+        self.looked += 1
+
+    def get(self) -> Controller:
+        return self
+
+    @property
+    def board(self) -> Controller:
+        return self
+
+    def update(self, *, message: str) -> None:
+        self.messages.append(message)
+
+    async def follow(self, peers: Mapping[str, PeerConfig]) -> bool:
+        self.peers.append(dict(peers))
+        return self.all_taken
+
+    # --- what tests do ---------------------------------------------------------------
+
+    def write(self, text: str) -> None:
+        """As an editor does: another file in its place."""
+        new = self.paths.config_file.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self.paths.config_file)
+
+    def tell_change(self) -> None:
+        self.told += 1
+
+    @asynccontextmanager
+    async def followed(self) -> AsyncIterator[None]:
+        parts = cast("Any", self)
+        follower = Follower(
+            self.paths.config_file,
+            parts,
+            catalogue=parts,
+            clusters=parts,
+            peers=self.follow,
+            changed=self.tell_change,
+            known=self.config(),
+        )
+        task = asyncio.create_task(follower.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+@pytest.fixture
+def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Controller:
+    monkeypatch.setattr(follow, "LOOK_EVERY_S", 0.005)
+    return Controller(tmp_path)
+
+
+async def until(condition: Any) -> None:
+    for _ in range(LOOKS):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    pytest.fail("it did not come about")
+
+
+async def test_folders_peers_and_engine_follow_the_file(
+    controller: Controller,
+) -> None:
+    async with controller.followed():
+        controller.write('model_dirs = ["/more"]\n')
+        await until(lambda: controller.looked == 1)
+        assert controller.told == 1
+        assert "/more" in controller.folders
+        assert controller.messages == []
+        controller.folders = []
+        controller.write('model_dirs = ["/more"]\nengine = "/e"\n')
+        await until(lambda: controller.looked == 2)
+        assert controller.folders == []
+        assert "no engine in /e" in controller.messages[-1]
+        controller.write('[peers.mini]\nssh = "mini"\n')
+        await until(lambda: controller.looked == 3)
+        assert controller.peers[-1] == {"mini": PeerConfig(ssh="mini")}
+
+
+async def test_a_slip_changes_nothing_and_what_follows_it_counts(
+    controller: Controller,
+) -> None:
+    async with controller.followed():
+        controller.write("workers = 'x'\n")
+        await until(lambda: controller.reads == 2)
+        controller.write('[peers.nuc]\nssh = "nuc"\n')
+        await until(lambda: controller.looked == 1)
+        assert controller.peers == [{"nuc": PeerConfig(ssh="nuc")}]
+
+
+async def test_a_peer_of_a_cluster_is_asked_for_until_it_is_taken(
+    controller: Controller,
+) -> None:
+    controller.all_taken = False
+    async with controller.followed():
+        controller.write('[peers.nuc]\nssh = "nuc"\n')
+        await until(lambda: len(controller.peers) > 2)
+        controller.all_taken = True
+        n_asked = len(controller.peers)
+        await until(lambda: len(controller.peers) == n_asked + 1)
+        reads = controller.reads
+        controller.write("workers = 'x'\n")
+        await until(lambda: controller.reads > reads)
+        assert len(controller.peers) == n_asked + 1
+
+
+async def test_other_folders_are_searched_after_a_search_under_way() -> None:
+    gate = asyncio.Event()
+    searched: list[tuple[str, ...]] = []
+
+    class Slow(Catalogue):
+        async def _search(self) -> None:
+            folders = cast("tuple[str, ...]", self.folders)
+            await gate.wait()
+            searched.append(folders)
+
+    catalogue = Slow(cast("Any", None), cast("Any", ("old",)))
+    catalogue.start_refresh()
+    await asyncio.sleep(0)
+    catalogue.look_in(cast("Any", ("new",)))
+    gate.set()
+    await catalogue.start_refresh()
+    assert searched == [("old",), ("new",)]

@@ -1,0 +1,137 @@
+"""A gateway is kept up by itself, at whatever port it is to have."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec.structs import replace
+
+from backends.config import Config
+from backends.controller.board import Board
+from backends.controller.chapters import Chapter
+from backends.controller.event_files import EventFiles
+from backends.controller.gateway import DEATHS_MAX, Gateway
+from backends.controller.story import Story
+from backends.machines.host import ProcessRecord
+from backends.state import ProcessRole, ProcessState
+from tests.unit.gateway.standing import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from backends.errors import DllmError
+    from backends.machines.host import ProcessSpec
+
+
+class Host:
+    """A machine that runs one process, if the port is free."""
+
+    def __init__(self) -> None:
+        self.seen: tuple[ProcessRecord, ...] = ()
+        self.taken: set[int] = set()
+        self.started = 0
+        self._told: Callable[[], None] = lambda: None
+
+    def get(self, name: str) -> Host:
+        return self
+
+    @property
+    def host(self) -> Host:
+        return self
+
+    def subscribe(self, told: Callable[[], None]) -> Callable[[], None]:
+        self._told = told
+        return lambda: None
+
+    async def start(self, spec: ProcessSpec) -> ProcessRecord:
+        self.started += 1
+        ended = ProcessState.EXITED if spec.port in self.taken else ProcessState.RUNNING
+        record = ProcessRecord(
+            name=spec.name,
+            role=ProcessRole.GATEWAY,
+            state=ended,
+            pid=self.started,
+            argv=spec.argv,
+            port=spec.port,
+            digest=spec.digest,
+        )
+        self.seen = (record,)
+        return record
+
+    def die(self) -> None:
+        (record,) = self.seen
+        self.seen = (replace(record, state=ProcessState.EXITED, exit_signal=9),)
+        self._told()
+
+    @property
+    def runs_at(self) -> int | None:
+        alive = [record.port for record in self.seen if record.alive]
+        return alive[0] if alive else None
+
+    async def stop(self, name: str, grace_s: float) -> None:
+        self.seen = ()
+
+    async def remove(self, name: str) -> None:
+        self.seen = ()
+
+    async def record(self, name: str) -> ProcessRecord | None:
+        return self.seen[0] if self.seen else None
+
+    async def listens(self, pid: int, port: int) -> bool:
+        return self.runs_at == port
+
+    async def port_owner(self, port: int) -> str | None:
+        return "nc (pid 1)" if port in self.taken else None
+
+    async def read_log(self, name: str, offset: int, limit: int) -> Any:
+        return type("Chunk", (), {"text": ""})
+
+
+def made(host: Host, folder: Path) -> Gateway:
+    chapter = Chapter(Story(EventFiles(folder / "events")), "default")
+    socket = folder / "g.sock"
+    return Gateway(
+        "default", cast("Any", host), Board(Config), chapter, socket, lambda: 0.0
+    )
+
+
+async def test_it_is_started_again_also_after_it_had_to_move(tmp_path: Path) -> None:
+    host, told = Host(), list["DllmError"]()
+    gateway = made(host, tmp_path)
+    keeping = asyncio.create_task(gateway.keep(told.append))
+    await gateway.stand(8090)
+    await gateway.stand(8090)
+    assert host.started == 1
+    host.die()
+    await until(lambda: host.runs_at == 8090)
+    host.taken.add(8090)
+    host.die()
+    await until(lambda: told)
+    assert "Port 8090 is in use by nc" in str(told[0])
+    await gateway.stand(8091)
+    host.die()
+    await until(lambda: host.runs_at == 8091)
+    assert len(told) == 1
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    await gateway.let_go()
+
+
+async def test_one_that_dies_again_and_again_is_left(tmp_path: Path) -> None:
+    host, told = Host(), list["DllmError"]()
+    gateway = made(host, tmp_path)
+    keeping = asyncio.create_task(gateway.keep(told.append))
+    await gateway.stand(8090)
+    for _ in range(DEATHS_MAX - 1):
+        host.die()
+        await until(lambda: host.runs_at)
+        await asyncio.sleep(0)
+    host.die()
+    await until(lambda: told)
+    assert told[0].failure().process == "api-gateway"
+    assert host.runs_at is None
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    await gateway.let_go()

@@ -1,0 +1,149 @@
+"""How requests end: work outlives its asker, a stream does not, errors are values."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+
+from backends.client import http
+from backends.client.calls import RequestFailed, _require_whole
+from backends.controller import responses
+from backends.controller.responses import (
+    errors_as_values,
+    json_response,
+    outlives_its_asker,
+    start_stream,
+)
+from backends.errors import ControllerError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+class Server:
+    """An application with the controller's manners and handlers that tell on it."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self.began = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.ended: list[str] = []
+
+    def application(self) -> web.Application:
+        app = web.Application(middlewares=[outlives_its_asker, errors_as_values])
+        app.add_routes(
+            [
+                web.post("/work", self.work),
+                web.post("/stream", self.stream),
+                web.post("/breaks", self.breaks),
+                web.post("/bug", self.bug),
+            ]
+        )
+        return app
+
+    async def work(self, request: web.Request) -> web.Response:
+        self.began.set()
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.ended.append("cancelled")
+            raise
+        self.ended.append("done")
+        return json_response("done")
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        response = await start_stream(request)
+        self.began.set()
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.ended.append("cancelled")
+            raise
+        return response
+
+    async def breaks(self, request: web.Request) -> web.StreamResponse:
+        response = await start_stream(request)
+        await response.write(b"1\n")
+        raise ControllerError("The model is gone", "Launch it again.")
+
+    async def bug(self, request: web.Request) -> web.StreamResponse:
+        await start_stream(request)
+        raise KeyError("oh")
+
+
+@pytest.fixture
+async def server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Server]:
+    monkeypatch.setattr(responses, "ALIVE_EVERY_S", 0.05)
+    server = Server(tmp_path / "s")
+    runner = web.AppRunner(server.application(), handler_cancellation=True)
+    await runner.setup()
+    await web.UnixSite(runner, str(server.socket)).start()
+    yield server
+    server.go_on.set()
+    await runner.cleanup()
+
+
+async def leave(server: Server, path: str) -> None:
+    """Ask, and go away in the middle of the answer."""
+
+    async def ask() -> None:
+        async with http.request(server.socket, "POST", path) as response:
+            await response.read()
+
+    asking = asyncio.create_task(ask())
+    await server.began.wait()
+    asking.cancel()
+    await asyncio.wait([asking])
+    await asyncio.sleep(0.2)
+
+
+async def test_work_goes_on_when_its_asker_leaves(server: Server) -> None:
+    await leave(server, "/work")
+    assert server.ended == []
+    server.go_on.set()
+    await asyncio.sleep(0.05)
+    assert server.ended == ["done"]
+
+
+async def test_a_stream_ends_with_its_reader(server: Server) -> None:
+    await leave(server, "/stream")
+    assert server.ended == ["cancelled"]
+
+
+@pytest.mark.parametrize("path", ["/work", "/stream"])
+async def test_long_work_is_no_silence(server: Server, path: str) -> None:
+    """Eight times as long as silence is borne."""
+
+    async def let_go() -> None:
+        await asyncio.sleep(1.6)
+        server.go_on.set()
+
+    letting = asyncio.create_task(let_go())
+    async with http.request(server.socket, "POST", path, silence_s=0.2) as response:
+        assert response.status == 200
+        assert (await response.read()).strip() in (b"", b'"done"')
+    await letting
+
+
+async def test_a_failure_in_a_stream_is_its_last_line(server: Server) -> None:
+    async with http.request(server.socket, "POST", "/breaks") as response:
+        first, last = [line async for line in response.lines()]
+    assert first == b"1"
+    with pytest.raises(RequestFailed, match="The model is gone"):
+        _require_whole(last)
+
+
+async def test_a_bug_in_a_stream_is_its_last_line_and_in_the_log(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with http.request(server.socket, "POST", "/bug") as response:
+        (last,) = [line async for line in response.lines()]
+    with pytest.raises(RequestFailed, match="KeyError"):
+        _require_whole(last)
+    assert "request /bug failed" in caplog.text

@@ -1,0 +1,196 @@
+"""What becomes an event: who did it, what is no news, what has to settle first."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from backends.config import Config
+from backends.controller import story as module
+from backends.controller.chapters import (
+    Chapter,
+    PeerChapter,
+    SettingsChapter,
+    WorkChapter,
+)
+from backends.controller.event_files import EventFiles
+from backends.controller.story import EVIDENCE_LINES_MAX, Story
+from backends.errors import HostError
+from backends.split.layout import make_split, ranges
+from backends.state import (
+    Actor,
+    EventKind,
+    EventTone,
+    Failure,
+    Lab,
+    MeasuredSplit,
+    Peer,
+    PeerState,
+    Plan,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ANNA = Actor(program="console", user="anna", host="studio", pid=47, tty="pts/3")
+PLAN = Plan(
+    model="/models/tiny.gguf", split=make_split(12, ["worker1/CPU", "w2/CPU"], [6, 7])
+)
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Story:
+    return Story(EventFiles(tmp_path / "events"))
+
+
+def texts(story: Story) -> list[str]:
+    return [event.sentence for event in story.after(0)]
+
+
+def test_a_goal_tells_who_set_it(story: Story) -> None:
+    chapter = Chapter(story, "default")
+    chapter.wanted(PLAN, ANNA)
+    chapter.wanted(None, ANNA)
+    assert texts(story) == [
+        "anna@studio launched tiny (worker1/CPU 6, w2/CPU 7; context 4096)",
+        "anna@studio asked for the end of the cluster",
+    ]
+    assert [event.kind for event in story.after(0)] == [
+        EventKind.LAUNCH,
+        EventKind.STOP,
+    ]
+    assert story.after(1)[0].by.details == "console, pid 47 on pts/3"
+
+
+def test_what_serves_is_told_with_its_split(story: Story) -> None:
+    measured = MeasuredSplit(layers=ranges(PLAN.split))
+    chapter = Chapter(story, "default")
+    chapter.serving(PLAN, measured, 1.5, again=False)
+    odd = msgspec.structs.replace(measured, mismatches=("w2 holds 8",))
+    chapter.serving(PLAN, odd, 2.0, again=True)
+    first, second = story.after(0)
+    assert first.text.startswith("tiny serves after 1.50 s: worker1/CPU 0–5, w2/CPU 6")
+    assert second.text == "tiny serves again after 2.00 s, not as planned: w2 holds 8"
+    assert second.tone is EventTone.WARNING
+
+
+def test_a_death_carries_its_evidence(story: Story) -> None:
+    told: list[int] = []
+    story = Story(story._files, told.append)
+    lines = tuple(f"line {n}" for n in range(40))
+    failure = Failure(
+        what="worker1 was killed by SIGKILL (signal 9)",
+        hint="Launch again.",
+        process="worker1",
+        exit_signal=9,
+        log_tail=(*lines, "x" * 5000),
+    )
+    Chapter(story, "default").failed(failure)
+    (event,) = story.after(0)
+    assert (event.kind, event.tone) == (EventKind.DIED, EventTone.ERROR)
+    assert (event.process, event.exit_signal) == ("worker1", 9)
+    assert len(event.evidence) == EVIDENCE_LINES_MAX
+    assert len(event.evidence[-1]) == module.TEXT_MAX
+    assert told == [1]
+
+
+def test_the_story_goes_on_where_the_last_controller_left_it(
+    story: Story, tmp_path: Path
+) -> None:
+    Chapter(story, "default").wanted(PLAN, ANNA)
+    another = Story(EventFiles(tmp_path / "events"))
+    Chapter(another, "default").taken_up(PLAN)
+    assert [event.number for event in another.after(0)] == [1, 2]
+    assert another.after(0)[0] == story.after(0)[0]
+
+
+def test_the_controller_does_not_repeat_itself(tmp_path: Path) -> None:
+    now = 1000.0
+    story = Story(EventFiles(tmp_path), clock=lambda: now)
+    chapter = Chapter(story, "default")
+    for _ in range(50):
+        chapter.waiting("mini cannot be reached: waiting for it")
+    assert story.newest == 1
+    now += module.REPEAT_S
+    chapter.waiting("mini cannot be reached: waiting for it")
+    assert story.newest == 2
+
+
+async def test_a_lab_is_told_once_it_has_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled = asyncio.Event()
+
+    def told(number: int) -> None:
+        if number == 2:
+            settled.set()
+
+    story = Story(EventFiles(tmp_path), told)
+    chapter = Chapter(story, "default")
+    monkeypatch.setattr(module, "SETTLE_S", 0.01)
+    for latency in range(1, 21):
+        chapter.lab("mini", Lab(latency_ms=latency, rate_mb_s=30), ANNA)
+    chapter.lab("nuc", None, ANNA)
+    assert story.newest == 0
+    async with asyncio.timeout(5):
+        await settled.wait()
+    assert texts(story) == [
+        "anna@studio set the lab on mini: +20 ms, 30 MB/s each way",
+        "anna@studio cleared the lab on nuc",
+    ]
+
+
+async def test_what_has_not_settled_is_told_at_the_end(story: Story) -> None:
+    Chapter(story, "default").lab(None, Lab(latency_ms=5), ANNA)
+    story.close()
+    assert texts(story) == ["anna@studio set the lab on all links: +5 ms each way"]
+
+
+def test_peers_that_come_and_go(story: Story) -> None:
+    chapter = PeerChapter(story)
+
+    def seen(state: PeerState, silent: float | None = None, note: str = "") -> None:
+        chapter.look([Peer(name="mini", state=state, silent_since=silent, note=note)])
+
+    seen(PeerState.PROBING)
+    seen(PeerState.READY)
+    for _ in range(20):
+        seen(PeerState.READY)
+    assert story.newest == 0, "how one is found, and that it stays so, is no news"
+    seen(PeerState.READY, silent=1.0)
+    seen(PeerState.UNREACHABLE, note="No route to host")
+    seen(PeerState.PROBING)
+    seen(PeerState.UNREACHABLE, note="No route to host")
+    seen(PeerState.PROBING)
+    seen(PeerState.SERVING)
+    assert texts(story) == [
+        "mini is silent",
+        "mini is gone: No route to host",
+        "mini is back",
+    ]
+
+
+def test_work_at_a_peer_is_told_also_when_it_fails(story: Story) -> None:
+    work = WorkChapter(story, ANNA, "mini")
+    with work.tries("copied tiny.gguf to mini"):
+        pass
+    with pytest.raises(HostError), work.tries("copied big.gguf to mini"):
+        raise HostError("The disk is full")
+    assert texts(story) == [
+        "anna@studio copied tiny.gguf to mini",
+        "anna@studio copied big.gguf to mini, which failed: The disk is full",
+    ]
+    assert story.after(1)[0].tone is EventTone.WARNING
+
+
+def test_changed_settings_are_named(story: Story) -> None:
+    now = Config()
+    chapter = SettingsChapter(story, lambda: now)
+    chapter.look()
+    now = Config(workers=3, theme="dllm-light")
+    chapter.look()
+    chapter.look()
+    assert texts(story) == ["config.toml changed: workers, theme"]

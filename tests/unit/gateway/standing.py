@@ -1,0 +1,113 @@
+"""A gateway before a llama-server of our own making."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import aiohttp
+from aiohttp import web
+
+from backends.gateway.__main__ import server_of
+from backends.gateway.language import Mode, Target
+from backends.gateway.proxy import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+CHAT = "/v1/chat/completions"
+WHOLE = (b'data: {"n":1}\n\n', b'data: {"n":2}\n\n', b"data: [DONE]\n\n")
+
+
+@asynccontextmanager
+async def upstream(handler: Handler) -> AsyncIterator[int]:
+    """Port of a server that answers everything like this."""
+    runner = web.ServerRunner(web.Server(handler, handler_cancellation=True))
+    runner._kwargs["shutdown_timeout"] = 0.1
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition; fail where it does not come."""
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("not within 10 s")
+
+
+class Stage:
+    """A gateway, and a client of it."""
+
+    def __init__(self, proxy: Proxy, url: str, client: aiohttp.ClientSession) -> None:
+        """Nothing serves yet."""
+        self.proxy = proxy
+        self.url = url
+        self.client = client
+
+    @property
+    def port(self) -> int:
+        """Where the gateway listens."""
+        return int(self.url.rpartition(":")[2])
+
+    def serve(self, port: int, server: str = "one") -> None:
+        """A llama-server is there."""
+        self.tell(mode=Mode.SERVE, port=port, server=server)
+
+    def tell(self, **told: object) -> None:
+        """What a controller would tell."""
+        self.proxy.turn_to(Target(model="m", **told))  # type: ignore[arg-type]
+
+    async def ask(self, **body: object) -> tuple[int, bytes]:
+        """Status and whole body of the answer to a chat request."""
+        async with self.client.post(self.url + CHAT, json=body) as answer:
+            return answer.status, await answer.read()
+
+    async def until(self, **counts: int) -> None:
+        """Wait until the tally says so."""
+        await until(
+            lambda: all(
+                getattr(self.proxy.tally.counts, name) == count
+                for name, count in counts.items()
+            )
+        )
+
+
+@asynccontextmanager
+async def gateway() -> AsyncIterator[Stage]:
+    """A gateway that has been told nothing."""
+    async with Proxy() as proxy, aiohttp.ClientSession() as client:
+        runner = web.ServerRunner(server_of(proxy))
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        try:
+            yield Stage(proxy, f"http://127.0.0.1:{runner.addresses[0][1]}", client)
+        finally:
+            await client.close()
+            await runner.cleanup()
+
+
+def streaming(*pieces: bytes, abort: bool = False) -> Handler:
+    """A handler that streams these pieces, and may then break off."""
+
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        await request.read()
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+        if abort and request.transport is not None:
+            # What was written must be on its way.
+            await asyncio.sleep(0.02)
+            request.transport.abort()
+        return response
+
+    return handler

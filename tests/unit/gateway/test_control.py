@@ -1,0 +1,100 @@
+"""The gateway's own socket, from both ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.gateway import control as control_module
+from backends.gateway.control import Control
+from backends.gateway.language import Mode, Target
+from backends.gateway.link import Link
+from backends.gateway.proxy import Proxy
+from backends.state.requests import RequestCounts
+from tests.unit.gateway.standing import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_module, "LOOK_EVERY_S", 0.01)
+
+
+async def test_a_gateway_hears_what_serves_and_tells_what_it_counts(
+    tmp_path: Path,
+) -> None:
+    socket, counted = tmp_path / "sub" / "g.sock", list[RequestCounts]()
+    proxy = Proxy()
+    keeping = asyncio.create_task(Control(proxy, socket).keep())
+    link = Link(socket, counted.append)
+    serve = Target(mode=Mode.SERVE, port=1, model="m")
+    link.tell(serve)
+    await until(lambda: proxy.target == serve and counted)
+    assert socket.stat().st_mode & 0o777 == 0o600
+    proxy.tally.add("passed")
+    await until(lambda: counted[-1].passed == 1)
+    # Its directory is cleaned away: the next controller finds it all the same.
+    socket.unlink()
+    await until(socket.exists)
+    await link.close()
+    other = Link(socket, counted.append)
+    other.tell(Target(mode=Mode.END, why="over"))
+    await until(lambda: proxy.target.why == "over")
+    await other.close()
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    assert not socket.exists()
+
+
+async def test_a_gateway_that_comes_later_is_told_too(tmp_path: Path) -> None:
+    socket = tmp_path / "g.sock"
+    link = Link(socket, lambda counts: None)
+    link.tell(Target(mode=Mode.SERVE, port=7))
+    for _ in range(2):
+        proxy = Proxy()
+        keeping = asyncio.create_task(Control(proxy, socket).keep())
+        await until(partial(_is_told, proxy))
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+    await link.close()
+
+
+async def test_a_socket_that_vanished_is_not_listened_at_any_more(
+    tmp_path: Path,
+) -> None:
+    socket = tmp_path / "g.sock"
+    async with Proxy() as proxy:
+        keeping = asyncio.create_task(Control(proxy, socket).keep())
+        await until(socket.exists)
+        before = len(os.listdir("/dev/fd"))
+        for _ in range(3):
+            socket.unlink()
+            await until(socket.exists)
+            await asyncio.sleep(0.05)
+        assert len(os.listdir("/dev/fd")) == before
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+
+def _is_told(proxy: Proxy) -> bool:
+    return proxy.target.port == 7
+
+
+async def test_nonsense_changes_nothing(tmp_path: Path) -> None:
+    socket, proxy = tmp_path / "g.sock", Proxy()
+    keeping = asyncio.create_task(Control(proxy, socket).keep())
+    await until(socket.exists)
+    reader, writer = await asyncio.open_unix_connection(socket)
+    writer.write(b'{"mode": "dance"}\n')
+    while await reader.readline():
+        pass
+    writer.close()
+    assert proxy.target == Target()
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)

@@ -1,0 +1,235 @@
+"""What goes through a gateway goes through unchanged, and at once."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+from tests.unit.gateway.standing import CHAT, WHOLE, gateway, streaming, upstream
+
+
+async def test_method_path_headers_and_body_arrive_as_they_were_sent() -> None:
+    seen: dict[str, object] = {}
+
+    async def handler(request: web.BaseRequest) -> web.Response:
+        seen.update(
+            method=request.method,
+            path=request.raw_path,
+            body=await request.read(),
+            headers=[(k.decode(), v.decode()) for k, v in request.raw_headers],
+        )
+        return web.Response(
+            status=418, reason="I am", headers={"X-Two": "b"}, body=b"x"
+        )
+
+    sent = {"X-One": "a", "Authorization": "Bearer k", "Cookie": "c=1"}
+    async with upstream(handler) as port, gateway() as stage:
+        stage.serve(port)
+        place = f"{stage.url}/a%2Fb//c?q=%C3%A4&q=2"
+        async with stage.client.put(place, data=b"\x00\xff", headers=sent) as answer:
+            got = answer.status, answer.reason, answer.headers["X-Two"]
+            assert (*got, await answer.read()) == (418, "I am", "b", b"x")
+    assert (seen["method"], seen["path"]) == ("PUT", "/a%2Fb//c?q=%C3%A4&q=2")
+    assert seen["body"] == b"\x00\xff"
+    headers = seen["headers"]
+    assert isinstance(headers, list)
+    assert set(sent.items()) <= set(headers)
+    assert dict(headers)["Host"] == f"127.0.0.1:{stage.port}"
+
+
+async def test_nothing_is_added_that_the_client_did_not_send() -> None:
+    seen: list[str] = []
+
+    async def handler(request: web.BaseRequest) -> web.Response:
+        seen.extend(request.headers)
+        return web.Response()
+
+    async with upstream(handler) as port, gateway() as stage:
+        stage.serve(port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+        writer.write(
+            b"GET /props HTTP/1.1\r\nHost: h\r\nConnection: X-Mine\r\nX-Mine: 1\r\n"
+            b"TE: trailers\r\nKeep-Alive: timeout=5\r\n\r\n"
+        )
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
+    assert {name.lower() for name in seen} <= {"host", "connection"}
+
+
+async def test_each_piece_of_a_stream_arrives_before_the_next_is_made() -> None:
+    pieces = [b"data: %d\n\n" % number for number in range(5)]
+    arrived = asyncio.Event()
+
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for piece in (*pieces, b"data: [DONE]\n\n"):
+            await response.write(piece)
+            await asyncio.wait_for(arrived.wait(), 5)
+            arrived.clear()
+        return response
+
+    async with upstream(handler) as port, gateway() as stage:
+        stage.serve(port)
+        async with stage.client.post(stage.url + CHAT, json={"stream": True}) as answer:
+            for piece in (*pieces, b"data: [DONE]\n\n"):
+                assert await answer.content.readexactly(len(piece)) == piece
+                arrived.set()
+            assert await answer.read() == b""
+        await stage.until(passed=1, in_flight=0)
+
+
+async def test_an_upload_is_passed_on_while_it_comes() -> None:
+    first = asyncio.Event()
+
+    async def handler(request: web.BaseRequest) -> web.Response:
+        got = await request.content.readexactly(4)
+        first.set()
+        return web.Response(body=got + await request.content.read())
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"1234"
+        await asyncio.wait_for(first.wait(), 5)
+        yield b"56"
+
+    async with upstream(handler) as port, gateway() as stage:
+        stage.serve(port)
+        async with stage.client.post(stage.url + "/x", data=body()) as answer:
+            assert await answer.read() == b"123456"
+
+
+async def test_a_compressed_answer_stays_as_it_is() -> None:
+    packed = b"\x1f\x8b not really gzip"
+
+    async def handler(request: web.BaseRequest) -> web.Response:
+        accepted = request.headers.get("Accept-Encoding", "none")
+        headers = {"Content-Encoding": "gzip", "X-Accepted": accepted}
+        return web.Response(body=packed, headers=headers)
+
+    async with upstream(handler) as port, gateway() as stage:
+        stage.serve(port)
+        asked = {"Accept-Encoding": "br"}
+        async with (
+            aiohttp.ClientSession(auto_decompress=False) as client,
+            client.get(stage.url, headers=asked) as got,
+        ):
+            assert await got.read() == packed
+            assert got.headers["X-Accepted"] == "br"
+
+
+async def test_head_has_the_length_and_no_body() -> None:
+    async def handler(request: web.BaseRequest) -> web.Response:
+        return web.Response(body=b"12345")
+
+    async with upstream(handler) as port, gateway() as stage:
+        stage.serve(port)
+        async with stage.client.head(stage.url) as answer:
+            assert answer.headers["Content-Length"] == "5"
+            assert await answer.read() == b""
+
+
+async def test_a_client_that_leaves_ends_its_request() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return response
+
+    async with upstream(handler) as port, gateway() as stage:
+        stage.serve(port)
+        asking = asyncio.create_task(stage.ask(stream=True))
+        await asyncio.wait_for(begun.wait(), 5)
+        asking.cancel()
+        await asyncio.wait_for(ended.wait(), 5)
+        await stage.until(left=1, in_flight=0, passed=0)
+
+
+@pytest.mark.parametrize("pieces", [WHOLE, WHOLE[:1]])
+async def test_a_stream_that_breaks_off_ends_by_an_error_event(
+    pieces: tuple[bytes, ...],
+) -> None:
+    """Also where llama-server closed it as if it were whole."""
+    async with gateway() as stage:
+        async with upstream(streaming(*pieces[:2], abort=len(pieces) > 1)) as port:
+            stage.serve(port)
+            status, body = await stage.ask(stream=True)
+        whole, last = body[: len(b"".join(pieces[:2]))], body.splitlines()[-2]
+        assert (status, whole) == (200, b"".join(pieces[:2]))
+        error = json.loads(last.removeprefix(b"data: "))["error"]
+        assert "ended in the middle" in error["message"]
+        await stage.until(failed=1, passed=0, in_flight=0)
+
+
+async def test_what_breaks_off_within_an_event_is_no_whole_answer() -> None:
+    async with gateway() as stage:
+        async with upstream(streaming(WHOLE[0], b'data: {"n"', abort=True)) as port:
+            stage.serve(port)
+            with pytest.raises(aiohttp.ClientError):
+                await stage.ask(stream=True)
+        await stage.until(failed=1)
+
+
+async def test_a_client_that_waits_for_leave_to_send_its_body_gets_it() -> None:
+    async def handler(request: web.BaseRequest) -> web.Response:
+        return web.Response(body=await request.read())
+
+    async with upstream(handler) as port, gateway() as stage:
+        stage.serve(port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+        writer.write(
+            b"POST /x HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n"
+            b"Connection: close\r\nContent-Length: 5\r\n\r\n"
+        )
+        leave = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        assert leave == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"hello")
+        answer = await asyncio.wait_for(reader.read(), 5)
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert answer.endswith(b"\r\n\r\nhello")
+        writer.close()
+
+
+async def test_a_compressed_question_stays_as_it_is() -> None:
+    packed, seen = gzip.compress(b"hello" * 100), bytearray()
+
+    async def taken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.extend(await reader.readuntil(b"\r\n\r\n"))
+        seen.extend(await reader.readexactly(len(packed)))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(taken, "127.0.0.1", 0)
+    async with server, gateway() as stage:
+        stage.serve(server.sockets[0].getsockname()[1])
+        headers = {"Content-Encoding": "gzip"}
+        place = f"{stage.url}/x"
+        async with asyncio.timeout(5):
+            async with stage.client.post(place, data=packed, headers=headers) as got:
+                assert got.status == 200
+    assert b"Content-Encoding: gzip\r\n" in seen
+    assert seen.endswith(packed)
+
+
+async def test_a_look_that_breaks_off_after_its_head_is_not_begun_again() -> None:
+    async with gateway() as stage, upstream(streaming(abort=True)) as port:
+        stage.serve(port)
+        async with stage.client.get(f"{stage.url}/events") as answer:
+            assert answer.status == 200
+            body = await answer.read()
+    error = json.loads(body.removeprefix(b"data: "))["error"]
+    assert "ended in the middle" in error["message"]

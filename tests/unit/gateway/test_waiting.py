@@ -1,0 +1,174 @@
+"""While nothing serves requests wait, and are told in time if it is in vain."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from backends.gateway import proxy
+from backends.gateway.language import Mode
+from tests.unit.gateway.standing import WHOLE, gateway, streaming, upstream
+
+
+async def answering(request: web.BaseRequest) -> web.Response:
+    return web.Response(body=b"<" + await request.read() + b">")
+
+
+async def test_a_request_waits_and_goes_on() -> None:
+    async with upstream(answering) as port, gateway() as stage:
+        asking = asyncio.create_task(stage.ask(n=1))
+        await stage.until(waiting=1)
+        stage.serve(port)
+        assert await asking == (200, b'<{"n": 1}>')
+        await stage.until(waiting=0, held=1, passed=1, replayed=0)
+
+
+async def test_comments_keep_a_stream_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(proxy, "KEEP_ALIVE_S", 0.01)
+    async with upstream(streaming(*WHOLE)) as port, gateway() as stage:
+        url = f"{stage.url}/v1/chat/completions"
+        async with stage.client.post(url, json={"stream": True}) as answer:
+            assert answer.content_type == "text/event-stream"
+            assert await answer.content.readline() == b": keep-alive\n"
+            stage.serve(port)
+            rest = await answer.read()
+        assert rest.replace(b": keep-alive\n\n", b"").lstrip() == b"".join(WHOLE)
+
+
+async def test_an_error_after_comments_is_an_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(proxy, "KEEP_ALIVE_S", 0.01)
+
+    async def refusing(request: web.BaseRequest) -> web.Response:
+        return web.json_response({"error": {"code": 400}}, status=400)
+
+    async with upstream(refusing) as port, gateway() as stage:
+        url = f"{stage.url}/v1/chat/completions"
+        async with stage.client.post(url, json={"stream": True}) as answer:
+            await answer.content.readline()
+            stage.serve(port)
+            assert (await answer.read()).endswith(b'data: {"error": {"code": 400}}\n\n')
+
+
+async def test_a_wait_has_an_end() -> None:
+    async with gateway() as stage:
+        stage.tell(mode=Mode.HOLD, hold_s=0.05)
+        async with stage.client.post(f"{stage.url}/v1/messages", json={}) as answer:
+            assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
+            body = await answer.json()
+        assert (body["type"], body["error"]["type"]) == ("error", "overloaded_error")
+        assert "api_wait_s" in body["error"]["message"]
+        await stage.until(failed=1, waiting=0)
+
+
+async def test_the_end_of_the_goal_ends_every_wait_at_once() -> None:
+    async with gateway() as stage:
+        asking = asyncio.create_task(stage.ask(n=1))
+        await stage.until(waiting=1)
+        stage.tell(mode=Mode.END, why="the cluster was stopped")
+        for status, body in (await asking, await stage.ask(n=2)):
+            error = json.loads(body)["error"]
+            assert status == error["code"] == 503
+            assert error["message"] == "the cluster was stopped"
+
+
+async def test_a_client_that_leaves_waits_no_longer() -> None:
+    async with gateway() as stage:
+        asking = asyncio.create_task(stage.ask(n=1))
+        await stage.until(waiting=1)
+        asking.cancel()
+        await stage.until(waiting=0, left=1)
+
+
+async def test_what_only_looks_is_answered_meanwhile() -> None:
+    async with gateway() as stage:
+        stage.tell(mode=Mode.HOLD)
+
+        async def get(path: str) -> tuple[int, Any]:
+            async with stage.client.get(stage.url + path) as answer:
+                return answer.status, await answer.json()
+
+        status, models = await get("/v1/models")
+        (model,) = models["data"]
+        assert (status, model["id"]) == (200, "m")
+        assert model["status"]["value"] == "loading"
+        status, health = await get("/health")
+        assert (status, health["error"]["message"]) == (503, "Loading model")
+        async with stage.client.options(stage.url) as answer:
+            assert "POST" in answer.headers["Access-Control-Allow-Methods"]
+
+
+async def test_a_request_is_sent_again_where_nothing_was_answered() -> None:
+    asked: list[bytes] = []
+
+    async def dying(request: web.BaseRequest) -> web.Response:
+        asked.append(await request.read())
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with upstream(answering) as second, gateway() as stage:
+        async with upstream(dying) as first:
+            stage.serve(first)
+            asking = asyncio.create_task(stage.ask(n=1))
+            await stage.until(replayed=1)
+        stage.serve(second, "two")
+        assert await asking == (200, b'<{"n": 1}>')
+        assert set(asked) == {b'{"n": 1}'}
+        await stage.until(passed=1, failed=0)
+
+
+async def test_what_kills_every_llama_server_is_not_tried_for_ever() -> None:
+    async with gateway() as stage:
+        started = itertools.count()
+
+        async def dying(request: web.BaseRequest) -> web.Response:
+            stage.serve(port, str(next(started)))
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
+
+        async with upstream(dying) as port:
+            stage.serve(port)
+            status, body = await stage.ask(n=1)
+        assert status == 503
+        assert b"again and again" in body
+
+
+async def test_a_request_too_long_to_keep_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("backends.gateway.asked.KEPT_BYTES_MAX", 10)
+
+    async def dying(request: web.BaseRequest) -> web.Response:
+        await request.read()
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with upstream(dying) as port, gateway() as stage:
+        stage.serve(port)
+        status, body = await stage.ask(n="x" * 20)
+        assert status == 503
+        assert b"too long to keep" in body
+
+
+@pytest.mark.parametrize("abort", [True, False])
+async def test_a_stream_of_which_nothing_came_is_asked_again(abort: bool) -> None:
+    """Its header fields had been sent, and no event."""
+    async with gateway() as stage, upstream(streaming(*WHOLE)) as second:
+        async with upstream(streaming(abort=abort)) as first:
+            stage.serve(first)
+            asking = asyncio.create_task(stage.ask(stream=True))
+            await stage.until(waiting=1)
+            stage.serve(second, "two")
+            assert await asking == (200, b"".join(WHOLE))
+        await stage.until(passed=1, replayed=1, failed=0)

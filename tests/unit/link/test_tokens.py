@@ -1,0 +1,205 @@
+"""Tokens and passes are two things: slots, prompts, drafts, and who counts them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from backends.link.meter import LinkMeter
+from backends.link.tokens import WINDOW_TOKENS, Outcomes, ServerCount, TokensPerPass
+from backends.link.wire import Line, parse
+
+MS = 1_000_000
+
+
+def passes(*of: dict[str, object]) -> Line:
+    found = parse(json.dumps({"type": "passes", "passes": list(of)}).encode())
+    assert found is not None
+    return found
+
+
+def one(at_ms: int, batch: int = 1, **more: object) -> dict[str, object]:
+    parts = ("head", "up", "compute", "down", "wait")
+    return {
+        "batch": batch,
+        "generated": batch <= 16,
+        "round_trips": 1,
+        "bytes_up": 1000 * batch,
+        "bytes_down": 400,
+        "last_reply_ns": at_ms * MS,
+        **{f"{part}_ns": 2 * MS for part in parts},
+        **more,
+    }
+
+
+class Pair:
+    """A worker before the last layer's, and that one: their passes alternate."""
+
+    def __init__(self) -> None:
+        outcomes = Outcomes()
+        self.first = LinkMeter("first", outcomes=outcomes)
+        self.last = LinkMeter("last", outcomes=outcomes)
+        self.at_ms = 0
+
+    def run(self, *batches: tuple[int, int], trips: int = 1) -> None:
+        """Passes of so many tokens each, out of which so many rows come."""
+        for batch, rows in batches:
+            self.at_ms += 10
+            early = one(self.at_ms, batch, round_trips=trips)
+            self.first.take(passes(early))
+            self.last.take(passes(one(self.at_ms + 4, batch, rows=rows)))
+        self.first.judge()
+
+
+def test_slots_share_the_trips_of_a_pass() -> None:
+    pair = Pair()
+    pair.run((24, 4), *[(4, 4)] * 20)
+    for meter in (pair.first, pair.last):
+        made = meter.link.generation
+        assert (made.passes, made.tokens, made.tokens_from) == (20, 84, "wire")
+        assert (made.trips, made.trips_per_pass, made.tokens_per_pass) == (20, 1, 4)
+        assert made.bytes_up_per_pass == 4000
+        assert meter.link.round_trips_per_token == 0.25
+        assert meter.link.bytes_up_per_token == 1000
+        assert meter.link.compute_ms_per_token == 0.5
+
+
+def test_a_prompts_remainder_is_a_prompt_at_every_worker() -> None:
+    pair = Pair()
+    pair.run((512, 0), (8, 1), *[(1, 1)] * 5)
+    for meter in (pair.first, pair.last):
+        assert [p.generated for p in meter.passes] == [False, False, *[True] * 5]
+        assert meter.link.generation.tokens == 6
+        assert meter.link.bytes_up_per_token == 1000
+
+
+def test_detours_of_a_pass_are_trips_of_its_token() -> None:
+    pair = Pair()
+    pair.run(*[(1, 1)] * 5, trips=4)
+    assert pair.first.link.round_trips_per_token == 4
+    assert pair.last.link.round_trips_per_token == 1
+
+
+def test_what_came_out_may_be_told_later() -> None:
+    pair = Pair()
+    pair.run((1, 1))
+    early = pair.first.link
+    pair.first.take(passes(one(100, 8)))
+    assert pair.first.link == early
+    pair.last.take(passes(one(104, 8, rows=1)))
+    assert pair.first.judge()
+    assert not pair.first.passes[-1].generated
+    assert pair.first.link.generation.passes == 1
+
+
+def test_of_workers_that_compute_together_one_counts() -> None:
+    outcomes = Outcomes()
+    both = [LinkMeter(name, outcomes=outcomes) for name in ("a", "b")]
+    for at_ms in range(10, 60, 10):
+        for meter in both:
+            meter.take(passes(one(at_ms, rows=1)))
+    for meter in both:
+        assert meter.link.generation.tokens == 5
+        assert meter.link.generation.passes == 5
+
+
+def test_a_draft_s_rows_are_no_tokens() -> None:
+    """Of four rows a pass brings, the server takes three."""
+    pair = Pair()
+    pair.first.read_server(ServerCount(1000, speculative=True))
+    pair.last.read_server(ServerCount(1000, speculative=True))
+    pair.run((7, 1), *[(4, 4)] * 20)
+    for meter in (pair.first, pair.last):
+        meter.read_server(ServerCount(1061, speculative=True))
+        made = meter.link.generation
+        assert (made.tokens, made.tokens_from) == (61, "server")
+        assert made.tokens_per_pass == 3
+        assert meter.link.round_trips_per_token == pytest.approx(1 / 3)
+
+
+def test_where_no_worker_has_the_last_layer_the_server_counts() -> None:
+    meter = LinkMeter("w")
+    four_slots = ServerCount(50, decode_max=4)
+    meter.read_server(four_slots)
+    meter.take(passes(one(10, 512), one(20, 8)))
+    meter.take(passes(*(one(30 + 10 * n, 4) for n in range(10))))
+    meter.read_server(four_slots._replace(tokens=90))
+    made = meter.link.generation
+    assert (made.passes, made.tokens, made.tokens_from) == (10, 40, "server")
+    assert made.tokens_per_pass == 4
+
+
+def last_on_head(slots: int, *batches: int, speculative: bool = False) -> LinkMeter:
+    """Passes of these sizes, of which no relay sees what came out."""
+    meter = LinkMeter("w")
+    decode_max = slots * (17 if speculative else 1)
+    server = ServerCount(0, speculative=speculative, decode_max=decode_max)
+    meter.read_server(server)
+    meter.take(passes(*(one(10 * n, batch) for n, batch in enumerate(batches))))
+    return meter
+
+
+def test_without_rows_an_answer_s_first_token_is_its_prompt_s() -> None:
+    meter = last_on_head(1, *[24, *[1] * 19] * 3)
+    meter.read_server(ServerCount(60))
+    made = meter.link.generation
+    assert (made.passes, made.tokens) == (57, 60)
+    assert made.tokens_per_pass == 1
+    assert meter.link.round_trips_per_token == 1
+
+
+@pytest.mark.parametrize(
+    ("batches", "generated"),
+    [
+        ([512, 3, 1, 1, 1], [0, 0, 1, 1, 1]),
+        ([512, 2, 2, 2], [0, 1, 1]),
+        ([512, 4, 2, 2, 1], [0, 0, 1, 1, 1]),
+        ([512, 1, 4, 2, 2], [0, 1, 0, 1]),
+        ([512, 1, 1, 3, 1], [0, 1, 1, 0, 1]),
+    ],
+)
+def test_without_rows_short_prompts_and_remainders_are_no_tokens(
+    batches: list[int], generated: list[int]
+) -> None:
+    meter = last_on_head(4, *batches)
+    found = [one.generated for one in meter.passes]
+    assert found[: len(generated)] == generated
+
+
+def test_without_rows_a_draft_s_first_tokens_are_not_its_passes() -> None:
+    meter = last_on_head(1, *[40, *[5] * 20] * 2, speculative=True)
+    server = ServerCount(122, speculative=True, decode_max=17)
+    meter.read_server(server)
+    assert meter.link.generation.tokens_per_pass == 3
+
+
+def test_without_any_count_nothing_is_said_of_tokens() -> None:
+    meter = LinkMeter("w")
+    meter.take(passes(one(10), one(20)))
+    assert meter.link.generation.trips_per_pass == 1
+    assert meter.link.generation.tokens_per_pass is None
+    assert meter.link.round_trips_per_token is None
+
+
+def test_the_server_s_figure_begins_where_nothing_moved() -> None:
+    """Its readings come late: while it works they belong to other passes."""
+    ratio = TokensPerPass()
+    ratio.read(0, 0, idle=True)
+    ratio.read(30, 50, idle=False)
+    ratio.read(300, 90, idle=False)
+    for _ in range(2):
+        ratio.read(300, 100, idle=True)
+    assert ratio.figure == 3
+    ratio.read(300, 140, idle=False)
+    ratio.read(300 + WINDOW_TOKENS, 100 + WINDOW_TOKENS // 2, idle=True)
+    assert ratio.figure == 2
+
+
+def test_a_lag_of_the_server_takes_nothing_back() -> None:
+    ratio = TokensPerPass()
+    ratio.read(0, 0, idle=True)
+    ratio.read(100, 100, idle=True)
+    ratio.read(99, 101, idle=False)
+    ratio.read(102, 102, idle=True)
+    assert ratio.figure == 1

@@ -1,0 +1,138 @@
+"""Real processes to start, and waiting for what they do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+
+from backends.machines.host import ProcessSpec
+from backends.state import ProcessRole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from backends.machines.agent.agent_host import AgentHost
+
+PATIENCE_S = 20.0
+POLL_S = 0.005
+
+SLEEPER = ("sleep", "600")
+
+IGNORES_TERM = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+while True: time.sleep(1)
+"""
+
+SAYS_GOODBYE = """
+import signal, sys, time
+def leave(*_):
+    print("bye", flush=True)
+    sys.exit(4)
+signal.signal(signal.SIGTERM, leave)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+# A grandchild in a session of its own, without our mark when asked, deaf to TERM.
+LEAVES_A_STRAY = """
+import os, signal, subprocess, sys, time
+env = {} if "unmarked" in sys.argv else None
+new_session = "session" in sys.argv
+stray = subprocess.Popen(["/bin/sleep", "600"], env=env, start_new_session=new_session)
+print(stray.pid, flush=True)
+if "leave" not in sys.argv: time.sleep(600)
+"""
+
+
+def spec(
+    name: str = "p",
+    argv: tuple[str, ...] = SLEEPER,
+    role: ProcessRole = ProcessRole.OTHER,
+) -> ProcessSpec:
+    """A process to start."""
+    return ProcessSpec(name=name, role=role, argv=argv)
+
+
+def python(code: str, *args: str) -> tuple[str, ...]:
+    """The command line that runs some Python."""
+    return (sys.executable, "-c", code, *args)
+
+
+def shell(code: str) -> tuple[str, ...]:
+    """The command line that runs some shell."""
+    return ("sh", "-c", code)
+
+
+def executable(path: Path, text: str) -> Path:
+    """A program made of some text."""
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def stray_in_a_lost_session() -> tuple[int, int]:
+    """A process of no relation whose session leader is gone: both their numbers."""
+    leader = subprocess.Popen(
+        python(LEAVES_A_STRAY, "unmarked", "leave"),
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert leader.stdout is not None
+    with leader.stdout:
+        stray = int(leader.stdout.readline())
+    leader.wait()
+    return stray, leader.pid
+
+
+async def until(condition: Callable[[], bool], what: str = "the condition") -> None:
+    """Wait for something that must come true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        await asyncio.sleep(POLL_S)
+
+
+async def first_line(host: AgentHost, name: str = "p") -> str:
+    """The first line a process prints."""
+    deadline = time.monotonic() + PATIENCE_S
+    while "\n" not in (text := (await host.read_log(name, 0, 4096)).text):
+        assert time.monotonic() < deadline, "it printed nothing"
+        await asyncio.sleep(POLL_S)
+    return text.splitlines()[0]
+
+
+async def wait_ended(host: AgentHost, name: str = "p") -> None:
+    """Wait until a process has ended."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (record := await host.record(name)) is not None and record.alive:
+        assert time.monotonic() < deadline, "it did not end"
+        await asyncio.sleep(POLL_S)
+
+
+def exists(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def kill_family_of(run_dir: Path) -> None:
+    """End whatever a test left running."""
+    for process in psutil.process_iter():
+        try:
+            mark = process.environ().get("DLLM_PROCESS_DIR", "")
+        except (psutil.Error, OSError):
+            continue
+        if mark.startswith(f"{run_dir}{os.sep}"):
+            process.send_signal(signal.SIGKILL)

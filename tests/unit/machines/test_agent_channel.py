@@ -1,0 +1,220 @@
+"""The channel to an agent: banners, junk, floods, silence and broken streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from backends.errors import HostError, PeerUnreachable
+from backends.machines.agent import channel, upkeep
+from backends.machines.agent.agent_host import AgentHost
+from backends.machines.agent.messages import ANSWER_BYTES_MAX, BANNER_BYTES_MAX, Lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HELLO = {"hello": "dllm-relay host", "protocol": 1, "version": "9", "run_dir": "/run"}
+RECORD = {"name": "default/w", "pid": 7, "alive": True, "argv": ["x"], "log": "/log"}
+
+
+def line(message: object) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+class Scripted:
+    """The other end of a stream: answers each request as a test says."""
+
+    def __init__(
+        self, answer: Callable[[dict[str, Any]], bytes], before: bytes = b""
+    ) -> None:
+        self.answer = answer
+        self.coming: asyncio.Queue[bytes] = asyncio.Queue()
+        self.coming.put_nowait(before + line(HELLO))
+        self.closed = False
+
+    async def read(self, most_bytes: int) -> bytes:
+        data = await self.coming.get()
+        if len(data) > most_bytes:
+            rest = [data[most_bytes:]]
+            while not self.coming.empty():
+                rest.append(self.coming.get_nowait())
+            for part in rest:
+                self.coming.put_nowait(part)
+        return data[:most_bytes]
+
+    async def write(self, data: bytes) -> None:
+        request = json.loads(data)
+        if request["do"] == "watch":
+            self.coming.put_nowait(line({"id": request["id"], "ok": {"records": []}}))
+        elif told := self.answer(request):
+            self.coming.put_nowait(told)
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def last_words(self) -> str:
+        return "its last words"
+
+
+def host_of(stream: Scripted) -> AgentHost:
+    async def open_stream() -> Scripted:
+        return stream
+
+    return AgentHost("ada", open_stream)
+
+
+def ok(request: dict[str, Any], **result: object) -> bytes:
+    return line({"id": request["id"], "ok": result})
+
+
+async def test_a_banner_is_passed_over() -> None:
+    banner = b'Welcome!\n\x1b[31m{"hello":"you"}\n' + b"x" * 5000 + b"\n"
+    host = host_of(Scripted(lambda r: ok(r, port=7), banner))
+    assert await host.free_port() == 7
+    assert host.run_dir == "/run"
+    await host.close()
+
+
+async def test_an_endless_banner_is_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "HELLO_TIMEOUT_S", 0.3)
+    stream = Scripted(lambda r: b"")
+    stream.coming = asyncio.Queue()
+    for _ in range(3):
+        stream.coming.put_nowait(b"x" * BANNER_BYTES_MAX)
+    with pytest.raises(HostError, match=r"on ada said nothing within 0\.3 s"):
+        await host_of(stream).free_port()
+    assert stream.closed
+
+
+async def test_a_program_that_is_no_agent_says_why() -> None:
+    stream = Scripted(lambda r: b"")
+    stream.coming = asyncio.Queue()
+    stream.coming.put_nowait(b"usage: dllm-relay COMMAND\n")
+    stream.coming.put_nowait(b"")
+    with pytest.raises(HostError, match="on ada does not run: its last words"):
+        await host_of(stream).free_port()
+
+
+async def test_another_protocol_is_refused() -> None:
+    stream = Scripted(lambda r: b"")
+    stream.coming = asyncio.Queue()
+    stream.coming.put_nowait(line({**HELLO, "protocol": 2}))
+    with pytest.raises(
+        HostError, match="version 9, which this one does not understand"
+    ):
+        await host_of(stream).free_port()
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"\n",
+        b"junk\n",
+        b"[]\n",
+        b"{}\n",
+        b"null\n",
+        b"\xff\xfe\n",
+        b"[" * 90_000 + b"\n",
+        b'{"id":1e999}\n',
+        b"9" * 5000 + b"\n",
+        b'{"id":"1","ok":{}}\n',
+        b'{"id":[],"ok":{}}\n',
+        b'{"push":7}\n',
+        b'{"push":"record"}\n',
+        b'{"push":"record","record":{"name":7}}\n',
+        b'{"push":"removed","name":{}}\n',
+        b'{"id":99,"ok":{"port":1}}\n',
+    ],
+)
+async def test_junk_between_answers_is_passed_over(junk: bytes) -> None:
+    host = host_of(Scripted(lambda r: junk + ok(r, port=7)))
+    assert [await host.free_port() for _ in range(3)] == [7, 7, 7]
+    assert host.seen == ()
+    await host.close()
+
+
+@pytest.mark.parametrize("answer", [{}, {"port": "7"}, {"port": None}, {"port": [7]}])
+async def test_an_answer_without_sense_is_an_error(answer: dict[str, Any]) -> None:
+    host = host_of(Scripted(lambda r: ok(r, **answer)))
+    with pytest.raises(HostError, match="ada gave an answer without sense"):
+        await host.free_port()
+    await host.close()
+
+
+async def test_silence_is_told_of_by_the_name_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host = host_of(Scripted(lambda r: b"" if r["do"] == "memory" else ok(r, port=7)))
+    await host.connect()
+    with pytest.raises(HostError, match=r"ada did not answer within 0\.1 s \(memory\)"):
+        await host._ask("memory", 0.1)
+    assert await host.free_port() == 7
+    await host.close()
+
+
+async def test_a_broken_stream_ends_all_waiting_and_marks_nothing_dead() -> None:
+    stream = Scripted(lambda r: b"")
+    host = host_of(stream)
+    await host.connect()
+    stream.coming.put_nowait(line({"push": "record", "record": RECORD}))
+    asked = [asyncio.create_task(host.free_port()) for _ in range(3)]
+    told = asyncio.Event()
+    host.subscribe(told.set)
+    await told.wait()
+    stream.coming.put_nowait(b"")
+    for one in asked:
+        with pytest.raises(PeerUnreachable, match="helper on ada broke"):
+            await one
+    assert [(r.name, r.alive) for r in host.seen] == [("default/w", True)]
+    await host.close()
+
+
+async def test_answers_may_come_in_any_order() -> None:
+    late: list[bytes] = []
+
+    def answer(request: dict[str, Any]) -> bytes:
+        late.insert(0, ok(request, port=request["id"]))
+        return b"".join(late) if len(late) == 3 else b""
+
+    host = host_of(Scripted(answer))
+    ports = await asyncio.gather(*(host.free_port() for _ in range(3)))
+    assert ports == sorted(ports)
+    await host.close()
+
+
+async def test_a_flood_without_line_ends_breaks_the_channel_and_is_not_kept() -> None:
+    host = host_of(Scripted(lambda r: b"x" * (ANSWER_BYTES_MAX + 2)))
+    with pytest.raises(PeerUnreachable):
+        await host.free_port()
+    await host.close()
+
+
+async def test_a_stream_that_broke_is_opened_again_by_the_next_request() -> None:
+    streams = [Scripted(lambda r: b""), Scripted(lambda r: ok(r, port=7))]
+    opened = iter(streams)
+
+    async def open_stream() -> Scripted:
+        return next(opened)
+
+    host = AgentHost("ada", open_stream)
+    await host.connect()
+    streams[0].coming.put_nowait(b"")
+    await asyncio.sleep(0.01)
+    assert await host.free_port() == 7
+    assert streams[0].closed
+    await host.close()
+
+
+def test_lines_hold_no_more_than_one() -> None:
+    lines = Lines(10)
+    assert list(lines.add(b"one\ntw")) == [b"one"]
+    assert list(lines.add(b"o\n\n")) == [b"two", b""]
+    with pytest.raises(ValueError, match="too long"):
+        list(lines.add(b"12345678901"))
+
+
+def test_restarts_become_rarer() -> None:
+    assert list(upkeep.RESTART_PAUSES_S) == sorted(upkeep.RESTART_PAUSES_S)

@@ -1,0 +1,143 @@
+"""Clusters in the run directory, what an earlier version left, foreign files."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.errors import HostError
+from backends.models.identity import identity_of
+from tests.unit.machines.processes import (
+    exists,
+    python,
+    shell,
+    spec,
+    wait_ended,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from backends.machines.agent.agent_host import AgentHost
+
+
+async def test_names_are_those_of_a_cluster(host: AgentHost, run_dir: Path) -> None:
+    one = await host.start(spec("one/w"))
+    two = await host.start(spec("two/w"))
+    assert one.log_path == str(run_dir / "one/w/log")
+    assert [record.name for record in await host.records()] == ["one/w", "two/w"]
+    await host.stop("one/w")
+    assert not exists(one.pid)
+    assert exists(two.pid)
+    await host.remove("one/w")
+    assert os.listdir(run_dir) == ["two"]
+
+
+async def test_what_an_earlier_version_started_is_not_lost(host: AgentHost) -> None:
+    """Straight below the run directory, without a cluster."""
+    old = await host.start(spec("worker-a"))
+    new = await host.start(spec("default/worker-a"))
+    assert [(r.name, r.pid) for r in await host.records()] == [
+        ("default/worker-a", new.pid),
+        ("worker-a", old.pid),
+    ]
+    await host.stop("worker-a")
+    await host.remove("worker-a")
+    assert [r.name for r in host.seen] == ["default/worker-a"]
+    assert exists(new.pid)
+
+
+async def test_a_process_is_no_cluster(host: AgentHost) -> None:
+    await host.start(spec("a"))
+    await host.start(spec("b/c"))
+    with pytest.raises(HostError, match="a is a process, not a cluster"):
+        await host.start(spec("a/b"))
+    with pytest.raises(HostError, match=r"b did not start .*it holds 'c'"):
+        await host.start(spec("b"))
+    with pytest.raises(HostError, match=r"b cannot be deleted \(it holds c\)"):
+        await host.remove("b")
+    assert [r.name for r in await host.records()] == ["a", "b/c"]
+
+
+async def test_foreign_files_stay(host: AgentHost, run_dir: Path) -> None:
+    """A slip must never delete what is not ours."""
+    await host.start(spec("default/w", argv=("true",)))
+    await wait_ended(host, "default/w")
+    (run_dir / "default/w/thesis.txt").write_text("years of work")
+    (run_dir / "default/w/photos").mkdir()
+    with pytest.raises(HostError, match=r"it holds photos, thesis\.txt"):
+        await host.remove("default/w")
+    assert sorted(os.listdir(run_dir / "default/w")) == ["photos", "thesis.txt"]
+    assert await host.record("default/w") is None
+
+
+async def test_a_link_is_not_followed_to_be_deleted(
+    host: AgentHost, run_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "log").write_text("not ours")
+    os.makedirs(run_dir / "p")
+    (run_dir / "p/log").symlink_to(tmp_path / "log")
+    await host.remove("p")
+    assert (tmp_path / "log").read_text() == "not ours"
+
+
+async def test_orphans_have_the_name_of_their_cluster(
+    host: AgentHost, run_dir: Path
+) -> None:
+    started = await host.start(spec("default/w"))
+    os.rename(run_dir / "default", run_dir / "renamed")
+    (orphan,) = await host.orphans()
+    assert (orphan.name, orphan.pid) == ("default/w", started.pid)
+    await host.stop("default/w")
+    assert not exists(started.pid)
+
+
+async def test_bytes_in_arguments_arrive(host: AgentHost) -> None:
+    """A file name need not be text."""
+    code = "import os, sys; print(os.fsencode(sys.argv[1]).hex())"
+    await host.start(spec(argv=python(code, "a\udcff\udc80é")))
+    await wait_ended(host)
+    assert (await host.read_log("p", 0, 100)).text == "61ff80c3a9\n"
+
+
+async def test_asking_a_program(host: AgentHost) -> None:
+    outcome = await host.run(shell('echo "$A"; exit 3'), env={"A": "b c"})
+    assert (outcome.code, outcome.stdout, outcome.timed_out) == (3, "b c\n", False)
+    late = await host.run(("sleep", "600"), timeout_s=0.1)
+    assert (late.timed_out, late.code) == (True, None)
+    with pytest.raises(HostError, match="cannot execute '/no/such'"):
+        await host.run(("/no/such",))
+
+
+async def test_finding_models_and_telling_them_apart(
+    host: AgentHost, tmp_path: Path
+) -> None:
+    folder = tmp_path / "models"
+    (folder / "deep/deeper").mkdir(parents=True)
+    (folder / "deep/loop").symlink_to(folder)
+    odd = folder / "deep/deeper/é\udcff.gguf"
+    odd.write_bytes(b"x")
+    large = folder / "large.gguf"
+    large.write_bytes(bytes(range(256)) * 20_000)
+    folders = [str(folder), str(tmp_path / "none")]
+    found = await host.find(folders, depth=6, suffix=".gguf")
+    assert {(one.path, one.size_bytes) for one in found} == {
+        (str(odd), 1),
+        (str(large), 5_120_000),
+    }
+    assert found[1].mtime_ns == large.stat().st_mtime_ns
+    for file in (odd, large):
+        assert await host.identity(str(file)) == identity_of(file)
+    with pytest.raises(HostError, match="No such file"):
+        await host.identity(str(folder / "gone"))
+    with pytest.raises(HostError, match="absolute"):
+        await host.identity("gone")
+
+
+async def test_memory_of_processes(host: AgentHost) -> None:
+    started = await host.start(spec())
+    found = await host.rss_bytes([started.pid, 1 << 22])
+    assert list(found) == [started.pid]
+    assert found[started.pid] > 0

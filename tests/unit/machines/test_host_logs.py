@@ -1,0 +1,166 @@
+"""Reading logs by byte offsets without ever cutting a character."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.errors import HostError
+from backends.machines.agent.log_parts import _continuation_bytes, _decode
+from tests.unit.machines.processes import python, shell, spec, wait_ended
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from backends.machines.agent.agent_host import AgentHost
+    from backends.state import LogChunk
+
+
+def written(run_dir: Path, data: bytes) -> Path:
+    """The directory of an ended process that logged that."""
+    directory = run_dir / "p"
+    directory.mkdir(parents=True)
+    (directory / "log").write_bytes(data)
+    (directory / "process.json").write_text('{"pid": 1, "start_id": "gone"}')
+    return directory
+
+
+def parts(chunk: LogChunk) -> tuple[str, int, int, bool]:
+    return chunk.text, chunk.offset, chunk.next_offset, chunk.restarted
+
+
+async def test_a_log_is_read_on_from_where_one_was(host: AgentHost) -> None:
+    await host.start(spec(argv=shell("echo one; echo two")))
+    await wait_ended(host)
+    assert parts(await host.read_log("p", 0, 4)) == ("one\n", 0, 4, False)
+    assert parts(await host.read_log("p", 4, 100)) == ("two\n", 4, 8, False)
+    assert parts(await host.read_log("p", 8, 100)) == ("", 8, 8, False)
+
+
+async def test_no_such_process(host: AgentHost) -> None:
+    with pytest.raises(HostError, match="no process called p"):
+        await host.read_log("p", 0, 100)
+
+
+async def test_a_new_process_restarts_the_log(host: AgentHost) -> None:
+    await host.start(spec(argv=shell("echo a long first line")))
+    await wait_ended(host)
+    end = (await host.read_log("p", 0, 100)).next_offset
+    await host.start(spec(argv=shell("echo new")))
+    await wait_ended(host)
+    assert parts(await host.read_log("p", end, 100)) == ("new\n", 0, 4, True)
+
+
+async def test_an_unfinished_character_waits_for_its_rest(
+    host: AgentHost, run_dir: Path
+) -> None:
+    await host.start(spec())
+    log = run_dir / "p/log"
+    log.write_bytes("aé".encode()[:2])
+    assert parts(await host.read_log("p", 0, 100)) == ("a", 0, 1, False)
+    assert parts(await host.read_log("p", 1, 100)) == ("", 1, 1, False)
+    log.write_bytes("aéb".encode())
+    assert parts(await host.read_log("p", 1, 100)) == ("éb", 1, 4, False)
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"),
+    [
+        (-4, ("6789", 6, 10, False)),
+        (-10, ("0123456789", 0, 10, False)),
+        (-99, ("0123456789", 0, 10, False)),
+        (10, ("", 10, 10, False)),
+        (11, ("0123456789", 0, 10, True)),
+    ],
+)
+async def test_offsets(
+    host: AgentHost,
+    run_dir: Path,
+    offset: int,
+    expected: tuple[str, int, int, bool],
+) -> None:
+    written(run_dir, b"0123456789")
+    assert parts(await host.read_log("p", offset, 100)) == expected
+
+
+async def test_from_the_end_a_cut_character_is_passed_over(
+    host: AgentHost, run_dir: Path
+) -> None:
+    written(run_dir, "€€".encode())
+    assert parts(await host.read_log("p", -4, 100)) == ("€", 3, 6, False)
+    assert parts(await host.read_log("p", -3, 100)) == ("€", 3, 6, False)
+    assert parts(await host.read_log("p", -2, 100)) == ("", 6, 6, False)
+
+
+async def test_bytes_that_are_no_text_are_replaced(
+    host: AgentHost, run_dir: Path
+) -> None:
+    written(run_dir, b"a\xffb\x80\x80\x80\x80\x80c")
+    text, _, end, _ = parts(await host.read_log("p", 0, 100))
+    assert (text, end) == ("a�b�����c", 9)
+
+
+async def test_a_log_that_ends_in_half_a_character_is_read_to_its_end(
+    host: AgentHost, run_dir: Path
+) -> None:
+    written(run_dir, b"a\xe2\x82")
+    assert parts(await host.read_log("p", 0, 100)) == ("a", 0, 1, False)
+    assert parts(await host.read_log("p", 1, 100)) == ("�", 1, 3, False)
+
+
+async def test_a_directory_without_a_log(host: AgentHost, run_dir: Path) -> None:
+    directory = written(run_dir, b"")
+    (directory / "log").unlink()
+    assert parts(await host.read_log("p", 0, 100)) == ("", 0, 0, False)
+    assert parts(await host.read_log("p", 7, 100)) == ("", 0, 0, True)
+
+
+async def test_a_log_that_cannot_be_read(host: AgentHost, run_dir: Path) -> None:
+    (run_dir / "p/log").mkdir(parents=True)
+    with pytest.raises(HostError, match="cannot be read"):
+        await host.read_log("p", 0, 100)
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 1, 3])
+async def test_a_limit_is_never_too_small_for_a_character(
+    host: AgentHost, run_dir: Path, limit: int
+) -> None:
+    written(run_dir, "😀😀".encode())
+    assert parts(await host.read_log("p", 0, limit)) == ("😀", 0, 4, False)
+
+
+@given(st.text(), st.integers(min_value=1, max_value=9))
+def test_pieces_make_the_whole(text: str, size: int) -> None:
+    data, found, at = text.encode(), "", 0
+    while at < len(data):
+        piece, pending = _decode(data[at : at + max(size, 4)])
+        found += piece
+        at += len(data[at : at + max(size, 4)]) - pending
+    assert found == text
+
+
+@given(st.text(min_size=1), st.data())
+def test_any_cut_is_mended(text: str, data: st.DataObject) -> None:
+    raw = text.encode()
+    cut = data.draw(st.integers(min_value=0, max_value=len(raw)))
+    rest = raw[cut:]
+    assert text.encode().endswith(rest[_continuation_bytes(rest) :])
+    assert "�" not in rest[_continuation_bytes(rest) :].decode() or "�" in text
+
+
+async def test_reading_while_it_grows(host: AgentHost) -> None:
+    code = "for i in range(20000): print(f'línea {i} ✓')"
+    await host.start(spec(argv=python(code)))
+    text, at, ended = "", 0, False
+    while True:
+        chunk = await host.read_log("p", at, 1000)
+        assert (chunk.offset, chunk.restarted) == (at, False)
+        if not chunk.text and ended:
+            break
+        record = await host.record("p")
+        ended = record is not None and not record.alive
+        text, at = text + chunk.text, chunk.next_offset
+    assert text == "".join(f"línea {i} ✓\n" for i in range(20000))

@@ -1,0 +1,93 @@
+"""Ports: free ones, and who listens where."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.unit.machines.processes import first_line, python, spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from backends.machines.agent.agent_host import AgentHost
+
+LISTENER = """
+import socket, sys, time
+s = socket.socket(); s.bind((sys.argv[1], 0)); s.listen()
+print(s.getsockname()[1], flush=True); time.sleep(600)
+"""
+
+
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def port_of(server: socket.socket) -> int:
+    return int(server.getsockname()[1])
+
+
+async def test_free_ports_are_free_and_not_given_twice(host: AgentHost) -> None:
+    found = [await host.free_port() for _ in range(50)]
+    assert len(set(found)) == 50
+    for port in found:
+        with socket.create_server(("127.0.0.1", port)):
+            pass
+
+
+async def test_who_listens(host: AgentHost, listening: socket.socket) -> None:
+    port = port_of(listening)
+    assert await host.listens(os.getpid(), port)
+    assert not await host.listens(os.getppid(), port)
+    assert not await host.listens(os.getpid(), port - 1)
+    owner = await host.port_owner(port)
+    assert owner == f"{psutil.Process().name()} (pid {os.getpid()})"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+async def test_a_started_listener(host: AgentHost, address: str) -> None:
+    record = await host.start(spec(argv=python(LISTENER, address)))
+    port = int(await first_line(host))
+    assert await host.listens(record.pid, port)
+    owner = await host.port_owner(port)
+    assert owner is not None
+    assert owner.endswith(f"(pid {record.pid})")
+    await host.stop("p")
+    assert not await host.listens(record.pid, port)
+    assert await host.port_owner(port) is None
+
+
+async def test_a_connection_is_not_a_listener(
+    host: AgentHost, listening: socket.socket
+) -> None:
+    with socket.create_connection(listening.getsockname()) as client:
+        assert not await host.listens(os.getpid(), client.getsockname()[1])
+
+
+async def test_a_port_bound_but_not_listening_is_no_server(host: AgentHost) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        assert not await host.listens(os.getpid(), bound.getsockname()[1])
+
+
+async def test_lingering_connections_leave_a_port_free(host: AgentHost) -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    address = server.getsockname()
+    client = socket.create_connection(address)
+    accepted, _ = server.accept()
+    # Who closes first lingers in TIME_WAIT: the server's end.
+    accepted.close()
+    client.close()
+    server.close()
+    assert await host.port_owner(address[1]) is None
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 1 << 22, 1 << 40])
+async def test_no_process_listens_nowhere(host: AgentHost, pid: int) -> None:
+    assert not await host.listens(pid, 80)

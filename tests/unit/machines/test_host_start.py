@@ -1,0 +1,300 @@
+"""Starting processes on this machine, and what is known of them afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.errors import DllmError, HostError
+from backends.machines.agent import channel
+from backends.machines.agent.agent_host import AgentHost
+from backends.machines.host import ProcessSpec
+from backends.state import ProcessRole, ProcessState
+from tests.unit.machines.processes import (
+    SLEEPER,
+    executable,
+    exists,
+    first_line,
+    python,
+    shell,
+    spec,
+    wait_ended,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from backends.machines.agent.agent_host import AgentHost
+
+    OpenHost = Callable[..., AgentHost]
+
+
+async def test_a_started_process_is_known(host: AgentHost, run_dir: Path) -> None:
+    before = time.time()
+    record = await host.start(
+        ProcessSpec(name="w", role=ProcessRole.WORKER, argv=SLEEPER, port=50052)
+    )
+    assert (record.name, record.role, record.port) == ("w", ProcessRole.WORKER, 50052)
+    assert (record.state, record.alive) == (ProcessState.RUNNING, True)
+    assert record.argv == SLEEPER
+    assert before - 1 < record.started_at < time.time() + 1
+    assert (record.exit_code, record.exit_signal) == (None, None)
+    assert record.log_path == str(run_dir / "w/log")
+    assert record.rss_bytes is not None
+    assert record.rss_bytes > 0
+    assert exists(record.pid)
+
+
+async def test_nothing_is_known_of_nothing(host: AgentHost, run_dir: Path) -> None:
+    assert await host.records() == []
+    assert await host.record("p") is None
+    assert await host.stop("p") is None
+    await host.remove("p")
+    assert await host.orphans() == []
+    assert "run" not in os.listdir(run_dir.parent)
+
+
+async def test_the_run_directory_is_private(host: AgentHost, run_dir: Path) -> None:
+    await host.start(spec())
+    assert os.stat(run_dir).st_mode & 0o777 == 0o700
+
+
+async def test_environment_and_working_directory(host: AgentHost) -> None:
+    code = (
+        "import json, os; e = os.environ; print(json.dumps(["
+        "e['GGML_NO_BACKTRACE'], e['MINE'], "
+        "os.getcwd()]))"
+    )
+    await host.start(
+        ProcessSpec(
+            name="p",
+            role=ProcessRole.WORKER,
+            argv=python(code),
+            env={"MINE": "a=b c"},
+            ignore_sigpipe=True,
+        )
+    )
+    assert await first_line(host) == '["1", "a=b c", "/"]'
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("ignored", [True, False])
+async def test_sigpipe(host: AgentHost, ignored: bool) -> None:
+    await host.start(
+        ProcessSpec(
+            name="p",
+            role=ProcessRole.WORKER,
+            argv=("grep", "SigIgn", "/proc/self/status"),
+            ignore_sigpipe=ignored,
+        )
+    )
+    mask = int((await first_line(host)).split()[1], 16)
+    assert bool(mask >> (signal.SIGPIPE - 1) & 1) == ignored
+
+
+async def test_the_user_may_want_backtraces(host: AgentHost) -> None:
+    env = {"GGML_NO_BACKTRACE": ""}
+    argv = shell('echo "<$GGML_NO_BACKTRACE>"')
+    await host.start(ProcessSpec(name="p", role=ProcessRole.SERVER, argv=argv, env=env))
+    assert await first_line(host) == "<>"
+
+
+async def test_what_it_uses_of_the_machine_is_told(host: AgentHost) -> None:
+    """A name may hold what looks like fields of its own: here it does."""
+    burning = "open('/proc/self/comm', 'w').write('a) 9 (b'); \nwhile True: pass"
+    await host.start(spec(argv=(sys.executable, "-c", burning)))
+
+    async def used_ms() -> int:
+        record = await host.record("p")
+        assert record is not None
+        return record.cpu_ms or 0
+
+    used = newer = await used_ms()
+    for _ in range(400):
+        newer = await used_ms()
+        if newer >= used + 50:
+            break
+        await asyncio.sleep(0.05)
+    assert used + 50 <= newer < 60_000
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "exit_signal"),
+    [("exit 0", 0, None), ("exit 3", 3, None), ("kill -SEGV $$", None, 11)],
+)
+async def test_how_it_ended_is_known(
+    host: AgentHost, code: str, exit_code: int | None, exit_signal: int | None
+) -> None:
+    await host.start(spec(argv=shell(code)))
+    await wait_ended(host)
+    record = await host.record("p")
+    assert record is not None
+    assert record.state is ProcessState.EXITED
+    assert (record.exit_code, record.exit_signal) == (exit_code, exit_signal)
+    assert record.rss_bytes is None
+
+
+async def test_the_exit_status_is_there_with_the_end(host: AgentHost) -> None:
+    """The first look that finds it ended already knows how."""
+    for _ in range(20):
+        started = await host.start(spec(argv=("sleep", "600")))
+        os.kill(started.pid, signal.SIGKILL)
+        await wait_ended(host)
+        record = await host.record("p")
+        assert record is not None
+        assert record.exit_signal == signal.SIGKILL
+
+
+async def test_a_living_name_is_refused(host: AgentHost) -> None:
+    first = await host.start(spec())
+    with pytest.raises(HostError, match=rf"still runs.*\(pid {first.pid}\)"):
+        await host.start(spec())
+    record = await host.record("p")
+    assert record is not None
+    assert (record.pid, record.alive) == (first.pid, True)
+
+
+async def test_a_name_is_free_again_after_the_end(host: AgentHost) -> None:
+    first = await host.start(spec(argv=shell("exit 1")))
+    await wait_ended(host)
+    second = await host.start(spec())
+    assert second.pid != first.pid
+    assert second.exit_code is None
+
+
+async def test_leftovers_of_an_earlier_process_are_refused(host: AgentHost) -> None:
+    await host.start(spec(argv=shell("sleep 600 & echo $!")))
+    stray = int(await first_line(host))
+    await wait_ended(host)
+    with pytest.raises(HostError, match=f"pid {stray}"):
+        await host.start(spec())
+    await host.stop("p")
+    await host.start(spec())
+
+
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        (("/no/such/program",), "cannot execute '/no/such/program': No such file"),
+        (("/usr",), "cannot execute '/usr': Permission denied"),
+        ((), "the command is empty"),
+        (("a\0b",), "embedded null byte"),
+        (("true", "x" * 4_000_000), "Argument list too long"),
+    ],
+)
+async def test_what_cannot_start_leaves_nothing(
+    host: AgentHost, run_dir: Path, argv: tuple[str, ...], part: str
+) -> None:
+    with pytest.raises(HostError) as caught:
+        await host.start(spec(argv=argv))
+    assert part in str(caught.value)
+    assert "p did not start on local" in str(caught.value)
+    assert [names for _, *names in os.walk(run_dir)] in ([], [[[], []]])
+    assert await host.records() == []
+
+
+async def test_a_missing_helper_is_an_error(run_dir: Path, open_host: OpenHost) -> None:
+    host = open_host(run_dir, relay=run_dir / "nothing")
+    with pytest.raises(HostError, match="nothing cannot be run"):
+        await host.start(spec())
+
+
+async def test_a_helper_that_hangs_is_an_error(
+    run_dir: Path, tmp_path: Path, open_host: OpenHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper = executable(tmp_path / "helper", "#!/bin/sh\nexec sleep 600\n")
+    monkeypatch.setattr(channel, "HELLO_TIMEOUT_S", 0.2)
+    with pytest.raises(HostError, match=r"on local said nothing within 0\.2 s"):
+        await open_host(run_dir, relay=helper).start(spec())
+
+
+async def test_a_run_directory_that_cannot_be(
+    tmp_path: Path, open_host: OpenHost
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DllmError, match="Cannot use the directory"):
+        await open_host(tmp_path / "file/run").start(spec())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory away")
+async def test_a_run_directory_of_somebody_else(
+    run_dir: Path, open_host: OpenHost
+) -> None:
+    os.mkdir(run_dir)
+    os.chown(run_dir, 12345, 12345)
+    with pytest.raises(HostError, match="not a directory owned by you"):
+        await open_host(run_dir).start(spec())
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/../b", "a/b/c", "/a", "a/", ".hidden", "a" * 65]
+)
+async def test_names_cannot_lead_elsewhere(host: AgentHost, name: str) -> None:
+    with pytest.raises(HostError, match="cannot be the name"):
+        await host.start(spec(name))
+    with pytest.raises(HostError, match="cannot be the name"):
+        await host.remove(name)
+
+
+async def test_many_start_at_once(host: AgentHost) -> None:
+    specs = [spec(f"p{number:02}") for number in range(40)]
+    started = await asyncio.gather(*(host.start(one) for one in specs))
+    records = await host.records()
+    assert [record.name for record in records] == [one.name for one in specs]
+    assert {record.pid for record in records} == {record.pid for record in started}
+    await asyncio.gather(*(host.stop(one.name) for one in specs))
+    assert not any(record.alive for record in await host.records())
+
+
+async def test_one_of_many_starts_of_one_name_wins(host: AgentHost) -> None:
+    results = await asyncio.gather(
+        *(host.start(spec()) for _ in range(10)), return_exceptions=True
+    )
+    errors = [result for result in results if isinstance(result, BaseException)]
+    assert len(errors) == 9
+    assert all(isinstance(error, HostError) for error in errors)
+
+
+async def test_a_start_that_is_cancelled_is_whole_or_not_at_all(
+    host: AgentHost,
+) -> None:
+    for milliseconds in range(0, 20, 2):
+        task = asyncio.create_task(host.start(spec()))
+        await asyncio.sleep(milliseconds / 1000)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await host.stop("p")
+    assert await host.orphans() == []
+
+
+async def test_a_process_started_from_a_process_is_not_its_family(
+    run_dir: Path, open_host: OpenHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller itself may live in a process directory."""
+    monkeypatch.setenv("DLLM_PROCESS_DIR", str(run_dir / "controller"))
+    host = open_host(run_dir)
+    record = await host.start(spec())
+    await host.stop("controller")
+    assert exists(record.pid)
+    os.kill(record.pid, signal.SIGKILL)
+    await wait_ended(host)
+    ended = await host.record("p")
+    assert ended is not None
+    assert ended.exit_signal == signal.SIGKILL
+
+
+async def test_an_ended_directory_is_removed(host: AgentHost, run_dir: Path) -> None:
+    await host.start(spec())
+    with pytest.raises(HostError, match="still runs"):
+        await host.remove("p")
+    await host.stop("p")
+    await host.remove("p")
+    await host.remove("p")
+    assert os.listdir(run_dir) == []

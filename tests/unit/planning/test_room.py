@@ -1,0 +1,112 @@
+"""Room for a plan beside and instead of other clusters of ours."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from backends.errors import PlanError
+from backends.planning.proposal import plan_devices
+from backends.planning.room import Held, require_room, room_for
+from backends.split.loads import device_loads
+from backends.state import DeviceMemory, Peer, Transport
+from tests.unit.planning.machines import (
+    BOB,
+    GIB,
+    MIB,
+    PLAIN,
+    device,
+    here,
+    model_of,
+    peer,
+    plan_for,
+)
+
+PLAN = plan_for(PLAIN, BOB, workers=1, peers=("bob",))
+"""One worker here, and one for each of two GPUs of bob."""
+MEMORY = (
+    DeviceMemory(device="local/CPU", model_bytes=10 * MIB, kv_bytes=MIB),
+    DeviceMemory(device="worker1/CPU", model_bytes=20 * MIB),
+    DeviceMemory(device="bob/CUDA0", model_bytes=30 * MIB),
+)
+SERVES = Held(plan=PLAN, memory=MEMORY, loaded=True)
+LOADS = Held(
+    plan=PLAN, memory=MEMORY, loaded=False, arrived_bytes={"worker1/CPU": 5 * MIB}
+)
+
+
+def machines() -> list[Peer]:
+    """Every device with 500 MiB free of a GiB."""
+    bob = peer("bob", *(device("bob", n, GIB) for n in ("CPU", "CUDA0", "CUDA1")))
+    return [_half_full(here(device("local", "CPU", GIB))), _half_full(bob)]
+
+
+def _half_full(one: Peer) -> Peer:
+    devices = (replace(d, free_bytes=500 * MIB) for d in one.devices)
+    return replace(one, devices=tuple(devices))
+
+
+def free_mib(found: list[Peer]) -> dict[str, int]:
+    """What differs from before."""
+    free = {d.id: d.free_bytes // MIB for one in found for d in one.devices}
+    return {name: n for name, n in free.items() if n != 500}
+
+
+def test_what_is_replaced_gives_back_what_shows() -> None:
+    """Not the weights the head maps, which count as free, nor a GPU: it was asked
+    before, so that nothing of ours is missing there."""
+    assert free_mib(room_for(machines(), SERVES, [])) == {"local/CPU": 521}
+    assert free_mib(room_for(machines(), LOADS, [])) == {"local/CPU": 505}
+
+
+def test_what_serves_beside_it_shows_in_main_memory_and_is_taken_of_a_gpu() -> None:
+    assert free_mib(room_for(machines(), None, [SERVES])) == {"bob/CUDA0": 470}
+
+
+def test_what_loads_beside_it_takes_what_is_still_to_come() -> None:
+    found = free_mib(room_for(machines(), None, [LOADS]))
+    assert found == {"local/CPU": 500 - 1 - 15, "bob/CUDA0": 470}
+    assert free_mib(room_for(machines(), None, [LOADS, LOADS])) == {
+        "local/CPU": 500 - 32,
+        "bob/CUDA0": 440,
+    }
+
+
+def test_room_is_between_nothing_and_all_there_is() -> None:
+    huge = replace(SERVES, memory=(DeviceMemory(device="worker1/CPU", kv_bytes=GIB),))
+    coming = replace(huge, loaded=False)
+    (local, _) = room_for(machines(), huge, [])
+    assert local.devices[0].free_bytes == GIB
+    (local, _) = room_for(machines(), None, [coming])
+    assert local.devices[0].free_bytes == 0
+
+
+def test_a_bare_server_is_not_asked_while_it_serves() -> None:
+    box = Peer(
+        name="box",
+        transport=Transport.BARE,
+        address="10.0.0.3:50052",
+        devices=(replace(device("box", "CPU", GIB), free_bytes=500 * MIB),),
+    )
+    plan = plan_for(PLAIN, box, peers=("box",))
+    held = (DeviceMemory(device="box/CPU", kv_bytes=MIB),)
+    serves = Held(plan=plan, memory=held, loaded=True)
+    found = room_for([*machines(), box], None, [serves])
+    assert free_mib(found) == {"box/CPU": 499}
+
+
+def test_a_second_model_is_refused_while_the_first_still_loads() -> None:
+    """Both fit alone, and nothing of the first has come yet."""
+    machine = here(device("local", "CPU", 2 * GIB))
+    big = model_of(100 * MIB)
+    plan = plan_for(machine, model=big, workers=1)
+    loads = device_loads(big, plan.split, plan.ctx_size)
+    first = Held(plan=plan, memory=tuple(d.memory for d in loads), loaded=False)
+
+    def require(found: list[Peer]) -> None:
+        by_name = {one.name: one for one in found}
+        require_room(plan, big, plan_devices(plan.head, plan.workers, by_name))
+
+    require(room_for([machine], None, []))
+    with pytest.raises(PlanError, match="too small"):
+        require(room_for([machine], None, [first]))

@@ -1,0 +1,263 @@
+"""A look at a peer: what its agent is asked, and what is not asked twice."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from backends.config import PeerConfig
+from backends.engine import ask
+from backends.engine.ask import describe
+from backends.engine.find import engine_at
+from backends.errors import HostError
+from backends.machines.agent.here import local_host
+from backends.models.identity import identity_of
+from backends.paths import Paths
+from backends.roster.looking import Looker
+from backends.state import EngineSource, PeerFacts
+from tests.unit.provision.local_shell import LocalShell
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from backends.engine.ask import Engine
+    from backends.machines.agent.agent_host import AgentHost
+
+# Tells what it was called with; a banner comes with the first client only, as in a
+# stock worker. No question but one is worth waking a GPU.
+PROGRAM = """#!{python}
+import os, socket, sys
+with open("{calls}", "a") as calls:
+    print(sys.argv[1], file=calls)
+if (os.environ.get("CUDA_VISIBLE_DEVICES") == "") == (sys.argv[1] == "--list-devices"):
+    sys.exit("this question is not about GPUs, or they are hidden")
+if sys.argv[1] == "-H":
+    if sys.argv[5:] != {worker_options}:
+        sys.exit("invalid options")
+    server = socket.create_server(("127.0.0.1", int(sys.argv[4])))
+    server.accept()
+    print("Starting RPC server v3.5.1", flush=True)
+    server.accept()
+elif sys.argv[1] == "--version":
+    print("version: 7 (abc)")
+elif sys.argv[1] == "--help":
+    print("-ngl,  --n-gpu-layers N   layers")
+else:
+    print("  CUDA0: RTX (100 MiB, 90 MiB free)")
+"""
+
+
+class Peer:
+    """This machine, with a home of its own, in the place of a peer."""
+
+    name = "ada"
+
+    def __init__(self, home: Path) -> None:
+        self.connection = LocalShell(home)
+        self.connection.flows = True  # type: ignore[attr-defined]
+        self.facts = PeerFacts(at=0.0)
+        self.engines: tuple[Engine, ...] = ()
+        self.agent: AgentHost | None = local_host(home / "run", name=self.name)
+
+    async def agent_at(self, relay: str) -> AgentHost | None:
+        return self.agent
+
+    def take(self, facts: PeerFacts, engines: tuple[Engine, ...]) -> None:
+        self.facts, self.engines = facts, engines
+
+
+@pytest.fixture
+async def peer(tmp_path: Path) -> AsyncIterator[Peer]:
+    """A peer with an empty home."""
+    home = tmp_path / "a 'home'"
+    home.mkdir()
+    peer = Peer(home)
+    agent = peer.agent
+    yield peer
+    assert agent is not None
+    await agent.close()
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Path:
+    """Where programs tell what they were called with."""
+    return tmp_path / "calls"
+
+
+@pytest.fixture
+def engine(tmp_path: Path, calls: Path) -> Path:
+    """An engine on the peer."""
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    write_engine(folder, calls)
+    return folder
+
+
+def write_engine(
+    folder: Path, calls: Path, worker_options: Sequence[str] = ("-d", "CPU")
+) -> None:
+    text = PROGRAM.format(
+        python=sys.executable, calls=calls, worker_options=list(worker_options)
+    )
+    for name in ("llama-server", "rpc-server"):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+
+
+def paths_in(folder: Path) -> Paths:
+    return Paths(
+        config_dir=folder,
+        state_dir=folder,
+        cache_dir=folder / "cache",
+        runtime_dir=folder,
+    )
+
+
+def looker(peer: Any, tmp_path: Path, **config: Any) -> Looker:
+    return Looker(peer, PeerConfig(ssh="ada", **config), paths_in(tmp_path))
+
+
+def said(calls: Path) -> list[str]:
+    """What programs were called with since this was asked last."""
+    lines = sorted(calls.read_text().split()) if calls.exists() else []
+    calls.unlink(missing_ok=True)
+    return lines
+
+
+async def test_an_engine_is_asked_once_and_its_devices_each_time(
+    peer: Peer, tmp_path: Path, engine: Path, calls: Path
+) -> None:
+    looks = looker(peer, tmp_path, engine=str(engine), memory_gib={"CUDA0": 1})
+    facts = await looks.look(light=False)
+    assert sorted(set(said(calls))) == ["--help", "--list-devices", "--version", "-H"]
+    (found,) = facts.engines
+    assert (found.version, found.rpc_protocol) == ("7 (abc)", "3.5.1")
+    assert peer.engines[0].flags == {"-ngl", "--n-gpu-layers"}
+    cpu, gpu = facts.devices
+    assert (cpu.id, gpu.id, gpu.free_bytes) == ("ada/CPU", "ada/CUDA0", 90 << 20)
+    assert gpu.budget_bytes == 1 << 30
+    assert found.devices == (gpu,)
+    await looks.look(light=False)
+    assert said(calls) == ["--list-devices"]
+    light = await looks.look(light=True)
+    assert said(calls) == []
+    assert light.devices[1] == gpu
+    assert light.engines == facts.engines
+
+
+async def test_a_program_added_to_an_engine_later_is_seen(
+    peer: Peer, tmp_path: Path, engine: Path, calls: Path
+) -> None:
+    """What an engine told is kept; where its programs are is not."""
+    assert peer.agent is not None
+    paths = paths_in(tmp_path)
+    found = engine_at(str(engine), EngineSource.CONFIG, "a test")
+    assert (await describe(peer.agent, found, paths)).info.fit_path == ""
+    said(calls)
+    shutil.copy(engine / "llama-server", engine / "llama-fit-params")
+    now = engine_at(str(engine), EngineSource.ENV, "a test")
+    again = (await describe(peer.agent, now, paths)).info
+    assert (again.fit_path, again.source) == (now.fit_path, EngineSource.ENV)
+    assert (again.version, said(calls)) == ("7 (abc)", [])
+
+
+async def test_an_unknown_engine_is_not_asked_for_gpus_while_one_serves(
+    peer: Peer, tmp_path: Path, engine: Path, calls: Path
+) -> None:
+    facts = await looker(peer, tmp_path, engine=str(engine)).look(light=True)
+    assert "--list-devices" not in said(calls)
+    assert facts.engines[0].rpc_protocol == "3.5.1"
+
+
+async def test_a_worker_too_old_to_be_told_its_device_is_asked_too(
+    peer: Peer, tmp_path: Path, engine: Path, calls: Path
+) -> None:
+    write_engine(engine, calls, worker_options=())
+    facts = await looker(peer, tmp_path, engine=str(engine)).look(light=False)
+    assert facts.engines[0].rpc_protocol == "3.5.1"
+
+
+async def test_what_an_older_version_of_ours_kept_is_taken_up_while_one_serves(
+    peer: Peer,
+    tmp_path: Path,
+    engine: Path,
+    calls: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = await looker(peer, tmp_path, engine=str(engine)).look(light=False)
+    said(calls)
+    monkeypatch.setattr(ask, "FORMAT", ask.FORMAT + 2)
+    upgraded = looker(peer, tmp_path, engine=str(engine))
+    facts = await upgraded.look(light=True)
+    assert said(calls) == []
+    assert (facts.engines, facts.devices[1:]) == (before.engines, before.devices[1:])
+    await upgraded.look(light=False)
+    assert set(said(calls)) == {"--help", "--list-devices", "--version", "-H"}
+
+
+async def test_an_engine_that_does_not_run_is_said(
+    peer: Peer, tmp_path: Path, engine: Path
+) -> None:
+    text = "#!/bin/sh\necho cannot open shared object >&2\nexit 127\n"
+    (engine / "llama-server").write_text(text)
+    facts = await looker(peer, tmp_path, engine=str(engine)).look(light=False)
+    assert facts.engines == ()
+    assert " failed: cannot open shared object" in facts.problems[0]
+
+
+async def test_a_helper_that_does_not_run_is_said(
+    peer: Peer, tmp_path: Path, engine: Path, calls: Path
+) -> None:
+    async def broken(relay: str) -> AgentHost | None:
+        raise HostError("The helper dllm-relay on ada does not run: unknown command")
+
+    peer.agent_at = broken  # type: ignore[method-assign]
+    facts = await looker(peer, tmp_path, engine=str(engine)).look(light=False)
+    assert facts.problems == (
+        "The helper dllm-relay on ada does not run: unknown command",
+    )
+    assert facts.relay_version == ""
+    assert [found.directory for found in facts.engines] == [str(engine)]
+    assert said(calls) == [], "without a helper it is seen, not asked"
+
+
+async def test_models_are_found_once_with_their_identity(
+    peer: Peer, tmp_path: Path
+) -> None:
+    home = peer.connection.home
+    hub = home / ".cache/huggingface/hub/models--a--b"
+    blob, link = hub / "blobs/0123", hub / "snapshots/abc/b $x's.gguf"
+    blobs = home / ".ollama/models/blobs"
+    manifest = home / ".ollama/models/manifests/registry/library/m/latest"
+    for folder in (blob.parent, link.parent, blobs, manifest.parent):
+        folder.mkdir(parents=True)
+    blob.write_bytes(b"GGUF" * 100)
+    link.symlink_to(blob)
+    mine = tmp_path / "more models"
+    mine.mkdir()
+    (mine / "a.GGUF").symlink_to(blob)
+    (mine / "dead.gguf").symlink_to(mine / "nowhere")
+    (mine / "notes.txt").touch()
+    for number in (1, 2):
+        (mine / f"c-0000{number}-of-00002.gguf").write_bytes(b"c" * number)
+    (mine / "d-00002-of-00002.gguf").write_bytes(b"d")
+    weights = blobs / f"sha256-{'a' * 64}"
+    weights.write_bytes(b"ollama")
+    manifest.write_text(
+        '{"layers":[{"mediaType":"application/vnd.ollama.image.model",'
+        f'"digest":"sha256:{"a" * 64}","size":6}}]}}'
+    )
+    looks = looker(peer, tmp_path, model_dirs=[str(mine)])
+    facts = await looks.look(light=True)
+    parts = mine / "c-00001-of-00002.gguf"
+    assert {(m.path, m.name, m.size_bytes, m.identity) for m in facts.models} == {
+        (str(mine / "a.GGUF"), "a", 400, identity_of(blob)),
+        (str(parts), "c", 3, identity_of(parts)),
+        (str(weights), "registry/library/m:latest", 6, identity_of(weights)),
+    }
+    shutil.rmtree(blobs)
+    assert {m.name for m in (await looks.look(light=True)).models} == {"a", "c"}

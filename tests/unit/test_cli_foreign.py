@@ -1,0 +1,148 @@
+"""Whatever machines, files and models say, on the command line: data, not commands."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from backends.errors import DllmError
+from backends.state import (
+    ChatDelta,
+    ClusterBrief,
+    ClusterSnapshot,
+    Failure,
+    Leftover,
+    LogChunk,
+    ModelCatalogue,
+    ModelFile,
+)
+from tests.hostile import HOSTILE, MARKUP, drives, filled, hostile, troubles
+from tests.tui import peer_scenes as people
+from tests.tui import scenes
+from tests.unit.models.ggufs import write_gguf
+from tui.cli.main import cli, guarded
+from tui.cli.progress import StepPrinter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+def snapshot() -> ClusterSnapshot:
+    """A cluster that serves, on peers of every kind, and one that is left."""
+    full = msgspec.structs.replace(
+        scenes.homelab_serving(),
+        peers=people.EVERY,
+        clusters=(ClusterBrief(name="other", model="/m.gguf"),),
+        leftovers=(Leftover(name="w", peer="mini", why="gone"),),
+    )
+    return filled(full)
+
+
+class HostileClient:
+    """A controller's client that is told nothing but attacks."""
+
+    started_controller = False
+
+    def __init__(self, *_: object, cluster: str = "default") -> None:
+        self.cluster = cluster
+
+    async def running(self) -> bool:
+        return True
+
+    async def snapshot(self) -> ClusterSnapshot:
+        return snapshot()
+
+    async def settled_peers(self) -> tuple[Any, ...]:
+        return filled(people.EVERY)
+
+    peers = settled_peers
+
+    async def probe_peer(self, name: str) -> None:
+        raise DllmError(f"{name} {HOSTILE}", HOSTILE)
+
+    async def catalogue(self, *, refresh: bool = False) -> ModelCatalogue:
+        model = ModelFile(path="/m", name="m", size_bytes=1, source="s", held_by=("p",))
+        broken = msgspec.structs.replace(model, problem="broken")
+        return filled(ModelCatalogue(models=(model, broken)))
+
+    async def read_log(self, name: str, offset: int, limit: int) -> LogChunk:
+        text = "" if offset == 9 else f"line {HOSTILE}\n" * 9
+        return LogChunk(name=name, text=text, offset=0, next_offset=9)
+
+    async def chat(self, request: object) -> AsyncIterator[ChatDelta]:
+        for letter in f"so {HOSTILE} done":
+            yield ChatDelta(text=letter)
+        yield ChatDelta(done=True, finish_reason=HOSTILE)
+
+
+@pytest.fixture(autouse=True)
+def _client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("CONFIG", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    monkeypatch.setattr("backends.client.client.ControllerClient", HostileClient)
+    monkeypatch.setattr("tui.cli.peer_session.ControllerClient", HostileClient)
+
+
+COMMANDS = [
+    ("status",),
+    ("peers", "list"),
+    ("peers", "probe"),
+    ("models",),
+    ("logs",),
+    ("logs", hostile("mini")),
+    ("lab", "show"),
+    ("chat", "hi"),
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_no_command_lets_it_through(words: tuple[str, ...]) -> None:
+    # Colours are wanted: click itself takes escapes out where they are not.
+    result = CliRunner().invoke(cli, list(words), color=True, catch_exceptions=False)
+    assert MARKUP in result.output
+    assert not troubles(result.output.replace("\t", ""))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_json_drives_nothing_and_loses_nothing(words: tuple[str, ...]) -> None:
+    asked = [*words, "--json"]
+    result = CliRunner().invoke(cli, asked, color=True, catch_exceptions=False)
+    assert all(c.isprintable() or c == "\n" for c in result.output)
+    assert MARKUP in str(json.loads(result.stdout))
+
+
+def test_names_in_a_header_are_data(tmp_path: Path) -> None:
+    metadata = {"general.name": HOSTILE, "general.architecture": "llama"}
+    path = write_gguf(tmp_path / "m.gguf", metadata=metadata)
+    result = CliRunner().invoke(cli, ["inspect", str(path)], color=True)
+    assert MARKUP in result.output
+    assert not drives(result.output)
+
+
+def test_errors_and_what_was_typed_are_data(capsys: pytest.CaptureFixture[str]) -> None:
+    failure = filled(Failure(what="It broke", hint="Mend it", log_tail=("line",)))
+
+    def fail() -> None:
+        raise DllmError(failure.what, failure.hint)
+
+    guarded(fail)
+    guarded(lambda: cli([HOSTILE], standalone_mode=False))
+    guarded(lambda: cli(["up", f"--{HOSTILE}"], standalone_mode=False))
+    printed = capsys.readouterr().err
+    assert MARKUP in printed
+    assert not drives(printed)
+
+
+def test_steps_are_data(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = StepPrinter()
+    for at in range(7):
+        step = filled(scenes.demo_steps(at, 0.5))
+        printer.show(msgspec.structs.replace(snapshot(), steps=step))
+    printed = capsys.readouterr().err
+    assert MARKUP in printed
+    assert not troubles(printed)

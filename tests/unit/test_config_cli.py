@@ -1,0 +1,215 @@
+"""``dllm-tui config``: values and sources, problems by line, editing and going back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from backends.errors import DllmError, UsageError
+from backends.paths import user_paths
+from backends.settings import problems
+from tui.cli import config as config_module
+from tui.cli.config import all_problems, template
+from tui.cli.main import cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+
+GOOD = """\
+# mine
+workers = 3
+
+[keys]
+"cluster.launch" = "f9"
+
+[peers.mini]
+ssh = "ada@mini"
+memory_gib = {CPU = 12.0}
+"""
+
+
+@pytest.fixture(autouse=True)
+def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where the settings are; there are none."""
+    for name in ("CONFIG", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    monkeypatch.delenv("DLLM_ENGINE_DIR", raising=False)
+    file = user_paths().config_file
+    file.parent.mkdir(parents=True)
+    return file
+
+
+def config(*words: str, keys: str = "") -> Result:
+    return CliRunner().invoke(cli, ["config", *words], input=keys)
+
+
+def test_each_value_has_its_source(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(GOOD)
+    monkeypatch.setenv("DLLM_ENGINE_DIR", "/opt/llama")
+    rows = {line.split()[0]: line for line in config("show").output.splitlines()}
+    assert rows["workers"].split()[1:3] == ["3", "config.toml:2"]
+    assert rows["ctx_size"].split()[1:3] == ["4096", "default"]
+    assert rows["engine"].split()[1:3] == ['"/opt/llama"', "DLLM_ENGINE_DIR"]
+    assert "config.toml:5" in rows["keys.cluster.launch"]
+    assert "config.toml:9" in rows["peers.mini.memory_gib"]
+    told = {one["name"]: one for one in json.loads(config("show", "--json").output)}
+    assert told["peers.mini.ssh"]["value"] == "ada@mini"
+    assert told["peers.mini.ssh"]["line"] == 8
+    (one,) = config("show", "workers").output.splitlines()
+    assert one.startswith("workers")
+
+
+def test_a_mistyped_name_is_met_halfway() -> None:
+    assert "Did you mean workers?" in str(config("show", "wrokers").exception)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what", "allowed"),
+    [
+        ("\nworkers = 0", 2, "workers cannot be 0", "1 to 16"),
+        ('workers = "two"', 1, "workers cannot be 'two'", "a number"),
+        ("# x\napi_prot = 1", 2, "no setting api_prot", "Did you mean api_port?"),
+        ("mouse = 1", 1, "mouse cannot be 1", "true or false"),
+        ('model_dirs = "/m"', 1, "model_dirs cannot be '/m'", '["/models"'),
+        ("theme = = 1", 1, "This is not TOML", "lines such as"),
+        ("[peers.mini]\nthreads = 2", 1, "needs either ssh or bare", "ada@mini"),
+        ('[peers.mini]\nssh = "x"\n shh = 1', 3, "peers.mini.shh", "Did you mean ssh"),
+        ('[peers.local]\nssh = "x"', 1, "The name local is taken", "another"),
+        ('[peers."a b"]\nssh = "x"', 1, "cannot be a peer's name", "letters"),
+        ("peers = 3", 1, "peers cannot be 3", "[peers.mini]"),
+        ("[peers]\nmini = 3", 2, "peers.mini is no table", "[peers.mini]"),
+        ('theme = "dllm-drak"', 1, "no theme dllm-drak", "Did you mean dllm-dark"),
+        (
+            '[keys]\n"cluster.lanch" = "f5"',
+            2,
+            "no action",
+            "Did you mean cluster.launch",
+        ),
+        ('[keys]\n"cluster.launch" = "s"', 1, "gives s to cluster.launch", ""),
+    ],
+)
+def test_a_problem_names_line_and_what_is_allowed(
+    file: Path, text: str, line: int, what: str, allowed: str
+) -> None:
+    file.write_text(text)
+    result = config("check")
+    assert result.exit_code == 1
+    assert f"{file}:{line}: " in result.output
+    assert what in result.output
+    assert allowed in result.output
+    told = json.loads(config("check", "--json").output)["problems"]
+    assert (told[0]["line"], what in told[0]["what"]) == (line, True)
+
+
+def test_all_problems_are_told_in_the_order_of_the_file() -> None:
+    found = problems("[peers.b]\nx = 1\n[peers.a]\nssh = 2\n")
+    assert [p.line for p in found] == sorted(p.line for p in found)
+    assert len(found) == 3
+
+
+def test_a_good_file_and_none_are_fine(file: Path) -> None:
+    assert "every setting has its default" in config("check").output
+    file.write_text(GOOD)
+    assert config("check").output == f"{file} is fine.\n"
+    assert all_problems(template()) == []
+
+
+@pytest.fixture
+def editor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An editor that writes what this file holds; a person is there."""
+    wanted = tmp_path / "wanted.toml"
+    script = tmp_path / "editor"
+    script.write_text(f'#!/bin/sh\ncp {wanted} "$1"\n')
+    script.chmod(0o700)
+    monkeypatch.setenv("VISUAL", str(script))
+    monkeypatch.setattr(config_module, "on_terminal", lambda: True)
+    return wanted
+
+
+def test_what_was_edited_is_checked_and_can_be_undone(file: Path, editor: Path) -> None:
+    file.write_text(GOOD)
+    editor.write_text("workers = 0\n")
+    result = config("edit", keys="e\nb\n")
+    assert result.exit_code == 0
+    assert result.output.count("workers cannot be 0") == 2
+    assert file.read_text() == GOOD
+
+    editor.write_text("workers = 4\n")
+    assert "is fine" in config("edit").output
+    assert file.read_text() == "workers = 4\n"
+
+    editor.write_text("workers = 0\n")
+    assert config("edit", keys="k\n").exit_code == 1
+    assert file.read_text() == "workers = 0\n"
+
+
+def test_going_back_to_no_file_leaves_none(file: Path, editor: Path) -> None:
+    editor.write_text("workers = 0\n")
+    config("edit", keys="b\n")
+    assert not file.exists()
+
+
+def test_without_a_person_a_bad_file_is_kept_and_told(
+    file: Path, editor: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_module, "on_terminal", lambda: False)
+    editor.write_text("workers = 0\n")
+    result = config("edit")
+    assert result.exit_code == 1
+    assert "workers cannot be 0" in result.output
+
+
+def test_a_setting_is_set_in_its_line_and_unset_again(file: Path) -> None:
+    file.write_text(GOOD)
+    assert config("set", "workers", "4").exit_code == 0
+    assert config("set", "model_dirs", "/a, ~/b").exit_code == 0
+    assert config("set", "keys.cluster.stop", "f10").exit_code == 0
+    assert config("set", "peers.mini.threads", "6").exit_code == 0
+    told = {one["name"]: one for one in json.loads(config("show", "--json").output)}
+    assert told["workers"]["value"] == 4
+    assert told["model_dirs"]["value"] == ["/a", "~/b"]
+    assert told["keys.cluster.stop"]["value"] == "f10"
+    assert told["peers.mini.threads"]["value"] == 6
+    assert file.read_text().startswith("# mine\nworkers = 4\n")
+    assert config("unset", "keys.cluster.launch").exit_code == 0
+    assert "cluster.launch" not in file.read_text()
+    assert config("unset", "engine").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("workers", "0", "workers cannot be 0. Allowed: a number, 1 to 16"),
+        ("wrokers", "2", "There is no setting wrokers. Did you mean workers?"),
+        ("mouse", "perhaps", "mouse cannot be 'perhaps'. Allowed: true or false"),
+        ("keys.cluster.stop", "f9", "gives f9 to cluster.launch: cluster.stop lost"),
+        ("keys.cluster.nope", "f8", "There is no action cluster.nope"),
+        ("peers.nuc.threads", "4", "peers.nuc needs either ssh or bare"),
+        ("peers.mini.thraeds", "4", "There is no setting peers.mini.thraeds"),
+    ],
+)
+def test_what_cannot_be_meant_is_not_written(
+    file: Path, name: str, value: str, sentence: str
+) -> None:
+    file.write_text(GOOD)
+    with pytest.raises(UsageError) as refused:
+        CliRunner().invoke(
+            cli,
+            ["config", "set", name, value],
+            catch_exceptions=False,
+            standalone_mode=False,
+        )
+    assert sentence in str(refused.value)
+    assert file.read_text() == GOOD
+
+
+def test_a_setting_that_is_wrong_can_be_mended_by_another_value(file: Path) -> None:
+    file.write_text("workers = 0\nctx_size = 8192\n")
+    assert isinstance(config("set", "ctx_size", "4096").exception, DllmError)
+    assert config("set", "workers", "1").exit_code == 0
+    assert file.read_text() == "workers = 1\nctx_size = 8192\n"

@@ -1,0 +1,104 @@
+"""What ``status`` says of a split: only what is so at that moment."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from backends.state import (
+    ClusterState,
+    Generation,
+    LayerRange,
+    Link,
+    MeasuredSplit,
+)
+from backends.state.requests import RequestCounts
+from tests.unit.state.scene import busy_scene
+from tui.cli.session import measured_text
+from tui.cli.status import status_lines
+
+AS_PLANNED = MeasuredSplit(layers=())
+ELSEWHERE = MeasuredSplit(layers=(), mismatches=("layer 3 is on RPC1",))
+
+
+@pytest.mark.parametrize(
+    ("state", "measured", "said"),
+    [
+        (
+            ClusterState.SERVING,
+            AS_PLANNED,
+            "the measured split is the planned one",
+        ),
+        (
+            ClusterState.FAILED,
+            AS_PLANNED,
+            "the measured split was the planned one",
+        ),
+        (
+            ClusterState.SERVING,
+            ELSEWHERE,
+            "it is NOT as planned: layer 3 is on RPC1",
+        ),
+        (
+            ClusterState.FAILED,
+            ELSEWHERE,
+            "it was NOT as planned: layer 3 is on RPC1",
+        ),
+        (ClusterState.LOADING, None, "the split is not measured yet"),
+        (ClusterState.FAILED, None, "the split was not measured"),
+    ],
+)
+def test_a_split_that_served_is_told_of_as_past(
+    state: ClusterState, measured: MeasuredSplit | None, said: str
+) -> None:
+    assert measured_text(replace(busy_scene(0), state=state, measured=measured)) == said
+
+
+def test_requests_are_told_once_there_were_any() -> None:
+    def said(counts: RequestCounts | None) -> list[str]:
+        lines = status_lines(replace(busy_scene(0), requests=counts), 0.0)
+        return [line for line in lines if line.startswith("requests")]
+
+    assert said(None) == said(RequestCounts()) == []
+    some = RequestCounts(waiting=2, passed=5, failed=1, replayed=1)
+    figures = "2 waiting · 0 in flight · 5 answered · 1 failed · 1 asked again"
+    assert said(some) == [f"requests {figures}"]
+
+
+def test_nothing_is_said_of_a_split_that_failed_unmeasured() -> None:
+    """Nor of one that was measured before this controller began."""
+    failed = replace(busy_scene(0), state=ClusterState.FAILED)
+    served = replace(failed, measured=AS_PLANNED)
+    splits = [
+        [text for text in status_lines(snapshot, 0.0) if text.startswith("split")]
+        for snapshot in (failed, served)
+    ]
+    assert splits == [[], ["split    the measured split was the planned one"]]
+
+
+def test_a_silent_worker_has_a_line() -> None:
+    links = (Link(worker="box", unanswered_ms=3400.0), Link(worker="mini"))
+    lines = status_lines(replace(busy_scene(0), links=links), now=0.0)
+    assert [x for x in lines if x.startswith("link")] == [
+        f"link     {'box':24} silent 3 s"
+    ]
+
+
+def test_layers_held_in_part_have_a_line() -> None:
+    parts = (LayerRange("worker1/CPU", 2, 2), LayerRange("worker1/CPU", 4, 6))
+    measured = MeasuredSplit(layers=(), in_part=parts)
+    lines = status_lines(replace(busy_scene(0), measured=measured), 0.0)
+    at = next(i for i, text in enumerate(lines) if text.startswith("split"))
+    assert lines[at + 1] == "         worker1/CPU holds 2, 4–6 in part"
+
+
+@pytest.mark.parametrize(
+    ("tokens_from", "counter"),
+    [("wire", "the relay before the last layer"), ("server", "llama-server itself")],
+)
+def test_tokens_and_who_counted_them(tokens_from: str, counter: str) -> None:
+    made = Generation(tokens=602, tokens_from=tokens_from)
+    scene = replace(busy_scene(0), links=(Link(worker="w", generation=made),))
+    assert f"tokens   602 generated, counted by {counter}" in status_lines(scene, 0.0)
+    nothing = replace(busy_scene(0), links=(Link(worker="w"),))
+    assert not any(t.startswith("tokens") for t in status_lines(nothing, 0.0))
