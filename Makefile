@@ -6,19 +6,40 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 NATIVE_BUILD := build/native
 NATIVE_SANITIZED := build/native-sanitized
+NATIVE_THREADS := build/native-threads
+NATIVE_FUZZ := build/native-fuzz
+# Conversations of the fuzz targets a test run makes up, new ones each time; with sanitizers fewer.
+MUTATIONS ?= 20000
+MUTATIONS_SANITIZED ?= 4000
+REFUSALS ?= 1000000
 PYTEST_ARGS ?=
-# Real processes on shared machines: one that fails is run once more, and listed.
-RERUNS ?= --reruns 1 --reruns-delay 2
+# Engines, machines and networks are mostly waited for; drawing and arithmetic take what
+# they leave of the cores, the longest first.
+TESTS_ABREAST := tests/test_docs.py tests/test_packaging.py tests/native tests/tui tests/unit
+ABREAST ?= --numprocesses 2 --dist loadfile
+# The output of one target after the other, where this make can.
+ORDERLY := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 FUZZ_S ?= 600
+FUZZ_TARGETS := decoder home json lean link relay
+FUZZ_LONGEST := 4000
+# Tests of what several threads share.
+WITH_THREADS := test_lab test_pair_ends test_relay test_session mutate_sockets
+space := $(subst ,, )
 # The sanitizer's memory of freed blocks would outgrow the program a hundredfold.
 FUZZ_OPTIONS := ASAN_OPTIONS=quarantine_size_mb=8:malloc_context_size=3
-HOST_TOOLS := sshd ssh-keygen ssh-agent ip ss nsenter unshare openssl fish tcsh busybox
-HOST_PACKAGES := openssh-server openssh-client iproute2 util-linux openssl fish tcsh busybox
+HOST_TOOLS := sshd ssh-keygen ssh-agent ip ss nsenter unshare openssl fish zsh tcsh busybox
+HOST_PACKAGES := openssh-server openssh-client iproute2 util-linux openssl fish zsh tcsh busybox
+
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dllm-tui
+RIVALS := socat haproxy
+# Every program of the environment, whoever calls it.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine engines demo test check format native-test \
-        host-tools bench bench-gguf bench-tui bench-relay bench-llama bench-tunnel fuzz snapshots \
-        train clean
+.PHONY: help setup engine engines demo test test-abreast test-engine test-hosts test-gpu gpu-device check format native-test \
+        host-tools tls-headers rivals bench bench-gguf bench-tui bench-relay bench-lean bench-decode bench-gateway bench-llama \
+        bench-tunnel bench-watching fuzz corpus mutate refusals snapshots \
+        recording pictures train clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -38,10 +59,10 @@ $(STAMP): pyproject.toml $(wildcard native/CMakeLists.txt native/src/* native/sr
 setup: $(STAMP) engine ## Virtual environment, helper program, engine
 
 engine: $(STAMP)
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dllm-tui engine build
+	@$(BIN)/dllm-tui engine build
 
 engines: engine ## The engines of both pinned protocol versions
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dllm-tui engine build --version 8.0.0
+	@$(BIN)/dllm-tui engine build --version 8.0.0
 
 demo: setup ## Open the console on a live two-worker cluster
 	@$(BIN)/dllm-tui demo
@@ -57,54 +78,138 @@ format: $(STAMP) ## Format and mend what can be mended
 	$(BIN)/ruff format .
 
 native-test: $(STAMP) ## The helper program's own tests, plain and with sanitizers
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build $(NATIVE_BUILD)
-	PATH="$(CURDIR)/$(BIN):$$PATH" ctest --test-dir $(NATIVE_BUILD) --output-on-failure
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B $(NATIVE_SANITIZED) -G Ninja -DCMAKE_BUILD_TYPE=Debug -DDLLM_SANITIZE=address,undefined
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build $(NATIVE_SANITIZED)
-	PATH="$(CURDIR)/$(BIN):$$PATH" ctest --test-dir $(NATIVE_SANITIZED) --output-on-failure
+	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DDLLM_MUTATIONS=$(MUTATIONS)
+	cmake --build $(NATIVE_BUILD)
+	ctest --test-dir $(NATIVE_BUILD) --parallel 2 --output-on-failure
+	cmake -S native -B $(NATIVE_SANITIZED) -G Ninja -DCMAKE_BUILD_TYPE=Debug -DDLLM_SANITIZE=address,undefined \
+		-DDLLM_MUTATIONS=$(MUTATIONS_SANITIZED)
+	cmake --build $(NATIVE_SANITIZED)
+	ctest --test-dir $(NATIVE_SANITIZED) --parallel 2 --output-on-failure
+	cmake -S native -B $(NATIVE_THREADS) -G Ninja -DCMAKE_BUILD_TYPE=Debug -DDLLM_SANITIZE=thread
+	cmake --build $(NATIVE_THREADS) --target $(WITH_THREADS)
+	ctest --test-dir $(NATIVE_THREADS) --output-on-failure -R '^($(subst $(space),|,$(patsubst test_%,%,$(WITH_THREADS))))$$'
+
+mutate: $(STAMP) ## A million made-up conversations through the guard and the decoder, as CI does
+	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+	cmake --build $(NATIVE_BUILD) --target mutate_decoder mutate_relay
+	$(NATIVE_BUILD)/fuzz/mutate_decoder 500000
+	$(NATIVE_BUILD)/fuzz/mutate_relay 500000
+
+refusals: engines ## REFUSALS requests of every refused class; each thousandth before a real worker
+	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+	cmake --build $(NATIVE_BUILD) --target judge
+	$(BIN)/python -m tests.native.refuse $(NATIVE_BUILD)/tests/judge $(REFUSALS)
+	DLLM_REFUSALS=$$(($(REFUSALS) / 1000)) $(BIN)/pytest tests/native/test_relay_refusals.py $(PYTEST_ARGS)
+
+# $(call packages,PROGRAMS,PACKAGES): where root and apt can, install what is not there.
+define packages
+@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	for tool in $(1); do command -v $$tool >/dev/null || missing=1; done; \
+	test -z "$$missing" || { apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(2); }; \
+fi
+endef
+
+# Without OpenSSL's headers the relay builds, but meets no other one off this machine.
+tls-headers:
+	@test -e /usr/include/openssl/ssl.h || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq libssl-dev; } || true
 
 # The tests of other machines need sshd and network namespaces, so root and Linux.
 host-tools:
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		for tool in $(HOST_TOOLS); do command -v $$tool >/dev/null || missing=1; done; \
-		test -z "$$missing" || (apt-get update -qq && apt-get install -y -qq $(HOST_PACKAGES)); \
-	fi
+	$(call packages,$(HOST_TOOLS),$(HOST_PACKAGES))
 
-test: check native-test engines host-tools ## Every check there is
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest $(RERUNS) $(PYTEST_ARGS)
+rivals:
+	-$(call packages,$(RIVALS),$(RIVALS))
 
-bench: bench-gguf bench-tui bench-relay bench-llama bench-tunnel ## All benchmarks
+# Where its engine was built before, the device it runs on is set up too.
+gpu-device: $(STAMP)
+	@! $(BIN)/python -m tests.gpu.engine >/dev/null 2>&1 || \
+		tests/gpu/set_up.sh $(CACHE)/gpu-tests build/gpu-tests
 
-bench-relay: $(STAMP) ## The relay against a bare copy relay, socat and haproxy
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build $(NATIVE_BUILD) --target bench_programs
+test: tls-headers check native-test engines host-tools gpu-device ## Every check there is
+	@echo "Running the tests: some ten minutes, and each part is shown when it ends."
+	@$(MAKE) --no-print-directory --jobs=3 --keep-going $(ORDERLY) test-abreast test-engine test-hosts
+
+test-abreast:
+	@nice $(BIN)/pytest $(ABREAST) $(TESTS_ABREAST) $(PYTEST_ARGS)
+
+test-engine:
+	@$(BIN)/pytest tests/engine tests/gpu $(PYTEST_ARGS)
+
+test-hosts:
+	@$(BIN)/pytest tests/hosts $(PYTEST_ARGS)
+
+test-gpu: $(STAMP) ## The tests on a real GPU device; builds its engine once
+	@tests/gpu/set_up.sh $(CACHE)/gpu-tests build/gpu-tests
+	$(BIN)/pytest -m gpu $(PYTEST_ARGS)
+
+bench: bench-gguf bench-tui bench-relay bench-lean bench-decode bench-gateway bench-llama bench-tunnel bench-watching ## All benchmarks
+
+bench-relay: $(STAMP) rivals ## The relay against a bare copy relay, socat and haproxy
+	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+	cmake --build $(NATIVE_BUILD) --target bench_programs
 	$(BIN)/python -m tests.bench.bench_relay $(NATIVE_BUILD)
 
+bench-lean: $(STAMP) ## The encodings between two relays: bytes and time beside stock
+	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+	cmake --build $(NATIVE_BUILD) --target bench_lean
+	$(NATIVE_BUILD)/bench/bench_lean $(NATIVE_BUILD)/tests/recordings-depth
+
+bench-decode: engine ## Tokens per second through relays and bare copy relays against direct
+	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+	cmake --build $(NATIVE_BUILD) --target bench_programs
+	$(BIN)/python -m tests.bench.bench_decode $(NATIVE_BUILD)
+
+bench-gateway: engines ## First token and tokens per second through a gateway, in pairs
+	$(BIN)/python -m tests.bench.bench_gateway
+
 bench-llama: engine ## llama-bench through relays against direct, in pairs
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.bench.bench_llama $(BIN)/dllm-relay
+	$(BIN)/python -m tests.bench.bench_llama $(BIN)/dllm-relay
 
 bench-tunnel: setup host-tools ## A worker through an SSH tunnel against plain (root)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.bench.bench_tunnel
+	$(BIN)/python -m tests.bench.bench_tunnel
 
-fuzz: $(STAMP) ## libFuzzer on the decoder and on the whole relay (needs clang++)
-	CXX=clang++ PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B build/native-fuzz -G Ninja -DDLLM_SANITIZE=address,undefined -DDLLM_FUZZ=ON
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/native-fuzz
-	$(FUZZ_OPTIONS) build/native-fuzz/fuzz/fuzz_decoder -close_fd_mask=2 -max_len=1500 -entropic=0 -max_total_time=$(FUZZ_S)
-	$(FUZZ_OPTIONS) build/native-fuzz/fuzz/fuzz_relay -close_fd_mask=2 -max_len=1500 -entropic=0 -max_total_time=$(FUZZ_S)
+bench-watching: setup host-tools ## Tokens with and without the watching of peers (root)
+	$(BIN)/python -m tests.bench.bench_watching
+
+fuzz: $(STAMP) ## libFuzzer on the decoders, the JSON parser, GGUF headers and the guard (needs clang++)
+	CXX=clang++ cmake -S native -B $(NATIVE_FUZZ) -G Ninja -DDLLM_SANITIZE=address,undefined -DDLLM_FUZZ=ON
+	cmake --build $(NATIVE_FUZZ) --target $(addprefix fuzz_,$(FUZZ_TARGETS))
+	mkdir -p $(addprefix $(NATIVE_FUZZ)/corpus/,$(FUZZ_TARGETS)) && tar -xJf native/fuzz/corpus.tar.xz -C $(NATIVE_FUZZ)/corpus
+	for target in $(FUZZ_TARGETS); do \
+		$(FUZZ_OPTIONS) $(NATIVE_FUZZ)/fuzz/fuzz_$$target -close_fd_mask=2 -max_len=$(FUZZ_LONGEST) \
+			-max_total_time=$(FUZZ_S) $(NATIVE_FUZZ)/corpus/$$target || exit 1; \
+	done
+
+corpus: ## Keep what `make fuzz` found that reaches new places
+	for target in $(FUZZ_TARGETS); do \
+		mkdir -p $(NATIVE_FUZZ)/kept/$$target && $(FUZZ_OPTIONS) $(NATIVE_FUZZ)/fuzz/fuzz_$$target \
+			-close_fd_mask=2 -max_len=$(FUZZ_LONGEST) -merge=1 \
+			$(NATIVE_FUZZ)/kept/$$target $(NATIVE_FUZZ)/corpus/$$target || exit 1; \
+	done
+	tar -cJf native/fuzz/corpus.tar.xz --sort=name --mtime=@0 --owner=0 --group=0 -C $(NATIVE_FUZZ)/kept $(FUZZ_TARGETS)
 
 bench-gguf: $(STAMP) ## Opening a large GGUF: ours against gguf.GGUFReader
 	$(BIN)/python -m tests.bench.bench_gguf
 
 bench-tui: setup ## Time to first paint, idle and live CPU of the console
+	$(BIN)/python -m tests.bench.bench_frames
 	$(BIN)/python -m tests.bench.bench_tui
+	$(BIN)/python -m tests.bench.bench_chat
 
 snapshots: $(STAMP) ## Accept the present looks as the right ones
 	$(BIN)/pytest tests/tui --snapshot-update
 
+pictures: $(STAMP) ## Pictures of the screens for the documents
+	$(BIN)/python -m tests.tui.pictures
+
+recording: $(STAMP) ## A conversation to replay, of WORKER=…/rpc-server CLIENT=…/llama-bench SOURCE="package version"
+	$(BIN)/python -m tests.native.record "$(WORKER)" "$(CLIENT)" --source "$(SOURCE)" $(RECORD_ARGS)
+
 train: $(STAMP) ## Train the demo model anew (hours; needs torch)
 	$(BIN)/python -m pip install --quiet --group training
-	$(BIN)/python -m training.train
+	$(BIN)/python -m backends.demo.training.train
 
 clean: ## Remove what was built here (not the engines in the user cache)
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
