@@ -46,7 +46,7 @@ class Pair {
  public:
   // `here`: the head's files; none where it cannot recall.
   Pair(const dllm::home::Home* here, const dllm::home::Home& there)
-      : head(here), worker(there, counts), there_(there) {}
+      : head(head_counts, here), worker(there, counts), there_(there) {}
 
   // Sends what a client sent: plain bytes, or a tensor's payload.
   void literal(const std::string& text) {
@@ -61,7 +61,7 @@ class Pair {
   }
   // Whether the worker lists such a tensor, and the head has it too.
   [[nodiscard]] bool can_recall(const Made& made) const {
-    return !there_.find(key_of(made)).empty() && head.can_recall(key_of(made));
+    return !there_.find(key_of(made)).empty() && head.can_recall(key_of(made), fnv1a_of(made.data));
   }
   void recall(const Made& made) {
     head.recall(key_of(made), fnv1a_of(made.data));
@@ -90,7 +90,8 @@ class Pair {
     }
   }
 
-  dllm::home::HomeCounts counts;
+  dllm::home::HomeCounts counts;  // the worker's
+  dllm::home::HomeCounts head_counts;
   dllm::home::Referrer head;
   dllm::home::Assembly worker;
   std::string sent;                 // as the client meant it

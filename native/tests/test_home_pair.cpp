@@ -155,7 +155,7 @@ TEST(a_file_that_changes_between_two_reads_gives_nothing_wrong) {
 TEST(a_recalled_tensor_needs_no_bytes_of_the_client) {
   Random random(7);
   Machine here, there;
-  here.add(model(), false);
+  here.add(model());
   there.add(model());
   Pair pair(&here.home, there.home);
   load(pair, model(), random, true);
@@ -166,7 +166,7 @@ TEST(a_recalled_tensor_needs_no_bytes_of_the_client) {
 TEST(what_is_recalled_and_gone_comes_from_the_file_of_the_head) {
   Random random(8);
   Machine here, there;
-  here.add(model(), false);
+  here.add(model());
   there.add(model());
   // After its table was made, by somebody who leaves no trace.
   std::string& data = there.files[0]->data();
@@ -179,17 +179,25 @@ TEST(what_is_recalled_and_gone_comes_from_the_file_of_the_head) {
 TEST(without_a_file_of_the_head_nothing_is_recalled) {
   Machine there;
   there.add(model());
-  CHECK(!Referrer().can_recall(models::key_of(model()[0])));
-  CHECK(!Referrer(&there.home).can_recall(models::key_of(tensor("no", "1"))));
-  CHECK(Referrer(&there.home).can_recall(models::key_of(model()[0])));
+  dllm::home::HomeCounts counts;
+  const auto can = [&](const dllm::home::Home* own, const Made& made, std::uint64_t fnv1a) {
+    return Referrer(counts, own).can_recall(models::key_of(made), fnv1a);
+  };
+  const Made one = model()[0], strange = tensor("no", "1");
+  const std::uint64_t hash = models::fnv1a_of(one.data);
+  CHECK(!can(nullptr, one, hash));
+  CHECK(!can(&there.home, strange, models::fnv1a_of(strange.data)));
+  CHECK(!can(&there.home, one, hash + 1));
+  CHECK(can(&there.home, one, hash));
 }
 
 TEST(a_recalled_tensor_that_nobody_has_any_more_ends_the_session) {
   Machine here;
   here.add(model());
-  Referrer head(&here.home);
+  dllm::home::HomeCounts counts;
+  Referrer head(counts, &here.home);
   here.files[0]->data().resize(100);
-  head.recall(models::key_of(model()[1]), 1);
+  head.recall(models::key_of(model()[1]), models::fnv1a_of(model()[1].data));
   CHECK(head.next().kind == Message::Kind::kRecall);
   head.answered(false);
   CHECK(contains(check::thrown<dllm::home::ModelError>([&] { head.next(); }), "short"));
@@ -200,7 +208,7 @@ TEST(memory_is_bounded_at_both_ends) {
   machine.add({});
   dllm::home::HomeCounts counts;
   Assembly worker(machine.home, counts);
-  Referrer head;
+  Referrer head(counts);
   const Made big = tensor("big", std::string(40 * kChunkBytes, 'b'));
   head.begin(models::key_of(big));
   while (head.room() > 0) head.add(models::bytes_of(big.data).first(head.room()));
@@ -234,7 +242,8 @@ TEST(what_cannot_be_said_ends_the_session) {
   Message piece = say(kNeeded);
   piece.piece = models::bytes_of(unasked);
   CHECK(contains(refused(fifth, {piece}), "nobody needs"));
-  CHECK(contains(check::thrown<BadMessage>([] { Referrer().answered(true); }), "not offered"));
+  CHECK(
+      contains(check::thrown<BadMessage>([&] { Referrer(counts).answered(true); }), "not offered"));
 }
 
 TEST(bytes_that_are_not_those_announced_end_the_session) {
@@ -304,7 +313,7 @@ TEST(whatever_happens_the_same_bytes_arrive) {
           tensor(std::string("t").append(std::to_string(i)), noise(random(), sizes[random() % 4])));
     }
     Machine here, there;
-    here.add(tensors, false);
+    here.add(tensors);
     for (std::uint32_t copies = random() % 3; copies > 0; --copies) {
       std::vector<Made> held = tensors;
       for (std::uint32_t edits = random() % 4; edits > 0; --edits) {
@@ -328,6 +337,10 @@ TEST(whatever_happens_the_same_bytes_arrive) {
     load(pair, tensors, random, random() % 2 == 0);
     CHECK(pair.counts.needed_bytes == pair.crossed_bytes);
     CHECK(pair.counts.tensors == tensors.size());
+    const auto& [head, worker] = std::tie(pair.head_counts, pair.counts);
+    CHECK(head.home_bytes == worker.home_bytes && head.needed_bytes == worker.needed_bytes);
+    CHECK(head.tensors == worker.tensors && head.tensors_differ >= worker.tensors_differ);
+    CHECK(head.tensors_differ <= worker.tensors_differ + worker.tensors_missing);
     if (check::failures > failures) std::printf("with seed %u\n", seed);
   }
 }

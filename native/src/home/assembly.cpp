@@ -18,6 +18,7 @@ void Assembly::literal(Bytes bytes) {
   if (!fits) segments_.emplace_back();
   std::vector<std::uint8_t>& last = segments_.back().bytes;
   last.insert(last.end(), bytes.begin(), bytes.end());
+  literal_bytes_ += bytes.size();
 }
 
 void Assembly::take(const Message& message) {
@@ -132,17 +133,18 @@ void Assembly::add_needed(Bytes bytes) {
   }
 }
 
-Bytes Assembly::ready() const {
+std::span<std::uint8_t> Assembly::ready() {
   if (segments_.empty()) return {};
-  const Segment& first = segments_.front();
+  Segment& first = segments_.front();
   if (first.is_open || first.lacks > 0) return {};
-  return Bytes(first.bytes).subspan(written_);
+  return std::span(first.bytes).subspan(written_);
 }
 
 void Assembly::written(std::size_t bytes) {
   if (bytes == 0) return;
   written_ += bytes;
   Segment& first = segments_.front();
+  if (first.arrival == nullptr) literal_bytes_ -= bytes;
   if (written_ < first.bytes.size()) return;
   written_ = 0;
   if (first.arrival != nullptr) {

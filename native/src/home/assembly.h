@@ -17,19 +17,11 @@
 #include <optional>
 #include <vector>
 
+#include "counts.h"
 #include "home.h"
 #include "messages.h"
 
 namespace dllm::home {
-
-// Of all sessions of a link.
-struct HomeCounts {
-  std::uint64_t tensors = 0;          // referred to or recalled
-  std::uint64_t tensors_differ = 0;   // of these: in a file here, but not all its bytes
-  std::uint64_t tensors_missing = 0;  // of these: in no file here
-  std::uint64_t home_bytes = 0;       // came from our own files
-  std::uint64_t needed_bytes = 0;     // had to cross
-};
 
 class Assembly {
  public:
@@ -49,9 +41,11 @@ class Assembly {
   // such a tensor.
   bool step();
 
-  // Valid until the next call of anything but this.
-  [[nodiscard]] Bytes ready() const;
+  // Valid until the next call of anything but this; may be changed in place.
+  [[nodiscard]] std::span<std::uint8_t> ready();
   void written(std::size_t bytes);
+  // Of those that came as they were, how many wait.
+  [[nodiscard]] std::size_t literal_bytes() const { return literal_bytes_; }
   // Nothing waits, in or out.
   [[nodiscard]] bool empty() const { return segments_.empty(); }
 
@@ -89,6 +83,7 @@ class Assembly {
   std::deque<Segment*> open_;
   std::deque<Segment*> awaited_;
   std::size_t ahead_bytes_ = 0;
+  std::size_t literal_bytes_ = 0;
   std::size_t written_ = 0;          // of the first segment
   std::vector<std::uint8_t> spare_;  // a buffer to read into
 };

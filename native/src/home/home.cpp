@@ -1,5 +1,6 @@
 #include "home.h"
 
+#include "posix.h"
 #include "sidecar.h"
 
 namespace dllm::home {
@@ -46,6 +47,16 @@ std::vector<Listed> Home::list() const {
     }
   }
   return listed;
+}
+
+void open_models(Home& home, const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    try {
+      home.open(path);
+    } catch (const ModelError& error) {
+      complain(std::string(error.what()) + "; its weights will not come from here");
+    }
+  }
 }
 
 bool read_chunk(const Resident& resident, std::uint64_t chunk, std::vector<std::uint8_t>& buffer) {

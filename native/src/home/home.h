@@ -49,6 +49,7 @@ class Home {
   [[nodiscard]] std::optional<Resident> find(const TensorKey& key, std::uint64_t fnv1a) const;
 
   [[nodiscard]] std::vector<Listed> list() const;
+  [[nodiscard]] bool empty() const { return models_.empty(); }
 
  private:
   struct Model {
@@ -59,6 +60,9 @@ class Home {
   std::vector<std::unique_ptr<Model>> models_;
   std::map<TensorKey, std::vector<Resident>> by_key_;
 };
+
+// Takes in models by their paths. Complains of those that cannot be read, each in a sentence.
+void open_models(Home& home, const std::vector<std::string>& paths);
 
 // Reads a chunk into `buffer`. False where the file ends too early or cannot be read, though it
 // could be when it was opened.

@@ -12,8 +12,6 @@ using Kind = Message::Kind;
 constexpr std::size_t kNameBytesMax = 63;
 // A name, type, shape, size and a hash.
 constexpr std::size_t kListedBytesMax = 1 + kNameBytesMax + 4 + 8 * kDims + 8 + 8;
-// Of all models of a machine.
-constexpr std::size_t kListedMax = 1U << 20;
 
 template <typename Number>
 void put(std::vector<std::uint8_t>& out, Number number) {

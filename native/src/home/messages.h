@@ -17,6 +17,9 @@ inline constexpr std::size_t kMessageBytesMax = 60U << 10;
 // Of the bytes in one NEEDED.
 inline constexpr std::size_t kPieceBytesMax = kMessageBytesMax - 1;
 
+// Tensors of all models of a machine.
+inline constexpr std::size_t kListedMax = 1U << 20;
+
 // The other end says what cannot be; the text is one sentence.
 class BadMessage : public std::runtime_error {
   using std::runtime_error::runtime_error;

@@ -1,6 +1,7 @@
 #include "referrer.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace dllm::home {
 
@@ -16,19 +17,24 @@ Message message_of(Message::Kind kind, const TensorKey& key = {}, std::uint64_t 
 
 }  // namespace
 
-bool Referrer::can_recall(const TensorKey& key) const {
-  return own_ != nullptr && !own_->find(key).empty() &&
+bool Referrer::can_recall(const TensorKey& key, std::uint64_t fnv1a) const {
+  return own_ != nullptr && own_->find(key, fnv1a) &&
          held_.size() + chunks_in(key.size_bytes) <= kOpenChunksMax;
 }
 
 void Referrer::begin(const TensorKey& key) {
   messages_.push_back(message_of(Message::Kind::kRefer, key));
   lacks_bytes_ = key.size_bytes;
+  ++tensors_;
+  ++counts_.tensors;
+}
+
+std::size_t Referrer::spare_bytes() const {
+  return kHeldBytesMax - std::min(kHeldBytesMax, held_bytes_ + filling_.size());
 }
 
 std::size_t Referrer::room() const {
-  const std::size_t held = std::min(kHeldBytesMax, held_bytes_ + filling_.size());
-  return static_cast<std::size_t>(std::min<std::uint64_t>(kHeldBytesMax - held, lacks_bytes_));
+  return static_cast<std::size_t>(std::min<std::uint64_t>(spare_bytes(), lacks_bytes_));
 }
 
 void Referrer::add(Bytes payload) {
@@ -45,13 +51,18 @@ void Referrer::add(Bytes payload) {
 void Referrer::offer() {
   messages_.push_back(message_of(Message::Kind::kOffer, {}, xxh64(filling_)));
   held_bytes_ += filling_.size();
-  held_.push_back({.bytes = std::exchange(filling_, {})});
+  held_.push_back({.tensor = tensors_, .size_bytes = filling_.size()});
+  held_.back().bytes = std::exchange(filling_, {});
 }
 
 void Referrer::recall(const TensorKey& key, std::uint64_t fnv1a) {
   messages_.push_back(message_of(Message::Kind::kRecall, key, fnv1a));
+  ++tensors_;
+  ++counts_.tensors;
+  const std::optional<Resident> own = own_->find(key, fnv1a);
   for (std::uint64_t chunk = 0; chunk < chunks_in(key.size_bytes); ++chunk) {
-    held_.push_back({.bytes = {}, .recalled = key, .chunk = chunk});
+    const std::size_t size_bytes = chunk_bytes(key.size_bytes, chunk);
+    held_.push_back({tensors_, size_bytes, {}, own, chunk});
   }
 }
 
@@ -64,13 +75,13 @@ Message Referrer::next() {
 
 Message Referrer::next_piece() {
   Held& held = needed_.front();
-  if (sent_bytes_ == 0 && !held.recalled.name.empty()) supply(held);
+  if (sent_bytes_ == 0 && held.recalled) supply(held);
   const Bytes left = Bytes(held.bytes).subspan(sent_bytes_);
   Message message = message_of(Message::Kind::kNeeded);
   message.piece = left.first(std::min(left.size(), kPieceBytesMax));
   sent_bytes_ += message.piece.size();
   if (message.piece.size() < left.size()) return message;
-  if (held.recalled.name.empty()) held_bytes_ -= held.bytes.size();
+  if (!held.recalled) held_bytes_ -= held.bytes.size();
   // Moved, its bytes stay where they are.
   last_ = std::move(held.bytes);
   needed_.pop_front();
@@ -80,21 +91,25 @@ Message Referrer::next_piece() {
 
 void Referrer::answered(bool have) {
   if (held_.empty()) throw BadMessage("the other end answers for a chunk that was not offered");
+  Held& held = held_.front();
   if (have) {
-    held_bytes_ -= held_.front().bytes.size();
+    counts_.home_bytes += held.size_bytes;
+    held_bytes_ -= held.bytes.size();
   } else {
-    needed_.push_back(std::move(held_.front()));
+    counts_.needed_bytes += held.size_bytes;
+    if (std::exchange(differing_, held.tensor) != held.tensor) ++counts_.tensors_differ;
+    needed_.push_back(std::move(held));
   }
   held_.pop_front();
 }
 
-void Referrer::supply(Held& held) const {
-  if (own_ != nullptr) {
-    for (const Resident& resident : own_->find(held.recalled)) {
-      if (read_chunk(resident, held.chunk, held.bytes)) return;
-    }
-  }
-  throw ModelError(held.recalled.name + " cannot be read any more, and the worker needs it");
+void Referrer::supply(Held& held) {
+  const Resident& own = *held.recalled;
+  const bool is_read = read_chunk(own, held.chunk, held.bytes);
+  if (is_read && xxh64(held.bytes) == own.sums->chunks[held.chunk]) return;
+  throw ModelError(own.place->key.name +
+                   " has changed in the model here, or cannot be read any more, and the worker "
+                   "needs it");
 }
 
 }  // namespace dllm::home

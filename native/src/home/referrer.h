@@ -4,7 +4,7 @@
 //     begin(key); then add() its payload as it comes, never more than room() at a time
 //   it asks SET_TENSOR_HASH for one whose listed hash is that, and can_recall(): the header of a
 //     SET_TENSOR for the worker, recall(), and 1 for llama-server; otherwise 0, and its bytes come
-//   next(), while has_next(): messages for the worker, in order
+//   next(), while has_next(): messages for the worker, in order; those of has_message() first
 //   answered(): an answer of the worker; afterwards there may be room, or messages
 //
 // REFER, RECALL and OFFER reach the worker's Assembly in order, also with the bytes llama-server
@@ -16,6 +16,7 @@
 
 #include <deque>
 
+#include "counts.h"
 #include "home.h"
 #include "messages.h"
 
@@ -25,25 +26,30 @@ class Referrer {
  public:
   static constexpr std::size_t kHeldBytesMax = 16U << 20;
   static constexpr std::size_t kOpenChunksMax = 1U << 16;
-  // Of smaller tensors the bytes themselves cost no more.
-  static constexpr std::uint64_t kLeastBytes = 512;
 
   // `own`: the head's files, for chunks of a recalled tensor that the worker proves not to have.
-  explicit Referrer(const Home* own = nullptr) : own_(own) {}
+  explicit Referrer(HomeCounts& counts, const Home* own = nullptr) : counts_(counts), own_(own) {}
 
-  // Whether a tensor may be recalled: it could be sent after all, and not too much is under way.
-  [[nodiscard]] bool can_recall(const TensorKey& key) const;
+  // Whether a tensor may be recalled: it could be sent after all, for a file here had these bytes
+  // when it was read last, and not too much is under way.
+  [[nodiscard]] bool can_recall(const TensorKey& key, std::uint64_t fnv1a) const;
 
+  // Whether there is room for another tensor: very small ones may be too many.
+  [[nodiscard]] bool can_begin() const { return held_.size() < kOpenChunksMax; }
   void begin(const TensorKey& key);
   // Payload bytes the tensor begun still lacks; 0: none is open.
   [[nodiscard]] std::uint64_t lacks_bytes() const { return lacks_bytes_; }
   // How many of them may be added now.
   [[nodiscard]] std::size_t room() const;
+  // How many of any tensors: of this one and those behind it.
+  [[nodiscard]] std::size_t spare_bytes() const;
   void add(Bytes payload);
 
   void recall(const TensorKey& key, std::uint64_t fnv1a);
 
-  [[nodiscard]] bool has_next() const { return !messages_.empty() || !needed_.empty(); }
+  [[nodiscard]] bool has_next() const { return has_message() || !needed_.empty(); }
+  // Whether the next has its place among all that is sent, and is no NEEDED.
+  [[nodiscard]] bool has_message() const { return !messages_.empty(); }
   // The next message, while there is one; its bytes are valid until the next call of anything here.
   // Throws ModelError where a recalled chunk is needed and cannot be read: the session cannot go
   // on.
@@ -56,16 +62,21 @@ class Referrer {
 
  private:
   struct Held {
-    std::vector<std::uint8_t> bytes{};  // none of a recalled one
-    TensorKey recalled{};               // no name: it is not
+    std::uint64_t tensor = 0;  // which, of all so far
+    std::size_t size_bytes = 0;
+    std::vector<std::uint8_t> bytes{};   // none of a recalled one
+    std::optional<Resident> recalled{};  // where its bytes are
     std::uint64_t chunk = 0;
   };
 
   void offer();
-  void supply(Held& held) const;
+  static void supply(Held& held);
   Message next_piece();
 
+  HomeCounts& counts_;
   const Home* own_;
+  std::uint64_t tensors_ = 0;    // so far
+  std::uint64_t differing_ = 0;  // the latest of them of which something was needed
   std::uint64_t lacks_bytes_ = 0;
   std::vector<std::uint8_t> filling_;  // the chunk that is being added
   std::deque<Message> messages_;
