@@ -100,6 +100,35 @@ TEST(a_version_is_told_between_requests_and_empties_both_ends) {
   CHECK(link.received == request + request + request + request + request);
 }
 
+TEST(data_that_go_another_way_leave_their_heads) {
+  for (const Version version : {Version{3, 6, 0}, Version{7, 0, 0}, Version{8, 0, 0}}) {
+    Link link(6);
+    link.sender.learned(version);
+    const std::string other = transcript::get_tensor({}, 0, 16);
+    transcript::TensorSpec spec = transcript::row_of(1 << 20);
+    std::string expected;
+    std::size_t of_heads = 0;
+    for (int i = 0; i < 100; ++i) {
+      spec.name = "blk." + std::to_string(i) + ".weight";
+      spec.data += 1 << 20;
+      const std::string whole = transcript::set_tensor(version, spec, std::string(1 << 10, 'w'));
+      const std::string head = whole.substr(0, whole.size() - (1 << 10));
+      const std::size_t before = link.wire_bytes;
+      lean::Buffer wire;
+      link.sender.head(view(head), wire);
+      link.carry(wire);
+      of_heads += link.wire_bytes - before;
+      if (i % 3 == 0) link.send(other);
+      expected += head + (i % 3 == 0 ? other : "");
+    }
+    // A whole one follows as ever.
+    const std::string last = transcript::set_tensor(version, spec, std::string(5000, 'w'));
+    link.send(last);
+    CHECK(link.received == expected + last && !link.receiver.is_lost());
+    CHECK(of_heads < 100 * 40);
+  }
+}
+
 TEST(what_is_no_protocol_comes_out_too) {
   Random random(3);
   for (std::uint32_t seed = 0; seed < 300; ++seed) {

@@ -79,8 +79,8 @@ bool Decoder::read_data_of(Reader& in, const Rule& rule, std::size_t slot, Buffe
   const std::uint64_t bytes = load<std::uint64_t>(head_.data() + 1) - rule.fields;
   const auto how = static_cast<Data>(in.byte());
   if (how == Data::kVerbatim) return follows = bytes, true;
-  if (how != Data::kHere && how != Data::kInBlocks) return false;
-  if (rule.id != kSetTensor) return false;
+  if (how > Data::kElsewhere || rule.id != kSetTensor) return false;
+  if (how == Data::kElsewhere) return true;
   if (how == Data::kHere && bytes > kSmallDataBytes) return false;
   blocks_.begin(heads_, slot, head_, bytes);
   if (blocks_.unit() == 0) return false;

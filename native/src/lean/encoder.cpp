@@ -65,10 +65,22 @@ Begun Encoder::with_head(const Rule& rule, View seen, Buffer& out) {
     out.resize(start);
     return plain(seen, out);
   }
-  heads_.put(place.slot, head);
-  index_.used(place.slot, head);
+  keep_head(place, head);
   if (payload_bytes(head) == rule.fields) return {head.size()};
   return with_data(rule, place.slot, seen, out);
+}
+
+void Encoder::keep_head(HeadIndex::Place place, View head) {
+  heads_.put(place.slot, head);
+  index_.used(place.slot, head);
+}
+
+void Encoder::head(View head, Buffer& out) {
+  const HeadIndex::Place place = index_.find(head);
+  Writer writer(out);
+  write_head(place, head, writer);
+  keep_head(place, head);
+  writer.byte(static_cast<std::uint8_t>(Data::kElsewhere));
 }
 
 void Encoder::write_head(HeadIndex::Place place, View head, Writer& out) const {

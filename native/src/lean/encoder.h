@@ -13,7 +13,8 @@
 //                 no order with anything but itself.
 //
 // Messages and such bytes say themselves where they end, so that any number of them may stand in
-// one frame. What the caller sends in another way (weights by reference) must not come here.
+// one frame. Of data that the caller sends in another way (weights by reference) only head() is
+// told.
 #pragma once
 
 #include "blocks.h"
@@ -38,6 +39,8 @@ class Encoder {
   // `beginning`: at least kRequestHeaderBytes.
   [[nodiscard]] std::size_t wants(View beginning) const;
   Begun begin(View beginning, Buffer& out);
+  // The whole head of a SET_TENSOR whose data are sent in another way and do not come here.
+  void head(View head, Buffer& out);
   void block(View data, Buffer& out);
 
   Encoder(const Encoder&) = delete;
@@ -49,6 +52,7 @@ class Encoder {
   static Begun plain(View beginning, Buffer& out);
   Begun with_head(const Rule& rule, View seen, Buffer& out);
   void write_head(HeadIndex::Place place, View head, Writer& out) const;
+  void keep_head(HeadIndex::Place place, View head);
   Begun with_data(const Rule& rule, std::size_t slot, View seen, Buffer& out);
   bool write_here(View data, Buffer& out);
 

@@ -29,6 +29,6 @@ inline constexpr std::uint8_t kLoose = 0xc4;    // of streams alone: all that fo
 inline constexpr std::uint8_t kNoBase = 0xff;
 
 // How the data behind a head come.
-enum class Data : std::uint8_t { kVerbatim = 0, kHere = 1, kInBlocks = 2 };
+enum class Data : std::uint8_t { kVerbatim = 0, kHere = 1, kInBlocks = 2, kElsewhere = 3 };
 
 }  // namespace dllm::lean

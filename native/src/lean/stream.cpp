@@ -40,6 +40,13 @@ void Sender::requests(View bytes, Buffer& out) {
   while (!bytes.empty()) bytes = bytes.subspan(step(bytes, out));
 }
 
+void Sender::head(View head, Buffer& out) {
+  learn(out);
+  message_.clear();
+  encoder_->head(head, message_);
+  write_message(message_, out);
+}
+
 // Returns how many bytes it took.
 std::size_t Sender::step(View bytes, Buffer& out) {
   if (left_ > 0 && !in_blocks_) return pass(bytes, out);

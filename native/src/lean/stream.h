@@ -18,6 +18,8 @@ class Sender {
   // Appends to `out` what may leave. Held back is what begin() or block() must see whole, so at
   // most kGraphRequestBytes of a request that is not complete.
   void requests(View bytes, Buffer& out);
+  // Between requests: the head of a SET_TENSOR of this version whose data are sent in another way.
+  void head(View head, Buffer& out);
   // The client sends no more: what was held back.
   void end(Buffer& out);
 
