@@ -16,8 +16,8 @@ using fuzz::demand;
 using link_ends::frame;
 using link_ends::Role;
 
-constexpr std::uint8_t kTypes[] = {0x01, 0x02, 0x03, 0x04, 0x10, 0x11, 0x11,
-                                   0x11, 0x12, 0x13, 0x14, 0x15, 0x20, 0x7f};
+constexpr std::uint8_t kTypes[] = {0x01, 0x02, 0x03, 0x04, 0x10, 0x11, 0x11, 0x11,
+                                   0x12, 0x13, 0x14, 0x15, 0x30, 0x31, 0x20, 0x7f};
 
 // Takes numbers off the front of an input; 0 when there are no more.
 struct Numbers {
@@ -44,7 +44,7 @@ std::string some_frame(Numbers& numbers) {
   if (type == 0x12) size = 4;
   if (type == 0x04 || type == 0x10 || type == 0x13) size = 0;
   if (shape == 0xff) ++size;
-  const std::uint32_t session = type >= 0x10 ? numbers.next() % 5 : 0;
+  const std::uint32_t session = type >= 0x10 && type != 0x31 ? numbers.next() % 5 : 0;
   std::string payload = numbers.bytes(size);
   payload.resize(size);
   if (type == 0x11 && shape == 0xfe) payload.resize(dllm::pair::kPayloadMaxBytes, 'd');
@@ -55,7 +55,7 @@ std::string some_frame(Numbers& numbers) {
 void act(link_ends::End& end, Role role, Numbers& numbers, dllm::Nanos now) {
   const std::uint32_t session = numbers.next() % 5;
   LinkEnd& link = end.link;
-  switch (numbers.next() % 7) {
+  switch (numbers.next() % 8) {
     case 0:
       if (role == Role::kHead && link.is_up() && link.sessions() < 4) link.open();
       break;
@@ -73,6 +73,9 @@ void act(link_ends::End& end, Role role, Numbers& numbers, dllm::Nanos now) {
     case 4:
       link.grant(session, numbers.next());
       break;
+    case 5:
+      link.send_home(session, dllm::pair::view(numbers.bytes(50)));
+      break;
     default:
       link.tick(now);
   }
@@ -84,13 +87,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Numbers numbers{{data, size}};
   const std::uint8_t choice = numbers.next();
   const Role role = choice & 1 ? Role::kHead : Role::kWorker;
-  link_ends::End end(role);
+  const std::uint64_t features = choice & 8 ? dllm::pair::kHome : 0;
+  link_ends::End end(role, features);
   dllm::Nanos now = 1;
   std::size_t said = 0, heard = 0;
   try {
     if (choice & 2) {
       dllm::pair::Queue hello;
-      hello.append(encode(link_ends::hello_of(role == Role::kHead ? Role::kWorker : Role::kHead)));
+      hello.append(
+          encode(link_ends::hello_of(role == Role::kHead ? Role::kWorker : Role::kHead, features)));
       end.take(link_ends::taken(hello) + frame(0x04, 0, ""), ++now);
     }
     while (!numbers.left.empty()) {
@@ -110,6 +115,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   std::size_t got = 0;
   for (const auto& [session, bytes] : end.got) got += bytes.size();
+  for (const auto& [session, messages] : end.home) {
+    for (const std::string& message : messages) got += message.size();
+  }
+  for (const std::string& message : end.lists) got += message.size();
+  demand(features != 0 || (end.home.empty() && end.lists.empty()));
   demand(got <= heard);
   demand(end.link.sessions() <= LinkEnd::kSessionsMax);
   // An answer is never longer than what it answers, beside what this end was made to say.

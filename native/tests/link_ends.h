@@ -24,13 +24,14 @@ inline std::string taken(Queue& queue) {
   return text;
 }
 
-inline Hello hello_of(Role role) {
-  return {role, 0, LinkEnd::kWindowBytes, {static_cast<std::uint8_t>(role)}, "somebody"};
+inline Hello hello_of(Role role, std::uint64_t features = 0) {
+  return {role, features, LinkEnd::kWindowBytes, {static_cast<std::uint8_t>(role)}, "somebody"};
 }
 
 // Remembers what it is told; welcomes everybody.
 struct End final : dllm::pair::LinkOwner {
-  explicit End(Role role, Nanos now = 1) : link(hello_of(role), *this, now, 20'000'000'000) {}
+  explicit End(Role role, std::uint64_t features = 0)
+      : link(hello_of(role, features), *this, 1, 20'000'000'000) {}
 
   void greeted(const Hello& hello) override {
     other = hello;
@@ -46,6 +47,10 @@ struct End final : dllm::pair::LinkOwner {
     reset[session] = reason;
   }
   void timed(std::uint32_t, dllm::Trip trip) override { trips.push_back(trip); }
+  void told(std::uint32_t session, dllm::Bytes message) override {
+    home[session].emplace_back(message.begin(), message.end());
+  }
+  void listed(dllm::Bytes message) override { lists.emplace_back(message.begin(), message.end()); }
 
   // Takes bytes in; throws as the link does.
   void take(const std::string& bytes, Nanos now = 1) {
@@ -60,11 +65,16 @@ struct End final : dllm::pair::LinkOwner {
   std::set<std::uint32_t> open, ended;
   std::map<std::uint32_t, std::string> got, reset;
   std::vector<dllm::Trip> trips;
+  std::map<std::uint32_t, std::vector<std::string>> home;
+  std::vector<std::string> lists;
 };
 
 // A head and a worker's end that have met.
 struct Link {
-  Link() { settle(); }
+  explicit Link(std::uint64_t features = 0)
+      : head(Role::kHead, features), worker(Role::kWorker, features) {
+    settle();
+  }
   // Until nothing is on its way.
   void settle(Nanos now = 1) {
     while (head.link.waiting() || worker.link.waiting()) {
@@ -72,8 +82,8 @@ struct Link {
       head.take(taken(worker.link.out()), now);
     }
   }
-  End head{Role::kHead};
-  End worker{Role::kWorker};
+  End head;
+  End worker;
 };
 
 inline std::string frame(std::uint8_t type, std::uint32_t session, const std::string& payload) {

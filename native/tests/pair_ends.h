@@ -127,12 +127,18 @@ class Between {
   std::thread thread_;
 };
 
+inline const dllm::home::Home& no_models() {
+  static const dllm::home::Home home;
+  return home;
+}
+
 // The head's end, and clients of it.
 struct Head {
-  Head(const Place& place, const std::string& name, dllm::Nanos gone_after = dllm::kGoneAfter)
+  Head(const Place& place, const std::string& name, dllm::Nanos gone_after = dllm::kGoneAfter,
+       const dllm::home::Home& home = no_models())
       : link("w", true, true) {
     link.gone_after = gone_after;
-    end.emplace(link, place, name);
+    end.emplace(link, place, name, home);
     end->start();
   }
   // A client's own socket; `outcome` is there when it was served.
@@ -161,8 +167,9 @@ struct Head {
 
 // The worker's end, and the rpc-server behind it.
 struct Worker {
-  Worker(const Place& place, const dllm::Endpoint& server)
-      : link("w", false, true), end(link, place, server) {
+  Worker(const Place& place, const dllm::Endpoint& server,
+         const dllm::home::Home& home = no_models())
+      : link("w", false, true), end(link, place, server, home) {
     thread = std::thread([this] { end.run(stop.reader.get()); });
   }
   ~Worker() {
@@ -176,11 +183,13 @@ struct Worker {
 };
 
 struct Pair {
-  explicit Pair(std::optional<Key> key = {}, dllm::Nanos gone_after = dllm::kGoneAfter)
+  explicit Pair(std::optional<Key> key = {}, dllm::Nanos gone_after = dllm::kGoneAfter,
+                const dllm::home::Home& there = no_models(),
+                const dllm::home::Home& here = no_models())
       : server(dllm::listen_unix(dir / "server")),
-        worker({path_in(dir, "worker"), false, key}, path_in(dir, "server")),
+        worker({path_in(dir, "worker"), false, key}, path_in(dir, "server"), there),
         between(path_in(dir, "between"), path_in(dir, "worker")),
-        head({path_in(dir, "between"), true, key}, "studio", gone_after) {}
+        head({path_in(dir, "between"), true, key}, "studio", gone_after, here) {}
 
   // The rpc-server's side of the next connection.
   UniqueFd accept() {

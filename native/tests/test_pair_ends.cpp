@@ -165,7 +165,7 @@ TEST(the_far_guard_refuses_and_says_why) {
   const UniqueFd listener = dllm::listen_unix(dir / "server");
   Worker worker({path_in(dir, "worker"), false, {}}, path_in(dir, "server"));
   dllm::Link link("w", false, false);
-  HeadEnd head(link, {path_in(dir, "worker"), true, {}}, "studio");
+  HeadEnd head(link, {path_in(dir, "worker"), true, {}}, "studio", no_models());
   head.start();
   int ends[2];
   dllm::check(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair");

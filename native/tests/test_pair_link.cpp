@@ -14,7 +14,7 @@ namespace {
 constexpr Nanos kSecond = dllm::kNanosPerSecond;
 constexpr std::uint8_t kPing = 0x01, kPong = 0x02, kGoodbye = 0x03, kWelcome = 0x04;
 constexpr std::uint8_t kOpen = 0x10, kData = 0x11, kCredit = 0x12, kFinish = 0x13, kReset = 0x14;
-constexpr std::uint8_t kTrip = 0x15;
+constexpr std::uint8_t kTrip = 0x15, kHomeFrame = 0x30, kListFrame = 0x31;
 
 std::string greeting(Role role) {
   Queue out;
@@ -28,8 +28,8 @@ std::string why(End& end, const std::string& bytes) {
 }
 
 // Why the worker's end of a link that is up refuses this.
-std::string refusal(const std::string& bytes) {
-  Link link;
+std::string refusal(const std::string& bytes, std::uint64_t features = 0) {
+  Link link(features);
   link.head.link.open();
   link.settle();
   return why(link.worker, bytes);
@@ -121,6 +121,45 @@ TEST(what_no_end_would_send_is_refused) {
   CHECK(check::contains(why(link.worker, many), "too many sessions"));
 }
 
+TEST(weights_are_spoken_of_where_both_ends_can) {
+  const std::string home = frame(kHomeFrame, 1, "w"), list = frame(kListFrame, 0, "l");
+  CHECK(check::contains(refusal(home), "was not asked to"));
+  CHECK(refusal(home, dllm::pair::kHome).empty());
+  CHECK(check::contains(refusal(frame(kHomeFrame, 2, "w"), dllm::pair::kHome), "never opened"));
+  const std::string late = frame(kFinish, 1, "") + home;
+  CHECK(check::contains(refusal(late, dllm::pair::kHome), "behind the end"));
+  // No head lists anything.
+  CHECK(check::contains(refusal(list, dllm::pair::kHome), "was not asked to"));
+  Link without, with(dllm::pair::kHome), wrong(dllm::pair::kHome);
+  CHECK(check::contains(why(without.head, list), "was not asked to"));
+  CHECK(check::contains(why(wrong.head, frame(kListFrame, 1, "l")), "was not asked to"));
+  with.head.take(list);
+  CHECK(with.head.lists == std::vector<std::string>{"l"});
+  End one(Role::kHead, dllm::pair::kHome);
+  CHECK(check::contains(why(one, greeting(Role::kWorker) + list), "was not asked to"));
+}
+
+TEST(what_is_said_of_weights_keeps_its_place_and_needs_no_credit) {
+  Link link(dllm::pair::kHome);
+  const std::uint32_t session = link.head.link.open();
+  const std::string all(LinkEnd::kWindowBytes, 'd');
+  link.head.link.send(session, view(all));
+  link.head.link.send_home(session, view("first"));
+  link.head.link.send_home(session, view("second"));
+  CHECK(link.head.link.credit(session) == 0);
+  link.settle();
+  CHECK(link.worker.got[session].size() == all.size());
+  CHECK((link.worker.home[session] == std::vector<std::string>{"first", "second"}));
+  link.worker.link.send_home(session, view("answer"));
+  link.settle();
+  CHECK(link.head.home[session] == std::vector<std::string>{"answer"});
+  link.worker.link.reset(session, "enough");
+  link.worker.link.send_home(session, view("nothing"));
+  link.head.link.send_home(session, view("too late"));
+  link.settle();
+  CHECK(link.worker.home[session].size() == 2 && link.head.home[session].size() == 1);
+}
+
 TEST(no_more_is_sent_than_the_other_end_allows_and_what_it_takes_is_allowed_anew) {
   Link link;
   const std::uint32_t session = link.head.link.open();
@@ -198,6 +237,7 @@ namespace {
 // What a session should have carried one way.
 struct Way {
   std::string sent;
+  std::vector<std::string> said;  // of weights
   bool finished = false;
 };
 
@@ -224,7 +264,7 @@ class Model {
   std::uint32_t one_of(std::uint32_t most) { return static_cast<std::uint32_t>(random_() % most); }
 
   void act() {
-    const std::uint32_t choice = one_of(20);
+    const std::uint32_t choice = one_of(22);
     if (choice == 0 && link_.head.link.sessions() < 8) open();
     if (ways_.empty()) return;
     const std::uint32_t session = 1 + one_of(static_cast<std::uint32_t>(ways_.size()));
@@ -232,6 +272,7 @@ class Model {
     if (choice >= 1 && choice <= 8) send(session, from);
     if (choice == 9) finish(session, from);
     if (choice == 10 && one_of(8) == 0) reset(session, from);
+    if (choice >= 20) say(session, from);
     if (choice >= 11) deliver(std::size_t{1} << one_of(18));
   }
 
@@ -250,6 +291,12 @@ class Model {
     for (char& c : data) c = static_cast<char>(random_());
     end(from).link.send(session, view(data));
     ways_[session][from].sent += data;
+  }
+
+  void say(std::uint32_t session, int from) {
+    if (!is_open_at(session, from)) return;
+    ways_[session][from].said.emplace_back(one_of(1U << one_of(16)), 'w');
+    end(from).link.send_home(session, view(ways_[session][from].said.back()));
   }
 
   void finish(std::uint32_t session, int from) {
@@ -290,6 +337,7 @@ class Model {
       CHECK(ways[from].sent.starts_with(got));
       if (resets_.contains(session)) continue;
       CHECK(got == ways[from].sent);
+      CHECK(end(1 - from).home[session] == ways[from].said);
       CHECK(end(1 - from).ended.contains(session) == ways[from].finished);
     }
     if (!resets_.contains(session)) return;
@@ -297,7 +345,7 @@ class Model {
   }
 
   std::minstd_rand random_;
-  Link link_;
+  Link link_{dllm::pair::kHome};
   std::map<std::uint32_t, std::array<Way, 2>> ways_;
   std::set<std::uint32_t> resets_;
   std::string on_way_[2];

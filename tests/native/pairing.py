@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from tests.native.relaying import PATIENCE_S, Relay, running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 
@@ -53,12 +53,16 @@ class FarEnd:
 
 @contextmanager
 def paired(
-    program: Path, worker: int, stats: Path, *options: str
+    program: Path,
+    worker: int,
+    stats: Path,
+    *options: str,
+    far_options: Sequence[str] = (),
 ) -> Iterator[tuple[Relay, FarEnd]]:
     """Both ends; the head's dials, and both get the options."""
     far_log = stats.with_name(stats.stem + "-far.log")
     with (
-        FarEnd(program, worker, far_log, *options) as far,
+        FarEnd(program, worker, far_log, *options, *far_options) as far,
         running(program, far.port, stats, *options, way="--pair-dial") as near,
     ):
         yield near, far

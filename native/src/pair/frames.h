@@ -30,6 +30,8 @@ enum class FrameType : std::uint8_t {
   kFinish = 0x13,
   kReset = 0x14,
   kTrip = 0x15,
+  kHome = 0x30,
+  kList = 0x31,
 };
 
 inline constexpr std::size_t kFrameHeaderBytes = 8;

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <thread>
 
-#include "lean/stream.h"
 #include "relay/session.h"
 #include "relay/sockets.h"
 
@@ -15,8 +14,6 @@ namespace dllm::pair {
 
 namespace {
 
-// Of the client's bytes, waiting for credit; beyond, it is not read.
-constexpr std::size_t kHeldMax = 64 << 10;
 // Read of a client in one step of the loop.
 constexpr std::size_t kStepBytes = 1 << 20;
 // Between the pieces of a token the loop stays awake for so long, see `Relay`.
@@ -26,32 +23,33 @@ constexpr Nanos kPublishEvery = 100 * kNanosPerMilli;
 constexpr std::chrono::seconds kEndGrace{1};
 
 Hello own_hello(const std::string& name) {
-  return {Role::kHead, kLean, LinkEnd::kWindowBytes, new_id(), name};
+  return {Role::kHead, kLean | kHome, LinkEnd::kWindowBytes, new_id(), name};
 }
 
 }  // namespace
 
 // A client, from its first byte to its last.
 struct HeadEnd::Served {
-  Served(Link& link, UniqueFd client_fd) : client(std::move(client_fd)), session(link) {}
+  Served(Link& link, HeadWeights& weights, UniqueFd client_fd)
+      : client(std::move(client_fd)), up(weights), session(link, &up) {}
 
   Local client;
+  UpStream up;
   Session session;
   std::uint32_t id = 0;  // of its session; 0: the link is not up yet
   Nanos since = monotonic_now();
-  std::optional<lean::Sender> lean;  // where both ends can
-  bool told_version = false;         // to it
-  lean::Buffer shortened;
-  Queue up;                   // let through, not yet sent
+  bool told_version = false;  // to `up`
   bool up_ended = false;      // the client sends no more, or may not
   bool worker_ended = false;  // before or behind
   bool worker_left = false;   // before
   Nanos moved = 0;            // when the client was last heard, or took something
 };
 
-HeadEnd::HeadEnd(Link& link, const Place& place, const std::string& own_name)
+HeadEnd::HeadEnd(Link& link, const Place& place, const std::string& own_name,
+                 const home::Home& home)
     : link_(link),
       meeting_(place, own_hello(own_name), *this, link.lab, link.gone_after),
+      weights_{home, {}, {}},
       block_(Wire::kBlockBytes) {
   set_blocking(wake_.reader.get(), false);
   set_blocking(wake_.writer.get(), false);
@@ -118,14 +116,13 @@ void HeadEnd::wait(Nanos now) {
   Nanos due = meeting_.due(now);
   if (served_) {
     LiveLink* link = meeting_.link();
-    const bool reads = link && served_->id && !served_->up_ended && served_->up.size() < kHeldMax &&
-                       link->room(served_->id) > 0;
+    const bool reads = link && served_->id && !served_->up_ended && served_->up.room(*link) > 0;
     const int events = (reads ? POLLIN : 0) | (served_->client.waiting() ? POLLOUT : 0);
     const bool looks = events != 0 && !served_->client.broken();
     waits.push_back({looks ? served_->client.fd() : -1, static_cast<short>(events), 0});
     if (!served_->id || served_->worker_ended) due = std::min(due, now + kSilence / 8);
     // What was just sent has made room.
-    const bool goes_on = link && !served_->up.empty() && link->room(served_->id) > 0;
+    const bool goes_on = link && served_->id && served_->up.can_push(*link);
     if (goes_on) due = now;
   }
   wait_until(waits, due - now);
@@ -136,7 +133,7 @@ void HeadEnd::wait(Nanos now) {
 void HeadEnd::take_client(Nanos now) {
   const std::lock_guard lock(mutex_);
   if (asked_ && !served_) {
-    served_ = std::make_unique<Served>(link_, std::move(asked_));
+    served_ = std::make_unique<Served>(link_, weights_, std::move(asked_));
     note_call(now);
   }
   if (stopping_ && served_) ::shutdown(served_->client.fd(), SHUT_RDWR);
@@ -159,14 +156,19 @@ void HeadEnd::serve(Nanos now) {
   if (link) {
     link->end().grant(served_->id, served_->client.waiting());
     read_client(*link, now);
-    push_up(*link);
+    try {
+      push_up(*link);
+    } catch (const home::ModelError& error) {
+      return give_up(error.what());
+    }
   }
   judge_end(now);
 }
 
 void HeadEnd::begin(Nanos now) {
-  served_->id = meeting_.link()->end().open();
-  if (meeting_.other().features & kLean) served_->lean.emplace();
+  LinkEnd& end = meeting_.link()->end();
+  served_->id = end.open();
+  served_->up.begin(end, served_->id);
   served_->moved = now;
   note_call({});
   const std::lock_guard lock(link_.mutex);
@@ -179,9 +181,8 @@ void HeadEnd::read_client(LiveLink& link, Nanos now) {
   Served& served = *served_;
   bool more_follows = false;
   std::size_t taken = 0;
-  while (!served.up_ended && served.up.size() < kHeldMax && taken < kStepBytes &&
-         link.room(served.id) > 0) {
-    const std::size_t most = std::min(block_.size(), link.room(served.id));
+  while (!served.up_ended && taken < kStepBytes && served.up.room(link) > 0) {
+    const std::size_t most = std::min(block_.size(), served.up.room(link));
     const std::size_t count =
         served.client.read(Bytes(block_).first(most), more_follows ? kAwake : 0);
     if (count == 0) break;
@@ -190,42 +191,24 @@ void HeadEnd::read_client(LiveLink& link, Nanos now) {
     served.moved = now;
     const Outgoing out = served.session.requests(Bytes(block_).first(count), now);
     served.client.send(view(out.answers));
-    send_up(link, out.worker);
+    served.up.take(out, link);
     more_follows = out.more_follows && count <= kBurstBytes;
     served.up_ended = out.refused;
   }
   const bool gone = served.client.ended() || served.client.broken();
   if (!gone || served.up_ended) return;
   served.up_ended = true;
-  send_up(link, served.session.requests_end().worker);
-  if (!served.lean) return;
-  served.shortened.clear();
-  served.lean->end(served.shortened);
-  served.up.append(served.shortened);
-}
-
-void HeadEnd::send_up(LiveLink& link, View bytes) {
-  Served& served = *served_;
-  if (served.lean) {
-    served.shortened.clear();
-    served.lean->requests(bytes, served.shortened);
-    bytes = served.shortened;
-  }
-  served.up.empty() && link.room(served.id) >= bytes.size() ? link.end().send(served.id, bytes)
-                                                            : served.up.append(bytes);
+  served.up.take(served.session.requests_end(), link);
+  served.up.end();
 }
 
 void HeadEnd::push_up(LiveLink& link) {
-  Served& served = *served_;
-  const std::size_t count = std::min(link.room(served.id), served.up.size());
-  if (count > 0) {
-    link.end().send(served.id, served.up.all().first(count));
-    served.up.drop(count);
-  }
-  const bool waits = !served.up.empty() || (link.room(served.id) == 0 && !served.up_ended);
+  UpStream& up = served_->up;
+  up.push(link);
+  const bool waits = !up.is_done() || (up.room(link) == 0 && !served_->up_ended);
   if (!waits) link_.sending_since = 0;
   if (waits && link_.sending_since == 0) link_.sending_since = monotonic_now();
-  if (served.up_ended && served.up.empty()) link.end().finish(served.id);
+  if (served_->up_ended && up.is_done()) link.end().finish(served_->id);
 }
 
 // The client is served to the end when its worker has finished, and it has, or does nothing more.
@@ -285,9 +268,9 @@ void HeadEnd::arrived(std::uint32_t session, Bytes data) {
 
 // What is encoded depends on it.
 void HeadEnd::tell_version() {
-  if (!served_->lean || served_->told_version || !served_->session.version()) return;
+  if (served_->told_version || !served_->session.version()) return;
   served_->told_version = true;
-  served_->lean->learned(*served_->session.version());
+  served_->up.learned(*served_->session.version());
 }
 
 void HeadEnd::finished(std::uint32_t session) {
@@ -300,12 +283,31 @@ void HeadEnd::finished(std::uint32_t session) {
 
 void HeadEnd::was_reset(std::uint32_t session, const std::string& reason) {
   if (!served_ || served_->id != session) return;
+  give_up("its relay closed the connection: " + reason);
+}
+
+void HeadEnd::give_up(const std::string& reason) {
   {
     const std::lock_guard lock(link_.mutex);
-    link_.tell("its relay closed the connection: " + reason);
+    link_.tell(reason);
   }
   served_->client.reset();
   over(Outcome::kWorkerLeft);
+}
+
+void HeadEnd::told(std::uint32_t session, Bytes message) {
+  if (!served_ || served_->id != session) return;
+  try {
+    served_->up.told(message);
+    // It takes what it is sent.
+    link_.sending_since = 0;
+  } catch (const home::BadMessage& error) {
+    give_up(error.what());
+  }
+}
+
+void HeadEnd::listed(Bytes message) {
+  weights_.listing.add(message);
 }
 
 void HeadEnd::timed(std::uint32_t session, Trip trip) {
@@ -314,6 +316,7 @@ void HeadEnd::timed(std::uint32_t session, Trip trip) {
 }
 
 void HeadEnd::lost(const std::string& reason) {
+  weights_.listing.clear();
   {
     const std::lock_guard lock(link_.mutex);
     link_.tell("the link broke: " + reason);
@@ -340,6 +343,9 @@ void HeadEnd::publish(Nanos now) {
   tally.wire_bytes_down = meeting_.received_bytes();
   tally.rtt = link ? link->end().rtt() : 0;
   tally.unheard = unheard ? silent : 0;
+  note(weights_.counts, tally);
+  const bool refers = link && link->end().uses(kHome);
+  if (const auto news = report_.news(weights_.counts, now); news && refers) link_.tell(*news);
   if (std::exchange(unheard_, unheard) != unheard && unheard) {
     link_.tell("its machine has not been heard for " + std::to_string(silent / kNanosPerMilli) +
                " ms");

@@ -5,10 +5,12 @@
 #include <mutex>
 #include <optional>
 
+#include "home_report.h"
 #include "local.h"
 #include "meeting.h"
 #include "relay/carrier.h"
 #include "relay/link.h"
+#include "up_stream.h"
 
 namespace dllm::pair {
 
@@ -22,8 +24,9 @@ class HeadEnd final : public Carrier, private MeetingOwner {
   // A machine that is not heard for so long is told about; it is given up much later.
   static constexpr Nanos kUnheardMin = 1500 * kNanosPerMilli;
 
-  // Listens at once where it does not dial; throws when it cannot.
-  HeadEnd(Link& link, const Place& place, const std::string& own_name);
+  // Listens at once where it does not dial; throws when it cannot. `home`: models that llama-server
+  // may load.
+  HeadEnd(Link& link, const Place& place, const std::string& own_name, const home::Home& home);
   ~HeadEnd() override;
 
   // The loop, in a thread of its own.
@@ -45,6 +48,8 @@ class HeadEnd final : public Carrier, private MeetingOwner {
   void finished(std::uint32_t session) override;
   void was_reset(std::uint32_t session, const std::string& reason) override;
   void timed(std::uint32_t session, Trip trip) override;
+  void told(std::uint32_t session, Bytes message) override;
+  void listed(Bytes message) override;
   void lost(const std::string& reason) override;
 
   void run();
@@ -53,8 +58,8 @@ class HeadEnd final : public Carrier, private MeetingOwner {
   void begin(Nanos now);
   void serve(Nanos now);
   void read_client(LiveLink& link, Nanos now);
-  void send_up(LiveLink& link, View bytes);
   void push_up(LiveLink& link);
+  void give_up(const std::string& reason);
   void tell_version();
   void judge_end(Nanos now);
   void wait_for_link(Nanos now);
@@ -66,6 +71,8 @@ class HeadEnd final : public Carrier, private MeetingOwner {
   Link& link_;
   Meeting meeting_;
   const Pipe wake_ = make_pipe();
+  HeadWeights weights_;
+  HomeReport report_;
   std::unique_ptr<Served> served_;
   std::vector<std::uint8_t> block_;
   Nanos published_ = 0;

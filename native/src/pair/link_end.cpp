@@ -48,6 +48,7 @@ void LinkEnd::received(Queue& in, Nanos now) {
     const std::optional<Hello> hello = take_hello(in, own_.role);
     if (!hello) return;
     window_ = hello->credit;
+    features_ = own_.features & hello->features;
     greeted_ = true;
     owner_.greeted(*hello);
   }
@@ -86,7 +87,10 @@ void LinkEnd::handle(const Frame& frame, Nanos now) {
     case FrameType::kFinish:
     case FrameType::kReset:
     case FrameType::kTrip:
+    case FrameType::kHome:
       return handle_in_session(frame);
+    case FrameType::kList:
+      return take_list(frame);
   }
   throw LinkBroken("the other end sent a frame of unknown type");
 }
@@ -139,6 +143,8 @@ void LinkEnd::handle_in_session(const Frame& frame) {
       return take_credit(frame, flow);
     case FrameType::kTrip:
       return owner_.timed(frame.session, payload_as<Trip>(frame.payload));
+    case FrameType::kHome:
+      return take_home(frame, flow);
     case FrameType::kReset:
       flows_.erase(found);
       return owner_.was_reset(frame.session, printable(frame.payload, kReasonMaxBytes));
@@ -148,6 +154,18 @@ void LinkEnd::handle_in_session(const Frame& frame) {
       forget_if_over(frame.session);
       return owner_.finished(frame.session);
   }
+}
+
+void LinkEnd::take_home(const Frame& frame, const Flow& flow) {
+  if (!uses(kHome)) throw LinkBroken("the other end speaks of weights, and was not asked to");
+  if (flow.other_finished) throw LinkBroken("the other end sent more behind the end of a session");
+  owner_.told(frame.session, frame.payload);
+}
+
+void LinkEnd::take_list(const Frame& frame) {
+  const bool is_due = is_up_ && own_.role == Role::kHead && frame.session == 0 && uses(kHome);
+  if (!is_due) throw LinkBroken("the other end lists tensors, and was not asked to");
+  owner_.listed(frame.payload);
 }
 
 void LinkEnd::take_data(const Frame& frame, Flow& flow) {
@@ -190,6 +208,14 @@ void LinkEnd::send(std::uint32_t session, View data) {
 
 void LinkEnd::send_trip(std::uint32_t session, Trip trip) {
   append_frame(out_, FrameType::kTrip, session, bytes_of(trip));
+}
+
+void LinkEnd::send_home(std::uint32_t session, View message) {
+  if (has(session)) append_frame(out_, FrameType::kHome, session, message);
+}
+
+void LinkEnd::send_list(View message) {
+  append_frame(out_, FrameType::kList, 0, message);
 }
 
 void LinkEnd::finish(std::uint32_t session) {

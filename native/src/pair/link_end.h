@@ -28,6 +28,10 @@ class LinkOwner {
   virtual void was_reset(std::uint32_t session, const std::string& reason) = 0;
   // Of the reply whose first bytes come next.
   virtual void timed(std::uint32_t session, Trip trip) = 0;
+  // About a weight: a message of `home`, behind all that arrived before in this session.
+  virtual void told(std::uint32_t session, Bytes message) = 0;
+  // Some of the tensors the worker's machine has.
+  virtual void listed(Bytes message) = 0;
 };
 
 class LinkEnd {
@@ -57,6 +61,8 @@ class LinkEnd {
   void welcome();
   // Both ends have.
   [[nodiscard]] bool is_up() const { return is_up_; }
+  // Of Hello::features, those both ends have; known once the other end has greeted.
+  [[nodiscard]] bool uses(std::uint64_t feature) const { return (features_ & feature) != 0; }
   // How long nothing has come, not counting when this process did not run.
   [[nodiscard]] Nanos silence(Nanos now) const { return now - heard_; }
   // How much of that the other end wants to be borne.
@@ -72,6 +78,9 @@ class LinkEnd {
   // At most the credit.
   void send(std::uint32_t session, View data);
   void send_trip(std::uint32_t session, Trip trip);
+  // A message of `home`; in a session that is over, nothing.
+  void send_home(std::uint32_t session, View message);
+  void send_list(View message);
   // No more is sent in this session.
   void finish(std::uint32_t session);
   void reset(std::uint32_t session, const std::string& reason);
@@ -96,6 +105,8 @@ class LinkEnd {
   void pong(View payload, Nanos now);
   void take_open(std::uint32_t session);
   void handle_in_session(const Frame& frame);
+  void take_list(const Frame& frame);
+  void take_home(const Frame& frame, const Flow& flow);
   void take_data(const Frame& frame, Flow& flow);
   void take_credit(const Frame& frame, Flow& flow);
   Flow& add_flow(std::uint32_t session);
@@ -106,6 +117,7 @@ class LinkEnd {
   Queue out_;
   bool greeted_ = false;
   bool is_up_ = false;
+  std::uint64_t features_ = 0;
   std::uint32_t window_ = 0;  // the other end's
   std::map<std::uint32_t, Flow> flows_;
   std::uint32_t latest_ = 0;  // session opened

@@ -55,7 +55,7 @@ void LiveLink::take_in(Nanos now) {
 }
 
 std::size_t LiveLink::room(std::uint32_t session) const {
-  return untaken() >= kBacklogMax ? 0 : end_.credit(session);
+  return has_room() ? end_.credit(session) : 0;
 }
 
 }  // namespace dllm::pair

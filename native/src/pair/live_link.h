@@ -29,6 +29,8 @@ class LiveLink {
   void give_out(Nanos now) { wire_.write(end_.out(), now); }
   // Bytes that may be sent in a session now.
   [[nodiscard]] std::size_t room(std::uint32_t session) const;
+  // Whether more that needs no credit may be sent without pings standing behind it.
+  [[nodiscard]] bool has_room() const { return untaken() < kBacklogMax; }
 
  private:
   [[nodiscard]] std::size_t untaken() const;

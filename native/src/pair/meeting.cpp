@@ -38,6 +38,12 @@ struct Meeting::Caller final : LinkOwner {
   void timed(std::uint32_t session, Trip trip) override {
     if (holds()) meeting.owner_.timed(session, trip);
   }
+  void told(std::uint32_t session, Bytes message) override {
+    if (holds()) meeting.owner_.told(session, message);
+  }
+  void listed(Bytes message) override {
+    if (holds()) meeting.owner_.listed(message);
+  }
 
   // What is still to be said is said, then the other end closes, in time. False when it is over.
   bool leave(Nanos now) {

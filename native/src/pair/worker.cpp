@@ -26,6 +26,9 @@ it is ready; ends with SIGTERM.
                          may read. With it what crosses is TLS; anywhere but on this machine it is
                          needed
   --key-stdin            likewise, the first line of standard input
+  --model PATH           a model beside this worker, by any part of a split one; may be repeated. What
+                         of it llama-server loads here is read from this file where its bytes are
+                         the same, and does not cross
   --name NAME            the worker's name, for heads, counters and log
   --stats PATH           Unix socket that gives out counters as JSON lines
   --gone-after SECONDS   give a head up when nothing is heard of its machine for so long (20)
@@ -38,6 +41,7 @@ struct Options {
   Place place;
   bool is_placed = false;
   Endpoint worker;
+  std::vector<std::string> models;
   std::string name;
   std::string stats;
   Nanos gone_after = kGoneAfter;
@@ -58,6 +62,8 @@ void apply(Options& options, const std::string& option, const std::string& value
     options.worker = endpoint_for(option, value);
   } else if (option == "--key-file") {
     options.place.key = read_key_file(value);
+  } else if (option == "--model") {
+    options.models.push_back(value);
   } else if (option == "--name") {
     options.name = value;
   } else if (option == "--stats") {
@@ -97,7 +103,9 @@ int worker(std::span<char* const> args, const char* version) {
   ::signal(SIGPIPE, SIG_IGN);
   Link link(options.name, false, options.guard);
   link.gone_after = options.gone_after;
-  WorkerEnd end(link, options.place, options.worker);
+  home::Home home;
+  open_models(home, options.models);
+  WorkerEnd end(link, options.place, options.worker, home);
   Stats stats(link, options.stats, version);
   Pipe stop = make_pipe();
   std::thread stats_thread([&] { stats.run(stop.reader.get()); });

@@ -13,24 +13,25 @@ namespace {
 // Of the rpc-server's bytes, waiting for credit; beyond, it is not read.
 constexpr std::size_t kHeldMax = 64 << 10;
 constexpr std::size_t kStepBytes = 1 << 20;
-// Handed to the rpc-server and not taken; beyond, what arrives waits: a few bytes of it may stand
-// for many.
+// Handed to the rpc-server and not taken; beyond, what arrives waits.
 constexpr std::size_t kUntakenMax = 256 << 10;
 constexpr Nanos kPublishEvery = 100 * kNanosPerMilli;
 // For what the rpc-server still owes when we are told to end.
 constexpr Nanos kEndGrace = 2 * kNanosPerSecond;
 
-Hello own_hello(const std::string& name) {
-  return {Role::kWorker, kLean, LinkEnd::kWindowBytes, new_id(), name};
+Hello own_hello(const std::string& name, bool has_models) {
+  const std::uint64_t features = kLean | (has_models ? kHome : 0);
+  return {Role::kWorker, features, LinkEnd::kWindowBytes, new_id(), name};
 }
 
 }  // namespace
 
-WorkerEnd::WorkerEnd(Link& link, const Place& place, Endpoint worker)
+WorkerEnd::WorkerEnd(Link& link, const Place& place, Endpoint worker, const home::Home& home)
     : link_(link),
       worker_(std::move(worker)),
-      meeting_(place, own_hello(link.name), *this, link.lab, link.gone_after),
-      block_(Wire::kBlockBytes) {}
+      meeting_(place, own_hello(link.name, !home.empty()), *this, link.lab, link.gone_after),
+      block_(Wire::kBlockBytes),
+      home_(home) {}
 
 void WorkerEnd::run(int stop) {
   sleep_precisely();
@@ -75,7 +76,8 @@ bool WorkerEnd::wait(int stop, Nanos now) {
     }
     waits.push_back({events ? first.worker->fd() : -1, static_cast<short>(events), 0});
     // What was just sent has made room, or the one before has.
-    const bool goes_on = link && !first.back.empty() && link->room(first.id) > 0;
+    const bool sends = link && !first.back.empty() && link->room(first.id) > 0;
+    const bool goes_on = sends || (first.connected && first.arrivals.can_look());
     if (goes_on || !first.worker) due = now;
   }
   wait_until(waits, due - now);
@@ -88,16 +90,29 @@ WorkerEnd::Served* WorkerEnd::find(std::uint32_t session) {
 }
 
 void WorkerEnd::opened(std::uint32_t session) {
-  Served& served = served_.emplace_back(session);
-  if (meeting_.other().features & kLean) served.lean.emplace();
+  Arrivals& arrivals = served_.emplace_back(session).arrivals;
+  const LinkEnd& end = meeting_.link()->end();
+  if (end.uses(kLean)) arrivals.use_lean();
+  if (end.uses(kHome)) arrivals.use_home(home_, counts_);
 }
 
 void WorkerEnd::arrived(std::uint32_t session, Bytes data) {
-  if (Served* served = find(session)) served->arriving.append(data);
+  if (Served* served = find(session)) served->arrivals.arrived(data);
+}
+
+void WorkerEnd::told(std::uint32_t session, Bytes message) {
+  Served* served = find(session);
+  if (!served) return;
+  try {
+    served->arrivals.told(message);
+  } catch (const home::BadMessage& error) {
+    refuse(*served, error.what());
+    forget_uncalled();
+  }
 }
 
 void WorkerEnd::finished(std::uint32_t session) {
-  if (Served* served = find(session)) served->finished = true;
+  if (Served* served = find(session)) served->arrivals.finish();
 }
 
 void WorkerEnd::was_reset(std::uint32_t session, const std::string&) {
@@ -122,13 +137,16 @@ void WorkerEnd::forget_uncalled() {
 
 void WorkerEnd::greeted(const Hello& other) {
   tell("linked with the head " + other.name);
+  LinkEnd& end = meeting_.link()->end();
+  if (!end.uses(kHome)) return;
+  for (const auto& message : home::encode_list(home_.list())) end.send_list(message);
 }
 
 // Nobody waits for it any more. What the rpc-server still owes is read and thrown away: a stock one
 // dies when it cannot send.
 void WorkerEnd::abandon(Served& served) {
   served.id = 0;
-  served.arriving.clear();
+  served.arrivals.clear();
   served.back.clear();
   if (served.connected) served.worker->finish_now();
 }
@@ -145,10 +163,11 @@ bool WorkerEnd::serve(Served& served, Nanos now) {
   if (!served.connected) return true;
   served.worker->flush();
   take_arriving(served);
+  look(served);
   read_worker(served, now);
   push_back(served);
   LiveLink* link = meeting_.link();
-  if (link && served.id) link->end().grant(served.id, served.arriving.size());
+  if (link && served.id) link->end().grant(served.id, served.arrivals.waiting());
   const bool ended = served.worker->ended() || served.worker->broken();
   if (!ended || !served.back.empty()) return true;
   if (link && served.id) {
@@ -181,25 +200,27 @@ void WorkerEnd::await_connection(Served& served, Nanos now) {
 }
 
 void WorkerEnd::take_arriving(Served& served) {
-  while (!served.arriving.empty() && served.worker->waiting() < kUntakenMax) {
-    served.arriving.drop(forward_some(served, served.arriving.all()));
+  try {
+    while (served.worker->waiting() < kUntakenMax) {
+      const Bytes requests = served.arrivals.next();
+      if (requests.empty()) break;
+      forward(served, requests);
+      if (served.id == 0) return;
+      served.arrivals.taken(requests.size());
+    }
+  } catch (const home::BadMessage& error) {
+    return refuse(served, error.what());
   }
-  const bool is_all = served.finished && served.arriving.empty();
-  if (is_all && served.id) end_input(served);
+  if (served.arrivals.is_over() && served.id) end_input(served);
 }
 
-// Returns how much of it was looked at; 0 when the session is over, and with it all that arrived.
-std::size_t WorkerEnd::forward_some(Served& served, Bytes data) {
-  if (!served.lean) {
-    data = data.first(std::min(data.size(), kUntakenMax));
-    forward(served, data);
-    return served.id ? data.size() : 0;
-  }
-  requests_.clear();
-  const std::size_t taken = served.lean->take(data, requests_);
-  if (!requests_.empty()) forward(served, requests_);
-  if (served.lean->is_lost()) refuse(served, "what came was no encoding of requests");
-  return served.id ? taken : 0;
+// One chunk at a time, so that pings never stand behind more.
+void WorkerEnd::look(Served& served) {
+  LiveLink* link = meeting_.link();
+  if (!link || served.id == 0 || !served.arrivals.can_look()) return;
+  home::Message answer{.kind = home::Message::Kind::kAnswer};
+  answer.have = served.arrivals.look();
+  link->end().send_home(served.id, encode(answer));
 }
 
 void WorkerEnd::forward(Served& served, Bytes data) {
@@ -276,6 +297,8 @@ void WorkerEnd::publish(bool is_connected, Nanos now) {
   tally.wire_bytes_up = meeting_.received_bytes();
   tally.wire_bytes_down = meeting_.sent_bytes();
   tally.rtt = link ? link->end().rtt() : 0;
+  note(counts_, tally);
+  if (const auto news = report_.news(counts_, now)) link_.tell(*news);
   link_.tally.connected = is_connected;
   if (tally != before) ++link_.revision;
 }

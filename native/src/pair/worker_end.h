@@ -5,7 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "lean/stream.h"
+#include "arrivals.h"
+#include "home_report.h"
 #include "local.h"
 #include "meeting.h"
 #include "relay/link.h"
@@ -16,8 +17,9 @@ namespace dllm::pair {
 class WorkerEnd final : private MeetingOwner {
  public:
   // `link` counts what the rpc-server gets, and says whether it is guarded. `worker` is where the
-  // rpc-server listens. Listens for heads at once where it does not dial; throws when it cannot.
-  WorkerEnd(Link& link, const Place& place, Endpoint worker);
+  // rpc-server listens, `home` the models beside it. Listens for heads at once where it does not
+  // dial; throws when it cannot.
+  WorkerEnd(Link& link, const Place& place, Endpoint worker, const home::Home& home);
 
   // The loop; returns when `stop` becomes readable.
   void run(int stop);
@@ -30,9 +32,7 @@ class WorkerEnd final : private MeetingOwner {
   struct Served {
     explicit Served(std::uint32_t session_id) : id(session_id) {}
     std::uint32_t id;  // of its session; 0: that is over, but replies are still due
-    std::optional<lean::Receiver> lean;  // where both ends can
-    Queue arriving;                      // not yet looked at
-    bool finished = false;               // nothing more arrives
+    Arrivals arrivals;
     std::unique_ptr<Local> worker;
     std::unique_ptr<Session> session;
     Queue back;              // from the rpc-server, waiting for credit
@@ -47,6 +47,8 @@ class WorkerEnd final : private MeetingOwner {
   void finished(std::uint32_t session) override;
   void was_reset(std::uint32_t session, const std::string& reason) override;
   void timed(std::uint32_t, Trip) override {}
+  void told(std::uint32_t session, Bytes message) override;
+  void listed(Bytes) override {}
   void lost(const std::string& reason) override;
 
   bool wait(int stop, Nanos now);
@@ -57,7 +59,7 @@ class WorkerEnd final : private MeetingOwner {
   void call(Served& served, Nanos now);
   void await_connection(Served& served, Nanos now);
   void take_arriving(Served& served);
-  std::size_t forward_some(Served& served, Bytes data);
+  void look(Served& served);
   void forward(Served& served, Bytes data);
   void refuse(Served& served, const std::string& reason);
   void end_input(Served& served);
@@ -75,7 +77,9 @@ class WorkerEnd final : private MeetingOwner {
   Meeting meeting_;
   std::list<Served> served_;  // in the order they were opened
   std::vector<std::uint8_t> block_;
-  lean::Buffer requests_;
+  const home::Home& home_;
+  home::HomeCounts counts_;
+  HomeReport report_;
   Nanos published_ = 0;
 };
 

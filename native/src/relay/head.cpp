@@ -33,6 +33,8 @@ when it listens; ends with SIGTERM.
                          its owner may read. With it what crosses is TLS; anywhere but on this
                          machine it is needed
   --key-stdin            likewise, the first line of standard input
+  --model PATH           a model llama-server may load; may be repeated. Of a pair whose worker has
+                         the same, llama-server need not even say what the large tensors hold
   --name NAME            the worker's name, for counters and log
   --stats PATH           Unix socket that gives out counters and passes as JSON lines
                          and takes {"lab": {"latency_ms": …, "jitter_ms": …, "rate_mb_s": …}}
@@ -49,6 +51,7 @@ struct Options {
   Endpoint worker;
   pair::Place place;  // of the worker's relay
   bool pairs = false;
+  std::vector<std::string> models;
   std::string name;   // of the worker
   std::string stats;  // path of the stats socket; empty: none
   Nanos gone_after = kGoneAfter;
@@ -71,6 +74,8 @@ void apply(Options& options, const std::string& option, const std::string& value
     set_place(options, option, value);
   } else if (option == "--key-file") {
     options.place.key = pair::read_key_file(value);
+  } else if (option == "--model") {
+    options.models.push_back(value);
   } else if (option == "--name") {
     options.name = value;
   } else if (option == "--gone-after") {
@@ -105,6 +110,9 @@ void judge(const Options& options) {
     throw UsageError("--worker and a pair exclude each other: a relay knows its worker itself");
   }
   if (options.place.key && !options.pairs) throw UsageError("a key is for a pair of relays only");
+  if (!options.models.empty() && !options.pairs) {
+    throw UsageError("--model is for a pair of relays only");
+  }
   if (options.name.empty()) throw UsageError("head needs --name NAME");
 }
 
@@ -129,9 +137,11 @@ void head(std::span<char* const> args, const char* version) {
   Link link(options.name, options.answers, options.guard);
   link.gone_after = options.gone_after;
   const UniqueFd listener = listen_tcp(options.listen);
+  home::Home home;
+  open_models(home, options.models);
   std::unique_ptr<pair::HeadEnd> pair_end;
   if (options.pairs) {
-    pair_end = std::make_unique<pair::HeadEnd>(link, options.place, machine_name());
+    pair_end = std::make_unique<pair::HeadEnd>(link, options.place, machine_name(), home);
     pair_end->start();
   }
   Direct direct(link, options.worker);

@@ -41,6 +41,13 @@ struct PairTally {
   // Over the real connection, all that makes the link, TLS included.
   std::uint64_t wire_bytes_up = 0;
   std::uint64_t wire_bytes_down = 0;
+  // Weights: of the worker's own files, and sent to it; and of how many tensors that were other
+  // ones than in its files, or in none.
+  std::uint64_t weight_bytes_home = 0;
+  std::uint64_t weight_bytes_sent = 0;
+  std::uint64_t tensors = 0;
+  std::uint64_t tensors_differ = 0;
+  std::uint64_t tensors_missing = 0;
   Nanos rtt = 0;      // of pings, the lab's delay included; 0: not known
   Nanos unheard = 0;  // how long nothing has come from the other machine; 0: not long
   bool operator==(const PairTally&) const = default;

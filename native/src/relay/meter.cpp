@@ -48,10 +48,11 @@ void Meter::crosses(const Rule& rule) {
   if (feeds_pass(rule.id)) link_.passes.feed(opened_time_);
 }
 
-void Meter::answered_here(const Rule& rule) {
+void Meter::answered_here(const Rule& rule, View payload) {
   CommandTally& tally = link_.tally.commands[rule.id];
   ++tally.count;
   ++tally.answered;
+  link_.placement.reply(rule.id, payload);
 }
 
 bool Meter::fields(const Request& request, View fields, std::uint64_t reply) {
@@ -102,9 +103,9 @@ void Meter::waits(bool for_reply) {
   if (for_reply) link_.waiting_since = now_;
 }
 
-void Meter::count_up(std::uint64_t bytes) {
+void Meter::count_up(std::uint64_t bytes, bool crosses) {
   link_.tally.bytes_up += bytes;
-  link_.bulk.sent(bytes, now_);
+  if (crosses) link_.bulk.sent(bytes, now_);
   unattributed_ += bytes;
 }
 

@@ -29,7 +29,7 @@ class Meter {
   // It goes to the worker.
   void crosses(const Rule& rule);
   // It was answered without the worker.
-  void answered_here(const Rule& rule);
+  void answered_here(const Rule& rule, View payload);
   // Its fixed fields. Whether the reply, of so many bytes, will be what a pass computed.
   bool fields(const Request& request, View fields, std::uint64_t reply);
   // Its last byte was seen; `replies`: requests that wait for their replies, with this one if it
@@ -38,8 +38,8 @@ class Meter {
   // The client waits, or no longer does, for a worker heard or asked just now.
   void waits(bool for_reply);
 
-  // Bytes for the worker.
-  void count_up(std::uint64_t bytes);
+  // Bytes for the worker; `crosses`: by the way whose rate is measured.
+  void count_up(std::uint64_t bytes, bool crosses = true);
   // Of them some go nowhere.
   void drop_up(std::uint64_t bytes);
   // What was counted up since the last time belongs to the present request.

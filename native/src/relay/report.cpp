@@ -116,6 +116,11 @@ std::string pair_object(const PairTally& pair) {
       .raw("unheard_ms", millis_or_null(pair.unheard))
       .number("wire_bytes_up", pair.wire_bytes_up)
       .number("wire_bytes_down", pair.wire_bytes_down)
+      .number("weight_bytes_home", pair.weight_bytes_home)
+      .number("weight_bytes_sent", pair.weight_bytes_sent)
+      .number("tensors", pair.tensors)
+      .number("tensors_differ", pair.tensors_differ)
+      .number("tensors_missing", pair.tensors_missing)
       .str();
 }
 

@@ -6,9 +6,18 @@ namespace dllm {
 
 namespace {
 
+// Since then a SET_TENSOR may say that the worker is not to keep it in a cache of its own, so that
+// what it gets from a file beside it leaves no second copy there. Before, it is asked itself.
+constexpr Version kCacheFlag{7, 0, 0};
+constexpr std::size_t kFlagBytes = 1;
+
 std::string framed(const std::string& payload) {
   const std::uint64_t size = payload.size();
   return std::string(reinterpret_cast<const char*>(&size), sizeof size) + payload;
+}
+
+View view(const std::string& text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
 // A connection begins under the mutex of its link.
@@ -19,8 +28,9 @@ Meter begin_metering(Link& link) {
 
 }  // namespace
 
-Session::Session(Link& link)
+Session::Session(Link& link, Weights* weights)
     : link_(link),
+      weights_(weights),
       policy_(link.guarding, link.answering, link.answers),
       meter_(begin_metering(link)) {}
 
@@ -40,9 +50,9 @@ Outgoing Session::requests(Bytes bytes, Nanos now) {
   forget_sent();
   set_time(now);
   if (pending_.empty() && request_decoder_.skip(bytes.size())) {
-    meter_.count_up(bytes.size());
+    meter_.count_up(bytes.size(), !is_detached_);
     attribute();
-    return {bytes, {}, false, false};
+    return {bytes, {}, false, false, {}};
   }
   request_decoder_.feed(bytes);
   attribute();
@@ -90,20 +100,27 @@ void Session::forget_sent() {
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(sent_));
   held_at_ -= std::min(held_at_, sent_);
   sent_ = 0;
+  detached_.clear();
 }
 
 Outgoing Session::outgoing() {
   sent_ = holding_ ? held_at_ : pending_.size();
   const bool more_follows = protocol() && !plain_ && !asked_;
-  return {Bytes(pending_).first(sent_), std::exchange(answers_, {}), refused_, more_follows};
+  return {Bytes(pending_).first(sent_), std::exchange(answers_, {}), refused_, more_follows,
+          detached_};
 }
 
 void Session::opened(std::uint8_t id) {
   asked_ = false;
+  is_detached_ = false;
   due_ = {};
   meter_.opened();
   if (policy_.guards() || protocol()) hold();
-  answerable_ = policy_.may_answer(id);
+  answerable_ = policy_.may_answer(id) || may_recall(id);
+}
+
+bool Session::may_recall(std::uint8_t id) {
+  return weights_ && id == kSetTensorHash && protocol() && protocol()->version() >= kCacheFlag;
 }
 
 // What comes from here on waits to be judged.
@@ -132,8 +149,17 @@ bool Session::fields(const Request& request, View fields) {
   due_.awaited = {&rule, reply_bytes(rule, fields)};
   due_.from_pass = meter_.fields(request, fields, due_.awaited.reply);
   if (!answerable_) holding_ = false;
+  is_detached_ = detaches(request, fields);
+  if (is_detached_) detached_.push_back({held_at_, pending_.size()});
   if (policy_.guards() && rule.id == kGraphCompute) hold();
   return true;
+}
+
+// The data of a tensor, from its beginning; the offset is the last field.
+bool Session::detaches(const Request& request, View fields) {
+  if (!weights_ || !protocol() || request.rule->id != kSetTensor) return false;
+  const bool begins = load<std::uint64_t>(&fields[fields.size() - sizeof(std::uint64_t)]) == 0;
+  return begins && weights_->takes(Tensor(fields.data()), request.size - fields.size());
 }
 
 bool Session::node(const Request&, std::uint64_t id) {
@@ -170,16 +196,46 @@ void Session::closed(const Request& request) {
 // Only when no reply is due, so that the order of replies stays.
 bool Session::answer(const Rule& rule) {
   if (!dues_.empty()) return false;
+  if (rule.id == kSetTensorHash) return answer_hash(rule);
   const std::optional<std::string> known = policy_.answer(rule, due_.key);
   if (!known) return false;
-  answers_ += framed(*known);
-  meter_.answered_here(rule);
-  drop_held();
+  answer_here(rule, *known);
   return true;
 }
 
+void Session::answer_here(const Rule& rule, const std::string& payload) {
+  answers_ += framed(payload);
+  meter_.answered_here(rule, view(payload));
+  drop_held();
+}
+
+bool Session::answer_hash(const Rule& rule) {
+  const View asked = View(pending_).subspan(held_at_ + kRequestHeaderBytes);
+  const std::vector<std::uint8_t> fields(asked.begin(), asked.end());
+  const auto offset = load<std::uint64_t>(&fields[kTensorBytes]);
+  const auto hash = load<std::uint64_t>(&fields[kTensorBytes + sizeof offset]);
+  if (offset != 0) return false;
+  const std::optional<std::uint64_t> bytes = weights_->recalls(Tensor(fields.data()), hash);
+  if (!bytes) return false;
+  answer_here(rule, std::string(1, *bytes > 0 ? '\1' : '\0'));
+  if (*bytes > 0) recall(fields, *bytes);
+  return true;
+}
+
+// The head of a SET_TENSOR, as the client would have sent it.
+void Session::recall(View fields, std::uint64_t bytes) {
+  const std::size_t begin = pending_.size();
+  const std::uint64_t size = protocol()->rule(kSetTensor)->fields + bytes;
+  const auto* at = reinterpret_cast<const std::uint8_t*>(&size);
+  pending_.push_back(kSetTensor);
+  pending_.insert(pending_.end(), at, at + sizeof size);
+  pending_.insert(pending_.end(), fields.begin(), fields.begin() + kTensorBytes);
+  pending_.resize(pending_.size() + kFlagBytes + sizeof(std::uint64_t));
+  detached_.push_back({begin, pending_.size()});
+}
+
 void Session::passed(View bytes) {
-  meter_.count_up(bytes.size());
+  meter_.count_up(bytes.size(), !is_detached_);
   pending_.insert(pending_.end(), bytes.begin(), bytes.end());
 }
 
@@ -217,6 +273,7 @@ void Session::go_plain(const std::string& reason) {
   reply_decoder_.give_up();
   meter_.went_plain(reason);
   holding_ = false;
+  is_detached_ = false;
   due_ = {};
 }
 

@@ -11,6 +11,7 @@
 #include "link.h"
 #include "meter.h"
 #include "policy.h"
+#include "weights.h"
 
 namespace dllm {
 
@@ -20,6 +21,13 @@ struct Trip {
   Nanos ended = 0;
 };
 
+// The head (header and fixed fields) of a SET_TENSOR whose data go another way: where in
+// Outgoing::worker it begins and ends. Data that the client sends stand behind it.
+struct Detached {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
 // What one step lets through.
 struct Outgoing {
   Bytes worker;          // for the worker; of the bytes given, or valid until the next step
@@ -27,11 +35,13 @@ struct Outgoing {
   bool refused = false;  // close the connection once the bytes are sent
   // The client is in the middle of something: of a request, or of those that lead to a question.
   bool more_follows = false;
+  std::span<const Detached> detached{};  // in the order they were asked about
 };
 
 class Session final : private RequestSink, private ReplySink {
  public:
-  explicit Session(Link& link);
+  // `weights`: who may take data out of the stream; null: nobody.
+  explicit Session(Link& link, Weights* weights = nullptr);
   ~Session() override;
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -86,11 +96,17 @@ class Session final : private RequestSink, private ReplySink {
   void drop_held();
   bool refuse(const char* reason);
   void go_plain(const std::string& reason);
+  bool detaches(const Request& request, View fields);
+  bool may_recall(std::uint8_t id);
   bool answer(const Rule& rule);
+  void answer_here(const Rule& rule, const std::string& payload);
+  bool answer_hash(const Rule& rule);
+  void recall(View fields, std::uint64_t bytes);
   bool learn_version(View payload);
   void attribute();
 
   Link& link_;
+  Weights* const weights_;
   Policy policy_;
   Meter meter_;
   RequestDecoder request_decoder_{static_cast<RequestSink&>(*this)};
@@ -108,6 +124,8 @@ class Session final : private RequestSink, private ReplySink {
   std::size_t held_at_ = 0;  // where what is held back starts
   bool holding_ = false;
   std::string answers_;  // of this step
+  std::vector<Detached> detached_;
+  bool is_detached_ = false;  // the data of the present request
 
   bool answerable_ = false;  // the present request
   bool asked_ = true;        // the latest request is due a reply

@@ -1,0 +1,58 @@
+// What arrived in one session, until it is requests for the rpc-server: encodings are decoded, and
+// weights come from the files of this machine where these have them.
+#pragma once
+
+#include <optional>
+
+#include "home/assembly.h"
+#include "lean/stream.h"
+#include "mingled.h"
+
+namespace dllm::pair {
+
+class Arrivals {
+ public:
+  // Handed out at a time, and decoded ahead of that: a few bytes may stand for many.
+  static constexpr std::size_t kAheadMax = 256 << 10;
+
+  // Nothing is shorter than it was, and no weights come from here.
+  Arrivals() = default;
+  void use_lean() { lean_.emplace(); }
+  void use_home(const home::Home& home, home::HomeCounts& counts);
+
+  void arrived(View data) { mingled_.append(data); }
+  // A message of `home`. Throws home::BadMessage.
+  void told(View message);
+  // Nothing more arrives.
+  void finish() { finished_ = true; }
+
+  // The next requests; empty: none yet. Valid until the next call of anything here, may be changed
+  // in place. Throws home::BadMessage.
+  Bytes next();
+  void taken(std::size_t count);
+  // Whether a chunk of a weight can be looked at; whether it is here.
+  [[nodiscard]] bool can_look() const { return assembly_ && assembly_->can_step(); }
+  bool look() { return assembly_->step(); }
+
+  // Bytes that count against credit and wait.
+  [[nodiscard]] std::size_t waiting() const { return mingled_.size(); }
+  // All that ever arrives was taken.
+  [[nodiscard]] bool is_over() const;
+  // What waits goes nowhere.
+  void clear();
+
+ private:
+  void feed();
+  void decode(Bytes bytes);
+  [[nodiscard]] bool has_room() const;
+
+  Mingled mingled_;
+  std::optional<lean::Receiver> lean_;
+  std::optional<home::Assembly> assembly_;
+  lean::Buffer requests_;  // that need not go through the assembly
+  std::size_t taken_ = 0;  // of them
+  lean::Buffer decoded_;
+  bool finished_ = false;
+};
+
+}  // namespace dllm::pair

@@ -1,0 +1,171 @@
+#include "up_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "relay/extent.h"
+#include "relay/placement.h"
+
+namespace dllm::pair {
+
+namespace {
+
+// Of the client's bytes, waiting for credit; beyond, it is not read.
+constexpr std::size_t kHeldMax = 64 << 10;
+
+home::TensorKey key_of(Tensor tensor, std::uint64_t bytes) {
+  home::TensorKey key;
+  key.name = tensor.name();
+  key.type = tensor.type();
+  for (int i = 0; i < Tensor::kDims; ++i) key.shape[static_cast<std::size_t>(i)] = tensor.ne(i);
+  key.size_bytes = bytes;
+  return key;
+}
+
+// By its name; what is computed is none.
+bool is_weight(Tensor tensor) {
+  return tensor.op() == Tensor::kNoOp && Placement::part_of(tensor.name());
+}
+
+}  // namespace
+
+void UpStream::begin(const LinkEnd& end, std::uint32_t session) {
+  session_ = session;
+  if (end.uses(kLean)) lean_.emplace();
+  if (end.uses(kHome)) referrer_.emplace(weights_.counts, &weights_.own);
+}
+
+std::size_t UpStream::room(const LiveLink& link) const {
+  if (up_.size() >= kHeldMax) return 0;
+  const std::size_t room = link.room(session_);
+  if (!referrer_) return room;
+  // Data that are referred to cross as next to nothing.
+  if (referrer_->lacks_bytes() > 0) return link.has_room() ? referrer_->room() : 0;
+  return std::min(room, referrer_->spare_bytes());
+}
+
+void UpStream::take(const Outgoing& out, LiveLink& link) {
+  std::size_t at = 0;
+  for (const Detached& each : out.detached) {
+    pass(out.worker.subspan(at, each.begin - at), link);
+    head(out.worker.subspan(each.begin, each.end - each.begin));
+    at = each.end;
+  }
+  pass(out.worker.subspan(at), link);
+}
+
+// Data of a tensor that is referred to, and requests behind them.
+void UpStream::pass(View bytes, LiveLink& link) {
+  if (referrer_ && referrer_->lacks_bytes() > 0) {
+    const View data = bytes.first(std::min<std::uint64_t>(bytes.size(), referrer_->lacks_bytes()));
+    referrer_->add(data);
+    collect();
+    bytes = bytes.subspan(data.size());
+  }
+  if (!bytes.empty()) requests(bytes, link);
+}
+
+void UpStream::requests(View bytes, LiveLink& link) {
+  if (lean_) {
+    shortened_.clear();
+    lean_->requests(bytes, shortened_);
+    bytes = shortened_;
+  }
+  up_.empty() && link.room(session_) >= bytes.size() ? link.end().send(session_, bytes)
+                                                     : up_.append(bytes);
+}
+
+void UpStream::head(View head) {
+  shortened_.clear();
+  if (lean_) lean_->head(head, shortened_);
+  up_.append(lean_ ? View(shortened_) : head);
+  refer(decided_.front());
+  decided_.pop_front();
+  collect();
+}
+
+void UpStream::refer(const Decided& decided) {
+  decided.recalled ? referrer_->recall(decided.key, *decided.recalled)
+                   : referrer_->begin(decided.key);
+}
+
+// What the referrer has to say keeps its place.
+void UpStream::collect() {
+  while (referrer_->has_message()) up_.append_message(encode(referrer_->next()));
+}
+
+void UpStream::end() {
+  if (!lean_) return;
+  shortened_.clear();
+  lean_->end(shortened_);
+  up_.append(shortened_);
+}
+
+void UpStream::push(LiveLink& link) {
+  while (push_next(link)) continue;
+}
+
+bool UpStream::can_push(const LiveLink& link) const {
+  if (!link.has_room()) return false;
+  const bool is_needed = referrer_ && referrer_->has_next();
+  return is_needed || up_.message_is_next() || (up_.size() > 0 && link.room(session_) > 0);
+}
+
+// What is needed goes first: all else may wait for it at the other end.
+bool UpStream::push_next(LiveLink& link) {
+  if (!can_push(link)) return false;
+  if (referrer_ && referrer_->has_next()) {
+    link.end().send_home(session_, encode(referrer_->next()));
+  } else if (up_.message_is_next()) {
+    link.end().send_home(session_, up_.take_message());
+  } else {
+    const View bytes = up_.bytes();
+    const std::size_t count = std::min(link.room(session_), bytes.size());
+    link.end().send(session_, bytes.first(count));
+    up_.drop(count);
+  }
+  return true;
+}
+
+bool UpStream::is_done() const {
+  const bool waits = referrer_ && (referrer_->open_chunks() > 0 || referrer_->has_next());
+  return up_.empty() && !waits;
+}
+
+void UpStream::learned(Version version) {
+  if (lean_) lean_->learned(version);
+}
+
+void UpStream::told(View message) {
+  const home::Message answer = home::decode(message);
+  const bool is_answer = referrer_ && answer.kind == home::Message::Kind::kAnswer;
+  if (!is_answer) throw home::BadMessage("the worker's relay says what only a head says");
+  referrer_->answered(answer.have);
+}
+
+bool UpStream::takes(Tensor tensor, std::uint64_t bytes) {
+  home::TensorKey key = key_of(tensor, bytes);
+  const bool is_listed = referrer_ && weights_.listing.has(key);
+  if (is_listed && bytes > 0 && tensor.op() == Tensor::kNoOp && referrer_->can_begin()) {
+    decided_.push_back({std::move(key), {}});
+    return true;
+  }
+  if (is_weight(tensor) && extent(tensor) == bytes) {
+    ++weights_.counts.tensors;
+    weights_.counts.tensors_missing += is_listed ? 0 : 1;
+    weights_.counts.needed_bytes += bytes;
+  }
+  return false;
+}
+
+// What is not listed the worker may still have in a cache of its own.
+std::optional<std::uint64_t> UpStream::recalls(Tensor tensor, std::uint64_t hash) {
+  home::TensorKey key = key_of(tensor, extent(tensor).value_or(0));
+  if (!referrer_ || !weights_.listing.has(key)) return std::nullopt;
+  if (!weights_.listing.has(key, hash) || !referrer_->can_recall(key, hash)) return 0;
+  const std::uint64_t bytes = key.size_bytes;
+  decided_.push_back({std::move(key), hash});
+  return bytes;
+}
+
+}  // namespace dllm::pair

@@ -1,0 +1,75 @@
+// What goes up to the worker's relay in one session: requests, shortened where both ends can, and
+// weights by reference where that machine has them; in order, under credit.
+#pragma once
+
+#include <deque>
+#include <optional>
+
+#include "home/listing.h"
+#include "home/referrer.h"
+#include "lean/stream.h"
+#include "live_link.h"
+#include "mingled.h"
+#include "relay/session.h"
+#include "relay/weights.h"
+
+namespace dllm::pair {
+
+// What the head knows of weights, and counts of them, over all sessions.
+struct HeadWeights {
+  const home::Home& own;  // the models of this machine
+  home::Listing listing;  // of the worker's
+  home::HomeCounts counts;
+};
+
+class UpStream final : public Weights {
+ public:
+  explicit UpStream(HeadWeights& weights) : weights_(weights) {}
+
+  // The session was opened.
+  void begin(const LinkEnd& end, std::uint32_t session);
+
+  // Bytes of the client that may be taken now.
+  [[nodiscard]] std::size_t room(const LiveLink& link) const;
+  void take(const Outgoing& out, LiveLink& link);
+  // The client sends no more.
+  void end();
+  // Sends what may be sent; throws home::ModelError, and the session cannot go on then.
+  void push(LiveLink& link);
+  // Whether `push` could send more at once.
+  [[nodiscard]] bool can_push(const LiveLink& link) const;
+  // All is sent, and nothing is waited for.
+  [[nodiscard]] bool is_done() const;
+
+  // The worker told its version.
+  void learned(Version version);
+  // A message of the worker's end. Throws home::BadMessage.
+  void told(View message);
+
+  bool takes(Tensor tensor, std::uint64_t bytes) override;
+  std::optional<std::uint64_t> recalls(Tensor tensor, std::uint64_t hash) override;
+
+ private:
+  // A tensor whose data do not go with the requests.
+  struct Decided {
+    home::TensorKey key;
+    std::optional<std::uint64_t> recalled;  // its FNV-1a
+  };
+
+  void pass(View bytes, LiveLink& link);
+  void requests(View bytes, LiveLink& link);
+  void head(View head);
+  void refer(const Decided& decided);
+  void collect();
+  bool push_next(LiveLink& link);
+
+  HeadWeights& weights_;
+  std::uint32_t session_ = 0;
+  std::optional<lean::Sender> lean_;        // where both ends can
+  std::optional<home::Referrer> referrer_;  // likewise
+  std::deque<Decided> decided_;             // told by the session with the bytes that follow
+  lean::Buffer shortened_;
+  Mingled up_;  // not yet sent
+};
+
+}  // namespace dllm::pair

@@ -1,0 +1,325 @@
+// Weights that stay home, over both ends as they run: whatever the worker's files hold, its
+// rpc-server gets what the client sent.
+#include "home_pair.h"
+#include "pair_ends.h"
+
+using namespace pair_ends;
+using dllm::home::Home;
+using dllm::home::kChunkBytes;
+using models::Made;
+using transcript::random_bytes;
+using Random = std::mt19937;
+
+namespace {
+
+// A file there, and its bytes.
+struct Files {
+  explicit Files(const std::vector<Made>& tensors, bool with_sums = true) {
+    add(tensors, with_sums);
+  }
+  void add(const std::vector<Made>& tensors, bool with_sums = true) {
+    auto model = models::opened({models::gguf(tensors)}, &memories);
+    auto sums = with_sums ? models::sums_of(model) : std::vector<dllm::home::TensorSums>();
+    home.add(std::move(model), std::move(sums));
+  }
+  Home home;
+  std::vector<models::Memory*> memories;
+};
+
+Made weight(int layer, const std::string& data) {
+  return models::tensor("blk." + std::to_string(layer) + ".weight", data);
+}
+
+// Long and short, and together less than the buffer holds.
+const std::vector<Made>& model() {
+  static const std::vector<Made> tensors = [] {
+    std::vector<Made> made;
+    const std::size_t sizes[] = {3 * kChunkBytes + 5, 1000, kChunkBytes, 70'001, 4};
+    for (std::size_t i = 0; i < std::size(sizes); ++i) {
+      made.push_back(
+          weight(static_cast<int>(i), models::noise(static_cast<std::uint32_t>(i + 1), sizes[i])));
+    }
+    return made;
+  }();
+  return tensors;
+}
+
+std::string row_in_buffer(const Made& made) {
+  transcript::TensorSpec spec;
+  spec.type = made.type;
+  spec.name = made.name;
+  std::string tensor = transcript::tensor(spec);
+  for (std::size_t i = 0; i < 4; ++i) {
+    const std::uint64_t count = i < made.shape.size() ? made.shape[i] : 1;
+    transcript::write(tensor, 20 + 4 * i, static_cast<std::uint32_t>(count));
+    transcript::write<std::uint32_t>(tensor, 36 + 4 * i,
+                                     i == 0 ? 1 : static_cast<std::uint32_t>(made.data.size()));
+  }
+  return tensor;
+}
+
+std::string set_weight(const Made& made, bool with_flag = true) {
+  std::string payload = row_in_buffer(made) + std::string(1, with_flag ? '\1' : '\0');
+  transcript::put<std::uint64_t>(payload, 0);
+  return transcript::request(dllm::kSetTensor, payload + made.data);
+}
+
+std::string ask_hash(const Made& made) {
+  std::string payload = row_in_buffer(made);
+  transcript::put<std::uint64_t>(payload, 0);
+  transcript::put(payload, models::fnv1a_of(made.data));
+  return transcript::request(dllm::kSetTensorHash, payload);
+}
+
+const std::string kAsk = transcript::request(dllm::kGetDeviceMemory, std::string(4, '\0'));
+const std::string kTold = transcript::reply(std::string(16, 'm'));
+
+// A client and a server that have greeted each other.
+struct Talk {
+  explicit Talk(Pair& pair_of) : pair(pair_of), client(pair.head.connect()), server(pair.accept()) {
+    greet(client.get(), server.get());
+  }
+  // The client sends these; whether just these arrive, and an answer comes back.
+  bool loads(const std::string& requests, Random& random) {
+    std::thread asking([&] {
+      for (std::size_t at = 0; at < requests.size();) {
+        const std::size_t count = 1 + random() % (1U << (random() % 21));
+        write_text(client.get(), requests.substr(at, count));
+        at += count;
+      }
+      write_text(client.get(), kAsk);
+    });
+    const bool arrives = read_text(server.get(), requests.size()) == requests;
+    const bool asked = read_text(server.get(), kAsk.size()) == kAsk;
+    asking.join();
+    write_text(server.get(), kTold);
+    return arrives && asked && read_text(client.get(), kTold.size()) == kTold;
+  }
+  Pair& pair;
+  UniqueFd client;
+  UniqueFd server;
+};
+
+dllm::PairTally counted(Pair& pair, std::uint64_t tensors) {
+  CHECK(until([&] { return pair.head.tally().pair.tensors == tensors; }));
+  const auto tally = pair.head.tally().pair;
+  CHECK(until([&] {
+    const std::lock_guard lock(pair.worker.link.mutex);
+    const dllm::PairTally& far = pair.worker.link.tally.pair;
+    return far.weight_bytes_home == tally.weight_bytes_home &&
+           far.tensors_differ == tally.tensors_differ;
+  }));
+  return tally;
+}
+
+std::string requests_for(const std::vector<Made>& tensors) {
+  std::string all;
+  for (const Made& made : tensors) all += set_weight(made);
+  return all;
+}
+
+std::size_t bytes_of_all(const std::vector<Made>& tensors) {
+  std::size_t bytes = 0;
+  for (const Made& made : tensors) bytes += made.data.size();
+  return bytes;
+}
+
+}  // namespace
+
+TEST(what_is_at_home_does_not_cross) {
+  Random random(1);
+  Files there(model());
+  Pair pair({}, dllm::kGoneAfter, there.home);
+  for (std::uint64_t load = 1; load <= 2; ++load) {
+    Talk talk(pair);
+    CHECK(talk.loads(requests_for(model()), random));
+    const auto tally = counted(pair, load * model().size());
+    CHECK(tally.weight_bytes_sent == 0 && tally.tensors_differ == 0 && tally.tensors_missing == 0);
+    CHECK(tally.weight_bytes_home == load * bytes_of_all(model()));
+    CHECK(tally.wire_bytes_up < load * 20'000);
+    talk.client.reset();
+    CHECK(read_to_end(talk.server.get()).empty());
+    talk.server.reset();
+    pair.head.outcome.wait();
+  }
+  // Counted as the client said it.
+  CHECK(pair.head.tally().commands[dllm::kSetTensor].bytes_up == 2 * requests_for(model()).size());
+}
+
+TEST(a_worker_without_models_is_sent_them) {
+  Random random(2);
+  Pair pair;
+  Talk talk(pair);
+  CHECK(talk.loads(requests_for(model()), random));
+  CHECK(until([&] { return pair.head.tally().pair.tensors == model().size(); }));
+  const auto tally = pair.head.tally().pair;
+  CHECK(tally.tensors_missing == model().size() && tally.weight_bytes_home == 0);
+  CHECK(tally.weight_bytes_sent == bytes_of_all(model()));
+}
+
+TEST(another_file_costs_the_chunks_that_differ_and_is_told) {
+  Random random(3);
+  std::vector<Made> others = model();
+  others[0].data[kChunkBytes + 7] ^= 1;
+  others[3].data[0] ^= 1;
+  others.erase(others.begin() + 1);
+  Files there(others);
+  Pair pair({}, dllm::kGoneAfter, there.home);
+  Talk talk(pair);
+  CHECK(talk.loads(requests_for(model()), random));
+  const auto tally = counted(pair, model().size());
+  CHECK(tally.tensors_differ == 2 && tally.tensors_missing == 1);
+  CHECK(tally.weight_bytes_sent == kChunkBytes + 70'001 + 1000);
+  CHECK(until([&] { return pair.head.was_told("2 of 5 tensors differ: another file?"); }));
+}
+
+TEST(a_known_hash_needs_no_bytes_of_the_client) {
+  Files here(model()), there(model());
+  Pair pair({}, dllm::kGoneAfter, there.home, here.home);
+  Talk talk(pair);
+  const Made& made = model()[0];
+  write_text(talk.client.get(), ask_hash(made));
+  const std::string expected = set_weight(made, false);
+  CHECK(read_text(talk.server.get(), expected.size()) == expected);
+  CHECK(read_text(talk.client.get(), 9) == transcript::reply("\1"));
+  const auto tally = counted(pair, 1);
+  CHECK(tally.weight_bytes_sent == 0 && tally.weight_bytes_home == made.data.size());
+  CHECK(pair.head.tally().commands[dllm::kSetTensorHash].answered == 1);
+}
+
+TEST(without_both_tables_the_bytes_are_asked_for_and_stay_home_all_the_same) {
+  Random random(4);
+  for (const bool knows_there : {false, true}) {
+    Files here(model(), !knows_there), there(model(), knows_there);
+    Pair pair({}, dllm::kGoneAfter, there.home, here.home);
+    Talk talk(pair);
+    write_text(talk.client.get(), ask_hash(model()[0]));
+    CHECK(read_text(talk.client.get(), 9) == transcript::reply(std::string(1, '\0')));
+    CHECK(talk.loads(set_weight(model()[0]), random));
+    CHECK(counted(pair, 1).weight_bytes_sent == 0);
+  }
+}
+
+TEST(what_is_recalled_and_has_changed_comes_from_the_head_or_ends_the_session) {
+  for (const bool has_here : {true, false}) {
+    Files here(model()), there(model());
+    Pair pair({}, dllm::kGoneAfter, there.home, here.home);
+    Talk talk(pair);
+    std::ranges::fill(there.memories[0]->data(), 'x');
+    if (!has_here) std::ranges::fill(here.memories[0]->data(), 'x');
+    write_text(talk.client.get(), ask_hash(model()[0]));
+    CHECK(read_text(talk.client.get(), 9) == transcript::reply("\1"));
+    if (has_here) {
+      const std::string expected = set_weight(model()[0], false);
+      CHECK(read_text(talk.server.get(), expected.size()) == expected);
+      CHECK(counted(pair, 1).weight_bytes_sent == model()[0].data.size());
+    } else {
+      CHECK(pair.head.outcome.get() == Outcome::kWorkerLeft);
+      CHECK(until([&] { return pair.head.was_told("blk.0.weight has changed"); }));
+      // The rpc-server sees its client go, and the next one is served.
+      read_to_end(talk.server.get());
+      talk.server.reset();
+      Talk next(pair);
+    }
+  }
+}
+
+TEST(a_disk_that_is_slow_keeps_the_link) {
+  Random random(5);
+  Files there(model());
+  there.memories[0]->before_read([](models::Memory&, std::uint64_t) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  });
+  Pair pair({}, dllm::kNanosPerSecond, there.home);
+  Talk talk(pair);
+  CHECK(talk.loads(requests_for(model()), random));
+  CHECK(counted(pair, model().size()).weight_bytes_sent == 0);
+  CHECK(!pair.head.was_told("the link broke") && !pair.head.was_told("not been heard"));
+}
+
+TEST(a_link_cut_in_a_load_leaves_nothing_behind) {
+  Random random(6);
+  Files there(model());
+  Pair pair({}, dllm::kGoneAfter, there.home);
+  const std::string requests = requests_for(model());
+  for (int cut = 0; cut < 12; ++cut) {
+    CHECK(until([&] { return pair.head.tally().pair.is_up; }));
+    {
+      Talk talk(pair);
+      pair.between.cut_after(1 + random() % 500);
+      std::thread asking([&] { write_text(talk.client.get(), requests + kAsk); });
+      const std::string got = read_to_end(talk.server.get());
+      CHECK((requests + kAsk).starts_with(got));
+      const std::string told = read_to_end(talk.client.get());
+      CHECK(told.empty() || told == "broken off");
+      talk.client.reset();
+      asking.join();
+      CHECK(pair.head.outcome.get() == Outcome::kWorkerLeft);
+    }
+    CHECK(pair.between.is_cut());
+  }
+  CHECK(until([&] { return pair.head.tally().pair.is_up; }));
+  Talk talk(pair);
+  CHECK(talk.loads(requests, random));
+}
+
+TEST(a_server_that_is_gone_in_a_load_is_told) {
+  Files there(model());
+  Pair pair({}, dllm::kGoneAfter, there.home);
+  Talk talk(pair);
+  std::thread asking([&] { write_text(talk.client.get(), requests_for(model())); });
+  CHECK(read_text(talk.server.get(), kChunkBytes).size() == kChunkBytes);
+  talk.server.reset();
+  read_to_end(talk.client.get());
+  talk.client.reset();
+  asking.join();
+  CHECK(pair.head.outcome.get() == Outcome::kWorkerLeft);
+}
+
+// Against a plain pipe: any model, any file there, any order of requests.
+TEST(whatever_is_there_the_same_bytes_arrive) {
+  const int rounds =
+      std::getenv("DLLM_ROUNDS") != nullptr ? std::atoi(std::getenv("DLLM_ROUNDS")) : 12;
+  const std::uint32_t first = std::random_device{}();
+  for (std::uint32_t seed = first; seed < first + static_cast<std::uint32_t>(rounds); ++seed) {
+    Random random(seed);
+    std::vector<Made> tensors;
+    for (int i = 0; i < 1 + static_cast<int>(random() % 40); ++i) {
+      const std::size_t sizes[] = {1 + random() % 2000, 1 + random() % 100'000,
+                                   kChunkBytes + random() % 3 - 1,
+                                   1 + random() % (3 * kChunkBytes)};
+      tensors.push_back(weight(i, models::noise(static_cast<std::uint32_t>(random()),
+                                                sizes[random() % (i < 4 ? 4 : 2)])));
+    }
+    Files here(tensors), there(tensors);
+    for (std::uint32_t edits = random() % 4; edits > 0; --edits) {
+      std::string& data = there.memories[0]->data();
+      data[random() % data.size()] ^= 1;
+    }
+    if (random() % 3 == 0)
+      there.memories[0]->data().resize(there.memories[0]->data().size() * 3 / 4);
+    if (random() % 4 == 0) {
+      there.memories[0]->before_read([left = random() % 9](auto& self, std::uint64_t) mutable {
+        if (left-- == 0) std::ranges::fill(self.data(), 'z');
+      });
+    }
+    Pair pair(random() % 2 ? std::optional(kKey) : std::nullopt, dllm::kGoneAfter, there.home,
+              here.home);
+    Talk talk(pair);
+    std::string requests;
+    for (const Made& made : tensors) {
+      if (random() % 3 == 0) requests += transcript::recompute(k7);
+      requests += set_weight(made);
+    }
+    const int failures = check::failures;
+    CHECK(talk.loads(requests, random));
+    const auto tally = counted(pair, tensors.size());
+    CHECK(tally.weight_bytes_home + tally.weight_bytes_sent == bytes_of_all(tensors));
+    if (check::failures > failures) std::printf("with seed %u\n", seed);
+  }
+}
+
+int main() {
+  ::signal(SIGPIPE, SIG_IGN);
+  return check::run_tests();
+}
