@@ -1,21 +1,23 @@
-"""Weights that stay home, between stock llama-server and rpc-servers, both protocols."""
+"""Weights that stay home, between stock llama-server and rpc-servers."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gguf
 import pytest
 
+from backends.demo import MODEL_PATH
 from tests.engine.synthetic import write_llama
 from tests.native.pairing import paired
 from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.engine
 
@@ -23,6 +25,10 @@ VERSIONS = ["7.0.0", "8.0.0"]
 N_TOKENS = 24
 HASHED_BYTES = 10 << 20
 """From there on llama-server asks for a tensor by its hash."""
+CHUNK_BYTES = 1 << 20
+HELD_BYTES = 16 << 20
+RSS_BYTES_MAX = 32 << 20
+"""Of each end, beside the chunks it holds."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +63,13 @@ def weights_of(model: Path) -> list[tuple[str, int]]:
     return [(t.name, int(t.n_bytes)) for t in tensors if t.name != "token_embd.weight"]
 
 
-def loaded(count: int) -> Any:
+def peak_rss_bytes(pid: int) -> int:
+    """The most memory a process has had at a time."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) << 10
+
+
+def loaded(count: int) -> Callable[[dict[str, Any]], bool]:
     """Of a snapshot: whether so many tensors came, and an answer."""
 
     def holds(line: dict[str, Any]) -> bool:
@@ -70,20 +82,31 @@ def loaded(count: int) -> Any:
 
 @contextmanager
 def load(
-    version: str, relay: Path, model: Path, work: Path, *files: Path
+    version: str,
+    relay: Path,
+    model: Path,
+    work: Path,
+    *files: Path,
+    before: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[list[int], dict[str, Any], str]]:
-    """One load and answer through a pair whose worker has these files."""
+    """One load and answer through a pair whose worker has these files.
+
+    ``before``: what happens to them when they are open.
+    """
     beside = [word for file in files for word in ("--model", str(file))]
     with ExitStack() as stack:
         port = start_worker(stack, engine(version), work / "worker.log")
         near, far = stack.enter_context(
             paired(relay, port, work / "w.sock", far_options=beside)
         )
+        before()
         log = work / "server.log"
         url = stack.enter_context(server(version, model, [near.port], log, "-c", "256"))
         tokens = Cluster(url).complete(SHORT_PROMPT, N_TOKENS)
         with near.stats() as stats:
             seen = stats.until(loaded(len(weights_of(model))))
+        for end in (near.process, far.process):
+            assert peak_rss_bytes(end.pid) < RSS_BYTES_MAX + HELD_BYTES
         yield tokens, seen, far.log.read_text()
 
 
@@ -108,3 +131,101 @@ def test_what_the_worker_has_does_not_cross(
             large = sum(size > HASHED_BYTES for _, size in weights)
             assert hashes["count"] == hashes["answered"] == large
             assert pair["wire_bytes_up"] < said / 20
+
+
+def chunks_at(model: Path, names: set[str]) -> tuple[list[int], int]:
+    """Where these tensors begin, and what their first chunks hold in all."""
+    tensors = [t for t in gguf.GGUFReader(model).tensors if t.name in names]
+    sizes = sum(min(int(t.n_bytes), CHUNK_BYTES) for t in tensors)
+    return [int(t.data_offset) for t in tensors], sizes
+
+
+def spoil(file: Path, places: list[int]) -> None:
+    """Other bytes at these places, and nothing else about the file."""
+    status = file.stat()
+    with file.open("r+b") as out:
+        for place in places:
+            out.seek(place)
+            was = out.read(1)
+            out.seek(place)
+            out.write(bytes([was[0] ^ 1]))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+DIFFERENT = {"blk.0.ffn_up.weight", "blk.1.attn_q.weight", "output_norm.weight"}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_fine_tune_costs_what_differs(
+    relay: Path, model: Path, direct: dict[str, list[int]], tmp_path: Path, when: str
+) -> None:
+    """Of equal shapes; told by its bytes alone, also when they change later."""
+    other = shutil.copy(model, tmp_path / "other.gguf")
+    places, different_bytes = chunks_at(model, DIFFERENT)
+    if when == "before":
+        spoil(other, places)
+
+    def then() -> None:
+        if when == "after":
+            spoil(other, places)
+
+    with load("8.0.0", relay, model, tmp_path, other, before=then) as seen:
+        tokens, line, _ = seen
+        assert tokens == direct["8.0.0"]
+        assert line["pair"]["tensors_differ"] == len(DIFFERENT)
+        assert line["pair"]["tensors_missing"] == 0
+        assert line["pair"]["weight_bytes_sent"] == different_bytes
+
+
+def test_another_quant_and_a_file_cut_short_later(
+    relay: Path, model: Path, direct: dict[str, list[int]], tmp_path: Path
+) -> None:
+    """What has another type is missing; what is beyond the end is sent."""
+    quant = tmp_path / "quant.gguf"
+    write_llama(quant, n_layer=3, n_embd=512, n_ff=11264, n_ctx=512, quantized=True)
+    with load("8.0.0", relay, model, tmp_path, quant) as (tokens, line, _):
+        assert tokens == direct["8.0.0"]
+        assert line["pair"]["tensors_missing"] == 3 * 4
+        assert line["pair"]["weight_bytes_sent"] >= 3 * 4 * 2 * 512 * 512
+    cut = shutil.copy(model, tmp_path / "cut.gguf")
+    size = cut.stat().st_size
+
+    def then() -> None:
+        os.truncate(cut, size // 2)
+
+    with load("8.0.0", relay, model, tmp_path, cut, before=then) as (tokens, line, _):
+        assert tokens == direct["8.0.0"]
+        pair = line["pair"]
+        assert 0 < pair["weight_bytes_sent"] < size * 2 // 3
+        assert 0 < pair["weight_bytes_home"] < size * 2 // 3
+
+
+def test_files_that_cannot_be_read_are_told_and_the_others_serve(
+    relay: Path, model: Path, direct: dict[str, list[int]], tmp_path: Path
+) -> None:
+    cut = shutil.copy(model, tmp_path / "cut.gguf")
+    os.truncate(cut, model.stat().st_size // 2)
+    none = tmp_path / "none.gguf"
+    files = (none, cut)
+    with load("8.0.0", relay, model, tmp_path, *files) as (tokens, line, log):
+        assert tokens == direct["8.0.0"]
+        assert line["pair"]["weight_bytes_home"] == 0
+        assert line["pair"]["tensors_missing"] == line["pair"]["tensors"]
+        assert f"{none} cannot be read" in log
+        assert f"{cut} is truncated" in log
+        sentences = [each for each in log.splitlines() if "will not come" in each]
+        assert len(sentences) == len(files)
+    with load("8.0.0", relay, model, tmp_path, *files, model) as (tokens, line, _):
+        assert tokens == direct["8.0.0"]
+        assert line["pair"]["weight_bytes_sent"] == 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_bundled_model_stays_home(
+    relay: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, version: str
+) -> None:
+    model = MODEL_PATH
+    with load(version, relay, model, tmp_path, model) as (tokens, line, _):
+        assert tokens == tokens_direct(version, model, tmp_path_factory)
+        assert line["pair"]["weight_bytes_sent"] == 0
+        assert line["pair"]["tensors_differ"] == line["pair"]["tensors_missing"] == 0
