@@ -1,6 +1,7 @@
 // Weights that stay home, over both ends as they run: whatever the worker's files hold, its
 // rpc-server gets what the client sent.
 #include "home_pair.h"
+#include "link_ends.h"
 #include "pair_ends.h"
 
 using namespace pair_ends;
@@ -274,6 +275,41 @@ TEST(a_server_that_is_gone_in_a_load_is_told) {
   talk.client.reset();
   asking.join();
   CHECK(pair.head.outcome.get() == Outcome::kWorkerLeft);
+}
+
+TEST(a_head_that_talks_nonsense_of_weights_loses_its_session_alone) {
+  using link_ends::frame;
+  check::TempDir dir;
+  const UniqueFd server = dllm::listen_unix(dir / "server");
+  Files there(model());
+  Worker worker({path_in(dir, "worker"), false, {}}, path_in(dir, "server"), there.home);
+  const UniqueFd head = dllm::connect_to(path_in(dir, "worker"));
+  dllm::pair::Queue said;
+  const auto hello = link_ends::hello_of(link_ends::Role::kHead, dllm::pair::kHome);
+  said.append(encode(hello));
+  const auto home = [](std::uint32_t session, const std::string& message) {
+    return frame(0x10, session, "") + frame(0x30, session, message);
+  };
+  write_text(head.get(), link_ends::taken(said) + frame(0x04, 0, "") + home(1, "\7") +
+                             home(2, std::string(1, '\4') + "unasked") + home(3, ""));
+  std::string heard;
+  const auto is_told = [&](const char* why) {
+    while (!check::contains(heard, why)) {
+      const std::string more = read_text(head.get(), 1);
+      if (more.size() != 1) return false;
+      heard += more;
+    }
+    return true;
+  };
+  CHECK(is_told("blk.0.weight"));
+  CHECK(is_told("there is no message 7"));
+  CHECK(is_told("bytes come that nobody needs"));
+  CHECK(is_told("ends too early"));
+  // An offer without a tensor is only understood in its turn, when the rpc-server is there.
+  const dllm::home::Message offer{.kind = dllm::home::Message::Kind::kOffer};
+  const auto offered = encode(offer);
+  write_text(head.get(), home(4, {offered.begin(), offered.end()}));
+  CHECK(is_told("belongs to no tensor"));
 }
 
 // Against a plain pipe: any model, any file there, any order of requests.

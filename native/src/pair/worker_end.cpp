@@ -162,8 +162,8 @@ bool WorkerEnd::serve(Served& served, Nanos now) {
   }
   if (!served.connected) return true;
   served.worker->flush();
-  take_arriving(served);
   look(served);
+  take_arriving(served);
   read_worker(served, now);
   push_back(served);
   LiveLink* link = meeting_.link();
