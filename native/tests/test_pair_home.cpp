@@ -101,8 +101,18 @@ struct Talk {
   UniqueFd server;
 };
 
-dllm::PairTally counted(Pair& pair, std::uint64_t tensors) {
-  CHECK(until([&] { return pair.head.tally().pair.tensors == tensors; }));
+std::size_t bytes_of_all(const std::vector<Made>& tensors) {
+  std::size_t bytes = 0;
+  for (const Made& made : tensors) bytes += made.data.size();
+  return bytes;
+}
+
+// The figures of both ends, once so many tensors of so many bytes are in them.
+dllm::PairTally counted(Pair& pair, std::uint64_t tensors, std::uint64_t bytes) {
+  const auto is_whole = [&](const dllm::PairTally& tally) {
+    return tally.tensors == tensors && tally.weight_bytes_home + tally.weight_bytes_sent == bytes;
+  };
+  CHECK(until([&] { return is_whole(pair.head.tally().pair); }));
   const auto tally = pair.head.tally().pair;
   CHECK(until([&] {
     const std::lock_guard lock(pair.worker.link.mutex);
@@ -119,12 +129,6 @@ std::string requests_for(const std::vector<Made>& tensors) {
   return all;
 }
 
-std::size_t bytes_of_all(const std::vector<Made>& tensors) {
-  std::size_t bytes = 0;
-  for (const Made& made : tensors) bytes += made.data.size();
-  return bytes;
-}
-
 }  // namespace
 
 TEST(what_is_at_home_does_not_cross) {
@@ -134,7 +138,7 @@ TEST(what_is_at_home_does_not_cross) {
   for (std::uint64_t load = 1; load <= 2; ++load) {
     Talk talk(pair);
     CHECK(talk.loads(requests_for(model()), random));
-    const auto tally = counted(pair, load * model().size());
+    const auto tally = counted(pair, load * model().size(), load * bytes_of_all(model()));
     CHECK(tally.weight_bytes_sent == 0 && tally.tensors_differ == 0 && tally.tensors_missing == 0);
     CHECK(tally.weight_bytes_home == load * bytes_of_all(model()));
     CHECK(tally.wire_bytes_up < load * 20'000);
@@ -152,8 +156,7 @@ TEST(a_worker_without_models_is_sent_them) {
   Pair pair;
   Talk talk(pair);
   CHECK(talk.loads(requests_for(model()), random));
-  CHECK(until([&] { return pair.head.tally().pair.tensors == model().size(); }));
-  const auto tally = pair.head.tally().pair;
+  const auto tally = counted(pair, model().size(), bytes_of_all(model()));
   CHECK(tally.tensors_missing == model().size() && tally.weight_bytes_home == 0);
   CHECK(tally.weight_bytes_sent == bytes_of_all(model()));
 }
@@ -168,7 +171,7 @@ TEST(another_file_costs_the_chunks_that_differ_and_is_told) {
   Pair pair({}, dllm::kGoneAfter, there.home);
   Talk talk(pair);
   CHECK(talk.loads(requests_for(model()), random));
-  const auto tally = counted(pair, model().size());
+  const auto tally = counted(pair, model().size(), bytes_of_all(model()));
   CHECK(tally.tensors_differ == 2 && tally.tensors_missing == 1);
   CHECK(tally.weight_bytes_sent == kChunkBytes + 70'001 + 1000);
   CHECK(until([&] { return pair.head.was_told("2 of 5 tensors differ: another file?"); }));
@@ -183,7 +186,7 @@ TEST(a_known_hash_needs_no_bytes_of_the_client) {
   const std::string expected = set_weight(made, false);
   CHECK(read_text(talk.server.get(), expected.size()) == expected);
   CHECK(read_text(talk.client.get(), 9) == transcript::reply("\1"));
-  const auto tally = counted(pair, 1);
+  const auto tally = counted(pair, 1, made.data.size());
   CHECK(tally.weight_bytes_sent == 0 && tally.weight_bytes_home == made.data.size());
   CHECK(pair.head.tally().commands[dllm::kSetTensorHash].answered == 1);
 }
@@ -197,7 +200,7 @@ TEST(without_both_tables_the_bytes_are_asked_for_and_stay_home_all_the_same) {
     write_text(talk.client.get(), ask_hash(model()[0]));
     CHECK(read_text(talk.client.get(), 9) == transcript::reply(std::string(1, '\0')));
     CHECK(talk.loads(set_weight(model()[0]), random));
-    CHECK(counted(pair, 1).weight_bytes_sent == 0);
+    CHECK(counted(pair, 1, model()[0].data.size()).weight_bytes_sent == 0);
   }
 }
 
@@ -213,7 +216,7 @@ TEST(what_is_recalled_and_has_changed_comes_from_the_head_or_ends_the_session) {
     if (has_here) {
       const std::string expected = set_weight(model()[0], false);
       CHECK(read_text(talk.server.get(), expected.size()) == expected);
-      CHECK(counted(pair, 1).weight_bytes_sent == model()[0].data.size());
+      CHECK(counted(pair, 1, model()[0].data.size()).weight_bytes_sent == model()[0].data.size());
     } else {
       CHECK(pair.head.outcome.get() == Outcome::kWorkerLeft);
       CHECK(until([&] { return pair.head.was_told("blk.0.weight has changed"); }));
@@ -234,7 +237,7 @@ TEST(a_disk_that_is_slow_keeps_the_link) {
   Pair pair({}, dllm::kNanosPerSecond, there.home);
   Talk talk(pair);
   CHECK(talk.loads(requests_for(model()), random));
-  CHECK(counted(pair, model().size()).weight_bytes_sent == 0);
+  CHECK(counted(pair, model().size(), bytes_of_all(model())).weight_bytes_sent == 0);
   CHECK(!pair.head.was_told("the link broke") && !pair.head.was_told("not been heard"));
 }
 
@@ -349,7 +352,7 @@ TEST(whatever_is_there_the_same_bytes_arrive) {
     }
     const int failures = check::failures;
     CHECK(talk.loads(requests, random));
-    const auto tally = counted(pair, tensors.size());
+    const auto tally = counted(pair, tensors.size(), bytes_of_all(tensors));
     CHECK(tally.weight_bytes_home + tally.weight_bytes_sent == bytes_of_all(tensors));
     if (check::failures > failures) std::printf("with seed %u\n", seed);
   }

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import gguf
 import pytest
 
 from backends.demo import MODEL_PATH
+from backends.machines.agent.here import local_host_for_now
 from tests.engine.synthetic import write_llama
 from tests.native.pairing import paired
 from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 pytestmark = pytest.mark.engine
 
@@ -36,6 +39,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with tensors of all sizes, some of them asked for by hash."""
     file = tmp_path_factory.mktemp("model") / "wide.gguf"
     write_llama(file, n_layer=3, n_embd=512, n_ff=11264, n_ctx=512)
+    # No table is kept of a file that was changed just now.
+    os.utime(file, (1e9, 1e9))
     return file
 
 
@@ -69,13 +74,17 @@ def peak_rss_bytes(pid: int) -> int:
     return int(status.split("VmHWM:")[1].split()[0]) << 10
 
 
-def loaded(count: int) -> Callable[[dict[str, Any]], bool]:
-    """Of a snapshot: whether so many tensors came, and an answer."""
+def loaded(weights: list[tuple[str, int]]) -> Callable[[dict[str, Any]], bool]:
+    """Of a snapshot: whether all of these came, and an answer."""
+    size_bytes = sum(size for _, size in weights)
 
     def holds(line: dict[str, Any]) -> bool:
         pair = line.get("pair")
-        asked = line.get("commands", {}).get("GET_TENSOR", {"count": 0})["count"]
-        return bool(pair and pair["tensors"] >= count and asked >= N_TOKENS)
+        if not pair or pair["tensors"] < len(weights):
+            return False
+        came = pair["weight_bytes_home"] + pair["weight_bytes_sent"]
+        asked = line["commands"].get("GET_TENSOR", {"count": 0})["count"]
+        return bool(came == size_bytes and asked >= N_TOKENS)
 
     return holds
 
@@ -88,23 +97,28 @@ def load(
     work: Path,
     *files: Path,
     before: Callable[[], object] = lambda: None,
+    at_both: Sequence[str] = (),
+    cache: Path | None = None,
 ) -> Iterator[tuple[list[int], dict[str, Any], str]]:
     """One load and answer through a pair whose worker has these files.
 
-    ``before``: what happens to them when they are open.
+    ``before``: what happens to them when they are open. ``at_both``: options of both
+    ends. ``cache``: where these look for tables of tensors.
     """
     beside = [word for file in files for word in ("--model", str(file))]
     with ExitStack() as stack:
         port = start_worker(stack, engine(version), work / "worker.log")
-        near, far = stack.enter_context(
-            paired(relay, port, work / "w.sock", far_options=beside)
-        )
+        tables = {"XDG_CACHE_HOME": str(cache)} if cache else {}
+        with patch.dict(os.environ, tables):
+            near, far = stack.enter_context(
+                paired(relay, port, work / "w.sock", *at_both, far_options=beside)
+            )
         before()
         log = work / "server.log"
         url = stack.enter_context(server(version, model, [near.port], log, "-c", "256"))
         tokens = Cluster(url).complete(SHORT_PROMPT, N_TOKENS)
         with near.stats() as stats:
-            seen = stats.until(loaded(len(weights_of(model))))
+            seen = stats.until(loaded(weights_of(model)))
         for end in (near.process, far.process):
             assert peak_rss_bytes(end.pid) < RSS_BYTES_MAX + HELD_BYTES
         yield tokens, seen, far.log.read_text()
@@ -131,6 +145,40 @@ def test_what_the_worker_has_does_not_cross(
             large = sum(size > HASHED_BYTES for _, size in weights)
             assert hashes["count"] == hashes["answered"] == large
             assert pair["wire_bytes_up"] < said / 20
+
+
+async def make_tables(run_dir: Path, model: Path) -> None:
+    """What `models verify` keeps of a file."""
+    async with local_host_for_now(run_dir) as host:
+        last = [told async for told in host.hashing(str(model))][-1]
+    assert last.complete
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_known_hashes_save_the_bytes_of_llama_server_too(
+    relay: Path, model: Path, direct: dict[str, list[int]], tmp_path: Path, version: str
+) -> None:
+    cache = tmp_path / "cache"
+    with patch.dict(os.environ, {"XDG_CACHE_HOME": str(cache)}):
+        asyncio.run(make_tables(tmp_path / "run", model))
+    weights = weights_of(model)
+    options = ("--model", str(model))
+    with load(version, relay, model, tmp_path, at_both=options, cache=cache) as seen:
+        tokens, line, _ = seen
+        assert tokens == direct[version]
+        assert line["pair"]["weight_bytes_home"] == sum(size for _, size in weights)
+        assert line["pair"]["weight_bytes_sent"] == 0
+        hashes = line["commands"]["SET_TENSOR_HASH"]
+        assert hashes["count"] == hashes["answered"] > 0
+        small = sum(size for _, size in weights if size <= HASHED_BYTES)
+        inputs = HASHED_BYTES
+        assert small < line["commands"]["SET_TENSOR"]["bytes_up"] < small + inputs
+
+
+def copy_of(model: Path, file: Path) -> Path:
+    """The same bytes under another name."""
+    shutil.copy(model, file)
+    return file
 
 
 def chunks_at(model: Path, names: set[str]) -> tuple[list[int], int]:
@@ -160,7 +208,7 @@ def test_a_fine_tune_costs_what_differs(
     relay: Path, model: Path, direct: dict[str, list[int]], tmp_path: Path, when: str
 ) -> None:
     """Of equal shapes; told by its bytes alone, also when they change later."""
-    other = shutil.copy(model, tmp_path / "other.gguf")
+    other = copy_of(model, tmp_path / "other.gguf")
     places, different_bytes = chunks_at(model, DIFFERENT)
     if when == "before":
         spoil(other, places)
@@ -187,7 +235,7 @@ def test_another_quant_and_a_file_cut_short_later(
         assert tokens == direct["8.0.0"]
         assert line["pair"]["tensors_missing"] == 3 * 4
         assert line["pair"]["weight_bytes_sent"] >= 3 * 4 * 2 * 512 * 512
-    cut = shutil.copy(model, tmp_path / "cut.gguf")
+    cut = copy_of(model, tmp_path / "cut.gguf")
     size = cut.stat().st_size
 
     def then() -> None:
@@ -203,7 +251,7 @@ def test_another_quant_and_a_file_cut_short_later(
 def test_files_that_cannot_be_read_are_told_and_the_others_serve(
     relay: Path, model: Path, direct: dict[str, list[int]], tmp_path: Path
 ) -> None:
-    cut = shutil.copy(model, tmp_path / "cut.gguf")
+    cut = copy_of(model, tmp_path / "cut.gguf")
     os.truncate(cut, model.stat().st_size // 2)
     none = tmp_path / "none.gguf"
     files = (none, cut)
