@@ -17,6 +17,9 @@ PYTEST_ARGS ?=
 # they leave of the cores, the longest first.
 TESTS_ABREAST := tests/test_docs.py tests/test_packaging.py tests/native tests/tui tests/unit
 ABREAST ?= --numprocesses 2 --dist loadfile
+# Real engines, machines and terminals share the cores with whatever else runs: what fails is tried
+# once more, and the summary tells what needed that.
+AGAIN ?= --reruns 1 -rR
 # The output of one target after the other, where this make can.
 ORDERLY := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 FUZZ_S ?= 600
@@ -132,13 +135,13 @@ test: tls-headers check native-test engines host-tools gpu-device ## Every check
 	@$(MAKE) --no-print-directory --jobs=3 --keep-going $(ORDERLY) test-abreast test-engine test-hosts
 
 test-abreast:
-	@nice $(BIN)/pytest $(ABREAST) $(TESTS_ABREAST) $(PYTEST_ARGS)
+	@nice $(BIN)/pytest $(AGAIN) $(ABREAST) $(TESTS_ABREAST) $(PYTEST_ARGS)
 
 test-engine:
-	@$(BIN)/pytest tests/engine tests/gpu $(PYTEST_ARGS)
+	@$(BIN)/pytest $(AGAIN) tests/engine tests/gpu $(PYTEST_ARGS)
 
 test-hosts:
-	@$(BIN)/pytest tests/hosts $(PYTEST_ARGS)
+	@$(BIN)/pytest $(AGAIN) tests/hosts $(PYTEST_ARGS)
 
 test-gpu: $(STAMP) ## The tests on a real GPU device; builds its engine once
 	@tests/gpu/set_up.sh $(CACHE)/gpu-tests build/gpu-tests
