@@ -56,7 +56,6 @@ std::string eight_bytes(std::uint64_t value) {
   return reply(payload);
 }
 
-
 }  // namespace
 
 TEST(every_version_passes_unchanged_and_is_counted) {
