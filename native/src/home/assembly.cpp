@@ -98,12 +98,14 @@ bool Assembly::step() {
 bool Assembly::has(Segment& segment) {
   if (!segment.hash) return false;
   std::vector<Resident>& residents = segment.arrival->residents;
+  std::vector<std::uint8_t> read = spare_.take();
   for (auto resident = residents.begin(); resident != residents.end(); ++resident) {
-    if (!read_chunk(*resident, segment.chunk, spare_) || xxh64(spare_) != *segment.hash) continue;
-    segment.bytes = std::exchange(spare_, {});
+    if (!read_chunk(*resident, segment.chunk, read) || xxh64(read) != *segment.hash) continue;
+    segment.bytes = std::move(read);
     std::rotate(residents.begin(), resident, resident + 1);
     return true;
   }
+  spare_.give(std::move(read));
   return false;
 }
 
@@ -149,7 +151,7 @@ void Assembly::written(std::size_t bytes) {
   written_ = 0;
   if (first.arrival != nullptr) {
     ahead_bytes_ -= first.bytes.size();
-    spare_ = std::move(first.bytes);
+    spare_.give(std::move(first.bytes));
   }
   segments_.pop_front();
 }

@@ -20,6 +20,7 @@
 #include "counts.h"
 #include "home.h"
 #include "messages.h"
+#include "spare_buffers.h"
 
 namespace dllm::home {
 
@@ -84,8 +85,8 @@ class Assembly {
   std::deque<Segment*> awaited_;
   std::size_t ahead_bytes_ = 0;
   std::size_t literal_bytes_ = 0;
-  std::size_t written_ = 0;          // of the first segment
-  std::vector<std::uint8_t> spare_;  // a buffer to read into
+  std::size_t written_ = 0;  // of the first segment
+  SpareBuffers spare_;
 };
 
 }  // namespace dllm::home

@@ -39,6 +39,7 @@ std::size_t Referrer::room() const {
 
 void Referrer::add(Bytes payload) {
   while (!payload.empty()) {
+    if (filling_.empty()) begin_chunk();
     const std::size_t taken = std::min(payload.size(), kChunkBytes - filling_.size());
     filling_.insert(filling_.end(), payload.begin(),
                     payload.begin() + static_cast<std::ptrdiff_t>(taken));
@@ -46,6 +47,12 @@ void Referrer::add(Bytes payload) {
     lacks_bytes_ -= taken;
     if (filling_.size() == kChunkBytes || lacks_bytes_ == 0) offer();
   }
+}
+
+void Referrer::begin_chunk() {
+  filling_ = spare_.take();
+  filling_.clear();
+  filling_.reserve(static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, lacks_bytes_)));
 }
 
 void Referrer::offer() {
@@ -83,7 +90,7 @@ Message Referrer::next_piece() {
   if (message.piece.size() < left.size()) return message;
   if (!held.recalled) held_bytes_ -= held.bytes.size();
   // Moved, its bytes stay where they are.
-  last_ = std::move(held.bytes);
+  spare_.give(std::exchange(last_, std::move(held.bytes)));
   needed_.pop_front();
   sent_bytes_ = 0;
   return message;
@@ -95,6 +102,7 @@ void Referrer::answered(bool have) {
   if (have) {
     counts_.home_bytes += held.size_bytes;
     held_bytes_ -= held.bytes.size();
+    spare_.give(std::move(held.bytes));
   } else {
     counts_.needed_bytes += held.size_bytes;
     if (std::exchange(differing_, held.tensor) != held.tensor) ++counts_.tensors_differ;

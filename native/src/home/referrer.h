@@ -19,6 +19,7 @@
 #include "counts.h"
 #include "home.h"
 #include "messages.h"
+#include "spare_buffers.h"
 
 namespace dllm::home {
 
@@ -69,6 +70,7 @@ class Referrer {
     std::uint64_t chunk = 0;
   };
 
+  void begin_chunk();
   void offer();
   static void supply(Held& held);
   Message next_piece();
@@ -84,6 +86,7 @@ class Referrer {
   std::deque<Held> needed_;
   std::size_t sent_bytes_ = 0;      // of the first needed chunk
   std::vector<std::uint8_t> last_;  // what a message still points at
+  SpareBuffers spare_;
   std::size_t held_bytes_ = 0;
 };
 
