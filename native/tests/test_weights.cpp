@@ -90,6 +90,21 @@ TEST(heads_are_told_of_wherever_the_stream_is_cut) {
   }
 }
 
+TEST(a_head_of_which_some_has_left_is_not_told_of) {
+  const std::string weight = set_tensor(k8, named("weight"), std::string(kBytes, 'w'));
+  for (const std::size_t cut : {std::size_t{1}, std::size_t{9}, std::size_t{100}}) {
+    Known known;
+    Bench bench(true, false);
+    bench.session.emplace(bench.link, &known);
+    Said said;
+    bench.up(hello(k8));
+    said.step(bench, weight.substr(0, cut));
+    bench.down(hello_reply(k8));
+    said.step(bench, weight.substr(cut));
+    CHECK(said.worker == weight && said.heads.empty() && known.taken_bytes == 0);
+  }
+}
+
 TEST(a_hash_that_is_known_is_answered_and_becomes_a_head) {
   for (const Version version : {k7, k8}) {
     Random random(3);

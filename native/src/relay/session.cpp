@@ -148,16 +148,17 @@ bool Session::fields(const Request& request, View fields) {
   if (rule.id == kBufferGetBase) due_.buffer = load<std::uint64_t>(fields.data());
   due_.awaited = {&rule, reply_bytes(rule, fields)};
   due_.from_pass = meter_.fields(request, fields, due_.awaited.reply);
-  if (!answerable_) holding_ = false;
   is_detached_ = detaches(request, fields);
   if (is_detached_) detached_.push_back({held_at_, pending_.size()});
+  if (!answerable_) holding_ = false;
   if (policy_.guards() && rule.id == kGraphCompute) hold();
   return true;
 }
 
-// The data of a tensor, from its beginning; the offset is the last field.
+// The data of a tensor, from its beginning; the offset is the last field. The head must be here in
+// one piece: it is not where the version came in the middle of it.
 bool Session::detaches(const Request& request, View fields) {
-  if (!weights_ || !protocol() || request.rule->id != kSetTensor) return false;
+  if (!weights_ || !protocol() || !holding_ || request.rule->id != kSetTensor) return false;
   const bool begins = load<std::uint64_t>(&fields[fields.size() - sizeof(std::uint64_t)]) == 0;
   return begins && weights_->takes(Tensor(fields.data()), request.size - fields.size());
 }
