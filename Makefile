@@ -41,7 +41,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine engines demo test test-abreast test-engine test-hosts test-gpu gpu-device check format native-test \
-        host-tools tls-headers rivals bench bench-gguf bench-tui bench-relay bench-lean bench-decode bench-gateway bench-llama \
+        host-tools tls-headers rivals bench bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-gateway bench-llama \
         bench-tunnel bench-watching fuzz corpus mutate refusals snapshots \
         recording pictures train clean
 
@@ -148,7 +148,7 @@ test-gpu: $(STAMP) ## The tests on a real GPU device; builds its engine once
 	@tests/gpu/set_up.sh $(CACHE)/gpu-tests build/gpu-tests
 	$(BIN)/pytest -m gpu $(PYTEST_ARGS)
 
-bench: bench-gguf bench-tui bench-relay bench-lean bench-decode bench-gateway bench-llama bench-tunnel bench-watching ## All benchmarks
+bench: bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-gateway bench-llama bench-tunnel bench-watching ## All benchmarks
 
 bench-relay: $(STAMP) rivals ## The relay against a bare copy relay, socat and haproxy
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
@@ -159,6 +159,9 @@ bench-lean: $(STAMP) ## The encodings between two relays: bytes and time beside 
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 	cmake --build $(NATIVE_BUILD) --target bench_lean
 	$(NATIVE_BUILD)/bench/bench_lean $(NATIVE_BUILD)/tests/recordings-depth
+
+bench-link: engines host-tools ## Loads and long prompts over a network, stock and by pairs (root)
+	$(BIN)/python -m tests.bench.bench_link $(BIN)/dllm-relay
 
 bench-decode: engine ## Tokens per second through relays and bare copy relays against direct
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release

@@ -29,12 +29,14 @@ def write_llama(
     n_vocab: int = N_VOCAB,
     repeating: bool = False,
     quantized: bool = False,
+    whole: bool = False,
 ) -> None:
     """Write an f16 llama of random weights with a byte-fallback tokenizer.
 
     ``n_expert``: each layer's FFN is so many experts, two of them used. ``tied``: the
     output reuses the token embedding. ``repeating``: each tensor repeats a short run of
-    numbers, so that its bytes compress well. ``quantized``: the attention is Q8_0.
+    numbers, so that its bytes compress well. ``quantized``: the attention is Q8_0, and
+    with ``whole`` every matrix.
     """
     writer = gguf.GGUFWriter(file, "llama")
     writer.add_name("synthetic")
@@ -51,7 +53,8 @@ def write_llama(
         writer.add_expert_count(n_expert)
         writer.add_expert_used_count(2)
     _add_tokenizer(writer, n_vocab)
-    tensors = Tensors(writer, repeating=repeating, quantized=quantized)
+    parts = ("" if whole else ".attn_") if quantized else None
+    tensors = Tensors(writer, repeating=repeating, quantized=parts)
     _add_tensors(tensors, n_layer, n_embd, n_ff, n_expert, n_vocab, tied=tied)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -77,9 +80,12 @@ class Tensors:
     """Makes up weights and adds them to a file."""
 
     def __init__(
-        self, writer: gguf.GGUFWriter, *, repeating: bool, quantized: bool
+        self, writer: gguf.GGUFWriter, *, repeating: bool, quantized: str | None
     ) -> None:
-        """The same numbers every time."""
+        """The same numbers every time.
+
+        ``quantized``: what is in the names of matrices that are Q8_0.
+        """
         self._writer = writer
         self._repeating = repeating
         self._quantized = quantized
@@ -90,7 +96,7 @@ class Tensors:
         drawn = RUN if self._repeating else shape
         weights = self._random.standard_normal(drawn, dtype=np.float32) * 0.02
         weights = np.resize(weights, shape)
-        if self._quantized and ".attn_" in name:
+        if self._quantized is not None and self._quantized in name:
             q8_0 = gguf.GGMLQuantizationType.Q8_0
             quants = gguf.quants.quantize(weights, q8_0)
             self._writer.add_tensor(f"{name}.weight", quants, raw_dtype=q8_0)

@@ -25,11 +25,22 @@ def key_file(path: Path) -> tuple[str, str]:
 class FarEnd:
     """A running ``dllm-relay worker`` before an rpc-server at a port of ours."""
 
-    def __init__(self, program: Path, worker: int, log: Path, *options: str) -> None:
-        """Start it; without further options it listens on a free port."""
+    def __init__(
+        self,
+        program: Path,
+        worker: int,
+        log: Path,
+        *options: str,
+        before: Sequence[str] = (),
+    ) -> None:
+        """Start it; without further options it listens on a free port.
+
+        ``before``: words that run a command somewhere else.
+        """
         self.log = log
-        where = () if "--dial" in options else ("--listen", "127.0.0.1:0")
-        argv = [str(program), "worker", *where, "--name", log.stem]
+        told = {"--dial", "--listen"} & set(options)
+        where = () if told else ("--listen", "127.0.0.1:0")
+        argv = [*before, str(program), "worker", *where, "--name", log.stem]
         argv += ["--worker", f"127.0.0.1:{worker}", *options]
         with log.open("w") as out:
             self.process = subprocess.Popen(

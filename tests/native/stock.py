@@ -81,9 +81,11 @@ def start(stack: ExitStack, argv: list[str], log: Path) -> subprocess.Popen[byte
     return process
 
 
-def wait_until_up(url: str, process: subprocess.Popen[bytes]) -> None:
+def wait_until_up(
+    url: str, process: subprocess.Popen[bytes], patience_s: float = START_S
+) -> None:
     """Until the server answers."""
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         assert process.poll() is None, "llama-server ended"
         try:
@@ -119,18 +121,24 @@ def wait_for_port(port: int) -> None:
 
 @contextmanager
 def server(
-    version: str, model: Path, ports: Sequence[int], log: Path, *options: str
+    version: str,
+    model: Path,
+    workers: Sequence[int | str],
+    log: Path,
+    *options: str,
+    patience_s: float = START_S,
 ) -> Iterator[str]:
-    """A llama-server over workers at these ports of this machine; its address."""
+    """A llama-server over workers, ports of this machine or endpoints; its address."""
     with ExitStack() as stack:
         port = free_port()
         argv = [str(engine(version) / "llama-server"), "-m", str(model), "-c", "2048"]
-        argv += ["--rpc", ",".join(f"127.0.0.1:{each}" for each in ports)]
-        argv += ["--device", ",".join(f"RPC{i}" for i in range(len(ports)))]
+        ends = [f"127.0.0.1:{w}" if isinstance(w, int) else w for w in workers]
+        argv += ["--rpc", ",".join(ends)]
+        argv += ["--device", ",".join(f"RPC{i}" for i in range(len(ends)))]
         argv += ["-ngl", "99", "-fit", "off", "-np", "1", "-t", "1", "--no-repack"]
         process = start(stack, [*argv, "--port", str(port), *options], log)
         url = f"http://127.0.0.1:{port}"
-        wait_until_up(url, process)
+        wait_until_up(url, process, patience_s)
         yield url
 
 

@@ -1,0 +1,324 @@
+"""Loading and reading over a network: stock, and by pairs of relays that have the file.
+
+Run it with ``make bench-link`` (root). Two workers in network namespaces, joined with
+this machine by veth pairs whose counters tell what crosses, headers included. Each way
+loads the same model (1.1 GB, written once below the user's cache) and must say the same
+tokens:
+
+- loopback: stock workers on this machine
+- stock: stock workers over the network; nobody should let one listen there
+- pair: links with TLS; the weights come from the workers' own files
+
+and then the last two through a network of 5 ms and 30 MB/s, which the lab makes of it.
+A second model, small but with a context of 8,192, shows how a long prompt fares there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backends.paths import user_paths
+from backends.units import format_bytes
+from tests.engine.synthetic import write_llama
+from tests.hosts.container import wait_until
+from tests.hosts.network import Network, missing
+from tests.native.pairing import FarEnd, key_file
+from tests.native.relaying import Relay, running
+from tests.native.stock import SHORT_PROMPT, Cluster, engine, free_port, server, start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.hosts.machine import Machine
+
+WORKERS = ("ada", "bob")
+LAB = {"latency_ms": 5, "rate_mb_s": 30}
+TOKENS = 16
+PATIENCE_S = 300.0
+CONTEXT = 8192
+
+
+@dataclass
+class Site:
+    """Where it all happens."""
+
+    network: Network
+    relay: Path
+    version: str
+    work: Path
+
+    @property
+    def machines(self) -> list[Machine]:
+        """Those that work."""
+        return [self.network.peer(name) for name in WORKERS]
+
+
+@dataclass
+class Load:
+    """What one way took."""
+
+    way: str
+    load_s: float
+    up_bytes: int
+    """To the workers, from kernel counters, from the start until it serves."""
+    down_bytes: int
+    home_bytes: int
+    sent_bytes: int
+    tokens: list[int] = field(default_factory=list)
+
+
+def model_file(name: str, write: Callable[[Path], None]) -> Path:
+    """A model that is written once."""
+    file = user_paths().cache_dir / "bench" / f"{name}.gguf"
+    if not file.exists():
+        print(f"Writing {file}", flush=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        half = file.with_suffix(".part")
+        write(half)
+        half.replace(file)
+    return file
+
+
+def large(file: Path) -> None:
+    """22 layers and 1.1 GB, all matrices Q8_0."""
+    write_llama(
+        file,
+        n_layer=22,
+        n_embd=2048,
+        n_ff=5120,
+        repeating=True,
+        quantized=True,
+        whole=True,
+    )
+
+
+def long(file: Path) -> None:
+    """Little to compute, so that what crosses decides."""
+    write_llama(file, n_layer=2, n_embd=512, n_ff=512, n_ctx=CONTEXT)
+
+
+def inside(machine: Machine) -> list[str]:
+    """Words before a command that runs on a machine's network."""
+    return ["nsenter", "-t", str(machine.container.pid), "-n", "--"]
+
+
+def crossed(machine: Machine) -> tuple[int, int]:
+    """Bytes its cable has carried to it and from it."""
+    argv = [*inside(machine), "cat", "/proc/net/dev"]
+    lines = subprocess.check_output(argv, text=True).splitlines()[2:]
+    fields = [line.split(":")[1].split() for line in lines if "lo:" not in line]
+    return sum(int(f[0]) for f in fields), sum(int(f[8]) for f in fields)
+
+
+def start_there(stack: ExitStack, site: Site, machine: Machine, address: str) -> str:
+    """A stock worker on a machine; its endpoint."""
+    port = free_port()
+    program = str(engine(site.version) / "ggml-rpc-server")
+    argv = [*inside(machine), program, "-H", address, "-p", str(port), "-t", "1"]
+    start(stack, argv, site.work / f"{machine.name}.log")
+    wait_until(
+        f"the worker on {machine.name}",
+        lambda: any(each.endswith(f":{port}") for each in machine.listening()),
+    )
+    return f"{address}:{port}"
+
+
+def loopback(stack: ExitStack, site: Site, model: Path) -> Iterator[str]:
+    """Stock workers here."""
+    for name in WORKERS:
+        port = free_port()
+        program = str(engine(site.version) / "ggml-rpc-server")
+        argv = [program, "-H", "127.0.0.1", "-p", str(port), "-t", "1"]
+        start(stack, argv, site.work / f"{name}.log")
+        yield f"127.0.0.1:{port}"
+
+
+def stock(stack: ExitStack, site: Site, model: Path) -> Iterator[str]:
+    """Stock workers, reached over the network."""
+    for machine in site.machines:
+        yield start_there(stack, site, machine, machine.address)
+
+
+def single(stack: ExitStack, site: Site, model: Path) -> Iterator[Relay]:
+    """The same behind one relay each, which slows what crosses."""
+    for endpoint, name in zip(stock(stack, site, model), WORKERS, strict=True):
+        stats = site.work / f"{name}.sock"
+        yield stack.enter_context(running(site.relay, endpoint, stats))
+
+
+def pair(stack: ExitStack, site: Site, model: Path) -> Iterator[Relay]:
+    """Links to relays that have the model's file."""
+    for machine in site.machines:
+        endpoint = start_there(stack, site, machine, "127.0.0.1")
+        key = key_file(site.work / f"{machine.name}.key")
+        far = FarEnd(
+            site.relay,
+            int(endpoint.split(":")[1]),
+            site.work / f"{machine.name}-far.log",
+            *("--listen", f"{machine.address}:0", "--model", str(model), *key),
+            before=inside(machine),
+        )
+        stack.enter_context(far)
+        where = f"{machine.address}:{far.port}"
+        stats = site.work / f"{machine.name}.sock"
+        yield stack.enter_context(
+            running(site.relay, where, stats, *key, way="--pair-dial")
+        )
+
+
+Way = Callable[[ExitStack, Site, Path], "Iterator[str | Relay]"]
+WAYS: dict[str, Way] = {"loopback": loopback, "stock": stock, "pair": pair}
+SLOW: dict[str, Way] = {"stock": single, "pair": pair}
+
+
+def slow_down(relay: Relay) -> None:
+    """Through the lab from here on."""
+    with relay.stats() as stats:
+        stats.send({"lab": LAB})
+        stats.until(lambda line: bool(line.get("lab")))
+
+
+@contextlib.contextmanager
+def workers(
+    site: Site, way: str, model: Path, *, limited: bool
+) -> Iterator[tuple[list[str], list[Relay]]]:
+    """Endpoints for llama-server, and the relays behind them."""
+    with ExitStack() as stack:
+        begin = (SLOW if limited else WAYS)[way]
+        reached: list[str | Relay] = list(begin(stack, site, model))
+        relays = [each for each in reached if isinstance(each, Relay)]
+        for relay in relays if limited else ():
+            slow_down(relay)
+        ends = [e if isinstance(e, str) else f"127.0.0.1:{e.port}" for e in reached]
+        yield ends, relays
+
+
+def load(site: Site, way: str, model: Path, *, limited: bool) -> Load:
+    """Start llama-server, see it serve, and let it say a few tokens."""
+    with ExitStack() as stack:
+        entered = workers(site, way, model, limited=limited)
+        ends, relays = stack.enter_context(entered)
+        before = [crossed(machine) for machine in site.machines]
+        began = time.perf_counter()
+        log = site.work / "server.log"
+        url = stack.enter_context(
+            server(site.version, model, ends, log, patience_s=PATIENCE_S)
+        )
+        load_s = time.perf_counter() - began
+        after = [crossed(machine) for machine in site.machines]
+        tokens = Cluster(url).complete(SHORT_PROMPT, TOKENS)
+        home, sent = weights(relays)
+    up, down = (
+        sum(a[way] - b[way] for a, b in zip(after, before, strict=True))
+        for way in (0, 1)
+    )
+    return Load(way, load_s, up, down, home, sent, tokens)
+
+
+def weights(relays: list[Relay]) -> tuple[int, int]:
+    """Bytes of weights that stayed at home, and that crossed, by the relays' count."""
+    home = sent = 0
+    for relay in relays:
+        with relay.stats() as stats:
+            counted = stats.until(lambda line: line["type"] == "snapshot")["pair"]
+        if counted:
+            home += counted["weight_bytes_home"]
+            sent += counted["weight_bytes_sent"]
+    return home, sent
+
+
+def prompt_tokens_per_s(site: Site, way: str, model: Path) -> float:
+    """Of a prompt that fills the context, through the lab."""
+    body = {
+        "prompt": [1, *(10 + i % 400 for i in range(CONTEXT - 16))],
+        "n_predict": 1,
+        "cache_prompt": False,
+    }
+    with ExitStack() as stack:
+        ends, _ = stack.enter_context(workers(site, way, model, limited=True))
+        log = site.work / "server.log"
+        options = ("-c", str(CONTEXT))
+        url = stack.enter_context(server(site.version, model, ends, log, *options))
+        headers = {"Content-Type": "application/json"}
+        asked = urllib.request.Request(
+            url + "/completion", json.dumps(body).encode(), headers
+        )
+        with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
+            return float(json.load(answer)["timings"]["prompt_per_second"])
+
+
+def show(found: Load, limited: bool, base: float | None) -> None:
+    """One line."""
+    ratio = f"{found.load_s / base:6.2f}" if base else "      "
+    up, down = format_bytes(found.up_bytes), format_bytes(found.down_bytes)
+    print(
+        f"{found.way:9} {'5 ms, 30 MB/s' if limited else 'as it is':14}"
+        f"{found.load_s:7.2f} s {ratio}{up:>11} up {down:>11} down"
+        f"   weights home {format_bytes(found.home_bytes)}"
+        f", sent {format_bytes(found.sent_bytes)}",
+        flush=True,
+    )
+
+
+def compare_loads(site: Site, rounds: int) -> None:
+    """Every way in turn, each time with new processes."""
+    model = model_file("link-22x2048x5120-q8_0", large)
+    print(f"{model.stat().st_size:,} bytes, {len(WORKERS)} workers, {site.version}")
+    print("way       network          load  /loopback")
+    said = set()
+    for _ in range(rounds):
+        base = None
+        for limited, ways in ((False, WAYS), (True, SLOW)):
+            for way in ways:
+                found = load(site, way, model, limited=limited)
+                base = base or found.load_s
+                said.add(tuple(found.tokens))
+                show(found, limited, base)
+    print("every way said the same tokens" if len(said) == 1 else "TOKENS DIFFER")
+
+
+def compare_prompts(site: Site, rounds: int) -> None:
+    """Prompt tokens per second at a context of 8,192, in turn."""
+    model = model_file("link-2x512x512", long)
+    for _ in range(rounds):
+        rates = {way: prompt_tokens_per_s(site, way, model) for way in SLOW}
+        print(
+            f"prompt of {CONTEXT - 16}: stock {rates['stock']:.0f} tok/s,"
+            f" pair {rates['pair']:.0f}, ratio {rates['pair'] / rates['stock']:.2f}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("relay", type=Path, help="the program dllm-relay")
+    parser.add_argument("--version", default="8.0.0", help="protocol of the engine")
+    parser.add_argument("--rounds", type=int, default=2)
+    parsed = parser.parse_args()
+    if why := missing():
+        sys.exit(f"bench-link cannot run: {why}")
+    network = Network()
+    try:
+        with tempfile.TemporaryDirectory() as work:
+            site = Site(network, parsed.relay.resolve(), parsed.version, Path(work))
+            compare_loads(site, parsed.rounds)
+            compare_prompts(site, parsed.rounds)
+    finally:
+        network.close()
+
+
+if __name__ == "__main__":
+    main()
