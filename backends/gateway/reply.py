@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp import web
@@ -16,7 +18,11 @@ from backends.gateway.apis import (
     error_event,
     unavailable,
 )
+from backends.gateway.events import Splitter
 from backends.gateway.headers import passed_on
+
+if TYPE_CHECKING:
+    from backends.gateway.course import Course
 
 LOST = "llama-server ended in the middle of the answer"
 _BETWEEN_EVENTS = (b"\n\n", b"\r\n\r\n")
@@ -30,9 +36,10 @@ class ClientLeft(Exception):
 class Reply:
     """Writes one answer."""
 
-    def __init__(self, request: web.BaseRequest) -> None:
-        """Nothing is sent yet."""
+    def __init__(self, request: web.BaseRequest, course: Course | None = None) -> None:
+        """Nothing is sent yet; with a ``course`` the answer can be gone on with."""
         self._request = request
+        self.course = course
         self._mark = end_mark(request.path)
         self._tail = b""
         self._ended = False
@@ -53,6 +60,19 @@ class Reply:
         response = self._response
         return response is not None and response.content_type == EVENTS
 
+    @property
+    def tokens(self) -> int:
+        """So many tokens of the answer the client has."""
+        return self.course.sent if self.course is not None else 0
+
+    @property
+    def why_not(self) -> str:
+        """Why no other llama-server is asked for the answer, or its rest."""
+        if self.course is None or not self.is_stream:
+            return LOST if self.carries_answer else ""
+        why = "" if self.course.begins_anew else self.course.why_not
+        return f"{LOST}; {why}" if why else ""
+
     async def keep_alive(self) -> None:
         """Send a comment, so that nobody on the way takes silence for death."""
         if self._response is None:
@@ -72,7 +92,10 @@ class Reply:
             OSError: the same.
             ClientLeft: the client did.
         """
+        if self.course is not None and _is_plain_stream(answer):
+            return await self._follow(self.course, answer)
         if self._response is not None and answer.content_type != EVENTS:
+            self.broken = self.carries_answer
             return await self._refused(await answer.content.read(ERROR_BYTES_MAX))
         if self._response is None:
             # Known only by now, so what it says of length and coding is true.
@@ -92,6 +115,36 @@ class Reply:
             if not self.carries_answer:
                 raise aiohttp.ServerDisconnectedError
             return await self.cut()
+        return await self._end()
+
+    async def _follow(
+        self, course: Course, answer: aiohttp.ClientResponse
+    ) -> web.StreamResponse:
+        """Pass on whole events alone, and remember them.
+
+        Raises:
+            aiohttp.ClientError: llama-server broke off before the end.
+            OSError: the same.
+            CannotGoOn: what came is no continuation.
+            ClientLeft: the client did.
+        """
+        if self._response is None:
+            headers = passed_on(answer.headers)
+            await self._begin(web.StreamResponse(headers=headers))
+        splitter = Splitter()
+        try:
+            async for chunk in answer.content.iter_any():
+                data = b"".join(map(course.take, splitter.take(chunk)))
+                self.carries_answer = course.begun
+                if data:
+                    await self._write(data)
+        except (aiohttp.ClientError, OSError):
+            if not course.is_told:
+                raise
+        if not course.is_told:
+            raise aiohttp.ServerDisconnectedError
+        if rest := course.ending():
+            await self._write(rest)
         return await self._end()
 
     async def refuse(self, message: str, retry_after_s: float) -> web.StreamResponse:
@@ -144,3 +197,11 @@ class Reply:
         joined = self._tail + chunk
         self._ended = self._ended or (bool(self._mark) and self._mark in joined)
         self._tail = joined[-len(self._mark) or -4 :]
+
+
+def _is_plain_stream(answer: aiohttp.ClientResponse) -> bool:
+    """Whether its events can be read."""
+    coded = "Content-Encoding" in answer.headers
+    return (
+        answer.status == HTTPStatus.OK and answer.content_type == EVENTS and not coded
+    )
