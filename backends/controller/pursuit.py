@@ -6,6 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from backends.controller.breaker import DEATHS_MAX, Breaker
 from backends.controller.builder import Builder, launch_steps
 from backends.controller.gateway import ApiPortTaken, Gateway
 from backends.controller.loading import Loading
@@ -41,9 +44,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A relay that dies again and again has a reason that a restart does not mend.
-RESTARTS_MAX = 3
-RESTART_WINDOW_S = 600.0
+GIVEN_UP = (
+    "It was started again {times} times within two minutes of serving, and is not once "
+    "more: see why in its log, then launch again"
+)
 # A lost connection to a machine ends nothing for so long.
 BACK_WITHIN_S = 60.0
 BACK_POLL_S = 1.0
@@ -104,13 +108,13 @@ class Pursuit:
             self.links.carried_bytes,
             self.links.weights,
         )
-        self._restarts: list[float] = []
+        self._breaker = Breaker(clock)
         self._mended = ""
         self._begun_at = 0.0
 
     def begin(self, mended: str = "") -> None:
         """Forget what was mended before; ``mended`` says why this begins anew."""
-        self._restarts.clear()
+        self._breaker.reset()
         self._mended = mended
         self._steps.reset()
         if not mended:
@@ -157,7 +161,7 @@ class Pursuit:
             except ApiPortTaken as error:
                 self._require_other_port(error, plan)
             except ProcessFailed as error:
-                self._require_mendable(await blamed(error, plan), plan)
+                self._require_mendable(await blamed(error, plan), error)
 
     async def _bring_up(self, plan: Plan) -> None:
         """Make it so and watch it; returns only by raising."""
@@ -198,7 +202,8 @@ class Pursuit:
             self._machines.get(plan.head).host,
             process_name(self._cluster, SERVER),
         )
-        await self.serving.until_trouble(port, self._watch, movement.since)
+        with self._breaker.serving():
+            await self.serving.until_trouble(port, self._watch, movement.since)
 
     def _tell(self, plan: Plan, measured: MeasuredSplit, *, taken_up: bool) -> None:
         """Say that it serves."""
@@ -268,29 +273,39 @@ class Pursuit:
             "it.",
         )
 
-    def _require_mendable(self, error: DllmError, plan: Plan) -> None:
+    def _require_mendable(self, error: DllmError, died: ProcessFailed) -> None:
         """Let a failure stand unless starting again mends it, and not too often.
+
+        ``error`` says whose end made that process die.
 
         Raises:
             DllmError: the error itself.
         """
-        now = self._clock()
-        self._restarts = [at for at in self._restarts if now - at < RESTART_WINDOW_S]
-        mended = self._mended_by_starting_again(error.failure())
-        if not mended or len(self._restarts) >= RESTARTS_MAX:
+        failure = error.failure(self._clock())
+        is_ours = error is died or failure.process != SERVER
+        mended = self._mended_by_starting_again(failure) if is_ours else ""
+        if not mended:
             raise error
-        self._restarts.append(now)
+        if self._breaker.trips(failure.process):
+            hint = GIVEN_UP.format(times=DEATHS_MAX - 1)
+            raise ProcessFailed(msgspec.structs.replace(failure, hint=hint)) from died
         self._mended = f"{error.what}: {mended}"
-        self._chapter.failed(error.failure(now))
+        self._chapter.failed(failure)
         self._chapter.mended(self._mended)
         log.warning("%s", self._mended)
 
     def _mended_by_starting_again(self, failure: Failure) -> str:
-        """What will be said of it; empty where starting again would not help."""
-        if failure.process.startswith(relay_name("")):
-            return "it was started again, with llama-server"
+        """What will be said of it; empty where starting again would not help.
+
+        A worker or llama-server that never served has a reason that stays.
+        """
         if failure.process == SERVER and lost_port(failure.log_tail):
             return "it was started again with another port"
+        served = self._journal.record.served_since is not None
+        if failure.process == SERVER:
+            return "it was started again" if served else ""
+        if served or failure.process.startswith(relay_name("")):
+            return "it was started again, with llama-server"
         return ""
 
     def _require_other_port(self, error: DllmError, plan: Plan) -> None:

@@ -215,16 +215,16 @@ def test_a_stream_goes_on_without_its_controller(launched: User) -> None:
 def test_those_who_wait_are_told_of_the_end(user: User, demo_model: str) -> None:
     user.run("up", "--model", demo_model, "--workers", "1", "--detach")
     port = ports(user)[0]
-    stopped(user, "worker1")
+    worker = stopped(user, "worker1")
     held = Held(port)
     wait_for(lambda: user.status()["requests"]["in_flight"] == 1, "in flight")
-    user.kill("worker1")
+    user.run("stop")
     status, headers, body = held.result()
     error = json.loads(body)["error"]
     assert status == error["code"] == 503
     assert "Retry-After" in headers
-    assert "worker1 was killed" in error["message"]
-    user.run("stop")
+    assert "the cluster was stopped" in error["message"]
+    assert not worker.is_running()
     user.assert_nothing_left()
 
 

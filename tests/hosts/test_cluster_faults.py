@@ -38,15 +38,6 @@ def state_of(user: HeadUser, name: str) -> str:
     )
 
 
-def test_a_killed_worker_is_blamed(network: Network, user: HeadUser) -> None:
-    serve(user, "ada", "bob")
-    network.peer("bob").run(["pkill", "-9", "ggml-rpc-server"])
-    found = failure(user)
-    assert "bob was killed by SIGKILL" in found["what"]
-    assert found["log_tail"]
-    wait_for(lambda: not network.peer("ada").processes(), "nothing left on ada")
-
-
 def serving_again(user: HeadUser, why: str) -> dict[str, Any]:
     """The status once it serves again, and says why it did not for a while."""
 
@@ -57,6 +48,15 @@ def serving_again(user: HeadUser, why: str) -> dict[str, Any]:
 
     found: dict[str, Any] = wait_for(again, f"serving again: {why}", 120)
     return found
+
+
+def test_a_killed_worker_is_started_again(network: Network, user: HeadUser) -> None:
+    serve(user, "ada", "bob")
+    before, worker = answer(user), user.pid("ada")
+    network.peer("bob").run(["pkill", "-9", "ggml-rpc-server"])
+    serving_again(user, "bob was killed by SIGKILL")
+    assert user.pid("ada") == worker, "the others' workers have not noticed"
+    assert answer(user) == before
 
 
 def test_a_rebooted_peer_takes_part_again(network: Network, user: HeadUser) -> None:
