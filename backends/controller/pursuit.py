@@ -169,6 +169,7 @@ class Pursuit:
         self._begun_at = self._clock()
         self._board.update(message=self._mended)
         self._steps.reset(*launch_steps(plan))
+        self._watch.forget()
         built = await self._builder.build(plan)
         self._watch.expected = built.expected
         self._board.update(

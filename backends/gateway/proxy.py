@@ -73,15 +73,13 @@ class Tries:
         if accepted:
             self.deadly.add(target.server)
 
-    def went_further(self, reply: Reply) -> bool:
-        """Whether more of the answer came; then it is not what they died of."""
-        before, self.tokens = self.tokens, reply.tokens
-        if self.tokens <= before:
-            return False
-        self.deadly.clear()
-        self.held = 0
-        self.pause_s = AGAIN_S
-        return True
+    def look_at(self, reply: Reply) -> None:
+        """Where more of the answer came, it is not what the others died of."""
+        if reply.tokens > self.tokens:
+            self.tokens = reply.tokens
+            self.deadly.clear()
+            self.held = 0
+            self.pause_s = AGAIN_S
 
     def go_on(self) -> None:
         """Another one is there, or the same again."""
@@ -182,15 +180,19 @@ class Proxy:
                     with self.tally.during("in_flight"):
                         return await self._pass_on(asked, reply)
                 except Lost as error:
-                    if tries.went_further(reply):
+                    if error.accepted:
+                        # It is the wait that has a limit, not the answer.
                         deadline = self._clock() + self.target.hold_s
+                    tries.look_at(reply)
                     tries.lost(target, accepted=error.accepted)
             began = self._clock()
             refusal = self._refusal(asked, tries, deadline)
             if not refusal and await self._hold(asked, reply, tries, deadline):
-                self.tally.went_on(self._clock() - began, again=tries.held > 0)
+                waited_s = self._clock() - began
+                self.tally.went_on(waited_s, again=tries.held > 0)
                 again: Count = "continued" if reply.carries_answer else "replayed"
                 self.tally.add(again, int(bool(tries.deadly)))
+                reply.healed(waited_s)
                 tries.go_on()
                 continue
             why = refusal or self._refusal(asked, tries, deadline) or LATE

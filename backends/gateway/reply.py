@@ -24,6 +24,8 @@ from backends.gateway.headers import passed_on
 if TYPE_CHECKING:
     from backends.gateway.course import Course
 
+HEALED = "X-Dllm-Healed"
+"""A client that sends this field is told at the end of a stream that it was healed."""
 LOST = "llama-server ended in the middle of the answer"
 _BETWEEN_EVENTS = (b"\n\n", b"\r\n\r\n")
 ERROR_BYTES_MAX = 1 << 20
@@ -48,6 +50,7 @@ class Reply:
         """Whether anything of llama-server's answer was sent."""
         self.broken = False
         """Whether it ended by an error of ours."""
+        self._pauses_s: list[float] = []
 
     @property
     def is_begun(self) -> bool:
@@ -72,6 +75,18 @@ class Reply:
             return LOST if self.carries_answer else ""
         why = "" if self.course.begins_anew else self.course.why_not
         return f"{LOST}; {why}" if why else ""
+
+    def healed(self, waited_s: float) -> None:
+        """Another llama-server goes on with it, after so long."""
+        if self.carries_answer:
+            self._pauses_s.append(waited_s)
+
+    def _told_healed(self) -> bytes:
+        """A comment that says so, for those who asked for it."""
+        if not self._pauses_s or HEALED not in self._request.headers:
+            return b""
+        times, longest_s = len(self._pauses_s), max(self._pauses_s)
+        return f": healed {times}, paused {longest_s:.1f} s at most\n\n".encode()
 
     async def keep_alive(self) -> None:
         """Send a comment, so that nobody on the way takes silence for death."""
@@ -143,7 +158,7 @@ class Reply:
                 raise
         if not course.is_told:
             raise aiohttp.ServerDisconnectedError
-        if rest := course.ending():
+        if rest := course.ending() + self._told_healed():
             await self._write(rest)
         return await self._end()
 

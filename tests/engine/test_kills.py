@@ -71,7 +71,7 @@ def test_a_worker_that_keeps_dying_is_blamed(user: User, demo_model: str) -> Non
     assert failure["exit_signal"] == signal.SIGKILL
     wait_for(lambda: not engine_processes(user), "no engine process left")
     told = user.json("events")
-    launched, serving, died = *told[:2], told[-1]
+    launched, serving, died = told[0], told[1], told[-1]
     assert launched["kind"] == "launch"
     assert launched["by"]["program"] == "up"
     assert launched["by"]["user"] == psutil.Process().username()

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -66,7 +67,9 @@ class Answer:
         connection.request("POST", path, json.dumps(ASKED[path]).encode())
         response = connection.getresponse()
         assert response.status == 200
-        self.text, self.events, self.longest_pause_s = "", [], 0.0
+        self.text = ""
+        self.events: list[dict[str, Any]] = []
+        self.longest_pause_s = 0.0
         self.is_done = False
         last = time.monotonic()
         for line in response:
@@ -118,9 +121,7 @@ def test_a_stream_outlives_whoever_is_killed(
         path = (CHAT, NATIVE, COMPLETIONS)[trial % 3]
         at = random.randrange(1, TOKENS)
         pid = launched.pid(victim) or 0
-        answer = Answer(
-            launched, path, at, lambda pid=pid: os.kill(pid, signal.SIGKILL)
-        )
+        answer = Answer(launched, path, at, partial(os.kill, pid, signal.SIGKILL))
         whole = expected[path]
         told = f"{victim} killed after {at} events of {path}"
         assert answer.text == whole.text, told

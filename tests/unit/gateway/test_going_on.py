@@ -126,6 +126,15 @@ async def test_it_goes_on_as_often_as_it_breaks() -> None:
     assert events(raw)[-1]["has_new_line"]
 
 
+async def test_it_is_told_at_the_end_where_that_is_asked_for() -> None:
+    async with gateway() as stage:
+        stage.client.headers["X-Dllm-Healed"] = "tell"
+        raw = await broken(stage, CHAT, MESSAGES, Actor(3), Actor(3), Actor())
+    whole, _, comment = raw.removesuffix(b"\n\n").rpartition(b"\n\n")
+    assert whole.endswith(b"data: [DONE]")
+    assert comment.startswith(b": healed 2, paused ")
+
+
 @pytest.mark.parametrize("limit", [3, 5, 9])
 @pytest.mark.parametrize("path", [NATIVE, COMPLETIONS, CHAT])
 async def test_a_limit_is_that_of_the_whole_answer(path: str, limit: int) -> None:
