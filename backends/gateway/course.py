@@ -70,8 +70,6 @@ class _Tokenized(Value, frozen=True):
 class Course(ABC):
     """What became of one answer; of each API one kind."""
 
-    adds = b""
-    """What the request needs besides, so that ids come with the answer."""
     end = b""
     """What a stream of this API ends with, after its last event."""
     drops: tuple[str, ...] = ()
@@ -108,9 +106,7 @@ class Course(ABC):
 
     def first_body(self, raw: bytes) -> bytes:
         """What is asked at first: the client's own words, and what we need."""
-        if not self.adds:
-            return raw
-        return raw.rstrip().removesuffix(b"}") + b"," + self.adds + b"}"
+        return raw
 
     # --- as it comes --------------------------------------------------------------
 
@@ -208,7 +204,11 @@ class Course(ABC):
 
     def _went_on(self, data: bytes) -> bytes:
         told = msgspec.json.decode(data, type=Told)
-        if told.tokens_evaluated != self._before.prompt_tokens + self._base:
+        prompt_tokens = told.tokens_evaluated - self._base
+        if not self._before.prompt_tokens:
+            # Nothing has told until now.
+            self._before = replace(self._before, prompt_n=prompt_tokens)
+        if prompt_tokens != self._before.prompt_tokens:
             raise CannotGoOn(OTHER_PROMPT)
         is_full = 0 <= self._wish.limit <= self._base
         if told.stop:

@@ -17,9 +17,14 @@ from backends.gateway.timings import Timings
 from backends.state.base import Value
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from backends.gateway.course import Ask, Ending, Told
     from backends.gateway.wish import Wish
 
+# Probabilities after sampling: those before it are over the whole vocabulary.
+_IDS = b',"n_probs":1,"post_sampling_probs":true'
+_COUNTS = b',"timings_per_token":true'
 _VARYING = ("choices", "timings", "usage", "prompt_progress")
 FIGURES = "only its figures are missing"
 REASONING = "it broke off in the middle of a reasoning text"
@@ -27,6 +32,7 @@ REASONING = "it broke off in the middle of a reasoning text"
 
 class _Probability(Value, frozen=True):
     id: int
+    bytes: tuple[int, ...] = ()
 
 
 class _Probabilities(Value, frozen=True):
@@ -59,11 +65,25 @@ class _Templated(Value, frozen=True):
 class OpenAiCourse(Course):
     """What both APIs have in common."""
 
-    # Probabilities after sampling: those before it cost a sort of the whole vocabulary.
-    adds = b'"n_probs":1,"post_sampling_probs":true,"timings_per_token":true'
     end = DONE
     _head: dict[str, Any] | None = None
     """What every event of this answer says."""
+
+    def first_body(self, raw: bytes) -> bytes:
+        """The client's own words, and what makes ids and counts come with the answer.
+
+        The event in which a stop word was found has timings also where nobody asked:
+        among others that have them it could not be told.
+        """
+        counts = b"" if self._stops else _COUNTS
+        return raw.rstrip().removesuffix(b"}") + _IDS + counts + b"}"
+
+    @property
+    def _stops(self) -> list[str]:
+        """The stop words, however they were given."""
+        raw = self._wish.fields.get("stop")
+        words = msgspec.json.decode(raw) if raw is not None else []
+        return [words] if isinstance(words, str) else words or []
 
     def _look(self, event: bytes, data: bytes) -> bytes:
         chunk = msgspec.json.decode(data, type=_Chunk)
@@ -71,8 +91,9 @@ class OpenAiCourse(Course):
         choice = chunk.choices[0] if chunk.choices else None
         if choice is None or choice.finish_reason is not None:
             return self._at_the_end(event, chunk)
-        if chunk.timings:
-            self._remember(choice, chunk.timings)
+        found = msgspec.json.decode(choice.logprobs, type=_Probabilities | None)
+        if found is not None or chunk.timings:
+            self._remember(choice, found.content if found else (), chunk.timings)
         return self._cleaned(event, choice, chunk.timings)
 
     def _marked(self, event: bytes, data: bytes, own: str) -> bytes:
@@ -84,17 +105,34 @@ class OpenAiCourse(Course):
         old, new = (b'"id":"%s"' % one.encode() for one in (own, first))
         return event if old == new else event.replace(old, new, 1)
 
-    def _remember(self, choice: _Choice, raw: msgspec.Raw) -> None:
-        timings = msgspec.json.decode(raw, type=Timings)
-        self._prompt = Timings(cache_n=timings.cache_n, prompt_n=timings.prompt_n)
-        found = msgspec.json.decode(choice.logprobs, type=_Probabilities | None)
-        token = found.content[0].id if found and found.content else None
-        self._count(self._text(choice), token, timings.predicted_n)
+    def _remember(
+        self, choice: _Choice, told: Sequence[_Probability], raw: msgspec.Raw
+    ) -> None:
+        text, count = self._text(choice), 0
+        token = told[0].id if told else None
+        if not self._stops:
+            timings = msgspec.json.decode(raw, type=Timings)
+            self._prompt = Timings(cache_n=timings.cache_n, prompt_n=timings.prompt_n)
+            count = timings.predicted_n
+        elif told:
+            count = len(self._tokens) + 1
+            token = token if self._is_next(told[0], text) else None
+        self._count(text, token, count)
+
+    _untold = b""
+
+    def _is_next(self, told: _Probability, text: str) -> bool:
+        """Whether no token came before this one untold: then all the text is theirs."""
+        self._untold += bytes(told.bytes)
+        if not text:
+            return True
+        untold, self._untold = self._untold, b""
+        return untold == text.encode()
 
     def _cleaned(self, event: bytes, choice: _Choice, timings: msgspec.Raw) -> bytes:
         """An event without what only we asked for."""
         event = self._without_ids(event, bytes(choice.logprobs))
-        if timings and not self._wish.has_timings:
+        if timings and not self._wish.has_timings and not self._stops:
             event = event.replace(b',"timings":' + bytes(timings), b"", 1)
         return event
 
@@ -116,9 +154,7 @@ class OpenAiCourse(Course):
     # --- going on -----------------------------------------------------------------
 
     def _fields(self) -> dict[str, Any]:
-        stop = self._wish.fields.get("stop")
-        words = msgspec.json.decode(stop) if stop is not None else []
-        return {"stop": [words] if isinstance(words, str) else words or []}
+        return {"stop": self._stops}
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         """An event with the marks of this answer."""
@@ -178,6 +214,7 @@ class ChatCourse(OpenAiCourse):
         *("tool_choice", "response_format", "functions"),
     )
     _has_role = False
+    _knows_role = False
     _reasons = False
 
     def __init__(self, wish: Wish) -> None:
@@ -201,10 +238,16 @@ class ChatCourse(OpenAiCourse):
             self._reasons = not delta.content
         return text
 
+    def ask_anew(self) -> None:
+        """The same from the beginning; whose turn it is need not be told twice."""
+        super().ask_anew()
+        self._knows_role = self._has_role
+
     def _cleaned(self, event: bytes, choice: _Choice, timings: msgspec.Raw) -> bytes:
-        had, self._has_role = self._has_role, self._has_role or bool(choice.delta.role)
-        if had and choice.delta.role:
-            return b""
+        if choice.delta.role:
+            self._has_role = True
+            if self._knows_role:
+                return b""
         return super()._cleaned(event, choice, timings)
 
     def _without_ids(self, event: bytes, logprobs: bytes) -> bytes:

@@ -12,8 +12,8 @@ from aiohttp import web
 from backends.gateway.apis import (
     EVENTS,
     KEEP_ALIVE,
+    EndMark,
     cross_origin,
-    end_mark,
     error_body,
     error_event,
     unavailable,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 HEALED = "X-Dllm-Healed"
 """A client that sends this field is told at the end of a stream that it was healed."""
 LOST = "llama-server ended in the middle of the answer"
-_BETWEEN_EVENTS = (b"\n\n", b"\r\n\r\n")
 ERROR_BYTES_MAX = 1 << 20
 
 
@@ -42,9 +41,7 @@ class Reply:
         """Nothing is sent yet; with a ``course`` the answer can be gone on with."""
         self._request = request
         self.course = course
-        self._mark = end_mark(request.path)
-        self._tail = b""
-        self._ended = False
+        self._end_mark = EndMark(request.path)
         self._response: web.StreamResponse | None = None
         self.carries_answer = False
         """Whether anything of llama-server's answer was sent."""
@@ -124,9 +121,9 @@ class Reply:
         self.carries_answer = not self.is_stream
         async for chunk in answer.content.iter_any():
             self.carries_answer = True
-            self._look_at(chunk)
+            self._end_mark.look_at(chunk)
             await self._write(chunk)
-        if self.is_stream and self._mark and not self._ended:
+        if self.is_stream and self._end_mark.is_missing:
             if not self.carries_answer:
                 raise aiohttp.ServerDisconnectedError
             return await self.cut()
@@ -176,8 +173,7 @@ class Reply:
         """End an answer that breaks off: by an error, never as if it were whole."""
         assert self._response is not None
         self.broken = True
-        between = not self._tail or self._tail.endswith(_BETWEEN_EVENTS)
-        if self.is_stream and between:
+        if self.is_stream and self._end_mark.is_between_events:
             return await self._refused(error_body(self._request.path, message))
         if self._request.transport is not None:
             self._request.transport.abort()
@@ -206,12 +202,6 @@ class Reply:
         with contextlib.suppress(ConnectionError):
             await self._response.write_eof()
         return self._response
-
-    def _look_at(self, chunk: bytes) -> None:
-        """See whether the end came, and whether we are between two events."""
-        joined = self._tail + chunk
-        self._ended = self._ended or (bool(self._mark) and self._mark in joined)
-        self._tail = joined[-len(self._mark) or -4 :]
 
 
 def _is_plain_stream(answer: aiohttp.ClientResponse) -> bool:

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.engine
 CHAT, COMPLETION = "/v1/chat/completions", "/completion"
 QUESTION = {"messages": [{"role": "user", "content": "What is a split?"}]}
 GREEDY = {"temperature": 0, "seed": 1, "cache_prompt": False}
+STREAM = {"n_predict": 8, "stream": True}
 VARY = ("id", "created", "created_at", "timings", "id_slot", "completed_at", "usage")
 EARLIER_RELEASE = """
 import functools, sys
@@ -71,10 +72,9 @@ def ask(
 
 
 def steady(value: Any) -> Any:
-    """Without what differs from one answer to the next."""
+    """Without what differs from one answer to the next, but that it is there."""
     if isinstance(value, dict):
-        kept = {k: v for k, v in value.items() if k not in VARY}
-        return {k: steady(v) for k, v in kept.items()}
+        return {k: "…" if k in VARY else steady(v) for k, v in value.items()}
     return [steady(item) for item in value] if isinstance(value, list) else value
 
 
@@ -87,7 +87,14 @@ def read(raw: bytes) -> list[Any]:
 MESSAGES = {**QUESTION, "max_tokens": 8, "model": "m", **GREEDY}
 ASKED = [
     (CHAT, {**MESSAGES}),
+    (CHAT, {**MESSAGES, "stream": True}),
     (CHAT, {**MESSAGES, "stream": True, "logprobs": True}),
+    (CHAT, {**MESSAGES, "stream": True, "stop": "says"}),
+    (CHAT, {**MESSAGES, "stream": True, "return_progress": True}),
+    (CHAT, {**MESSAGES, "stream": True, "timings_per_token": True}),
+    (CHAT, {**MESSAGES, "stream": True, "stream_options": {"include_usage": True}}),
+    ("/v1/completions", {"prompt": "A split", **GREEDY, **STREAM}),
+    (COMPLETION, {"prompt": "A", "response_fields": ["content"], **GREEDY, **STREAM}),
     (COMPLETION, {"prompt": "A split", "n_predict": 8, "stream": True, **GREEDY}),
     ("/v1/completions", {"prompt": "A split", "max_tokens": 8, **GREEDY}),
     ("/v1/messages", {**MESSAGES}),
