@@ -26,7 +26,16 @@ CHAT, COMPLETION = "/v1/chat/completions", "/completion"
 QUESTION = {"messages": [{"role": "user", "content": "What is a split?"}]}
 GREEDY = {"temperature": 0, "seed": 1, "cache_prompt": False}
 STREAM = {"n_predict": 8, "stream": True}
-VARY = ("id", "created", "created_at", "timings", "id_slot", "completed_at", "usage")
+VARY = (
+    "id",
+    "created",
+    "created_at",
+    "timings",
+    "id_slot",
+    "completed_at",
+    "usage",
+    "time_ms",
+)
 EARLIER_RELEASE = """
 import functools, sys
 import backends.controller.__main__ as controller
