@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -68,6 +68,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Port of the OpenAI-compatible API. Unset: 8090, or the next free one."""
     api_wait_s: int = 300
     """Longest wait of a request to the API, in seconds, while no model serves."""
+    rejoin: Literal["idle", "ask", "never"] = "idle"
+    """When a machine that was lost and did without is used again, once it is back."""
     workers: int = 2
     """Workers started on this machine when a command does not say."""
     ctx_size: int = 4096

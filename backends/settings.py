@@ -31,6 +31,7 @@ EFFECTS = {
     "engine": "counts from the next launch on",
     "api_port": "counts from the next launch on",
     "api_wait_s": "counts from the next launch on",
+    "rejoin": "counts from the next time a machine is back",
     "workers": "counts for the next model picked",
     "ctx_size": "counts for the next model picked",
     "worker_threads": "counts for the next model picked",
@@ -42,11 +43,12 @@ EFFECTS = {
 }
 """From when on a change counts, by the setting or its table."""
 _TABLES = ("keys", "peers")
-_TEXTS = ("engine", "theme", "ssh", "bare")
+_TEXTS = ("engine", "rejoin", "theme", "ssh", "bare")
 ALLOWED = {
     "engine": "the folder of llama-server, in quotes",
     "api_port": "a port",
     "api_wait_s": "seconds",
+    "rejoin": '"idle", "ask" or "never"',
     "workers": "a number",
     "ctx_size": "tokens",
     "worker_threads": "a number",

@@ -87,6 +87,8 @@ class Chapter:
         if went_on > 0:
             waited = format_seconds(after.held_longest_s)
             text = f"{_requests(went_on)} waited up to {waited} and went on"
+            if continued := after.continued - before.continued:
+                text += f", {continued} in the middle of a stream"
             self._tell(EventKind.WAITING, text)
         if refused > 0:
             text = f"{_requests(refused)} waited in vain, or broke"

@@ -144,7 +144,8 @@ class Cluster:
         current = self.goal.generation if self.pursued else 0
         if replaces not in (None, current, self.goal.generation):
             raise self._came_first()
-        if plan is not None and plan == self.pursued:
+        stands_in = self._journal.record.stand_in is not None
+        if plan is not None and plan == self.pursued and not stands_in:
             return self.goal
         goal = Goal(generation=self.goal.generation + 1, plan=plan)
         if plan is not None or self.goal.plan is not None:
@@ -293,6 +294,7 @@ class Cluster:
             measured=None,
             server="",
             served_since=None,
+            stand_in=None,
         )
         self.gateway.ends(f"Nothing serves: {failure.what}")
         left: list[Leftover] = []

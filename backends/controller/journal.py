@@ -44,8 +44,15 @@ class Record(Value, frozen=True, kw_only=True):
     server: str = ""
     """Incarnation of the llama-server that ``measured`` is about."""
     served_since: float | None = None
+    stand_in: Plan | None = None
+    """What runs in place of the goal's plan while a machine of it is gone."""
     leftovers: tuple[Leftover, ...] = ()
     """What could not be stopped, to be ended when its machine is back."""
+
+    @property
+    def running(self) -> Plan | None:
+        """The plan that is being pursued now."""
+        return self.stand_in or self.goal.plan
 
 
 class _Version(Value, frozen=True, kw_only=True):

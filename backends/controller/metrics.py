@@ -36,7 +36,7 @@ LINK_FIGURES = {
 """Fields of a link, and the factor to Prometheus' base units."""
 LINK_TOTALS = ("passes", "tokens", "trips")
 REQUEST_GAUGES = ("waiting", "in_flight")
-REQUEST_TOTALS = ("passed", "failed", "left", "held", "replayed")
+REQUEST_TOTALS = ("passed", "failed", "left", "held", "replayed", "continued")
 COMMAND_FIGURES = ("count", "bytes_up", "bytes_down", "answered", "errors")
 
 

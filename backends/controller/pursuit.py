@@ -6,12 +6,16 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from backends.controller.breaker import DEATHS_MAX, Breaker
 from backends.controller.builder import Builder, launch_steps
 from backends.controller.gateway import ApiPortTaken, Gateway
 from backends.controller.loading import Loading
 from backends.controller.movement import Movement
 from backends.controller.relays import Links
 from backends.controller.serving import Serving
+from backends.controller.stand_in import StandIns, told_split
 from backends.controller.steps import StepBoard
 from backends.controller.stopping import Stopper
 from backends.controller.survey import Survey
@@ -19,7 +23,7 @@ from backends.controller.unwatched import TUNNELS_LOST, ended_unwatched, needs_t
 from backends.controller.watch import Watch
 from backends.controller.ways import Ways
 from backends.engine.explain import lost_port
-from backends.errors import NeedsAnswer, PeerUnreachable, ProcessFailed
+from backends.errors import DllmError, NeedsAnswer, PeerUnreachable, ProcessFailed
 from backends.link.relay import relay_name
 from backends.planning.blueprint import SERVER, machines_of, process_name
 from backends.roster.bare import blamed
@@ -34,16 +38,14 @@ if TYPE_CHECKING:
     from backends.controller.builder import Built
     from backends.controller.chapters import Chapter
     from backends.controller.journal import Journal
-    from backends.errors import DllmError
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
     from backends.state import Failure, Leftover, MeasuredSplit, Plan
 
 log = logging.getLogger(__name__)
 
-# A relay that dies again and again has a reason that a restart does not mend.
-RESTARTS_MAX = 3
-RESTART_WINDOW_S = 600.0
+TOO_OFTEN = "{what}, {times} times within two minutes of serving"
+GIVEN_UP = "It is not started once more: its log may say why; launch again to try anew."
 # A lost connection to a machine ends nothing for so long.
 BACK_WITHIN_S = 60.0
 BACK_POLL_S = 1.0
@@ -104,13 +106,14 @@ class Pursuit:
             self.links.carried_bytes,
             self.links.weights,
         )
-        self._restarts: list[float] = []
+        self._breaker = Breaker(clock)
+        self._stand_ins = StandIns(machines, readers, board, chapter)
         self._mended = ""
         self._begun_at = 0.0
 
     def begin(self, mended: str = "") -> None:
         """Forget what was mended before; ``mended`` says why this begins anew."""
-        self._restarts.clear()
+        self._breaker.reset()
         self._mended = mended
         self._steps.reset()
         if not mended:
@@ -123,7 +126,7 @@ class Pursuit:
     def announce(self) -> None:
         """Show the goal as being pursued; what was before is of no more interest."""
         record = self._journal.record
-        plan = record.goal.plan
+        plan = record.running
         state = ClusterState.STARTING if plan else ClusterState.STOPPING
         self._board.begin(record.goal.generation, plan, state)
         self._board.update(leftovers=record.leftovers)
@@ -143,21 +146,63 @@ class Pursuit:
             await asyncio.gather(gateway, return_exceptions=True)
 
     async def _keep_up(self, plan: Plan, *, adopted: bool) -> None:
+        running = self._journal.record.running or plan
         if adopted:
-            await self._take_up(plan)
+            await self._take_up(running)
         else:
             await self._machines.reached(machines_of(plan))
         while True:
             try:
-                await self._bring_up(plan)
+                await self._bring_up_for(plan, running)
+                running = plan
             except NeedsAnswer:
                 raise
             except PeerUnreachable as error:
-                await self._back(plan, error)
+                running = await self._with_or_without(running, error)
             except ApiPortTaken as error:
-                self._require_other_port(error, plan)
+                self._require_other_port(error, running)
             except ProcessFailed as error:
-                self._require_mendable(await blamed(error, plan), plan)
+                self._require_mendable(await blamed(error, running), error)
+
+    async def _bring_up_for(self, plan: Plan, running: Plan) -> None:
+        """Keep up what stands in for a plan; returns once the plan can be had."""
+        self._journal.change(stand_in=running if running != plan else None)
+        if running == plan:
+            await self._bring_up(plan)
+        up = asyncio.create_task(self._bring_up(running))
+        over = asyncio.create_task(self._stand_ins.over(plan, running))
+        try:
+            await asyncio.wait({up, over}, return_when=asyncio.FIRST_COMPLETED)
+            await (up if up.done() else over)
+            self._mended = over.result()
+            self._chapter.mended(self._mended)
+            log.warning("%s", self._mended)
+        finally:
+            for task in (up, over):
+                task.cancel()
+            await asyncio.gather(up, over, return_exceptions=True)
+
+    async def _with_or_without(self, running: Plan, error: PeerUnreachable) -> Plan:
+        """What to go on with when a machine is gone: all, once it is back, or the rest.
+
+        Raises:
+            PeerUnreachable: it did not come back, and the rest cannot do it alone.
+        """
+        try:
+            await self._back(running, error)
+        except PeerUnreachable as gone:
+            if self._journal.record.served_since is None:
+                raise
+            try:
+                rest = await self._stand_ins.instead_of(running)
+            except DllmError as why:
+                what = f"{gone.what}, and what is left cannot do it: {why.what}"
+                raise PeerUnreachable(what, gone.hint) from why
+            self._mended = f"{gone.what}: went on without it, {told_split(rest)}"
+            self._chapter.mended(self._mended)
+            log.warning("%s", self._mended)
+            return rest
+        return running
 
     async def _bring_up(self, plan: Plan) -> None:
         """Make it so and watch it; returns only by raising."""
@@ -165,6 +210,7 @@ class Pursuit:
         self._begun_at = self._clock()
         self._board.update(message=self._mended)
         self._steps.reset(*launch_steps(plan))
+        self._watch.forget()
         built = await self._builder.build(plan)
         self._watch.expected = built.expected
         self._board.update(
@@ -198,7 +244,8 @@ class Pursuit:
             self._machines.get(plan.head).host,
             process_name(self._cluster, SERVER),
         )
-        await self.serving.until_trouble(port, self._watch, movement.since)
+        with self._breaker.serving():
+            await self.serving.until_trouble(port, self._watch, movement.since)
 
     def _tell(self, plan: Plan, measured: MeasuredSplit, *, taken_up: bool) -> None:
         """Say that it serves."""
@@ -268,29 +315,40 @@ class Pursuit:
             "it.",
         )
 
-    def _require_mendable(self, error: DllmError, plan: Plan) -> None:
+    def _require_mendable(self, error: DllmError, died: ProcessFailed) -> None:
         """Let a failure stand unless starting again mends it, and not too often.
+
+        ``error`` says whose end made that process die.
 
         Raises:
             DllmError: the error itself.
         """
-        now = self._clock()
-        self._restarts = [at for at in self._restarts if now - at < RESTART_WINDOW_S]
-        mended = self._mended_by_starting_again(error.failure())
-        if not mended or len(self._restarts) >= RESTARTS_MAX:
+        failure = error.failure(self._clock())
+        is_ours = error is died or failure.process != SERVER
+        mended = self._mended_by_starting_again(failure) if is_ours else ""
+        if not mended:
             raise error
-        self._restarts.append(now)
+        if self._breaker.trips(failure.process):
+            what = TOO_OFTEN.format(what=failure.what, times=DEATHS_MAX)
+            failure = msgspec.structs.replace(failure, what=what, hint=GIVEN_UP)
+            raise ProcessFailed(failure) from died
         self._mended = f"{error.what}: {mended}"
-        self._chapter.failed(error.failure(now))
+        self._chapter.failed(failure)
         self._chapter.mended(self._mended)
         log.warning("%s", self._mended)
 
     def _mended_by_starting_again(self, failure: Failure) -> str:
-        """What will be said of it; empty where starting again would not help."""
-        if failure.process.startswith(relay_name("")):
-            return "it was started again, with llama-server"
+        """What will be said of it; empty where starting again would not help.
+
+        A worker or llama-server that never served has a reason that stays.
+        """
         if failure.process == SERVER and lost_port(failure.log_tail):
             return "it was started again with another port"
+        served = self._journal.record.served_since is not None
+        if failure.process == SERVER:
+            return "it was started again" if served else ""
+        if served or failure.process.startswith(relay_name("")):
+            return "it was started again, with llama-server"
         return ""
 
     def _require_other_port(self, error: DllmError, plan: Plan) -> None:

@@ -70,6 +70,10 @@ class Watch:
         self._reported = error
         self.stir()
 
+    def forget(self) -> None:
+        """All is about to be built anew, what was reported of included."""
+        self._reported = None
+
     async def require(self) -> None:
         """See that all is there; who caused the end of others is blamed.
 

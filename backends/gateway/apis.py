@@ -24,9 +24,6 @@ _ENDS = {
     "/v1/chat/completions": b"\ndata: [DONE]",
     "/chat/completions": b"\ndata: [DONE]",
     "/v1/completions": b"\ndata: [DONE]",
-    "/completion": b'"stop":true',
-    "/completions": b'"stop":true',
-    "/infill": b'"stop":true',
     "/v1/messages": b'"type":"message_stop"',
     "/v1/responses": b'"type":"response.completed"',
     "/responses": b'"type":"response.completed"',
@@ -35,9 +32,43 @@ _ENDS = {
 marks and line ends would be escaped."""
 
 
-def end_mark(path: str) -> bytes:
-    """What a whole stream of a path contains; empty where that is not known."""
-    return _ENDS.get(path, b"")
+_GOES_ON = b'"stop":false'
+"""In every event but the last of llama-server's own APIs; what the last one has is for
+the client to choose (``response_fields``)."""
+_NATIVE = ("/completion", "/completions", "/infill")
+_BETWEEN_EVENTS = (b"\n\n", b"\r\n\r\n")
+
+
+class EndMark:
+    """Looks for the end in a stream that is passed on as it comes."""
+
+    def __init__(self, path: str) -> None:
+        """Of an answer at this path."""
+        self._is_native = path in _NATIVE
+        self._mark = _ENDS.get(path, b"")
+        self._tail = b""
+        self._is_seen = False
+
+    @property
+    def is_between_events(self) -> bool:
+        """Whether what came until now is whole events."""
+        return not self._tail or self._tail.endswith(_BETWEEN_EVENTS)
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the stream has an end that is known, and it did not come."""
+        known = self._is_native or bool(self._mark)
+        return known and not (self._is_seen and self.is_between_events)
+
+    def look_at(self, chunk: bytes) -> None:
+        """See what the next piece says."""
+        joined = self._tail + chunk
+        if self._is_native:
+            last = joined.rstrip(b"\n").rpartition(b"\n\n")[2]
+            self._is_seen = _GOES_ON not in last
+        else:
+            self._is_seen = self._is_seen or self._mark in joined
+        self._tail = joined[-max(len(self._mark), len(_GOES_ON)) :]
 
 
 def is_anthropic(path: str) -> bool:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiohttp import HttpVersion11
 
+from backends.gateway.courses import course_of
 from backends.gateway.headers import passed_on
+from backends.gateway.wish import CONTINUED_BYTES_MAX
 from backends.state.base import Value
 
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
     from aiohttp import web
     from multidict import CIMultiDict
+
+    from backends.gateway.course import Course
 
 KEPT_BYTES_MAX = 16 << 20
 """A longer body goes through as it comes and cannot be sent twice."""
@@ -45,6 +49,7 @@ class Asked:
         self.replayable = True
         """Whether all that was read of the body is still there."""
         self._awaited = _awaits(request)
+        self._whole: bytes | None = None
 
     @property
     def is_work(self) -> bool:
@@ -53,12 +58,31 @@ class Asked:
 
     async def body(self) -> bytes | AsyncIterator[bytes] | None:
         """What to send, from the beginning."""
+        if self._whole is not None:
+            return self._whole
         if not self.request.can_read_body and not self._kept:
             return None
         length = self.request.content_length
         if length is not None and length <= WHOLE_BYTES_MAX:
             return b"".join([chunk async for chunk in self._chunks()])
         return self._chunks()
+
+    async def course(self) -> Course | None:
+        """How the answer can be gone on with; None where it could not be.
+
+        From here on it is asked for together with what that needs.
+        """
+        length = self.request.content_length
+        coded = "Content-Encoding" in self.headers
+        longest = min(CONTINUED_BYTES_MAX, KEPT_BYTES_MAX)
+        if not self.is_work or coded or not length or length > longest:
+            return None
+        raw = b"".join([chunk async for chunk in self._chunks()])
+        course = course_of(self.path, raw)
+        if course is not None:
+            self._whole = course.first_body(raw)
+            self.headers.popall("Content-Length", None)
+        return course
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         for chunk in tuple(self._kept):

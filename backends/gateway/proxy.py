@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Self
 
 import aiohttp
@@ -14,11 +16,14 @@ from yarl import URL
 from backends.gateway.apis import RETRY_AFTER_S, meanwhile, unavailable
 from backends.gateway.asked import Asked
 from backends.gateway.language import Mode, Target
-from backends.gateway.reply import ClientLeft, Reply
-from backends.gateway.tally import Tally
+from backends.gateway.reply import LOST, ClientLeft, Reply
+from backends.gateway.tally import Count, Tally
+from backends.gateway.tokens import CannotGoOn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
+
+    from backends.gateway.course import Course
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +33,7 @@ AGAIN_S = 0.25
 """Between two looks for a llama-server that ought to be there, at first."""
 DEATHS_MAX = 3
 """A request that so many llama-servers died of is not tried once more."""
+COMPLETION = "/completion"
 CONNECT_TIMEOUT_S = 5.0
 OURS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """What aiohttp would add: clients know best."""
@@ -58,12 +64,22 @@ class Tries:
         self.held = 0
         self.pause_s = AGAIN_S
         """Before the same llama-server is tried again."""
+        self.tokens = 0
+        """Of the answer, when the last one went."""
 
     def lost(self, target: Target, *, accepted: bool) -> None:
         """One more was tried in vain."""
         self.last = target
         if accepted:
             self.deadly.add(target.server)
+
+    def look_at(self, reply: Reply) -> None:
+        """Where more of the answer came, it is not what the others died of."""
+        if reply.tokens > self.tokens:
+            self.tokens = reply.tokens
+            self.deadly.clear()
+            self.held = 0
+            self.pause_s = AGAIN_S
 
     def go_on(self) -> None:
         """Another one is there, or the same again."""
@@ -112,10 +128,11 @@ class Proxy:
         """Answer one request; being cancelled means that its client left."""
         if not request.raw_path.startswith("/"):
             return web.Response(status=400, text="The request names no path.\n")
-        asked, reply = Asked(request), Reply(request)
+        asked = Asked(request)
         if not asked.is_work:
-            return await self._glance(asked, reply)
+            return await self._glance(asked, Reply(request))
         try:
+            reply = Reply(request, await _course(asked))
             response = await self._work(asked, reply)
         except asyncio.CancelledError:
             self.tally.add("left")
@@ -163,12 +180,19 @@ class Proxy:
                     with self.tally.during("in_flight"):
                         return await self._pass_on(asked, reply)
                 except Lost as error:
+                    if error.accepted:
+                        # It is the wait that has a limit, not the answer.
+                        deadline = self._clock() + self.target.hold_s
+                    tries.look_at(reply)
                     tries.lost(target, accepted=error.accepted)
             began = self._clock()
             refusal = self._refusal(asked, tries, deadline)
             if not refusal and await self._hold(asked, reply, tries, deadline):
-                self.tally.went_on(self._clock() - began, again=tries.held > 0)
-                self.tally.add("replayed", int(bool(tries.deadly)))
+                waited_s = self._clock() - began
+                self.tally.went_on(waited_s, again=tries.held > 0)
+                again: Count = "continued" if reply.carries_answer else "replayed"
+                self.tally.add(again, int(bool(tries.deadly)))
+                reply.healed(waited_s)
                 tries.go_on()
                 continue
             why = refusal or self._refusal(asked, tries, deadline) or LATE
@@ -212,30 +236,75 @@ class Proxy:
             ClientLeft: nobody waits for it.
         """
         try:
-            answer = await self._ask(asked)
+            answer = await self._ask(asked, reply.course)
+        except CannotGoOn as error:
+            return await reply.cut(f"{LOST}; {error}")
         except aiohttp.ClientConnectorError as error:
             raise Lost(accepted=False) from error
         except (aiohttp.ClientError, OSError) as error:
             raise Lost(accepted=True) from error
         try:
             return await reply.take(answer)
+        except CannotGoOn as error:
+            return await reply.cut(f"{LOST}; {error}")
         except (aiohttp.ClientError, OSError) as error:
-            if not reply.carries_answer:
-                raise Lost(accepted=True) from error
-            return await reply.cut()
+            if why := reply.why_not:
+                return await reply.cut(why)
+            raise Lost(accepted=True) from error
         finally:
             # Ends the request there too, if the client left in the middle.
             answer.close()
 
-    async def _ask(self, asked: Asked) -> aiohttp.ClientResponse:
-        place = f"http://127.0.0.1:{self.target.port}{asked.request.raw_path}"
+    async def _ask(self, asked: Asked, course: Course | None) -> aiohttp.ClientResponse:
+        """Ask what the client asked, or for what is left of the answer.
+
+        Raises:
+            CannotGoOn: that cannot be asked for.
+        """
+        path, body = asked.request.raw_path, await asked.body()
+        if course is not None:
+            if course.begins_anew:
+                course.ask_anew()
+            else:
+                fetch = partial(self._fetch, asked)
+                path, body = COMPLETION, await course.next_body(fetch)
+        return await self._request(asked, path, body)
+
+    async def _fetch(self, asked: Asked, path: str, body: bytes) -> bytes:
+        """What llama-server answers to a question of ours.
+
+        Raises:
+            CannotGoOn: it refuses to.
+        """
+        answer = await self._request(asked, path, body)
+        raw = await answer.read()
+        answer.close()
+        if answer.status != HTTPStatus.OK:
+            raise CannotGoOn(f"llama-server refuses {path}")
+        return raw
+
+    async def _request(
+        self, asked: Asked, path: str, body: bytes | AsyncIterator[bytes] | None
+    ) -> aiohttp.ClientResponse:
         return await self._session.request(
             asked.method,
-            URL(place, encoded=True),
+            URL(f"http://127.0.0.1:{self.target.port}{path}", encoded=True),
             headers=asked.headers,
-            data=await asked.body(),
+            data=body,
             allow_redirects=False,
         )
+
+
+async def _course(asked: Asked) -> Course | None:
+    """How the answer could be gone on with.
+
+    Raises:
+        ClientLeft: the client did not even tell all that it wants.
+    """
+    try:
+        return await asked.course()
+    except (aiohttp.ClientError, OSError) as error:
+        raise ClientLeft from error
 
 
 async def _may_go_on(target: Target, tries: Tries, waited_s: float) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp import web
@@ -10,16 +12,21 @@ from aiohttp import web
 from backends.gateway.apis import (
     EVENTS,
     KEEP_ALIVE,
+    EndMark,
     cross_origin,
-    end_mark,
     error_body,
     error_event,
     unavailable,
 )
+from backends.gateway.events import Splitter
 from backends.gateway.headers import passed_on
 
+if TYPE_CHECKING:
+    from backends.gateway.course import Course
+
+HEALED = "X-Dllm-Healed"
+"""A client that sends this field is told at the end of a stream that it was healed."""
 LOST = "llama-server ended in the middle of the answer"
-_BETWEEN_EVENTS = (b"\n\n", b"\r\n\r\n")
 ERROR_BYTES_MAX = 1 << 20
 
 
@@ -30,17 +37,17 @@ class ClientLeft(Exception):
 class Reply:
     """Writes one answer."""
 
-    def __init__(self, request: web.BaseRequest) -> None:
-        """Nothing is sent yet."""
+    def __init__(self, request: web.BaseRequest, course: Course | None = None) -> None:
+        """Nothing is sent yet; with a ``course`` the answer can be gone on with."""
         self._request = request
-        self._mark = end_mark(request.path)
-        self._tail = b""
-        self._ended = False
+        self.course = course
+        self._end_mark = EndMark(request.path)
         self._response: web.StreamResponse | None = None
         self.carries_answer = False
         """Whether anything of llama-server's answer was sent."""
         self.broken = False
         """Whether it ended by an error of ours."""
+        self._pauses_s: list[float] = []
 
     @property
     def is_begun(self) -> bool:
@@ -52,6 +59,31 @@ class Reply:
         """Whether it was begun as a stream of events."""
         response = self._response
         return response is not None and response.content_type == EVENTS
+
+    @property
+    def tokens(self) -> int:
+        """So many tokens of the answer the client has."""
+        return self.course.sent if self.course is not None else 0
+
+    @property
+    def why_not(self) -> str:
+        """Why no other llama-server is asked for the answer, or its rest."""
+        if self.course is None or not self.is_stream:
+            return LOST if self.carries_answer else ""
+        why = "" if self.course.begins_anew else self.course.why_not
+        return f"{LOST}; {why}" if why else ""
+
+    def healed(self, waited_s: float) -> None:
+        """Another llama-server goes on with it, after so long."""
+        if self.carries_answer:
+            self._pauses_s.append(waited_s)
+
+    def _told_healed(self) -> bytes:
+        """A comment that says so, for those who asked for it."""
+        if not self._pauses_s or HEALED not in self._request.headers:
+            return b""
+        times, longest_s = len(self._pauses_s), max(self._pauses_s)
+        return f": healed {times}, paused {longest_s:.1f} s at most\n\n".encode()
 
     async def keep_alive(self) -> None:
         """Send a comment, so that nobody on the way takes silence for death."""
@@ -72,7 +104,10 @@ class Reply:
             OSError: the same.
             ClientLeft: the client did.
         """
+        if self.course is not None and _is_plain_stream(answer):
+            return await self._follow(self.course, answer)
         if self._response is not None and answer.content_type != EVENTS:
+            self.broken = self.carries_answer
             return await self._refused(await answer.content.read(ERROR_BYTES_MAX))
         if self._response is None:
             # Known only by now, so what it says of length and coding is true.
@@ -86,12 +121,42 @@ class Reply:
         self.carries_answer = not self.is_stream
         async for chunk in answer.content.iter_any():
             self.carries_answer = True
-            self._look_at(chunk)
+            self._end_mark.look_at(chunk)
             await self._write(chunk)
-        if self.is_stream and self._mark and not self._ended:
+        if self.is_stream and self._end_mark.is_missing:
             if not self.carries_answer:
                 raise aiohttp.ServerDisconnectedError
             return await self.cut()
+        return await self._end()
+
+    async def _follow(
+        self, course: Course, answer: aiohttp.ClientResponse
+    ) -> web.StreamResponse:
+        """Pass on whole events alone, and remember them.
+
+        Raises:
+            aiohttp.ClientError: llama-server broke off before the end.
+            OSError: the same.
+            CannotGoOn: what came is no continuation.
+            ClientLeft: the client did.
+        """
+        if self._response is None:
+            headers = passed_on(answer.headers)
+            await self._begin(web.StreamResponse(headers=headers))
+        splitter = Splitter()
+        try:
+            async for chunk in answer.content.iter_any():
+                data = b"".join(map(course.take, splitter.take(chunk)))
+                self.carries_answer = course.begun
+                if data:
+                    await self._write(data)
+        except (aiohttp.ClientError, OSError):
+            if not course.is_told:
+                raise
+        if not course.is_told:
+            raise aiohttp.ServerDisconnectedError
+        if rest := course.ending() + self._told_healed():
+            await self._write(rest)
         return await self._end()
 
     async def refuse(self, message: str, retry_after_s: float) -> web.StreamResponse:
@@ -108,8 +173,7 @@ class Reply:
         """End an answer that breaks off: by an error, never as if it were whole."""
         assert self._response is not None
         self.broken = True
-        between = not self._tail or self._tail.endswith(_BETWEEN_EVENTS)
-        if self.is_stream and between:
+        if self.is_stream and self._end_mark.is_between_events:
             return await self._refused(error_body(self._request.path, message))
         if self._request.transport is not None:
             self._request.transport.abort()
@@ -139,8 +203,10 @@ class Reply:
             await self._response.write_eof()
         return self._response
 
-    def _look_at(self, chunk: bytes) -> None:
-        """See whether the end came, and whether we are between two events."""
-        joined = self._tail + chunk
-        self._ended = self._ended or (bool(self._mark) and self._mark in joined)
-        self._tail = joined[-len(self._mark) or -4 :]
+
+def _is_plain_stream(answer: aiohttp.ClientResponse) -> bool:
+    """Whether its events can be read."""
+    coded = "Content-Encoding" in answer.headers
+    return (
+        answer.status == HTTPStatus.OK and answer.content_type == EVENTS and not coded
+    )

@@ -13,7 +13,9 @@ from backends.state.requests import RequestCounts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Count = Literal["waiting", "in_flight", "passed", "failed", "left", "replayed"]
+Count = Literal[
+    "waiting", "in_flight", "passed", "failed", "left", "replayed", "continued"
+]
 
 
 class Tally:

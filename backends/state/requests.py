@@ -20,6 +20,8 @@ class RequestCounts(Value, frozen=True, kw_only=True):
     """Ended by their clients before the answer was whole."""
     replayed: int = 0
     """Asked again, of another llama-server, before anything had been answered."""
+    continued: int = 0
+    """Streams that another llama-server went on with after they had broken off."""
     held: int = 0
     """That waited and then went on to llama-server."""
     held_longest_s: float = 0.0

@@ -25,7 +25,17 @@ pytestmark = pytest.mark.engine
 CHAT, COMPLETION = "/v1/chat/completions", "/completion"
 QUESTION = {"messages": [{"role": "user", "content": "What is a split?"}]}
 GREEDY = {"temperature": 0, "seed": 1, "cache_prompt": False}
-VARY = ("id", "created", "created_at", "timings", "id_slot", "completed_at", "usage")
+STREAM = {"n_predict": 8, "stream": True}
+VARY = (
+    "id",
+    "created",
+    "created_at",
+    "timings",
+    "id_slot",
+    "completed_at",
+    "usage",
+    "time_ms",
+)
 EARLIER_RELEASE = """
 import functools, sys
 import backends.controller.__main__ as controller
@@ -71,10 +81,9 @@ def ask(
 
 
 def steady(value: Any) -> Any:
-    """Without what differs from one answer to the next."""
+    """Without what differs from one answer to the next, but that it is there."""
     if isinstance(value, dict):
-        kept = {k: v for k, v in value.items() if k not in VARY}
-        return {k: steady(v) for k, v in kept.items()}
+        return {k: "…" if k in VARY else steady(v) for k, v in value.items()}
     return [steady(item) for item in value] if isinstance(value, list) else value
 
 
@@ -87,7 +96,14 @@ def read(raw: bytes) -> list[Any]:
 MESSAGES = {**QUESTION, "max_tokens": 8, "model": "m", **GREEDY}
 ASKED = [
     (CHAT, {**MESSAGES}),
+    (CHAT, {**MESSAGES, "stream": True}),
     (CHAT, {**MESSAGES, "stream": True, "logprobs": True}),
+    (CHAT, {**MESSAGES, "stream": True, "stop": "says"}),
+    (CHAT, {**MESSAGES, "stream": True, "return_progress": True}),
+    (CHAT, {**MESSAGES, "stream": True, "timings_per_token": True}),
+    (CHAT, {**MESSAGES, "stream": True, "stream_options": {"include_usage": True}}),
+    ("/v1/completions", {"prompt": "A split", **GREEDY, **STREAM}),
+    (COMPLETION, {"prompt": "A", "response_fields": ["content"], **GREEDY, **STREAM}),
     (COMPLETION, {"prompt": "A split", "n_predict": 8, "stream": True, **GREEDY}),
     ("/v1/completions", {"prompt": "A split", "max_tokens": 8, **GREEDY}),
     ("/v1/messages", {**MESSAGES}),
@@ -215,16 +231,16 @@ def test_a_stream_goes_on_without_its_controller(launched: User) -> None:
 def test_those_who_wait_are_told_of_the_end(user: User, demo_model: str) -> None:
     user.run("up", "--model", demo_model, "--workers", "1", "--detach")
     port = ports(user)[0]
-    stopped(user, "worker1")
+    worker = stopped(user, "worker1")
     held = Held(port)
     wait_for(lambda: user.status()["requests"]["in_flight"] == 1, "in flight")
-    user.kill("worker1")
+    user.run("stop")
     status, headers, body = held.result()
     error = json.loads(body)["error"]
     assert status == error["code"] == 503
     assert "Retry-After" in headers
-    assert "worker1 was killed" in error["message"]
-    user.run("stop")
+    assert "the cluster was stopped" in error["message"]
+    assert not worker.is_running()
     user.assert_nothing_left()
 
 

@@ -63,6 +63,7 @@ def test_requests_are_told_once_there_were_any() -> None:
     some = RequestCounts(waiting=2, passed=5, failed=1, replayed=1)
     figures = "2 waiting · 0 in flight · 5 answered · 1 failed · 1 asked again"
     assert said(some) == [f"requests {figures}"]
+    assert said(replace(some, continued=3)) == [f"requests {figures} · 3 continued"]
 
 
 def test_nothing_is_said_of_a_split_that_failed_unmeasured() -> None:

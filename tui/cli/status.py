@@ -100,7 +100,8 @@ def _requests(counts: RequestCounts | None) -> list[str]:
     now = f"{counts.waiting} waiting · {counts.in_flight} in flight"
     ended = f"{counts.passed} answered · {counts.failed} failed"
     again = f" · {counts.replayed} asked again" if counts.replayed else ""
-    return [f"requests {now} · {ended}{again}"]
+    further = f" · {counts.continued} continued" if counts.continued else ""
+    return [f"requests {now} · {ended}{again}{further}"]
 
 
 def _plan(snapshot: ClusterSnapshot) -> list[str]:

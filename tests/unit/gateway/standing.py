@@ -66,9 +66,9 @@ class Stage:
         """What a controller would tell."""
         self.proxy.turn_to(Target(model="m", **told))  # type: ignore[arg-type]
 
-    async def ask(self, **body: object) -> tuple[int, bytes]:
-        """Status and whole body of the answer to a chat request."""
-        async with self.client.post(self.url + CHAT, json=body) as answer:
+    async def ask(self, path: str = CHAT, **body: object) -> tuple[int, bytes]:
+        """Status and whole body of the answer to a request, for a chat if not told."""
+        async with self.client.post(self.url + path, json=body) as answer:
             return answer.status, await answer.read()
 
     async def until(self, **counts: int) -> None:

@@ -180,7 +180,7 @@ async def test_what_breaks_off_within_an_event_is_no_whole_answer() -> None:
         async with upstream(streaming(WHOLE[0], b'data: {"n"', abort=True)) as port:
             stage.serve(port)
             with pytest.raises(aiohttp.ClientError):
-                await stage.ask(stream=True)
+                await stage.ask("/v1/messages", stream=True)
         await stage.until(failed=1)
 
 
@@ -233,3 +233,18 @@ async def test_a_look_that_breaks_off_after_its_head_is_not_begun_again() -> Non
             body = await answer.read()
     error = json.loads(body.removeprefix(b"data: "))["error"]
     assert "ended in the middle" in error["message"]
+
+
+FIELDS = (b'data: {"content":"a","stop":false}\n\n', b'data: {"content":""}\n\n')
+
+
+@pytest.mark.parametrize("pieces", [FIELDS, FIELDS[:1]])
+async def test_a_stream_whose_last_event_the_client_shaped_is_whole(
+    pieces: tuple[bytes, ...],
+) -> None:
+    async with upstream(streaming(*pieces)) as port, gateway() as stage:
+        stage.serve(port)
+        body = {"prompt": "x", "stream": True, "response_fields": ["content"]}
+        _, raw = await stage.ask("/completion", **body)
+        assert raw.startswith(b"".join(pieces))
+        assert (raw == b"".join(pieces)) == (pieces == FIELDS)

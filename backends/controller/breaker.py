@@ -1,0 +1,46 @@
+"""When starting something again and again is given up: it has a reason of its own."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+DEATHS_MAX = 5
+WINDOW_S = 120.0
+
+
+class Breaker:
+    """Counts deaths of the same kind within two minutes of serving.
+
+    Only the time in which it serves counts: a model that takes a quarter of an hour to
+    load is not given two minutes by that.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Nothing has died; ``clock`` gives seconds."""
+        self._clock = clock
+        self._served_s = 0.0
+        self._deaths: dict[str, list[float]] = {}
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """It serves while the block runs."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._served_s += max(self._clock() - began, 0.0)
+
+    def trips(self, kind: str) -> bool:
+        """Count one more death; whether that was one too many."""
+        since = self._served_s - WINDOW_S
+        recent = [at for at in self._deaths.get(kind, ()) if at > since]
+        self._deaths[kind] = [*recent, self._served_s]
+        return len(self._deaths[kind]) >= DEATHS_MAX
+
+    def reset(self) -> None:
+        """Begin anew: somebody said so."""
+        self._deaths.clear()

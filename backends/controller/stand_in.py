@@ -1,0 +1,104 @@
+"""Going on without a machine that is gone, and with it again once it is back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from backends.controller.occupancy import machines_now
+from backends.errors import DllmError, PeerUnreachable
+from backends.planning.blueprint import machines_of
+from backends.planning.fallback import plan_without
+from backends.split.layout import counts, devices
+from backends.state import ClusterState
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from backends.controller.board import Board
+    from backends.controller.chapters import Chapter
+    from backends.machines.machine import Machines
+    from backends.machines.readers import Readers
+    from backends.state import Plan
+
+STEADY_S = 15.0
+"""A machine that comes and goes is not taken back before it has stayed so long."""
+IDLE_S = 5.0
+"""Nobody asks anything for so long before the cluster is begun anew for it."""
+LOOK_S = 1.0
+
+
+class StandIns:
+    """Plans that stand in for the one that was asked for."""
+
+    def __init__(
+        self, machines: Machines, readers: Readers, board: Board, chapter: Chapter
+    ) -> None:
+        """Look at these machines, and tell it in this chapter."""
+        self._machines = machines
+        self._readers = readers
+        self._board = board
+        self._chapter = chapter
+
+    async def instead_of(self, plan: Plan) -> Plan:
+        """The plan without the machines that are gone.
+
+        Raises:
+            DllmError: there is none.
+        """
+        lost = [name for name in machines_of(plan) if not await self._is_there(name)]
+        model = await self._readers.model(plan.model)
+        machines = await machines_now(self._machines, self._readers)
+        by_name = {machine.name: machine for machine in machines}
+        return plan_without(plan, lost, model, by_name)
+
+    async def _is_there(self, name: str) -> bool:
+        try:
+            await self._machines.reached([name])
+        except PeerUnreachable:
+            return False
+        return True
+
+    async def over(self, plan: Plan, running: Plan) -> str:
+        """Wait until all of a plan is back, and nobody is disturbed; says so."""
+        away = " and ".join(sorted({*machines_of(plan)} - {*machines_of(running)}))
+        await self._lasting(STEADY_S, lambda: self._all_there(plan))
+        policy = self._policy()
+        if policy != "idle":
+            if policy == "ask":
+                self._chapter.waiting(f"{away} is back: launch again to use it")
+            await asyncio.Event().wait()
+        await self._lasting(IDLE_S, self._is_idle)
+        return f"{away} is back: it takes part again"
+
+    def _policy(self) -> str:
+        try:
+            return self._readers.config().rejoin
+        except DllmError:
+            # A slip in the settings must not disturb what serves.
+            return "ask"
+
+    async def _lasting(
+        self, duration_s: float, holds: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """Wait until something has held for a while."""
+        lasted_s = 0.0
+        while lasted_s < duration_s:
+            await asyncio.sleep(LOOK_S)
+            lasted_s = lasted_s + LOOK_S if await holds() else 0.0
+
+    async def _all_there(self, plan: Plan) -> bool:
+        return all([await self._is_there(name) for name in machines_of(plan)])
+
+    async def _is_idle(self) -> bool:
+        snapshot = self._board.snapshot
+        asked = snapshot.requests
+        busy = asked is not None and (asked.waiting or asked.in_flight)
+        return snapshot.state is ClusterState.SERVING and not busy
+
+
+def told_split(plan: Plan) -> str:
+    """``9 | 4 on studio/MTL0, nuc/CPU``."""
+    shares = zip(counts(plan.split), devices(plan.split), strict=True)
+    used = [(count, name) for count, name in shares if count]
+    return f"{' | '.join(str(n) for n, _ in used)} on {', '.join(d for _, d in used)}"

@@ -1,0 +1,138 @@
+"""kill -9 in the middle of a streamed answer: it goes on, word for word."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import signal
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.engine.conftest import User, somebody, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+TRIALS = int(os.environ.get("DLLM_TEST_STREAM_KILLS", "2"))
+"""Of each process that can be killed."""
+TOKENS = 400
+CHAT, COMPLETIONS, NATIVE = "/v1/chat/completions", "/v1/completions", "/completion"
+GREEDY = {"temperature": 0, "ignore_eos": True, "cache_prompt": False, "stream": True}
+PROMPTED = {"prompt": "A split is", "n_predict": TOKENS, **GREEDY}
+ASKED: dict[str, dict[str, Any]] = {
+    CHAT: {
+        "messages": [{"role": "user", "content": "What is a split?"}],
+        "max_tokens": TOKENS,
+        "stream_options": {"include_usage": True},
+        **GREEDY,
+    },
+    COMPLETIONS: PROMPTED,
+    NATIVE: PROMPTED,
+}
+
+
+@pytest.fixture
+def launched(user: User, demo_model: str) -> User:
+    """A cluster of two workers that was launched for this test."""
+    user.run("up", "--model", demo_model, "--workers", "2", "--detach")
+    return user
+
+
+@pytest.fixture(scope="module")
+def expected(demo_model: str) -> Iterator[dict[str, Answer]]:
+    """What an undisturbed cluster answers."""
+    with somebody() as one:
+        one.run("up", "--model", demo_model, "--workers", "2", "--detach")
+        yield {path: Answer(one, path) for path in ASKED}
+        one.run("stop")
+
+
+class Answer:
+    """A streamed answer as a client sees it that knows nothing of gateways."""
+
+    def __init__(
+        self, user: User, path: str, at: int = 0, then: Callable[[], None] | None = None
+    ) -> None:
+        """Ask; after ``at`` events ``then`` is done, while the answer goes on."""
+        port = urlsplit(user.status()["api_url"]).port or 0
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        connection.request("POST", path, json.dumps(ASKED[path]).encode())
+        response = connection.getresponse()
+        assert response.status == 200
+        self.text = ""
+        self.events: list[dict[str, Any]] = []
+        self.longest_pause_s = 0.0
+        self.is_done = False
+        last = time.monotonic()
+        for line in response:
+            if line.startswith(b"data: {"):
+                self._add(json.loads(line.removeprefix(b"data: ")))
+                now = time.monotonic()
+                last, pause_s = now, now - last
+                self.longest_pause_s = max(self.longest_pause_s, pause_s)
+                if then is not None and len(self.events) == at:
+                    then()
+            self.is_done = self.is_done or line == b"data: [DONE]\n"
+        connection.close()
+
+    def _add(self, event: dict[str, Any]) -> None:
+        assert "error" not in event, event
+        self.events.append(event)
+        self.text += event.get("content", "")
+        for choice in event.get("choices", []):
+            self.text += choice.get("text", "")
+            self.text += choice.get("delta", {}).get("content") or ""
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What must not depend on who answered."""
+        last = self.events[-1]
+        names = ("tokens_predicted", "tokens_evaluated", "stop_type", "prompt")
+        timings = last["timings"]
+        return {
+            "usage": last.get("usage"),
+            "done": self.is_done,
+            "reason": [e["choices"] for e in self.events[-2:] if e.get("choices")],
+            **{name: last.get(name) for name in names},
+            "counted": (timings["predicted_n"], timings["prompt_n"]),
+        }
+
+
+@pytest.mark.parametrize(
+    "victim", ["worker1", "worker2", "relay-worker1", "llama-server"]
+)
+def test_a_stream_outlives_whoever_is_killed(
+    launched: User, demo_model: str, expected: dict[str, Answer], victim: str
+) -> None:
+    pauses_s = []
+    for trial in range(TRIALS):
+        if trial % 4 == 3:
+            # What dies more often within two minutes is not started again.
+            launched.run("stop")
+            launched.run("up", "--model", demo_model, "--workers", "2", "--detach")
+        path = (CHAT, NATIVE, COMPLETIONS)[trial % 3]
+        at = random.randrange(1, TOKENS)
+        pid = launched.pid(victim) or 0
+        answer = Answer(launched, path, at, partial(os.kill, pid, signal.SIGKILL))
+        whole = expected[path]
+        told = f"{victim} killed after {at} events of {path}"
+        assert answer.text == whole.text, told
+        assert len({event.get("id") for event in answer.events}) == 1, told
+        if path == NATIVE:
+            assert len(answer.events) == len(whole.events)
+        assert answer.figures == whole.figures, told
+        pauses_s.append(answer.longest_pause_s)
+        wait_for(lambda: launched.status()["state"] == "serving", "serving again")
+        assert launched.status()["requests"]["failed"] == 0
+    print(f"{victim}: {TRIALS} went on, after {max(pauses_s):.1f} s at most")
+    assert launched.status()["requests"]["continued"] >= 1
+    launched.run("stop")
+    launched.assert_nothing_left()

@@ -1,0 +1,226 @@
+"""A stream that breaks off goes on where it was, through the same response."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.gateway.acting import ANSWER, PROMPT, TEXT, Actor
+from tests.unit.gateway.standing import Stage, gateway, upstream
+
+NATIVE, COMPLETIONS, CHAT = "/completion", "/v1/completions", "/v1/chat/completions"
+MESSAGES = {"messages": [{"role": "user", "content": "?"}], "stream": True}
+PROMPTED = {"prompt": "asked", "stream": True}
+ASKED = [
+    (NATIVE, PROMPTED),
+    (COMPLETIONS, PROMPTED),
+    (CHAT, MESSAGES),
+    (CHAT, {**MESSAGES, "stream_options": {"include_usage": True}}),
+]
+
+
+def events(raw: bytes) -> list[dict[str, Any]]:
+    """What a stream says, without the word that ends it."""
+    lines = [line.removeprefix(b"data: ") for line in raw.split(b"\n\n")]
+    return [json.loads(line) for line in lines if line.startswith(b"{")]
+
+
+def text_of(raw: bytes) -> str:
+    """The text of an answer."""
+    found = ""
+    for event in events(raw):
+        found += event.get("content", "")
+        for choice in event.get("choices", []):
+            delta = choice.get("delta", {})
+            found += choice.get("text", "") + (delta.get("content") or "")
+    return found
+
+
+async def undisturbed(path: str, body: dict[str, Any]) -> bytes:
+    """The answer of one llama-server, asked directly."""
+    async with upstream(Actor()) as port, gateway() as stage:
+        url = f"http://127.0.0.1:{port}{path}"
+        async with stage.client.post(url, json=body) as answer:
+            return await answer.read()
+
+
+async def broken(
+    stage: Stage, path: str, body: dict[str, Any], *actors: Actor
+) -> bytes:
+    """The answer of several llama-servers, each after the one before broke off."""
+    first, *others = actors
+    async with upstream(first) as port:
+        stage.serve(port, "0")
+        asking = asyncio.create_task(stage.ask(path, **body))
+        await stage.until(waiting=1)
+    for number, actor in enumerate(others, 1):
+        async with upstream(actor) as port:
+            stage.serve(port, str(number))
+            is_last = number == len(others)
+            if is_last:
+                status, raw = await asking
+            else:
+                await stage.until(waiting=1, continued=number)
+    assert status == 200
+    return raw
+
+
+@pytest.mark.parametrize(("path", "body"), ASKED)
+async def test_what_is_asked_for_besides_is_taken_out_again(
+    path: str, body: dict[str, Any]
+) -> None:
+    async with upstream(Actor()) as port, gateway() as stage:
+        stage.serve(port)
+        assert await stage.ask(path, **body) == (200, await undisturbed(path, body))
+
+
+@pytest.mark.parametrize("breaks_at", range(1, 10))
+@pytest.mark.parametrize(("path", "body"), ASKED)
+async def test_nothing_is_repeated_and_nothing_is_missing(
+    path: str, body: dict[str, Any], breaks_at: int
+) -> None:
+    whole = await undisturbed(path, body)
+    first, second = Actor(breaks_at), Actor(number=2)
+    async with gateway() as stage:
+        raw = await broken(stage, path, body, first, second)
+        await stage.until(passed=1, continued=1, failed=0)
+    assert text_of(raw) == TEXT
+    assert len({event.get("id") for event in events(raw)}) == 1
+    assert raw.endswith(b"data: [DONE]\n\n") == whole.endswith(b"data: [DONE]\n\n")
+    last, expected = events(raw)[-1], events(whole)[-1]
+    assert last.get("usage", {}).get("completion_tokens") == (
+        len(ANSWER) if "usage" in expected else None
+    )
+    for name in ("tokens_predicted", "tokens_evaluated", "prompt", "stop_type"):
+        assert last.get(name) == expected.get(name)
+    timings = last["timings"]
+    assert timings["predicted_n"] == len(ANSWER)
+    assert timings["cache_n"] + timings["prompt_n"] == PROMPT
+
+
+@pytest.mark.parametrize("breaks_at", [10, 11])
+async def test_what_is_whole_but_for_its_end_is_ended(breaks_at: int) -> None:
+    body = {**MESSAGES, "stream_options": {"include_usage": True}}
+    async with upstream(Actor(breaks_at)) as port, gateway() as stage:
+        stage.serve(port)
+        _, raw = await stage.ask(CHAT, **body)
+    if breaks_at == 11:
+        assert raw == await undisturbed(CHAT, body)
+    else:
+        assert "only its figures" in events(raw)[-1]["error"]["message"]
+
+
+async def test_it_goes_on_as_often_as_it_breaks() -> None:
+    actors = [Actor(2), Actor(2, number=2), Actor(2, number=3), Actor(number=4)]
+    async with gateway() as stage:
+        raw = await broken(stage, NATIVE, PROMPTED, *actors)
+        await stage.until(passed=1, continued=3, held=3)
+    assert text_of(raw) == TEXT
+    told = [token for event in events(raw) for token in event["tokens"]]
+    assert told == [token for token in ANSWER if token != 2]
+    counts = [event["tokens_predicted"] for event in events(raw)]
+    assert counts == [1, 2, 4, 5, 6, 7, 8, 9, 10, 10]
+    assert events(raw)[-1]["has_new_line"]
+
+
+async def test_it_is_told_at_the_end_where_that_is_asked_for() -> None:
+    async with gateway() as stage:
+        stage.client.headers["X-Dllm-Healed"] = "tell"
+        raw = await broken(stage, CHAT, MESSAGES, Actor(3), Actor(3), Actor())
+    whole, _, comment = raw.removesuffix(b"\n\n").rpartition(b"\n\n")
+    assert whole.endswith(b"data: [DONE]")
+    assert comment.startswith(b": healed 2, paused ")
+
+
+@pytest.mark.parametrize("limit", [3, 5, 9])
+@pytest.mark.parametrize("path", [NATIVE, COMPLETIONS, CHAT])
+async def test_a_limit_is_that_of_the_whole_answer(path: str, limit: int) -> None:
+    """Also where it had been reached, and only the end was missing."""
+    body = {**(MESSAGES if path == CHAT else PROMPTED), "n_predict": limit}
+    whole = await undisturbed(path, body)
+    breaks_at = len(events(whole)) - 1
+    async with gateway() as stage:
+        raw = await broken(stage, path, body, Actor(breaks_at), Actor(number=2))
+    assert text_of(raw) == text_of(whole)
+    last, expected = events(raw)[-1], events(whole)[-1]
+    assert last["timings"]["predicted_n"] == expected["timings"]["predicted_n"]
+    for name in ("stop_type", "generation_settings", "usage", "tokens_predicted"):
+        if name != "usage":
+            assert last.get(name) == expected.get(name)
+    if path != NATIVE:
+        assert last["choices"][0]["finish_reason"] == "length"
+
+
+async def test_a_character_whose_tokens_are_not_known_ends_it() -> None:
+    """What was in the middle of it is asked for; that must agree with what is known."""
+    second = Actor(number=2)
+    second.tokenized = lambda text: [0, 0, 0]
+    async with gateway() as stage:
+        async with upstream(Actor(4)) as port:
+            stage.serve(port, "0")
+            asking = asyncio.create_task(stage.ask(NATIVE, **PROMPTED))
+            await stage.until(waiting=1)
+        async with upstream(second) as port:
+            stage.serve(port, "1")
+            status, raw = await asking
+        await stage.until(failed=1, passed=0)
+    assert status == 200
+    error = events(raw)[-1]["error"]
+    assert "some of its tokens are not known" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"n": 2},
+        {"logprobs": True},
+        {"n_probs": 3},
+        {"tools": [{"type": "function"}]},
+        {"response_format": {"type": "json_object"}},
+        {"grammar": 'root ::= "a"'},
+        {"json_schema": {"type": "object"}},
+    ],
+)
+async def test_what_cannot_be_gone_on_with_is_passed_as_it_is(
+    more: dict[str, Any],
+) -> None:
+    actor = Actor(3)
+    async with upstream(actor) as port, gateway() as stage:
+        stage.serve(port)
+        status, raw = await stage.ask(CHAT, **MESSAGES, **more)
+        await stage.until(failed=1, continued=0)
+    assert status == 200
+    assert actor.asked == [(CHAT, {**MESSAGES, **more})]
+    assert "ended in the middle" in events(raw)[-1]["error"]["message"]
+
+
+async def test_a_client_that_left_is_not_gone_on_with() -> None:
+    second = Actor(number=2)
+    async with gateway() as stage:
+        async with upstream(Actor(3)) as port:
+            stage.serve(port, "0")
+            asking = asyncio.create_task(stage.ask(CHAT, **MESSAGES))
+            await stage.until(waiting=1)
+        asking.cancel()
+        await stage.until(left=1, waiting=0)
+        async with upstream(second) as port:
+            stage.serve(port, "1")
+            await stage.ask("/tokenize", content="a")
+    assert [path for path, _ in second.asked] == ["/tokenize"]
+
+
+async def test_another_prompt_is_no_continuation() -> None:
+    """A template that says something else by now gives other tokens."""
+
+    class Forgetful(Actor):
+        def _native(self, *args: Any) -> list[dict[str, Any]]:
+            said = super()._native(*args)
+            return [{**event, "tokens_evaluated": 3} for event in said]
+
+    async with gateway() as stage:
+        raw = await broken(stage, CHAT, MESSAGES, Actor(3), Forgetful(number=2))
+        await stage.until(failed=1)
+    assert "other tokens than before" in events(raw)[-1]["error"]["message"]
