@@ -33,6 +33,8 @@ when it listens; ends with SIGTERM.
                          its owner may read. With it what crosses is TLS; anywhere but on this
                          machine it is needed
   --key-stdin            likewise, the first line of standard input
+  --id DIGITS            who this is to the worker's relay, 32 hexadecimal digits: one started again
+                         as the same takes the place of a link that is not known to be lost yet
   --name NAME            the worker's name, for counters and log
   --stats PATH           Unix socket that gives out counters and passes as JSON lines
                          and takes {"lab": {"latency_ms": …, "jitter_ms": …, "rate_mb_s": …}}
@@ -71,6 +73,8 @@ void apply(Options& options, const std::string& option, const std::string& value
     set_place(options, option, value);
   } else if (option == "--key-file") {
     options.place.key = pair::read_key_file(value);
+  } else if (option == "--id") {
+    options.place.id = pair::parse_id(option, value);
   } else if (option == "--name") {
     options.name = value;
   } else if (option == "--gone-after") {
