@@ -34,6 +34,7 @@ EFFECTS = {
     "workers": "counts for the next model picked",
     "ctx_size": "counts for the next model picked",
     "worker_threads": "counts for the next model picked",
+    "pair": "counts for the next model picked",
     "model_dirs": "these folders are searched now",
     "theme": "counts now",
     "mouse": "counts from the next start of the console on",
@@ -42,7 +43,7 @@ EFFECTS = {
 }
 """From when on a change counts, by the setting or its table."""
 _TABLES = ("keys", "peers")
-_TEXTS = ("engine", "theme", "ssh", "bare")
+_TEXTS = ("engine", "theme", "pair", "ssh", "bare")
 ALLOWED = {
     "engine": "the folder of llama-server, in quotes",
     "api_port": "a port",
@@ -50,6 +51,7 @@ ALLOWED = {
     "workers": "a number",
     "ctx_size": "tokens",
     "worker_threads": "a number",
+    "pair": "auto, always or never, in quotes",
     "model_dirs": 'folders in quotes: ["/models", "~/more"]',
     "theme": "the name of a theme, in quotes",
     "readonly": "true or false",

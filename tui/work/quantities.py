@@ -123,6 +123,33 @@ def rtt_text(rtt_ms: float | None) -> str:
     return UNKNOWN if rtt_ms is None else format_ms(rtt_ms)
 
 
+def weights_text(link: Link) -> str:
+    """``1.1 GiB of weights home, 3.2 MiB sent``; empty where a link cannot tell."""
+    home, sent = link.weight_bytes_home, link.weight_bytes_sent
+    if home is None or sent is None:
+        return ""
+    differ = f" ({link.tensors_differ} tensors differ)" if link.tensors_differ else ""
+    return f"{format_bytes(home)} of weights home, {format_bytes(sent)} sent{differ}"
+
+
+def crossed_text(link: Link) -> str:
+    """``crossed ↑ 1.2 of 9.8 MiB ↓ 3.1 of 3.0 MiB``; empty without a pair."""
+    up, down = wire_up_text(link), wire_down_text(link)
+    return f"crossed ↑ {up} ↓ {down}" if up else ""
+
+
+def wire_up_text(link: Link) -> str:
+    """``1.2 of 9.8 MiB``: what crossed of what was said; empty without a pair."""
+    crossed = link.wire_bytes_up
+    return "" if crossed is None else part_of(crossed, link.bytes_up)
+
+
+def wire_down_text(link: Link) -> str:
+    """The same of the worker's replies."""
+    crossed = link.wire_bytes_down
+    return "" if crossed is None else part_of(crossed, link.bytes_down)
+
+
 def rate_text(link: Link, *, each_way: bool = False, unit: str = " MB/s") -> str:
     """``0.42 MB/s``, or ``↑0.25 ↓0.17 MB/s``; bytes per second now."""
     up, down = link.bytes_per_s_up, link.bytes_per_s_down
