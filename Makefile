@@ -17,6 +17,10 @@ PYTEST_ARGS ?=
 # they leave of the cores, the longest first.
 TESTS_ABREAST := tests/test_docs.py tests/test_packaging.py tests/native tests/tui tests/unit
 ABREAST ?= --numprocesses 2 --dist loadfile
+# Real engines, machines and terminals share the cores with whatever else runs: what fails is tried
+# once more, and the summary tells what needed that.
+AGAIN ?= --reruns 1 -rR
+CTEST_AGAIN ?= --repeat until-pass:2
 # The output of one target after the other, where this make can.
 ORDERLY := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 FUZZ_S ?= 600
@@ -80,14 +84,14 @@ format: $(STAMP) ## Format and mend what can be mended
 native-test: $(STAMP) ## The helper program's own tests, plain and with sanitizers
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DDLLM_MUTATIONS=$(MUTATIONS)
 	cmake --build $(NATIVE_BUILD)
-	ctest --test-dir $(NATIVE_BUILD) --parallel 2 --output-on-failure
+	ctest --test-dir $(NATIVE_BUILD) --parallel 2 $(CTEST_AGAIN) --output-on-failure
 	cmake -S native -B $(NATIVE_SANITIZED) -G Ninja -DCMAKE_BUILD_TYPE=Debug -DDLLM_SANITIZE=address,undefined \
 		-DDLLM_MUTATIONS=$(MUTATIONS_SANITIZED)
 	cmake --build $(NATIVE_SANITIZED)
-	ctest --test-dir $(NATIVE_SANITIZED) --parallel 2 --output-on-failure
+	ctest --test-dir $(NATIVE_SANITIZED) --parallel 2 $(CTEST_AGAIN) --output-on-failure
 	cmake -S native -B $(NATIVE_THREADS) -G Ninja -DCMAKE_BUILD_TYPE=Debug -DDLLM_SANITIZE=thread
 	cmake --build $(NATIVE_THREADS) --target $(WITH_THREADS)
-	ctest --test-dir $(NATIVE_THREADS) --output-on-failure -R '^($(subst $(space),|,$(patsubst test_%,%,$(WITH_THREADS))))$$'
+	ctest --test-dir $(NATIVE_THREADS) --parallel 2 $(CTEST_AGAIN) --output-on-failure -R '^($(subst $(space),|,$(patsubst test_%,%,$(WITH_THREADS))))$$'
 
 mutate: $(STAMP) ## A million made-up conversations through the guard and the decoder, as CI does
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
@@ -132,13 +136,13 @@ test: tls-headers check native-test engines host-tools gpu-device ## Every check
 	@$(MAKE) --no-print-directory --jobs=3 --keep-going $(ORDERLY) test-abreast test-engine test-hosts
 
 test-abreast:
-	@nice $(BIN)/pytest $(ABREAST) $(TESTS_ABREAST) $(PYTEST_ARGS)
+	@nice $(BIN)/pytest $(AGAIN) $(ABREAST) $(TESTS_ABREAST) $(PYTEST_ARGS)
 
 test-engine:
-	@$(BIN)/pytest tests/engine tests/gpu $(PYTEST_ARGS)
+	@$(BIN)/pytest $(AGAIN) tests/engine tests/gpu $(PYTEST_ARGS)
 
 test-hosts:
-	@$(BIN)/pytest tests/hosts $(PYTEST_ARGS)
+	@$(BIN)/pytest $(AGAIN) tests/hosts $(PYTEST_ARGS)
 
 test-gpu: $(STAMP) ## The tests on a real GPU device; builds its engine once
 	@tests/gpu/set_up.sh $(CACHE)/gpu-tests build/gpu-tests

@@ -13,8 +13,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from backends.config import write_private
 from backends.errors import DllmError
+from backends.writing import write_private
 
 if TYPE_CHECKING:
     from pathlib import Path

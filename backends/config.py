@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from backends.errors import DllmError, UsageError
 from backends.state import PairMode
+from backends.writing import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -291,23 +290,3 @@ def _edit(
         raise DllmError(f"{file} is not valid: {error}", "Mend it first.") from error
     except OSError as error:
         raise DllmError(f"Cannot write {file} ({error.strerror})") from error
-
-
-def write_private(file: Path, content: bytes) -> None:
-    """Replace a file atomically, readable by its owner only.
-
-    Raises:
-        OSError: the directory or disk refuses it; the old file is untouched.
-    """
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}-{get_ident()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(file)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.config import write_private
 from backends.errors import ControllerError
 from backends.state import NOT_JSON, Failure, Leftover, MeasuredSplit, Plan, Value
+from backends.writing import write_private
 
 if TYPE_CHECKING:
     from pathlib import Path

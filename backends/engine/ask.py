@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.config import write_private
 from backends.errors import EngineError, HostError, PeerUnreachable
 from backends.places import LOCAL
 from backends.state import NOT_JSON, Device, DeviceKind, EngineInfo, Value
+from backends.writing import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

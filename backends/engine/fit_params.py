@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.config import write_private
 from backends.engine.argv import LOOPBACK, fit_argv
 from backends.engine.paper import output_of, paper_worker
 from backends.errors import EngineError
 from backends.split.flags import DEVICES_MAX
 from backends.state import NOT_JSON, DeviceMemory, MemorySource, ServerSettings, Value
+from backends.writing import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -13,7 +13,6 @@ from backends.config import (
     check_peer_name,
     drop_peer,
     put_peer,
-    write_private,
 )
 from backends.errors import (
     ControllerError,
@@ -25,6 +24,7 @@ from backends.errors import (
 )
 from backends.places import LOCAL
 from backends.roster.bare import BarePeer
+from backends.writing import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping

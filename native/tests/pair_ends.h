@@ -4,6 +4,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <functional>
@@ -114,8 +115,15 @@ class Between {
     if (up && left_ > 0) most = std::min<std::size_t>(most, static_cast<std::size_t>(left_));
     const ssize_t count = dllm::receive(from, {block, most});
     if (count <= 0) return false;
-    if (up && left_ > 0) left_ -= count;
+    if (up) spend(count);
     return dllm::send_all(to, {block, static_cast<std::size_t>(count)});
+  }
+
+  // It may have been told to cut while these were on their way.
+  void spend(std::ptrdiff_t bytes) {
+    std::ptrdiff_t left = left_;
+    while (left > 0 && !left_.compare_exchange_weak(left, std::max(left - bytes, std::ptrdiff_t{0})))
+      continue;
   }
 
   const UniqueFd listener_;

@@ -82,13 +82,13 @@ def test_what_is_seeded_does_not_cross(
         with loaded(version, relay, model, tmp_path) as cluster:
             answers.append(cluster.complete(SHORT_PROMPT, N_TOKENS))
             with cluster.relays[0].stats() as stats:
-                commands = stats.snapshot(connected=True)["commands"]
+                commands = stats.until(answered)["commands"]
         sent.append(commands["SET_TENSOR"]["bytes_up"])
         asked.append(commands["SET_TENSOR_HASH"]["count"])
     assert answers[0] == answers[1]
     assert len(answers[0]) == N_TOKENS
     assert asked == [N_HASHED, N_HASHED]
-    # What it keeps itself during the load may save it one of them already.
-    assert sent[1] < FFN_BYTES < sent[0] - sent[1]
     assert sent[1] < FFN_BYTES
+    # But for the few bytes of the passes, of which one run may count more.
+    assert sent[0] - sent[1] > (N_HASHED - 1) * FFN_BYTES
     assert contents(tmp_path / "its own" / "rpc") == contents(tmp_path / "ours" / "rpc")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 from textual.geometry import Offset
 from textual.selection import Selection
 
+from backends.errors import DllmError
+from tests.full_disk import LIMIT_BYTES, little_room
 from tests.tui.helpers import screen_text, until
 from tui.kit.filter_bar import FilterBar
 from tui.screens.logs.feed import TAIL_BYTES
+from tui.screens.logs.save import save_log
 from tui.work.log_levels import LogLevel
 
 if TYPE_CHECKING:
@@ -184,6 +188,20 @@ async def test_saving_writes_the_whole_log_and_says_where(
         await pilot.press("S")
         await until(pilot, lambda: len(app.said) == 2)
         assert (tmp_path / "dllm-llama-server-2.log").exists()
+
+
+async def test_a_log_that_finds_no_room_leaves_no_half(
+    cluster: LogCluster, tmp_path: Path
+) -> None:
+    cluster.logs["llama-server"] = lines(0, 40_000)
+    assert len(cluster.logs["llama-server"]) > LIMIT_BYTES
+    with little_room(), pytest.raises(DllmError) as raised:
+        await save_log(cluster, "llama-server", tmp_path)
+    assert (
+        raised.value.what
+        == f"Cannot save the log in {tmp_path} (File too large): nothing was written"
+    )
+    assert not os.listdir(tmp_path)
 
 
 async def test_copying_takes_the_selection_or_all_that_is_shown(

@@ -129,7 +129,7 @@ async def test_where_nothing_runs_it_says_so_and_starts_nothing(
         await until(pilot, lambda: toasts(app))
         said = "Nothing runs here, and where you only watch nothing is started."
         assert toasts(app)[0].startswith(said)
-        await until(pilot, lambda: "reconnecting" in screen_text(app))
+        await until(pilot, lambda: "◌ waiting for a controller" in screen_text(app))
         assert len(toasts(app)) == 1
     ASKING.reset(token)
     assert not paths.runtime_dir.exists()

@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import stat
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from backends.errors import DllmError
 from backends.state import Conversation, Reply, Turn
-from tui.flows.chat_export import markdown_text, write_new
+from tests.full_disk import LIMIT_BYTES, little_room
+from tui.flows.chat_export import markdown_text, write_export
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-LIMIT_BYTES = 1_000_000
-
-
-@contextmanager
-def little_room() -> Iterator[None]:
-    """The kernel lets no file of ours grow further than ``LIMIT_BYTES``."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT_BYTES, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_full_disk_leaves_no_half_of_it(tmp_path: Path) -> None:
     file = tmp_path / "sky.md"
     with little_room(), pytest.raises(DllmError) as raised:
-        write_new(file, "x" * (LIMIT_BYTES + 1))
+        write_export(file, "x" * (LIMIT_BYTES + 1))
     assert (
         raised.value.what
         == f"Cannot write {file} (File too large): nothing was written"
@@ -51,11 +38,11 @@ def test_it_is_written_whole_and_takes_no_other_place(
     if not links:
         monkeypatch.setattr(os, "link", _refused)
     file = tmp_path / "sky.md"
-    write_new(file, "blue\udcff")
+    write_export(file, "blue\udcff")
     assert file.read_text() == "blue?"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     with pytest.raises(FileExistsError):
-        write_new(file, "green")
+        write_export(file, "green")
     assert [left.read_text() for left in tmp_path.iterdir()] == ["blue?"]
 
 

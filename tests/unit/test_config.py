@@ -13,10 +13,10 @@ from backends.config import (
     load_config,
     put_peer,
     set_value,
-    write_private,
 )
 from backends.errors import DllmError, UsageError
 from backends.paths import Paths, checked_socket, make_private
+from backends.writing import write_private
 
 if TYPE_CHECKING:
     from pathlib import Path

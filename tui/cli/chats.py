@@ -81,11 +81,11 @@ def show_chat(chat: str, as_json: bool) -> None:
 @click.argument("file")
 def export_chat(chat: str, file: str) -> None:
     """Write a chat to a new FILE: Markdown, or JSON where it ends in .json."""
-    from tui.flows.chat_export import export_text, whole_path, write_new
+    from tui.flows.chat_export import export_text, whole_path, write_export
 
     state, path = run(_state(chat)), whole_path(file)
     try:
-        write_new(path, export_text(state.conversation, path))
+        write_export(path, export_text(state.conversation, path))
     except FileExistsError:
         raise UsageError(f"{path} exists", "Give another name.") from None
     say(f"Wrote {path}")

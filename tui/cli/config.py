@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from backends.config import Config, write_private
+from backends.config import Config
 from backends.errors import DllmError, UsageError, did_you_mean
 from backends.paths import user_paths
 from backends.settings import ALLOWED, all_settings, change, read_text
+from backends.writing import write_private
 from tui.cli.names import theme_names
 from tui.cli.options import completing
 from tui.cli.output import emit_json, json_option, on_terminal, say, show

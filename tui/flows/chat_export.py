@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import msgspec
 
 from backends.errors import DllmError
 from backends.state import to_json
+from backends.writing import write_new
 from tui.kit.safe_text import safe, safe_line
 from tui.screens.cluster.chat.text import ended_text
 from tui.work.names import model_name
@@ -87,22 +87,15 @@ def whole_path(typed: str) -> Path:
     return Path(os.path.abspath(os.path.expanduser(typed.strip())))
 
 
-def write_new(file: Path, text: str) -> None:
+def write_export(file: Path, text: str) -> None:
     """Write a file that was not there, whole or not at all, for this user only.
 
     Raises:
         FileExistsError: it is there.
         DllmError: the disk refuses.
     """
-    aside = file.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(text.encode(errors="replace"))
-            _become(aside, file)
-        finally:
-            aside.unlink(missing_ok=True)
+        write_new(file, text.encode(errors="replace"))
     except FileExistsError:
         raise
     except OSError as error:
@@ -110,17 +103,3 @@ def write_new(file: Path, text: str) -> None:
             f"Cannot write {file} ({error.strerror}): nothing was written",
             "Make room there, or choose another folder.",
         ) from error
-
-
-def _become(aside: Path, file: Path) -> None:
-    """Give a file its name, unless another has it."""
-    try:
-        # A link: unlike a rename it never takes another's place.
-        os.link(aside, file)
-    except FileExistsError:
-        raise
-    except OSError:
-        # Some file systems (of memory sticks) have no links.
-        if os.path.lexists(file):
-            raise FileExistsError(file) from None
-        aside.rename(file)

@@ -277,7 +277,7 @@ class ChatFlows:
             export_text,
             suggested_file,
             whole_path,
-            write_new,
+            write_export,
         )
 
         now = self._now
@@ -290,7 +290,7 @@ class ChatFlows:
                 return
             file = whole_path(typed)
             try:
-                await asyncio.to_thread(write_new, file, export_text(now, file))
+                await asyncio.to_thread(write_export, file, export_text(now, file))
             except FileExistsError:
                 remark = f"{file.name} is there already: give another name."
                 continue

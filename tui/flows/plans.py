@@ -134,6 +134,7 @@ class PlanFlows:
         # Imported when needed: most sessions export nothing.
         from backends.link.absence import why_no_link
         from backends.link.trace import chrome_trace
+        from backends.writing import write_new
 
         snapshot = self._desk.snapshot
         if snapshot is not None and (why := why_no_link(snapshot)):
@@ -146,7 +147,7 @@ class PlanFlows:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         file = Path.cwd() / f"dllm-trace-{stamp}.json"
         try:
-            file.write_text(to_json(chrome_trace(passes)))
+            write_new(file, to_json(chrome_trace(passes)).encode())
         except OSError as error:
             raise DllmError(f"Cannot write {file} ({error.strerror})") from error
         self._app.post_message(Notice(f"Wrote {file}: open it in Perfetto"))

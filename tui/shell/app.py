@@ -202,7 +202,8 @@ class DllmApp(DeskConsole):
 
     @on(LinkLost)
     def _link_lost(self, message: LinkLost) -> None:
-        self.tell(f"{message.reason.rstrip('.')}. Reconnecting…", "warning")
+        then = "Reconnecting…" if self.desk.snapshot else "Waiting for one that runs…"
+        self.tell(f"{message.reason.rstrip('.')}. {then}", "warning")
         self.desk.trends.interrupt()
         self._show_link(False)
 

@@ -140,6 +140,8 @@ class StatusLine(StripWidget):
         return [(f"{note}  ", self.palette.warn) for note in notes if note]
 
     def _state(self) -> list[Part]:
+        if not self.connected and self.snapshot is None:
+            return [("◌ waiting for a controller  ", self.palette.warn)]
         if not self.connected:
             age_s = self._clock() - self._lost_at
             text = f"◌ reconnecting · {format_age(age_s)} old  "

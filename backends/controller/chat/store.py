@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.config import write_private
 from backends.controller.chat.upgrade import upgraded
 from backends.errors import ControllerError
 from backends.state import NOT_JSON, Conversation, Value
+from backends.writing import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from backends.errors import DllmError
+from backends.writing import become, set_aside
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,6 +24,8 @@ PAGE_BYTES = 1_048_576
 async def save_log(cluster: Cluster, name: str, folder: Path) -> Path:
     """Write a process's log, from its first byte, to a new file in a folder.
 
+    Nothing is left of one that could not be written whole.
+
     Returns:
         The file written.
 
@@ -28,12 +33,14 @@ async def save_log(cluster: Cluster, name: str, folder: Path) -> Path:
         DllmError: the log cannot be read, or the disk refuses.
     """
     try:
-        path, file = await asyncio.to_thread(_create, folder, name)
-        with file:
-            await _copy(cluster, name, file)
+        folder = await asyncio.to_thread(_there_or_home, folder)
+        with set_aside(folder) as (aside, stream):
+            await _copy(cluster, name, stream)
+            stream.close()
+            path = _name(aside, folder, name)
     except OSError as error:
         raise DllmError(
-            f"Cannot save the log in {folder} ({error.strerror})",
+            f"Cannot save the log in {folder} ({error.strerror}): nothing was written",
             "Free some space there, or copy the log with y.",
         ) from error
     return path
@@ -64,15 +71,16 @@ async def _pages(cluster: Cluster, name: str) -> AsyncIterator[str]:
         offset = chunk.next_offset
 
 
-def _create(folder: Path, name: str) -> tuple[Path, BinaryIO]:
-    """Open a file that was not there: ``dllm-server.log``, ``dllm-server-2.log``…"""
-    folder = folder if folder.is_dir() else Path.home()
+def _there_or_home(folder: Path) -> Path:
+    return folder if folder.is_dir() else Path.home()
+
+
+def _name(aside: Path, folder: Path, name: str) -> Path:
+    """Give it a name that nothing has: ``dllm-server.log``, ``dllm-server-2.log``…"""
     stem = "dllm-" + re.sub(r"[^\w.-]+", "-", name)
-    number = 1
-    while True:
-        suffix = "" if number == 1 else f"-{number}"
-        path = folder / f"{stem}{suffix}.log"
-        try:
-            return path, path.open("xb")
-        except FileExistsError:
-            number += 1
+    for number in itertools.count(1):
+        path = folder / f"{stem}{'' if number == 1 else f'-{number}'}.log"
+        with suppress(FileExistsError):
+            become(aside, path)
+            return path
+    raise AssertionError("numbers do not end")

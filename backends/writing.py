@@ -1,0 +1,81 @@
+"""Writing files: whole or not at all, for this user only, and never over another's."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import contextmanager
+from threading import get_ident
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def write_private(file: Path, content: bytes) -> None:
+    """Replace a file atomically, readable by its owner only.
+
+    Raises:
+        OSError: the directory or disk refuses it; the old file is untouched.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}-{get_ident()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def set_aside(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """A hidden file to write to, gone afterwards; what it became by then stays.
+
+    Raises:
+        OSError: the disk refuses it.
+    """
+    path = folder / f".{secrets.token_hex(8)}.tmp"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            yield path, stream
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def write_new(file: Path, content: bytes) -> None:
+    """Write a file that was not there.
+
+    Raises:
+        FileExistsError: it is there.
+        OSError: the disk refuses it; nothing was written.
+    """
+    with set_aside(file.parent) as (aside, stream):
+        stream.write(content)
+        stream.close()
+        become(aside, file)
+
+
+def become(aside: Path, file: Path) -> None:
+    """Give what was written aside its name.
+
+    Raises:
+        FileExistsError: another has it.
+        OSError: the disk refuses it.
+    """
+    try:
+        # A link: unlike a rename it never takes another's place.
+        os.link(aside, file)
+    except FileExistsError:
+        raise
+    except OSError:
+        # Some file systems (of memory sticks) have no links.
+        if os.path.lexists(file):
+            raise FileExistsError(file) from None
+        aside.rename(file)

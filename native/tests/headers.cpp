@@ -1,0 +1,1 @@
+// Nothing: it exists for the headers that are read with it.
