@@ -22,6 +22,7 @@
 #include "lines.h"
 #include "memory.h"
 #include "pair/seal.h"
+#include "pair/worker.h"
 #include "ports.h"
 #include "posix.h"
 #include "program.h"
@@ -156,6 +157,9 @@ class Host {
     for (const auto& [name, verb] : slow_) features.push_back(name);
     features.insert(features.end(), {"run:touch", "start:private", "worker"});
     if (pair::has_tls()) features.emplace_back("worker:tls");
+    if (std::string_view(pair::kWorkerHelp).find("--model") != std::string_view::npos) {
+      features.emplace_back("worker:model");
+    }
     features.emplace_back(watch_.looks() ? "watch:look" : "watch:kernel");
     json::Object object;
     object.text("hello", "dllm-relay host").number("protocol", kProtocol);
