@@ -194,8 +194,9 @@ class Builder:
             if worker.endpoint:
                 self._steps.done(worker.name, detail=worker.endpoint)
         for worker in paired_workers(plan):
-            if (alone := facts.pairings[worker.name]) and not alone.paired:
-                self._steps.done(worker_relay_name(worker.name), detail=alone.why)
+            pairing = facts.pairings[worker.name]
+            if not pairing.paired:
+                self._steps.done(worker_relay_name(worker.name), detail=pairing.why)
         incarnations = dict(kept.incarnations)
         for role in STAGES:
             stage = blueprint.stage(role)
