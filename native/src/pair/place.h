@@ -15,7 +15,7 @@ struct Place {
   Endpoint endpoint;
   bool dials = false;  // otherwise this end listens there
   std::optional<Key> key;
-  std::optional<Id> id;  // as whom; otherwise as nobody who was ever there
+  std::optional<Id> id{};  // as whom; otherwise as nobody who was ever there
 };
 
 // Nobody but this machine's users can reach it.
