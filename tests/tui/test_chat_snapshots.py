@@ -22,6 +22,7 @@ from tests.tui.stages import ChatStage
 from tui.dialogs.chats import ChatsDialog
 from tui.dialogs.line import LineDialog
 from tui.dialogs.sampling import SamplingDialog
+from tui.screens.cluster.chat.coming import ComingText
 from tui.screens.cluster.chat.composer import Composer
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ def conversation(*deltas: ChatDelta, until_shown: str) -> Any:
         await until(pilot, lambda: app.asked)
         app.give(*deltas)
         await until(pilot, lambda: until_shown in screen_text(app))
+        if any(delta.done for delta in deltas):
+            await until(pilot, lambda: not app.query(ComingText))
 
     return run
 

@@ -262,7 +262,7 @@ sequences = st.lists(
 )
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(sequences)
 @example(LAUNCHED_TWICE)
 def test_nothing_is_lost_and_undo_is_exact(steps: list[tuple[int, int, int]]) -> None:

@@ -55,7 +55,6 @@ def open_damaged(path: Path, content: bytes) -> None:
 
 fuzz = settings(
     max_examples=150,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 HEADER = 3400

@@ -52,7 +52,7 @@ def ends(plan: Plan) -> dict[str, str]:
     return {w.name: f"127.0.0.1:{50000 + i}" for i, w in enumerate(plan.workers)}
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(plans())
 def test_llama_cpp_reads_back_the_split(plan: Plan) -> None:
     """Compile, then apply llama.cpp's float32 rule: the very same layers come back."""
@@ -61,7 +61,7 @@ def test_llama_cpp_reads_back_the_split(plan: Plan) -> None:
     assert sum(placement.tensor_split) == placement.n_gpu_layers
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(plans())
 def test_only_used_devices_are_named(plan: Plan) -> None:
     """Numbers are those of llama-server, which counts all devices of an endpoint."""

@@ -82,7 +82,7 @@ def over_the_wire(frame: Frame) -> Frame:
     return msgspec.json.decode(msgspec.json.encode(frame), type=Frame)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(snapshots, min_size=2, max_size=4))
 def test_changes_in_a_row_give_every_snapshot_again(
     stream: list[ClusterSnapshot],
