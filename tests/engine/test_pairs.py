@@ -90,7 +90,8 @@ def test_a_killed_relay_of_either_end_is_started_again(
         def again(name: str = name, killed: int = killed) -> bool:
             status = user.status()
             pids = {p["name"]: p["pid"] for p in status["processes"]}
-            return bool(status["state"] == "serving" and pids[name] != killed)
+            anew = pids.get(name) not in (None, killed)
+            return anew and bool(status["state"] == "serving")
 
         wait_for(again, f"{name} stands again")
         assert f"{name} was killed by SIGKILL" in user.status()["message"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
+from backends.paths import relay_binary
 from tests.engine.conftest import wait_for
 from tests.hosts.test_cluster import MODEL, answer, prepared, user
 from tests.hosts.test_cluster_faults import serve, serving_again
@@ -149,3 +151,29 @@ def test_a_helper_that_knows_no_pairs_stands_alone(
     assert seen["why"] == (
         "dllm-relay on bob is too old to stand in a pair: dllm-tui peers provision bob"
     )
+
+
+@pytest.fixture
+def reads_models() -> None:
+    """A relay that can take weights from a file beside its worker."""
+    argv = [str(relay_binary()), "worker", "--help"]
+    if "--model" not in subprocess.check_output(argv, text=True):
+        pytest.skip("this dllm-relay reads no models")
+
+
+@pytest.mark.usefixtures("reads_models")
+def test_weights_that_the_worker_has_stay_home(
+    network: Network, user: HeadUser
+) -> None:
+    prepared(user, "bob")
+    user.run("up", "--model", MODEL, "--peer", "bob", "--pair", "never", "--detach")
+    before = answer(user)
+    copied = user.json("peers", "copy", "bob", MODEL)
+    user.run("up", "--model", MODEL, "--peer", "bob", "--detach", "--replace")
+    assert answer(user) == before
+    seen = link(user)
+    assert copied["path"] in process(user, BESIDE)["argv"]
+    assert "has the model on disk" in seen["why"]
+    assert seen["weight_bytes_sent"] == 0
+    assert seen["weight_bytes_home"] > os.path.getsize(MODEL) // 2
+    assert seen["wire_bytes_up"] < seen["weight_bytes_home"] // 4
