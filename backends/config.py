@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from backends.errors import DllmError, UsageError
+from backends.state import PairMode
 from backends.writing import write_private
 
 if TYPE_CHECKING:
@@ -76,6 +77,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Context length in tokens."""
     worker_threads: int | None = None
     """Threads of each local worker. Unset: the cores shared out evenly."""
+    pair: PairMode = PairMode.AUTO
+    """Relays in pairs: ``auto`` with workers on other machines, ``always`` with those
+    here too, ``never``."""
     model_dirs: tuple[str, ...] = ()
     """Further folders searched for GGUF files."""
     theme: str = ""

@@ -35,6 +35,7 @@ EFFECTS = {
     "workers": "counts for the next model picked",
     "ctx_size": "counts for the next model picked",
     "worker_threads": "counts for the next model picked",
+    "pair": "counts for the next model picked",
     "model_dirs": "these folders are searched now",
     "theme": "counts now",
     "mouse": "counts from the next start of the console on",
@@ -43,7 +44,7 @@ EFFECTS = {
 }
 """From when on a change counts, by the setting or its table."""
 _TABLES = ("keys", "peers")
-_TEXTS = ("engine", "rejoin", "theme", "ssh", "bare")
+_TEXTS = ("engine", "pair", "rejoin", "theme", "ssh", "bare")
 ALLOWED = {
     "engine": "the folder of llama-server, in quotes",
     "api_port": "a port",
@@ -52,6 +53,7 @@ ALLOWED = {
     "workers": "a number",
     "ctx_size": "tokens",
     "worker_threads": "a number",
+    "pair": "auto, always or never, in quotes",
     "model_dirs": 'folders in quotes: ["/models", "~/more"]',
     "theme": "the name of a theme, in quotes",
     "readonly": "true or false",

@@ -1,4 +1,8 @@
-"""How much of the weights has gone to each worker, by the bytes its relay carried."""
+"""How much of the weights each worker has, by the bytes its relay carried.
+
+Where a pair of relays leaves weights at home, those count that the worker's end took
+from its own disk: there too they arrive at the pace of the slowest part.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from backends.split.loads import plan_loads
 from backends.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from backends.state import ModelInfo, Plan
 
@@ -26,6 +30,8 @@ class Arrived(NamedTuple):
     total_bytes: int
     bytes_per_s: float | None
     """Mean since its first byte; None while that says little."""
+    home_bytes: int | None = None
+    """Of those that arrived, from its own disk; None where all are sent unasked."""
 
     @property
     def fraction(self) -> float | None:
@@ -34,13 +40,19 @@ class Arrived(NamedTuple):
 
     @property
     def text(self) -> str:
-        """``1.2 GiB of 9.8 GiB · 85.0 MiB/s · 1 m 44 s left``."""
+        """``1.2 GiB of 9.8 GiB · 85.0 MiB/s · 1 m 44 s left``, and what stayed home."""
+        return " · ".join(self._parts())
+
+    def _parts(self) -> Iterator[str]:
         got, total = format_bytes(self.arrived_bytes), format_bytes(self.total_bytes)
+        yield f"{got} of {total}"
+        if self.home_bytes is not None:
+            sent = format_bytes(self.arrived_bytes - self.home_bytes)
+            yield f"{format_bytes(self.home_bytes)} home, {sent} sent"
         left_bytes = self.total_bytes - self.arrived_bytes
-        if not self.bytes_per_s or not left_bytes:
-            return f"{got} of {total}"
-        left = format_seconds(left_bytes / self.bytes_per_s)
-        return f"{got} of {total} · {format_bytes(self.bytes_per_s)}/s · ~{left} left"
+        if self.bytes_per_s and left_bytes:
+            yield f"{format_bytes(self.bytes_per_s)}/s"
+            yield f"~{format_seconds(left_bytes / self.bytes_per_s)} left"
 
 
 class Arrival:
@@ -51,16 +63,20 @@ class Arrival:
         plan: Plan,
         model: ModelInfo,
         carried: Callable[[], Mapping[str, int]],
+        home: Callable[[], Mapping[str, int]] = dict,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Expect the plan's weights at its workers.
 
-        ``carried`` gives the bytes that each worker's relay has passed on to it.
+        ``carried`` gives the bytes that each worker's relay has passed on to it, and
+        ``home`` how many of these are from the worker's own disk, where that is known.
         """
         self._carried = carried
+        self._home = home
         self._clock = clock
         self._zero: dict[str, int] = {}
+        self._home_zero: dict[str, int] = {}
         self._first_at: dict[str, float] = {}
         loads = plan_loads(model, plan)
         self._expected = {
@@ -72,29 +88,39 @@ class Arrival:
 
     def measure(self) -> dict[str, Arrived]:
         """How far each worker is; the first look at one is its zero point."""
+        home = self._home()
         return {
-            worker: self._arrived(worker, carried)
+            worker: self._arrived(worker, carried, home.get(worker))
             for worker, carried in self._carried().items()
             if worker in self._expected
         }
 
-    def _arrived(self, worker: str, carried: int) -> Arrived:
+    def _arrived(self, worker: str, carried: int, home: int | None) -> Arrived:
         total = self._expected[worker]
         zero = self._zero.setdefault(worker, carried)
+        kept = self._kept(worker, home)
         # Requests carry headers and questions besides the weights, and before them.
         got = max(0, min(carried - zero, total))
         if got < min(HEADERS_BYTES, total):
             return Arrived(0, total, None)
         now = self._clock()
         elapsed = now - self._first_at.setdefault(worker, now)
-        return Arrived(got, total, got / elapsed if elapsed > ETA_AFTER_S else None)
+        rate = got / elapsed if elapsed > ETA_AFTER_S else None
+        return Arrived(got, total, rate, None if kept is None else min(kept, got))
+
+    def _kept(self, worker: str, home: int | None) -> int | None:
+        if home is None:
+            return None
+        return home - self._home_zero.setdefault(worker, home)
 
 
 def overall(arrived: Mapping[str, Arrived]) -> Arrived:
     """All workers together: the slowest decides what is left, so rates add up."""
+    kept = [one.home_bytes for one in arrived.values() if one.home_bytes is not None]
     rates = [one.bytes_per_s for one in arrived.values() if one.bytes_per_s]
     return Arrived(
         sum(one.arrived_bytes for one in arrived.values()),
         sum(one.total_bytes for one in arrived.values()),
         sum(rates) if rates else None,
+        sum(kept) if kept else None,
     )

@@ -10,10 +10,11 @@ from backends.controller.together import together
 from backends.controller.watch import Expected
 from backends.errors import HostError, ProcessFailed
 from backends.gateway.language import GATEWAY
-from backends.link.relay import relay_name
+from backends.link.relay import relay_name, worker_relay_name
 from backends.places import LOCAL
 from backends.planning.blueprint import (
     SERVER,
+    STAGES,
     Blueprint,
     Facts,
     compare,
@@ -21,6 +22,7 @@ from backends.planning.blueprint import (
     short_name,
     used_workers,
 )
+from backends.planning.pairing import paired_workers
 from backends.state import Failure, ProcessRole, Step, Value
 
 if TYPE_CHECKING:
@@ -72,6 +74,12 @@ def launch_steps(plan: Plan) -> tuple[Step, ...]:
         *(
             Step(id=w.name, title=f"{'Reach' if w.endpoint else 'Start'} {w.name}")
             for w in workers
+        ),
+        *(
+            Step(
+                id=worker_relay_name(w.name), title=f"Start {worker_relay_name(w.name)}"
+            )
+            for w in paired_workers(plan)
         ),
         *(
             Step(id=relay_name(w.name), title=f"Start {relay_name(w.name)}")
@@ -157,7 +165,7 @@ class Builder:
         server_port = facts.ports[SERVER]
         opening = asyncio.create_task(self._give_out(plan, kept, server_port))
         try:
-            incarnations = await self._stand(plan, blueprint, kept)
+            incarnations = await self._stand(plan, facts, blueprint, kept)
             api_port = await opening
         finally:
             opening.cancel()
@@ -179,14 +187,18 @@ class Builder:
         )
 
     async def _stand(
-        self, plan: Plan, blueprint: Blueprint, kept: Kept
+        self, plan: Plan, facts: Facts, blueprint: Blueprint, kept: Kept
     ) -> dict[str, str]:
         """Incarnations of all processes, what is missing started stage by stage."""
         for worker in used_workers(plan):
             if worker.endpoint:
                 self._steps.done(worker.name, detail=worker.endpoint)
+        for worker in paired_workers(plan):
+            pairing = facts.pairings[worker.name]
+            if not pairing.paired:
+                self._steps.done(worker_relay_name(worker.name), detail=pairing.why)
         incarnations = dict(kept.incarnations)
-        for role in (ProcessRole.WORKER, ProcessRole.RELAY, ProcessRole.SERVER):
+        for role in STAGES:
             stage = blueprint.stage(role)
             there = await together(
                 self._standing(node, incarnations, kept.missing) for node in stage

@@ -23,6 +23,7 @@ TAIL_LINES = 15
 _HINTS = {
     ProcessRole.WORKER: "Launch again to restart it; its log says more.",
     ProcessRole.SERVER: "Launch again; if it repeats, its log says why.",
+    ProcessRole.WORKER_RELAY: "Launch again to restart it; its log says more.",
     ProcessRole.RELAY: "Launch again to restart it; its log says more.",
 }
 

@@ -38,6 +38,9 @@ class Record(Value, frozen=True, kw_only=True):
     failure: Failure | None = None
     """Why the goal is not reached and nothing more is tried; None while it is pursued.
     """
+    secret: str = ""
+    """From which the relays of this goal have their keys, so that one started again,
+    by whatever controller, has that of the other end; empty before there are any."""
     waits_for: tuple[str, ...] = ()
     """Machines whose return mends ``failure``."""
     measured: MeasuredSplit | None = None
@@ -53,6 +56,10 @@ class Record(Value, frozen=True, kw_only=True):
     def running(self) -> Plan | None:
         """The plan that is being pursued now."""
         return self.stand_in or self.goal.plan
+
+    def __repr__(self) -> str:
+        """Without the secret: this may get into a log."""
+        return f"Record(goal={self.goal!r}, failure={self.failure!r})"
 
 
 class _Version(Value, frozen=True, kw_only=True):

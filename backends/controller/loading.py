@@ -42,9 +42,11 @@ class Loading:
         steps: StepBoard,
         watch: Watch,
         carried: Callable[[], Mapping[str, int]],
+        home: Callable[[], Mapping[str, int]],
         weights: Callable[[], Awaitable[Mapping[str, WorkerWeights | None]]],
     ) -> None:
-        """``carried`` gives the bytes each relay has passed on to its worker.
+        """``carried`` gives the bytes of weights that each worker got, ``home`` how
+        many of them from its own disk.
 
         ``weights`` asks the relays what their workers hold.
         """
@@ -54,6 +56,7 @@ class Loading:
         self._steps = steps
         self._watch = watch
         self._carried = carried
+        self._home = home
 
     async def loaded(
         self, plan: Plan, built: Built, api_port: int, known: MeasuredSplit | None
@@ -78,7 +81,7 @@ class Loading:
     async def _healthy(
         self, plan: Plan, built: Built, api_port: int, watch: LoadWatch
     ) -> None:
-        arrival = Arrival(plan, built.facts.model, self._carried)
+        arrival = Arrival(plan, built.facts.model, self._carried, self._home)
         pause_s = POLL_S if plan.head == LOCAL else POLL_REMOTE_S
         async with ServerClient(api_port) as client:
             while True:

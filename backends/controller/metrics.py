@@ -35,6 +35,15 @@ LINK_FIGURES = {
 }
 """Fields of a link, and the factor to Prometheus' base units."""
 LINK_TOTALS = ("passes", "tokens", "trips")
+LINK_BYTES = {
+    "bytes_up": "llama-server said to the worker",
+    "bytes_down": "the worker said to llama-server",
+    "wire_bytes_up": "crossed for that between a pair of relays",
+    "wire_bytes_down": "crossed for that between a pair of relays",
+    "weight_bytes_home": "of weights the worker's relay took from its own disk",
+    "weight_bytes_sent": "of weights crossed between a pair of relays",
+}
+"""Fields of a link, and what these bytes are."""
 REQUEST_GAUGES = ("waiting", "in_flight")
 REQUEST_TOTALS = ("passed", "failed", "left", "held", "replayed", "continued")
 COMMAND_FIGURES = ("count", "bytes_up", "bytes_down", "answered", "errors")
@@ -69,6 +78,8 @@ class _Figures(Collector):
         yield from self._requests()
         yield from map(self._link, LINK_FIGURES)
         yield from map(self._total, LINK_TOTALS)
+        yield self._modes()
+        yield from map(self._bytes, LINK_BYTES)
         yield from map(self._command, COMMAND_FIGURES)
 
     def _requests(self) -> Iterator[Metric]:
@@ -105,6 +116,22 @@ class _Figures(Collector):
         )
         for link in self._snapshot.links:
             family.add_metric([link.worker], getattr(link.generation, figure))
+        return family
+
+    def _modes(self) -> Metric:
+        family = GaugeMetricFamily(
+            "dllm_link_mode", "1 for how a link is met", labels=["worker", "mode"]
+        )
+        for link in self._snapshot.links:
+            family.add_metric([link.worker, link.mode], 1)
+        return family
+
+    def _bytes(self, field: str) -> Metric:
+        words = f"Of one link, bytes that {LINK_BYTES[field]}"
+        family = CounterMetricFamily(f"dllm_link_{field}", words, labels=["worker"])
+        for link in self._snapshot.links:
+            if (value := getattr(link, field)) is not None:
+                family.add_metric([link.worker], value)
         return family
 
     def _command(self, figure: str) -> Metric:

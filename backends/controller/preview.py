@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backends.controller.engines import engines_of
+from backends.controller.pairs import pairings
 from backends.controller.survey import stats_of
 from backends.errors import DllmError, PlanError
 from backends.planning.blueprint import machines_of
@@ -95,4 +96,5 @@ async def _site(cluster: str, plan: Plan, model: ModelInfo, machines: Machines) 
         relay=relay,
         model_path=await head.model_path(model),
         stats=stats_of(cluster, plan, head) if plan.relay else {},
+        pairings=await pairings(plan, model, machines, lambda: ""),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,7 +25,7 @@ from backends.controller.watch import Watch
 from backends.controller.ways import Ways
 from backends.engine.explain import lost_port
 from backends.errors import DllmError, NeedsAnswer, PeerUnreachable, ProcessFailed
-from backends.link.relay import relay_name
+from backends.link.relay import is_relay
 from backends.planning.blueprint import SERVER, machines_of, process_name
 from backends.roster.bare import blamed
 from backends.state import ClusterState, StepState
@@ -49,6 +50,7 @@ GIVEN_UP = "It is not started once more: its log may say why; launch again to tr
 # A lost connection to a machine ends nothing for so long.
 BACK_WITHIN_S = 60.0
 BACK_POLL_S = 1.0
+SECRET_BYTES = 32
 
 
 class Pursuit:
@@ -85,7 +87,13 @@ class Pursuit:
         self.stopper = Stopper(cluster, machines, self._steps)
         self._watch = Watch(machines, self._ways, clock)
         self.survey = Survey(
-            cluster, machines, readers, self._ways, self._steps, api_ports
+            cluster,
+            machines,
+            readers,
+            self._ways,
+            self._steps,
+            api_ports,
+            self._secret,
         )
         self.gateway = Gateway(cluster, machines, board, chapter, gateway_socket, clock)
         self._builder = Builder(
@@ -103,13 +111,20 @@ class Pursuit:
             machines,
             self._steps,
             self._watch,
-            self.links.carried_bytes,
+            self.links.weight_bytes,
+            self.links.home_bytes,
             self.links.weights,
         )
         self._breaker = Breaker(clock)
         self._stand_ins = StandIns(machines, readers, board, chapter)
         self._mended = ""
         self._begun_at = 0.0
+
+    def _secret(self) -> str:
+        """That of the goal, made when it is needed first, and kept with it."""
+        if not self._journal.record.secret:
+            self._journal.change(secret=secrets.token_hex(SECRET_BYTES))
+        return self._journal.record.secret
 
     def begin(self, mended: str = "") -> None:
         """Forget what was mended before; ``mended`` says why this begins anew."""
@@ -218,7 +233,10 @@ class Pursuit:
         )
         sockets = await self.survey.sockets(plan)
         with self._watch.listening(machines_of(plan)):
-            async with self.links.following(sockets, self._ways.rtt_ms):
+            why = {name: one.why for name, one in built.facts.pairings.items()}
+            async with self.links.following(
+                sockets, self._ways.rtt_ms, why.__getitem__
+            ):
                 await self._serve(plan, built)
 
     async def _serve(self, plan: Plan, built: Built) -> None:
@@ -347,7 +365,7 @@ class Pursuit:
         served = self._journal.record.served_since is not None
         if failure.process == SERVER:
             return "it was started again" if served else ""
-        if served or failure.process.startswith(relay_name("")):
+        if served or is_relay(failure.process):
             return "it was started again, with llama-server"
         return ""
 

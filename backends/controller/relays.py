@@ -43,10 +43,12 @@ class Links:
         self,
         sockets: Mapping[str, Path],
         tunnel_rtt_ms: Callable[[str], float | None],
+        why: Callable[[str], str] = lambda _: "",
     ) -> AsyncIterator[None]:
         """Follow the workers' relays, at these sockets, while the block runs.
 
-        ``tunnel_rtt_ms`` gives the round trip of a worker's tunnel, if it has one.
+        ``tunnel_rtt_ms`` gives the round trip of a worker's tunnel, if it has one;
+        ``why`` whether, and why, a relay stands beside the worker.
         """
         self._sockets = dict(sockets)
         self._outcomes = Outcomes()
@@ -58,6 +60,7 @@ class Links:
                 partial(tunnel_rtt_ms, worker),
                 partial(self._labs.get, worker),
                 self._outcomes,
+                why(worker),
             )
             for worker, socket in sockets.items()
         }
@@ -102,6 +105,23 @@ class Links:
     def carried_bytes(self) -> dict[str, int]:
         """What each relay has passed on to its worker since it began."""
         return {name: r.meter.link.bytes_up for name, r in self._readers.items()}
+
+    def weight_bytes(self) -> dict[str, int]:
+        """What each worker got of weights, or else of all that was passed on."""
+        carried = self.carried_bytes()
+        links = (reader.meter.link for reader in self._each())
+        known = {
+            link.worker: link.weight_bytes_home + link.weight_bytes_sent
+            for link in links
+            if link.weight_bytes_home is not None and link.weight_bytes_sent is not None
+        }
+        return {**carried, **known}
+
+    def home_bytes(self) -> dict[str, int]:
+        """What workers took of it from their own disks, where a pair tells."""
+        links = (reader.meter.link for reader in self._each())
+        told = {link.worker: link.weight_bytes_home for link in links}
+        return {worker: home for worker, home in told.items() if home is not None}
 
     async def weights(self) -> dict[str, WorkerWeights | None]:
         """What each worker holds, as its relay saw it; None where it does not say."""

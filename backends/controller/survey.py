@@ -9,16 +9,19 @@ import msgspec
 
 from backends.config import API_PORT_DEFAULT, Config
 from backends.controller.engines import engines_of
+from backends.controller.pairs import pairings as pairings_of
 from backends.controller.together import together
 from backends.controller.ways import End
 from backends.errors import DllmError, HostError, PlanError
 from backends.gateway.language import GATEWAY
+from backends.link.relay import models_in, worker_relay_name
 from backends.link.way import WaySpec, direct_way, path_of, port_of
 from backends.machines.machine import open_way
 from backends.places import LOCAL
 from backends.planning.blueprint import (
     SERVER,
     Facts,
+    machines_of,
     needed_names,
     process_name,
     used_workers,
@@ -26,6 +29,7 @@ from backends.planning.blueprint import (
 from backends.roster.bare import connects
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from backends.controller.api_ports import ApiPorts
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from backends.machines.host import ProcessRecord
     from backends.machines.machine import Machine, Machines
     from backends.machines.readers import Readers
+    from backends.planning.pairing import Pairing
     from backends.state import ModelInfo, Plan, WorkerSpec
 
 log = logging.getLogger(__name__)
@@ -55,8 +60,13 @@ class Survey:
         ways: Ways,
         steps: StepBoard,
         api_ports: ApiPorts,
+        secret: Callable[[], str],
     ) -> None:
-        """Open ways in ``ways`` and tell of the steps ``engine`` and ``model``."""
+        """Open ways in ``ways`` and tell of the steps ``engine`` and ``model``.
+
+        ``secret`` gives that of the goal, from which its links have their keys.
+        """
+        self._secret = secret
         self._cluster = cluster
         self._machines = machines
         self._readers = readers
@@ -76,17 +86,35 @@ class Survey:
         with self._steps.step("model"):
             model = await self._model(plan)
             model_path = await head.model_path(model)
-        ports = await self._ports(plan)
+        pairings = await pairings_of(
+            plan,
+            model,
+            self._machines,
+            self._secret,
+            self._models_known,
+        )
+        ports = await self._ports(plan, pairings)
         return Facts(
             cluster=self._cluster,
             engines=engines,
             model=model,
             model_path=model_path,
             ports=ports,
-            ways=await self._endpoints(plan, ports),
+            ways=await self._endpoints(plan, ports, pairings),
             relay_program=head.relay_program() if plan.relay else "",
             stats=stats_of(self._cluster, plan, head),
+            pairings=pairings,
+            folders={m: self._folder(m) for m in machines_of(plan)},
         )
+
+    def _folder(self, machine: str) -> str:
+        return f"{self._machines.get(machine).host.run_dir}/{self._cluster}"
+
+    def _models_known(self, worker: WorkerSpec) -> tuple[str, ...]:
+        """The models that the relay which runs beside a worker was told of."""
+        name = worker_relay_name(worker.name)
+        record = self._record(self._machines.get(worker.peer), name)
+        return models_in(record.argv) if record else ()
 
     async def _engines(self, plan: Plan) -> dict[str, Engine]:
         engines = await engines_of(plan, self._machines)
@@ -108,9 +136,13 @@ class Survey:
 
     # --- ports -----------------------------------------------------------------
 
-    async def _ports(self, plan: Plan) -> dict[str, int]:
+    async def _ports(
+        self, plan: Plan, pairings: Mapping[str, Pairing]
+    ) -> dict[str, int]:
         """A port for each process: the one it has, where it runs, else a free one."""
-        names = {n: m for n, m in needed_names(plan).items() if n != GATEWAY}
+        alone = {worker_relay_name(w) for w, p in pairings.items() if not p.paired}
+        without = {GATEWAY, *alone}
+        names = {n: m for n, m in needed_names(plan).items() if n not in without}
         found = await together(
             self._port(self._machines.get(m), n) for n, m in names.items()
         )
@@ -212,21 +244,26 @@ class Survey:
 
     # --- ways ------------------------------------------------------------------
 
-    async def _endpoints(self, plan: Plan, ports: dict[str, int]) -> dict[str, str]:
-        """Where the head finds each worker."""
+    async def _endpoints(
+        self, plan: Plan, ports: dict[str, int], pairings: Mapping[str, Pairing]
+    ) -> dict[str, str]:
+        """Where the head finds each worker, or the relay beside it."""
         workers = used_workers(plan)
         names = [worker.name for worker in workers]
         await self._ways.keep([*names, API, *map(stats_way, names)])
-        found = await together(self._way(plan, w, ports) for w in workers)
+        paired = {name for name, pairing in pairings.items() if pairing.paired}
+        ends = {n: worker_relay_name(n) if n in paired else n for n in names}
+        found = await together(
+            self._way(plan, w, ports.get(ends[w.name], 0)) for w in workers
+        )
         return {w.name: way.endpoint for w, way in zip(workers, found, strict=True)}
 
-    async def _way(self, plan: Plan, worker: WorkerSpec, ports: dict[str, int]) -> Way:
+    async def _way(self, plan: Plan, worker: WorkerSpec, port: int) -> Way:
         if worker.endpoint:
             # A relay knows no names.
             endpoint, _ = await connects(worker.endpoint)
             end = End(worker.peer, endpoint)
             return await self._ways.lead(worker.name, end, lambda: _direct(endpoint))
-        port = ports[worker.name]
         spec = WaySpec(cluster=self._cluster, worker=worker.name, tcp=not plan.relay)
         machine, head = self._machines.get(worker.peer), self._machines.get(plan.head)
         return await self._ways.lead(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from backends.controller.evidence import failure_of
 from backends.gateway.language import GATEWAY
-from backends.link.relay import relay_name
+from backends.link.relay import relay_name, worker_relay_name
 from backends.planning.blueprint import (
     SERVER,
     needed_names,
@@ -48,6 +48,9 @@ async def ended_unwatched(
             continue
         machine = machines.get(machine_name)
         record = await machine.host.record(process_name(cluster, name))
+        if record is None and name.startswith(worker_relay_name("")):
+            # None could stand there; or it is started anew, with what hangs on it.
+            continue
         if record is None:
             what = f"{name} is gone with its process directory"
             return Failure(what=what, process=name, at=at)

@@ -11,7 +11,14 @@ import msgspec
 
 from backends.link.throughput import Throughput
 from backends.link.tokens import Guesses, Outcome, Outcomes, ServerCount, TokensPerPass
-from backends.link.wire import NS_PER_MS, NS_PER_S, US_PER_MS, Line, PassLine
+from backends.link.wire import (
+    NS_PER_MS,
+    NS_PER_S,
+    US_PER_MS,
+    Line,
+    PairLine,
+    PassLine,
+)
 from backends.state import Generation, Link, Pass
 
 if TYPE_CHECKING:
@@ -31,6 +38,8 @@ PASSES_SHOWN = 24
 WAITING_MAX = 512
 # Of a round trip in milliseconds: the relay tells whole microseconds.
 RTT_DIGITS = 3
+# Of a head's relay without another one beside the worker.
+ALONE = PairLine(wire_bytes_up=None, wire_bytes_down=None)
 
 
 class LinkMeter:
@@ -51,13 +60,14 @@ class LinkMeter:
         worker: str,
         tunnel_rtt_ms: Callable[[], float | None] = lambda: None,
         outcomes: Outcomes | None = None,
+        why: str = "",
     ) -> None:
-        """Nothing has been measured yet."""
+        """Nothing has been measured yet; ``why`` is that of the link."""
         self._tunnel_rtt_ms = tunnel_rtt_ms
         self._outcomes = Outcomes() if outcomes is None else outcomes
         self.passes: deque[Pass] = deque(maxlen=PASSES_KEPT)
         self._waiting: deque[tuple[Pass, Outcome | None]] = deque()
-        self._link = Link(worker=worker)
+        self._link = Link(worker=worker, why=why)
         self._throughput = Throughput()
         self._generated = 0
         self._trips = 0
@@ -160,6 +170,7 @@ class LinkMeter:
             line.at_ns / NS_PER_S, line.bytes_up, line.bytes_down
         )
         up_per_s, down_per_s = now or (None, None)
+        pair = line.pair or ALONE
         return msgspec.structs.replace(
             self._link,
             protocol=line.protocol or "",
@@ -171,8 +182,12 @@ class LinkMeter:
             rtt_ms=self._rtt_ms(line),
             bytes_up=line.bytes_up,
             bytes_down=line.bytes_down,
-            wire_bytes_up=line.pair.wire_bytes_up if line.pair else None,
-            wire_bytes_down=line.pair.wire_bytes_down if line.pair else None,
+            wire_bytes_up=pair.wire_bytes_up,
+            wire_bytes_down=pair.wire_bytes_down,
+            weight_bytes_home=pair.weight_bytes_home,
+            weight_bytes_sent=pair.weight_bytes_sent,
+            tensors_differ=pair.tensors_differ,
+            tensors_missing=pair.tensors_missing,
             bytes_per_s_up=up_per_s,
             bytes_per_s_down=down_per_s,
             lab=line.lab,

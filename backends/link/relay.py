@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,13 +14,15 @@ from backends.link.meter import LinkMeter
 from backends.link.wire import LINE_BYTES_MAX, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from backends.link.tokens import Outcomes
     from backends.state import Lab
 
 RETRY_S = 0.5
+PATIENCE_S = 90
+"""With a machine that is silent: longer than a connection to it is waited for."""
 QUIET_S = 1.0
 """After so long without a line nothing moves: a relay writes four a second else."""
 
@@ -29,20 +32,88 @@ def relay_name(worker: str) -> str:
     return f"relay-{worker}"
 
 
+def worker_relay_name(worker: str) -> str:
+    """Name of the process directory of the relay beside a worker.
+
+    No peer can be called so: see ``check_peer_name``.
+    """
+    return f"worker-{relay_name(worker)}"
+
+
+def is_relay(process: str) -> bool:
+    """Whether a process of that short name is a relay, at either end of a link."""
+    return process.startswith((relay_name(""), worker_relay_name("")))
+
+
 def relay_argv(
-    binary: str, *, worker: str, listen_port: int | str, upstream: str, stats: str = ""
+    binary: str,
+    *,
+    worker: str,
+    listen_port: int | str,
+    upstream: str,
+    stats: str = "",
+    pair: Sequence[str] | None = None,
 ) -> tuple[str, ...]:
     """The head end of a link: metering between llama-server and one worker.
 
-    ``upstream`` is ``host:port`` of its rpc-server, as the head reaches it; ``binary``
-    and ``stats`` are paths on the head.
+    ``upstream`` is ``host:port`` of its rpc-server, as the head reaches it, or, where
+    there are arguments of a ``pair``, of the relay beside that; ``binary`` and
+    ``stats`` are paths on the head.
     """
     return (
         *(binary, "head", "--name", worker),
         *("--listen", f"127.0.0.1:{listen_port}"),
-        *("--worker", upstream),
+        *("--worker" if pair is None else "--pair-dial", upstream),
+        *(pair or ()),
         *(("--stats", stats) if stats else ()),
     )
+
+
+def pair_argv(
+    *, identity: str, models: Sequence[str] = (), key_file: str = ""
+) -> tuple[str, ...]:
+    """What a relay of the head is told of its pair.
+
+    One with the ``identity`` of another takes its place. That a machine is gone is for
+    the connection through which it is reached to say, which may come back in time.
+    """
+    return (
+        *("--id", identity, "--gone-after", str(PATIENCE_S)),
+        *(("--key-file", key_file) if key_file else ()),
+        *_models(models),
+    )
+
+
+def worker_relay_argv(
+    binary: str,
+    *,
+    worker: str,
+    listen_port: int | str,
+    rpc_server: str,
+    models: Sequence[str] = (),
+    key_file: str = "",
+) -> tuple[str, ...]:
+    """The far end of a link, beside the rpc-server of a worker.
+
+    All paths are on the worker's machine; ``models`` are files that hold the model.
+    """
+    return (
+        *(binary, "worker", "--name", worker),
+        *("--listen", f"127.0.0.1:{listen_port}"),
+        *("--worker", rpc_server),
+        *(("--key-file", key_file) if key_file else ()),
+        *_models(models),
+    )
+
+
+def _models(paths: Sequence[str]) -> Iterator[str]:
+    for path in paths:
+        yield from ("--model", path)
+
+
+def models_in(argv: Sequence[str]) -> tuple[str, ...]:
+    """The models that a relay beside a worker was told of, by its command line."""
+    return tuple(value for option, value in pairwise(argv) if option == "--model")
 
 
 class RelayReader:
@@ -56,15 +127,16 @@ class RelayReader:
         tunnel_rtt_ms: Callable[[], float | None] = lambda: None,
         lab: Callable[[], Lab | None] = lambda: None,
         outcomes: Outcomes | None = None,
+        why: str = "",
     ) -> None:
         """``stats`` is the relay's socket; ``changed`` is told of news.
 
         ``tunnel_rtt_ms`` is the round trip of the worker's tunnel, if it has one.
         ``lab`` is put on every relay that is connected: one started anew has none.
-        ``outcomes`` are shared by the relays of a cluster.
+        ``outcomes`` are shared by the relays of a cluster; ``why`` is the link's.
         """
         self._lab = lab
-        self.meter = LinkMeter(worker, tunnel_rtt_ms, outcomes)
+        self.meter = LinkMeter(worker, tunnel_rtt_ms, outcomes, why)
         self._stats = stats
         self._changed = changed
         self._writer: asyncio.StreamWriter | None = None

@@ -41,8 +41,13 @@ class PairLine(msgspec.Struct, frozen=True):
     """Why it is not up."""
     unheard_ms: float | None = None
     """How long nothing has come from its machine; None for not long."""
-    wire_bytes_up: int = 0
-    wire_bytes_down: int = 0
+    wire_bytes_up: int | None = 0
+    wire_bytes_down: int | None = 0
+    weight_bytes_home: int | None = None
+    weight_bytes_sent: int | None = None
+    """None where the pair sends every weight without asking."""
+    tensors_differ: int = 0
+    tensors_missing: int = 0
 
 
 class Line(msgspec.Struct, frozen=True):

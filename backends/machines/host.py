@@ -9,6 +9,9 @@ import msgspec
 
 from backends.state import ProcessRole, ProcessState, Value
 
+PRIVATE = "private"
+"""Name of the file, in a process directory, that only its process is to read."""
+
 
 class ProcessSpec(Value, frozen=True, kw_only=True):
     """A process to start."""
@@ -24,12 +27,23 @@ class ProcessSpec(Value, frozen=True, kw_only=True):
     after: dict[str, str] = {}
     """What it depends on: name to incarnation. Another incarnation of one of them needs
     a new process of this one too."""
+    private: str = ""
+    """What only the process is to know: its file ``PRIVATE`` there, gone with it."""
+
+    def __repr__(self) -> str:
+        """Without what is private: this may get into a log."""
+        return f"ProcessSpec(name={self.name!r}, argv={self.argv!r})"
 
     @property
     def digest(self) -> str:
         """A hash of all of this: what runs is adopted only if it is equal."""
+        told = msgspec.to_builtins(self)
+        private = told.pop("private")
+        # Others of an earlier release are still what they were.
+        if private:
+            told["private"] = hashlib.sha256(private.encode()).hexdigest()
         # Not msgspec's: an argument need not be text, and this escapes what is none.
-        whole = json.dumps(msgspec.to_builtins(self), sort_keys=True)
+        whole = json.dumps(told, sort_keys=True)
         return hashlib.sha256(whole.encode()).hexdigest()[:32]
 
 

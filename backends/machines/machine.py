@@ -61,6 +61,10 @@ class Machine(Protocol):
         """
         ...
 
+    async def copies_of(self, model: ModelInfo) -> tuple[str, ...]:
+        """Files there that hold the model, for all that is known: may be wrong."""
+        ...
+
     def relay_program(self) -> str:
         """Path of ``dllm-relay`` there.
 
@@ -123,6 +127,10 @@ class LocalMachine:
                 f"Make {there[0]} the head (--head {there[0]}).",
             )
         return model.path
+
+    async def copies_of(self, model: ModelInfo) -> tuple[str, ...]:
+        """The model, where it was read here."""
+        return () if at_peer(model.path) else (model.path,)
 
     def relay_program(self) -> str:
         """The helper installed with us."""

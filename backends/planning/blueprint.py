@@ -12,7 +12,7 @@ import msgspec
 
 from backends.engine.ask import Engine
 from backends.gateway.language import GATEWAY
-from backends.link.relay import relay_name
+from backends.link.relay import relay_name, worker_relay_name
 from backends.machines.host import ProcessRecord, ProcessSpec
 from backends.places import LOCAL
 from backends.planning.commands import SERVER as SERVER
@@ -22,7 +22,9 @@ from backends.planning.commands import (
     relay_command,
     server_command,
     worker_command,
+    worker_relay_command,
 )
+from backends.planning.pairing import Pairing, paired_workers
 from backends.split.flags import (
     Placement,
     check_exact,
@@ -42,7 +44,13 @@ if TYPE_CHECKING:
 
 # Without it an abort of ggml first runs a debugger for a backtrace, for seconds.
 ENGINE_ENV = {"GGML_NO_BACKTRACE": "1"}
-_STAGES = (ProcessRole.WORKER, ProcessRole.RELAY, ProcessRole.SERVER)
+STAGES = (
+    ProcessRole.WORKER,
+    ProcessRole.WORKER_RELAY,
+    ProcessRole.RELAY,
+    ProcessRole.SERVER,
+)
+"""In this order they start."""
 
 
 class Facts(Value, frozen=True, kw_only=True):
@@ -61,6 +69,10 @@ class Facts(Value, frozen=True, kw_only=True):
     relay_program: str = ""
     stats: dict[str, str] = {}
     """Worker to the socket, on the head, where its relay gives out counters."""
+    pairings: dict[str, Pairing] = {}
+    """By worker."""
+    folders: dict[str, str] = {}
+    """By machine: the folder there of the cluster's process directories."""
 
     @property
     def site(self) -> Site:
@@ -72,6 +84,8 @@ class Facts(Value, frozen=True, kw_only=True):
             ports=self.ports,
             ways=self.ways,
             stats=self.stats,
+            pairings=self.pairings,
+            folders=self.folders,
         )
 
 
@@ -147,11 +161,15 @@ def machines_of(plan: Plan) -> tuple[str, ...]:
 
 
 def needed_names(plan: Plan) -> dict[str, str]:
-    """Short name of every process of a plan, and the machine it runs on."""
+    """Short name of every process of a plan, and the machine it runs on.
+
+    A relay beside a worker is among them also where none can stand: see ``Pairing``.
+    """
     workers = {worker.name: worker.peer for worker in own_workers(plan)}
+    beside = {worker_relay_name(w.name): w.peer for w in paired_workers(plan)}
     relays = [relay_name(w.name) for w in used_workers(plan)] if plan.relay else []
     on_head = dict.fromkeys([*relays, SERVER], plan.head)
-    return {**workers, **on_head, GATEWAY: LOCAL}
+    return {**workers, **beside, **on_head, GATEWAY: LOCAL}
 
 
 def draw(plan: Plan, facts: Facts) -> Blueprint:
@@ -164,9 +182,11 @@ def draw(plan: Plan, facts: Facts) -> Blueprint:
     site = facts.site
     workers = tuple(_worker(worker, facts, site) for worker in own_workers(plan))
     relayed = used_workers(plan) if plan.relay else ()
+    beside = tuple(_worker_relay(w, facts, site) for w in relayed if site.pairing(w))
     relays = tuple(_relay(plan, worker, facts, site) for worker in relayed)
-    server = _server(plan, placement, facts, [*workers, *relays])
-    return Blueprint(nodes=(*workers, *relays, server), placement=placement)
+    before = (*workers, *beside, *relays)
+    server = _server(plan, placement, facts, before)
+    return Blueprint(nodes=(*before, server), placement=placement)
 
 
 def placed(plan: Plan, facts: Facts) -> Placement:
@@ -189,16 +209,31 @@ def _worker(worker: WorkerSpec, facts: Facts, site: Site) -> Node:
     return Node(machine=worker.peer, short_name=worker.name, spec=spec)
 
 
+def _worker_relay(worker: WorkerSpec, facts: Facts, site: Site) -> Node:
+    name = worker_relay_name(worker.name)
+    spec = ProcessSpec(
+        name=process_name(facts.cluster, name),
+        role=ProcessRole.WORKER_RELAY,
+        argv=worker_relay_command(worker, site).argv,
+        port=facts.ports[name],
+        private=facts.pairings[worker.name].key,
+    )
+    waits_for = (worker.name,)
+    return Node(machine=worker.peer, short_name=name, spec=spec, waits_for=waits_for)
+
+
 def _relay(plan: Plan, worker: WorkerSpec, facts: Facts, site: Site) -> Node:
-    name = relay_name(worker.name)
+    name, pairing = relay_name(worker.name), site.pairing(worker)
     spec = ProcessSpec(
         name=process_name(facts.cluster, name),
         role=ProcessRole.RELAY,
         argv=relay_command(plan, worker, site).argv,
         port=facts.ports[name],
+        private=pairing.key if pairing else "",
     )
     ours = () if worker.endpoint else (worker.name,)
-    waits_for = (*ours, f"way:{worker.name}")
+    beside = (worker_relay_name(worker.name),) if pairing else ()
+    waits_for = (*ours, *beside, f"way:{worker.name}")
     return Node(machine=plan.head, short_name=name, spec=spec, waits_for=waits_for)
 
 
@@ -262,6 +297,6 @@ def _fits(node: Node, record: ProcessRecord, incarnations: Mapping[str, str]) ->
 def stop_order(records: Iterable[ProcessRecord]) -> list[list[ProcessRecord]]:
     """Processes in the stages in which they are stopped: who uses others goes first."""
     found = list(records)
-    stages = [[r for r in found if r.role is role] for role in reversed(_STAGES)]
-    others = [r for r in found if r.role not in _STAGES]
+    stages = [[r for r in found if r.role is role] for role in reversed(STAGES)]
+    others = [r for r in found if r.role not in STAGES]
     return [stage for stage in (*stages, others) if stage]

@@ -13,7 +13,14 @@ from backends.engine.argv import (
     worker_argv,
 )
 from backends.gateway.language import GATEWAY, gateway_argv
-from backends.link.relay import relay_argv, relay_name
+from backends.link.relay import (
+    pair_argv,
+    relay_argv,
+    relay_name,
+    worker_relay_argv,
+    worker_relay_name,
+)
+from backends.machines.host import PRIVATE
 from backends.places import LOCAL
 from backends.split.flags import compile_split, is_relayed, used_workers
 from backends.state import Command, ProcessRole
@@ -22,12 +29,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from backends.engine.ask import Engine
+    from backends.planning.pairing import Pairing
     from backends.split.flags import Placement
     from backends.state import Plan, WorkerSpec
 
 SERVER = "llama-server"
 UNKNOWN_PORT = "<port>"
 UNKNOWN_SOCKET = "<socket>"
+UNKNOWN_ID = "<id>"
+UNKNOWN_KEY = "<key file>"
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
 
 
@@ -47,14 +57,40 @@ class Site:
     """By worker: where the head reaches it. Unset: at the worker's own port."""
     stats: Mapping[str, str] = field(default_factory=dict)
     """By worker: the socket on the head where its relay gives out its counters."""
+    pairings: Mapping[str, Pairing] = field(default_factory=dict)
+    """By worker; one that is not in it has the head's relay alone."""
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """By machine: the folder there of the cluster's process directories."""
 
     def port(self, process: str) -> int | str:
         """The port of a process, or a word that stands for it."""
         return self.ports.get(process, UNKNOWN_PORT)
 
+    def key_file(self, machine: str, process: str, pairing: Pairing) -> str:
+        """Where a relay finds its key; empty where the two meet without."""
+        if not pairing.key:
+            return ""
+        folder = self.folders.get(machine)
+        return f"{folder}/{process}/{PRIVATE}" if folder else UNKNOWN_KEY
+
+    def pair_argv(self, head: str, process: str, pairing: Pairing) -> tuple[str, ...]:
+        """What the head's relay is told of its pair."""
+        return pair_argv(
+            identity=pairing.identity if self.folders else UNKNOWN_ID,
+            # The worker's own file may be another; both say what is in theirs.
+            models=(self.model_path,) if pairing.models else (),
+            key_file=self.key_file(head, process, pairing),
+        )
+
+    def pairing(self, worker: WorkerSpec) -> Pairing | None:
+        """How a relay stands beside a worker; None where none does."""
+        found = self.pairings.get(worker.name)
+        return found if found and found.paired else None
+
     def way(self, worker: WorkerSpec) -> str:
-        """Where the head reaches a worker."""
-        own = worker.endpoint or f"127.0.0.1:{self.port(worker.name)}"
+        """Where the head reaches a worker, or the relay beside it."""
+        name = worker_relay_name(worker.name) if self.pairing(worker) else worker.name
+        own = worker.endpoint or f"127.0.0.1:{self.port(name)}"
         return self.ways.get(worker.name, own)
 
 
@@ -67,6 +103,7 @@ def commands(plan: Plan, site: Site) -> tuple[Command, ...]:
     workers = used_workers(plan)
     return (
         *(worker_command(w, site) for w in workers if not w.endpoint),
+        *(worker_relay_command(w, site) for w in workers if site.pairing(w)),
         *(relay_command(plan, w, site) for w in workers if plan.relay),
         server_command(plan, placement_at(plan, site), site),
     )
@@ -108,9 +145,29 @@ def worker_command(worker: WorkerSpec, site: Site) -> Command:
     )
 
 
+def worker_relay_command(worker: WorkerSpec, site: Site) -> Command:
+    """The relay beside a worker that has one."""
+    name = worker_relay_name(worker.name)
+    pairing = site.pairings[worker.name]
+    return Command(
+        machine=worker.peer,
+        name=name,
+        role=ProcessRole.WORKER_RELAY,
+        argv=worker_relay_argv(
+            pairing.program,
+            worker=worker.name,
+            listen_port=site.port(name),
+            rpc_server=f"127.0.0.1:{site.port(worker.name)}",
+            models=pairing.models,
+            key_file=site.key_file(worker.peer, name, pairing),
+        ),
+    )
+
+
 def relay_command(plan: Plan, worker: WorkerSpec, site: Site) -> Command:
     """The relay on the head that stands before a worker."""
     name = relay_name(worker.name)
+    pairing = site.pairing(worker)
     return Command(
         machine=plan.head,
         name=name,
@@ -121,6 +178,7 @@ def relay_command(plan: Plan, worker: WorkerSpec, site: Site) -> Command:
             listen_port=site.port(name),
             upstream=site.way(worker),
             stats=site.stats.get(worker.name, ""),
+            pair=site.pair_argv(plan.head, name, pairing) if pairing else None,
         ),
     )
 

@@ -175,6 +175,7 @@ def propose(
         server=server,
         api_port=request.api_port,
         relay=request.relay,
+        pair=request.pair or config.pair,
         extra_args=checked_arguments(
             further, head=head.name, directory=request.directory
         ),

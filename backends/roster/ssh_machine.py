@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from backends.engine.protocols import protocols_match
@@ -170,6 +170,21 @@ class SshMachine:
             f"{self.name} has no copy of {part.name}",
             f"Copy it there: dllm-tui peers copy {self.name} {part}.",
         )
+
+    async def copies_of(self, model: ModelInfo) -> tuple[str, ...]:
+        """A file of the same bytes, else those of the same name and size.
+
+        What is in them is compared by whoever reads them.
+        """
+        there = at_peer(model.path)
+        if there and there[0] == self.name:
+            return (there[1],)
+        wanted = "" if there else await asyncio.to_thread(identity_of, Path(model.path))
+        found = [f for f in self.facts.models if f.size_bytes == model.size_bytes]
+        same = [f.path for f in found if wanted and f.identity == wanted]
+        name = PurePath(there[1] if there else model.path).name
+        called = [f.path for f in found if PurePath(f.path).name == name]
+        return tuple(same[:1] or sorted(called))
 
     def _own(self, peer: str, path: str) -> str:
         if peer != self.name:

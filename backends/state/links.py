@@ -100,6 +100,9 @@ class Link(Value, frozen=True, kw_only=True):
     mode: str = "metered"
     """``metered``, ``pair`` where a relay stands beside the worker too, or ``plain``
     where the stream is not understood."""
+    why: str = ""
+    """Why a relay stands beside the worker, or none does: a sentence without its stop.
+    """
     reason: str = ""
     """Why it is plain, or what the guard refused last."""
     refused: int = 0
@@ -119,6 +122,14 @@ class Link(Value, frozen=True, kw_only=True):
     wire_bytes_down: int | None = None
     """What crossed for it between a pair of relays, TLS included, since their link
     started; None without a pair."""
+    weight_bytes_home: int | None = None
+    """Weights that the worker's end took from its own disk; None where it cannot."""
+    weight_bytes_sent: int | None = None
+    """Weights that crossed, since it has none of these bytes."""
+    tensors_differ: int = 0
+    """Of the model, those that it has otherwise: another quant, another file."""
+    tensors_missing: int = 0
+    """Those that it does not have."""
     bytes_per_s_up: float | None = None
     bytes_per_s_down: float | None = None
     """Now: the mean over about a second."""

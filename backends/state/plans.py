@@ -63,6 +63,16 @@ class FlashAttention(StrEnum):
     OFF = "off"
 
 
+class PairMode(StrEnum):
+    """Where a relay stands beside the worker too."""
+
+    AUTO = "auto"
+    """Beside every worker of ours on another machine than the head's."""
+    ALWAYS = "always"
+    """Beside those on the head's machine too."""
+    NEVER = "never"
+
+
 class ServerSettings(Value, frozen=True, kw_only=True):
     """How llama-server runs a model, apart from the context and from where it runs."""
 
@@ -101,6 +111,7 @@ class Ask(Value, frozen=True, kw_only=True):
     server: ServerSettings = ServerSettings()
     api_port: int | None = None
     relay: bool = True
+    pair: PairMode | None = None
     force: bool = False
     """Launch also what is predicted not to fit in a device's memory."""
     extra_args: tuple[str, ...] = ()
@@ -123,6 +134,8 @@ class Plan(Value, frozen=True, kw_only=True):
     """Engine directory; None: the one found first."""
     relay: bool = True
     """Whether a metering relay stands before every worker."""
+    pair: PairMode = PairMode.AUTO
+    """Whether another one stands beside it."""
     extra_args: tuple[str, ...] = ()
     """Further arguments for llama-server, passed on as they are."""
     asked: Ask | None = None

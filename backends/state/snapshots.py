@@ -22,8 +22,11 @@ class ProcessRole(StrEnum):
     """What a process is for."""
 
     WORKER = "worker"
+    WORKER_RELAY = "worker-relay"
+    """The relay beside a worker."""
     SERVER = "server"
     RELAY = "relay"
+    """That of the head before a worker."""
     GATEWAY = "gateway"
     OTHER = "other"
 

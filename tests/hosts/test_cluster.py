@@ -70,7 +70,7 @@ def test_two_workers_and_the_head_here(network: Network, user: HeadUser) -> None
     over_ssh = answer(user)
     status = user.status()
     assert {p["peer"] for p in status["processes"]} == {"local", "ada", "bob"}
-    assert [link["mode"] for link in status["links"]] == ["metered", "metered"]
+    assert [link["mode"] for link in status["links"]] == ["pair", "pair"]
     ours = {"api-gateway": 1, "llama-server": 1, "dllm-relay": 2}
     assert listeners(user) == ours
     user.run("stop")

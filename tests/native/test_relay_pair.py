@@ -12,8 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.pairing import key_file, paired
-from tests.native.relaying import HELLO_REPLY, PATIENCE_S, Worker, greet, receive
+from tests.native.pairing import FarEnd, key_file, paired
+from tests.native.relaying import (
+    HELLO_REPLY,
+    PATIENCE_S,
+    Worker,
+    greet,
+    receive,
+    running,
+)
 
 HEAD = ("head", "--listen", "127.0.0.1:0", "--name", "w")
 WORKER = ("worker", "--worker", "127.0.0.1:1", "--name", "w")
@@ -141,3 +148,34 @@ def test_figures_of_a_pair_are_given_out(relay: Path, tmp_path: Path) -> None:
         assert not seen["pair"]["sealed"]
         server.close()
         assert receive(client, len(HELLO_REPLY)) == b""
+
+
+def test_a_head_that_comes_again_as_the_same_takes_its_place(
+    relay: Path, tmp_path: Path
+) -> None:
+    """It need not wait until the worker's end has noticed that the other is gone."""
+    same, other = ("--id", "5a" * 16), ("--id", "5b" * 16)
+    with (
+        Worker() as worker,
+        FarEnd(relay, worker.port, tmp_path / "far.log") as far,
+        running(relay, far.port, tmp_path / "1", *same, way="--pair-dial") as first,
+        first.stats() as before,
+    ):
+        before.until(lambda line: bool(line.get("pair") and line["pair"]["up"]))
+        with (
+            running(relay, far.port, tmp_path / "2", *other, way="--pair-dial") as near,
+            near.stats() as read,
+        ):
+            seen = read.until(lambda line: bool((line.get("pair") or {}).get("reason")))
+            assert "is held by the head" in seen["pair"]["reason"]
+        with (
+            running(relay, far.port, tmp_path / "3", *same, way="--pair-dial") as near,
+            near.stats() as read,
+        ):
+            read.until(lambda line: bool(line.get("pair") and line["pair"]["up"]))
+
+
+def test_an_id_that_is_none_is_refused(relay: Path) -> None:
+    done = run(relay, *HEAD, "--pair-dial", "unix:/x", "--id", "5")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--id needs 32 hexadecimal digits" in done.stderr

@@ -18,6 +18,7 @@ from tui.kit.strips import StripWidget, changed_span, line
 from tui.screens.cluster.live.columns import columns_of, columns_width
 from tui.screens.cluster.live.figures import LiveFigures
 from tui.screens.cluster.live.folded import line_figures
+from tui.screens.cluster.live.pane import LivePane
 from tui.screens.cluster.live.token_bar import NO_RELAYS, NO_TOKEN, NO_WORKERS, TokenBar
 from tui.work.quantities import (
     rate_text,
@@ -359,3 +360,14 @@ def test_a_short_round_trip_keeps_its_figures(rtt_ms: float, said: str) -> None:
     """On one machine it is microseconds: two decimals of a millisecond say 0.00."""
     assert rtt_text(rtt_ms) == said
     assert len(said) <= 8
+
+
+async def test_what_pairs_left_at_home_is_on_the_frame(make_app: MakeApp) -> None:
+    paired = msgspec.structs.replace(
+        MINI, mode="pair", wire_bytes_up=1 << 20, wire_bytes_down=1 << 20
+    )
+    app = make_app(ScriptedCluster(serving(paired, BOX)))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        pane = app.screen.query_one(LivePane)
+        await until(pilot, lambda: "1 pair · crossed" in str(pane.border_subtitle))

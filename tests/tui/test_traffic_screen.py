@@ -189,6 +189,33 @@ async def test_links_say_how_fast_they_are_and_why_not() -> None:
         assert "attic: 1 waiting" in screen_text(app)
 
 
+async def test_a_pair_tells_what_stayed_home_and_what_crossed() -> None:
+    paired = msgspec.structs.replace(
+        MINI,
+        mode="pair",
+        why="mini has the model on disk",
+        bytes_up=1 << 30,
+        bytes_down=10 << 20,
+        wire_bytes_up=3 << 20,
+        wire_bytes_down=11 << 20,
+        weight_bytes_home=1 << 29,
+        weight_bytes_sent=0,
+    )
+    app = Traffic(paired, PLAIN)
+    async with app.run_test(size=(190, 36)) as pilot:
+        await app.fill(pilot)
+        await until(pilot, lambda: "crossed up" in screen_text(app))
+        head, mini, _ = text_of(app.traffic.query_one(LinkFigures)).splitlines()
+        assert head.split()[-7:-2] == ["home", "crossed", "up", "crossed", "down"]
+        assert "512 MiB" in mini
+        assert "3.0 MiB of 1.0 GiB" in mini
+        assert "11.0 of 10.0 MiB" in mini
+        assert mini.split()[1] == "pair"
+        assert mini.rstrip().endswith("mini has the model on disk")
+        app.traffic.show_snapshot(traffic(MINI, PLAIN))
+        await until(pilot, lambda: "crossed up" not in screen_text(app))
+
+
 def test_times_keep_three_figures() -> None:
     values = (None, 0.8, 38, 999.6, 9_800, 99_960, 1_200_000)
     texts = ["—", "0.8 µs", "38 µs", "1.00 ms", "9.80 ms", "100 ms", "1.20 s"]

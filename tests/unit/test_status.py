@@ -85,6 +85,28 @@ def test_a_silent_worker_has_a_line() -> None:
     ]
 
 
+def test_each_link_says_how_it_is_met_and_what_crossed() -> None:
+    paired = Link(
+        worker="mini",
+        mode="pair",
+        why="mini has it on disk",
+        bytes_up=1 << 30,
+        bytes_down=3 << 20,
+        wire_bytes_up=3 << 20,
+        wire_bytes_down=3 << 20,
+        weight_bytes_home=1 << 30,
+        weight_bytes_sent=0,
+        tensors_differ=12,
+    )
+    alone = Link(worker="box", why="it is bare")
+    lines = status_lines(replace(busy_scene(0), links=(paired, alone)), 0.0)
+    assert [x for x in lines if x.startswith("link")] == [
+        f"link     {'mini':24} pair      1.0 GiB of weights home, 0 B sent (12 tensors "
+        "differ) · crossed ↑ 3.0 MiB of 1.0 GiB ↓ 3.0 of 3.0 MiB · mini has it on disk",
+        f"link     {'box':24} metered   it is bare",
+    ]
+
+
 def test_layers_held_in_part_have_a_line() -> None:
     parts = (LayerRange("worker1/CPU", 2, 2), LayerRange("worker1/CPU", 4, 6))
     measured = MeasuredSplit(layers=(), in_part=parts)

@@ -24,7 +24,7 @@ from tui.cli.options import any_cluster_option
 from tui.cli.output import emit_json, json_option, run, show
 from tui.cli.session import cluster_json, measured_text
 from tui.work.peer_words import role_word, since_text, state_words
-from tui.work.quantities import silence_text
+from tui.work.quantities import crossed_text, silence_text, weights_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,6 +88,7 @@ def status_lines(snapshot: ClusterSnapshot, now: float) -> list[str]:
     lines += [*_plan(snapshot), *(_peer(peer, now) for peer in _machines(snapshot))]
     lines += [_process(process) for process in _of_this_run(snapshot)]
     lines += _tokens(snapshot.links)
+    lines += [_link(link) for link in snapshot.links if link.why]
     lines += [_silence(link) for link in snapshot.links if silence_text(link)]
     lines += [f"left     {x.name} on {x.peer}: {x.why}" for x in snapshot.leftovers]
     return lines
@@ -149,10 +150,13 @@ def _of_this_run(snapshot: ClusterSnapshot) -> list[ProcessInfo]:
     """What lives, and what of the plan has ended; not what earlier runs left."""
     plan = snapshot.plan
     workers = {(w.peer, w.name) for w in plan.workers} if plan else set()
+    peers = {peer for peer, _ in workers}
 
     def wanted(process: ProcessInfo) -> bool:
         if process.role is ProcessRole.WORKER:
             return (process.peer, process.name) in workers
+        if process.role is ProcessRole.WORKER_RELAY:
+            return process.peer in peers
         return plan is not None and process.peer == plan.head
 
     return [
@@ -179,6 +183,12 @@ def _tokens(links: Sequence[Link]) -> list[str]:
     by_wire = made.tokens_from == "wire"
     counter = "the relay before the last layer" if by_wire else "llama-server itself"
     return [f"tokens   {made.tokens} generated, counted by {counter}"]
+
+
+def _link(link: Link) -> str:
+    """How it is met, by what, and what that leaves on the wire."""
+    parts = filter(None, (weights_text(link), crossed_text(link), link.why))
+    return f"link     {link.worker:24} {link.mode:9} {' · '.join(parts)}"
 
 
 def _silence(link: Link) -> str:

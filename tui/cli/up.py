@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from backends.errors import PlanError
-from backends.state import FlashAttention, ServerSettings
+from backends.state import FlashAttention, PairMode, ServerSettings
 from tui.cli.options import cluster_option, completing, server_options
 from tui.cli.output import emit_json, json_option, run, say, show
 from tui.cli.preview import preview_json, preview_text
@@ -59,6 +59,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
     force: bool
     relay: bool
+    pair: PairMode | None
     as_json: bool
     server_args: tuple[str, ...]
 
@@ -113,6 +114,12 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
 )
 @click.option("--force", is_flag=True, help="Launch what is predicted not to fit, too.")
 @click.option("--no-relay", is_flag=True, help="No metering between head and workers.")
+@click.option(
+    "--pair",
+    type=click.Choice([mode.value for mode in PairMode]),
+    help="Relays in pairs: with workers on other machines (auto), with those here too "
+    "(always), never. Else as configured.",
+)
 @cluster_option
 @json_option
 @click.argument("server_args", nargs=-1, metavar="[-- LLAMA_SERVER_ARGS]")
@@ -136,6 +143,7 @@ def up(
     dry_run: bool,
     force: bool,
     no_relay: bool,
+    pair: str | None,
     cluster: str,
     as_json: bool,
     server_args: tuple[str, ...],
@@ -170,6 +178,7 @@ def up(
         dry_run=dry_run,
         force=force,
         relay=not no_relay,
+        pair=PairMode(pair) if pair else None,
         as_json=as_json,
         server_args=server_args,
     )
@@ -226,6 +235,7 @@ async def _plan(client: ControllerClient, options: UpOptions) -> Plan:
         server=options.server,
         api_port=options.port,
         relay=options.relay,
+        pair=options.pair,
         force=options.force,
         extra_args=options.server_args,
         directory=os.getcwd(),

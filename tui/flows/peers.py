@@ -239,6 +239,7 @@ class PeerFlows:
             api_port=plan.api_port,
             engine=plan.engine if same_head else None,
             relay=plan.relay,
+            pair=plan.pair,
             extra_args=plan.extra_args,
         )
         if self._desk.plan is None or self._desk.plan.model != plan.model:

@@ -8,7 +8,14 @@ import msgspec
 
 from backends.places import at_peer
 from backends.split.loads import Told, as_memory, ours_by_pool
-from backends.state import DEFAULT_CLUSTER, ClusterState, DeviceKind, Split, Transport
+from backends.state import (
+    DEFAULT_CLUSTER,
+    ClusterState,
+    DeviceKind,
+    PairMode,
+    Split,
+    Transport,
+)
 from tui.work.draft import Draft, known_devices, marks_for
 from tui.work.editing import Editing, fits, same_plan
 from tui.work.goals import Goals
@@ -239,6 +246,7 @@ def _way(plan: Plan) -> Plan:
         ctx_size=0,
         api_port=None,
         relay=True,
+        pair=PairMode.AUTO,
         asked=None,
     )
 

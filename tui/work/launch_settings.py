@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.state import Ask, FlashAttention, Plan, ServerSettings
+from backends.state import Ask, FlashAttention, PairMode, Plan, ServerSettings
 from tui.work.names import LOCAL
 
 if TYPE_CHECKING:
@@ -87,7 +87,11 @@ def with_threads_of(proposed: Plan, plan: Plan) -> Plan:
     threads = {worker.name: worker.threads for worker in proposed.workers}
     if set(threads) != {worker.name for worker in plan.workers}:
         return msgspec.structs.replace(
-            proposed, api_port=plan.api_port, engine=plan.engine, relay=plan.relay
+            proposed,
+            api_port=plan.api_port,
+            engine=plan.engine,
+            relay=plan.relay,
+            pair=plan.pair,
         )
     workers = tuple(
         msgspec.structs.replace(worker, threads=threads[worker.name])
@@ -142,6 +146,8 @@ def _options(plan: Plan) -> Iterator[str]:
             yield from (option, str(value))
     if not plan.relay:
         yield "--no-relay"
+    if plan.pair is not PairMode.AUTO:
+        yield from ("--pair", plan.pair.value)
     if plan.extra_args:
         yield from ("--", *plan.extra_args)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from backends.units import (
     MS_PER_S,
@@ -15,6 +18,8 @@ from backends.units import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from backends.link.totals import TokenTotals
     from backends.state import Link
 
@@ -23,6 +28,10 @@ SAME_SHARE = 0.02
 """A pass of so nearly one token is one token's."""
 BYTES_PER_MB = 1e6
 US_PER_MS = 1000.0
+_CARRIED = (
+    *("bytes_up", "bytes_down", "wire_bytes_up", "wire_bytes_down"),
+    *("weight_bytes_home", "weight_bytes_sent", "tensors_differ"),
+)
 _UNITS = (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
 
 
@@ -121,6 +130,53 @@ def silence_text(link: Link) -> str:
 def rtt_text(rtt_ms: float | None) -> str:
     """``3.10 ms``, ``42 µs``, or that it is unknown."""
     return UNKNOWN if rtt_ms is None else format_ms(rtt_ms)
+
+
+def weights_text(link: Link) -> str:
+    """``1.1 GiB of weights home, 3.2 MiB sent``; empty where a link cannot tell."""
+    home, sent = link.weight_bytes_home, link.weight_bytes_sent
+    if home is None or sent is None:
+        return ""
+    differ = f" ({link.tensors_differ} tensors differ)" if link.tensors_differ else ""
+    return f"{format_bytes(home)} of weights home, {format_bytes(sent)} sent{differ}"
+
+
+def crossed_text(link: Link) -> str:
+    """``crossed ↑ 1.2 of 9.8 MiB ↓ 3.1 of 3.0 MiB``; empty without a pair."""
+    up, down = wire_up_text(link), wire_down_text(link)
+    return f"crossed ↑ {up} ↓ {down}" if up else ""
+
+
+def pairs_text(links: Sequence[Link]) -> str:
+    """``2 pairs · 1.1 GiB of weights home, …``, all added up; empty without any."""
+    paired = [link for link in links if link.wire_bytes_up is not None]
+    if not paired:
+        return ""
+    whole = reduce(_together, paired)
+    parts = (count_text(len(paired), "pair"), weights_text(whole), crossed_text(whole))
+    return " · ".join(filter(None, parts))
+
+
+def _together(one: Link, other: Link) -> Link:
+    """What two links carried, as of one; what one of them cannot tell is unknown."""
+
+    def both(field: str) -> int | None:
+        parts = (getattr(one, field), getattr(other, field))
+        return None if None in parts else sum(parts)
+
+    return replace(one, **{field: both(field) for field in _CARRIED})
+
+
+def wire_up_text(link: Link) -> str:
+    """``1.2 of 9.8 MiB``: what crossed of what was said; empty without a pair."""
+    crossed = link.wire_bytes_up
+    return "" if crossed is None else part_of(crossed, link.bytes_up)
+
+
+def wire_down_text(link: Link) -> str:
+    """The same of the worker's replies."""
+    crossed = link.wire_bytes_down
+    return "" if crossed is None else part_of(crossed, link.bytes_down)
 
 
 def rate_text(link: Link, *, each_way: bool = False, unit: str = " MB/s") -> str:

@@ -119,6 +119,7 @@ class AgentHost(ModelAgent):
             ignore_sigpipe=spec.ignore_sigpipe,
             log_limit=self._log_limit_bytes,
             meta=msgspec.json.encode(meta).decode(),
+            **({"private": spec.private} if spec.private else {}),
         )
         record = self._one(await _finished(work))
         if record is None:

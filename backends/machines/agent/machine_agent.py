@@ -49,6 +49,11 @@ class MachineAgent:
         return self._agent.hello.run_dir
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """What the helper there can do; nothing before the first call."""
+        return self._agent.hello.features
+
+    @property
     def version(self) -> str:
         """Of the helper there; empty before the first call."""
         return self._agent.hello.version

@@ -21,6 +21,8 @@
 #include "json_value.h"
 #include "lines.h"
 #include "memory.h"
+#include "pair/seal.h"
+#include "pair/worker.h"
 #include "ports.h"
 #include "posix.h"
 #include "program.h"
@@ -153,7 +155,11 @@ class Host {
     std::vector<std::string> features;
     for (const auto& [name, verb] : quick_) features.push_back(name);
     for (const auto& [name, verb] : slow_) features.push_back(name);
-    features.emplace_back("run:touch");
+    features.insert(features.end(), {"run:touch", "start:private", "worker"});
+    if (pair::has_tls()) features.emplace_back("worker:tls");
+    if (std::string_view(pair::kWorkerHelp).find("--model") != std::string_view::npos) {
+      features.emplace_back("worker:model");
+    }
     features.emplace_back(watch_.looks() ? "watch:look" : "watch:kernel");
     json::Object object;
     object.text("hello", "dllm-relay host").number("protocol", kProtocol);

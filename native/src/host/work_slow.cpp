@@ -157,6 +157,7 @@ SpawnOptions spec_in(const RunDir& run, const json::Value& request) {
   options.env = json::pairs_of(request, "env");
   options.unset = json::texts_of(request, "unset");
   options.meta = json::text_of(request, "meta", "");
+  options.private_text = json::text_of(request, "private", "");
   options.cwd = json::text_of(request, "cwd", "/");
   options.ignore_sigpipe = json::flag_of(request, "ignore_sigpipe", false);
   const auto limit = static_cast<std::int64_t>(kDefaultLogLimitBytes);

@@ -5,6 +5,9 @@
 #include <random>
 #include <string_view>
 
+#include "key.h"
+#include "program.h"
+
 namespace dllm::pair {
 
 namespace {
@@ -52,6 +55,12 @@ Id new_id() {
   std::random_device random;
   Id id;
   for (std::uint8_t& byte : id) byte = static_cast<std::uint8_t>(random());
+  return id;
+}
+
+Id parse_id(const std::string& option, const std::string& digits) {
+  Id id;
+  if (!read_hex(digits, id)) throw UsageError(option + " needs 32 hexadecimal digits");
   return id;
 }
 

@@ -28,12 +28,14 @@ struct Hello {
   std::uint64_t features = 0;
   // So many bytes the other end may send in each session before it is given more.
   std::uint32_t credit = 0;
-  Id id{};  // of this process, at random: a link anew is told from a link of another
+  Id id{};  // of this end: a link anew is told from a link of another
   std::string name;
 };
 
 // At random.
 Id new_id();
+// From 32 hexadecimal digits. Throws UsageError, which names the option.
+Id parse_id(const std::string& option, const std::string& digits);
 
 std::vector<std::uint8_t> encode(const Hello& hello);
 // Takes the other end's hello from what came; none while it is incomplete. Throws LinkBroken when

@@ -25,16 +25,21 @@ std::string_view trimmed(std::string_view text) {
 
 }  // namespace
 
-Key parse_key(std::string_view text, const std::string& where) {
-  const std::string_view digits = trimmed(text);
-  const std::runtime_error wrong("the key " + where +
-                                 " must be 64 hexadecimal digits (openssl rand -hex 32)");
-  Key key;
-  if (digits.size() != 2 * key.size()) throw wrong;
-  for (std::size_t i = 0; i < key.size(); ++i) {
+bool read_hex(std::string_view digits, std::span<std::uint8_t> bytes) {
+  if (digits.size() != 2 * bytes.size()) return false;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
     const char* at = digits.data() + 2 * i;
-    const auto [stop, error] = std::from_chars(at, at + 2, key[i], 16);
-    if (error != std::errc{} || stop != at + 2) throw wrong;
+    const auto [stop, error] = std::from_chars(at, at + 2, bytes[i], 16);
+    if (error != std::errc{} || stop != at + 2) return false;
+  }
+  return true;
+}
+
+Key parse_key(std::string_view text, const std::string& where) {
+  Key key;
+  if (!read_hex(trimmed(text), key)) {
+    throw std::runtime_error("the key " + where +
+                             " must be 64 hexadecimal digits (openssl rand -hex 32)");
   }
   return key;
 }

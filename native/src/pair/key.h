@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -11,6 +12,9 @@ namespace dllm::pair {
 inline constexpr std::size_t kKeyBytes = 32;
 
 using Key = std::array<std::uint8_t, kKeyBytes>;
+
+// Whether the text is that many bytes in hexadecimal digits, and nothing else.
+bool read_hex(std::string_view digits, std::span<std::uint8_t> bytes);
 
 // From 64 hexadecimal digits; white space around them is allowed. Throws std::runtime_error, whose
 // text holds nothing of the key. `where` it was found.

@@ -77,10 +77,15 @@ void unwatched(std::vector<pollfd>& waits, int fd, short events) {
   waits.push_back({events == 0 ? -1 : fd, events, 0});
 }
 
+Hello as(const Place& place, Hello own) {
+  if (place.id) own.id = *place.id;
+  return own;
+}
+
 }  // namespace
 
 Meeting::Meeting(const Place& place, Hello own, MeetingOwner& owner, const Lab& lab, Nanos patience)
-    : place_(place), own_(std::move(own)), owner_(owner), lab_(lab), patience_(patience) {
+    : place_(place), own_(as(place, std::move(own))), owner_(owner), lab_(lab), patience_(patience) {
   judge(place_);
   if (place_.dials) return;
   const Endpoint& at = place_.endpoint;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "hello.h"
 #include "key.h"
 #include "relay/endpoint.h"
 #include "seal.h"
@@ -14,6 +15,7 @@ struct Place {
   Endpoint endpoint;
   bool dials = false;  // otherwise this end listens there
   std::optional<Key> key;
+  std::optional<Id> id{};  // as whom; otherwise as nobody who was ever there
 };
 
 // Nobody but this machine's users can reach it.

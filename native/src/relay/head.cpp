@@ -35,6 +35,8 @@ when it listens; ends with SIGTERM.
   --key-stdin            likewise, the first line of standard input
   --model PATH           a model llama-server may load; may be repeated. Of a pair whose worker has
                          the same, llama-server need not even say what the large tensors hold
+  --id DIGITS            who this is to the worker's relay, 32 hexadecimal digits: one started again
+                         as the same takes the place of a link that is not known to be lost yet
   --name NAME            the worker's name, for counters and log
   --stats PATH           Unix socket that gives out counters and passes as JSON lines
                          and takes {"lab": {"latency_ms": …, "jitter_ms": …, "rate_mb_s": …}}
@@ -76,6 +78,8 @@ void apply(Options& options, const std::string& option, const std::string& value
     options.place.key = pair::read_key_file(value);
   } else if (option == "--model") {
     options.models.push_back(value);
+  } else if (option == "--id") {
+    options.place.id = pair::parse_id(option, value);
   } else if (option == "--name") {
     options.name = value;
   } else if (option == "--gone-after") {

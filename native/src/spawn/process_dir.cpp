@@ -28,9 +28,9 @@ using std::chrono::steady_clock;
 constexpr auto kClaimPatience = std::chrono::seconds(2);
 constexpr auto kClaimPause = std::chrono::milliseconds(5);
 
-constexpr std::array<const char*, 10> kOurFiles = {
-    kProcessFile, kExitFile,     kLogFile,           kRotatedLogFile, kPreviousLogFile,
-    kLockFile,    kStoppingFile, "process.json.tmp", "exit.json.tmp", "log.1.tmp"};
+constexpr std::array<const char*, 12> kOurFiles = {
+    kProcessFile, kExitFile,     kLogFile,     kRotatedLogFile,    kPreviousLogFile, kLockFile,
+    kStoppingFile, kPrivateFile, "private.tmp", "process.json.tmp", "exit.json.tmp", "log.1.tmp"};
 
 // A slip such as `--dir ~/Documents` must never delete anything.
 void refuse_foreign_files(const std::string& path) {
@@ -154,6 +154,10 @@ void ProcessDir::write(const char* name, std::string_view text) const {
   } catch (const std::system_error& error) {
     throw std::system_error(error.code(), "cannot write " + path_ + "/" + name);
   }
+}
+
+void ProcessDir::discard(const char* name) const noexcept {
+  ::unlinkat(fd(), name, 0);
 }
 
 void ProcessDir::remove() const noexcept {

@@ -3,6 +3,7 @@
 //   process.json  who it is: pid and start first, then argv, environment, supervisor
 //   log           its output;  log.1  older output moved away;  log.old  of the process before it
 //   exit.json     how it ended; missing while it runs
+//   private       what only it is to know; deleted when it ends
 //   lock          held (flock) by the spawning program, then by the supervisor until it ends
 #pragma once
 
@@ -20,6 +21,7 @@ inline constexpr const char* kExitFile = "exit.json";
 inline constexpr const char* kLogFile = "log";
 inline constexpr const char* kRotatedLogFile = "log.1";
 inline constexpr const char* kPreviousLogFile = "log.old";
+inline constexpr const char* kPrivateFile = "private";
 inline constexpr const char* kLockFile = "lock";
 // There from the moment on that somebody asked for the end of what runs.
 inline constexpr const char* kStoppingFile = "stopping";
@@ -53,6 +55,9 @@ class ProcessDir {
 
   // Writes one of the files in one step.
   void write(const char* name, std::string_view text) const;
+
+  // Deletes one of the files; fine when there is none.
+  void discard(const char* name) const noexcept;
 
   // Deletes our files and the directory.
   void remove() const noexcept;

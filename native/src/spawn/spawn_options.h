@@ -19,6 +19,7 @@ struct SpawnOptions {
   std::vector<std::pair<std::string, std::string>> env;
   std::vector<std::string> unset;
   std::string meta;
+  std::string private_text;  // for a file that only the child's user may read; empty: none
   std::string cwd = "/";
   std::uint64_t log_limit = kDefaultLogLimitBytes;  // 0: none
   bool ignore_sigpipe = false;

@@ -169,6 +169,7 @@ int wait_for(pid_t child, const ProcessDir& dir, std::uint64_t log_limit) {
 bool start(Child& child, const SpawnOptions& options, const ProcessDir& dir,
            const UniqueFd& report) {
   child = fork_child(options, dir);
+  if (!options.private_text.empty()) dir.write(kPrivateFile, options.private_text);
   dir.write(kProcessFile, record_json(options, child));
   const std::string failure = open_gate(child);
   if (!failure.empty()) {
@@ -216,6 +217,7 @@ void supervise(const SpawnOptions& options, const ProcessDir& dir, UniqueFd repo
   }
   report.reset();
   const int status = wait_for(child.pid, dir, options.log_limit);
+  dir.discard(kPrivateFile);
   record_exit(dir, exit_json(child, status));
 }
 

@@ -81,3 +81,16 @@ def test_a_worker_without_layers_expects_nothing() -> None:
     plan = Plan(model="m", split=split, workers=WORKERS)
     arrival = Arrival(plan, MODEL, lambda: {"a": 0, "b": 0})
     assert set(arrival.measure()) == {"a"}
+
+
+def test_what_a_worker_reads_from_its_own_disk_is_told_apart() -> None:
+    carried, home = {"a": 7 * MIB, "b": 0}, {"a": 5 * MIB}
+    arrival = Arrival(PLAN, MODEL, lambda: carried, lambda: home, clock=lambda: 0.0)
+    arrival.measure()
+    arrival.measure()
+    carried["a"] += 50 * MIB
+    home["a"] += 40 * MIB
+    arrived = arrival.measure()
+    assert arrived["a"].text == "50.0 MiB of 100 MiB · 40.0 MiB home, 10.0 MiB sent"
+    assert arrived["b"].home_bytes is None
+    assert overall(arrived).home_bytes == 40 * MIB

@@ -6,10 +6,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from textual.reactive import reactive
 
-from backends.units import format_bytes
 from tui.kit.safe_text import safe_line
 from tui.kit.strips import Part, StripWidget, clip, line, parts_width
-from tui.work.quantities import rate_text, silence_text, trips_text
+from tui.work.quantities import (
+    UNKNOWN,
+    bytes_text,
+    rate_text,
+    silence_text,
+    trips_text,
+    wire_down_text,
+    wire_up_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,14 +37,16 @@ class LinkColumn(NamedTuple):
     width: int
     text: Callable[[Link], str]
     from_width: int = 0
+    of_pairs: bool = False
+    """Shown only where a relay stands beside some worker."""
 
 
 def _number(value: float | None, pattern: str, unit: str = "") -> str:
     return "—" if value is None else format(value, pattern) + unit
 
 
-def _bytes(value: float | None) -> str:
-    return "—" if value is None else format_bytes(value)
+def _or_dash(text: Callable[[Link], str]) -> Callable[[Link], str]:
+    return lambda link: text(link) or UNKNOWN
 
 
 COLUMNS = (
@@ -45,16 +54,19 @@ COLUMNS = (
     LinkColumn("protocol", 9, lambda link: link.protocol or "—", 76),
     LinkColumn("rtt ms", 8, lambda link: _number(link.rtt_ms, ".2f")),
     LinkColumn("trips/tok", 10, trips_text),
-    LinkColumn("up/tok", 10, lambda link: _bytes(link.bytes_up_per_token)),
-    LinkColumn("down/tok", 10, lambda link: _bytes(link.bytes_down_per_token)),
+    LinkColumn("up/tok", 10, lambda link: bytes_text(link.bytes_up_per_token)),
+    LinkColumn("down/tok", 10, lambda link: bytes_text(link.bytes_down_per_token)),
     LinkColumn("MB/s", 8, lambda link: rate_text(link, unit=""), 68),
+    LinkColumn("home", 10, lambda link: bytes_text(link.weight_bytes_home), 88, True),
+    LinkColumn("crossed up", 22, _or_dash(wire_up_text), 124, True),
+    LinkColumn("crossed down", 22, _or_dash(wire_down_text), 146, True),
     LinkColumn("refused", 9, lambda link: f"{link.refused or '·'}", 104),
     LinkColumn("waiting", 9, lambda link: f"{len(link.waiting) or '·'}", 104),
 )
 
 
 class LinkFigures(StripWidget):
-    """The figures of each link in fixed columns, and why one is not metered."""
+    """The figures of each link in fixed columns, and why it is as it is."""
 
     DEFAULT_CSS = """
     LinkFigures {
@@ -84,7 +96,9 @@ class LinkFigures(StripWidget):
         """Headings, then link by link."""
         if not self.links:
             return []
-        columns = [column for column in COLUMNS if column.from_width <= width]
+        paired = any(link.wire_bytes_up is not None for link in self.links)
+        wanted = (column for column in COLUMNS if paired or not column.of_pairs)
+        columns = [column for column in wanted if column.from_width <= width]
         headings = "".join(f"{column.label:>{column.width}}" for column in columns)
         head = line([(clip("link", NAME_CELLS) + headings, self.palette.dim)], width)
         return [head, *(self._row(link, columns, width) for link in self.links)]
@@ -97,9 +111,10 @@ class LinkFigures(StripWidget):
             return line([name, (_why_plain(link), palette.warn)], width)
         texts = (f"{column.text(link):>{column.width}}" for column in columns)
         figures: list[Part] = [name, ("".join(texts), palette.text)]
-        remark = safe_line(link.reason)
+        remark = safe_line(link.reason or link.why)
         if remark and parts_width(figures) + REMARK_CELLS_MIN <= width:
-            figures.append((f"  {remark}", palette.warn))
+            style = palette.warn if link.reason else palette.dim
+            figures.append((f"  {remark}", style))
         return line(figures, width)
 
 

@@ -35,6 +35,8 @@ class TrafficTable(SortableTable[TrafficRow, TrafficColumn]):
 
 What llama-server asked of each worker, as the relay in front of it counted.
 
+- **home**: weights a worker's relay took from its own disk; **crossed**: what went
+  between a pair of relays, of what was said
 - **up**, **down**: bytes to the worker and back; **local**: answered by the relay
 - **p50**, **p99**, **max**: from the question's last byte to the answer's
 - The histogram is of the row under the cursor: time to the right, from one power of ten

@@ -38,7 +38,7 @@ COUNT_MAX = 100_000
 
 _ROLES = (
     *(ProcessRole.SERVER, ProcessRole.WORKER, ProcessRole.OTHER),
-    *(ProcessRole.RELAY, ProcessRole.GATEWAY),
+    *(ProcessRole.RELAY, ProcessRole.WORKER_RELAY, ProcessRole.GATEWAY),
 )
 
 

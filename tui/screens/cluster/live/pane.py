@@ -14,7 +14,7 @@ from backends.units import format_seconds
 from tui.actions.keymap import bindings
 from tui.kit.keys import key_of
 from tui.kit.rate_graph import RateGraph
-from tui.kit.strips import StripWidget, line, retitle, wrapped
+from tui.kit.strips import StripWidget, line, resubtitle, retitle, wrapped
 from tui.screens.cluster.live.columns import columns_of, columns_width
 from tui.screens.cluster.live.failure_panel import FailurePanel, peer_to_mend
 from tui.screens.cluster.live.figures import LiveFigures
@@ -23,6 +23,7 @@ from tui.screens.cluster.live.step_list import StepList
 from tui.screens.cluster.live.token_bar import TokenBar, device_marks
 from tui.screens.cluster.live.worker_graphs import WorkerGraphs
 from tui.shell.messages import Copyable, LogWanted, PeerWanted
+from tui.work.quantities import pairs_text
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -172,6 +173,7 @@ peer whose own does not fit.
             self.call_after_refresh(self._scroll_to_step)
         self._show_token(snapshot)
         self._fit_columns()
+        resubtitle(self, pairs_text(snapshot.links) if view == "serving" else "")
         rates = self._desk.trends.rates
         self.graph.show(rates)
         self._line.show(snapshot, rates)

@@ -1,0 +1,57 @@
+"""How each worker of a plan is met: by a pair of relays, or by the head's alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backends.controller.together import together
+from backends.planning.pairing import Beside, Pairing, alone_by_plan, judged
+from backends.split.flags import used_workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from backends.machines.machine import Machine, Machines
+    from backends.state import ModelInfo, Plan, WorkerSpec
+
+
+async def pairings(
+    plan: Plan,
+    model: ModelInfo,
+    machines: Machines,
+    secret: Callable[[], str],
+    known: Callable[[WorkerSpec], tuple[str, ...]] = lambda _: (),
+) -> dict[str, Pairing]:
+    """How the relay of the head meets each worker; nothing for a plan without relays.
+
+    ``secret`` gives that of the goal, for keys. ``known`` gives the models that a relay
+    which runs beside a worker was told of: where they are enough it is left alone.
+
+    Raises:
+        DllmError: a machine is not connected, or has no helper.
+    """
+
+    async def pairing(worker: WorkerSpec) -> Pairing:
+        if alone := alone_by_plan(plan, worker):
+            return Pairing(why=alone)
+        machine = machines.get(worker.peer)
+        models, told = await machine.copies_of(model), known(worker)
+        there = Beside(
+            machine=machine.name,
+            program=machine.relay_program(),
+            features=await _features(machine),
+            models=told if set(models) <= set(told) else models,
+        )
+        head = machines.get(plan.head)
+        here = Beside(machine=head.name, features=await _features(head))
+        return judged(worker, there, here, secret())
+
+    workers = used_workers(plan) if plan.relay else ()
+    found = await together(map(pairing, workers))
+    return dict(zip((worker.name for worker in workers), found, strict=True))
+
+
+async def _features(machine: Machine) -> tuple[str, ...]:
+    """What the helper there can do, once it runs."""
+    await machine.host.connect()
+    return machine.host.features

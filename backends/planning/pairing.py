@@ -1,0 +1,125 @@
+"""Whether a relay stands beside a worker too, and why: pure, for launch and preview.
+
+What crosses between the two relays is TLS under a key of their own, also where it goes
+through SSH: the far one listens on the loopback of the worker's machine, where every
+user of it could dial, and the near end of a tunnel may be a port as well. Where one of
+both programs was built without TLS it is left out: who can dial there can dial the
+rpc-server beside it just as well, as with a single relay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import TYPE_CHECKING
+
+from backends.places import LOCAL
+from backends.split.flags import used_workers
+from backends.state import PairMode, Value
+
+if TYPE_CHECKING:
+    from backends.state import Plan, WorkerSpec
+
+IDENTITY_DIGITS = 32
+CAN_STAND = "worker"
+"""What a helper says that knows ``dllm-relay worker``."""
+CAN_KEEP = "start:private"
+CAN_SEAL = "worker:tls"
+CAN_STAY_HOME = "worker:model"
+
+
+class Pairing(Value, frozen=True, kw_only=True):
+    """How the relay of the head meets one worker."""
+
+    why: str
+    """A sentence without its full stop."""
+    program: str = ""
+    """``dllm-relay`` on the worker's machine; empty: the head's relay is alone."""
+    models: tuple[str, ...] = ()
+    """Files there that hold the model, for all that is known."""
+    key: str = ""
+    """What both ends share; empty: they meet without."""
+    identity: str = ""
+    """As whom the head's relay comes, whichever process it is."""
+
+    def __repr__(self) -> str:
+        """Without the key: this may get into a log."""
+        return f"Pairing(why={self.why!r}, program={self.program!r})"
+
+    @property
+    def paired(self) -> bool:
+        """Whether a relay is to stand beside the worker."""
+        return bool(self.program)
+
+
+class Beside(Value, frozen=True, kw_only=True):
+    """A machine on which one relay of a pair would stand."""
+
+    machine: str
+    program: str = ""
+    """Its ``dllm-relay``."""
+    features: tuple[str, ...]
+    """What that can do, as its agent says."""
+    models: tuple[str, ...] = ()
+
+
+def may_pair(plan: Plan, worker: WorkerSpec) -> bool:
+    """Whether a plan asks for a relay beside a worker, where one can stand."""
+    return plan.relay and not alone_by_plan(plan, worker)
+
+
+def paired_workers(plan: Plan) -> tuple[WorkerSpec, ...]:
+    """The workers beside which a plan wants a relay, where one can stand."""
+    return tuple(worker for worker in used_workers(plan) if may_pair(plan, worker))
+
+
+def alone_by_plan(plan: Plan, worker: WorkerSpec) -> str:
+    """Why a plan wants no relay beside a worker; empty where it wants one."""
+    if worker.endpoint:
+        return "somebody else started its rpc-server, and no relay stands beside that"
+    if plan.pair is PairMode.NEVER:
+        return "pairs are turned off (pair = never)"
+    if plan.pair is PairMode.AUTO and worker.peer == plan.head:
+        return f"it runs on {plan.head}, the head, and nothing crosses a network"
+    return ""
+
+
+def judged(worker: WorkerSpec, there: Beside, head: Beside, secret: str) -> Pairing:
+    """What becomes of a worker beside which the plan wants a relay.
+
+    ``secret`` is made anew for every launch and kept with its goal: a relay started
+    again, by whatever controller, so has the key of the one that stayed.
+    """
+    if old := _without(there, head, CAN_STAND, CAN_KEEP):
+        mend = "" if old == LOCAL else f": dllm-tui peers provision {old}"
+        return Pairing(why=f"dllm-relay on {old} is too old to stand in a pair{mend}")
+    too_old = _without(there, head, CAN_STAY_HOME)
+    unsealed = _without(there, head, CAN_SEAL)
+    why = _why(there, too_old)
+    if unsealed:
+        why += f"; without a key, for dllm-relay on {unsealed} was built without TLS"
+    return Pairing(
+        why=why,
+        program=there.program,
+        models=() if too_old else there.models,
+        key="" if unsealed else _derived(secret, f"key {worker.name}"),
+        identity=_derived(secret, f"head {worker.name}")[:IDENTITY_DIGITS],
+    )
+
+
+def _without(there: Beside, head: Beside, *needed: str) -> str:
+    """The first machine whose helper does not know all of that; empty: both do."""
+    return next((m.machine for m in (there, head) if set(needed) - set(m.features)), "")
+
+
+def _why(there: Beside, too_old: str) -> str:
+    if not there.models:
+        return f"{there.machine} has no copy of the model: its weights cross"
+    if too_old:
+        return f"dllm-relay on {too_old} is too old to read models: weights cross"
+    return f"{there.machine} has the model on disk: weights that are equal stay there"
+
+
+def _derived(secret: str, purpose: str) -> str:
+    """64 hexadecimal digits, others for every secret and purpose."""
+    return hmac.new(secret.encode(), purpose.encode(), hashlib.sha256).hexdigest()

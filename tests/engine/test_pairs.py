@@ -1,0 +1,99 @@
+"""Relays in pairs on one machine, where somebody wants them: the same cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from tests.engine.conftest import User, wait_for
+
+pytestmark = pytest.mark.engine
+
+QUESTION = ("chat", "Who are you?", "--temperature", "0")
+OURS = {"api-gateway", "llama-server", "worker1", "worker2"}
+HEADS = {"relay-worker1", "relay-worker2"}
+BESIDE = {"worker-relay-worker1", "worker-relay-worker2"}
+
+
+def names(user: User) -> set[str]:
+    return {p["name"] for p in user.status()["processes"]}
+
+
+def modes(user: User) -> list[str]:
+    wait_for(lambda: all(k["protocol"] for k in user.status()["links"]), "figures")
+    return [str(link["mode"]) for link in user.status()["links"]]
+
+
+def test_pairs_always_never_and_of_themselves(user: User, demo_model: str) -> None:
+    """The answers are those without, and so is what the relays saw arrive."""
+    up = ("up", "--model", demo_model, "--workers", "2", "--detach", "--replace")
+    user.run(*up)
+    assert modes(user) == ["metered", "metered"]
+    assert "nothing crosses a network" in user.status()["links"][0]["why"]
+    alone = user.json(*QUESTION)["text"]
+    status = user.json(*up, "--pair", "always")
+    assert status["measured"]["mismatches"] == []
+    assert names(user) == OURS | HEADS | BESIDE
+    assert modes(user) == ["pair", "pair"]
+    assert user.json(*QUESTION)["text"] == alone
+    user.run("config", "set", "pair", "always")
+    user.run(*up, "--pair", "never")
+    assert names(user) == OURS | HEADS
+    assert "pair = never" in user.status()["links"][0]["why"]
+    user.run(*up)
+    assert modes(user) == ["pair", "pair"], "as configured"
+    user.run("stop")
+    user.assert_nothing_left()
+
+
+def test_a_preview_shows_the_relay_beside_the_worker(
+    user: User, demo_model: str
+) -> None:
+    shown = user.run(
+        *("up", "--model", demo_model, "--workers", "1", "--pair", "always"),
+        "--dry-run",
+    ).stdout
+    assert "worker-relay-worker1 on local:" in shown
+    assert "--pair-dial 127.0.0.1:<port>" in shown
+
+
+def test_another_controller_keeps_every_process(user: User, demo_model: str) -> None:
+    """Here no tunnel ends with it: keys and all are as they were."""
+    user.run(
+        *("up", "--model", demo_model, "--workers", "2", "--pair", "always"),
+        "--detach",
+    )
+    before = {p["name"]: p["pid"] for p in user.status()["processes"]}
+    answer = user.json(*QUESTION)["text"]
+    gone = user.status()["controller_pid"]
+    os.kill(gone, signal.SIGKILL)
+    wait_for(lambda: not psutil.pid_exists(gone), "it is gone")
+    wait_for(lambda: user.status()["state"] == "serving", "serving")
+    assert {p["name"]: p["pid"] for p in user.status()["processes"]} == before
+    assert user.json(*QUESTION)["text"] == answer
+
+
+def test_a_killed_relay_of_either_end_is_started_again(
+    user: User, demo_model: str
+) -> None:
+    user.run(
+        *("up", "--model", demo_model, "--workers", "1", "--pair", "always"),
+        "--detach",
+    )
+    worker, answer = user.pid("worker1"), user.json(*QUESTION)["text"]
+    for name in ("worker-relay-worker1", "relay-worker1"):
+        killed = user.kill(name)
+
+        def again(name: str = name, killed: int = killed) -> bool:
+            status = user.status()
+            pids = {p["name"]: p["pid"] for p in status["processes"]}
+            anew = pids.get(name) not in (None, killed)
+            return anew and bool(status["state"] == "serving")
+
+        wait_for(again, f"{name} stands again")
+        assert f"{name} was killed by SIGKILL" in user.status()["message"]
+        assert user.pid("worker1") == worker, "the worker has not noticed"
+        assert user.json(*QUESTION)["text"] == answer

@@ -1,0 +1,179 @@
+"""Relays in pairs: started by the cluster, with keys, mended, and nothing left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from backends.paths import relay_binary
+from tests.engine.conftest import wait_for
+from tests.hosts.test_cluster import MODEL, answer, prepared, user
+from tests.hosts.test_cluster_faults import serve, serving_again
+
+if TYPE_CHECKING:
+    from tests.hosts.network import Network
+    from tests.hosts.user import HeadUser
+
+__all__ = ["user"]
+
+BESIDE = "worker-relay-bob"
+
+
+def link(user: HeadUser) -> dict[str, Any]:
+    """The only link, once its figures are there: replies cross as they are."""
+
+    def known() -> dict[str, Any] | None:
+        (one,) = user.status()["links"]
+        crossed = one["wire_bytes_down"]
+        in_full = crossed is None or crossed > one["bytes_down"]
+        return one if one["bytes_down"] and in_full else None
+
+    found: dict[str, Any] = wait_for(known, "figures of the link")
+    return found
+
+
+def process(user: HeadUser, name: str) -> dict[str, Any]:
+    return next(p for p in user.status()["processes"] if p["name"] == name)
+
+
+def relays(network: Network) -> list[str]:
+    """Command lines of the relays beside workers on bob."""
+    lines = network.peer("bob").processes()
+    return [line for line in lines if "dllm-relay worker" in line]
+
+
+def test_a_worker_elsewhere_is_met_by_a_pair(network: Network, user: HeadUser) -> None:
+    serve(user, "bob")
+    paired = answer(user)
+    seen = link(user)
+    assert seen["mode"] == "pair"
+    assert "bob" in seen["why"]
+    assert seen["rtt_ms"] > 0
+    assert process(user, BESIDE)["peer"] == "bob"
+    assert len(relays(network)) == 1
+    assert re.search(r"link +bob +pair +.*crossed ↑ ", user.run("status").stdout)
+    user.run("stop")
+    assert relays(network) == []
+    user.run("up", "--model", MODEL, "--peer", "bob", "--pair", "never", "--detach")
+    assert answer(user) == paired
+    alone = link(user)
+    assert (alone["mode"], alone["wire_bytes_up"]) == ("metered", None)
+    assert "never" in alone["why"]
+    assert relays(network) == []
+
+
+def test_the_key_is_told_to_nobody(network: Network, user: HeadUser) -> None:
+    serve(user, "bob")
+    beside = process(user, BESIDE)
+    argv = beside["argv"]
+    file = network.peer("bob").inside(argv[argv.index("--key-file") + 1])
+    key = file.read_text().strip()
+    assert len(key) == 64
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o077 == 0
+    head = process(user, "relay-bob")
+    for pid in (head["pid"],):
+        for place in ("cmdline", "environ"):
+            with open(f"/proc/{pid}/{place}", "rb") as told:
+                assert key.encode() not in told.read()
+    assert key not in " ".join(argv)
+    assert key not in user.run("status", "--json").stdout
+    for text in (user.home / ".local" / "state").rglob("*"):
+        if text.is_file() and text.name != "private":
+            assert key.encode() not in text.read_bytes(), text
+    user.run("stop")
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("name", [BESIDE, "relay-bob"])
+def test_a_killed_relay_is_mended(network: Network, user: HeadUser, name: str) -> None:
+    serve(user, "bob")
+    before, worker = answer(user), user.pid("bob")
+    killed = process(user, name)["pid"]
+    if name == BESIDE:
+        network.peer("bob").run(["kill", "-9", str(killed)])
+    else:
+        os.kill(killed, signal.SIGKILL)
+    status = serving_again(user, f"{name} was killed by SIGKILL")
+    assert "started again" in status["message"]
+    assert process(user, name)["pid"] != killed
+    assert user.pid("bob") == worker, "the worker need not start again"
+    assert answer(user) == before
+    assert link(user)["mode"] == "pair"
+
+
+def test_another_controller_keeps_worker_and_relay(
+    network: Network, user: HeadUser
+) -> None:
+    serve(user, "bob")
+    before = answer(user)
+    kept = {user.pid("bob"), user.pid(BESIDE)}
+    gone = user.status()["controller_pid"]
+    os.kill(gone, signal.SIGKILL)
+    wait_for(lambda: not psutil.pid_exists(gone), "it is gone")
+    wait_for(lambda: user.status()["state"] == "serving", "serving again", 120)
+    assert {user.pid("bob"), user.pid(BESIDE)} == kept
+    assert answer(user) == before
+    assert link(user)["mode"] == "pair"
+    user.run("stop")
+    assert network.peer("bob").processes() == []
+
+
+OLDER = """#!/bin/sh
+"$0-real" "$@" | sed -u '1s/,"worker[:a-z]*"//g'
+"""
+
+
+def test_a_helper_that_knows_no_pairs_stands_alone(
+    network: Network, user: HeadUser
+) -> None:
+    """An earlier release's says less of itself."""
+    prepared(user, "bob")
+    bob = network.peer("bob")
+    (listed,) = user.json("peers", "list")
+    relay = bob.inside(listed["facts"]["relay_path"])
+    relay.rename(f"{relay}-real")
+    relay.write_text(OLDER)
+    relay.chmod(0o755)
+    for pid in bob.agents():
+        os.kill(pid, signal.SIGKILL)
+    user.run("peers", "probe", "bob")
+    user.run("up", "--model", MODEL, "--peer", "bob", "--detach")
+    assert answer(user)
+    seen = link(user)
+    assert seen["mode"] == "metered"
+    assert seen["why"] == (
+        "dllm-relay on bob is too old to stand in a pair: dllm-tui peers provision bob"
+    )
+
+
+@pytest.fixture
+def reads_models() -> None:
+    """A relay that can take weights from a file beside its worker."""
+    argv = [str(relay_binary()), "worker", "--help"]
+    if "--model" not in subprocess.check_output(argv, text=True):
+        pytest.skip("this dllm-relay reads no models")
+
+
+@pytest.mark.usefixtures("reads_models")
+def test_weights_that_the_worker_has_stay_home(
+    network: Network, user: HeadUser
+) -> None:
+    prepared(user, "bob")
+    user.run("up", "--model", MODEL, "--peer", "bob", "--pair", "never", "--detach")
+    before = answer(user)
+    copied = user.json("peers", "copy", "bob", MODEL)
+    user.run("up", "--model", MODEL, "--peer", "bob", "--detach", "--replace")
+    assert answer(user) == before
+    seen = link(user)
+    assert copied["path"] in process(user, BESIDE)["argv"]
+    assert "has the model on disk" in seen["why"]
+    assert seen["weight_bytes_sent"] == 0
+    assert seen["weight_bytes_home"] > os.path.getsize(MODEL) // 2
+    assert seen["wire_bytes_up"] < seen["weight_bytes_home"] // 4

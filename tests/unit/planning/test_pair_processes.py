@@ -1,0 +1,129 @@
+"""The processes of a pair: their command lines, what they wait for, what is private."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+
+import msgspec
+
+from backends.engine.ask import Engine
+from backends.planning.blueprint import Facts, Node, draw
+from backends.planning.commands import Site, commands
+from backends.planning.pairing import Pairing
+from backends.split.layout import make_split
+from backends.state import (
+    EngineInfo,
+    EngineSource,
+    Plan,
+    ProcessRole,
+    WorkerSpec,
+)
+from tests.unit.planning.machines import MODEL
+
+BESIDE = "worker-relay-bob"
+KEY, IDENTITY = "5a" * 32, "5b" * 16
+PAIRED = Pairing(
+    why="bob has it",
+    program="/bob/dllm-relay",
+    models=("/models/the m.gguf",),
+    key=KEY,
+    identity=IDENTITY,
+)
+PLAN = Plan(
+    model=MODEL.path,
+    split=make_split(12, ["bob/CPU"], [13]),
+    workers=(WorkerSpec(name="bob", peer="bob"),),
+)
+
+
+def engine(machine: str) -> Engine:
+    info = EngineInfo(
+        directory=f"/{machine}",
+        server_path=f"/{machine}/llama-server",
+        worker_path=f"/{machine}/rpc-server",
+        source=EngineSource.CONFIG,
+    )
+    return Engine(info=info, flags=frozenset())
+
+
+FACTS = Facts(
+    cluster="one",
+    engines={name: engine(name) for name in ("local", "bob")},
+    model=MODEL,
+    model_path="/here/m.gguf",
+    ports={"bob": 1, BESIDE: 2, "relay-bob": 3, "llama-server": 4},
+    ways={"bob": "unix:/run/bob.way"},
+    relay_program="/here/dllm-relay",
+    stats={"bob": "/run/bob.sock"},
+    pairings={"bob": PAIRED},
+    folders={"local": "/here/run/one", "bob": "/there/run/one"},
+)
+
+
+def nodes(facts: Facts) -> dict[str, Node]:
+    return {node.short_name: node for node in draw(PLAN, facts).nodes}
+
+
+def with_pairing(**changes: object) -> Facts:
+    changed = msgspec.structs.replace(PAIRED, **changes)
+    return msgspec.structs.replace(FACTS, pairings={"bob": changed})
+
+
+def test_a_relay_stands_beside_the_worker_and_the_head_s_dials_it() -> None:
+    found = nodes(FACTS)
+    assert list(found) == ["bob", BESIDE, "relay-bob", "llama-server"]
+    beside, head = found[BESIDE], found["relay-bob"]
+    assert (beside.machine, head.machine) == ("bob", "local")
+    assert beside.spec.role is ProcessRole.WORKER_RELAY
+    assert shlex.join(beside.spec.argv) == (
+        "/bob/dllm-relay worker --name bob --listen 127.0.0.1:2 --worker 127.0.0.1:1 "
+        f"--key-file /there/run/one/{BESIDE}/private --model '/models/the m.gguf'"
+    )
+    assert shlex.join(head.spec.argv) == (
+        "/here/dllm-relay head --name bob --listen 127.0.0.1:3 "
+        f"--pair-dial unix:/run/bob.way --id {IDENTITY} --gone-after 90 "
+        "--key-file /here/run/one/relay-bob/private --model /here/m.gguf "
+        "--stats /run/bob.sock"
+    )
+    assert beside.spec.private == head.spec.private == KEY
+    assert found["llama-server"].spec.private == ""
+
+
+def test_each_waits_for_what_it_talks_to() -> None:
+    found = nodes(FACTS)
+    assert found[BESIDE].waits_for == ("bob",)
+    assert found["relay-bob"].waits_for == ("bob", BESIDE, "way:bob")
+    assert BESIDE in found["llama-server"].waits_for
+
+
+def test_without_key_or_model_none_is_named() -> None:
+    found = nodes(with_pairing(key="", models=()))
+    for name in (BESIDE, "relay-bob"):
+        assert found[name].spec.private == ""
+        assert not {"--key-file", "--model"} & set(found[name].spec.argv)
+
+
+def test_a_head_s_relay_alone_is_what_it_was() -> None:
+    """Also to the digest: what an earlier release started is kept."""
+    alone = nodes(with_pairing(program=""))
+    assert list(alone) == ["bob", "relay-bob", "llama-server"]
+    before = nodes(msgspec.structs.replace(FACTS, pairings={}, folders={}))
+    for name, node in alone.items():
+        assert node.spec.digest == before[name].spec.digest
+    assert "--worker unix:/run/bob.way" in " ".join(alone["relay-bob"].spec.argv)
+
+
+def test_a_launch_that_is_only_shown_has_neither_key_nor_ports() -> None:
+    site = Site(
+        engines=FACTS.engines,
+        relay=FACTS.relay_program,
+        model_path=FACTS.model_path,
+        pairings=FACTS.pairings,
+    )
+    shown = {c.name: " ".join(c.argv) for c in commands(PLAN, site)}
+    assert "--key-file <key file>" in shown[BESIDE]
+    assert "--id <id> --gone-after 90 --key-file <key file>" in shown["relay-bob"]
+    assert "--pair-dial 127.0.0.1:<port>" in shown["relay-bob"]
+    alone = dataclasses.replace(site, pairings={})
+    assert BESIDE not in {command.name for command in commands(PLAN, alone)}

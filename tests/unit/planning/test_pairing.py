@@ -1,0 +1,122 @@
+"""Beside which workers a relay stands, why, and with which keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from backends.planning.blueprint import needed_names
+from backends.planning.pairing import (
+    CAN_KEEP,
+    CAN_SEAL,
+    CAN_STAND,
+    CAN_STAY_HOME,
+    Beside,
+    Pairing,
+    alone_by_plan,
+    judged,
+)
+from backends.split.layout import make_split
+from backends.state import PairMode, Plan, WorkerSpec
+
+ALL = (CAN_STAND, CAN_KEEP, CAN_SEAL, CAN_STAY_HOME)
+SECRET = "5a" * 32
+OWN = WorkerSpec(name="worker1")
+BOB = WorkerSpec(name="bob", peer="bob")
+BARE = WorkerSpec(name="box", peer="box", endpoint="10.0.0.3:50052")
+
+
+def plan(mode: PairMode = PairMode.AUTO, *, relay: bool = True) -> Plan:
+    workers = (OWN, BOB, BARE)
+    devices = [worker.device_ids[0] for worker in workers]
+    split = make_split(2, devices, [1, 1, 1])
+    return Plan(model="/m.gguf", split=split, workers=workers, pair=mode, relay=relay)
+
+
+@pytest.mark.parametrize(
+    ("mode", "beside"),
+    [
+        (PairMode.AUTO, {"worker-relay-bob": "bob"}),
+        (
+            PairMode.ALWAYS,
+            {"worker-relay-worker1": "local", "worker-relay-bob": "bob"},
+        ),
+        (PairMode.NEVER, {}),
+    ],
+)
+def test_which_workers_a_plan_pairs(mode: PairMode, beside: dict[str, str]) -> None:
+    def relays(of: Plan) -> dict[str, str]:
+        needed = needed_names(of)
+        return {n: m for n, m in needed.items() if n.startswith("worker-relay-")}
+
+    assert relays(plan(mode)) == beside
+    assert relays(plan(mode, relay=False)) == {}
+
+
+def test_every_worker_alone_has_a_reason() -> None:
+    def why(worker: WorkerSpec, mode: PairMode = PairMode.AUTO) -> str:
+        return alone_by_plan(plan(mode), worker)
+
+    assert why(OWN) == "it runs on local, the head, and nothing crosses a network"
+    assert why(BOB, PairMode.NEVER) == "pairs are turned off (pair = never)"
+    for mode in PairMode:
+        assert why(BARE, mode).startswith("somebody else started its rpc-server")
+    assert why(BOB) == why(OWN, PairMode.ALWAYS) == ""
+
+
+def pairing(
+    there: tuple[str, ...] = ALL,
+    here: tuple[str, ...] = ALL,
+    models: tuple[str, ...] = ("/models/m.gguf",),
+    secret: str = SECRET,
+    worker: WorkerSpec = BOB,
+) -> Pairing:
+    beside = Beside(machine="bob", program="/bin/relay", features=there, models=models)
+    return judged(worker, beside, Beside(machine="local", features=here), secret)
+
+
+def test_a_pair_keeps_weights_at_home_and_has_a_key() -> None:
+    found = pairing()
+    assert found.paired
+    assert found.models == ("/models/m.gguf",)
+    assert found.why == "bob has the model on disk: weights that are equal stay there"
+    assert len(bytes.fromhex(found.key)) == 32
+    assert len(bytes.fromhex(found.identity)) == 16
+    assert pairing(models=()).why == "bob has no copy of the model: its weights cross"
+
+
+def test_keys_differ_by_launch_and_by_link_and_come_again() -> None:
+    other = WorkerSpec(name="bob-CPU", peer="bob")
+    keys = {
+        pairing().key,
+        pairing(secret="5b" * 32).key,
+        pairing(worker=other).key,
+        pairing().identity,
+    }
+    assert len(keys) == 4
+    assert pairing() == pairing()
+    assert pairing().key not in repr(pairing())
+
+
+@pytest.mark.parametrize("missing", [CAN_STAND, CAN_KEEP])
+def test_an_older_helper_at_either_end_leaves_the_head_s_relay_alone(
+    missing: str,
+) -> None:
+    older = tuple(feature for feature in ALL if feature != missing)
+    found = pairing(there=older)
+    assert not found.paired
+    assert found.why == (
+        "dllm-relay on bob is too old to stand in a pair: dllm-tui peers provision bob"
+    )
+    found = pairing(here=older)
+    assert not found.paired
+    assert found.why == "dllm-relay on local is too old to stand in a pair"
+
+
+def test_what_a_helper_cannot_do_is_left_out_and_said() -> None:
+    unsealed = pairing(there=(CAN_STAND, CAN_KEEP, CAN_STAY_HOME))
+    assert unsealed.paired
+    assert unsealed.key == ""
+    assert "without a key, for dllm-relay on bob was built without TLS" in unsealed.why
+    sends = pairing(here=(CAN_STAND, CAN_KEEP, CAN_SEAL))
+    assert sends.models == ()
+    assert sends.why == "dllm-relay on local is too old to read models: weights cross"
