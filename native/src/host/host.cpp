@@ -22,7 +22,6 @@
 #include "lines.h"
 #include "memory.h"
 #include "pair/seal.h"
-#include "pair/worker.h"
 #include "ports.h"
 #include "posix.h"
 #include "program.h"
@@ -155,11 +154,8 @@ class Host {
     std::vector<std::string> features;
     for (const auto& [name, verb] : quick_) features.push_back(name);
     for (const auto& [name, verb] : slow_) features.push_back(name);
-    features.insert(features.end(), {"run:touch", "start:private", "worker"});
+    features.insert(features.end(), {"run:touch", "start:private", "worker", "worker:model"});
     if (pair::has_tls()) features.emplace_back("worker:tls");
-    if (std::string_view(pair::kWorkerHelp).find("--model") != std::string_view::npos) {
-      features.emplace_back("worker:model");
-    }
     features.emplace_back(watch_.looks() ? "watch:look" : "watch:kernel");
     json::Object object;
     object.text("hello", "dllm-relay host").number("protocol", kProtocol);
