@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
-from backends.paths import relay_binary
 from tests.engine.conftest import wait_for
 from tests.hosts.test_cluster import MODEL, answer, prepared, user
 from tests.hosts.test_cluster_faults import serve, serving_again
@@ -170,15 +168,6 @@ def test_a_helper_that_knows_no_pairs_stands_alone(
     )
 
 
-@pytest.fixture
-def reads_models() -> None:
-    """A relay that can take weights from a file beside its worker."""
-    argv = [str(relay_binary()), "worker", "--help"]
-    if "--model" not in subprocess.check_output(argv, text=True):
-        pytest.skip("this dllm-relay reads no models")
-
-
-@pytest.mark.usefixtures("reads_models")
 def test_weights_that_the_worker_has_stay_home(
     network: Network, user: HeadUser
 ) -> None:
