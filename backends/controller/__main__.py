@@ -104,7 +104,10 @@ async def run(paths: Paths, info: ControllerInfo) -> None:
     readers = Readers(paths, host)
     settings = _last_readable(readers)
     clusters = Clusters(readers, paths)
-    here = LocalMachine(host, readers, paths.relay_socket)
+    catalogue = Catalogue(host, user_folders(settings().model_dirs))
+    here = LocalMachine(
+        host, readers, paths.relay_socket, lambda: catalogue.listing.models
+    )
     peers = Peers(
         here,
         readers,
@@ -114,7 +117,6 @@ async def run(paths: Paths, info: ControllerInfo) -> None:
     )
     readers.elsewhere = peers.model
     readers.serves = lambda: clusters.serves(LOCAL)
-    catalogue = Catalogue(host, user_folders(settings().model_dirs))
     chats = Chats(ChatStore(paths.chats_dir), _keeps_chats(readers, paths.config_file))
     follower = Follower(
         paths.config_file,

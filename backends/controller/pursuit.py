@@ -95,6 +95,7 @@ class Pursuit:
             self._steps,
             api_ports,
             self._secret,
+            self._has_served,
         )
         self.gateway = Gateway(cluster, machines, board, chapter, gateway_socket, clock)
         self._builder = Builder(
@@ -126,6 +127,9 @@ class Pursuit:
         if not self._journal.record.secret:
             self._journal.change(secret=secrets.token_hex(SECRET_BYTES))
         return self._journal.record.secret
+
+    def _has_served(self) -> bool:
+        return bool(self._journal.record.server)
 
     def begin(self, mended: str = "") -> None:
         """Forget what was mended before; ``mended`` says why this begins anew."""

@@ -61,12 +61,15 @@ class Survey:
         steps: StepBoard,
         api_ports: ApiPorts,
         secret: Callable[[], str],
+        has_served: Callable[[], bool],
     ) -> None:
         """Open ways in ``ways`` and tell of the steps ``engine`` and ``model``.
 
-        ``secret`` gives that of the goal, from which its links have their keys.
+        ``secret`` gives that of the goal, from which its links have their keys;
+        ``has_served`` tells whether the goal was reached before.
         """
         self._secret = secret
+        self._has_served = has_served
         self._cluster = cluster
         self._machines = machines
         self._readers = readers
@@ -111,7 +114,12 @@ class Survey:
         return f"{self._machines.get(machine).host.run_dir}/{self._cluster}"
 
     def _models_known(self, worker: WorkerSpec) -> tuple[str, ...]:
-        """The models that the relay which runs beside a worker was told of."""
+        """The models that the relay which runs beside a worker was told of.
+
+        Before this goal has served, that is one of an earlier goal, with its model.
+        """
+        if not self._has_served():
+            return ()
         name = worker_relay_name(worker.name)
         record = self._record(self._machines.get(worker.peer), name)
         return models_in(record.argv) if record else ()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from backends.controller.evidence import failure_of
 from backends.gateway.language import GATEWAY
-from backends.link.relay import relay_name, worker_relay_name
+from backends.link.relay import is_relay, worker_relay_name
 from backends.planning.blueprint import (
     SERVER,
     needed_names,
@@ -37,14 +37,15 @@ async def ended_unwatched(
 ) -> Failure | None:
     """The first process, in the order of blame, that is not alive any more.
 
-    Those that ended because our tunnels did are not to blame.
+    Those that ended because our tunnels did are not to blame. Nor is a relay beside a
+    worker then: what hangs on it is started again in any case, and it with that.
 
     Raises:
         PeerUnreachable: a machine of the plan is not connected.
     """
     for name, machine_name in needed_names(plan).items():
         # A gateway is started again beside what serves.
-        if name == GATEWAY or (needs_tunnels(plan) and _uses_tunnels(name)):
+        if name == GATEWAY or (needs_tunnels(plan) and _hangs_on_tunnels(name)):
             continue
         machine = machines.get(machine_name)
         record = await machine.host.record(process_name(cluster, name))
@@ -59,5 +60,5 @@ async def ended_unwatched(
     return None
 
 
-def _uses_tunnels(name: str) -> bool:
-    return name == SERVER or name.startswith(relay_name(""))
+def _hangs_on_tunnels(name: str) -> bool:
+    return name == SERVER or is_relay(name)

@@ -20,6 +20,7 @@ from backends.gateway.apis import (
 )
 from backends.gateway.events import Splitter
 from backends.gateway.headers import passed_on
+from backends.units import format_seconds
 
 if TYPE_CHECKING:
     from backends.gateway.course import Course
@@ -83,7 +84,8 @@ class Reply:
         if not self._pauses_s or HEALED not in self._request.headers:
             return b""
         times, longest_s = len(self._pauses_s), max(self._pauses_s)
-        return f": healed {times}, paused {longest_s:.1f} s at most\n\n".encode()
+        longest = format_seconds(longest_s)
+        return f": healed {times}, paused {longest} at most\n\n".encode()
 
     async def keep_alive(self) -> None:
         """Send a comment, so that nobody on the way takes silence for death."""

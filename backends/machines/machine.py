@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from backends.link.way import Way, WaySpec
     from backends.machines.agent.agent_host import AgentHost
     from backends.machines.readers import Readers
-    from backends.state import ModelInfo, Peer
+    from backends.state import ModelFile, ModelInfo, Peer
 
 
 class Machine(Protocol):
@@ -102,14 +103,21 @@ class LocalMachine:
     """The machine we run on: every way is no way."""
 
     def __init__(
-        self, host: AgentHost, readers: Readers, relay_socket: Callable[[str], Path]
+        self,
+        host: AgentHost,
+        readers: Readers,
+        relay_socket: Callable[[str], Path],
+        models: Callable[[], Iterable[ModelFile]],
     ) -> None:
-        """``relay_socket`` tells where a worker's relay gives out its counters."""
+        """``relay_socket`` tells where a worker's relay gives out its counters, and
+        ``models`` what was found here so far.
+        """
         self.name = LOCAL
         self.transport = Transport.LOCAL
         self.host = host
         self._readers = readers
         self._relay_socket = relay_socket
+        self._models = models
 
     async def engine(self, wanted: str | None, rpc_protocol: str = "") -> Engine:
         """The engine a plan names, else the one found first."""
@@ -129,8 +137,10 @@ class LocalMachine:
         return model.path
 
     async def copies_of(self, model: ModelInfo) -> tuple[str, ...]:
-        """The model, where it was read here."""
-        return () if at_peer(model.path) else (model.path,)
+        """The model, where it was read here; else files of its name and size."""
+        if at_peer(model.path):
+            return called_alike(model, self._models())
+        return (model.path,)
 
     def relay_program(self) -> str:
         """The helper installed with us."""
@@ -184,6 +194,21 @@ class Machines(Protocol):
             NeedsAnswer: one asks the user something.
         """
         ...
+
+
+def called_alike(model: ModelInfo, found: Iterable[ModelFile]) -> tuple[str, ...]:
+    """Files of the name and size of a model, wherever that is: they may hold others."""
+    there = at_peer(model.path)
+    name = PurePath(there[1] if there else model.path).name
+    return tuple(
+        sorted(
+            file.path
+            for file in found
+            if file.size_bytes == model.size_bytes
+            and not file.problem
+            and PurePath(file.path).name == name
+        )
+    )
 
 
 async def open_way(worker: Machine, head: Machine, port: int, spec: WaySpec) -> Way:

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from backends.engine.ask import describe, list_devices
-from backends.errors import EngineError, HostError, PeerUnreachable
+from backends.errors import EngineError, HostError, ModelError, PeerUnreachable
 from backends.machines.probe import bandwidth_mb_s, facts_of, rtt_ms, survey
 from backends.models.folders import configured_folders
+from backends.models.layers import printable_path
 from backends.models.search import distinct, search
 from backends.state import ModelFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from backends.config import PeerConfig
     from backends.engine.ask import Engine
@@ -161,20 +162,23 @@ class Looker:
     async def _models(
         self, host: Asked, env: Mapping[str, str]
     ) -> tuple[tuple[ModelFile, ...], str]:
-        """The models there; where they cannot be listed, as they were, and why."""
+        """The models there, and what is wrong with any; where none can be listed, as
+        they were.
+        """
         home = Path(env.get("HOME", "/"))
         folders = configured_folders(self._config.model_dirs, home, env)
         try:
             async with asyncio.timeout(MODELS_S):
                 every = distinct(await search(host, folders))
-                found = [each for each in every if each.size_bytes and not each.problem]
+                whole = [each for each in every if each.size_bytes and not each.problem]
+                found, problem = _named(whole)
                 await self._identify(host, [each.files[0] for each in found])
         except PeerUnreachable:
             raise
         except (HostError, TimeoutError) as error:
             why = f"Its models cannot be listed: {error or 'they take too long'}"
             return self._machine.facts.models, why
-        return tuple(map(self._model, found)), ""
+        return tuple(map(self._model, found)), problem
 
     def _model(self, found: Found) -> ModelFile:
         return ModelFile(
@@ -195,6 +199,19 @@ class Looker:
             now, unread = unread[:IDENTITIES_AT_ONCE], unread[IDENTITIES_AT_ONCE:]
             told = await asyncio.gather(*(_identity(host, file) for file in now))
             kept.update(zip(now, told, strict=True))
+
+
+def _named(every: Iterable[Found]) -> tuple[list[Found], str]:
+    """Those whose names can be told to others, and what is wrong with the rest."""
+    named, problem = [], ""
+    for found in every:
+        try:
+            printable_path(found.path)
+        except ModelError as error:
+            problem = error.what
+        else:
+            named.append(found)
+    return named, problem
 
 
 async def _identity(host: Asked, file: FoundFile) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.engine.protocols import protocols_match
 from backends.errors import EngineError, HostError, ModelError, PeerUnreachable
 from backends.machines.agent.agent_host import AgentHost
 from backends.machines.agent.upkeep import LEASE_S
+from backends.machines.machine import called_alike
 from backends.machines.ssh.tunnel_way import TunnelWay
 from backends.models.identity import identity_of
 from backends.paths import SOCKET_PATH_BYTES_MAX, make_private
@@ -181,10 +182,8 @@ class SshMachine:
             return (there[1],)
         wanted = "" if there else await asyncio.to_thread(identity_of, Path(model.path))
         found = [f for f in self.facts.models if f.size_bytes == model.size_bytes]
-        same = [f.path for f in found if wanted and f.identity == wanted]
-        name = PurePath(there[1] if there else model.path).name
-        called = [f.path for f in found if PurePath(f.path).name == name]
-        return tuple(same[:1] or sorted(called))
+        same = tuple(f.path for f in found if wanted and f.identity == wanted)
+        return same[:1] or called_alike(model, found)
 
     def _own(self, peer: str, path: str) -> str:
         if peer != self.name:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
-from backends.paths import relay_binary
 from tests.engine.conftest import wait_for
 from tests.hosts.test_cluster import MODEL, answer, prepared, user
 from tests.hosts.test_cluster_faults import serve, serving_again
@@ -125,6 +123,23 @@ def test_another_controller_keeps_worker_and_relay(
     assert network.peer("bob").processes() == []
 
 
+def test_a_relay_that_died_unwatched_is_started_again(
+    network: Network, user: HeadUser
+) -> None:
+    """With what hangs on it: that has lost its tunnels anyway."""
+    serve(user, "bob")
+    before, worker, died = answer(user), user.pid("bob"), user.pid(BESIDE)
+    gone = user.status()["controller_pid"]
+    os.kill(gone, signal.SIGKILL)
+    wait_for(lambda: not psutil.pid_exists(gone), "it is gone")
+    network.peer("bob").run(["kill", "-9", str(died)])
+    wait_for(lambda: len(relays(network)) == 0, "the relay is gone")
+    wait_for(lambda: user.status()["state"] == "serving", "serving again", 120)
+    assert user.pid("bob") == worker
+    assert answer(user) == before
+    assert link(user)["mode"] == "pair"
+
+
 OLDER = """#!/bin/sh
 "$0-real" "$@" | sed -u '1s/,"worker[:a-z]*"//g'
 """
@@ -153,15 +168,6 @@ def test_a_helper_that_knows_no_pairs_stands_alone(
     )
 
 
-@pytest.fixture
-def reads_models() -> None:
-    """A relay that can take weights from a file beside its worker."""
-    argv = [str(relay_binary()), "worker", "--help"]
-    if "--model" not in subprocess.check_output(argv, text=True):
-        pytest.skip("this dllm-relay reads no models")
-
-
-@pytest.mark.usefixtures("reads_models")
 def test_weights_that_the_worker_has_stay_home(
     network: Network, user: HeadUser
 ) -> None:
@@ -177,3 +183,17 @@ def test_weights_that_the_worker_has_stay_home(
     assert seen["weight_bytes_sent"] == 0
     assert seen["weight_bytes_home"] > os.path.getsize(MODEL) // 2
     assert seen["wire_bytes_up"] < seen["weight_bytes_home"] // 4
+
+
+def test_weights_that_this_machine_has_stay_home(
+    network: Network, user: HeadUser
+) -> None:
+    """Of a model that is read at the peer which is the head."""
+    prepared(user, "ada")
+    path = user.json("peers", "copy", "ada", MODEL)["path"]
+    on_ada = ("--model", f"ada:{path}", "--head", "ada")
+    user.run("up", *on_ada, "--peer", "local", "--detach")
+    assert answer(user)
+    seen = link(user)
+    assert (seen["worker"], seen["weight_bytes_sent"]) == ("local-CPU", 0)
+    assert seen["weight_bytes_home"] > os.path.getsize(MODEL) // 2

@@ -68,7 +68,7 @@ def mode_of(path: Path) -> int:
 def here() -> LocalMachine:
     """This machine, of which only the ways are used."""
     nothing = cast("Any", None)
-    return LocalMachine(nothing, nothing, nothing)
+    return LocalMachine(nothing, nothing, nothing, nothing)
 
 
 async def test_to_a_peer_s_worker(network: Network) -> None:

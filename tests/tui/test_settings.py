@@ -163,7 +163,7 @@ async def test_theme_and_keys_count_at_once(app: DllmApp, paths: Paths) -> None:
 async def test_the_mouse_picks_and_help_is_at_hand(app: DllmApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
         dialog = await opened(pilot)
-        assert await pilot.click("OptionList", offset=(4, 4))
+        assert await pilot.click("OptionList", offset=(4, 5))
         await until(pilot, lambda: dialog.query_one("#settings-text").has_focus)
         assert dialog.selected is not None
         assert dialog.selected.name == "ctx_size"

@@ -232,7 +232,7 @@ def test_settings(
         await settled(pilot)
         await pilot.press("comma")
         await until(pilot, lambda: isinstance(pilot.app.screen, SettingsDialog))
-        await pilot.press("down", "down", "down", "enter", *"999", "enter")
+        await pilot.press(*["down"] * 4, "enter", *"999", "enter")
         await until(pilot, lambda: "cannot be 999" in screen_text(pilot.app))
 
     app = make_app(settings=SettingsFile(user_paths()))

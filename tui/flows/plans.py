@@ -215,7 +215,7 @@ class PlanFlows:
         return await self._app.push_screen_wait(dialog)
 
     async def _may_launch(self, draft: Draft | None) -> bool:
-        """Ask before memory is overcommitted or somebody's answer is cut off."""
+        """Ask before memory is overcommitted or somebody's answer is interrupted."""
         snapshot = self._desk.snapshot
         if draft is not None and draft.misfits:
             names = ", ".join(sorted(draft.misfits))
@@ -226,7 +226,7 @@ class PlanFlows:
             return True
         if not snapshot.speed.requests_active:
             return True
-        text = f"{_what_ends(snapshot)}\n\nLaunching the new split cuts that off."
+        text = f"{_what_ends(snapshot)}\n\n{_what_follows(snapshot, draft)}"
         return await self._agrees("Launch?", text, "Launch it", "y")
 
     async def _agrees(self, title: str, text: str, verb: str, key: str) -> bool:
@@ -257,6 +257,14 @@ def _what_ends(snapshot: ClusterSnapshot) -> str:
         else ""
     )
     return f"{name} is {snapshot.state}{where}.\n{_what_runs(snapshot)}.{busy}"
+
+
+def _what_follows(snapshot: ClusterSnapshot, draft: Draft | None) -> str:
+    """What a launch means for who is being answered."""
+    served = snapshot.plan.model if snapshot.plan else ""
+    if draft is not None and draft.model.path != served:
+        return "Launching another model cuts that off."
+    return "A new split pauses that while it loads; streams go on where they were."
 
 
 def _what_runs(snapshot: ClusterSnapshot) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from backends.machines.agent.here import local_host
 from backends.models.identity import identity_of
 from backends.paths import Paths
 from backends.roster.looking import Looker
-from backends.state import EngineSource, PeerFacts
+from backends.state import EngineSource, PeerFacts, to_json
 from tests.unit.provision.local_shell import LocalShell
 
 if TYPE_CHECKING:
@@ -261,3 +262,19 @@ async def test_models_are_found_once_with_their_identity(
     }
     shutil.rmtree(blobs)
     assert {m.name for m in (await looks.look(light=True)).models} == {"a", "c"}
+
+
+async def test_a_model_whose_name_is_no_text_is_told_of_and_left_out(
+    peer: Peer, tmp_path: Path
+) -> None:
+    """Such a name cannot be told to a console: none would see anything any more."""
+    mine = tmp_path / "models"
+    mine.mkdir()
+    (mine / "good.gguf").write_bytes(b"GGUF")
+    (mine / os.fsdecode(b"bad\xff.gguf")).write_bytes(b"GGUF" * 2)
+    facts = await looker(peer, tmp_path, model_dirs=[str(mine)]).look(light=True)
+    assert [model.name for model in facts.models] == ["good"]
+    assert "The name bad\N{REPLACEMENT CHARACTER}.gguf is not valid UTF-8" in (
+        facts.problems
+    )
+    assert to_json(facts)

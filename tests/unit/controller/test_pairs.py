@@ -1,0 +1,186 @@
+"""Which models the relay beside a worker is told of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from backends.controller.api_ports import ApiPorts
+from backends.controller.builder import launch_steps
+from backends.controller.steps import StepBoard
+from backends.controller.survey import Survey
+from backends.controller.ways import Ways
+from backends.engine.ask import Engine
+from backends.link.relay import worker_relay_argv
+from backends.link.way import local_way
+from backends.machines.host import ProcessRecord
+from backends.machines.machine import LocalMachine
+from backends.planning.pairing import CAN_KEEP, CAN_SEAL, CAN_STAND, CAN_STAY_HOME
+from backends.split.layout import make_split
+from backends.state import (
+    EngineInfo,
+    EngineSource,
+    ModelFile,
+    Plan,
+    ProcessRole,
+    ProcessState,
+    Transport,
+    WorkerSpec,
+)
+from tests.unit.planning.machines import MODEL
+
+if TYPE_CHECKING:
+    from backends.link.way import Way
+    from backends.state import ModelInfo
+
+BEFORE = "/models/before.gguf"
+PLAN = Plan(
+    model=MODEL.path,
+    split=make_split(12, ["bob/CPU"], [13]),
+    workers=(WorkerSpec(name="bob", peer="bob"),),
+)
+
+
+class Able:
+    """A machine that can do everything, and what runs on it."""
+
+    features = (CAN_STAND, CAN_KEEP, CAN_SEAL, CAN_STAY_HOME)
+    run_dir = "/run/dllm"
+    transport = Transport.LOCAL
+
+    def __init__(self, name: str, *seen: ProcessRecord) -> None:
+        self.name = name
+        self.seen = seen
+        self.copies: tuple[str, ...] = ()
+
+    @property
+    def host(self) -> Able:
+        return self
+
+    async def connect(self) -> None:
+        return
+
+    async def free_port(self) -> int:
+        return 1
+
+    async def engine(self, *_: object) -> Engine:
+        info = EngineInfo(
+            directory="/e",
+            server_path="/e/llama-server",
+            worker_path="/e/rpc-server",
+            source=EngineSource.CONFIG,
+        )
+        return Engine(info=info, flags=frozenset())
+
+    async def model(self, _: str) -> ModelInfo:
+        return MODEL
+
+    async def model_path(self, _: ModelInfo) -> str:
+        return MODEL.path
+
+    async def copies_of(self, _: ModelInfo) -> tuple[str, ...]:
+        return self.copies
+
+    def relay_program(self) -> str:
+        return "/dllm-relay"
+
+    def relay_stats(self, _: str) -> str:
+        return "/stats"
+
+    async def way_to(self, port: int, _: object) -> Way:
+        return local_way(port)
+
+    async def way_from(self, way: Way, _: object) -> Way:
+        return way
+
+
+def beside(model: str) -> ProcessRecord:
+    """The relay that runs beside bob's worker, with that model."""
+    return ProcessRecord(
+        name="default/worker-relay-bob",
+        role=ProcessRole.WORKER_RELAY,
+        state=ProcessState.RUNNING,
+        pid=7,
+        argv=worker_relay_argv(
+            "/dllm-relay",
+            worker="bob",
+            listen_port=2,
+            rpc_server="127.0.0.1:1",
+            models=[model],
+        ),
+        port=2,
+    )
+
+
+def survey_of(machines: dict[str, Able], *, has_served: bool) -> Survey:
+    steps = StepBoard(lambda: 0.0, lambda: None)
+    steps.reset(*launch_steps(PLAN))
+    return Survey(
+        "default",
+        cast("Any", _Named(machines)),
+        cast("Any", machines["local"]),
+        Ways(lambda: None),
+        steps,
+        ApiPorts(),
+        lambda: "5a" * 32,
+        lambda: has_served,
+    )
+
+
+class _Named:
+    def __init__(self, machines: dict[str, Able]) -> None:
+        self._machines = machines
+
+    def get(self, name: str) -> Able:
+        return self._machines[name]
+
+
+@pytest.mark.parametrize(
+    ("copies", "has_served", "told", "why"),
+    [
+        ((), False, (), "bob has no copy of the model: its weights cross"),
+        ((), True, (BEFORE,), "bob has the model on disk"),
+        ((BEFORE,), True, (BEFORE,), "bob has the model on disk"),
+        (("/new.gguf",), True, ("/new.gguf",), "bob has the model on disk"),
+    ],
+)
+async def test_what_an_earlier_goal_s_relay_was_told_of_is_no_copy(
+    copies: tuple[str, ...], has_served: bool, told: tuple[str, ...], why: str
+) -> None:
+    bob = Able("bob", beside(BEFORE))
+    bob.copies = copies
+    machines = {"local": Able("local"), "bob": bob}
+    facts = await survey_of(machines, has_served=has_served).facts(PLAN)
+    pairing = facts.pairings["bob"]
+    assert pairing.models == told
+    assert pairing.why.startswith(why)
+
+
+def file(path: str, size_bytes: int = 9, problem: str = "") -> ModelFile:
+    return ModelFile(
+        path=path,
+        name="m",
+        size_bytes=size_bytes,
+        source="models",
+        problem=problem,
+    )
+
+
+FOUND = (
+    file("/b/m.gguf"),
+    file("/a/m.gguf"),
+    file("/a/other.gguf"),
+    file("/c/m.gguf", size_bytes=8),
+    file("/d/m.gguf", problem="it is truncated"),
+)
+
+
+async def test_this_machine_may_hold_what_is_read_at_a_peer() -> None:
+    nothing = cast("Any", None)
+    here = LocalMachine(nothing, nothing, nothing, lambda: FOUND)
+    there = replace(MODEL, path="ada:/x/m.gguf", size_bytes=9)
+    assert await here.copies_of(there) == ("/a/m.gguf", "/b/m.gguf")
+    read = replace(MODEL, path="/x/m.gguf", size_bytes=9)
+    assert await here.copies_of(read) == ("/x/m.gguf",)
