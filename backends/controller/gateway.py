@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ from backends.places import LOCAL
 from backends.planning.blueprint import process_name
 from backends.planning.commands import model_alias
 from backends.state import ProcessRole, ProcessState
-from backends.state.requests import RequestCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from backends.machines.host import ProcessRecord
     from backends.machines.machine import Machines
     from backends.state import Plan
+    from backends.state.requests import RequestCounts
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,14 @@ LISTEN_TIMEOUT_S = 30.0
 GRACE_S = 5.0
 DEATHS_MAX = 5
 DEATHS_WINDOW_S = 120.0
+BINDING = frozenset(
+    {
+        *("--grammar", "--grammar-file", "-n", "--predict", "--n-predict"),
+        *("-j", "--json-schema", "-jf", "--json-schema-file"),
+        *("-r", "--reverse-prompt"),
+    }
+)
+"""Arguments that hold every answer to a form or a length."""
 
 
 class ApiPortTaken(HostError):
@@ -75,18 +84,12 @@ class Gateway:
 
     def holds(self, plan: Plan, hold_s: float) -> None:
         """Requests wait: this plan is being brought up."""
-        self._tell(Target(mode=Mode.HOLD, model=model_alias(plan), hold_s=hold_s))
+        self._tell(replace(_target(plan, hold_s), mode=Mode.HOLD))
 
     def serves(self, plan: Plan, port: int, server: str, hold_s: float) -> None:
         """Requests go to this llama-server."""
-        target = Target(
-            mode=Mode.SERVE,
-            port=port,
-            server=server,
-            model=model_alias(plan),
-            hold_s=hold_s,
-        )
-        self._tell(target)
+        target = _target(plan, hold_s)
+        self._tell(replace(target, mode=Mode.SERVE, port=port, server=server))
 
     def ends(self, why: str) -> None:
         """Nobody needs to wait: nothing will serve."""
@@ -99,7 +102,8 @@ class Gateway:
             self._link.tell(target)
 
     def _counted(self, counts: RequestCounts) -> None:
-        before = self._board.snapshot.requests or RequestCounts()
+        # A controller that comes later was told of none of those before it.
+        before = self._board.snapshot.requests or counts
         self._board.update(requests=counts)
         if counts.waiting and self._before_hold is None:
             self._before_hold = before
@@ -130,6 +134,7 @@ class Gateway:
         host = self._host
         # The next one counts from nothing.
         self._before_hold = None
+        self._board.update(requests=None)
         await host.stop(spec.name, GRACE_S)
         await host.remove(spec.name)
         record = await host.start(spec)
@@ -215,3 +220,17 @@ class Gateway:
         self._deaths.clear()
         await self._link.close()
         self._board.update(requests=None)
+
+
+def _target(plan: Plan, hold_s: float) -> Target:
+    """What is told of a plan; another file, or another adapter, answers otherwise.
+
+    Among the further arguments may be a key: what is told of them says nothing.
+    """
+    answers = "\0".join((plan.model, *plan.extra_args)).encode()
+    return Target(
+        model=model_alias(plan),
+        weights=hashlib.sha256(answers).hexdigest()[:16],
+        bound=not BINDING.isdisjoint(plan.extra_args),
+        hold_s=hold_s,
+    )

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from backends.controller.cluster import Cluster
+    from backends.controller.journal import Record
+    from backends.machines.host import ProcessRecord
     from backends.machines.machine import Machine, Machines
     from backends.machines.readers import Readers
-    from backends.state import ClusterSnapshot, Device, Plan
+    from backends.state import ClusterSnapshot, Device, MeasuredSplit, Plan
 
 READ_S = 1.0
 """Longest wait for a machine to tell its memory; its last figure stands then."""
@@ -78,8 +80,7 @@ async def held_by(cluster: Cluster, readers: Readers) -> Held | None:
         return None
     measured = snapshot.measured
     if measured is not None and snapshot.state is ClusterState.SERVING:
-        memory = tuple(map(as_memory, measured.buffers))
-        return Held(plan=plan, memory=memory, loaded=True)
+        return _loaded(plan, measured)
     try:
         model = await readers.model(plan.model)
     except DllmError:
@@ -92,6 +93,21 @@ async def held_by(cluster: Cluster, readers: Readers) -> Held | None:
         loaded=False,
         arrived_bytes=_arrived_bytes(plan, snapshot),
     )
+
+
+def still_held(
+    plan: Plan, record: Record, processes: Iterable[ProcessRecord]
+) -> Held | None:
+    """What a plan that serves no more takes; None once its llama-server is gone."""
+    there = {process.incarnation for process in processes if process.alive}
+    if record.measured is None or record.server not in there:
+        return None
+    return _loaded(plan, record.measured)
+
+
+def _loaded(plan: Plan, measured: MeasuredSplit) -> Held:
+    memory = tuple(map(as_memory, measured.buffers))
+    return Held(plan=plan, memory=memory, loaded=True)
 
 
 def _arrived_bytes(plan: Plan, snapshot: ClusterSnapshot) -> dict[str, int]:

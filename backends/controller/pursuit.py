@@ -14,6 +14,7 @@ from backends.controller.builder import Builder, launch_steps
 from backends.controller.gateway import ApiPortTaken, Gateway
 from backends.controller.loading import Loading
 from backends.controller.movement import Movement
+from backends.controller.occupancy import still_held
 from backends.controller.relays import Links
 from backends.controller.serving import Serving
 from backends.controller.stand_in import StandIns, told_split
@@ -137,6 +138,7 @@ class Pursuit:
         self._steps.reset()
         if not mended:
             self.links.forget_labs()
+            self._stand_ins.forget()
 
     def stir(self) -> None:
         """Look again: a machine or a way came or went."""
@@ -206,20 +208,26 @@ class Pursuit:
 
         Raises:
             PeerUnreachable: it did not come back, and the rest cannot do it alone.
+            NeedsAnswer: it asks something, and nothing has served yet.
         """
         try:
             await self._back(running, error)
-        except PeerUnreachable as gone:
-            if self._journal.record.served_since is None:
+        except (PeerUnreachable, NeedsAnswer) as gone:
+            record = self._journal.record
+            if record.served_since is None:
                 raise
+            held = still_held(
+                running, record, (one.record for one in self.stopper.found())
+            )
             try:
-                rest = await self._stand_ins.instead_of(running)
+                rest = await self._stand_ins.instead_of(running, held)
             except DllmError as why:
-                what = f"{gone.what}, and what is left cannot do it: {why.what}"
+                what = f"{error.what}, and what is left cannot do it: {why.what}"
                 raise PeerUnreachable(what, gone.hint) from why
-            self._mended = f"{gone.what}: went on without it, {told_split(rest)}"
-            self._chapter.mended(self._mended)
-            log.warning("%s", self._mended)
+            if rest != running:
+                self._mended = f"{error.what}: went on without it, {told_split(rest)}"
+                self._chapter.mended(self._mended)
+                log.warning("%s", self._mended)
             return rest
         return running
 

@@ -6,9 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from backends.controller.occupancy import machines_now
-from backends.errors import DllmError, PeerUnreachable
+from backends.errors import DllmError, HostError
 from backends.planning.blueprint import machines_of
 from backends.planning.fallback import plan_without
+from backends.planning.room import room_for
 from backends.split.layout import counts, devices
 from backends.state import ClusterState
 
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
     from backends.controller.chapters import Chapter
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
+    from backends.planning.room import Held
     from backends.state import Plan
 
 STEADY_S = 15.0
-"""A machine that comes and goes is not taken back before it has stayed so long."""
+"""A machine that is back is not taken back before it has stayed so long."""
+STEADY_MAX_S = 3600.0
+"""Twice as long each time that the cluster began anew for it, at most so long."""
 IDLE_S = 5.0
 """Nobody asks anything for so long before the cluster is begun anew for it."""
 LOOK_S = 1.0
@@ -39,37 +43,51 @@ class StandIns:
         self._readers = readers
         self._board = board
         self._chapter = chapter
+        self._steady_s = STEADY_S
 
-    async def instead_of(self, plan: Plan) -> Plan:
-        """The plan without the machines that are gone.
+    def forget(self) -> None:
+        """What came and went before is of no more interest."""
+        self._steady_s = STEADY_S
+
+    async def instead_of(self, plan: Plan, held: Held | None) -> Plan:
+        """The plan without the machines that are gone; itself where none is.
+
+        ``held`` is what it still takes of memory, and gives back.
 
         Raises:
             DllmError: there is none.
         """
         lost = [name for name in machines_of(plan) if not await self._is_there(name)]
+        if not lost:
+            return plan
         model = await self._readers.model(plan.model)
-        machines = await machines_now(self._machines, self._readers)
+        now = await machines_now(self._machines, self._readers)
+        machines = room_for(now, held, ())
         by_name = {machine.name: machine for machine in machines}
         return plan_without(plan, lost, model, by_name)
 
     async def _is_there(self, name: str) -> bool:
         try:
             await self._machines.reached([name])
-        except PeerUnreachable:
+        except HostError:
+            # Or it asks something, or is in the settings no more.
             return False
         return True
 
     async def over(self, plan: Plan, running: Plan) -> str:
         """Wait until all of a plan is back, and nobody is disturbed; says so."""
         away = " and ".join(sorted({*machines_of(plan)} - {*machines_of(running)}))
-        await self._lasting(STEADY_S, lambda: self._all_there(plan))
-        policy = self._policy()
-        if policy != "idle":
-            if policy == "ask":
-                self._chapter.waiting(f"{away} is back: launch again to use it")
-            await asyncio.Event().wait()
-        await self._lasting(IDLE_S, self._is_idle)
-        return f"{away} is back: it takes part again"
+        while True:
+            await self._lasting(self._steady_s, lambda: self._all_there(plan))
+            policy = self._policy()
+            if policy != "idle":
+                if policy == "ask":
+                    self._chapter.waiting(f"{away} is back: launch again to use it")
+                await asyncio.Event().wait()
+            await self._lasting(IDLE_S, self._is_idle)
+            if await self._all_there(plan):
+                self._steady_s = min(2 * self._steady_s, STEADY_MAX_S)
+                return f"{away} is back: it takes part again"
 
     def _policy(self) -> str:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -46,6 +47,7 @@ class Asked:
         self.headers: CIMultiDict[str] = passed_on(request.headers)
         self._kept: list[bytes] = []
         self._kept_bytes = 0
+        self._reading = asyncio.Lock()
         self.replayable = True
         """Whether all that was read of the body is still there."""
         self._awaited = _awaits(request)
@@ -85,12 +87,23 @@ class Asked:
         return course
 
     async def _chunks(self) -> AsyncIterator[bytes]:
-        for chunk in tuple(self._kept):
+        told = 0
+        while chunk := await self._chunk(told):
+            told += 1
             yield chunk
-        await self._invite()
-        async for chunk in self.request.content.iter_any():
+
+    async def _chunk(self, told: int) -> bytes:
+        """The one after so many; empty where the body ends.
+
+        Who sent it to a llama-server that went may be about to read on.
+        """
+        async with self._reading:
+            if told < len(self._kept):
+                return self._kept[told]
+            await self._invite()
+            chunk = await self.request.content.readany()
             self._keep(chunk)
-            yield chunk
+            return chunk
 
     async def _invite(self) -> None:
         """Tell a client that waits for a word before it sends the body to send it."""
@@ -105,7 +118,7 @@ class Asked:
         if self._kept_bytes > KEPT_BYTES_MAX:
             self.replayable = False
             self._kept.clear()
-        elif self.replayable:
+        elif chunk and self.replayable:
             self._kept.append(chunk)
 
     async def wants_stream(self) -> bool:

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 STRANGE = "llama-server answered in words that the gateway does not know"
 OTHER_PROMPT = "its prompt has other tokens than before"
+MAY_BE_OVER = "what it said last may be what came before a stop word"
 _ERROR = b'{"error"'
+_ERROR_EARLIER = b"error: "
+"""What an event of earlier releases begins with that tells of an error."""
 _OURS = ("n_predict", "max_tokens", "max_completion_tokens", "prompt")
 
 
@@ -118,7 +121,7 @@ class Course(ABC):
         """
         data = payload(event)
         if not data:
-            if event == self.end:
+            if event == self.end or event.startswith(_ERROR_EARLIER):
                 self.is_told = self._has_ended = True
             return event
         self.begun = True
@@ -142,6 +145,23 @@ class Course(ABC):
         if count:
             self._watch.token()
             self._tokens.add(text, token, self._base + count)
+
+    @property
+    def _stops(self) -> list[str]:
+        """The stop words, however they were given."""
+        raw = self._wish.fields.get("stop")
+        words = msgspec.json.decode(raw) if raw is not None else []
+        return [words] if isinstance(words, str) else words or []
+
+    def _count_told(self, told: Told) -> None:
+        """Remember a token that ``/completion`` told.
+
+        Of one that ends a stop word the client has the text before it alone; timings
+        that nobody asked for tell so.
+        """
+        self._count(told.content, told.token, told.tokens_predicted)
+        if told.timings and (self._stops or not self._wish.has_timings):
+            self._tokens.why_not = MAY_BE_OVER
 
     def ending(self) -> bytes:
         """What is left to say once all is told."""
@@ -219,7 +239,7 @@ class Course(ABC):
         if is_full:
             return b""
         piece = self._piece(told, data)
-        self._count(told.content, told.token, told.tokens_predicted)
+        self._count_told(told)
         return piece
 
     def _whole(self, timings: dict[str, Any] | None, *, is_full: bool = False) -> Any:

@@ -40,6 +40,10 @@ class Target(Value, frozen=True, kw_only=True):
     """Tells this llama-server from an earlier or later one at the same port."""
     model: str = ""
     """What clients call the model."""
+    weights: str = ""
+    """Tells which model it is, whatever its name: no other goes on with an answer."""
+    bound: bool = False
+    """Whether it holds every answer to a form or a length: none is gone on with."""
     why: str = ""
     """What is told to those who are not served."""
     hold_s: float = HOLD_S

@@ -28,7 +28,7 @@ class NativeCourse(Course):
         self.is_told = told.stop
         if not told.stop:
             self._prompt = replace(self._prompt, prompt_n=told.tokens_evaluated)
-            self._count(told.content, told.token, told.tokens_predicted)
+            self._count_told(told)
             self._passed(told.content)
         return event
 

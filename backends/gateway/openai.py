@@ -14,6 +14,7 @@ import msgspec
 from backends.gateway.course import Course
 from backends.gateway.events import DONE, event_of
 from backends.gateway.timings import Timings
+from backends.gateway.tokens import NOT_TOLD
 from backends.state.base import Value
 
 if TYPE_CHECKING:
@@ -78,13 +79,6 @@ class OpenAiCourse(Course):
         counts = b"" if self._stops else _COUNTS
         return raw.rstrip().removesuffix(b"}") + _IDS + counts + b"}"
 
-    @property
-    def _stops(self) -> list[str]:
-        """The stop words, however they were given."""
-        raw = self._wish.fields.get("stop")
-        words = msgspec.json.decode(raw) if raw is not None else []
-        return [words] if isinstance(words, str) else words or []
-
     def _look(self, event: bytes, data: bytes) -> bytes:
         chunk = msgspec.json.decode(data, type=_Chunk)
         event = self._marked(event, data, chunk.id)
@@ -94,6 +88,8 @@ class OpenAiCourse(Course):
         found = msgspec.json.decode(choice.logprobs, type=_Probabilities | None)
         if found is not None or chunk.timings:
             self._remember(choice, found.content if found else (), chunk.timings)
+        elif self._text(choice):
+            self._tokens.why_not = NOT_TOLD
         return self._cleaned(event, choice, chunk.timings)
 
     def _marked(self, event: bytes, data: bytes, own: str) -> bytes:
@@ -120,6 +116,11 @@ class OpenAiCourse(Course):
         self._count(text, token, count)
 
     _untold = b""
+
+    def ask_anew(self) -> None:
+        """The same from the beginning, and nothing of it was told."""
+        super().ask_anew()
+        self._untold = b""
 
     def _is_next(self, told: _Probability, text: str) -> bool:
         """Whether no token came before this one untold: then all the text is theirs."""

@@ -41,6 +41,8 @@ STOPPED = "Nothing serves: the cluster was stopped"
 LATE = "No model serves, and none did within the longest wait (api_wait_s)"
 TOO_LONG = "llama-server is being started again, and the request is too long to keep"
 DEADLY = "llama-server ended while it worked on this request, again and again"
+BOUND = "llama-server's arguments hold answers to a form or a length"
+OTHER = f"{LOST}; another model takes its place"
 
 
 class Lost(Exception):
@@ -66,6 +68,8 @@ class Tries:
         """Before the same llama-server is tried again."""
         self.tokens = 0
         """Of the answer, when the last one went."""
+        self.weights = ""
+        """Those that a part of the answer came from."""
 
     def lost(self, target: Target, *, accepted: bool) -> None:
         """One more was tried in vain."""
@@ -73,13 +77,24 @@ class Tries:
         if accepted:
             self.deadly.add(target.server)
 
-    def look_at(self, reply: Reply) -> None:
+    def are_of(self, target: Target) -> bool:
+        """Whether what was answered by now could be that one's."""
+        return not self.weights or target.weights in ("", self.weights)
+
+    def look_at(self, reply: Reply, target: Target) -> None:
         """Where more of the answer came, it is not what the others died of."""
+        if reply.carries_answer:
+            self.weights = self.weights or target.weights
         if reply.tokens > self.tokens:
             self.tokens = reply.tokens
             self.deadly.clear()
             self.held = 0
             self.pause_s = AGAIN_S
+
+    def may_try(self, target: Target) -> bool:
+        """Whether the request, or the rest of its answer, is for that one now."""
+        serves = target.mode is Mode.SERVE and target != self.last
+        return serves and self.are_of(target)
 
     def go_on(self) -> None:
         """Another one is there, or the same again."""
@@ -163,7 +178,7 @@ class Proxy:
             ClientLeft: nobody waits for it.
         """
         try:
-            return await self._pass_on(asked, reply)
+            return await self._pass_on(self.target, asked, reply)
         except Lost:
             if not reply.is_begun:
                 raise
@@ -175,15 +190,15 @@ class Proxy:
         tries = Tries()
         while True:
             target = self.target
-            if target.mode is Mode.SERVE and target != tries.last:
+            if tries.may_try(target):
                 try:
                     with self.tally.during("in_flight"):
-                        return await self._pass_on(asked, reply)
+                        return await self._pass_on(target, asked, reply)
                 except Lost as error:
-                    if error.accepted:
+                    tries.look_at(reply, target)
+                    if error.accepted and target.server not in tries.deadly:
                         # It is the wait that has a limit, not the answer.
                         deadline = self._clock() + self.target.hold_s
-                    tries.look_at(reply)
                     tries.lost(target, accepted=error.accepted)
             began = self._clock()
             refusal = self._refusal(asked, tries, deadline)
@@ -202,6 +217,8 @@ class Proxy:
         """Why a request waits no longer; empty where it may."""
         if self.target.mode is Mode.END:
             return self.target.why or STOPPED
+        if not tries.are_of(self.target):
+            return OTHER
         if not asked.replayable:
             return TOO_LONG
         if len(tries.deadly) >= DEATHS_MAX:
@@ -215,10 +232,8 @@ class Proxy:
         began = comment_at = self._clock()
         is_stream = await asked.wants_stream()
         with self.tally.during("waiting"):
-            while (now := self._clock()) < deadline:
-                target, turned = self.target, self._turned
-                if target.mode is Mode.END:
-                    return False
+            while not self._refusal(asked, tries, deadline):
+                now, target, turned = self._clock(), self.target, self._turned
                 if await _may_go_on(target, tries, now - began):
                     return True
                 if is_stream and now - comment_at >= KEEP_ALIVE_S:
@@ -228,7 +243,9 @@ class Proxy:
                 await _wait(turned, min(pause_s, deadline - now))
         return False
 
-    async def _pass_on(self, asked: Asked, reply: Reply) -> web.StreamResponse:
+    async def _pass_on(
+        self, target: Target, asked: Asked, reply: Reply
+    ) -> web.StreamResponse:
         """The answer of llama-server, whole or cut short by its end.
 
         Raises:
@@ -236,7 +253,7 @@ class Proxy:
             ClientLeft: nobody waits for it.
         """
         try:
-            answer = await self._ask(asked, reply.course)
+            answer = await self._ask(target, asked, reply.course)
         except CannotGoOn as error:
             return await reply.cut(f"{LOST}; {error}")
         except aiohttp.ClientConnectorError as error:
@@ -255,7 +272,9 @@ class Proxy:
             # Ends the request there too, if the client left in the middle.
             answer.close()
 
-    async def _ask(self, asked: Asked, course: Course | None) -> aiohttp.ClientResponse:
+    async def _ask(
+        self, target: Target, asked: Asked, course: Course | None
+    ) -> aiohttp.ClientResponse:
         """Ask what the client asked, or for what is left of the answer.
 
         Raises:
@@ -265,18 +284,22 @@ class Proxy:
         if course is not None:
             if course.begins_anew:
                 course.ask_anew()
+            elif target.bound:
+                raise CannotGoOn(BOUND)
             else:
-                fetch = partial(self._fetch, asked)
+                fetch = partial(self._fetch, target, asked)
                 path, body = COMPLETION, await course.next_body(fetch)
-        return await self._request(asked, path, body)
+        return await self._request(target, asked, path, body)
 
-    async def _fetch(self, asked: Asked, path: str, body: bytes) -> bytes:
+    async def _fetch(
+        self, target: Target, asked: Asked, path: str, body: bytes
+    ) -> bytes:
         """What llama-server answers to a question of ours.
 
         Raises:
             CannotGoOn: it refuses to.
         """
-        answer = await self._request(asked, path, body)
+        answer = await self._request(target, asked, path, body)
         raw = await answer.read()
         answer.close()
         if answer.status != HTTPStatus.OK:
@@ -284,11 +307,15 @@ class Proxy:
         return raw
 
     async def _request(
-        self, asked: Asked, path: str, body: bytes | AsyncIterator[bytes] | None
+        self,
+        target: Target,
+        asked: Asked,
+        path: str,
+        body: bytes | AsyncIterator[bytes] | None,
     ) -> aiohttp.ClientResponse:
         return await self._session.request(
             asked.method,
-            URL(f"http://127.0.0.1:{self.target.port}{path}", encoded=True),
+            URL(f"http://127.0.0.1:{target.port}{path}", encoded=True),
             headers=asked.headers,
             data=body,
             allow_redirects=False,

@@ -15,10 +15,11 @@ CONSTRAINED = ("grammar", "json_schema", "response_format", "tools", "functions"
 SEVERAL = ("n", "n_cmpl", "best_of")
 SHAPED = (
     *("n_probs", "logprobs", "top_logprobs", "post_sampling_probs"),
-    *("response_fields", "backend_sampling", "t_max_predict_ms", "n_indent"),
+    *("response_fields", "backend_sampling", "t_max_predict_ms", "n_indent", "verbose"),
 )
 """What changes the events, or counts from the beginning of an answer."""
-LIMITS = ("n_predict", "max_tokens", "max_completion_tokens")
+LIMITS = ("n_predict", "max_completion_tokens", "max_tokens")
+"""The first that is given counts."""
 
 
 class StreamOptions(Value, frozen=True):

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from functools import partial
@@ -18,6 +19,7 @@ from tests.engine.conftest import User, somebody, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -134,5 +136,25 @@ def test_a_stream_outlives_whoever_is_killed(
         assert launched.status()["requests"]["failed"] == 0
     print(f"{victim}: {TRIALS} went on, after {max(pauses_s):.1f} s at most")
     assert launched.status()["requests"]["continued"] >= 1
+    launched.run("stop")
+    launched.assert_nothing_left()
+
+
+def test_another_model_does_not_go_on_with_a_stream(
+    launched: User, demo_model: str, tmp_path: Path
+) -> None:
+    """Though its tokens have the same numbers."""
+    other = shutil.copy(demo_model, tmp_path / "other.gguf")
+    launched.run("lab", "set", "all", "--latency", "50ms")
+    port = urlsplit(launched.status()["api_url"]).port or 0
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+    connection.request("POST", NATIVE, json.dumps(ASKED[NATIVE]).encode())
+    response = connection.getresponse()
+    assert response.readline().startswith(b"data: {")
+    ways = ("--workers", "2", "--replace", "--detach")
+    launched.run("up", "--model", str(other), *ways)
+    last = [line for line in response if line.startswith(b"data: {")][-1]
+    connection.close()
+    assert "another model takes its place" in last.decode()
     launched.run("stop")
     launched.assert_nothing_left()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
@@ -15,14 +16,19 @@ from backends.controller.gateway import DEATHS_MAX, Gateway
 from backends.controller.story import Story
 from backends.machines.host import ProcessRecord
 from backends.state import ProcessRole, ProcessState
+from backends.state.requests import RequestCounts
 from tests.unit.gateway.standing import until
+from tests.unit.planning.machines import ADA, PLAIN, plan_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from backends.errors import DllmError
+    from backends.gateway.language import Target
     from backends.machines.host import ProcessSpec
+
+PLAN = plan_for(PLAIN, ADA, peers=("ada",))
 
 
 class Host:
@@ -135,3 +141,49 @@ async def test_one_that_dies_again_and_again_is_left(tmp_path: Path) -> None:
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
     await gateway.let_go()
+
+
+def targets(gateway: Gateway) -> list[Target]:
+    """What it is told from now on."""
+    told: list[Target] = []
+    link: Any = SimpleNamespace(tell=told.append)
+    gateway._link, gateway._port = link, 8090
+    return told
+
+
+async def test_a_model_is_told_from_others_of_its_name(tmp_path: Path) -> None:
+    gateway = made(Host(), tmp_path)
+    told = targets(gateway)
+    plans = [
+        PLAN,
+        replace(PLAN, ctx_size=77, workers=()),
+        replace(PLAN, model="/elsewhere" + PLAN.model),
+        replace(PLAN, extra_args=("--lora", "/x.gguf")),
+        replace(PLAN, extra_args=("--predict", "7")),
+    ]
+    for plan in plans:
+        gateway.holds(plan, 1.0)
+        gateway.serves(plan, 1, "one", 1.0)
+    assert len({target.model for target in told}) == 1
+    waits, serves = told[::2], told[1::2]
+    assert [t.weights for t in waits] == [t.weights for t in serves]
+    assert serves[0].weights == serves[1].weights
+    assert len({target.weights for target in serves}) == 4
+    assert [target.bound for target in serves] == [*[False] * 4, True]
+
+
+async def test_what_waited_before_this_controller_is_not_told_again(
+    tmp_path: Path,
+) -> None:
+    story = Story(EventFiles(tmp_path / "events"))
+    told: list[str] = []
+    chapter = Chapter(story, "default")
+    chapter.held = lambda before, after: told.append(  # type: ignore[method-assign]
+        f"{after.held - before.held}"
+    )
+    machines = cast("Any", Host())
+    socket = tmp_path / "g.sock"
+    gateway = Gateway("default", machines, Board(Config), chapter, socket, lambda: 0.0)
+    gateway._counted(RequestCounts(waiting=2, held=500))
+    gateway._counted(RequestCounts(waiting=0, held=502))
+    assert told == ["2"]

@@ -7,21 +7,46 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from backends.config import Config
 from backends.controller import stand_in
+from backends.controller.journal import Record
+from backends.controller.occupancy import still_held
 from backends.controller.stand_in import StandIns, told_split
-from backends.errors import PeerUnreachable
+from backends.errors import HostError, NeedsAnswer, PeerUnreachable, PlanError
 from backends.planning.fallback import plan_without
-from backends.state import ClusterState
+from backends.planning.room import Held
+from backends.state import (
+    ClusterState,
+    DeviceBuffers,
+    DeviceMemory,
+    MeasuredSplit,
+    PeerQuestion,
+    QuestionKind,
+)
 from backends.state.requests import RequestCounts
 from tests.unit.gateway.standing import until
-from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for
+from tests.unit.planning.machines import (
+    ADA,
+    GIB,
+    MIB,
+    MODEL,
+    PLAIN,
+    device,
+    here,
+    model_of,
+    plan_for,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PLAN = plan_for(PLAIN, ADA, peers=("ada",))
+BIG = model_of(layer_bytes=200 * MIB)
+PLAN_BIG = plan_for(
+    here(device("local", "CPU", 4 * GIB)), ADA, peers=("ada",), model=BIG
+)
 REST = plan_without(PLAN, ["ada"], MODEL, {"local": PLAIN, "ada": ADA})
 
 
@@ -30,6 +55,7 @@ class Stage:
 
     def __init__(self, rejoin: str = "idle") -> None:
         self.away = {"ada"}
+        self.why: HostError = PeerUnreachable("ada is gone")
         self.looks = 0
         self.told: list[str] = []
         self.snapshot = SimpleNamespace(
@@ -44,8 +70,8 @@ class Stage:
 
     async def _reached(self, names: Iterable[str]) -> None:
         self.looks += 1
-        if gone := self.away.intersection(names):
-            raise PeerUnreachable(f"{gone} is gone")
+        if self.away.intersection(names):
+            raise self.why
 
     async def looked(self, times: int = 20) -> None:
         """Wait until they were looked for so often more."""
@@ -87,6 +113,124 @@ async def test_it_is_not_taken_back_where_that_is_not_wanted(
     assert not over.done()
     assert stage.told == told
     over.cancel()
+
+
+async def test_it_is_not_taken_back_where_it_went_again_meanwhile() -> None:
+    """Somebody is answered for hours, and in the end it is away."""
+    stage = Stage()
+    stage.away.clear()
+    over = asyncio.create_task(stage.parts.over(PLAN, REST))
+    await stage.looked(2)
+    await asyncio.sleep(0.05)
+    stage.away.add("ada")
+    stage.snapshot.requests = RequestCounts()
+    await stage.looked(5)
+    assert not over.done()
+    stage.away.clear()
+    assert await asyncio.wait_for(over, 5)
+
+
+async def test_what_comes_and_goes_has_to_stay_longer_each_time() -> None:
+    stage = Stage()
+    stage.away.clear()
+    stage.snapshot.requests = RequestCounts()
+    looks = []
+    for _ in range(3):
+        stage.looks = 0
+        await asyncio.wait_for(stage.parts.over(PLAN, REST), 5)
+        looks.append(stage.looks)
+    assert looks[0] < looks[1] < looks[2]
+    stage.parts.forget()
+    stage.looks = 0
+    await stage.parts.over(PLAN, REST)
+    assert stage.looks == looks[0]
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        NeedsAnswer(PeerQuestion(kind=QuestionKind.PASSWORD, text="Password?")),
+        HostError("There is no peer ada"),
+    ],
+)
+async def test_one_that_asks_something_is_waited_for_like_one_that_is_away(
+    why: HostError,
+) -> None:
+    """What serves without it is not ended for a question."""
+    stage = Stage()
+    stage.why = why
+    stage.snapshot.requests = RequestCounts()
+    over = asyncio.create_task(stage.parts.over(PLAN, REST))
+    await stage.looked()
+    assert not over.done()
+    stage.away.clear()
+    assert await asyncio.wait_for(over, 5)
+
+
+class Memory:
+    """This machine and ada, with what is free there now."""
+
+    def __init__(self, **free_bytes: int) -> None:
+        self._free = free_bytes
+        self.name = "local"
+        self.host = self
+
+    def get(self, name: str) -> Memory:
+        return self
+
+    def all(self) -> list[Memory]:
+        return [self]
+
+    def values(self) -> list[Any]:
+        return [ADA]
+
+    async def memory(self) -> Any:
+        return replace(device("local", "CPU", self._free["local"]), total_bytes=4 * GIB)
+
+    async def reached(self, names: Iterable[str]) -> None:
+        if self._free.get("ada") is None and "ada" in names:
+            raise PeerUnreachable("ada is gone")
+
+
+def parts_of(machines: Any) -> StandIns:
+    async def model(path: str) -> Any:
+        return BIG
+
+    async def engine() -> Any:
+        return SimpleNamespace(info=SimpleNamespace(devices=()))
+
+    readers: Any = SimpleNamespace(model=model, engine=engine)
+    nothing: Any = None
+    return StandIns(machines, readers, nothing, nothing)
+
+
+async def test_what_the_rest_still_holds_counts_as_free() -> None:
+    """An idle llama-server does not notice, and keeps what is to be shared out anew."""
+    parts = parts_of(Memory(local=2 * GIB))
+    with pytest.raises(PlanError):
+        await parts.instead_of(PLAN_BIG, None)
+    memory = DeviceMemory(device="local/CPU", kv_bytes=2 * GIB)
+    held = Held(plan=PLAN_BIG, memory=(memory,), loaded=True)
+    rest = await parts.instead_of(PLAN_BIG, held)
+    assert told_split(rest) == "13 on local/CPU"
+
+
+async def test_where_nothing_is_gone_any_more_all_of_it_goes_on() -> None:
+    parts = parts_of(Memory(local=GIB, ada=GIB))
+    assert await parts.instead_of(PLAN, None) == PLAN
+
+
+def test_what_a_dead_llama_server_held_is_free_already() -> None:
+    measured = MeasuredSplit(
+        layers=(), buffers=(DeviceBuffers(device="local/CPU", kv_bytes=GIB),)
+    )
+    record = Record(measured=measured, server="7@1")
+    alive: Any = SimpleNamespace(incarnation="7@1", alive=True)
+    dead: Any = SimpleNamespace(incarnation="7@1", alive=False)
+    held = still_held(PLAN, record, [alive])
+    assert held is not None
+    assert held.memory[0].kv_bytes == GIB
+    assert still_held(PLAN, record, [dead]) is None
 
 
 def test_a_split_is_told_in_one_line() -> None:

@@ -62,7 +62,8 @@ class Actor:
 
     async def _events(self, path: str, body: dict[str, Any]) -> AsyncIterator[bytes]:
         known = body["prompt"][1:] if isinstance(body.get("prompt"), list) else []
-        limit = body.get("n_predict", body.get("max_tokens", 100))
+        limits = ("n_predict", "max_completion_tokens", "max_tokens")
+        limit = next((body[name] for name in limits if name in body), 100)
         rest = ANSWER[len(known) :][:limit]
         say = {"/completion": self._native, "/v1/completions": self._completion}
         say_one = say.get(path, self._chat)
@@ -98,7 +99,7 @@ class Actor:
     ) -> list[dict[str, Any]]:
         choice = {"text": text, "index": 0, "logprobs": None, "finish_reason": None}
         if "n_probs" in body:
-            choice["logprobs"] = {"content": [{"id": token, "token": text}]}
+            choice["logprobs"] = _probability(text, token)
         return [self._marked(choice, body, count)]
 
     def _chat(
@@ -110,7 +111,7 @@ class Actor:
             {"finish_reason": None, "index": 0, "delta": delta} for delta in deltas
         ]
         if choices and "n_probs" in body:
-            choices[-1]["logprobs"] = {"content": [{"id": token, "token": text}]}
+            choices[-1]["logprobs"] = _probability(text, token)
         return [self._marked(choice, body, count) for choice in choices]
 
     def _marked(
@@ -154,6 +155,10 @@ class Actor:
             return [{**finish, **marks, "timings": timings}]
         last = {"choices": [], **marks, "usage": usage, "timings": timings}
         return [{**finish, **marks}, last]
+
+
+def _probability(text: str, token: int) -> dict[str, Any]:
+    return {"content": [{"id": token, "token": text, "bytes": list(PIECES[token])}]}
 
 
 def _line(event: dict[str, Any]) -> bytes:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiohttp import web
 
 from backends.gateway import proxy
 from backends.gateway.language import Mode
-from tests.unit.gateway.standing import WHOLE, gateway, streaming, upstream
+from tests.unit.gateway.standing import CHAT, WHOLE, gateway, streaming, upstream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 
 async def answering(request: web.BaseRequest) -> web.Response:
@@ -141,6 +145,62 @@ async def test_what_kills_every_llama_server_is_not_tried_for_ever() -> None:
             status, body = await stage.ask(n=1)
         assert status == 503
         assert b"again and again" in body
+
+
+async def test_one_that_lives_and_never_answers_is_not_tried_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(proxy, "KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr(proxy, "AGAIN_S", 0.01)
+
+    async def breaking_off(request: web.BaseRequest) -> web.Response:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with upstream(breaking_off) as port, gateway() as stage:
+        stage.tell(mode=Mode.SERVE, port=port, server="one", hold_s=0.3)
+        status, body = await asyncio.wait_for(stage.ask(n=1), 30)
+    assert status == 503
+    assert b"api_wait_s" in body
+
+
+async def test_a_long_body_is_told_whole_where_one_went_while_it_came() -> None:
+    begun = asyncio.Event()
+    pieces = [bytes([number]) * (200 << 10) for number in range(10)]
+
+    async def dying(request: web.BaseRequest) -> web.Response:
+        await request.content.readany()
+        assert request.transport is not None
+        request.transport.abort()
+        begun.set()
+        return web.Response()
+
+    async def hashing(request: web.BaseRequest) -> web.Response:
+        found = hashlib.sha256()
+        async for piece in request.content.iter_any():
+            found.update(piece)
+        return web.Response(text=found.hexdigest())
+
+    async def body() -> AsyncIterator[bytes]:
+        yield pieces[0]
+        await begun.wait()
+        for piece in pieces[1:]:
+            await asyncio.sleep(0.02)
+            yield piece
+
+    length = {"Content-Length": str(sum(map(len, pieces)))}
+    async with upstream(hashing) as second, gateway() as stage:
+        async with upstream(dying) as first:
+            stage.serve(first)
+            asking = asyncio.create_task(
+                stage.client.post(stage.url + CHAT, data=body(), headers=length)
+            )
+            await begun.wait()
+        stage.serve(second, "two")
+        async with await asking as answer:
+            found = await answer.text()
+    assert (answer.status, found) == (200, hashlib.sha256(b"".join(pieces)).hexdigest())
 
 
 async def test_a_request_too_long_to_keep_is_told_so(

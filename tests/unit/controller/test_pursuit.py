@@ -1,0 +1,60 @@
+"""With what a cluster goes on when a machine of it is gone."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from backends.controller.journal import Record
+from backends.controller.pursuit import Pursuit
+from backends.errors import NeedsAnswer, PeerUnreachable
+from backends.planning.fallback import plan_without
+from backends.state import PeerQuestion, QuestionKind
+from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for
+
+if TYPE_CHECKING:
+    from backends.state import Plan
+
+PLAN = plan_for(PLAIN, ADA, peers=("ada",))
+REST = plan_without(PLAN, ["ada"], MODEL, {"local": PLAIN, "ada": ADA})
+GONE = PeerUnreachable("ada cannot be reached")
+ASKS = NeedsAnswer(PeerQuestion(kind=QuestionKind.PASSWORD, text="Password of ada?"))
+
+
+def made(served_since: float | None, rest: Plan, told: list[str]) -> Any:
+    """One whose machine comes back with a question."""
+
+    async def back(plan: Plan, error: PeerUnreachable) -> None:
+        raise ASKS
+
+    async def instead_of(plan: Plan, held: object) -> Plan:
+        return rest
+
+    pursuit: Any = Pursuit.__new__(Pursuit)
+    pursuit._back = back
+    pursuit._journal = SimpleNamespace(record=Record(served_since=served_since))
+    pursuit._stand_ins = SimpleNamespace(instead_of=instead_of)
+    pursuit._chapter = SimpleNamespace(mended=told.append)
+    pursuit.stopper = SimpleNamespace(found=list)
+    return pursuit
+
+
+async def test_what_served_goes_on_without_a_machine_that_asks_something() -> None:
+    told: list[str] = []
+    assert await made(1.0, REST, told)._with_or_without(PLAN, GONE) == REST
+    (mended,) = told
+    assert mended.startswith("ada cannot be reached: went on without it, 13 on")
+
+
+async def test_what_never_served_asks() -> None:
+    told: list[str] = []
+    with pytest.raises(NeedsAnswer):
+        await made(None, REST, told)._with_or_without(PLAN, GONE)
+
+
+async def test_nothing_is_told_of_one_that_is_there_after_all() -> None:
+    told: list[str] = []
+    assert await made(1.0, PLAN, told)._with_or_without(PLAN, GONE) == PLAN
+    assert told == []

@@ -1,0 +1,187 @@
+"""What must not happen where one llama-server goes on for another."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from backends.gateway.language import Mode
+from tests.unit.gateway.acting import ANSWER, TEXT, Actor
+from tests.unit.gateway.standing import gateway, upstream
+from tests.unit.gateway.test_going_on import (
+    ASKED,
+    CHAT,
+    COMPLETIONS,
+    MESSAGES,
+    NATIVE,
+    PROMPTED,
+    broken,
+    events,
+    text_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+STOP = {"stop": ["zz"]}
+
+
+def error_of(raw: bytes) -> str:
+    """What a stream says in the end."""
+    return str(events(raw)[-1]["error"]["message"])
+
+
+@pytest.mark.parametrize("mode", [Mode.HOLD, Mode.SERVE])
+@pytest.mark.parametrize(("path", "body"), ASKED)
+async def test_another_model_does_not_go_on(
+    path: str, body: dict[str, Any], mode: Mode
+) -> None:
+    """Nor is it waited for."""
+    second = Actor(number=2)
+    async with upstream(second) as other, gateway() as stage:
+        async with upstream(Actor(3)) as port:
+            stage.tell(mode=Mode.SERVE, port=port, server="0", weights="first")
+            asking = asyncio.create_task(stage.ask(path, **body))
+            await stage.until(waiting=1)
+        stage.tell(mode=mode, port=other, server="1", weights="second")
+        _, raw = await asyncio.wait_for(asking, 60)
+        await stage.until(failed=1, passed=0)
+    assert "another model takes its place" in error_of(raw)
+    assert second.asked == []
+
+
+@pytest.mark.parametrize("weights", ["first", ""])
+async def test_the_same_model_goes_on_also_where_none_is_told(weights: str) -> None:
+    async with upstream(Actor(number=2)) as other, gateway() as stage:
+        async with upstream(Actor(3)) as port:
+            stage.tell(mode=Mode.SERVE, port=port, server="0", weights="first")
+            asking = asyncio.create_task(stage.ask(NATIVE, **PROMPTED))
+            await stage.until(waiting=1)
+        stage.tell(mode=Mode.SERVE, port=other, server="1", weights=weights)
+        assert text_of((await asking)[1]) == TEXT
+
+
+async def test_another_model_answers_what_was_not_begun() -> None:
+    async with upstream(Actor()) as other, gateway() as stage:
+        async with upstream(Actor(0)) as port:
+            stage.tell(mode=Mode.SERVE, port=port, server="0", weights="first")
+            asking = asyncio.create_task(stage.ask(CHAT, **MESSAGES))
+            await stage.until(waiting=1)
+        stage.tell(mode=Mode.SERVE, port=other, server="1", weights="second")
+        assert text_of((await asking)[1]) == TEXT
+
+
+async def test_what_the_arguments_bind_is_not_gone_on_with() -> None:
+    second = Actor(number=2)
+    async with upstream(second) as other, gateway() as stage:
+        async with upstream(Actor(3)) as port:
+            stage.tell(mode=Mode.SERVE, port=port, server="0", bound=True)
+            asking = asyncio.create_task(stage.ask(NATIVE, **PROMPTED))
+            await stage.until(waiting=1)
+        stage.tell(mode=Mode.SERVE, port=other, server="1", bound=True)
+        assert "a form or a length" in error_of((await asking)[1])
+    assert second.asked == []
+
+
+@pytest.mark.parametrize("path", [NATIVE, COMPLETIONS, CHAT])
+async def test_of_several_limits_the_one_of_llama_server_counts(path: str) -> None:
+    limits = {"max_tokens": 9, "max_completion_tokens": 5}
+    body = {**(MESSAGES if path == CHAT else PROMPTED), **limits}
+    async with gateway() as stage:
+        raw = await broken(stage, path, body, Actor(2), Actor(number=2))
+    assert text_of(raw) == "ab\xe4c"
+    assert events(raw)[-1]["timings"]["predicted_n"] == 5
+
+
+class Stopping(Actor):
+    """Found a stop word in the fifth token, and told the text before it."""
+
+    def _native(self, *args: Any) -> list[dict[str, Any]]:
+        (said,) = super()._native(*args)
+        count = args[2] + args[3]
+        return [{**said, **({"timings": {"predicted_n": 5}} if count == 5 else {})}]
+
+
+async def alone(path: str, body: dict[str, Any], actor: Actor) -> bytes:
+    """The answer of one that breaks off, and lives."""
+    async with upstream(actor) as port, gateway() as stage:
+        stage.serve(port)
+        raw = (await asyncio.wait_for(stage.ask(path, **body), 60))[1]
+        await stage.until(failed=1, passed=0)
+    assert len(actor.asked) == 1
+    return raw
+
+
+async def test_nothing_comes_after_a_stop_word() -> None:
+    """Though only its end was missing: what was cut off the last token is not known."""
+    raw = await alone(NATIVE, {**PROMPTED, **STOP}, Stopping(4))
+    assert "before a stop word" in error_of(raw)
+    assert text_of(raw) == "ab\xe4c"
+
+
+@pytest.mark.parametrize("path", [NATIVE, COMPLETIONS, CHAT])
+async def test_nothing_comes_after_a_stop_word_of_a_later_one(path: str) -> None:
+    body = {**(MESSAGES if path == CHAT else PROMPTED), **STOP}
+    async with gateway() as stage:
+        # Of the chat's events the first tells whose turn it is.
+        first = Actor(3 if path == CHAT else 2)
+        raw = await broken(stage, path, body, first, Stopping(2, number=2))
+    assert "before a stop word" in error_of(raw)
+    assert text_of(raw) == "ab\xe4c"
+
+
+class Untold(Actor):
+    """Tells no ids: it has a draft model."""
+
+    async def _events(self, path: str, body: dict[str, Any]) -> AsyncIterator[bytes]:
+        told = {k: v for k, v in body.items() if k != "n_probs"}
+        async for event in super()._events(path, told):
+            yield event
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+async def test_a_text_without_ids_is_not_repeated(path: str) -> None:
+    body = {**(MESSAGES if path == CHAT else PROMPTED), **STOP}
+    raw = await alone(path, body, Untold(4))
+    assert "did not tell every token" in error_of(raw)
+    assert TEXT.startswith(text_of(raw))
+
+
+class Holding(Actor):
+    """Holds back its first token: it could have been the beginning of a stop word."""
+
+    def _chat(self, *args: Any) -> list[dict[str, Any]]:
+        text, token, count, known, body = args
+        said = super()._chat("" if count == 1 else text, token, count, known, body)
+        if count == 2:
+            said[-1]["choices"][0]["delta"]["content"] = "ab"
+        return said
+
+
+async def test_what_was_held_back_is_forgotten_where_it_begins_anew() -> None:
+    actors = [Holding(1), Holding(2, number=2), Actor(number=3)]
+    async with gateway() as stage:
+        raw = await broken(stage, CHAT, {**MESSAGES, **STOP}, *actors)
+        await stage.until(passed=1, continued=2)
+    assert text_of(raw) == TEXT
+    assert events(raw)[-1]["timings"]["predicted_n"] == len(ANSWER)
+
+
+async def test_an_error_of_an_earlier_release_is_the_end() -> None:
+    class Erring(Actor):
+        async def _events(
+            self, path: str, body: dict[str, Any]
+        ) -> AsyncIterator[bytes]:
+            async for event in super()._events(path, body):
+                yield event
+                break
+            yield b'error: {"code":500}\n\n'
+
+    actor = Erring()
+    async with upstream(actor) as port, gateway() as stage:
+        stage.serve(port)
+        _, raw = await asyncio.wait_for(stage.ask(NATIVE, **PROMPTED), 60)
+    assert raw.endswith(b'error: {"code":500}\n\n')
+    assert len(actor.asked) == 1
