@@ -96,8 +96,8 @@ native-test: $(STAMP) ## The helper program's own tests, plain and with sanitize
 mutate: $(STAMP) ## A million made-up conversations through the guard and the decoder, as CI does
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 	cmake --build $(NATIVE_BUILD) --target mutate_decoder mutate_relay
-	$(NATIVE_BUILD)/fuzz/mutate_decoder 500000
-	$(NATIVE_BUILD)/fuzz/mutate_relay 500000
+	$(NATIVE_BUILD)/fuzz/mutate_decoder 500000 & decoder=$$!; \
+		$(NATIVE_BUILD)/fuzz/mutate_relay 500000 && wait $$decoder
 
 refusals: engines ## REFUSALS requests of every refused class; each thousandth before a real worker
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
