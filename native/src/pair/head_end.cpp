@@ -335,13 +335,7 @@ void HeadEnd::publish(Nanos now) {
   const std::lock_guard lock(link_.mutex);
   PairTally& tally = link_.tally.pair;
   const PairTally before = tally;
-  tally.is_on = true;
-  tally.is_up = link != nullptr;
-  tally.is_sealed = meeting_.place().key.has_value();
-  tally.reason = meeting_.reason();
-  tally.wire_bytes_up = meeting_.sent_bytes();
-  tally.wire_bytes_down = meeting_.received_bytes();
-  tally.rtt = link ? link->end().rtt() : 0;
+  meeting_.note(tally);
   tally.unheard = unheard ? silent : 0;
   note(weights_.counts, tally);
   const bool refers = link && link->end().uses(kHome);

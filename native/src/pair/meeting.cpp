@@ -263,6 +263,18 @@ std::uint64_t Meeting::received_bytes() const {
   return received_before_ + (holder_ ? holder_->link.wire().received_bytes() : 0);
 }
 
+void Meeting::note(PairTally& tally) {
+  LiveLink* live = link();
+  const bool is_head = own_.role == Role::kHead;
+  tally.is_on = true;
+  tally.is_up = live != nullptr;
+  tally.is_sealed = place_.key.has_value();
+  tally.reason = reason_;
+  tally.wire_bytes_up = is_head ? sent_bytes() : received_bytes();
+  tally.wire_bytes_down = is_head ? received_bytes() : sent_bytes();
+  tally.rtt = live ? live->end().rtt() : 0;
+}
+
 void Meeting::end(const std::string& reason, Nanos now) {
   if (!holder_) return;
   holder_->link.end().goodbye(reason);

@@ -11,6 +11,7 @@
 
 #include "live_link.h"
 #include "place.h"
+#include "relay/link.h"
 
 namespace dllm::pair {
 
@@ -45,18 +46,13 @@ class Meeting {
 
   // Null while there is none that both ends want.
   [[nodiscard]] LiveLink* link();
-  // The other end's hello; only with a link.
-  [[nodiscard]] const Hello& other() const { return other_; }
-  [[nodiscard]] Nanos linked_since() const { return linked_since_; }
   // Why there is none, of the latest attempt.
   [[nodiscard]] const std::string& reason() const { return reason_; }
   // The other end said no, and will for a while.
   [[nodiscard]] bool is_refused() const { return refused_; }
-  [[nodiscard]] const Place& place() const { return place_; }
   [[nodiscard]] std::uint16_t port() const;
-  // Of all links so far.
-  [[nodiscard]] std::uint64_t sent_bytes() const;
-  [[nodiscard]] std::uint64_t received_bytes() const;
+  // What a snapshot shows of it; bytes are those of all links so far.
+  void note(PairTally& tally);
   // Ends the link in order.
   void end(const std::string& reason, Nanos now);
 
@@ -75,6 +71,8 @@ class Meeting {
   void ended(Caller& caller, const std::string& reason, bool refused, Nanos now);
   void fail(const std::string& reason, Nanos now);
   std::string who_holds(Nanos now) const;
+  [[nodiscard]] std::uint64_t sent_bytes() const;
+  [[nodiscard]] std::uint64_t received_bytes() const;
 
   const Place place_;
   const Hello own_;

@@ -286,17 +286,10 @@ void WorkerEnd::tell(const std::string& text) {
 void WorkerEnd::publish(bool is_connected, Nanos now) {
   if (now - published_ < kPublishEvery) return;
   published_ = now;
-  LiveLink* link = meeting_.link();
   const std::lock_guard lock(link_.mutex);
   PairTally& tally = link_.tally.pair;
   const PairTally before = tally;
-  tally.is_on = true;
-  tally.is_up = link != nullptr;
-  tally.is_sealed = meeting_.place().key.has_value();
-  tally.reason = meeting_.reason();
-  tally.wire_bytes_up = meeting_.received_bytes();
-  tally.wire_bytes_down = meeting_.sent_bytes();
-  tally.rtt = link ? link->end().rtt() : 0;
+  meeting_.note(tally);
   note(counts_, tally);
   if (const auto news = report_.news(counts_, now)) link_.tell(*news);
   link_.tally.connected = is_connected;
