@@ -12,18 +12,38 @@ DEATHS_MAX = 5
 WINDOW_S = 120.0
 
 
-class Breaker:
-    """Counts deaths of the same kind within two minutes of serving.
+class Deaths:
+    """Counts deaths of the same kind within two minutes."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Nothing has died; ``clock`` gives seconds."""
+        self._now = clock
+        self._deaths: dict[str, list[float]] = {}
+
+    def trips(self, kind: str) -> bool:
+        """Count one more death; whether that was one too many."""
+        now = self._now()
+        recent = [at for at in self._deaths.get(kind, ()) if now - at < WINDOW_S]
+        self._deaths[kind] = [*recent, now]
+        return len(self._deaths[kind]) >= DEATHS_MAX
+
+    def reset(self) -> None:
+        """Begin anew: somebody said so."""
+        self._deaths.clear()
+
+
+class Breaker(Deaths):
+    """The same within two minutes of serving.
 
     Only the time in which it serves counts: a model that takes a quarter of an hour to
     load is not given two minutes by that.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Nothing has died; ``clock`` gives seconds."""
+        """Nothing has served or died; ``clock`` gives seconds."""
+        super().__init__(lambda: self._served_s)
         self._clock = clock
         self._served_s = 0.0
-        self._deaths: dict[str, list[float]] = {}
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -33,14 +53,3 @@ class Breaker:
             yield
         finally:
             self._served_s += max(self._clock() - began, 0.0)
-
-    def trips(self, kind: str) -> bool:
-        """Count one more death; whether that was one too many."""
-        since = self._served_s - WINDOW_S
-        recent = [at for at in self._deaths.get(kind, ()) if at > since]
-        self._deaths[kind] = [*recent, self._served_s]
-        return len(self._deaths[kind]) >= DEATHS_MAX
-
-    def reset(self) -> None:
-        """Begin anew: somebody said so."""
-        self._deaths.clear()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from backends.controller.breaker import Deaths
 from backends.controller.evidence import failure_of
 from backends.errors import DllmError, HostError, ProcessFailed
 from backends.gateway.language import GATEWAY, Mode, Target, gateway_argv
@@ -36,8 +37,6 @@ log = logging.getLogger(__name__)
 LISTEN_POLL_S = 0.05
 LISTEN_TIMEOUT_S = 30.0
 GRACE_S = 5.0
-DEATHS_MAX = 5
-DEATHS_WINDOW_S = 120.0
 BINDING = frozenset(
     {
         *("--grammar", "--grammar-file", "-n", "--predict", "--n-predict"),
@@ -75,7 +74,7 @@ class Gateway:
         self._link = Link(socket, self._counted)
         self._target: Target | None = None
         self._port: int | None = None
-        self._deaths: list[float] = []
+        self._deaths = Deaths(clock)
         self._before_hold: RequestCounts | None = None
         self._turn = asyncio.Lock()
         self._news = asyncio.Event()
@@ -201,12 +200,10 @@ class Gateway:
 
     async def _mend(self) -> None:
         assert self._port is not None
-        now, record = self._clock(), self._record()
-        self._deaths = [at for at in self._deaths if now - at < DEATHS_WINDOW_S]
-        self._deaths.append(now)
+        record, is_too_often = self._record(), self._deaths.trips(GATEWAY)
         if record is not None:
-            failure = await failure_of(self._host, record, now)
-            if len(self._deaths) >= DEATHS_MAX:
+            failure = await failure_of(self._host, record, self._clock())
+            if is_too_often:
                 raise ProcessFailed(failure)
             self._chapter.failed(failure)
         await self.stand(self._port)
@@ -217,7 +214,7 @@ class Gateway:
     async def let_go(self) -> None:
         """Say nothing more to it, and want it no more; it is stopped by others."""
         self._port = None
-        self._deaths.clear()
+        self._deaths.reset()
         await self._link.close()
         self._board.update(requests=None)
 

@@ -195,9 +195,7 @@ class Pursuit:
         try:
             await asyncio.wait({up, over}, return_when=asyncio.FIRST_COMPLETED)
             await (up if up.done() else over)
-            self._mended = over.result()
-            self._chapter.mended(self._mended)
-            log.warning("%s", self._mended)
+            self._tell_mended(over.result())
         finally:
             for task in (up, over):
                 task.cancel()
@@ -225,9 +223,8 @@ class Pursuit:
                 what = f"{error.what}, and what is left cannot do it: {why.what}"
                 raise PeerUnreachable(what, gone.hint) from why
             if rest != running:
-                self._mended = f"{error.what}: went on without it, {told_split(rest)}"
-                self._chapter.mended(self._mended)
-                log.warning("%s", self._mended)
+                split = told_split(rest)
+                self._tell_mended(f"{error.what}: went on without it, {split}")
             return rest
         return running
 
@@ -313,9 +310,7 @@ class Pursuit:
         if failure is not None:
             raise ProcessFailed(failure)
         if needs_tunnels(plan):
-            self._mended = TUNNELS_LOST
-            self._chapter.mended(TUNNELS_LOST)
-            log.warning("%s", TUNNELS_LOST)
+            self._tell_mended(TUNNELS_LOST)
 
     async def _back(self, plan: Plan, error: PeerUnreachable) -> None:
         """Wait for machines to come back, for a while.
@@ -362,10 +357,8 @@ class Pursuit:
             what = TOO_OFTEN.format(what=failure.what, times=DEATHS_MAX)
             failure = msgspec.structs.replace(failure, what=what, hint=GIVEN_UP)
             raise ProcessFailed(failure) from died
-        self._mended = f"{error.what}: {mended}"
         self._chapter.failed(failure)
-        self._chapter.mended(self._mended)
-        log.warning("%s", self._mended)
+        self._tell_mended(f"{error.what}: {mended}")
 
     def _mended_by_starting_again(self, failure: Failure) -> str:
         """What will be said of it; empty where starting again would not help.
@@ -390,9 +383,14 @@ class Pursuit:
         if self.survey.demanded_port(plan) is not None:
             raise error
         self.survey.lose_port()
-        self._mended = f"{error.what}: the gateway was started again with another port"
-        self._chapter.mended(self._mended)
-        log.warning("%s", self._mended)
+        again = "the gateway was started again with another port"
+        self._tell_mended(f"{error.what}: {again}")
+
+    def _tell_mended(self, text: str) -> None:
+        """Say what was mended, here and wherever the cluster is shown next."""
+        self._mended = text
+        self._chapter.mended(text)
+        log.warning("%s", text)
 
     def _steps_changed(self) -> None:
         steps = self._steps.steps

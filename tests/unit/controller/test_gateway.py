@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from backends.config import Config
 from backends.controller.board import Board
+from backends.controller.breaker import DEATHS_MAX
 from backends.controller.chapters import Chapter
 from backends.controller.event_files import EventFiles
-from backends.controller.gateway import DEATHS_MAX, Gateway
+from backends.controller.gateway import Gateway
 from backends.controller.story import Story
 from backends.machines.host import ProcessRecord
 from backends.state import ProcessRole, ProcessState
