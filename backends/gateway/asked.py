@@ -11,7 +11,7 @@ from aiohttp import HttpVersion11
 from backends.gateway.courses import course_of
 from backends.gateway.headers import passed_on
 from backends.gateway.wish import CONTINUED_BYTES_MAX
-from backends.state.base import Value
+from backends.state.base import NOT_JSON, Value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,7 +66,7 @@ class Asked:
             return None
         length = self.request.content_length
         if length is not None and length <= WHOLE_BYTES_MAX:
-            return b"".join([chunk async for chunk in self._chunks()])
+            return await self._read()
         return self._chunks()
 
     async def course(self) -> Course | None:
@@ -79,12 +79,15 @@ class Asked:
         longest = min(CONTINUED_BYTES_MAX, KEPT_BYTES_MAX)
         if not self.is_work or coded or not length or length > longest:
             return None
-        raw = b"".join([chunk async for chunk in self._chunks()])
+        raw = await self._read()
         course = course_of(self.path, raw)
         if course is not None:
             self._whole = course.first_body(raw)
             self.headers.popall("Content-Length", None)
         return course
+
+    async def _read(self) -> bytes:
+        return b"".join([chunk async for chunk in self._chunks()])
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         told = 0
@@ -126,10 +129,10 @@ class Asked:
         length = self.request.content_length
         if not self.is_work or length is None or length > KEPT_BYTES_MAX:
             return False
-        whole = b"".join([chunk async for chunk in self._chunks()])
+        whole = await self._read()
         try:
             return msgspec.json.decode(whole, type=_Wish).stream
-        except (ValueError, RecursionError):
+        except NOT_JSON:
             return False
 
 

@@ -7,6 +7,7 @@ are given to ``/completion``, whose events are told in the words of the client's
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from backends.gateway.events import payload
 from backends.gateway.timings import Stopwatch, Timings
 from backends.gateway.tokens import CannotGoOn, Tokens
+from backends.gateway.wish import LIMITS
 from backends.state.base import NOT_JSON, Value
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ MAY_BE_OVER = "what it said last may be what came before a stop word"
 _ERROR = b'{"error"'
 _ERROR_EARLIER = b"error: "
 """What an event of earlier releases begins with that tells of an error."""
-_OURS = ("n_predict", "max_tokens", "max_completion_tokens", "prompt")
+_OURS = (*LIMITS, "prompt")
 
 
 class Told(Value, frozen=True):
@@ -146,7 +148,7 @@ class Course(ABC):
             self._watch.token()
             self._tokens.add(text, token, self._base + count)
 
-    @property
+    @cached_property
     def _stops(self) -> list[str]:
         """The stop words, however they were given."""
         raw = self._wish.fields.get("stop")

@@ -69,6 +69,8 @@ class OpenAiCourse(Course):
     end = DONE
     _head: dict[str, Any] | None = None
     """What every event of this answer says."""
+    _untold = b""
+    """Of the tokens told so far, what the client has no text of."""
 
     def first_body(self, raw: bytes) -> bytes:
         """The client's own words, and what makes ids and counts come with the answer.
@@ -114,8 +116,6 @@ class OpenAiCourse(Course):
             count = len(self._tokens) + 1
             token = token if self._is_next(told[0], text) else None
         self._count(text, token, count)
-
-    _untold = b""
 
     def ask_anew(self) -> None:
         """The same from the beginning, and nothing of it was told."""
