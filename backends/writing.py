@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write_private(file: Path, content: bytes) -> None:
+def write_private(file: Path, content: bytes, *, durable: bool = True) -> None:
     """Replace a file atomically, readable by its owner only.
+
+    What is not ``durable`` need not outlive a power cut, and is not waited for.
 
     Raises:
         OSError: the directory or disk refuses it; the old file is untouched.
@@ -25,8 +27,9 @@ def write_private(file: Path, content: bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
         temporary.replace(file)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -14,12 +14,12 @@ from backends.link.tokens import Guesses, Outcome, Outcomes, ServerCount, Tokens
 from backends.link.wire import (
     NS_PER_MS,
     NS_PER_S,
-    US_PER_MS,
     Line,
     PairLine,
     PassLine,
 )
 from backends.state import Generation, Link, Pass
+from backends.units import US_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

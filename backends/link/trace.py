@@ -9,13 +9,14 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from backends.units import US_PER_MS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from backends.state import Pass
 
 PARTS = ("head", "up", "compute", "down", "wait")
-US_PER_MS = 1e3
 
 
 def chrome_trace(passes: Mapping[str, Sequence[Pass]]) -> dict[str, Any]:

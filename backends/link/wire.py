@@ -10,7 +10,6 @@ from backends.state import NOT_JSON, Lab, LinkCommand
 
 NS_PER_MS = 1e6
 NS_PER_S = 1e9
-US_PER_MS = 1e3
 LINE_BYTES_MAX = 1 << 22
 """Of one line; the longest a relay writes is a sixteenth of it."""
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from backends.units import (
     MS_PER_S,
+    US_PER_MS,
     format_age,
     format_bytes,
     format_mb_s,
@@ -27,7 +28,6 @@ UNKNOWN = "—"
 SAME_SHARE = 0.02
 """A pass of so nearly one token is one token's."""
 BYTES_PER_MB = 1e6
-US_PER_MS = 1000.0
 _CARRIED = (
     *("bytes_up", "bytes_down", "wire_bytes_up", "wire_bytes_down"),
     *("weight_bytes_home", "weight_bytes_sent", "tensors_differ"),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from backends.errors import DllmError
 from backends.state import NOT_JSON, ChatMessage, Plan, Sampling
+from backends.writing import write_private
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Remembered(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,22 +61,9 @@ def remember(path: Path, memory: Remembered) -> None:
         DllmError: the disk refuses.
     """
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _replace(path, msgspec.json.encode(memory))
+        write_private(path, msgspec.json.encode(memory), durable=False)
     except OSError as error:
         raise DllmError(
             f"Cannot write {path} ({error.strerror})",
             "The console forgets its layout.",
         ) from error
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write beside the file and rename; mkstemp makes it 0600."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -145,7 +145,7 @@ def decode_line(line: bytes) -> dict[str, Any] | None:
     # Not msgspec's: it refuses the escapes that stand for bytes of a path.
     try:
         message = json.loads(line)
-    except (ValueError, RecursionError):
+    except NOT_JSON:
         return None
     return message if isinstance(message, dict) else None
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -36,8 +34,7 @@ async def save_log(cluster: Cluster, name: str, folder: Path) -> Path:
         folder = await asyncio.to_thread(_there_or_home, folder)
         with set_aside(folder) as (aside, stream):
             await _copy(cluster, name, stream)
-            stream.close()
-            path = _name(aside, folder, name)
+            path = await asyncio.to_thread(_name, aside, stream, folder, name)
     except OSError as error:
         raise DllmError(
             f"Cannot save the log in {folder} ({error.strerror}): nothing was written",
@@ -75,12 +72,16 @@ def _there_or_home(folder: Path) -> Path:
     return folder if folder.is_dir() else Path.home()
 
 
-def _name(aside: Path, folder: Path, name: str) -> Path:
+def _name(aside: Path, stream: BinaryIO, folder: Path, name: str) -> Path:
     """Give it a name that nothing has: ``dllm-server.log``, ``dllm-server-2.log``…"""
+    stream.close()
     stem = "dllm-" + re.sub(r"[^\w.-]+", "-", name)
-    for number in itertools.count(1):
-        path = folder / f"{stem}{'' if number == 1 else f'-{number}'}.log"
-        with suppress(FileExistsError):
+    number, path = 1, folder / f"{stem}.log"
+    while True:
+        try:
             become(aside, path)
+        except FileExistsError:
+            number += 1
+            path = folder / f"{stem}-{number}.log"
+        else:
             return path
-    raise AssertionError("numbers do not end")
