@@ -28,6 +28,7 @@ _NAMES_TAKEN = ("local", "llama-server", "api-gateway", "all", "demo")
 LIMITS = {
     "api_port": (1, 65535),
     "api_wait_s": (1, 86400),
+    "api_drain_s": (0, 86400),
     "workers": (1, 16),
     "ctx_size": (16, 1 << 24),
     "worker_threads": (1, 1024),
@@ -69,6 +70,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Port of the OpenAI-compatible API. Unset: 8090, or the next free one."""
     api_wait_s: int = 300
     """Longest wait of a request to the API, in seconds, while no model serves."""
+    api_drain_s: int = 60
+    """Longest wait of a new split, in seconds, for answers that it would break."""
     rejoin: Literal["idle", "ask", "never"] = "idle"
     """When a machine that was lost and did without is used again, once it is back."""
     workers: int = 2

@@ -75,6 +75,12 @@ class LaunchRequest(Value, frozen=True, kw_only=True):
     """The generation the asker takes for the present one; 0: nothing is wanted now."""
 
 
+class DrainRequest(Value, frozen=True, kw_only=True):
+    """Whether requests to the API are to wait."""
+
+    on: bool = True
+
+
 class LabRequest(Value, frozen=True, kw_only=True):
     """Which link gets which lab; no worker means every link."""
 
@@ -139,6 +145,7 @@ class Api:
                 web.post("/v1/memory", self._memory.memory),
                 web.post("/v1/launch", self._launch),
                 web.post("/v1/stop", self._stop),
+                web.post("/v1/drain", self._drain),
                 web.post("/v1/shutdown", self._shutdown),
                 web.get("/v1/inspect", self._inspect),
                 web.get("/v1/models", self._models),
@@ -246,6 +253,13 @@ class Api:
         """End the goal; returns at once."""
         cluster = self._of(request)
         cluster.want(None, by=asker(request))
+        return json_response(cluster.board.snapshot)
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        """Let what comes to the API wait, or go on; returns at once."""
+        asked = await body(request, DrainRequest)
+        cluster = self._of(request)
+        cluster.drain(on=asked.on, by=asker(request))
         return json_response(cluster.board.snapshot)
 
     async def _shutdown(self, request: web.Request) -> web.Response:

@@ -154,8 +154,29 @@ class Cluster:
             self._journal.set_aside()
             self._hands_off = False
         self._journal.save(Record(goal=goal, leftovers=self._leftovers.after(plan)))
+        self.gateway.is_drained = False
         self._begin()
         return goal
+
+    def drain(self, *, on: bool, by: Actor = CONTROLLER) -> None:
+        """Let what runs at the API end and what comes wait, or go on.
+
+        It holds until somebody says otherwise, or launches or stops the cluster.
+
+        Raises:
+            ControllerError: there is nothing to drain.
+        """
+        if self.pursued is None:
+            raise ControllerError(
+                "Nothing runs: there is nothing to drain",
+                "See dllm-tui status; dllm-tui up launches a model.",
+            )
+        if on == (self._journal.record.drained_since is not None):
+            return
+        self._journal.change(drained_since=self._clock() if on else None)
+        self.board.update(drained_since=self._journal.record.drained_since)
+        self.chapter.drained(by, on=on)
+        self.gateway.drain(on)
 
     def _came_first(self) -> ControllerError:
         plan = self.pursued
@@ -194,6 +215,7 @@ class Cluster:
             self.leave_alone(error)
             return
         self.board.update(generation=record.goal.generation, leftovers=record.leftovers)
+        self.gateway.is_drained = record.drained_since is not None
         if record.goal.plan is not None:
             self._pursuit.announce()
         if record.failure is not None:

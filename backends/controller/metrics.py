@@ -44,7 +44,7 @@ LINK_BYTES = {
     "weight_bytes_sent": "of weights crossed between a pair of relays",
 }
 """Fields of a link, and what these bytes are."""
-REQUEST_GAUGES = ("waiting", "in_flight")
+REQUEST_GAUGES = ("waiting", "in_flight", "fragile")
 REQUEST_TOTALS = ("passed", "failed", "left", "held", "replayed", "continued")
 COMMAND_FIGURES = ("count", "bytes_up", "bytes_down", "answered", "errors")
 
@@ -67,6 +67,9 @@ class _Figures(Collector):
         now = self._snapshot
         serving = float(now.state is ClusterState.SERVING)
         yield GaugeMetricFamily("dllm_serving", "1 while a model serves", serving)
+        drained = float(now.drained_since is not None)
+        words = "1 while requests wait because somebody said so"
+        yield GaugeMetricFamily("dllm_drained", words, drained)
         rate = now.speed.tok_per_s or 0.0
         yield GaugeMetricFamily("dllm_tokens_per_second", "Generated now", rate)
         memory = GaugeMetricFamily(

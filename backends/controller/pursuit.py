@@ -29,7 +29,7 @@ from backends.errors import DllmError, NeedsAnswer, PeerUnreachable, ProcessFail
 from backends.link.relay import is_relay
 from backends.planning.blueprint import SERVER, machines_of, process_name
 from backends.roster.bare import blamed
-from backends.state import ClusterState, StepState
+from backends.state import ClusterState, Step, StepState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -150,7 +150,9 @@ class Pursuit:
         plan = record.running
         state = ClusterState.STARTING if plan else ClusterState.STOPPING
         self._board.begin(record.goal.generation, plan, state)
-        self._board.update(leftovers=record.leftovers)
+        self._board.update(
+            leftovers=record.leftovers, drained_since=record.drained_since
+        )
 
     async def let_go(self) -> None:
         """Close every way, and leave the gateway to itself."""
@@ -234,6 +236,7 @@ class Pursuit:
         self._begun_at = self._clock()
         self._board.update(message=self._mended)
         self._steps.reset(*launch_steps(plan))
+        await self._let_answers_end(plan)
         self._watch.forget()
         built = await self._builder.build(plan)
         self._watch.expected = built.expected
@@ -247,6 +250,20 @@ class Pursuit:
                 sockets, self._ways.rtt_ms, why.__getitem__
             ):
                 await self._serve(plan, built)
+
+    async def _let_answers_end(self, plan: Plan) -> None:
+        """Before anything is touched that serves: end what could not be gone on with.
+
+        After trouble there is nothing to wait for: that has ended them already.
+        """
+        began, count = self._clock(), self.gateway.breaks(plan)
+        if count:
+            step = Step(id="drain", title="Let answers end", detail=f"{count} of them")
+            self._steps.reset(step, *launch_steps(plan))
+        with self._steps.step("drain"):
+            left = await self.gateway.let_end(plan, self.survey.drain_s())
+        if count or left:
+            self._chapter.let_end(count, left, self._clock() - began)
 
     async def _serve(self, plan: Plan, built: Built) -> None:
         record = self._journal.record
@@ -272,7 +289,12 @@ class Pursuit:
             process_name(self._cluster, SERVER),
         )
         with self._breaker.serving():
-            await self.serving.until_trouble(port, self._watch, movement.since)
+            try:
+                await self.serving.until_trouble(port, self._watch, movement.since)
+            except DllmError:
+                if built.has_gateway:
+                    self.gateway.holds(plan, self.survey.hold_s())
+                raise
 
     def _tell(self, plan: Plan, measured: MeasuredSplit, *, taken_up: bool) -> None:
         """Say that it serves."""

@@ -220,6 +220,10 @@ class Survey:
         """Longest wait of a request to the API while nothing serves."""
         return self._settings().api_wait_s
 
+    def drain_s(self) -> float:
+        """Longest wait for answers that a relaunch would break."""
+        return self._settings().api_drain_s
+
     def _settings(self) -> Config:
         try:
             return self._readers.config()

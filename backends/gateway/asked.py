@@ -50,6 +50,8 @@ class Asked:
         self._reading = asyncio.Lock()
         self.replayable = True
         """Whether all that was read of the body is still there."""
+        self.streams = self.is_work
+        """Whether it asks for an answer in pieces, as far as that is known."""
         self._awaited = _awaits(request)
         self._whole: bytes | None = None
 
@@ -80,6 +82,7 @@ class Asked:
         if not self.is_work or coded or not length or length > longest:
             return None
         raw = await self._read()
+        self.streams = _streams(raw)
         course = course_of(self.path, raw)
         if course is not None:
             self._whole = course.first_body(raw)
@@ -129,11 +132,14 @@ class Asked:
         length = self.request.content_length
         if not self.is_work or length is None or length > KEPT_BYTES_MAX:
             return False
-        whole = await self._read()
-        try:
-            return msgspec.json.decode(whole, type=_Wish).stream
-        except NOT_JSON:
-            return False
+        return _streams(await self._read())
+
+
+def _streams(raw: bytes) -> bool:
+    try:
+        return msgspec.json.decode(raw, type=_Wish).stream
+    except NOT_JSON:
+        return False
 
 
 def _awaits(request: web.BaseRequest) -> bool:

@@ -11,7 +11,7 @@ from backends.state.base import Value
 if TYPE_CHECKING:
     from pathlib import Path
 
-LANGUAGE = 1
+LANGUAGE = 2
 """Changes when a gateway would misread a controller of this release, or it the gateway:
 it is part of the command line, so such a gateway is replaced."""
 GATEWAY = "api-gateway"
@@ -42,6 +42,8 @@ class Target(Value, frozen=True, kw_only=True):
     """What clients call the model."""
     weights: str = ""
     """Tells which model it is, whatever its name: no other goes on with an answer."""
+    drains: bool = False
+    """Whether only what was begun may go on: what comes waits."""
     bound: bool = False
     """Whether it holds every answer to a form or a length: none is gone on with."""
     why: str = ""

@@ -41,6 +41,10 @@ class Tally:
         finally:
             self.add(name, -1)
 
+    def stir(self) -> None:
+        """Have the counts told again, for what stands beside them has changed."""
+        self._set()
+
     def went_on(self, waited_s: float, *, again: bool) -> None:
         """A request that was held goes on to llama-server, once more or at last."""
         longest_s = max(waited_s, self.counts.held_longest_s)

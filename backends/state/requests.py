@@ -12,6 +12,10 @@ class RequestCounts(Value, frozen=True, kw_only=True):
     """Held at this moment because nothing serves."""
     in_flight: int = 0
     """With llama-server at this moment."""
+    fragile: int = 0
+    """Of these, answers that no other llama-server could go on with."""
+    drains: bool = False
+    """Whether what comes waits until what is in flight has ended."""
     passed: int = 0
     """Answered to the end, by whatever status."""
     failed: int = 0

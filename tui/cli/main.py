@@ -32,6 +32,7 @@ COMMANDS = {
     "config": "tui.cli.config",
     "demo": "tui.cli.demo",
     "doctor": "tui.cli.doctor",
+    "drain": "tui.cli.drain",
     "engine": "tui.cli.engine",
     "events": "tui.cli.events",
     "inspect": "tui.cli.inspect",

@@ -19,7 +19,7 @@ from backends.state import (
     Transport,
 )
 from backends.state.requests import RequestCounts
-from backends.units import format_bytes, format_ms
+from backends.units import format_age, format_bytes, format_ms
 from tui.cli.options import any_cluster_option
 from tui.cli.output import emit_json, json_option, run, show
 from tui.cli.session import cluster_json, measured_text
@@ -84,6 +84,7 @@ def status_lines(snapshot: ClusterSnapshot, now: float) -> list[str]:
         lines.append(f"         {snapshot.message}")
     if snapshot.api_url:
         lines.append(f"api      {snapshot.api_url}")
+    lines += _drained(snapshot, now)
     lines += _requests(snapshot.requests)
     lines += [*_plan(snapshot), *(_peer(peer, now) for peer in _machines(snapshot))]
     lines += [_process(process) for process in _of_this_run(snapshot)]
@@ -92,6 +93,14 @@ def status_lines(snapshot: ClusterSnapshot, now: float) -> list[str]:
     lines += [_silence(link) for link in snapshot.links if silence_text(link)]
     lines += [f"left     {x.name} on {x.peer}: {x.why}" for x in snapshot.leftovers]
     return lines
+
+
+def _drained(snapshot: ClusterSnapshot, now: float) -> list[str]:
+    since = snapshot.drained_since
+    if since is None:
+        return []
+    age = format_age(max(now - since, 0.0))
+    return [f"drained  for {age}: requests wait (dllm-tui drain --off)"]
 
 
 def _requests(counts: RequestCounts | None) -> list[str]:

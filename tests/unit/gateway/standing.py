@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 CHAT = "/v1/chat/completions"
+SHUTDOWN_S = 0.1
 WHOLE = (b'data: {"n":1}\n\n', b'data: {"n":2}\n\n', b"data: [DONE]\n\n")
 
 
 @asynccontextmanager
 async def upstream(handler: Handler) -> AsyncIterator[int]:
     """Port of a server that answers everything like this."""
-    runner = web.ServerRunner(web.Server(handler, handler_cancellation=True))
-    runner._kwargs["shutdown_timeout"] = 0.1
+    server = web.Server(handler, handler_cancellation=True)
+    runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
@@ -85,7 +86,7 @@ class Stage:
 async def gateway() -> AsyncIterator[Stage]:
     """A gateway that has been told nothing."""
     async with Proxy() as proxy, aiohttp.ClientSession() as client:
-        runner = web.ServerRunner(server_of(proxy))
+        runner = web.ServerRunner(server_of(proxy), shutdown_timeout=SHUTDOWN_S)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         try:
