@@ -38,6 +38,8 @@ DEATHS_MAX = 3
 """A request that so many llama-servers died of is not tried once more."""
 COMPLETION = "/completion"
 CONNECT_TIMEOUT_S = 5.0
+KEPT_S = 2.0
+"""A connection is kept for the next request; llama-server closes it after 5 s."""
 OURS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """What aiohttp would add: clients know best."""
 STOPPED = "Nothing serves: the cluster was stopped"
@@ -123,22 +125,19 @@ class Proxy:
         self._busy: set[tuple[Asked, Reply]] = set()
         self._turned = asyncio.Event()
         self._session: aiohttp.ClientSession
+        self._lasting: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
         """Be able to connect."""
-        self._session = aiohttp.ClientSession(
-            # A connection for each: one that is kept may be closed at that moment.
-            connector=aiohttp.TCPConnector(limit=0, force_close=True),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            skip_auto_headers=OURS,
-        )
+        self._session = _session(aiohttp.TCPConnector(limit=0, force_close=True))
+        kept = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_S)
+        self._lasting = _session(kept)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Close every connection."""
         await self._session.close()
+        await self._lasting.close()
 
     def turn_to(self, target: Target) -> None:
         """Serve like this from here on; requests that wait look again."""
@@ -350,13 +349,28 @@ class Proxy:
         path: str,
         body: bytes | AsyncIterator[bytes] | None,
     ) -> aiohttp.ClientResponse:
-        return await self._session.request(
+        # What is kept takes one of llama-server's threads, and others may wait for it;
+        # a body that cannot be sent twice must not meet one that was just closed.
+        is_alone = len(self._busy) == 1 and isinstance(body, bytes)
+        session = self._lasting if is_alone else self._session
+        return await session.request(
             asked.method,
             URL(f"http://127.0.0.1:{target.port}{path}", encoded=True),
             headers=asked.headers,
             data=body,
             allow_redirects=False,
         )
+
+
+def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+    """Asks in clients' names, and adds nothing."""
+    return aiohttp.ClientSession(
+        connector=connector,
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        skip_auto_headers=OURS,
+    )
 
 
 async def _course(asked: Asked) -> Course | None:
