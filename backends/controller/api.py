@@ -246,6 +246,7 @@ class Api:
         machines = await self._machines_now(cluster)
         await require_sound(asked.plan, self._readers, machines)
         await cluster.require_port(asked.plan)
+        await cluster.require_machines(asked.plan)
         cluster.want(asked.plan, asked.replaces, by=asker(request))
         return json_response(cluster.board.snapshot)
 

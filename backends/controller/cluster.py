@@ -25,7 +25,7 @@ from backends.errors import (
     PeerUnreachable,
     ProcessFailed,
 )
-from backends.planning.blueprint import needed_names, short_name
+from backends.planning.blueprint import machines_of, needed_names, short_name
 from backends.split.flags import check_exact, compile_split
 from backends.state import ClusterState, Failure
 
@@ -193,6 +193,23 @@ class Cluster:
             HostError: another program, or another cluster, has it.
         """
         await self._pursuit.survey.require_port(plan)
+
+    async def require_machines(self, plan: Plan) -> None:
+        """See that what serves is not ended for a plan whose machines are away.
+
+        Raises:
+            PeerUnreachable: one of them is.
+            NeedsAnswer: one of them asks something first.
+        """
+        if self.board.snapshot.state is not ClusterState.SERVING:
+            return
+        try:
+            await self._machines.reached(machines_of(plan))
+        except PeerUnreachable as error:
+            raise PeerUnreachable(
+                f"{error.what}; what serves now is left as it is",
+                "Launch again when the machine is back, or without it.",
+            ) from error
 
     async def reached(self, generation: int) -> None:
         """Wait until a generation serves, failed, ended or was replaced."""

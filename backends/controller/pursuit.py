@@ -170,18 +170,21 @@ class Pursuit:
 
     async def _keep_up(self, plan: Plan, *, adopted: bool) -> None:
         running = self._journal.record.running or plan
-        if adopted:
-            await self._take_up(running)
-        else:
+        if not adopted:
             await self._machines.reached(machines_of(plan))
         while True:
             try:
+                if adopted:
+                    await self._take_up(running)
+                    adopted = False
                 await self._bring_up_for(plan, running)
                 running = plan
             except NeedsAnswer:
                 raise
             except PeerUnreachable as error:
-                running = await self._with_or_without(running, error)
+                before, running = running, await self._with_or_without(running, error)
+                # What an earlier controller left of another plan is no trouble.
+                adopted = adopted and running == before
             except ApiPortTaken as error:
                 self._require_other_port(error, running)
             except ProcessFailed as error:
@@ -310,14 +313,10 @@ class Pursuit:
         """See what an earlier controller's cluster has become.
 
         Raises:
+            PeerUnreachable: a machine of it is away.
             ProcessFailed: a process of it ended while nobody watched.
         """
-        try:
-            await self._machines.reached(machines_of(plan))
-        except NeedsAnswer:
-            raise
-        except PeerUnreachable as error:
-            await self._back(plan, error)
+        await self._machines.reached(machines_of(plan))
         if self._journal.record.server:
             await self._require_undisturbed(plan)
 

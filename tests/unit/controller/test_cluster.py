@@ -333,3 +333,14 @@ async def test_a_drain_is_kept_until_a_word(tmp_path: Path) -> None:
     assert stage.board.snapshot.drained_since is None
     told = [e.text for e in stage.story.after(0) if e.kind is EventKind.DRAIN]
     assert [text.split()[0] for text in told] == ["drained", "let", "drained"]
+
+
+async def test_what_serves_is_not_ended_for_a_machine_that_is_away(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path)
+    await stage.cluster.require_machines(plan_on("ada"))
+    stage.board.update(state=ClusterState.SERVING)
+    await stage.cluster.require_machines(plan_on("local"))
+    with pytest.raises(PeerUnreachable, match="left as it is"):
+        await stage.cluster.require_machines(plan_on("ada"))

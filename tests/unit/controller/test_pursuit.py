@@ -58,3 +58,30 @@ async def test_nothing_is_told_of_one_that_is_there_after_all() -> None:
     told: list[str] = []
     assert await made(1.0, PLAN, told)._with_or_without(PLAN, GONE) == PLAN
     assert told == []
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_a_later_controller_does_without_a_machine_too(comes_back: bool) -> None:
+    """It was away when that one began; what ended unwatched is looked for too."""
+    pursuit: Any = Pursuit.__new__(Pursuit)
+    done: list[str] = []
+
+    async def take_up(plan: Plan) -> None:
+        done.append(f"take up {len(plan.workers)}")
+        if done == ["take up 1"]:
+            raise GONE
+
+    async def with_or_without(plan: Plan, error: PeerUnreachable) -> Plan:
+        return PLAN if comes_back else REST
+
+    async def bring_up(plan: Plan, running: Plan) -> None:
+        done.append(f"bring up {len(running.workers)}")
+        raise ASKS
+
+    pursuit._journal = SimpleNamespace(record=Record())
+    pursuit._take_up, pursuit._with_or_without = take_up, with_or_without
+    pursuit._bring_up_for = bring_up
+    with pytest.raises(NeedsAnswer):
+        await pursuit._keep_up(PLAN, adopted=True)
+    back, without = ["take up 1", "bring up 1"], ["bring up 0"]
+    assert done == ["take up 1", *(back if comes_back else without)]
