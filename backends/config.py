@@ -31,6 +31,7 @@ LIMITS = {
     "api_drain_s": (0, 86400),
     "workers": (1, 16),
     "ctx_size": (16, 1 << 24),
+    "ctx_size_min": (16, 1 << 24),
     "worker_threads": (1, 1024),
 }
 """The least and the most that a number may be."""
@@ -78,6 +79,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Workers started on this machine when a command does not say."""
     ctx_size: int = 4096
     """Context length in tokens."""
+    ctx_size_min: int | None = None
+    """Shortest context to go on with when a machine is lost. Unset: the plan's own."""
     worker_threads: int | None = None
     """Threads of each local worker. Unset: the cores shared out evenly."""
     pair: PairMode = PairMode.AUTO

@@ -17,7 +17,7 @@ from backends.controller.movement import Movement
 from backends.controller.occupancy import still_held
 from backends.controller.relays import Links
 from backends.controller.serving import Serving
-from backends.controller.stand_in import StandIns, told_split
+from backends.controller.stand_in import StandIns, told_stand_in
 from backends.controller.steps import StepBoard
 from backends.controller.stopping import Stopper
 from backends.controller.survey import Survey
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from backends.controller.journal import Journal
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
+    from backends.planning.room import Held
     from backends.state import Failure, Leftover, MeasuredSplit, Plan
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,10 @@ GIVEN_UP = "It is not started once more: its log may say why; launch again to tr
 BACK_WITHIN_S = 60.0
 BACK_POLL_S = 1.0
 SECRET_BYTES = 32
+
+
+class DiedTooOften(ProcessFailed):
+    """Starting it again mends nothing."""
 
 
 class Pursuit:
@@ -188,7 +193,10 @@ class Pursuit:
             except ApiPortTaken as error:
                 self._require_other_port(error, running)
             except ProcessFailed as error:
-                self._require_mendable(await blamed(error, running), error)
+                try:
+                    self._require_mendable(await blamed(error, running), error)
+                except DiedTooOften as failed:
+                    running = await self._without_worker(running, failed)
 
     async def _bring_up_for(self, plan: Plan, running: Plan) -> None:
         """Keep up what stands in for a plan; returns once the plan can be had."""
@@ -219,19 +227,43 @@ class Pursuit:
             record = self._journal.record
             if record.served_since is None:
                 raise
-            held = still_held(
-                running, record, (one.record for one in self.stopper.found())
-            )
             try:
-                rest = await self._stand_ins.instead_of(running, held)
+                rest = await self._stand_ins.instead_of(running, self._held(running))
             except DllmError as why:
                 what = f"{error.what}, and what is left cannot do it: {why.what}"
                 raise PeerUnreachable(what, gone.hint) from why
             if rest != running:
-                split = told_split(rest)
-                self._tell_mended(f"{error.what}: went on without it, {split}")
+                how = told_stand_in(rest, running)
+                self._tell_mended(f"{error.what}: went on without it, {how}")
             return rest
         return running
+
+    async def _without_worker(self, running: Plan, failed: DiedTooOften) -> Plan:
+        """What to go on with when a worker that is there ends again and again.
+
+        Raises:
+            DllmError: it is no worker, or the rest cannot do it alone.
+        """
+        worker = failed.evidence.process
+        if worker not in {one.name for one in running.workers}:
+            raise failed
+        held = self._held(running)
+        try:
+            rest = await self._stand_ins.instead_of(running, held, worker)
+        except DllmError as why:
+            what = f"{failed.what}, and what is left cannot do it: {why.what}"
+            raise ProcessFailed(
+                msgspec.structs.replace(failed.evidence, what=what)
+            ) from why
+        self._chapter.failed(failed.evidence)
+        how = told_stand_in(rest, running)
+        self._tell_mended(f"{failed.what}: went on without {worker}, {how}")
+        return rest
+
+    def _held(self, running: Plan) -> Held | None:
+        """What of a plan is still in memory."""
+        processes = (one.record for one in self.stopper.found())
+        return still_held(running, self._journal.record, processes)
 
     async def _bring_up(self, plan: Plan) -> None:
         """Make it so and watch it; returns only by raising."""
@@ -377,7 +409,7 @@ class Pursuit:
         if self._breaker.trips(failure.process):
             what = TOO_OFTEN.format(what=failure.what, times=DEATHS_MAX)
             failure = msgspec.structs.replace(failure, what=what, hint=GIVEN_UP)
-            raise ProcessFailed(failure) from died
+            raise DiedTooOften(failure) from died
         self._chapter.failed(failure)
         self._tell_mended(f"{error.what}: {mended}")
 

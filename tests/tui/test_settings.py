@@ -172,7 +172,7 @@ async def test_the_mouse_picks_and_help_is_at_hand(app: DllmApp) -> None:
         await until(pilot, lambda: isinstance(app.screen, HelpDialog))
         assert "Settings" in screen_text(app)
         await pilot.press("escape", "down")
-        assert dialog.selected.name == "worker_threads"
+        assert dialog.selected.name == Config.__struct_fields__[row + 1]
 
 
 async def test_a_file_with_a_slip_is_told_of(app: DllmApp, paths: Paths) -> None:

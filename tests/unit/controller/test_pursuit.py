@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backends.controller.journal import Record
-from backends.controller.pursuit import Pursuit
-from backends.errors import NeedsAnswer, PeerUnreachable
+from backends.controller.pursuit import DiedTooOften, Pursuit
+from backends.errors import NeedsAnswer, PeerUnreachable, PlanError, ProcessFailed
 from backends.planning.fallback import plan_without
-from backends.state import PeerQuestion, QuestionKind
+from backends.state import Failure, PeerQuestion, QuestionKind
 from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for
 
 if TYPE_CHECKING:
@@ -85,3 +85,30 @@ async def test_a_later_controller_does_without_a_machine_too(comes_back: bool) -
         await pursuit._keep_up(PLAN, adopted=True)
     back, without = ["take up 1", "bring up 1"], ["bring up 0"]
     assert done == ["take up 1", *(back if comes_back else without)]
+
+
+@pytest.mark.parametrize("rest", [REST, None])
+async def test_a_worker_that_ends_again_and_again_is_done_without(
+    rest: Plan | None,
+) -> None:
+    told: list[str] = []
+    failed = DiedTooOften(Failure(what="ada ended, 5 times", process="ada"))
+
+    async def instead_of(plan: Plan, held: object, worker: str) -> Plan:
+        if rest is None:
+            raise PlanError("local/CPU is too small")
+        assert worker == "ada"
+        return rest
+
+    pursuit = made(1.0, REST, told)
+    pursuit._stand_ins = SimpleNamespace(instead_of=instead_of)
+    pursuit._chapter.failed = lambda failure: None
+    if rest is None:
+        with pytest.raises(ProcessFailed, match=r"5 times, and what is left .* small"):
+            await pursuit._without_worker(PLAN, failed)
+        return
+    assert await pursuit._without_worker(PLAN, failed) == REST
+    assert told == ["ada ended, 5 times: went on without ada, 13 on local/CPU"]
+    server = DiedTooOften(Failure(what="llama-server ended", process="llama-server"))
+    with pytest.raises(DiedTooOften):
+        await pursuit._without_worker(PLAN, server)
