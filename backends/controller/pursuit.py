@@ -193,6 +193,9 @@ class Pursuit:
             except ApiPortTaken as error:
                 self._require_other_port(error, running)
             except ProcessFailed as error:
+                if adopted:
+                    # What ended unwatched is for a person to judge.
+                    raise
                 try:
                     self._require_mendable(await blamed(error, running), error)
                 except DiedTooOften as failed:

@@ -112,3 +112,16 @@ async def test_a_worker_that_ends_again_and_again_is_done_without(
     server = DiedTooOften(Failure(what="llama-server ended", process="llama-server"))
     with pytest.raises(DiedTooOften):
         await pursuit._without_worker(PLAN, server)
+
+
+async def test_what_ended_unwatched_is_not_begun_again_and_again() -> None:
+    pursuit: Any = Pursuit.__new__(Pursuit)
+    failed = ProcessFailed(Failure(what="ada ended", process="ada"))
+
+    async def take_up(plan: Plan) -> None:
+        raise failed
+
+    pursuit._journal, pursuit._take_up = SimpleNamespace(record=Record()), take_up
+    with pytest.raises(ProcessFailed) as raised:
+        await pursuit._keep_up(PLAN, adopted=True)
+    assert raised.value is failed
