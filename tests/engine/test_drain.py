@@ -8,6 +8,7 @@ from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
 from tests.engine.conftest import wait_for
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.engine
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
-TOKENS = 60
+TOKENS = 200
 ASKED: dict[str, Any] = {
     "messages": [{"role": "user", "content": "What is a split?"}],
     "max_tokens": TOKENS,
@@ -27,7 +28,7 @@ ASKED: dict[str, Any] = {
     "ignore_eos": True,
     "stream": True,
 }
-SLOWLY = ("lab", "set", "all", "--latency", "10ms")
+SLOWLY = ("lab", "set", "all", "--latency", "5ms")
 
 
 class Stream:
@@ -70,21 +71,31 @@ def test_nobody_is_cut_off_by_another_split_or_a_drain(
     expected = Stream(user, CHAT).whole()
     user.run(*SLOWLY)
     # One that nothing could go on with, and one that goes on where it was.
-    fragile, other = Stream(user, MESSAGES), Stream(user, CHAT)
+    worker = psutil.Process(user.pid("worker1"))
+    fragile, other = Stream(user, MESSAGES, max_tokens=60), Stream(user, CHAT)
     wait_for(lambda: fragile.flows(2) and other.flows(2), "both under way")
+    worker.suspend()
     wait_for(lambda: user.status()["requests"]["fragile"] == 1, "one is fragile")
-    user.run(*up, "--replace", "--split", "9,4")
+    replacing = user.start(*up, "--replace", "--split", "9,4")
+    wait_for(lambda: user.status()["requests"]["drains"], "it is waited for")
+    worker.resume()
+    _, err = replacing.communicate(timeout=180)
+    assert replacing.returncode == 0, err
     assert b"message_stop" in fragile.whole()
     assert text_of(other.whole()) == text_of(expected)
     assert "1 answer that another split would break ended first" in told(user)
     # Then by hand: what runs ends, what comes waits.
     user.run(*SLOWLY)
+    worker = psutil.Process(user.pid("worker1"))
     running = Stream(user, CHAT)
     wait_for(lambda: running.flows(2), "under way")
+    worker.suspend()
+    wait_for(lambda: user.status()["requests"]["in_flight"] == 1, "it is told")
     shown = json.loads(user.run("drain", "--limit", "0s", "--json", code=1).stdout)
     assert shown["requests"]["in_flight"] == 1
     held = Stream(user, CHAT, stream=False, max_tokens=4)
     wait_for(lambda: user.status()["requests"]["waiting"] == 1, "one waits")
+    worker.resume()
     user.run("drain")
     assert b"[DONE]" in running.whole()
     assert "requests wait (dllm-tui drain --off)" in user.run("status").stdout
