@@ -34,8 +34,7 @@ SLOWLY = ("lab", "set", "all", "--latency", "5ms")
 class Stream:
     """An answer that is read as it comes, by a client that knows of no drains."""
 
-    def __init__(self, user: User, path: str, **body: object) -> None:
-        port = urlsplit(user.status()["api_url"]).port or 0
+    def __init__(self, port: int, path: str, **body: object) -> None:
         self.lines: list[bytes] = []
         self._asked = port, path, json.dumps({**ASKED, **body})
         self._thread = threading.Thread(target=self._read)
@@ -68,11 +67,12 @@ def test_nobody_is_cut_off_by_another_split_or_a_drain(
 ) -> None:
     up = ("up", "--model", demo_model, "--workers", "2", "--slots", "2", "--detach")
     user.run(*up, "--split", "6,7")
-    expected = Stream(user, CHAT).whole()
+    port = urlsplit(user.status()["api_url"]).port or 0
+    expected = Stream(port, CHAT).whole()
     user.run(*SLOWLY)
     # One that nothing could go on with, and one that goes on where it was.
     worker = psutil.Process(user.pid("worker1"))
-    fragile, other = Stream(user, MESSAGES, max_tokens=60), Stream(user, CHAT)
+    fragile, other = Stream(port, MESSAGES, max_tokens=100), Stream(port, CHAT)
     wait_for(lambda: fragile.flows(2) and other.flows(2), "both under way")
     worker.suspend()
     wait_for(lambda: user.status()["requests"]["fragile"] == 1, "one is fragile")
@@ -87,13 +87,13 @@ def test_nobody_is_cut_off_by_another_split_or_a_drain(
     # Then by hand: what runs ends, what comes waits.
     user.run(*SLOWLY)
     worker = psutil.Process(user.pid("worker1"))
-    running = Stream(user, CHAT)
+    running = Stream(port, CHAT)
     wait_for(lambda: running.flows(2), "under way")
     worker.suspend()
     wait_for(lambda: user.status()["requests"]["in_flight"] == 1, "it is told")
     shown = json.loads(user.run("drain", "--limit", "0s", "--json", code=1).stdout)
     assert shown["requests"]["in_flight"] == 1
-    held = Stream(user, CHAT, stream=False, max_tokens=4)
+    held = Stream(port, CHAT, stream=False, max_tokens=4)
     wait_for(lambda: user.status()["requests"]["waiting"] == 1, "one waits")
     worker.resume()
     user.run("drain")
