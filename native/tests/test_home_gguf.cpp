@@ -131,6 +131,7 @@ TEST(parts_of_a_split_model) {
   const std::vector<std::string> parts = dllm::home::part_paths("/m/big-00002-of-00003.gguf");
   CHECK(parts.size() == 3 && parts[0] == "/m/big-00001-of-00003.gguf");
   CHECK(parts[2] == "/m/big-00003-of-00003.gguf");
+  CHECK(dllm::home::part_paths("/m/BIG-00001-of-00002.GGUF")[1] == "/m/BIG-00002-of-00002.GGUF");
   for (const std::string path :
        {"/m/big.gguf", "/m/big-00004-of-00003.gguf", "/m/-00001-of-0002.gguf",
         "/m/big-00000-of-00003.gguf", "/m/big-1of-00003.gguf", "/m/-00001-of-00002.gguf",

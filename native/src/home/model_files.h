@@ -11,8 +11,8 @@
 
 namespace dllm::home {
 
-// The parts of a split model by the path of any ("name-00001-of-0000N.gguf"), in order; else the
-// path itself.
+// The parts of a split model by the path of any ("name-00001-of-0000N.gguf", or with ".GGUF"), in
+// order; else the path itself.
 std::vector<std::string> part_paths(const std::string& path);
 
 class ModelFiles {
