@@ -81,6 +81,7 @@ ModelFiles::ModelFiles(std::vector<std::unique_ptr<Source>> sources,
 }
 
 void ModelFiles::add(const Header& header, std::uint32_t file) {
+  is_thin_ = is_thin_ || header.is_thin;
   for (TensorPlace place : header.tensors) {
     place.file = file;
     tensors_.push_back(std::move(place));
