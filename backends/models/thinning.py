@@ -22,7 +22,7 @@ from backends.state import Value
 from backends.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 SUFFIX = ".gguf"
 _END_S = 10.0
@@ -129,7 +129,7 @@ async def write_thin(
             further = _further(on_bytes, start)
             written.append(await _written(plan, source, target, further))
     except BaseException:
-        _delete(written)
+        _delete(file.path for file in written)
         raise
     return tuple(written)
 
@@ -139,9 +139,9 @@ def _further(on_bytes: Callable[[int], None], start: int) -> Callable[[int], Non
     return lambda done: on_bytes(start + done)
 
 
-def _delete(files: Sequence[ThinFile]) -> None:
-    for file in files:
-        Path(file.path).unlink(missing_ok=True)
+def _delete(paths: Iterable[str]) -> None:
+    for path in paths:
+        Path(path).unlink(missing_ok=True)
 
 
 async def _written(
@@ -160,9 +160,15 @@ async def _written(
     except OSError as error:
         raise ModelError(f"{program} cannot be run ({error.strerror})") from error
     try:
-        return await _followed(child, plan.holes, on_bytes)
-    finally:
+        told = await _followed(child, plan.holes, on_bytes)
+    except BaseException:
         await _ended(child)
+        # It was done before it was told to end: then the file is its own.
+        if child.returncode == 0:
+            _delete([target])
+        raise
+    await _ended(child)
+    return told
 
 
 async def _followed(
