@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from backends.controller.breaker import Deaths
 from backends.controller.evidence import failure_of
 from backends.errors import DllmError, HostError, ProcessFailed
+from backends.gateway.access import Access
 from backends.gateway.language import GATEWAY, Mode, Target, gateway_argv
 from backends.gateway.link import Link
 from backends.machines.host import ProcessSpec
@@ -76,6 +77,8 @@ class Gateway:
         self._port: int | None = None
         self._deaths = Deaths(clock)
         self._before_hold: RequestCounts | None = None
+        self.access = Access()
+        """Who may reach it; counts from its next start on."""
         self._turn = asyncio.Lock()
         self._news = asyncio.Event()
 
@@ -159,7 +162,7 @@ class Gateway:
         return ProcessSpec(
             name=self._name,
             role=ProcessRole.GATEWAY,
-            argv=gateway_argv(self._cluster, port, self._socket),
+            argv=gateway_argv(self._cluster, port, self._socket, self.access),
             port=port,
         )
 

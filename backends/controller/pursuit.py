@@ -263,7 +263,7 @@ class Pursuit:
         self._board.update(
             state=ClusterState.SERVING,
             measured=measured,
-            api_url=f"http://127.0.0.1:{built.api_port}/v1",
+            api_url=self.gateway.access.url(built.api_port),
             served_since=since,
         )
         movement = Movement(

@@ -50,7 +50,7 @@ class Asked:
         self._reading = asyncio.Lock()
         self.replayable = True
         """Whether all that was read of the body is still there."""
-        self._awaited = _awaits(request)
+        self._awaited = awaits(request)
         self._whole: bytes | None = None
 
     @property
@@ -136,7 +136,7 @@ class Asked:
             return False
 
 
-def _awaits(request: web.BaseRequest) -> bool:
+def awaits(request: web.BaseRequest) -> bool:
     """Whether the client sends its body only once it is told to."""
     expected = request.headers.get("Expect", "").strip().lower()
     return expected == "100-continue" and request.version >= HttpVersion11

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from backends.errors import PlanError
 from backends.planning.checking import check_plan
+from backends.planning.prompt_cache import with_prompt_cache
 from backends.planning.proposal import plan_devices
 from backends.planning.room import require_room
 from backends.planning.sharing import shared_out
@@ -39,4 +40,4 @@ def plan_without(
     found = replace(plan, workers=workers, split=split)
     check_plan(found, model)
     require_room(found, model, left)
-    return found
+    return with_prompt_cache(found, model, there)

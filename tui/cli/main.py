@@ -35,6 +35,7 @@ COMMANDS = {
     "engine": "tui.cli.engine",
     "events": "tui.cli.events",
     "inspect": "tui.cli.inspect",
+    "key": "tui.cli.key",
     "lab": "tui.cli.lab",
     "logs": "tui.cli.logs",
     "models": "tui.cli.models",

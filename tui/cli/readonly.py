@@ -17,7 +17,7 @@ WATCHES = frozenset(
         *("chat", "completion", "doctor", "events", "inspect", "logs", "status"),
         *("trace", "config show", "config check", "engine status", "lab show"),
         *("models list", "models verify", "models info", "peers list", "peers probe"),
-        *("models cache show", "chats list", "chats show", "chats export"),
+        *("models cache show", "chats list", "chats show", "chats export", "key list"),
     }
 )
 """Commands that change nothing; ``up`` watches with ``--dry-run`` alone."""
