@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from http.client import HTTPConnection
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -44,6 +46,17 @@ def own_address() -> str:
     return "127.0.0.1"
 
 
+def assert_clients_are_answered(user: User, *url: str, **env: str) -> None:
+    """curl and OpenAI's own package do as they are told."""
+    programs = {"curl": ("sh", "-c"), "openai-python": (sys.executable, "-c")}
+    for client, program in programs.items():
+        told = user.run("connect", client, *url).stdout
+        done = subprocess.run(
+            [*program, told], env={**user.env, **env}, capture_output=True, text=True
+        )
+        assert "tiny model that only knows this console" in done.stdout, done.stderr
+
+
 def test_other_machines_need_a_key(user: User, demo_model: str) -> None:
     launch = ("up", "--model", demo_model, "--workers", "0", "--detach")
     user.run("config", "set", "api_host", "0.0.0.0")
@@ -70,6 +83,8 @@ def test_other_machines_need_a_key(user: User, demo_model: str) -> None:
     assert "key      laptop" in user.run("status").stdout
     (gateway,) = [p for p in user.status()["processes"] if p["name"] == "api-gateway"]
     assert made["key"] not in json.dumps(gateway)
+    for url in ((), ("--url", f"http://{ours}:{port}")):
+        assert_clients_are_answered(user, *url, DLLM_API_KEY=made["key"])
     user.run("key", "remove", "laptop")
     assert ask("127.0.0.1", port, **ELSEWHERE, **bearer)[0] == 401
     user.run("chat", "Hi")

@@ -30,6 +30,7 @@ COMMANDS = {
     "chats": "tui.cli.chats",
     "completion": "tui.cli.completion",
     "config": "tui.cli.config",
+    "connect": "tui.cli.connect",
     "demo": "tui.cli.demo",
     "doctor": "tui.cli.doctor",
     "engine": "tui.cli.engine",

@@ -94,6 +94,13 @@ async def _model_names() -> list[str]:
         return [f.name for f in await search(host, user_folders(_config().model_dirs))]
 
 
+def programs(context: click.Context) -> list[str]:
+    """The clients that can be told of the API."""
+    from backends.clients.recipes import CLIENTS
+
+    return list(CLIENTS)
+
+
 def settings(context: click.Context) -> list[str]:
     """The settings of config.toml."""
     from backends.settings import settings as all_settings
@@ -146,6 +153,7 @@ SOURCES: dict[str, Source] = {
         models,
         peers,
         processes,
+        programs,
         settings,
         themes,
     )
