@@ -169,7 +169,11 @@ class Pursuit:
     async def _keep_up(self, plan: Plan, *, adopted: bool) -> None:
         running = self._journal.record.running or plan
         if adopted:
-            await self._take_up(running)
+            try:
+                await self._take_up(running)
+            except ProcessFailed as error:
+                # The machine may have been off meanwhile: it is begun again.
+                self._require_mendable(await blamed(error, running), error)
         else:
             await self._machines.reached(machines_of(plan))
         while True:

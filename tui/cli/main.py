@@ -41,6 +41,7 @@ COMMANDS = {
     "logs": "tui.cli.logs",
     "models": "tui.cli.models",
     "peers": "tui.cli.peers",
+    "service": "tui.cli.service",
     "status": "tui.cli.status",
     "stop": "tui.cli.stop",
     "trace": "tui.cli.trace",
