@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from itertools import count
 from typing import TYPE_CHECKING
 
 from backends.errors import DllmError
@@ -71,7 +72,9 @@ def _back_up(file: Path, text: str) -> str:
         OSError: it cannot be written.
     """
     at = time.strftime("%Y%m%d-%H%M%S")
-    backup = file.with_name(f"{file.name}.before-dllm-{at}")
+    name = f"{file.name}.before-dllm-{at}"
+    names = (f"{name}-{number}" if number else name for number in count())
+    backup = next(b for b in map(file.with_name, names) if not b.exists())
     _replace(backup, text, like=file)
     return str(backup)
 

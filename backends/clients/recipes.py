@@ -16,6 +16,7 @@ from backends.clients.yaml_text import (
     with_entry,
     with_entry_below,
     with_settings,
+    without_settings,
 )
 
 if TYPE_CHECKING:
@@ -121,16 +122,22 @@ def _braced(it: Served) -> str:
 
 
 def _aider(it: Served) -> Recipe:
-    settings: dict[str, object] = {
+    settings = {
         "model": f"openai/{it.model}",
         "openai-api-base": it.url,
         "show-model-warnings": False,
     }
-    if not it.needs_key:
-        settings["openai-api-key"] = NO_KEY
+    no_key = {"openai-api-key": NO_KEY}
+
+    def merge(text: str) -> str:
+        if it.needs_key:
+            # It would be taken instead of the one in the environment.
+            return with_settings(without_settings(text, no_key), settings)
+        return with_settings(text, settings | no_key)
+
     return Recipe(
         file=Path.home() / ".aider.conf.yml",
-        merge=lambda text: with_settings(text, settings),
+        merge=merge,
         use=("aider",),
         key="OPENAI_API_KEY",
     )

@@ -34,6 +34,13 @@ def with_settings(text: str, settings: Mapping[str, object]) -> str:
     return text
 
 
+def without_settings(text: str, settings: Mapping[str, object]) -> str:
+    """A flat file without these lines, where they say just that."""
+    lines = {f"{name}: {scalar(value)}" for name, value in settings.items()}
+    kept = (one for one in text.splitlines(keepends=True) if one.rstrip() not in lines)
+    return "".join(kept)
+
+
 def with_entry(text: str, lines: Iterable[str], mark: str) -> str:
     """A file that is one list, with this entry of ours at its end."""
     return _ended(_without(text, mark)) + _block(lines, mark, "")

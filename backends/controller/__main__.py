@@ -79,7 +79,7 @@ def _stays() -> bool:
     """Whether it is a service, which waits for its turn and for something to do."""
     parser = argparse.ArgumentParser(prog="backends.controller")
     parser.add_argument("--stay", action="store_true")
-    return bool(parser.parse_args().stay)
+    return bool(parser.parse_known_args()[0].stay)
 
 
 def _turn(path: Path, info: ControllerInfo, *, stays: bool) -> int:

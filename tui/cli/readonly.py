@@ -17,14 +17,8 @@ WATCHES = frozenset(
         *("chat", "completion", "doctor", "events", "inspect", "logs", "status"),
         *("trace", "config show", "config check", "engine status", "lab show"),
         *("models list", "models verify", "models info", "peers list", "peers probe"),
-        *(
-            "models cache show",
-            "chats list",
-            "chats show",
-            "chats export",
-            "key list",
-            "service status",
-        ),
+        *("models cache show", "chats list", "chats show", "chats export"),
+        *("key list", "service status"),
     }
 )
 """Commands that change nothing; others watch with ``--dry-run``, or unless they are to

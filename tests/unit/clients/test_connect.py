@@ -114,6 +114,14 @@ def test_flat_yaml_keeps_comments_and_other_lines() -> None:
     )
 
 
+def test_aider_is_told_of_no_key_only_where_none_is_needed() -> None:
+    here, there = (CLIENTS["aider"].recipe(it) for it in (HERE, THERE))
+    mine = "dark-mode: true\n"
+    assert 'openai-api-key: "none"' in here.merge(mine)
+    assert there.merge(here.merge(mine)) == there.merge(mine)
+    assert "openai-api-key: sk" in there.merge("openai-api-key: sk\n")
+
+
 def test_lists_of_yaml_get_one_entry_of_ours() -> None:
     once = with_entry("- model_id: other", ["- model_id: a"], "dllm")
     again = with_entry(once, ["- model_id: b", "  x: 1"], "dllm")
@@ -170,6 +178,10 @@ def test_it_is_merged_after_a_backup(snapshot: ClusterSnapshot, home: Path) -> N
     assert '"other": {}' in after
     assert "// mine" in after
     assert "says so already" in run("pi", "--write")[1]
+    # Twice in one second: what was first is still there.
+    run("pi", "--write", "--url", "http://other")
+    assert '"baseUrl"' not in backup.read_text()
+    run("pi", "--write")
     assert real.read_text() == after
     assert not list(folder.glob("*.tmp")) + list(home.glob("*.tmp"))
 
