@@ -100,8 +100,14 @@ def _named(cluster: str) -> str:
 
 
 def _same(one: Plan, other: Plan) -> bool:
-    """Whether two plans are the same, whatever they were made from."""
-    return msgspec.structs.replace(one, asked=other.asked) == other
+    """Whether two plans are the same, whatever they were made from.
+
+    Nor does it count how many prompts there was room for at the launch.
+    """
+    found = msgspec.structs.replace(
+        one, asked=other.asked, prompt_cache_mib=other.prompt_cache_mib
+    )
+    return found == other
 
 
 async def _end_ours(client: ControllerClient, generation: int) -> None:
