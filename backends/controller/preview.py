@@ -99,6 +99,7 @@ async def _site(cluster: str, plan: Plan, model: ModelInfo, machines: Machines) 
         engines=engines,
         relay=relay,
         model_path=await head.model_path(model),
+        thin=model.thin is not None,
         stats=stats_of(cluster, plan, head) if plan.relay else {},
         pairings=await pairings(plan, model, machines, lambda: ""),
     )

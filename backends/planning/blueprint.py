@@ -81,6 +81,7 @@ class Facts(Value, frozen=True, kw_only=True):
             engines=self.engines,
             relay=self.relay_program,
             model_path=self.model_path,
+            thin=self.model.thin is not None,
             ports=self.ports,
             ways=self.ways,
             stats=self.stats,

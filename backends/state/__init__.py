@@ -66,6 +66,7 @@ from backends.state.models import (
     ModelCatalogue,
     ModelFile,
     ModelInfo,
+    ThinModel,
 )
 from backends.state.plans import (
     Ask,
@@ -176,6 +177,7 @@ __all__ = [
     "Split",
     "Step",
     "StepState",
+    "ThinModel",
     "Transport",
     "Turn",
     "Value",

@@ -12,6 +12,7 @@ from msgspec.structs import asdict
 from backends.units import format_bytes
 from tui.cli.inspect import inspect, resolve
 from tui.cli.model_cache import cache, seed
+from tui.cli.model_thin import thin
 from tui.cli.options import completing
 from tui.cli.output import emit_json, json_option, run, say, show
 
@@ -67,6 +68,7 @@ def list_models(as_json: bool) -> None:
 
 models.add_command(inspect, "info")
 models.add_command(seed)
+models.add_command(thin)
 models.add_command(cache)
 
 
@@ -201,7 +203,7 @@ async def _search(client: ControllerClient) -> ModelCatalogue:
 
 def _line(model: ModelFile) -> str:
     layers = f"{model.n_layer} layers" if model.n_layer else ""
-    about = model.problem or f"{model.arch} {model.file_type}"
+    about = model.problem or model.thin or f"{model.arch} {model.file_type}"
     holders = ", ".join(model.held_by)
     figures = f"{format_bytes(model.size_bytes):>10}  {layers:>10}"
     return f"{model.name:40} {figures}  {about:20} {holders}".rstrip()
