@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -27,6 +27,7 @@ _NAMES_TAKEN = ("local", "llama-server", "api-gateway", "all", "demo")
 
 LIMITS = {
     "api_port": (1, 65535),
+    "api_request_mib": (1, 1024),
     "api_wait_s": (1, 86400),
     "api_drain_s": (0, 86400),
     "workers": (1, 16),
@@ -69,6 +70,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Directory with ``llama-server`` and ``ggml-rpc-server``."""
     api_port: int | None = None
     """Port of the OpenAI-compatible API. Unset: 8090, or the next free one."""
+    api_host: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Fa-f:.]+$")] = "127.0.0.1"
+    """Address the API listens at besides the loopback; another one demands keys."""
+    api_certificate: str | None = None
+    """Certificate (PEM, with its chain) of the API. Unset: no TLS."""
+    api_private_key: str | None = None
+    """Private key of that certificate (PEM), readable by its owner alone."""
+    api_request_mib: int = 16
+    """Longest request to the API, in MiB; longer ones are refused."""
     api_wait_s: int = 300
     """Longest wait of a request to the API, in seconds, while no model serves."""
     api_drain_s: int = 60

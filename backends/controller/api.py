@@ -22,7 +22,7 @@ from backends.controller.clusters import DEFAULT
 from backends.controller.memory_api import MemoryApi
 from backends.controller.metrics import prometheus_text
 from backends.controller.occupancy import held_by, machines_now
-from backends.controller.preview import preview, require_sound
+from backends.controller.preview import preview, sound
 from backends.controller.responses import (
     body,
     errors_as_values,
@@ -244,10 +244,10 @@ class Api:
         asked = await body(request, LaunchRequest)
         cluster = self._of(request)
         machines = await self._machines_now(cluster)
-        await require_sound(asked.plan, self._readers, machines)
-        await cluster.require_port(asked.plan)
-        await cluster.require_machines(asked.plan)
-        cluster.want(asked.plan, asked.replaces, by=asker(request))
+        plan = await sound(asked.plan, self._readers, machines)
+        await cluster.require_api(plan)
+        await cluster.require_machines(plan)
+        cluster.want(plan, asked.replaces, by=asker(request))
         return json_response(cluster.board.snapshot)
 
     async def _stop(self, request: web.Request) -> web.Response:

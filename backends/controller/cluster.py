@@ -145,7 +145,7 @@ class Cluster:
         if replaces not in (None, current, self.goal.generation):
             raise self._came_first()
         stands_in = self._journal.record.stand_in is not None
-        if plan is not None and plan == self.pursued and not stands_in:
+        if plan is not None and _asks_for(plan, self.pursued) and not stands_in:
             return self.goal
         goal = Goal(generation=self.goal.generation + 1, plan=plan)
         if plan is not None or self.goal.plan is not None:
@@ -186,12 +186,14 @@ class Cluster:
             "See dllm-tui status; repeat with --replace to replace it.",
         )
 
-    async def require_port(self, plan: Plan) -> None:
-        """See that the port a plan insists on can be had, before anything is stopped.
+    async def require_api(self, plan: Plan) -> None:
+        """See that the API can be given out as wanted, before anything is stopped.
 
         Raises:
-            HostError: another program, or another cluster, has it.
+            HostError: another program, or another cluster, has the plan's port.
+            DllmError: the settings want it given out as it must not or cannot be.
         """
+        await self._pursuit.survey.require_access()
         await self._pursuit.survey.require_port(plan)
 
     async def require_machines(self, plan: Plan) -> None:
@@ -402,6 +404,14 @@ class Cluster:
         )
         self.chapter.failed(failure)
         self.board.failed(failure)
+
+
+def _asks_for(plan: Plan, pursued: Plan | None) -> bool:
+    """Whether that is pursued already; memory, which changes, has its say only once."""
+    if pursued is None:
+        return False
+    kept_mib = pursued.prompt_cache_mib
+    return msgspec.structs.replace(plan, prompt_cache_mib=kept_mib) == pursued
 
 
 def _unexpected(error: Exception) -> ProcessFailed:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from backends.controller.breaker import Deaths
 from backends.controller.evidence import failure_of
 from backends.errors import DllmError, HostError, ProcessFailed
+from backends.gateway.access import Access
 from backends.gateway.language import GATEWAY, Mode, Target, gateway_argv
 from backends.gateway.link import Link
 from backends.machines.host import ProcessSpec
@@ -80,6 +81,8 @@ class Gateway:
         self._before_hold: RequestCounts | None = None
         self.is_drained = False
         """Whether what comes is to wait also while something serves."""
+        self.access = Access()
+        """Who may reach it; counts from its next start on."""
         self._turn = asyncio.Lock()
         self._news = asyncio.Event()
 
@@ -208,7 +211,7 @@ class Gateway:
         return ProcessSpec(
             name=self._name,
             role=ProcessRole.GATEWAY,
-            argv=gateway_argv(self._cluster, port, self._socket),
+            argv=gateway_argv(self._cluster, port, self._socket, self.access),
             port=port,
         )
 

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from backends.gateway.figures import families
 from backends.state import ClusterState
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ LINK_BYTES = {
     "weight_bytes_sent": "of weights crossed between a pair of relays",
 }
 """Fields of a link, and what these bytes are."""
-REQUEST_GAUGES = ("waiting", "in_flight", "fragile")
-REQUEST_TOTALS = ("passed", "failed", "left", "held", "replayed", "continued")
 COMMAND_FIGURES = ("count", "bytes_up", "bytes_down", "answered", "errors")
 
 
@@ -86,19 +85,8 @@ class _Figures(Collector):
         yield from map(self._command, COMMAND_FIGURES)
 
     def _requests(self) -> Iterator[Metric]:
-        counts = self._snapshot.requests
-        if counts is None:
-            return
-        for name in REQUEST_GAUGES:
-            words = f"Requests to the API now: {name.replace('_', ' ')}"
-            yield GaugeMetricFamily(
-                f"dllm_requests_{name}", words, getattr(counts, name)
-            )
-        for name in REQUEST_TOTALS:
-            words = f"Requests to the API since its gateway began: {name}"
-            yield CounterMetricFamily(
-                f"dllm_requests_{name}", words, getattr(counts, name)
-            )
+        if self._snapshot.requests is not None:
+            yield from families(self._snapshot.requests)
 
     def _link(self, field: str) -> Metric:
         figure = field.rpartition(".")[2]

@@ -193,9 +193,8 @@ class Pursuit:
             except ApiPortTaken as error:
                 self._require_other_port(error, running)
             except ProcessFailed as error:
-                if adopted:
-                    # What ended unwatched is for a person to judge.
-                    raise
+                # Adopted or not: the machine may have been off meanwhile.
+                adopted = False
                 try:
                     self._require_mendable(await blamed(error, running), error)
                 except DiedTooOften as failed:
@@ -318,7 +317,7 @@ class Pursuit:
         self._board.update(
             state=ClusterState.SERVING,
             measured=measured,
-            api_url=f"http://127.0.0.1:{built.api_port}/v1",
+            api_url=self.gateway.access.url(built.api_port),
             served_since=since,
         )
         movement = Movement(

@@ -52,7 +52,7 @@ class Asked:
         """Whether all that was read of the body is still there."""
         self.streams = self.is_work
         """Whether it asks for an answer in pieces, as far as that is known."""
-        self._awaited = _awaits(request)
+        self._awaited = awaits(request)
         self._whole: bytes | None = None
 
     @property
@@ -142,7 +142,7 @@ def _streams(raw: bytes) -> bool:
         return False
 
 
-def _awaits(request: web.BaseRequest) -> bool:
+def awaits(request: web.BaseRequest) -> bool:
     """Whether the client sends its body only once it is told to."""
     expected = request.headers.get("Expect", "").strip().lower()
     return expected == "100-continue" and request.version >= HttpVersion11

@@ -342,6 +342,18 @@ class Proxy:
             raise CannotGoOn(f"llama-server refuses {path}")
         return raw
 
+    async def peek(self, path: str) -> bytes:
+        """What llama-server says there, for us to pass on; nothing if it does not."""
+        if self.target.mode is not Mode.SERVE:
+            return b""
+        url = f"http://127.0.0.1:{self.target.port}{path}"
+        timeout = aiohttp.ClientTimeout(total=CONNECT_TIMEOUT_S)
+        try:
+            async with self._session.get(url, timeout=timeout) as answer:
+                return await answer.read() if answer.status == HTTPStatus.OK else b""
+        except (aiohttp.ClientError, OSError):
+            return b""
+
     async def _request(
         self,
         target: Target,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from backends.engine.ask import Engine
+    from backends.gateway.access import Access
     from backends.planning.pairing import Pairing
     from backends.split.flags import Placement
     from backends.state import Plan, WorkerSpec
@@ -112,13 +113,15 @@ def commands(plan: Plan, site: Site) -> tuple[Command, ...]:
     )
 
 
-def gateway_command(cluster: str, plan: Plan) -> Command:
+def gateway_command(cluster: str, plan: Plan, access: Access) -> Command:
     """What gives out the API of a cluster, on this machine."""
     return Command(
         machine=LOCAL,
         name=GATEWAY,
         role=ProcessRole.GATEWAY,
-        argv=gateway_argv(cluster, plan.api_port or UNKNOWN_PORT, UNKNOWN_SOCKET),
+        argv=gateway_argv(
+            cluster, plan.api_port or UNKNOWN_PORT, UNKNOWN_SOCKET, access
+        ),
     )
 
 
@@ -224,6 +227,7 @@ def server_command(
             port=site.port(SERVER),
             verbosity=BUFFERS_VERBOSITY if is_relayed(plan) else LAYERS_VERBOSITY,
             alias=model_alias(plan) if named else "",
+            prompt_cache_mib=plan.prompt_cache_mib,
             extra=plan.extra_args,
         ),
     )

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from backends.errors import PlanError
 from backends.planning.checking import check_plan
+from backends.planning.prompt_cache import with_prompt_cache
 from backends.planning.proposal import plan_devices
 from backends.planning.room import require_room
 from backends.planning.sharing import shared_out
@@ -56,7 +57,7 @@ def _shared_out(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> P
     found = replace(plan, split=split)
     check_plan(found, model)
     require_room(found, model, left)
-    return found
+    return with_prompt_cache(found, model, left)
 
 
 def _in_context(plan: Plan, ctx_min: int | None, made: Callable[[Plan], Plan]) -> Plan:

@@ -229,11 +229,12 @@ def test_settings(
 ) -> None:
     monkeypatch.setattr(SettingsFile, "name", "~/.config/dllm-tui/config.toml")
 
+    workers = Config.__struct_fields__.index("workers")
+
     async def refused(pilot: Pilot[None]) -> None:
         await settled(pilot)
         await pilot.press("comma")
         await until(pilot, lambda: isinstance(pilot.app.screen, SettingsDialog))
-        workers = Config.__struct_fields__.index("workers")
         await pilot.press(*["down"] * workers, "enter", *"999", "enter")
         await until(pilot, lambda: "cannot be 999" in screen_text(pilot.app))
 

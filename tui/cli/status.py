@@ -18,11 +18,11 @@ from backends.state import (
     ProcessState,
     Transport,
 )
-from backends.state.requests import RequestCounts
+from backends.state.requests import KeyCounts, RequestCounts
 from backends.units import format_age, format_bytes, format_ms
 from tui.cli.options import any_cluster_option
 from tui.cli.output import emit_json, json_option, run, show
-from tui.cli.session import cluster_json, measured_text
+from tui.cli.session import cluster_json, measured_text, prompts_text
 from tui.work.peer_words import role_word, since_text, state_words
 from tui.work.quantities import crossed_text, silence_text, weights_text
 
@@ -111,7 +111,16 @@ def _requests(counts: RequestCounts | None) -> list[str]:
     ended = f"{counts.passed} answered · {counts.failed} failed"
     again = f" · {counts.replayed} asked again" if counts.replayed else ""
     further = f" · {counts.continued} continued" if counts.continued else ""
-    return [f"requests {now} · {ended}{again}{further}"]
+    refused = f" · {counts.refused} refused" if counts.refused else ""
+    keys = [_key(name, of_key) for name, of_key in sorted(counts.keys.items())]
+    return [f"requests {now} · {ended}{again}{further}{refused}", *keys]
+
+
+def _key(name: str, counts: KeyCounts) -> str:
+    """What was asked with one API key."""
+    limited = f" · {counts.limited} over its limit" if counts.limited else ""
+    asked = f"{counts.requests} requests · {counts.in_flight} in flight"
+    return f"key      {name:16} {asked}{limited}"
 
 
 def _plan(snapshot: ClusterSnapshot) -> list[str]:
@@ -126,7 +135,15 @@ def _plan(snapshot: ClusterSnapshot) -> list[str]:
             for r in snapshot.planned
         ),
         *_split(snapshot),
+        *_prompts(snapshot),
     ]
+
+
+def _prompts(snapshot: ClusterSnapshot) -> list[str]:
+    """What llama-server may keep of earlier prompts."""
+    servers = (p for p in snapshot.processes if p.role is ProcessRole.SERVER)
+    told = (prompts_text(server.argv) for server in servers)
+    return [f"memory   {text}" for text in told if text]
 
 
 def _split(snapshot: ClusterSnapshot) -> list[str]:

@@ -190,9 +190,9 @@ async def test_what_waited_before_this_controller_is_not_told_again(
     assert told == ["2"]
 
 
-def drained(gateway: Gateway, **counts: int) -> RequestCounts:
+def drained(gateway: Gateway, in_flight: int, fragile: int = 0) -> RequestCounts:
     """What a gateway tells that was told to drain."""
-    told = RequestCounts(drains=True, **counts)
+    told = RequestCounts(drains=True, in_flight=in_flight, fragile=fragile)
     gateway._counted(told)
     return told
 

@@ -114,14 +114,20 @@ async def test_a_worker_that_ends_again_and_again_is_done_without(
         await pursuit._without_worker(PLAN, server)
 
 
-async def test_what_ended_unwatched_is_not_begun_again_and_again() -> None:
-    pursuit: Any = Pursuit.__new__(Pursuit)
-    failed = ProcessFailed(Failure(what="ada ended", process="ada"))
+async def test_what_ended_unwatched_is_begun_again_and_taken_up_once() -> None:
+    done: list[str] = []
+    pursuit = made(1.0, PLAN, done)
 
     async def take_up(plan: Plan) -> None:
-        raise failed
+        done.append("take up")
+        raise ProcessFailed(Failure(what="ada ended", process="ada"))
 
-    pursuit._journal, pursuit._take_up = SimpleNamespace(record=Record()), take_up
-    with pytest.raises(ProcessFailed) as raised:
+    async def bring_up_for(plan: Plan, running: Plan) -> None:
+        done.append("bring up")
+        raise PlanError("enough")
+
+    pursuit._take_up, pursuit._bring_up_for = take_up, bring_up_for
+    pursuit._require_mendable = lambda error, died: done.append(str(error.what))
+    with pytest.raises(PlanError, match="enough"):
         await pursuit._keep_up(PLAN, adopted=True)
-    assert raised.value is failed
+    assert done == ["take up", "ada ended", "bring up"]
