@@ -89,6 +89,22 @@ async def test_without_a_key_nothing_but_401(tmp_path: Path, method: str) -> Non
         assert there.stage.proxy.tally.counts.refused == 12
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Forwarded", "Via", "x-real-ip", "True-Client-IP", "CF-Connecting-IP"),
+        *("X-Forwarded-For", "X-Forwarded-Host", "x-forwarded-proto"),
+    ],
+)
+async def test_whatever_a_proxy_adds_tells_of_another_machine(
+    tmp_path: Path, name: str
+) -> None:
+    async with room(tmp_path) as there:
+        assert await there.status(**{name: "1.1 shop"}) == HTTPStatus.UNAUTHORIZED
+        secret = there.keys.add("laptop")
+        assert await there.status(**{name: "1.1 shop"}, x_api_key=secret) == 200
+
+
 async def test_errors_have_the_shape_of_the_api(tmp_path: Path) -> None:
     async with room(tmp_path) as there:
         error = json.loads((await there.ask(**ELSEWHERE))[2])["error"]
