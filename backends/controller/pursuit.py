@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.controller.breaker import DEATHS_MAX, Breaker
+from backends.controller.breaker import DEATHS_MAX, GIVEN_UP, Breaker
 from backends.controller.builder import Builder, launch_steps
 from backends.controller.gateway import ApiPortTaken, Gateway
 from backends.controller.loading import Loading
@@ -21,7 +21,12 @@ from backends.controller.stand_in import StandIns, told_stand_in
 from backends.controller.steps import StepBoard
 from backends.controller.stopping import Stopper
 from backends.controller.survey import Survey
-from backends.controller.unwatched import TUNNELS_LOST, ended_unwatched, needs_tunnels
+from backends.controller.unwatched import (
+    TUNNELS_LOST,
+    UnwatchedDeaths,
+    ended_unwatched,
+    needs_tunnels,
+)
 from backends.controller.watch import Watch
 from backends.controller.ways import Ways
 from backends.engine.explain import lost_port
@@ -48,7 +53,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOO_OFTEN = "{what}, {times} times within two minutes of serving"
-GIVEN_UP = "It is not started once more: its log may say why; launch again to try anew."
 # A lost connection to a machine ends nothing for so long.
 BACK_WITHIN_S = 60.0
 BACK_POLL_S = 1.0
@@ -123,6 +127,7 @@ class Pursuit:
             self.links.weights,
         )
         self._breaker = Breaker(clock)
+        self._unwatched = UnwatchedDeaths(journal, self._breaker)
         self._stand_ins = StandIns(machines, readers, board, chapter)
         self._mended = ""
         self._begun_at = 0.0
@@ -325,7 +330,7 @@ class Pursuit:
             self._machines.get(plan.head).host,
             process_name(self._cluster, SERVER),
         )
-        with self._breaker.serving():
+        with self._breaker.serving(), self._unwatched.serving():
             try:
                 await self.serving.until_trouble(port, self._watch, movement.since)
             except DllmError:
@@ -351,8 +356,7 @@ class Pursuit:
             ProcessFailed: a process of it ended while nobody watched.
         """
         await self._machines.reached(machines_of(plan))
-        if self._journal.record.server:
-            await self._require_undisturbed(plan)
+        await self._require_undisturbed(plan)
 
     async def _require_undisturbed(self, plan: Plan) -> None:
         """Blame who ended; our tunnels ended with the controller before us.
@@ -362,6 +366,10 @@ class Pursuit:
         """
         at = self._clock()
         failure = await ended_unwatched(self._cluster, plan, self._machines, at)
+        if failure is not None:
+            self._unwatched.add(failure)
+        if not self._has_served():
+            return
         if failure is not None:
             raise ProcessFailed(failure)
         if needs_tunnels(plan):
