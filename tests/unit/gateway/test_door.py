@@ -14,6 +14,7 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from backends.gateway import __main__ as gateway_module
 from backends.gateway.access import Access
 from backends.gateway.keys import KeyFile
 from tests.unit.gateway.standing import CHAT, gateway, upstream
@@ -251,6 +252,18 @@ async def test_metrics_are_those_of_both(tmp_path: Path) -> None:
         text = (await there.ask("/metrics", method="GET", data=None))[2].decode()
         assert "dllm_requests_passed_total 1.0" in text
         assert "llamacpp" not in text
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n"])
+async def test_who_connects_and_asks_nothing_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
+    monkeypatch.setattr(gateway_module, "IDLE_S", 0.2)
+    async with room(tmp_path) as there:
+        reader, writer = await asyncio.open_connection("127.0.0.1", there.stage.port)
+        writer.write(begun)
+        assert await asyncio.wait_for(reader.read(), 20) == b""
+        writer.close()
 
 
 METHODS = st.one_of(
