@@ -244,7 +244,7 @@ class Pursuit:
         with self._watch.listening(machines_of(plan)):
             why = {name: one.why for name, one in built.facts.pairings.items()}
             async with self.links.following(
-                sockets, self._ways.rtt_ms, why.__getitem__
+                sockets, self._ways.rtt_ms, why.__getitem__, plan.server.draft_max
             ):
                 await self._serve(plan, built)
 

@@ -57,6 +57,7 @@ def server_argv(
     extra: Sequence[str] = (),
     verbosity: int = BUFFERS_VERBOSITY,
     no_repack: bool | None = None,
+    guessing: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """A llama-server with exactly this placement.
 
@@ -64,7 +65,7 @@ def server_argv(
     out. ``--rpc`` precedes ``--device``, which could not name its devices otherwise.
     ``ctx_size`` is shared by the slots. ``alias`` is what clients call the model.
     ``no_repack`` None: where this CPU has AMX, on which repacked Q8_0 weights crash a
-    llama-server without RPC.
+    llama-server without RPC. ``guessing`` makes it guess ahead (``engine.drafting``).
     ``extra`` comes last and so has the last word.
     """
     threads = () if server.threads is None else ("-t", str(server.threads))
@@ -74,6 +75,7 @@ def server_argv(
         *_settings(server),
         *threads,
         *_placement(rpc_endpoints, device_names, n_gpu_layers, tensor_split),
+        *guessing,
         *_switches(flags, cpu_has_amx() if no_repack is None else no_repack),
         *_verbosity(flags, verbosity),
         *(("--alias", alias) if alias else ()),

@@ -68,6 +68,9 @@ from backends.state.models import (
     ModelInfo,
 )
 from backends.state.plans import (
+    DRAFT_MAX,
+    NGRAM_DRAFT,
+    NO_DRAFT,
     Ask,
     DeviceBuffers,
     FlashAttention,
@@ -77,6 +80,7 @@ from backends.state.plans import (
     Plan,
     ServerSettings,
     Share,
+    Speculation,
     Split,
     WorkerSpec,
 )
@@ -102,9 +106,12 @@ __all__ = [
     "API_VERSION",
     "CLUSTER_NAME",
     "DEFAULT_CLUSTER",
+    "DRAFT_MAX",
     "LAB_DELAY_MAX_MS",
     "LAB_RATE_MAX_MB_S",
+    "NGRAM_DRAFT",
     "NOT_JSON",
+    "NO_DRAFT",
     "SILENCE_MAX_S",
     "Actor",
     "Answering",
@@ -172,6 +179,7 @@ __all__ = [
     "Sampling",
     "ServerSettings",
     "Share",
+    "Speculation",
     "Speed",
     "Split",
     "Step",
