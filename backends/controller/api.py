@@ -145,6 +145,7 @@ class Api:
                 web.post("/v1/shutdown", self._shutdown),
                 web.get("/v1/inspect", self._inspect),
                 web.get("/v1/models", self._models),
+                web.get("/v1/drafts", self._drafts),
                 web.get("/v1/logs/{name}", self._log),
                 web.post("/v1/lab", self._lab),
                 web.get("/v1/passes", self._passes),
@@ -289,6 +290,12 @@ class Api:
             self._catalogue.start_refresh()
         listing = self._catalogue.listing
         return json_response(merged(listing, self._machines.values()))
+
+    async def _drafts(self, request: web.Request) -> web.Response:
+        """What of the models found here could guess ahead for one."""
+        listing = merged(self._catalogue.listing, self._machines.values())
+        path = request.query.get("path", "")
+        return json_response(await self._drafting.candidates(path, listing.models))
 
     async def _log(self, request: web.Request) -> web.Response:
         offset = number(request, "offset", 0)

@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from backends.engine.drafting import way_to_guess
+from backends.engine.drafting import MTP, knows, way_to_guess
 from backends.errors import ModelError, PlanError
+from backends.models.drafts import Judge, head_way
 from backends.models.vocabulary import read_vocabulary, why_not
 from backends.planning.drafting import best_place, check_draft, whole_on
 from backends.planning.proposal import plan_devices
-from backends.state import NGRAM_DRAFT, NO_DRAFT, Speculation
+from backends.state import NGRAM_DRAFT, NO_DRAFT, Drafts, Speculation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from backends.controller.memory_api import MemoryApi
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
-    from backends.state import Device, ModelInfo, Peer, Plan
+    from backends.state import Device, ModelFile, ModelInfo, Peer, Plan
 
 _ANOTHER = "Take another draft (dllm-tui models drafts), or none (--draft none)."
 
@@ -70,6 +71,10 @@ class Drafting:
             return Speculation(type=way)
         model = await self._readers.model(plan.model)
         info = await self._draft(draft)
+        if made_for := head_way(info.arch):
+            raise PlanError(
+                f"{Path(draft).name} is no model but a head for {made_for}", _ANOTHER
+            )
         await asyncio.to_thread(self._require_same_words, model, info)
         await head.model_path(info)
         device = best_place(info, plan, model, _devices(plan, peers))
@@ -89,6 +94,29 @@ class Drafting:
             raise ModelError(
                 f"The draft model cannot be used: {error.what}", error.hint
             ) from error
+
+    async def candidates(self, path: str, found: Iterable[ModelFile]) -> Drafts:
+        """What of these could guess ahead for a model.
+
+        Raises:
+            DllmError: the model cannot be read, or there is no engine.
+        """
+        model = await self._readers.model(path)
+        flags = (await self._readers.engine()).flags
+        judge = await asyncio.to_thread(Judge, model, self._memory.files(model)[0])
+        judged = [
+            await asyncio.to_thread(judge.candidate, file)
+            for file in found
+            if file.path not in (model.path, *model.files) and not file.problem
+        ]
+        return Drafts(
+            model=model.path,
+            size_bytes=model.size_bytes,
+            heads=(MTP,) if model.n_layer_nextn and knows(flags, MTP) else (),
+            candidates=tuple(
+                sorted(judged, key=lambda one: (bool(one.why_not), one.size_bytes))
+            ),
+        )
 
     def _require_same_words(self, model: ModelInfo, draft: ModelInfo) -> None:
         """llama-server would only log that they differ, and serve without draft.

@@ -22,10 +22,17 @@ TABLES = ("ngram-map-k", "ngram-map-k4v", "ngram-simple")
 """Ways to guess from what was said before, the best first; all take two sizes."""
 LOOKUP_TOKENS = 4
 """Tokens that must have been said before in this order."""
+MTP = "draft-mtp"
+"""By layers of the model itself."""
 _NEEDED = ("-md", "-devd", "-ngld")
 _LENGTHS = ("--spec-draft-n-max", "--draft-max")
 """How to say how far to guess; where the first is known, the second only complains."""
 _BUILD = "Build a newer one: dllm-tui engine build."
+
+
+def knows(flags: Collection[str], way: str) -> bool:
+    """Whether an engine can guess that way."""
+    return spec_type(way) in flags
 
 
 def way_to_guess(flags: Collection[str], draft: str) -> str:
@@ -35,11 +42,11 @@ def way_to_guess(flags: Collection[str], draft: str) -> str:
         EngineError: it knows none.
     """
     if draft == NGRAM_DRAFT:
-        known = [way for way in TABLES if spec_type(way) in flags]
+        known = [way for way in TABLES if knows(flags, way)]
         if known:
             return known[0]
         raise EngineError("This llama.cpp cannot guess without a draft model", _BUILD)
-    typed = SPEC_TYPE not in flags or spec_type(DRAFT_MODEL) in flags
+    typed = SPEC_TYPE not in flags or knows(flags, DRAFT_MODEL)
     if not typed or not set(flags).issuperset(_NEEDED):
         raise EngineError(
             "This llama.cpp cannot keep a draft model on the head alone", _BUILD

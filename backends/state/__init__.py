@@ -61,6 +61,8 @@ from backends.state.machines import (
 )
 from backends.state.memory import DeviceMemory, MemorySource, PlanMemory
 from backends.state.models import (
+    DraftCandidate,
+    Drafts,
     Layer,
     LayerBytes,
     ModelCatalogue,
@@ -137,6 +139,8 @@ __all__ = [
     "DeviceBuffers",
     "DeviceKind",
     "DeviceMemory",
+    "DraftCandidate",
+    "Drafts",
     "EngineInfo",
     "EngineSource",
     "Event",

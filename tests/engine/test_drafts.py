@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,8 +18,6 @@ from tests.engine.synthetic import write_llama
 from tests.native.stock import engine
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.engine.conftest import User
 
 pytestmark = pytest.mark.engine
@@ -95,6 +94,21 @@ def test_a_draft_on_the_head_saves_trips_and_changes_nothing_else(
     assert status["plan"]["speculation"]["device"] == "local/CPU"
     assert status["measured"]["mismatches"] == []
     user.run("stop")
+
+
+def test_drafts_are_found_by_their_words(user: User, tmp_path: Path) -> None:
+    shapes = {"big": (30, 512), "small": (1, 512), "other": (1, 768), "half": (9, 512)}
+    for name, (n_layer, n_vocab) in shapes.items():
+        file = tmp_path / f"{name}.gguf"
+        write_llama(file, n_layer=n_layer, n_embd=64, n_ff=256, n_vocab=n_vocab)
+    user.run("config", "set", "model_dirs", str(tmp_path))
+    found = user.json("models", "drafts", str(tmp_path / "big.gguf"))
+    whys = {Path(one["path"]).stem: one["why_not"] for one in found["candidates"]}
+    assert whys["small"] == ""
+    assert "768 tokens, the model 512" in whys["other"]
+    assert "a quarter" in whys["half"]
+    assert "big" not in whys
+    assert "small" in user.run("models", "drafts", str(tmp_path / "big.gguf")).stdout
 
 
 def test_what_cannot_guess_is_refused_before_anything_starts(
