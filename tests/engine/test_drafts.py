@@ -90,7 +90,11 @@ def test_a_draft_on_the_head_saves_trips_and_changes_nothing_else(
     assert answer["timings"]["draft_n_accepted"] > 0
     for made in counted(user):
         assert made["trips"] / made["tokens"] <= TRIPS_PER_TOKEN_MAX
+    wait_for(lambda: user.status()["speed"]["guesses"]["accepted"], "guesses counted")
     status = user.status()
+    guesses = status["speed"]["guesses"]
+    assert guesses["accepted"] == answer["timings"]["draft_n_accepted"]
+    assert sum(guesses["by_position"]) == guesses["accepted"]
     assert status["plan"]["speculation"]["device"] == "local/CPU"
     assert status["measured"]["mismatches"] == []
     user.run("stop")
