@@ -163,6 +163,21 @@ class Speed(Value, frozen=True, kw_only=True):
     """Tokens in the fullest slot's context."""
 
 
+class Pace(Value, frozen=True, kw_only=True):
+    """How fast one way to guess was, all else being as it is now: the network too."""
+
+    draft: str
+    """``none``, ``ngram``, or the draft model's file."""
+    draft_max: int = 0
+    """Tokens it guessed at a time; 0 without a draft."""
+    tok_per_s: float
+    """The median of the latest answers that were alone."""
+    answers: int
+    """How many of them."""
+    at: float
+    """Unix seconds of the newest."""
+
+
 class ClusterBrief(Value, frozen=True, kw_only=True):
     """One of the clusters of a controller, in a line."""
 
@@ -211,6 +226,8 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
     api_url: str | None = None
     engine: EngineInfo | None = None
     speed: Speed = Speed()
+    paces: tuple[Pace, ...] = ()
+    """How fast each way to guess was that was measured for this plan and network."""
     links: tuple[Link, ...] = ()
     """One per worker behind a relay."""
     requests: RequestCounts | None = None

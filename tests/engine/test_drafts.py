@@ -53,10 +53,10 @@ def placed(links: list[Any]) -> list[Any]:
     ]
 
 
-def asked(user: User) -> Any:
+def asked(user: User, **more: int) -> Any:
     """The answer to one question, straight from the API."""
     url = user.status()["api_url"].removesuffix("/v1")
-    body = json.dumps(QUESTION).encode()
+    body = json.dumps({**QUESTION, **more}).encode()
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/completion", body, headers)
     with urllib.request.urlopen(request, timeout=120) as answer:
@@ -92,6 +92,9 @@ def test_a_draft_on_the_head_saves_trips_and_changes_nothing_else(
         assert made["trips"] / made["tokens"] <= TRIPS_PER_TOKEN_MAX
     wait_for(lambda: user.status()["speed"]["guesses"]["accepted"], "guesses counted")
     status = user.status()
+    # No request can say how far to guess: that is settled at the launch.
+    shorter = asked(user, **{"speculative.n_max": 1})
+    assert shorter["timings"]["draft_n"] == answer["timings"]["draft_n"]
     guesses = status["speed"]["guesses"]
     assert guesses["accepted"] == answer["timings"]["draft_n_accepted"]
     assert sum(guesses["by_position"]) == guesses["accepted"]

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from backends.errors import PlanError
 from backends.planning.drafting import best_place, check_draft, whole_on
 from backends.planning.proposal import plan_devices
+from backends.planning.remarks import remarks
 from backends.planning.room import require_room
 from backends.split.speculation import with_draft
 from backends.state import (
@@ -90,6 +91,15 @@ def test_too_little_room_on_the_head_is_said_before_anything_starts() -> None:
     require_room(replace(plan, asked=replace(plan.asked, force=True)), MODEL, devices)
     big = {"local": here(device("local", "CPU", GIB)), "ada": ADA}
     require_room(plan, MODEL, plan_devices("local", plan.workers, big))
+
+
+def test_what_a_draft_costs_is_said_before() -> None:
+    def told(plan: Plan) -> list[str]:
+        said = remarks(plan, MODEL, (), {"local": PLAIN, "ada": ADA})
+        return [sentence for sentence in said if "draft" in sentence]
+
+    assert "is not gone on with" in told(drafted())[0]
+    assert told(replace(drafted(), speculation=None)) == []
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from tui.screens.cluster.live.step_list import StepList
 from tui.screens.cluster.live.token_bar import TokenBar, device_marks
 from tui.screens.cluster.live.worker_graphs import WorkerGraphs
 from tui.shell.messages import Copyable, LogWanted, PeerWanted
+from tui.work.paces import paces_text
 from tui.work.quantities import guesses_text, pairs_text
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ all workers together; then each link's own round trip and what goes over it now.
 worker), `░` is on the way there, `▒` on the way back, `─` waits. *p50* and *p99* are of
 the latest few hundred passes. With several slots at work, or a draft model, a pass
 makes several tokens: then *tok/pass* says how many. Of a draft the frame says how many
-of its guesses were right, once an answer has ended. The Traffic screen has all of it
+of its guesses were right, once an answer has ended, and how fast answers were with it
+and without, once both ran. The Traffic screen has all of it
 worker by worker.
 
 Where there is room, graphs show the last minutes of the head and of each worker: the
@@ -174,7 +176,11 @@ peer whose own does not fit.
             self.call_after_refresh(self._scroll_to_step)
         self._show_token(snapshot)
         self._fit_columns()
-        told = (guesses_text(snapshot.speed.guesses), pairs_text(snapshot.links))
+        told = (
+            guesses_text(snapshot.speed.guesses),
+            paces_text(snapshot),
+            pairs_text(snapshot.links),
+        )
         said = " · ".join(filter(None, told))
         resubtitle(self, said if view == "serving" else "")
         rates = self._desk.trends.rates
