@@ -147,6 +147,6 @@ def _breaks_off(plan: Plan) -> str:
     if plan.speculation is None:
         return ""
     return (
-        "With a draft a chat's stream that breaks off is not gone on with: llama-server "
-        "does not tell which tokens it made."
+        "With a draft a chat's stream that breaks off is not gone on with: "
+        "llama-server does not tell which tokens it made."
     )
