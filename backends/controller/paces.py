@@ -1,7 +1,8 @@
 """How fast each way to guess was, kept by everything else that decides the speed.
 
-Every answer that was alone is measured while it is made. What was measured without a
-draft stands beside what is measured with one, whichever runs now, also after a restart.
+Every answer that was alone is measured, and several that were made at once together.
+What was measured without a draft stands beside what is measured with one, whichever
+runs now, also after a restart.
 """
 
 from __future__ import annotations
@@ -35,16 +36,25 @@ if TYPE_CHECKING:
 
 TOKENS_MIN = 24
 """A shorter answer tells more of its first token than of the rest."""
-ANSWERS_KEPT = 9
+READINGS_MIN = 6
+"""So long several clients must be at it together: the rate is that of some seconds."""
+RATES_KEPT = 9
 SITES_KEPT = 64
 """Plans and networks; the one measured longest ago is forgotten."""
 
 
-class Measured(Value, frozen=True, kw_only=True):
-    """The latest answers of one way to guess."""
+class Way(NamedTuple):
+    """What is measured apart."""
 
     draft: str
     draft_max: int
+    clients: int
+
+
+class Measured(Value, frozen=True, kw_only=True):
+    """The latest rates of one way."""
+
+    way: Way
     rates: tuple[float, ...]
     at: float
 
@@ -52,10 +62,9 @@ class Measured(Value, frozen=True, kw_only=True):
     def pace(self) -> Pace:
         """The same in one figure."""
         return Pace(
-            draft=self.draft,
-            draft_max=self.draft_max,
+            **self.way._asdict(),
             tok_per_s=median(self.rates),
-            answers=len(self.rates),
+            count=len(self.rates),
             at=self.at,
         )
 
@@ -63,12 +72,16 @@ class Measured(Value, frozen=True, kw_only=True):
 Book = dict[str, tuple[Measured, ...]]
 
 
-class _Answer(NamedTuple):
-    """One that is being made."""
+class _Spell(NamedTuple):
+    """A time in which the same number of clients is answered."""
 
+    clients: int
     tokens: int
     """Made before it."""
-    alone: bool
+    from_idle: bool
+    readings: int = 1
+    rate: float | None = None
+    """Of the last reading."""
 
 
 class Paces:
@@ -78,7 +91,7 @@ class Paces:
         """Go on with what the file has; one that cannot be read begins anew."""
         self._file = file
         self._clock = clock
-        self._answers: dict[str, _Answer] = {}
+        self._spells: dict[str, _Spell] = {}
         self._before: dict[str, Speed] = {}
         self._book: Book = {}
         with contextlib.suppress(OSError, *NOT_JSON):
@@ -88,53 +101,66 @@ class Paces:
         """Take a newer snapshot; every way measured for its plan and network."""
         plan, name, speed = snapshot.plan, snapshot.cluster, snapshot.speed
         if plan is None or snapshot.state is not ClusterState.SERVING:
-            self._answers.pop(name, None)
+            self._spells.pop(name, None)
             self._before.pop(name, None)
             return ()
         site = site_of(plan, {link.worker: link.lab for link in snapshot.links})
         before = self._before.get(name, speed)
         self._before[name] = speed
-        if rate := self._finished(name, before, speed):
-            self._keep(site, plan, rate)
+        spell = self._spells.get(name)
+        if speed != before or spell is None:
+            if rate := _rate(spell, speed):
+                assert spell is not None, "a rate is that of a spell"
+                self._keep(site, _way(plan, spell.clients), rate)
+            self._go_on(name, spell, before, speed)
         return tuple(one.pace for one in self._book.get(site, ()))
 
-    def _finished(self, name: str, before: Speed, now: Speed) -> float | None:
-        """The rate of an answer that has ended, if it was alone and long enough."""
-        if now.requests_active:
-            answer = self._answers.get(name) or _Answer(before.tokens, alone=True)
-            alone = answer.alone and now.requests_active == 1
-            self._answers[name] = answer._replace(alone=alone)
-            return None
-        ended = self._answers.pop(name, None)
-        if ended is None or not ended.alone or now.tokens - ended.tokens < TOKENS_MIN:
-            return None
-        return now.last_tok_per_s
+    def _go_on(
+        self, name: str, spell: _Spell | None, before: Speed, now: Speed
+    ) -> None:
+        """The spell goes on, or another one begins, or there is none."""
+        clients = now.requests_active
+        if not clients:
+            self._spells.pop(name, None)
+        elif spell is None or spell.clients != clients:
+            self._spells[name] = _Spell(clients, before.tokens, spell is None)
+        else:
+            readings, rate = spell.readings + 1, now.tok_per_s
+            self._spells[name] = spell._replace(readings=readings, rate=rate)
 
-    def _keep(self, site: str, plan: Plan, rate: float) -> None:
-        """One answer more; a book that cannot be written lasts as long as we do."""
-        way = _way(plan)
+    def _keep(self, site: str, way: Way, rate: float) -> None:
+        """One rate more; a book that cannot be written lasts as long as we do."""
         known = self._book.pop(site, ())
-        rates = next(
-            (one.rates for one in known if (one.draft, one.draft_max) == way), ()
-        )
-        newest = Measured(
-            draft=way[0],
-            draft_max=way[1],
-            rates=(*rates, rate)[-ANSWERS_KEPT:],
-            at=self._clock(),
-        )
-        others = (one for one in known if (one.draft, one.draft_max) != way)
-        self._book[site] = (*others, newest)
+        rates = next((one.rates for one in known if one.way == way), ())
+        latest = (*rates, rate)[-RATES_KEPT:]
+        newest = Measured(way=way, rates=latest, at=self._clock())
+        self._book[site] = (*(one for one in known if one.way != way), newest)
         while len(self._book) > SITES_KEPT:
             del self._book[next(iter(self._book))]
         with contextlib.suppress(OSError):
             write_private(self._file, msgspec.json.encode(self._book))
 
 
-def _way(plan: Plan) -> tuple[str, int]:
-    """How a plan guesses."""
-    drafted = plan.speculation is not None
-    return (plan.server.draft, plan.server.draft_max) if drafted else (NO_DRAFT, 0)
+def _rate(spell: _Spell | None, now: Speed) -> float | None:
+    """That of a spell which has ended, if it tells anything.
+
+    One answer has its own figure. Several have that of the last seconds in which all of
+    them were being made.
+    """
+    if spell is None or spell.clients == now.requests_active:
+        return None
+    if spell.clients > 1:
+        return spell.rate if spell.readings >= READINGS_MIN else None
+    whole = spell.from_idle and not now.requests_active
+    long = now.tokens - spell.tokens >= TOKENS_MIN
+    return now.last_tok_per_s if whole and long else None
+
+
+def _way(plan: Plan, clients: int) -> Way:
+    """How a plan guesses, for so many clients."""
+    if plan.speculation is None:
+        return Way(NO_DRAFT, 0, clients)
+    return Way(plan.server.draft, plan.server.draft_max, clients)
 
 
 def site_of(plan: Plan, labs: dict[str, Lab | None]) -> str:

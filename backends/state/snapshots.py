@@ -164,16 +164,20 @@ class Speed(Value, frozen=True, kw_only=True):
 
 
 class Pace(Value, frozen=True, kw_only=True):
-    """How fast one way to guess was, all else being as it is now: the network too."""
+    """How fast one way to guess was for so many clients, all else being as it is now:
+    the network too.
+    """
 
     draft: str
     """``none``, ``ngram``, or the draft model's file."""
     draft_max: int = 0
     """Tokens it guessed at a time; 0 without a draft."""
+    clients: int = 1
+    """Answered at once, in slots of their own."""
     tok_per_s: float
-    """The median of the latest answers that were alone."""
-    answers: int
-    """How many of them."""
+    """All of them together; the median of the latest measurements."""
+    count: int
+    """How many of these."""
     at: float
     """Unix seconds of the newest."""
 

@@ -13,6 +13,7 @@ import json
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backends.demo import MODEL_PATH
@@ -27,14 +28,11 @@ NAMES = ("none", "ngram", "draft model")
 QUESTIONS = (
     "What is a split?",
     "What does a worker do?",
-    "What is the KV cache?",
-    "How do I move a boundary?",
 )
 TEXTS = ("prose", "repetitive")
 """Answers to questions, and the same asked for once more in one conversation."""
 TOKENS = 96
 """Of an answer, at most: where the model ends it, what it would say on is no text."""
-ROUNDS = 3
 CTX_SIZE = 1024
 
 
@@ -44,10 +42,11 @@ class Scope(NamedTuple):
     latencies_ms: Sequence[int]
     """Added each way on both links."""
     slots: Sequence[int]
+    rounds: int
 
 
-SHORT = Scope((10,), (1,))
-TABLE = Scope((0, 1, 5, 10, 30), (1, 4))
+SHORT = Scope((10,), (1,), 3)
+TABLE = Scope((0, 1, 5, 10, 30), (1, 4), 1)
 Message = dict[str, str]
 Cell = tuple[int, int, str]
 """Slots, latency, kind of text."""
@@ -61,9 +60,7 @@ def main() -> None:
     options = parser.parse_args()
     scope = TABLE if options.table else SHORT
     columns = [dict(column(options.version, draft, scope)) for draft in DRAFTS]
-    print(
-        f"engine {options.version}, two workers, tok/s of {ROUNDS} rounds: the median"
-    )
+    print(f"engine {options.version}, two workers, tok/s, the median of {scope.rounds}")
     print("| slots | each way | text |", " | ".join(NAMES), "|")
     print("|---|---|---|", "---|" * len(NAMES), sep="")
     for cell in columns[0]:
@@ -82,7 +79,10 @@ def column(version: str, draft: str, scope: Scope) -> Iterator[tuple[Cell, float
             for latency_ms in scope.latencies_ms:
                 user.run("lab", "set", "all", "--latency", f"{latency_ms}ms")
                 for text in TEXTS:
-                    yield (slots, latency_ms, text), median_rate(user, text, slots)
+                    yield (
+                        (slots, latency_ms, text),
+                        median_rate(user, text, slots, scope.rounds),
+                    )
             user.run("stop")
 
 
@@ -93,13 +93,13 @@ def launch(user: User, draft: str, slots: int) -> None:
     user.run(*up, "--draft", draft, "--slots", str(slots), "--ctx", context)
 
 
-def median_rate(user: User, text: str, clients: int) -> float:
+def median_rate(user: User, text: str, clients: int, rounds: int) -> float:
     """All clients together, the median of some rounds."""
     url = user.status()["api_url"]
     asking = [[message("user", question)] for question in QUESTIONS]
     if text == "repetitive":
         asking = [again(url, *one) for one in asking]
-    return sorted(rate(url, asking, clients) for _ in range(ROUNDS))[ROUNDS // 2]
+    return median(rate(url, asking, clients) for _ in range(rounds))
 
 
 def again(url: str, question: Message) -> list[Message]:

@@ -24,7 +24,7 @@ from tui.cli.options import any_cluster_option
 from tui.cli.output import emit_json, json_option, run, show
 from tui.cli.session import cluster_json, measured_text
 from tui.work.launch_settings import draft_text
-from tui.work.paces import paces_text
+from tui.work.paces import paces_text, together_text
 from tui.work.peer_words import role_word, since_text, state_words
 from tui.work.quantities import (
     crossed_text,
@@ -126,6 +126,7 @@ def _plan(snapshot: ClusterSnapshot) -> list[str]:
         ),
         *_split(snapshot),
         *_draft(snapshot, plan),
+        *(f"slots    {text}" for text in (together_text(snapshot),) if text),
     ]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from backends.controller.paces import ANSWERS_KEPT, SITES_KEPT, Paces
+from backends.controller.paces import RATES_KEPT, READINGS_MIN, SITES_KEPT, Paces
 from backends.state import (
     ClusterSnapshot,
     ClusterState,
@@ -18,7 +18,7 @@ from backends.state import (
     Speed,
 )
 from tests.unit.state.scene import busy_scene
-from tui.work.paces import paces_text
+from tui.work.paces import paces_text, together_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,8 +65,8 @@ def test_with_and_without_stand_side_by_side_also_after_a_restart(
     paces = paces_of(tmp_path)
     told = answer(paces, DRAFTED, 60.0)
     assert told == (
-        Pace(draft="none", tok_per_s=20.0, answers=1, at=7.0),
-        Pace(draft="/m/small.gguf", draft_max=6, tok_per_s=60.0, answers=1, at=7.0),
+        Pace(draft="none", tok_per_s=20.0, count=1, at=7.0),
+        Pace(draft="/m/small.gguf", draft_max=6, tok_per_s=60.0, count=1, at=7.0),
     )
     assert (
         paces_text(replace(DRAFTED, paces=told)) == "60.0 tok/s, 20.0 without a draft"
@@ -94,11 +94,32 @@ def test_only_answers_that_were_alone_and_long_enough_count(tmp_path: Path) -> N
     assert len(answer(paces, PLAIN)) == 1
 
 
+def test_several_clients_are_measured_together(tmp_path: Path) -> None:
+    paces = paces_of(tmp_path)
+
+    def together(clients: int, readings: int, rate: float) -> None:
+        for done in range(readings):
+            speed = Speed(requests_active=clients, tokens=done, tok_per_s=rate)
+            paces.look(replace(PLAIN, speed=speed))
+            # Other news, without a reading of the speed.
+            paces.look(replace(PLAIN, speed=speed, last_event=done))
+
+    paces.look(PLAIN)
+    together(4, READINGS_MIN, 64.0)
+    together(3, READINGS_MIN - 1, 50.0)
+    together(1, READINGS_MIN, 20.0)
+    told = paces.look(replace(PLAIN, speed=Speed(tokens=900, last_tok_per_s=20.0)))
+    assert told == (Pace(draft="none", clients=4, tok_per_s=64.0, count=1, at=7.0),)
+    assert together_text(replace(PLAIN, paces=told)) == "4 clients 64.0 tok/s together"
+    assert together_text(replace(DRAFTED, paces=told)) == ""
+    assert paces_text(replace(DRAFTED, paces=told)) == ""
+
+
 def test_it_is_the_median_of_the_latest(tmp_path: Path) -> None:
     paces = paces_of(tmp_path)
-    for rate in (1.0, *(20.0 + i for i in range(ANSWERS_KEPT))):
+    for rate in (1.0, *(20.0 + i for i in range(RATES_KEPT))):
         told = answer(paces, PLAIN, rate)
-    assert (told[0].tok_per_s, told[0].answers) == (24.0, ANSWERS_KEPT)
+    assert (told[0].tok_per_s, told[0].count) == (24.0, RATES_KEPT)
 
 
 def test_a_book_that_cannot_be_read_or_written_begins_anew(
