@@ -39,8 +39,14 @@ def way_to_guess(flags: Collection[str], draft: str) -> str:
     """What this engine calls the way that a draft guesses.
 
     Raises:
-        EngineError: it knows none.
+        EngineError: it knows none, or has not been asked.
     """
+    if SPEC_TYPE in flags and not any(f.startswith(f"{SPEC_TYPE} ") for f in flags):
+        # What an older dllm-tui kept of it, which is taken while a cluster serves.
+        raise EngineError(
+            "Which ways to guess this llama.cpp has is not known yet",
+            "It is asked while nothing serves: dllm-tui stop, then launch again.",
+        )
     if draft == NGRAM_DRAFT:
         known = [way for way in TABLES if knows(flags, way)]
         if known:

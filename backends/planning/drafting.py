@@ -14,8 +14,12 @@ if TYPE_CHECKING:
 
     from backends.state import Device, ModelInfo
 
-_GUESSING = ("-md", "-hfd", "--model-draft", "--spec-", "--draft", "--hf-repo-draft")
-"""How llama-server's own arguments for guessing begin."""
+_GUESSING = (
+    *("-md", "-hfd", "--model-draft", "--spec-", "--draft", "--hf-repo-draft"),
+    *("-devd", "--device-draft", "-ngld", "--gpu-layers-draft"),
+    *("--n-gpu-layers-draft", "-otd", "--override-tensor-draft"),
+)
+"""How llama-server's own arguments begin that say how, and where, to guess."""
 
 
 def check_draft(plan: Plan) -> None:

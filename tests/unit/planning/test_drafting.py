@@ -111,6 +111,7 @@ def test_what_a_draft_costs_is_said_before() -> None:
         ({"speculation": replace(GUESS, device="ada/CPU")}, "runs on local"),
         ({"extra_args": ("-md", "/e.gguf")}, "-md cannot be given beside a draft"),
         ({"extra_args": ("--spec-type", "none")}, "--spec-type cannot be given"),
+        ({"extra_args": ("-devd", "RPC0")}, "-devd cannot be given"),
         ({"extra_args": ("--temp", "1")}, ""),
     ],
 )
