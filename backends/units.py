@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from backends.state import Lab
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -34,6 +37,16 @@ def format_bytes(n_bytes: float) -> str:
     if unit == "B":
         return f"{value:.0f} B"
     return f"{value:.1f} {unit}" if abs(value) < 100 else f"{value:.0f} {unit}"
+
+
+def format_ranges(numbers: Iterable[int]) -> str:
+    """``0–3, 8, 10–11`` for ascending numbers."""
+    runs = []
+    for _, one in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in one]
+        few = members[0] == members[-1]
+        runs.append(f"{members[0]}" if few else f"{members[0]}–{members[-1]}")
+    return ", ".join(runs)
 
 
 def format_ms(value_ms: float) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 from typing import TYPE_CHECKING
 
+from backends.engine.explain import CUT_OFF
 from backends.engine.logs import clean_lines, explain, refused_argument
 from backends.errors import HostError
-from backends.planning.blueprint import short_name
+from backends.planning.blueprint import cluster_of, short_name
 from backends.state import Failure, ProcessRole
 
 if TYPE_CHECKING:
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
 
 TAIL_BYTES = 32 * 1024
 TAIL_LINES = 15
+LAST_WORDS = 4
+"""Of a relay: those in which it says why it closed a connection."""
+# Every sentence about a hole has the word.
+_HOLE_HINT = "Put the model there, or a thin file of it that has this layer."
+_HOLE = re.compile(r"dllm-relay: (?P<link>[^:]+): (?P<why>.*\bthin\b.*)")
 
 _HINTS = {
     ProcessRole.WORKER: "Launch again to restart it; its log says more.",
@@ -61,15 +68,30 @@ def _hint(record: ProcessRecord, lines: Sequence[str]) -> str:
     )
 
 
+async def _refused_hole(host: AgentHost, server: ProcessRecord) -> str:
+    """Why a relay of the head ended a load from a thin file; empty where none did."""
+    cluster = cluster_of(server.name)
+    for relay in host.seen:
+        if relay.role is not ProcessRole.RELAY or cluster_of(relay.name) != cluster:
+            continue
+        last = (await log_tail(host, relay.name))[-LAST_WORDS:]
+        if told := [match for line in last if (match := _HOLE.search(line))]:
+            return f"{told[-1]['link']}: {told[-1]['why']}"
+    return ""
+
+
 async def failure_of(host: AgentHost, record: ProcessRecord, at: float) -> Failure:
     """All that is known about a process that ended when it should not have."""
     lines = await log_tail(host, record.name)
     reason = explain(lines, record.exit_code, record.exit_signal)
+    is_cut_off = record.role is ProcessRole.SERVER and reason == CUT_OFF
+    hole = await _refused_hole(host, record) if is_cut_off else ""
+    reason = hole or reason
     name = short_name(record.name)
     what = f"{name} {how_it_ended(record)}"
     return Failure(
         what=f"{what}: {reason}" if reason else what,
-        hint=_hint(record, lines),
+        hint=_HOLE_HINT if hole else _hint(record, lines),
         process=name,
         argv=record.argv,
         exit_code=record.exit_code,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from backends.controller.together import together
 from backends.planning.pairing import Beside, Pairing, alone_by_plan, judged
+from backends.planning.thin import check_stand_ins, check_thin
 from backends.split.flags import used_workers
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ async def pairings(
     which runs beside a worker was told of: where they are enough it is left alone.
 
     Raises:
-        DllmError: a machine is not connected, or has no helper.
+        DllmError: a machine is not connected, or has no helper; or a thin file lacks
+            what a worker cannot have from a file of its own.
     """
 
     async def pairing(worker: WorkerSpec) -> Pairing:
@@ -46,9 +48,14 @@ async def pairings(
         here = Beside(machine=head.name, features=await _features(head))
         return judged(worker, there, here, secret())
 
+    check_thin(plan, model)
     workers = used_workers(plan) if plan.relay else ()
     found = await together(map(pairing, workers))
-    return dict(zip((worker.name for worker in workers), found, strict=True))
+    pairs = dict(zip((worker.name for worker in workers), found, strict=True))
+    if model.thin and workers:
+        features = await _features(machines.get(plan.head))
+        check_stand_ins(plan, model, pairs, features)
+    return pairs
 
 
 async def _features(machine: Machine) -> tuple[str, ...]:

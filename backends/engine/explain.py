@@ -11,6 +11,7 @@ from backends.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+CUT_OFF = "a worker died or closed the connection"
 _MEMORY = "; give this device fewer layers or use a smaller context"
 
 _REFUSED_VALUE = r"error while handling argument \"(?P<flag>.*?)\": (?P<why>.*?)\s*$"
@@ -54,7 +55,7 @@ _KNOWN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
             ),
             (
                 r"Remote RPC server crashed or returned malformed response",
-                "a worker died or closed the connection",
+                CUT_OFF,
             ),
             (
                 r"failed to open GGUF file '(?P<path>.*?)' \((?P<why>.*?)\)",

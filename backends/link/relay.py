@@ -70,17 +70,22 @@ def relay_argv(
 
 
 def pair_argv(
-    *, identity: str, models: Sequence[str] = (), key_file: str = ""
+    *,
+    identity: str,
+    models: Sequence[str] = (),
+    thin: bool = False,
+    key_file: str = "",
 ) -> tuple[str, ...]:
     """What a relay of the head is told of its pair.
 
     One with the ``identity`` of another takes its place. That a machine is gone is for
     the connection through which it is reached to say, which may come back in time.
+    Of ``thin`` models it sends no hole.
     """
     return (
         *("--id", identity, "--gone-after", str(PATIENCE_S)),
         *(("--key-file", key_file) if key_file else ()),
-        *_models(models),
+        *_models(models, "--thin" if thin else "--model"),
     )
 
 
@@ -106,9 +111,9 @@ def worker_relay_argv(
     )
 
 
-def _models(paths: Sequence[str]) -> Iterator[str]:
+def _models(paths: Sequence[str], option: str = "--model") -> Iterator[str]:
     for path in paths:
-        yield from ("--model", path)
+        yield from (option, path)
 
 
 def models_in(argv: Sequence[str]) -> tuple[str, ...]:

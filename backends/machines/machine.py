@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from backends.link.way import Way, WaySpec
     from backends.machines.agent.agent_host import AgentHost
     from backends.machines.readers import Readers
-    from backends.state import ModelFile, ModelInfo, Peer
+    from backends.state import ModelFile, ModelInfo, Peer, ThinModel
 
 
 class Machine(Protocol):
@@ -138,9 +139,18 @@ class LocalMachine:
 
     async def copies_of(self, model: ModelInfo) -> tuple[str, ...]:
         """The model, where it was read here; else files of its name and size."""
+        if model.thin:
+            return self._stand_ins(model.path, model.thin)
         if at_peer(model.path):
             return called_alike(model, self._models())
         return (model.path,)
+
+    def _stand_ins(self, path: str, thin: ThinModel) -> tuple[str, ...]:
+        """Of a thin file also what it was made from, wherever that is."""
+        found = stand_ins(thin, path, self._models())
+        here = () if at_peer(path) else (path, thin.source)
+        there = [file for file in here if os.path.isfile(file)]
+        return tuple(dict.fromkeys([*there, *found]))
 
     def relay_program(self) -> str:
         """The helper installed with us."""
@@ -194,6 +204,25 @@ class Machines(Protocol):
             NeedsAnswer: one asks the user something.
         """
         ...
+
+
+def stand_ins(
+    thin: ThinModel, path: str, found: Iterable[ModelFile]
+) -> tuple[str, ...]:
+    """Files that may hold what is a hole in a thin one: the model, and thin ones of it.
+
+    Those are told by their names; what is in them is compared by whoever reads them.
+    """
+    names = {PurePath(thin.source).name, PurePath(path.rpartition(":")[2]).name}
+    return tuple(
+        sorted(
+            file.path
+            for file in found
+            if not file.problem
+            and (file.identity == thin.identity or PurePath(file.path).name in names)
+            and file.path != path
+        )
+    )
 
 
 def called_alike(model: ModelInfo, found: Iterable[ModelFile]) -> tuple[str, ...]:

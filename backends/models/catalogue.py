@@ -13,6 +13,7 @@ from backends.models.identity import identity_of
 from backends.models.layers import read_model
 from backends.models.search import distinct, search
 from backends.models.text import shown_path
+from backends.models.thin import thin_words
 from backends.state import ModelCatalogue, ModelFile
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class Catalogue:
             n_ctx_train=info.n_ctx_train if info else 0,
             problem=problem,
             identity=_identity_of(found.path),
+            thin=thin_words(info.thin) if info and info.thin else "",
         )
 
 

@@ -22,6 +22,7 @@ from backends.models.params import Params
 from backends.models.parts import check_part, first_part, other_parts
 from backends.models.tables import file_type_name
 from backends.models.text import printable
+from backends.models.thin import thin_model
 from backends.state import Layer, LayerBytes, ModelInfo
 
 if TYPE_CHECKING:
@@ -63,12 +64,21 @@ def read_model(path: Path | str) -> ModelInfo:
     Raises:
         ModelError: one sentence on what is wrong with which file.
     """
+    return describe(model_headers(path))
+
+
+def model_headers(path: Path | str) -> list[Header]:
+    """The headers of all parts of a model, the first part first.
+
+    Raises:
+        ModelError: as for ``read_model``.
+    """
     first = read_header(first_part(Path(path)))
     headers = [first]
     for number, other in enumerate(other_parts(first), start=2):
         headers.append(read_header(other))
         check_part(headers[-1], number)
-    return describe(headers)
+    return headers
 
 
 def describe(headers: Sequence[Header]) -> ModelInfo:
@@ -76,7 +86,7 @@ def describe(headers: Sequence[Header]) -> ModelInfo:
     first = headers[0]
     params = Params(first, _arch(first))
     tensors = _all_tensors(headers)
-    places = place_tensors(tensors, _layer_count(first, params))
+    places = places_in(headers)
     shapes = {tensor.name: tensor.shape for tensor in tensors}
     k_lengths, v_lengths = head_lengths(params, _stems(places))
     tied = "output.weight" not in shapes and params.arch not in ENCODERS
@@ -111,7 +121,15 @@ def describe(headers: Sequence[Header]) -> ModelInfo:
         embedding_bytes=_total(places.embedding),
         tensor_bytes=_total(tensors),
         unknown_types=_unknown_types(tensors),
+        thin=thin_model(headers, places),
     )
+
+
+def places_in(headers: Sequence[Header]) -> Places:
+    """The tensors of a model by where they belong, from its headers."""
+    first = headers[0]
+    params = Params(first, _arch(first))
+    return place_tensors(_all_tensors(headers), _layer_count(first, params))
 
 
 def place_tensors(tensors: Iterable[Tensor], n_layer: int) -> Places:

@@ -83,6 +83,7 @@ class Facts(Value, frozen=True, kw_only=True):
             engines=self.engines,
             relay=self.relay_program,
             model_path=self.model_path,
+            thin=self.model.thin is not None,
             draft_path=self.draft_path,
             ports=self.ports,
             ways=self.ways,

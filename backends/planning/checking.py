@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from backends.errors import PlanError
 from backends.planning.asking import check_port, check_worker_count
+from backends.planning.thin import check_thin
 from backends.server_arguments import checked_arguments, settings_apart
 from backends.server_settings import check_context, check_server, check_threads
 from backends.split.layout import counts, devices, make_split
@@ -19,8 +20,8 @@ def check_plan(plan: Plan, model: ModelInfo) -> None:
 
     Raises:
         PlanError: a number is beyond what makes sense, settings do not go together, an
-            argument is the plan's to decide, or the split is not one of this model
-            over devices of this plan.
+            argument is the plan's to decide, the split is not one of this model over
+            devices of this plan, or a thin file lacks what it is needed for.
     """
     check_port(plan.api_port)
     check_worker_count(len(plan.workers))
@@ -30,6 +31,7 @@ def check_plan(plan: Plan, model: ModelInfo) -> None:
     check_server(plan.server, plan.ctx_size, model)
     _check_arguments(plan)
     _check_split(plan, model)
+    check_thin(plan, model)
 
 
 def _check_arguments(plan: Plan) -> None:

@@ -50,6 +50,8 @@ class Site:
     """By machine; of the flags those of the head's count."""
     model_path: str
     """Of the model on the head."""
+    thin: bool = False
+    """Whether that has holes."""
     draft_path: str = ""
     """Of the draft model there; empty without one."""
     relay: str = ""
@@ -81,7 +83,8 @@ class Site:
         return pair_argv(
             identity=pairing.identity if self.folders else UNKNOWN_ID,
             # The worker's own file may be another; both say what is in theirs.
-            models=(self.model_path,) if pairing.models else (),
+            models=(self.model_path,) if pairing.models or self.thin else (),
+            thin=self.thin,
             key_file=self.key_file(head, process, pairing),
         )
 

@@ -26,6 +26,8 @@ CAN_STAND = "worker"
 CAN_KEEP = "start:private"
 CAN_SEAL = "worker:tls"
 CAN_STAY_HOME = "worker:model"
+CAN_BE_THIN = "head:thin"
+"""Of the head's helper: its relay sends no hole of a thin file."""
 
 
 class Pairing(Value, frozen=True, kw_only=True):

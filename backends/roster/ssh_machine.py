@@ -11,7 +11,7 @@ from backends.engine.protocols import protocols_match
 from backends.errors import EngineError, HostError, ModelError, PeerUnreachable
 from backends.machines.agent.agent_host import AgentHost
 from backends.machines.agent.upkeep import LEASE_S
-from backends.machines.machine import called_alike
+from backends.machines.machine import called_alike, stand_ins
 from backends.machines.ssh.tunnel_way import TunnelWay
 from backends.models.identity import identity_of
 from backends.paths import SOCKET_PATH_BYTES_MAX, make_private
@@ -180,6 +180,8 @@ class SshMachine:
         there = at_peer(model.path)
         if there and there[0] == self.name:
             return (there[1],)
+        if model.thin:
+            return stand_ins(model.thin, model.path, self.facts.models)
         wanted = "" if there else await asyncio.to_thread(identity_of, Path(model.path))
         found = [f for f in self.facts.models if f.size_bytes == model.size_bytes]
         same = tuple(f.path for f in found if wanted and f.identity == wanted)

@@ -68,6 +68,7 @@ from backends.state.models import (
     ModelCatalogue,
     ModelFile,
     ModelInfo,
+    ThinModel,
 )
 from backends.state.plans import (
     DRAFT_MAX,
@@ -192,6 +193,7 @@ __all__ = [
     "Split",
     "Step",
     "StepState",
+    "ThinModel",
     "Transport",
     "Turn",
     "Value",

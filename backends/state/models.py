@@ -32,6 +32,22 @@ class Layer(Value, frozen=True, kw_only=True):
     """Tokens it keeps at most (sliding-window attention); 0: the whole context."""
 
 
+class ThinModel(Value, frozen=True, kw_only=True):
+    """What is there of a model whose file has holes."""
+
+    source: str
+    """Path of the file it was made from."""
+    identity: str
+    """Of that model, as ``models.identity`` defines it."""
+    layers: tuple[int, ...]
+    """Those that are there, ascending."""
+    output: bool
+    """Whether that is there, as the embedding is."""
+    embedding: bool
+    kept_bytes: int
+    """Of all tensors that are there."""
+
+
 class ModelInfo(Value, frozen=True, kw_only=True):
     """What a GGUF header tells: enough to plan, nothing of the weights."""
 
@@ -73,6 +89,8 @@ class ModelInfo(Value, frozen=True, kw_only=True):
     """All tensor bytes as stored, each once."""
     unknown_types: tuple[str, ...] = ()
     """Tensor types this version of ``gguf`` cannot size."""
+    thin: ThinModel | None = None
+    """What is there, where some of it is not."""
 
 
 class ModelFile(Value, frozen=True, kw_only=True):
@@ -92,6 +110,8 @@ class ModelFile(Value, frozen=True, kw_only=True):
     """Why it cannot be used; empty when it can."""
     identity: str = ""
     """Same text, same bytes (of its first file); empty when unread."""
+    thin: str = ""
+    """What is there of a file with holes, in words; empty for a whole one."""
     held_by: tuple[str, ...] = ()
     """Machines that hold these bytes; ``local`` is the one we run on."""
 

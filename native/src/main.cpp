@@ -14,6 +14,7 @@
 #include "program.h"
 #include "relay/head.h"
 #include "spawn/spawn.h"
+#include "thin/thin.h"
 
 namespace {
 
@@ -25,6 +26,7 @@ commands:
   host        look after the processes of this machine, over standard input and output
   paper       speak for a worker that does not run: what memory would it have
   spawn       start a process that outlives the caller, described by a directory
+  thin        write a model with holes in place of tensors that are elsewhere
   worker      stand beside a worker, as the far end of the link to a head's relay
   --version   print the version
   --help      print this; `dllm-relay COMMAND --help` tells about one
@@ -59,6 +61,9 @@ int run(std::span<char* const> args) {
   }
   if (command == "spawn") {
     return wants_help ? print(dllm::kSpawnHelp) : dllm::spawn(args.subspan(1));
+  }
+  if (command == "thin") {
+    return wants_help ? print(dllm::thin::kThinHelp) : dllm::thin::thin(args.subspan(1));
   }
   if (command == "worker") {
     return wants_help ? print(dllm::pair::kWorkerHelp)

@@ -6,10 +6,12 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "home/model_files.h"
+#include "home/table.h"
 
 namespace models {
 
@@ -65,6 +67,34 @@ inline std::string gguf(const std::vector<Made>& tensors,
   out = padded(out);
   for (const Made& made : tensors) out += padded(made.data);
   return out;
+}
+
+inline std::string numbers_key(const std::string& name, const std::vector<std::uint64_t>& values) {
+  std::string out = text(name) + raw<std::uint32_t>(9) + raw<std::uint32_t>(10);
+  out += raw<std::uint64_t>(values.size());
+  for (const std::uint64_t value : values) out += raw(value);
+  return out;
+}
+
+// A thin file: the tensors of these names are there, the others are holes.
+inline std::string thin_gguf(std::vector<Made> tensors, const std::set<std::string>& names) {
+  std::vector<std::uint64_t> kept, chunks;
+  std::uint64_t offset = 0;
+  for (Made& made : tensors) {
+    if (names.contains(made.name)) {
+      kept.insert(kept.end(), {offset, offset + made.data.size()});
+    } else {
+      for (std::size_t at = 0; at < made.data.size(); at += dllm::home::kChunkBytes) {
+        const std::string chunk = made.data.substr(at, dllm::home::kChunkBytes);
+        chunks.push_back(dllm::home::xxh64(
+            {reinterpret_cast<const std::uint8_t*>(chunk.data()), chunk.size()}));
+      }
+      std::ranges::fill(made.data, '\0');
+    }
+    offset += padded(made.data).size();
+  }
+  return gguf(tensors, {numbers_key(dllm::home::kThinKept, kept),
+                        numbers_key(dllm::home::kThinChunks, chunks)});
 }
 
 inline std::string uint16_key(const std::string& name, std::uint16_t value) {

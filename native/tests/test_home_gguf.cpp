@@ -4,6 +4,7 @@
 
 using check::contains;
 using dllm::home::ModelError;
+using models::Made;
 using models::gguf;
 using models::kF32;
 using models::raw;
@@ -127,10 +128,51 @@ TEST(empty_tensors_lie_where_others_begin) {
   CHECK(found.tensors.size() == 3 && found.tensors[1].key.size_bytes == 0);
 }
 
+TEST(holes_of_a_thin_file) {
+  const std::vector<Made> tensors = {tensor("a", "1"), tensor("b", std::string(99, '2')),
+                                     tensor("none", ""), tensor("c", "3")};
+  const auto found = header_of(models::thin_gguf(tensors, {"a", "c"}));
+  CHECK(found.is_thin && !header_of(gguf(tensors)).is_thin);
+  for (const auto& place : found.tensors) CHECK(place.is_hole == (place.key.name == "b"));
+  const auto& hole = *std::ranges::find_if(found.tensors, &dllm::home::TensorPlace::is_hole);
+  const std::string data(99, '2');
+  CHECK(hole.chunks == std::vector{dllm::home::xxh64(
+                           {reinterpret_cast<const std::uint8_t*>(data.data()), data.size()})});
+}
+
+TEST(a_thin_file_that_does_not_say_what_it_lacks_is_corrupt) {
+  using models::numbers_key;
+  const std::vector<Made> tensors = {tensor("a", "1"), tensor("b", "2")};
+  const auto said = [&](const std::vector<std::uint64_t>& kept,
+                        const std::vector<std::uint64_t>& chunks) {
+    return refused(gguf(tensors, {numbers_key(dllm::home::kThinKept, kept),
+                                  numbers_key(dllm::home::kThinChunks, chunks)}));
+  };
+  const auto b_is_a_hole = header_of(
+      gguf(tensors, {numbers_key(dllm::home::kThinKept, {0, 1}),
+                     numbers_key(dllm::home::kThinChunks, {7})}));
+  CHECK(!b_is_a_hole.tensors[0].is_hole && b_is_a_hole.tensors[1].is_hole);
+  CHECK(contains(said({0, 1}, {}), "what b holds"));
+  CHECK(contains(said({0, 1}, {7, 8}), "more hashes than holes"));
+  CHECK(contains(said({0}, {7}), "where its holes are"));
+  CHECK(contains(said({1, 0}, {7}), "where its holes are"));
+  std::string claims = numbers_key(dllm::home::kThinKept, {});
+  claims.replace(claims.size() - 8, 8, raw<std::uint64_t>(1U << 24));
+  CHECK(contains(refused(gguf(tensors, {claims})), "16777216 numbers"));
+  // One of the two alone marks it, too.
+  CHECK(contains(refused(gguf(tensors, {numbers_key(dllm::home::kThinChunks, {7})})), "b holds"));
+  CHECK(contains(refused(gguf(tensors, {models::uint16_key(dllm::home::kThinKept, 1)})), "no list"));
+  CHECK(contains(refused(gguf({{"w", 99, {4}, "1234"}},
+                              {numbers_key(dllm::home::kThinKept, {}),
+                               numbers_key(dllm::home::kThinChunks, {7})})),
+                 "what w holds"));
+}
+
 TEST(parts_of_a_split_model) {
   const std::vector<std::string> parts = dllm::home::part_paths("/m/big-00002-of-00003.gguf");
   CHECK(parts.size() == 3 && parts[0] == "/m/big-00001-of-00003.gguf");
   CHECK(parts[2] == "/m/big-00003-of-00003.gguf");
+  CHECK(dllm::home::part_paths("/m/BIG-00001-of-00002.GGUF")[1] == "/m/BIG-00002-of-00002.GGUF");
   for (const std::string path :
        {"/m/big.gguf", "/m/big-00004-of-00003.gguf", "/m/-00001-of-0002.gguf",
         "/m/big-00000-of-00003.gguf", "/m/big-1of-00003.gguf", "/m/-00001-of-00002.gguf",

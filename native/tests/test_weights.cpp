@@ -11,8 +11,8 @@ constexpr std::size_t kBytes = 4096;
 
 // Takes what has a name, and recalls what has a hash it knows.
 struct Known final : dllm::Weights {
-  bool takes(dllm::Tensor tensor, std::uint64_t bytes) override {
-    if (tensor.name() != "weight") return false;
+  bool takes(dllm::Tensor tensor, std::uint64_t offset, std::uint64_t bytes) override {
+    if (tensor.name() != "weight" || offset != 0) return false;
     taken_bytes += bytes;
     return true;
   }
@@ -20,7 +20,9 @@ struct Known final : dllm::Weights {
     if (tensor.name() != "weight") return std::nullopt;
     return hash == 7 ? kBytes : 0;
   }
+  void unread() override { is_read = false; }
   std::uint64_t taken_bytes = 0;
+  bool is_read = true;
 };
 
 TensorSpec named(const char* name) {
@@ -128,8 +130,9 @@ TEST(a_hash_that_is_known_is_answered_and_becomes_a_head) {
 
 TEST(a_recalled_tensor_is_placed_where_it_lies) {
   struct All final : dllm::Weights {
-    bool takes(dllm::Tensor, std::uint64_t) override { return true; }
+    bool takes(dllm::Tensor, std::uint64_t, std::uint64_t) override { return true; }
     std::optional<std::uint64_t> recalls(dllm::Tensor, std::uint64_t) override { return kBytes; }
+    void unread() override {}
   } all;
   Bench bench;
   bench.session.emplace(bench.link, &all);

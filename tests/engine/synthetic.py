@@ -30,15 +30,16 @@ def write_llama(
     repeating: bool = False,
     quantized: bool = False,
     whole: bool = False,
+    split: int = 0,
 ) -> None:
     """Write an f16 llama of random weights with a byte-fallback tokenizer.
 
     ``n_expert``: each layer's FFN is so many experts, two of them used. ``tied``: the
     output reuses the token embedding. ``repeating``: each tensor repeats a short run of
     numbers, so that its bytes compress well. ``quantized``: the attention is Q8_0, and
-    with ``whole`` every matrix.
+    with ``whole`` every matrix. ``split``: several files, each of so many tensors.
     """
-    writer = gguf.GGUFWriter(file, "llama")
+    writer = gguf.GGUFWriter(file, "llama", split_max_tensors=split)
     writer.add_name("synthetic")
     writer.add_block_count(n_layer)
     writer.add_context_length(n_ctx)

@@ -42,10 +42,15 @@ async def ask(app: ChatStage, pilot: Pilot[None], question: str = "Why?") -> Cha
     return app.query(ChatAnswer).last()
 
 
+def drawn_whole(app: ChatStage) -> bool:
+    """Whether the last answer is complete, and all of it drawn."""
+    return app.query(ChatAnswer).last().drawn_whole.is_set()
+
+
 async def answer(app: ChatStage, pilot: Pilot[None], *deltas: ChatDelta) -> None:
     """Let pieces of an answer come, and be drawn to the end."""
     app.give(*deltas)
-    await until(pilot, lambda: app.query(ChatAnswer).last().drawn_whole)
+    await until(pilot, lambda: drawn_whole(app))
     await until(pilot, lambda: not app.pane.answering)
 
 

@@ -15,14 +15,13 @@ from backends.state import (
     Sampling,
 )
 from tests.tui import scenes
-from tests.tui.chatting import DONE, answer, ask
+from tests.tui.chatting import DONE, answer, ask, drawn_whole
 from tests.tui.helpers import screen_text, until
 from tests.tui.looks import SIZES, name_of
 from tests.tui.stages import ChatStage
 from tui.dialogs.chats import ChatsDialog
 from tui.dialogs.line import LineDialog
 from tui.dialogs.sampling import SamplingDialog
-from tui.screens.cluster.chat.coming import ComingText
 from tui.screens.cluster.chat.composer import Composer
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def conversation(*deltas: ChatDelta, until_shown: str) -> Any:
         app.give(*deltas)
         await until(pilot, lambda: until_shown in screen_text(app))
         if any(delta.done for delta in deltas):
-            await until(pilot, lambda: not app.query(ComingText))
+            await until(pilot, lambda: drawn_whole(app))
 
     return run
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,14 +15,15 @@ from backends.machines.agent.here import local_host_for_now
 from backends.models.folders import user_folders
 from backends.models.layers import read_model
 from backends.models.search import find_model
+from backends.models.thin import thin_words
 from backends.paths import user_paths
-from backends.units import format_bytes, format_percent
+from backends.units import format_bytes, format_percent, format_ranges
 from tui.cli.options import completing
 from tui.cli.output import emit_json, run
 from tui.kit.safe_text import safe_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from rich.table import Table
 
@@ -123,6 +123,9 @@ def facts(info: ModelInfo) -> list[tuple[str, str]]:
     ]
     if info.n_expert:
         lines.insert(6, ("experts", f"{info.n_expert}, {info.n_expert_used} used"))
+    if info.thin:
+        held = f"{thin_words(info.thin)}, {format_bytes(info.thin.kept_bytes)}"
+        lines.insert(1, ("there", held))
     if info.unknown_types:
         lines.append(("unknown types", _unknown_text(info)))
     return lines
@@ -157,7 +160,7 @@ def layer_table(info: ModelInfo) -> Table:
     for layers in equal_layers(info.layers):
         groups = [format_bytes(getattr(layers[0].groups, name)) for name, _ in shown]
         kv = format_bytes(layers[0].kv_bytes_per_token)
-        label = f"{ranges(layer.index for layer in layers)} ×{len(layers)}"
+        label = f"{format_ranges(layer.index for layer in layers)} ×{len(layers)}"
         size = format_bytes(layers[0].bytes)
         table.add_row(label, size, *groups, kv, quant_mix(layers[0]))
     for row in _sums(info, len(shown)):
@@ -188,16 +191,6 @@ def equal_layers(layers: Sequence[Layer]) -> list[list[Layer]]:
     for layer in layers:
         rows.setdefault(content(layer), []).append(layer)
     return list(rows.values())
-
-
-def ranges(indices: Iterable[int]) -> str:
-    """``0–3, 8, 10–11`` for ascending numbers."""
-    runs = []
-    for _, one in groupby(enumerate(indices), lambda pair: pair[1] - pair[0]):
-        members = [index for _, index in one]
-        few = members[0] == members[-1]
-        runs.append(f"{members[0]}" if few else f"{members[0]}–{members[-1]}")
-    return ", ".join(runs)
 
 
 def quant_mix(layer: Layer) -> str:

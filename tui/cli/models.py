@@ -14,6 +14,7 @@ from tui.cli.drafts import drafts
 from tui.cli.inspect import inspect, resolve
 from tui.cli.model_cache import cache, seed
 from tui.cli.model_search import searched
+from tui.cli.model_thin import thin
 from tui.cli.options import completing
 from tui.cli.output import emit_json, json_option, run, say, show
 
@@ -68,6 +69,7 @@ def list_models(as_json: bool) -> None:
 models.add_command(inspect, "info")
 models.add_command(drafts)
 models.add_command(seed)
+models.add_command(thin)
 models.add_command(cache)
 
 
@@ -193,7 +195,7 @@ async def _searched() -> ModelCatalogue:
 
 def _line(model: ModelFile) -> str:
     layers = f"{model.n_layer} layers" if model.n_layer else ""
-    about = model.problem or f"{model.arch} {model.file_type}"
+    about = model.problem or model.thin or f"{model.arch} {model.file_type}"
     holders = ", ".join(model.held_by)
     figures = f"{format_bytes(model.size_bytes):>10}  {layers:>10}"
     return f"{model.name:40} {figures}  {about:20} {holders}".rstrip()

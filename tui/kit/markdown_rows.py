@@ -1,9 +1,9 @@
-"""Markdown as rows of text, for an answer that grows many times a second.
+"""Markdown as rows of text, for long answers and those that grow many times a second.
 
-Textual's own Markdown is a tree of widgets, and whenever one of them grows the whole
-screen is laid out anew. Here Rich draws each block once; only the last is drawn again.
-Tables look plainer, and links cannot be clicked: an answer that is complete is shown by
-Textual's.
+Textual's own Markdown is a tree of widgets, four to a paragraph: each change lays the
+whole screen out anew, and a long answer stops the console for half a second when it is
+mounted or the focus moves. Here Rich draws each block once; only the last is drawn
+again.
 """
 
 from __future__ import annotations
@@ -13,11 +13,20 @@ from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import Console
-from rich.markdown import CodeBlock, Heading, ListItem, Markdown, MarkdownElement
+from rich.markdown import (
+    CodeBlock,
+    Heading,
+    ListItem,
+    Markdown,
+    MarkdownElement,
+    Paragraph,
+)
 from rich.segment import Segment
+from rich.style import Style
 from rich.theme import Theme
 from textual.highlight import highlight
 from textual.strip import Strip
+from textual.style import Style as VisualStyle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -25,11 +34,16 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
     from rich.console import ConsoleOptions, JustifyMethod, RenderResult
-    from rich.style import Style
+    from rich.text import Text
+    from textual.selection import Selection
 
 BULLET = "• "
 MARGIN = 1
 """Cells at each side of code."""
+LINK = "link"
+"""Meta of a link's words: where it leads."""
+AFTER = "after"
+"""Meta of words that go on with the row before: what stood between them."""
 
 
 @cache
@@ -47,6 +61,17 @@ class _Heading(Heading):
     """A heading on the left, whatever its level."""
 
     LEVEL_ALIGN: ClassVar[dict[str, JustifyMethod]] = {}
+
+
+class _Paragraph(Paragraph):
+    """Words whose rows know that they go on."""
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        """As many rows as the width makes of each line."""
+        for line in self.text.split(allow_blank=True):
+            yield from _wrapped(line, console, options.max_width)
 
 
 class _Item(ListItem):
@@ -75,8 +100,21 @@ class _Item(ListItem):
             yield Segment("\n")
 
 
+def _wrapped(line: Text, console: Console, width: int) -> Iterator[Text]:
+    """Rows of a line; all but the first tell what stood before them."""
+    at = 0
+    for row in line.wrap(console, width, justify="default"):
+        words = row.plain.strip()
+        start = line.plain.index(words, at)
+        if at:
+            row = row[len(row.plain) - len(row.plain.lstrip()) :]
+            row.stylize(Style(meta={AFTER: " " if start > at else ""}))
+        at = start + len(words)
+        yield row
+
+
 class _Code(CodeBlock):
-    """Code on a ground of its own; what is too wide is cut."""
+    """Code on a ground of its own; what is too wide goes on in another row."""
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -85,10 +123,25 @@ class _Code(CodeBlock):
         ground = console.get_style("markdown.code_block")
         language = None if self.lexer_name == "text" else self.lexer_name
         code = highlight(str(self.text).rstrip(), language=language)
+        under = VisualStyle.from_rich_style(ground)
+        width = max(1, options.max_width - 2 * MARGIN)
         for line in code.split(allow_blank=True):
-            strip = Strip([Segment(" " * MARGIN), *line.render_segments()])
-            yield from strip.crop_extend(0, options.max_width, None).apply_style(ground)
-            yield Segment("\n")
+            strip = Strip(line.render_segments(under))
+            yield from _folded(strip, width, ground)
+
+
+def _folded(line: Strip, width: int, ground: Style) -> Iterator[Segment]:
+    """Rows of a line of code."""
+    edge = Strip([Segment(" " * MARGIN)])
+    before = ""
+    for at in range(0, max(1, line.cell_length), width):
+        row = line.crop_extend(at, at + width, None)
+        if at:
+            between = before[len(before.rstrip()) :]
+            row = row.apply_style(Style(meta={AFTER: between}))
+        before = row.text
+        yield from Strip.join([edge, row, edge]).apply_style(ground)
+        yield Segment("\n")
 
 
 class _Blocks(Markdown):
@@ -97,6 +150,7 @@ class _Blocks(Markdown):
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
         "heading_open": _Heading,
+        "paragraph_open": _Paragraph,
         "list_item_open": _Item,
         "fence": _Code,
         "code_block": _Code,
@@ -119,6 +173,7 @@ class MarkdownRows:
             looks: Styles by Rich's names, like ``markdown.h1``.
         """
         self.width = width
+        self.looks = looks
         self._console = Console(
             file=io.StringIO(), width=width, theme=Theme(looks), color_system=None
         )
@@ -155,12 +210,45 @@ class MarkdownRows:
         return [Strip.blank(options.max_width), *rows] if apart else rows
 
 
+def text_of(rows: list[Strip], selection: Selection) -> str:
+    """What is selected of these rows; lines that were broken are whole again."""
+    text = ""
+    for index, row in enumerate(rows):
+        if (span := selection.get_span(index)) is not None:
+            start, end = span[0], row.cell_length if span[1] == -1 else span[1]
+            own, after = _start_of(row)
+            if after is not None and text:
+                text = text.removesuffix("\n").rstrip() + after
+                start = max(start, own)
+            text += row.crop(start, end).text.rstrip() + "\n"
+    return text.removesuffix("\n")
+
+
+def _start_of(row: Strip) -> tuple[int, str | None]:
+    """Where words begin that go on with the row before, and what stood between."""
+    cells = 0
+    for segment in row:
+        if segment.style and AFTER in segment.style.meta:
+            return cells, segment.style.meta[AFTER]
+        cells += segment.cell_length
+    return 0, None
+
+
 def _strips(shown: Iterable[Segment], width: int) -> Iterator[Strip]:
-    """Rows without links: their addresses are foreign, a terminal would open them."""
+    """Rows of what Rich drew."""
     lines = Segment.split_and_crop_lines(
-        Segment.strip_links(shown), width, include_new_lines=False
+        map(_without_address, shown), width, include_new_lines=False
     )
     return (Strip(line, width) for line in lines)
+
+
+def _without_address(segment: Segment) -> Segment:
+    """Addresses are foreign, and a terminal would open them: keep them to ourselves."""
+    style = segment.style
+    if style is None or style.link is None:
+        return segment
+    known = Style(meta={LINK: style.link})
+    return Segment(segment.text, style.update_link(None) + known, segment.control)
 
 
 def _trimmed(rows: list[Strip]) -> list[Strip]:

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "cursor.h"
+#include "table.h"
 #include "tensor_types.h"
 
 namespace dllm::home {
@@ -21,9 +22,11 @@ constexpr std::size_t kKeyBytesMax = 65'535;
 constexpr std::size_t kNameBytesMax = 63;  // GGML_MAX_NAME - 1
 constexpr std::uint64_t kKeyBytesLeast = 8 + 1 + 4 + 1;
 constexpr std::uint64_t kTensorBytesLeast = 8 + 4 + 4 + 8;
+// A chunk of a hole has one: that is enough for models of 8 TB.
+constexpr std::uint64_t kHoleNumbersMax = 1U << 23;
 constexpr std::uint64_t kElementsMax = std::numeric_limits<std::int64_t>::max();
 
-enum ValueType : std::uint32_t { kUint16 = 2, kUint32 = 4, kString = 8, kArray = 9 };
+enum ValueType : std::uint32_t { kUint16 = 2, kUint32 = 4, kString = 8, kArray = 9, kUint64 = 10 };
 
 // Bytes of a number of each type; 0 where it is none.
 std::uint64_t number_bytes(std::uint32_t type) {
@@ -36,6 +39,9 @@ struct Settings {
   std::uint64_t alignment = kAlignmentDefault;
   std::uint32_t part = 0;
   std::uint32_t parts = 1;
+  bool is_thin = false;
+  std::vector<std::uint64_t> kept;    // of a thin file, as are the chunks
+  std::vector<std::uint64_t> chunks;
 };
 
 void skip_value(Cursor& cursor, std::uint32_t type) {
@@ -52,15 +58,33 @@ void skip_value(Cursor& cursor, std::uint32_t type) {
   cursor.skip(number_bytes(type));
 }
 
+std::vector<std::uint64_t> read_numbers(Cursor& cursor, std::uint32_t type) {
+  if (type != kArray || cursor.number<std::uint32_t>() != kUint64) {
+    cursor.corrupt("what it says of its holes is no list of numbers");
+  }
+  const auto count = cursor.number<std::uint64_t>();
+  if (count > std::min(kHoleNumbersMax, cursor.left() / sizeof count)) {
+    cursor.corrupt("it claims " + std::to_string(count) + " numbers about its holes");
+  }
+  std::vector<std::uint64_t> numbers(static_cast<std::size_t>(count));
+  for (std::uint64_t& number : numbers) number = cursor.number<std::uint64_t>();
+  return numbers;
+}
+
 void read_setting(Cursor& cursor, Settings& settings) {
   const std::string key = cursor.text(kKeyBytesMax);
   const auto type = cursor.number<std::uint32_t>();
+  settings.is_thin = settings.is_thin || key.starts_with(kThinMark);
   if (key == "general.alignment" && type == kUint32) {
     settings.alignment = cursor.number<std::uint32_t>();
   } else if (key == "split.no" && type == kUint16) {
     settings.part = cursor.number<std::uint16_t>();
   } else if (key == "split.count" && type == kUint16) {
     settings.parts = cursor.number<std::uint16_t>();
+  } else if (key == kThinKept) {
+    settings.kept = read_numbers(cursor, type);
+  } else if (key == kThinChunks) {
+    settings.chunks = read_numbers(cursor, type);
   } else {
     skip_value(cursor, type);
   }
@@ -102,8 +126,8 @@ void size_by_type(const Cursor& cursor, const TensorType& type, TensorKey& key) 
 }
 
 // Sizes, and offsets from the beginning of the file: aligned, disjoint, inside.
-void settle(const Cursor& cursor, std::vector<TensorPlace>& places, std::uint64_t alignment) {
-  const std::uint64_t data = (cursor.place() + alignment - 1) / alignment * alignment;
+void settle(const Cursor& cursor, std::vector<TensorPlace>& places, std::uint64_t data,
+            std::uint64_t alignment) {
   std::uint64_t following = cursor.size();
   for (auto place = places.rbegin(); place != places.rend(); ++place) {
     const std::string& name = place->key.name;
@@ -129,6 +153,36 @@ void settle(const Cursor& cursor, std::vector<TensorPlace>& places, std::uint64_
   }
 }
 
+// Whether these bytes lie within one of the runs, each of which begins and ends with a number.
+bool is_kept(const std::vector<std::uint64_t>& kept, std::uint64_t begin, std::uint64_t end) {
+  if (begin == end) return true;
+  const auto after = std::ranges::upper_bound(kept, begin);
+  return (after - kept.begin()) % 2 == 1 && end <= *after;
+}
+
+// Which tensors of a thin file are holes, and what they stand for.
+void find_holes(const Cursor& cursor, const Settings& settings, Header& header) {
+  const std::vector<std::uint64_t>& kept = settings.kept;
+  if (kept.size() % 2 != 0 || !std::ranges::is_sorted(kept)) {
+    cursor.corrupt("it does not say where its holes are");
+  }
+  auto chunk = settings.chunks.begin();
+  for (TensorPlace& place : header.tensors) {
+    const std::uint64_t begin = place.offset - header.data_at;
+    place.is_hole = !is_kept(kept, begin, begin + place.key.size_bytes);
+    if (!place.is_hole) continue;
+    const std::uint64_t count = chunks_in(place.key.size_bytes);
+    const auto left = static_cast<std::uint64_t>(settings.chunks.end() - chunk);
+    if (!place.type_known || count > left) {
+      cursor.corrupt("it does not say what " + place.key.name + " holds");
+    }
+    const auto end = chunk + static_cast<std::ptrdiff_t>(count);
+    place.chunks.assign(chunk, end);
+    chunk = end;
+  }
+  if (chunk != settings.chunks.end()) cursor.corrupt("it has more hashes than holes");
+}
+
 }  // namespace
 
 Header read_header(Source& source, const std::string& name) {
@@ -143,19 +197,29 @@ Header read_header(Source& source, const std::string& name) {
   check_count(cursor, "metadata entries", keys, kKeysMax, kKeyBytesLeast);
   check_count(cursor, "tensors", tensors, kTensorsMax, kTensorBytesLeast);
   Settings settings;
+  Header header;
+  header.keys_at = cursor.place();
   for (std::uint64_t i = 0; i < keys; ++i) read_setting(cursor, settings);
   const std::uint64_t alignment = settings.alignment;
   if (alignment == 0 || (alignment & (alignment - 1)) != 0) {
     cursor.corrupt("its alignment is no power of two");
   }
-  Header header{settings.part, settings.parts, {}};
+  header.part = settings.part;
+  header.parts = settings.parts;
+  header.version = version;
+  header.keys = keys;
+  header.alignment = alignment;
+  header.is_thin = settings.is_thin;
   for (std::uint64_t i = 0; i < tensors; ++i) header.tensors.push_back(read_place(cursor));
   std::unordered_set<std::string_view> names;
   for (const TensorPlace& place : header.tensors) {
     if (!names.insert(place.key.name).second) cursor.corrupt(place.key.name + " appears twice");
   }
   std::ranges::stable_sort(header.tensors, {}, &TensorPlace::offset);
-  settle(cursor, header.tensors, alignment);
+  header.end_at = cursor.place();
+  header.data_at = (cursor.place() + alignment - 1) / alignment * alignment;
+  settle(cursor, header.tensors, header.data_at, alignment);
+  if (header.is_thin) find_holes(cursor, settings, header);
   return header;
 }
 

@@ -16,6 +16,10 @@ void Home::add(ModelFiles files, std::vector<TensorSums> sums) {
   const Model& model = *models_.back();
   for (std::size_t i = 0; i < model.files.tensors().size(); ++i) {
     const TensorPlace& place = model.files.tensors()[i];
+    if (place.is_hole) {
+      holes_.emplace(place.key.name, &place);
+      continue;
+    }
     const TensorSums* const known = i < model.sums.size() ? &model.sums[i] : nullptr;
     by_key_[place.key].push_back({&model.files, &place, known});
   }
@@ -25,6 +29,17 @@ void Home::open(const std::string& path) {
   OpenModel model = open_model(path);
   const auto kept = Sidecar(sidecar_directory(), model.ids()).load(model.files);
   add(std::move(model.files), kept ? kept->whole : std::vector<TensorSums>());
+}
+
+void Home::open_thin(const std::string& path) {
+  open(path);
+  if (models_.back()->files.is_thin()) return;
+  throw ModelError(path + " is not thin");
+}
+
+const TensorPlace* Home::hole(std::string_view name) const {
+  const auto found = holes_.find(name);
+  return found == holes_.end() ? nullptr : found->second;
 }
 
 const std::vector<Resident>& Home::find(const TensorKey& key) const {

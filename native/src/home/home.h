@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model_files.h"
@@ -41,12 +43,18 @@ class Home {
   // Takes in a model on disk, by the path of any part, with what is kept of its tensors. Throws
   // ModelError.
   void open(const std::string& path);
+  // The same of a thin one alone.
+  void open_thin(const std::string& path);
 
-  // All tensors of that name and type and shape and size: other models may have some too, and
-  // what they hold may differ. The pointers live as long as this.
+  // All tensors of that name and type and shape and size, but for holes: other models may have some
+  // too, and what they hold may differ. The pointers live as long as this.
   [[nodiscard]] const std::vector<Resident>& find(const TensorKey& key) const;
   // The one whose bytes had that hash when they were read last; none where that is not known.
   [[nodiscard]] std::optional<Resident> find(const TensorKey& key, std::uint64_t fnv1a) const;
+
+  // A tensor of that name of which a thin file here has a hole alone; null where none has.
+  [[nodiscard]] const TensorPlace* hole(std::string_view name) const;
+  [[nodiscard]] bool has_holes() const { return !holes_.empty(); }
 
   [[nodiscard]] std::vector<Listed> list() const;
   [[nodiscard]] bool empty() const { return models_.empty(); }
@@ -59,6 +67,7 @@ class Home {
 
   std::vector<std::unique_ptr<Model>> models_;
   std::map<TensorKey, std::vector<Resident>> by_key_;
+  std::map<std::string, const TensorPlace*, std::less<>> holes_;
 };
 
 // Takes in models by their paths. Complains of those that cannot be read, each in a sentence.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cstdio>
 #include <unordered_set>
@@ -24,6 +25,13 @@ std::uint32_t number_in(std::string_view text) {
   return error == std::errc() && end == text.data() + text.size() ? number : 0;
 }
 
+// Letters of either case, as the catalogue finds them too.
+bool is_suffix(std::string_view text) {
+  return std::ranges::equal(text, kSuffix, [](char one, char other) {
+    return std::tolower(static_cast<unsigned char>(one)) == other;
+  });
+}
+
 std::string file_name(const std::string& path) {
   return path.substr(path.rfind('/') + 1);
 }
@@ -31,18 +39,21 @@ std::string file_name(const std::string& path) {
 }  // namespace
 
 std::vector<std::string> part_paths(const std::string& path) {
-  if (file_name(path).size() <= kTailBytes || !path.ends_with(kSuffix)) return {path};
+  if (file_name(path).size() <= kTailBytes) return {path};
   const std::string stem = path.substr(0, path.size() - kTailBytes);
   const std::string_view tail = std::string_view(path).substr(stem.size());
   const std::uint32_t number = number_in(tail.substr(1, kDigits));
   const std::uint32_t count = number_in(tail.substr(1 + kDigits + kOf.size(), kDigits));
-  const bool is_part = tail[0] == '-' && tail.substr(1 + kDigits, kOf.size()) == kOf;
+  const std::string_view suffix = tail.substr(kTailBytes - kSuffix.size());
+  const bool is_part =
+      tail[0] == '-' && tail.substr(1 + kDigits, kOf.size()) == kOf && is_suffix(suffix);
   if (!is_part || number == 0 || number > count || count > kPartsMax) return {path};
   std::vector<std::string> paths;
   for (std::uint32_t part = 1; part <= count; ++part) {
     std::array<char, kTailBytes + 1> text{};
-    std::snprintf(text.data(), text.size(), "-%05u-of-%05u.gguf", part, count);
+    std::snprintf(text.data(), text.size(), "-%05u-of-%05u", part, count);
     paths.push_back(stem + text.data());
+    paths.back() += suffix;
   }
   return paths;
 }
@@ -70,6 +81,7 @@ ModelFiles::ModelFiles(std::vector<std::unique_ptr<Source>> sources,
 }
 
 void ModelFiles::add(const Header& header, std::uint32_t file) {
+  is_thin_ = is_thin_ || header.is_thin;
   for (TensorPlace place : header.tensors) {
     place.file = file;
     tensors_.push_back(std::move(place));

@@ -11,8 +11,8 @@
 
 namespace dllm::home {
 
-// The parts of a split model by the path of any ("name-00001-of-0000N.gguf"), in order; else the
-// path itself.
+// The parts of a split model by the path of any ("name-00001-of-0000N.gguf", or with ".GGUF"), in
+// order; else the path itself.
 std::vector<std::string> part_paths(const std::string& path);
 
 class ModelFiles {
@@ -26,12 +26,15 @@ class ModelFiles {
   [[nodiscard]] const std::vector<TensorPlace>& tensors() const { return tensors_; }
   [[nodiscard]] Source& source(const TensorPlace& place) const { return *sources_[place.file]; }
   [[nodiscard]] std::uint64_t tensor_bytes() const;
+  // Whether any of the files is thin: some of its tensors are holes.
+  [[nodiscard]] bool is_thin() const { return is_thin_; }
 
  private:
   void add(const Header& header, std::uint32_t file);
 
   std::vector<std::unique_ptr<Source>> sources_;
   std::vector<TensorPlace> tensors_;
+  bool is_thin_ = false;
 };
 
 // A model on disk, with what tells its files from later ones.

@@ -25,11 +25,19 @@ bool Referrer::can_recall(const TensorKey& key, std::uint64_t fnv1a) const {
 void Referrer::begin(const TensorKey& key) {
   messages_.push_back(message_of(Message::Kind::kRefer, key));
   lacks_bytes_ = key.size_bytes;
+  hole_ = nullptr;
   ++tensors_;
   ++counts_.tensors;
 }
 
+void Referrer::begin(const TensorPlace& hole) {
+  begin(hole.key);
+  hole_ = &hole;
+}
+
+// Chunks without bytes are bounded by their number.
 std::size_t Referrer::spare_bytes() const {
+  if (held_.size() >= kOpenChunksMax / 2) return 0;
   return kHeldBytesMax - std::min(kHeldBytesMax, held_bytes_ + filling_.size());
 }
 
@@ -56,10 +64,26 @@ void Referrer::begin_chunk() {
 }
 
 void Referrer::offer() {
+  if (hole_ != nullptr) return offer_hole();
   messages_.push_back(message_of(Message::Kind::kOffer, {}, xxh64(filling_)));
   held_bytes_ += filling_.size();
   held_.push_back({.tensor = tensors_, .size_bytes = filling_.size()});
   held_.back().bytes = std::exchange(filling_, {});
+}
+
+void Referrer::offer_hole() {
+  const std::uint64_t left = lacks_bytes_ + filling_.size();
+  const std::uint64_t chunk = (hole_->key.size_bytes - left) / kChunkBytes;
+  const std::uint64_t meant = hole_->chunks[chunk];
+  const bool is_empty = std::ranges::all_of(filling_, [](std::uint8_t byte) { return byte == 0; });
+  if (!is_empty && xxh64(filling_) != meant) {
+    throw ModelError(hole_->key.name +
+                     " comes from another model than the thin one here, which has a hole of that "
+                     "name");
+  }
+  messages_.push_back(message_of(Message::Kind::kOffer, {}, meant));
+  held_.push_back({tensors_, filling_.size(), {}, {}, chunk, hole_});
+  spare_.give(std::exchange(filling_, {}));
 }
 
 void Referrer::recall(const TensorKey& key, std::uint64_t fnv1a) {
@@ -69,7 +93,7 @@ void Referrer::recall(const TensorKey& key, std::uint64_t fnv1a) {
   const std::optional<Resident> own = own_->find(key, fnv1a);
   for (std::uint64_t chunk = 0; chunk < chunks_in(key.size_bytes); ++chunk) {
     const std::size_t size_bytes = chunk_bytes(key.size_bytes, chunk);
-    held_.push_back({tensors_, size_bytes, {}, own, chunk});
+    held_.push_back({tensors_, size_bytes, {}, own, chunk, nullptr});
   }
 }
 
@@ -104,6 +128,10 @@ void Referrer::answered(bool have) {
     held_bytes_ -= held.bytes.size();
     spare_.give(std::move(held.bytes));
   } else {
+    if (held.hole != nullptr) {
+      throw ModelError(held.hole->key.name + " holds other bytes on the worker's machine than in "
+                       "the model that the thin file here was made from");
+    }
     counts_.needed_bytes += held.size_bytes;
     if (std::exchange(differing_, held.tensor) != held.tensor) ++counts_.tensors_differ;
     needed_.push_back(std::move(held));

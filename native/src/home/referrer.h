@@ -4,6 +4,8 @@
 //     begin(key); then add() its payload as it comes, never more than room() at a time
 //   it asks SET_TENSOR_HASH for one whose listed hash is that, and can_recall(): the header of a
 //     SET_TENSOR for the worker, recall(), and 1 for llama-server; otherwise 0, and its bytes come
+//   of a hole in a thin file, begin(place): what is added must be nothing but zeros, and what the
+//   file says of the chunk is offered; nothing of it can be sent
 //   next(), while has_next(): messages for the worker, in order; those of has_message() first
 //   answered(): an answer of the worker; afterwards there may be room, or messages
 //
@@ -38,12 +40,15 @@ class Referrer {
   // Whether there is room for another tensor: very small ones may be too many.
   [[nodiscard]] bool can_begin() const { return held_.size() < kOpenChunksMax; }
   void begin(const TensorKey& key);
+  // A hole, of a file that lives as long as this.
+  void begin(const TensorPlace& hole);
   // Payload bytes the tensor begun still lacks; 0: none is open.
   [[nodiscard]] std::uint64_t lacks_bytes() const { return lacks_bytes_; }
   // How many of them may be added now.
   [[nodiscard]] std::size_t room() const;
   // How many of any tensors: of this one and those behind it.
   [[nodiscard]] std::size_t spare_bytes() const;
+  // Throws ModelError where a hole is not one.
   void add(Bytes payload);
 
   void recall(const TensorKey& key, std::uint64_t fnv1a);
@@ -58,7 +63,8 @@ class Referrer {
   // Chunks the worker has not answered for.
   [[nodiscard]] std::size_t open_chunks() const { return held_.size(); }
 
-  // Throws BadMessage where nothing was asked.
+  // Throws BadMessage where nothing was asked, and ModelError where a hole is needed: the session
+  // cannot go on.
   void answered(bool have);
 
  private:
@@ -68,10 +74,12 @@ class Referrer {
     std::vector<std::uint8_t> bytes{};   // none of a recalled one
     std::optional<Resident> recalled{};  // where its bytes are
     std::uint64_t chunk = 0;
+    const TensorPlace* hole = nullptr;  // has no bytes either
   };
 
   void begin_chunk();
   void offer();
+  void offer_hole();
   static void supply(Held& held);
   Message next_piece();
 
@@ -81,6 +89,7 @@ class Referrer {
   std::uint64_t differing_ = 0;  // the latest of them of which something was needed
   std::uint64_t lacks_bytes_ = 0;
   std::vector<std::uint8_t> filling_;  // the chunk that is being added
+  const TensorPlace* hole_ = nullptr;  // what is being added
   std::deque<Message> messages_;
   std::deque<Held> held_;
   std::deque<Held> needed_;

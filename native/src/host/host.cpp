@@ -154,7 +154,8 @@ class Host {
     std::vector<std::string> features;
     for (const auto& [name, verb] : quick_) features.push_back(name);
     for (const auto& [name, verb] : slow_) features.push_back(name);
-    features.insert(features.end(), {"run:touch", "start:private", "worker", "worker:model"});
+    features.insert(features.end(),
+                    {"run:touch", "start:private", "worker", "worker:model", "head:thin"});
     if (pair::has_tls()) features.emplace_back("worker:tls");
     features.emplace_back(watch_.looks() ? "watch:look" : "watch:kernel");
     json::Object object;

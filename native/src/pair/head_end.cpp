@@ -155,8 +155,8 @@ void HeadEnd::serve(Nanos now) {
   if (served_->client.waiting() < waiting) served_->moved = now;
   if (link) {
     link->end().grant(served_->id, served_->client.waiting());
-    read_client(*link, now);
     try {
+      read_client(*link, now);
       push_up(*link);
     } catch (const home::ModelError& error) {
       return give_up(error.what());
@@ -290,6 +290,8 @@ void HeadEnd::give_up(const std::string& reason) {
   {
     const std::lock_guard lock(link_.mutex);
     link_.tell(reason);
+    ++link_.tally.refused;
+    link_.tally.refused_reason = reason;
   }
   served_->client.reset();
   over(Outcome::kWorkerLeft);
@@ -301,7 +303,7 @@ void HeadEnd::told(std::uint32_t session, Bytes message) {
     served_->up.told(message);
     // It takes what it is sent.
     link_.sending_since = 0;
-  } catch (const home::BadMessage& error) {
+  } catch (const std::runtime_error& error) {
     give_up(error.what());
   }
 }

@@ -22,6 +22,11 @@ home::TensorKey key_of(Tensor tensor, std::uint64_t bytes) {
   return key;
 }
 
+// With a thin file: what the client says before the worker has told its version, just HELLO.
+constexpr std::size_t kGreetingMax = 64;
+// Since then llama-server and relay understand each other about every weight.
+constexpr Version kThinLeast{7, 0, 0};
+
 // By its name; what is computed is none.
 bool is_weight(Tensor tensor) {
   return tensor.op() == Tensor::kNoOp && Placement::part_of(tensor.name());
@@ -44,7 +49,19 @@ std::size_t UpStream::room(const LiveLink& link) const {
   return std::min(room, referrer_->spare_bytes());
 }
 
+// What is not understood could be a hole of a thin file, sent as a weight.
+void UpStream::check_read(std::size_t bytes) {
+  if (!weights_.own.has_holes()) return;
+  unversioned_bytes_ += version_ ? 0 : bytes;
+  const bool is_known = version_ ? *version_ >= kThinLeast : unversioned_bytes_ <= kGreetingMax;
+  if (is_read_ && is_known) return;
+  throw home::ModelError(
+      "its worker speaks an RPC protocol that is not understood here, and with a thin model file "
+      "everything must be");
+}
+
 void UpStream::take(const Outgoing& out, LiveLink& link) {
+  check_read(out.worker.size());
   std::size_t at = 0;
   for (const Detached& each : out.detached) {
     pass(out.worker.subspan(at, each.begin - at), link);
@@ -85,6 +102,7 @@ void UpStream::head(View head) {
 }
 
 void UpStream::refer(const Decided& decided) {
+  if (decided.hole != nullptr) return referrer_->begin(*decided.hole);
   decided.recalled ? referrer_->recall(decided.key, *decided.recalled)
                    : referrer_->begin(decided.key);
 }
@@ -133,6 +151,7 @@ bool UpStream::is_done() const {
 }
 
 void UpStream::learned(Version version) {
+  version_ = version;
   if (lean_) lean_->learned(version);
 }
 
@@ -143,11 +162,34 @@ void UpStream::told(View message) {
   referrer_->answered(answer.have);
 }
 
-bool UpStream::takes(Tensor tensor, std::uint64_t bytes) {
+// A hole goes by what it stands for, whole, or not at all.
+void UpStream::check_hole(const home::TensorPlace& hole, const home::TensorKey& key,
+                          std::uint64_t offset) const {
+  const std::string& name = hole.key.name;
+  if (offset != 0 || key != hole.key) {
+    throw home::ModelError(name + " is a hole in the thin model file here, and llama-server sends "
+                           "another tensor of that name, or a part of it");
+  }
+  if (!referrer_ || !weights_.listing.has(key)) {
+    throw home::ModelError(name + " is a hole in the thin model file here, and in no file of the "
+                           "worker's machine");
+  }
+  if (!referrer_->can_begin()) {
+    throw home::ModelError("the worker's machine reads its files too slowly for " + name);
+  }
+}
+
+bool UpStream::takes(Tensor tensor, std::uint64_t offset, std::uint64_t bytes) {
   home::TensorKey key = key_of(tensor, bytes);
+  if (const home::TensorPlace* const hole = weights_.own.hole(key.name)) {
+    check_hole(*hole, key, offset);
+    decided_.push_back({std::move(key), {}, hole});
+    return true;
+  }
+  if (offset != 0) return false;
   const bool is_listed = referrer_ && weights_.listing.has(key);
   if (is_listed && bytes > 0 && tensor.op() == Tensor::kNoOp && referrer_->can_begin()) {
-    decided_.push_back({std::move(key), {}});
+    decided_.push_back({std::move(key), {}, nullptr});
     return true;
   }
   if (is_weight(tensor) && extent(tensor) == bytes) {
@@ -158,13 +200,14 @@ bool UpStream::takes(Tensor tensor, std::uint64_t bytes) {
   return false;
 }
 
-// What is not listed the worker may still have in a cache of its own.
+// What is not listed the worker may still have in a cache of its own; a hole it has not.
 std::optional<std::uint64_t> UpStream::recalls(Tensor tensor, std::uint64_t hash) {
+  if (weights_.own.hole(tensor.name()) != nullptr) return 0;
   home::TensorKey key = key_of(tensor, extent(tensor).value_or(0));
   if (!referrer_ || !weights_.listing.has(key)) return std::nullopt;
   if (!weights_.listing.has(key, hash) || !referrer_->can_recall(key, hash)) return 0;
   const std::uint64_t bytes = key.size_bytes;
-  decided_.push_back({std::move(key), hash});
+  decided_.push_back({std::move(key), hash, nullptr});
   return bytes;
 }
 

@@ -31,10 +31,11 @@ class UpStream final : public Weights {
 
   // Bytes of the client that may be taken now.
   [[nodiscard]] std::size_t room(const LiveLink& link) const;
+  // Throws home::ModelError, as do others: the session cannot go on then.
   void take(const Outgoing& out, LiveLink& link);
   // The client sends no more.
   void end();
-  // Sends what may be sent; throws home::ModelError, and the session cannot go on then.
+  // Sends what may be sent; throws home::ModelError.
   void push(LiveLink& link);
   // Whether `push` could send more at once.
   [[nodiscard]] bool can_push(const LiveLink& link) const;
@@ -43,19 +44,25 @@ class UpStream final : public Weights {
 
   // The worker told its version.
   void learned(Version version);
-  // A message of the worker's end. Throws home::BadMessage.
+  // A message of the worker's end. Throws home::BadMessage, and home::ModelError.
   void told(View message);
 
-  bool takes(Tensor tensor, std::uint64_t bytes) override;
+  // Throws home::ModelError where a hole of a thin file would be sent.
+  bool takes(Tensor tensor, std::uint64_t offset, std::uint64_t bytes) override;
   std::optional<std::uint64_t> recalls(Tensor tensor, std::uint64_t hash) override;
+  void unread() override { is_read_ = false; }
 
  private:
   // A tensor whose data do not go with the requests.
   struct Decided {
     home::TensorKey key;
-    std::optional<std::uint64_t> recalled;  // its FNV-1a
+    std::optional<std::uint64_t> recalled;    // its FNV-1a
+    const home::TensorPlace* hole = nullptr;  // in our own file
   };
 
+  void check_read(std::size_t bytes);
+  void check_hole(const home::TensorPlace& hole, const home::TensorKey& key,
+                  std::uint64_t offset) const;
   void pass(View bytes, LiveLink& link);
   void requests(View bytes, LiveLink& link);
   void head(View head);
@@ -69,7 +76,10 @@ class UpStream final : public Weights {
   std::optional<home::Referrer> referrer_;  // likewise
   std::deque<Decided> decided_;             // told by the session with the bytes that follow
   lean::Buffer shortened_;
-  Mingled up_;  // not yet sent
+  Mingled up_;                         // not yet sent
+  bool is_read_ = true;                // the client is understood
+  std::optional<Version> version_;     // of the worker
+  std::size_t unversioned_bytes_ = 0;  // came before it
 };
 
 }  // namespace dllm::pair

@@ -35,6 +35,8 @@ when it listens; ends with SIGTERM.
   --key-stdin            likewise, the first line of standard input
   --model PATH           a model llama-server may load; may be repeated. Of a pair whose worker has
                          the same, llama-server need not even say what the large tensors hold
+  --thin PATH            the same of a thin file: where it has holes, the worker's own file must hold
+                         what they stand for, or the load ends
   --id DIGITS            who this is to the worker's relay, 32 hexadecimal digits: one started again
                          as the same takes the place of a link that is not known to be lost yet
   --name NAME            the worker's name, for counters and log
@@ -54,6 +56,7 @@ struct Options {
   pair::Place place;  // of the worker's relay
   bool pairs = false;
   std::vector<std::string> models;
+  std::vector<std::string> thin;
   std::string name;   // of the worker
   std::string stats;  // path of the stats socket; empty: none
   Nanos gone_after = kGoneAfter;
@@ -78,6 +81,8 @@ void apply(Options& options, const std::string& option, const std::string& value
     options.place.key = pair::read_key_file(value);
   } else if (option == "--model") {
     options.models.push_back(value);
+  } else if (option == "--thin") {
+    options.thin.push_back(value);
   } else if (option == "--id") {
     options.place.id = pair::parse_id(option, value);
   } else if (option == "--name") {
@@ -114,8 +119,8 @@ void judge(const Options& options) {
     throw UsageError("--worker and a pair exclude each other: a relay knows its worker itself");
   }
   if (options.place.key && !options.pairs) throw UsageError("a key is for a pair of relays only");
-  if (!options.models.empty() && !options.pairs) {
-    throw UsageError("--model is for a pair of relays only");
+  if (!(options.models.empty() && options.thin.empty()) && !options.pairs) {
+    throw UsageError("--model and --thin are for a pair of relays only");
   }
   if (options.name.empty()) throw UsageError("head needs --name NAME");
 }
@@ -143,6 +148,8 @@ void head(std::span<char* const> args, const char* version) {
   const UniqueFd listener = listen_tcp(options.listen);
   home::Home home;
   open_models(home, options.models);
+  // Without it zeros could pass for weights: what cannot be read ends all here.
+  for (const std::string& path : options.thin) home.open_thin(path);
   std::unique_ptr<pair::HeadEnd> pair_end;
   if (options.pairs) {
     pair_end = std::make_unique<pair::HeadEnd>(link, options.place, machine_name(), home);

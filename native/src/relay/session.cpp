@@ -155,12 +155,12 @@ bool Session::fields(const Request& request, View fields) {
   return true;
 }
 
-// The data of a tensor, from its beginning; the offset is the last field. The head must be here in
-// one piece: it is not where the version came in the middle of it.
+// The data of a tensor; the offset is the last field. The head must be here in one piece: it is not
+// where the version came in the middle of it.
 bool Session::detaches(const Request& request, View fields) {
   if (!weights_ || !protocol() || !holding_ || request.rule->id != kSetTensor) return false;
-  const bool begins = load<std::uint64_t>(&fields[fields.size() - sizeof(std::uint64_t)]) == 0;
-  return begins && weights_->takes(Tensor(fields.data()), request.size - fields.size());
+  const auto offset = load<std::uint64_t>(&fields[fields.size() - sizeof(std::uint64_t)]);
+  return weights_->takes(Tensor(fields.data()), offset, request.size - fields.size());
 }
 
 bool Session::node(const Request&, std::uint64_t id) {
@@ -270,6 +270,7 @@ bool Session::lost(const char* reason) {
 void Session::go_plain(const std::string& reason) {
   if (plain_) return;
   plain_ = true;
+  if (weights_) weights_->unread();
   request_decoder_.give_up();
   reply_decoder_.give_up();
   meter_.went_plain(reason);

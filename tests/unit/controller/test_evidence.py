@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from backends.controller.evidence import failure_of
@@ -52,3 +53,30 @@ async def test_another_end_is_to_be_read_in_the_log() -> None:
     host = Shelf((DATA / "fail_trunc.log").read_text())
     failure = await failure_of(cast("Any", host), ended(), 1.0)
     assert failure.hint == "Launch again; if it repeats, its log says why."
+
+
+async def test_a_load_from_a_thin_file_ends_with_the_relays_reason() -> None:
+    """Of a relay of this cluster, and of what it said last."""
+
+    class Logs(Shelf):
+        seen = tuple(
+            msgspec.structs.replace(ended(), name=name, role=ProcessRole.RELAY)
+            for name in ("other/relay-a", "default/relay-b", "default/relay-mini")
+        )
+        logs = {
+            "other/relay-a": "dllm-relay: a: x is a hole in the thin file here",
+            "default/relay-b": "dllm-relay: b: linked with the relay of b",
+            "default/relay-mini": "dllm-relay: mini: y is a hole in the thin file here",
+        }
+
+        async def read_log(self, name: str, *rest: int) -> LogChunk:
+            text = self.logs.get(name, self._log)
+            return LogChunk(name=name, text=text, offset=0, next_offset=len(text))
+
+    host = Logs("Remote RPC server crashed or returned malformed response")
+    failure = await failure_of(cast("Any", host), ended(None), 1.0)
+    assert failure.what.endswith(": mini: y is a hole in the thin file here")
+    assert failure.hint.startswith("Put the model there, or a thin file")
+    host.seen = host.seen[:2]
+    failure = await failure_of(cast("Any", host), ended(None), 1.0)
+    assert failure.what.endswith(": a worker died or closed the connection")

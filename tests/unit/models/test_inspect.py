@@ -10,8 +10,9 @@ from click.testing import CliRunner
 
 from backends.errors import ModelError
 from backends.state import Layer
+from backends.units import format_ranges
 from tests.unit.models.ggufs import llama_tensors, write_gguf
-from tui.cli.inspect import equal_layers, inspect, quant_mix, ranges
+from tui.cli.inspect import equal_layers, inspect, quant_mix
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,7 +89,7 @@ def test_help_has_examples() -> None:
 
 
 def test_ranges_and_groups() -> None:
-    assert ranges([0, 1, 2, 5, 7, 8]) == "0–2, 5, 7–8"
+    assert format_ranges([0, 1, 2, 5, 7, 8]) == "0–2, 5, 7–8"
     layers = [Layer(index=i, bytes=1 + (i == 1)) for i in range(3)]
     assert [[x.index for x in row] for row in equal_layers(layers)] == [[0, 2], [1]]
     mixed = Layer(index=0, bytes=1000, quants={"Q4_K": 780, "Q6_K": 219, "F32": 1})

@@ -154,8 +154,8 @@ def cell_text(
 
 
 def _name_and_problem(model: ModelFile) -> str:
-    """The name, with what is wrong with the file, or who alone holds it."""
-    name = safe_line(model.name)
+    """The name, with what is there or wrong of the file, or who alone holds it."""
+    name = safe_line(f"{model.name} · {model.thin}" if model.thin else model.name)
     if model.problem:
         return f"{name} · {safe_line(model.problem)}"
     elsewhere = model.held_by and LOCAL not in model.held_by

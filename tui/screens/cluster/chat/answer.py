@@ -14,16 +14,14 @@ from textual.widgets import Static
 
 from tui.kit.safe_text import SafeStream, safe
 from tui.kit.worker_reports import report_worker
-from tui.screens.cluster.chat.coming import ComingText
+from tui.screens.cluster.chat.answer_text import AnswerText
 from tui.screens.cluster.chat.reasoning import ChatReasoning
 from tui.screens.cluster.chat.text import coming_text, ended_text
 from tui.screens.cluster.chat.turn import ChatTurn
 from tui.screens.cluster.chat.variants import AnswerVariants
-from tui.shell.messages import Notice
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
-    from textual.widgets import Markdown
     from textual.worker import Worker
 
     from backends.state import Answering, Turn
@@ -35,17 +33,8 @@ CPU_SHARE = 0.04
 """Of a core, for drawing: the model may need this one."""
 
 
-def new_markdown() -> Markdown:
-    """A Markdown widget; imported here because it costs 40 ms at start-up."""
-    from textual.widgets import Markdown
-
-    from tui.kit.markdown_rows import parser
-
-    return Markdown(parser_factory=parser, open_links=False)
-
-
 class ChatAnswer(ChatTurn):
-    """Reasoning, the answer as Markdown, and a line of figures."""
+    """Reasoning, the answer and a line of figures."""
 
     DEFAULT_CSS = """
     ChatAnswer {
@@ -55,26 +44,6 @@ class ChatAnswer(ChatTurn):
             height: auto;
             color: $dim;
             &.-failed { color: $bad; }
-        }
-        & Markdown {
-            padding: 0;
-            margin: 0;
-            & > .-last { margin-bottom: 0; }
-        }
-        & MarkdownH1, & MarkdownH2, & MarkdownH3 {
-            content-align: left middle;
-            color: $primary;
-            background: transparent;
-            margin: 1 0 0 0;
-            text-style: bold;
-            &.-first { margin-top: 0; }
-        }
-        & MarkdownFence {
-            margin: 1 0;
-            &.-first { margin-top: 0; }
-            &.-last { margin-bottom: 0; }
-            background: $surface;
-            & > #code-content { padding: 0 1; }
         }
     }
     """
@@ -95,15 +64,17 @@ class ChatAnswer(ChatTurn):
         self._turn: Turn | None = None
         self._answering: Answering | None = None
         self._fresh = asyncio.Event()
-        self._coming: ComingText | None = None
+        self._text: AnswerText | None = None
         self._view_rows: int | None = None
         self._drawing_s = 0.0
         self._drawn = 0
         self._thought = 0
         self._safe_text = SafeStream()
         self._safe_reasoning = SafeStream()
-        self.drawn_whole = False
-        """All is drawn, and no more will come."""
+        self._ended = False
+        """No more will come."""
+        self.drawn_whole = asyncio.Event()
+        """Nor is anything of it still to be drawn."""
         self._variants: AnswerVariants | None = None
 
     def compose_said(self) -> ComposeResult:
@@ -119,12 +90,6 @@ class ChatAnswer(ChatTurn):
         """Let the app report a worker that failed."""
         report_worker(self, event)
 
-    def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
-        """Copy a link: the browser may be on another machine than the console."""
-        event.stop()
-        self.app.copy_to_clipboard(event.href)
-        self.post_message(Notice(f"Copied {event.href}"))
-
     def show(self, turn: Turn, answering: Answering | None) -> None:
         """Show how far it is; only the newest is drawn, as fast as drawing goes."""
         if (turn, answering) != (self._turn, self._answering):
@@ -134,13 +99,13 @@ class ChatAnswer(ChatTurn):
     @work(group="answer", exit_on_error=False)
     async def _take_pieces(self) -> None:
         """Draw whatever is new until nothing more comes."""
-        while not self.drawn_whole:
+        while not self._ended:
             await self._fresh.wait()
             self._fresh.clear()
             turn, answering = self._turn, self._answering
             if turn is not None:
                 await self._draw(turn, answering)
-                if not self.drawn_whole:
+                if not self._ended:
                     await self._pause()
 
     async def _pause(self) -> None:
@@ -176,41 +141,35 @@ class ChatAnswer(ChatTurn):
         self._drawing_s = time.thread_time() - began
 
     def _add(self, text: str) -> None:
-        """Draw more of an answer that comes."""
-        if self._coming is None:
-            self._coming = ComingText(self._view_rows)
-            self.body.mount(self._coming, before=self._figures)
-        self._coming.add(text)
+        """Draw more of the answer."""
+        if self._text is None:
+            self._text = AnswerText(self._view_rows)
+            self.body.mount(self._text, before=self._figures)
+        self._text.add(text)
 
     async def _end(self, turn: Turn, text: str) -> None:
-        """Draw all of a complete answer, then drop what was drawn so far."""
-        coming, self._coming = self._coming, None
-        if whole := (coming.text if coming else "") + text:
-            markdown = new_markdown()
-            markdown.display = False
-            await self.body.mount(markdown, before=self._figures)
-            await markdown.update(whole)
-            _mark_ends(markdown)
-        with self.app.batch_update():
-            if coming is not None:
-                await coming.remove()
-            if whole:
-                markdown.display = True
-            self.drawn_whole = True
-            self._figures.set_class(turn.reply.failure is not None, "-failed")
-            self._say_end(turn)
+        """Draw the rest, in rows for all of it, and what the answer was made with."""
+        if text:
+            self._add(text)
+        self._ended = True
+        self.follow(None)
+        self._figures.set_class(turn.reply.failure is not None, "-failed")
+        self._say_end(turn)
+        if self._text is not None:
+            await self._text.drawn.wait()
+        self.drawn_whole.set()
 
     def follow(self, view_rows: int | None) -> int:
         """Show its end in a view of so many rows while it comes, None: all of it.
 
         Returns the rows it grows by.
         """
-        self._view_rows = view_rows
-        return self._coming.follow(view_rows) if self._coming else 0
+        self._view_rows = None if self._ended else view_rows
+        return self._text.follow(self._view_rows) if self._text else 0
 
     def watch_compared(self) -> None:
         """Say more or less of an answer that is there."""
-        if self.drawn_whole and self._turn is not None:
+        if self._ended and self._turn is not None:
             self._say_end(self._turn)
 
     def _say_end(self, turn: Turn) -> None:
@@ -227,17 +186,6 @@ class ChatAnswer(ChatTurn):
     def _say(self, line: str) -> None:
         """Show a line under the answer; an empty one takes no room."""
         # While it comes, a line in place of a line leaves everything where it is.
-        stays = self._figures.display is bool(line) and not self.drawn_whole
+        stays = self._figures.display is bool(line) and not self._ended
         self._figures.display = bool(line)
         self._figures.update(Content(safe(line)), layout=not stays)
-
-
-def _mark_ends(markdown: Markdown) -> None:
-    """Tell the first and the last block, which stand closer.
-
-    A style by ``:last-child`` would have every block of the answer styled anew, with
-    all that is in it, whenever one comes.
-    """
-    if markdown.children:
-        markdown.children[0].add_class("-first")
-        markdown.children[-1].add_class("-last")

@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widgets import Static
 
-from tui.screens.cluster.chat.coming import ComingText
+from tui.screens.cluster.chat.answer_text import AnswerText
 from tui.work.quantities import count_text
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ class ChatReasoning(Vertical):
             pointer: pointer;
             &:hover { color: $foreground; text-style: underline; }
         }
-        & > .reasoning-text { height: auto; }
-        & > .reasoning-text, & > ComingText {
+        & > AnswerText {
             padding: 0 0 0 1;
             border-left: outer $pane-border;
             color: $dim;
@@ -56,24 +55,20 @@ class ChatReasoning(Vertical):
         super().__init__()
         self.text = ""
         self._head = Static(classes="reasoning-head", markup=False)
-        self._body = Static(classes="reasoning-text", markup=False)
-        self._coming: ComingText | None = None
+        self._body = AnswerText(VIEW_ROWS)
         self._head_cells = 0
 
     def compose(self) -> ComposeResult:
-        """The header and the text."""
+        """The header; the text when there is some."""
         yield self._head
-        yield self._body
 
     def add(self, text: str) -> None:
         """Take in more reasoning."""
-        self.text += text
-        if self._coming is None and self.thinking:
+        if not self.text:
             self.add_class("-some")
-            self._coming = ComingText(VIEW_ROWS)
-            self.mount(self._coming)
-        if self._coming is not None:
-            self._coming.add(text)
+            self.mount(self._body)
+        self.text += text
+        self._body.add(text if self._body.text else text.lstrip())
         self._show()
 
     def finish(self) -> None:
@@ -88,9 +83,8 @@ class ChatReasoning(Vertical):
 
     def watch_thinking(self) -> None:
         """Say whether it is over; then all of it can be read."""
-        if not self.thinking and self._coming is not None:
-            self._coming.remove()
-            self._coming = None
+        if not self.thinking:
+            self._body.follow(None)
         self._show()
 
     def _show(self) -> None:
@@ -102,11 +96,7 @@ class ChatReasoning(Vertical):
         # One of the same length leaves everything where it is.
         self._head.update(head, layout=len(head) != self._head_cells)
         self._head_cells = len(head)
-        if self._coming is not None:
-            self._coming.display = self.unfolded
-        self._body.display = self.unfolded and self._coming is None
-        if self._body.display:
-            self._body.update(Content(self.text.strip()))
+        self._body.display = self.unfolded
 
     def on_click(self, event: events.Click) -> None:
         """Fold or unfold by its header."""

@@ -260,6 +260,8 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         self._first = first
         widgets = [widget for one in made for widget in one.widgets]
         await self._turns.mount_all(widgets, after=self._hint)
+        for one in made:
+            await one.answer.drawn_whole.wait()
         self._count_earlier()
         self._mark()
 

@@ -1,18 +1,24 @@
-"""An answer that comes: drawn many times a second, laid out seldom."""
+"""What a model says, while it comes and after: drawn often, laid out seldom."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.segment import Segment
+from textual import work
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
+
+from tui.kit.worker_reports import report_worker
+from tui.shell.messages import Notice
 
 if TYPE_CHECKING:
     from rich.style import Style
     from textual import events
     from textual.selection import Selection
+    from textual.worker import Worker
 
     from tui.kit.markdown_rows import MarkdownRows
 
@@ -20,9 +26,11 @@ STEPS = 4
 """Of a view's height: so many rows are added at once, since that is a layout."""
 VIEWS = 2
 """Rows kept while the end is followed: what is seen, and a page to look back."""
+PIECE_CHARS = 1_000
+"""Drawn at once; then others have their turn."""
 
 
-class ComingText(Widget):
+class AnswerText(Widget):
     """Markdown whose end is shown in a height that seldom changes.
 
     While the end is followed the text scrolls in here, and no more rows are taken than
@@ -30,32 +38,35 @@ class ComingText(Widget):
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "coming--heading",
-        "coming--code",
-        "coming--fence",
-        "coming--sign",
-        "coming--link",
+        "answer--heading",
+        "answer--code",
+        "answer--fence",
+        "answer--sign",
+        "answer--link",
+        "answer--quiet",
     }
     """
     | Class | Description |
     | :- | :- |
-    | `coming--heading` | Headings of all levels. |
-    | `coming--code` | Code within a line. |
-    | `coming--fence` | Lines of code. |
-    | `coming--sign` | Bullets and numbers of lists. |
-    | `coming--link` | Links, which cannot be clicked yet. |
+    | `answer--heading` | Headings of all levels. |
+    | `answer--code` | Code within a line. |
+    | `answer--fence` | Lines of code. |
+    | `answer--sign` | Bullets and numbers of lists. |
+    | `answer--link` | Links; a click copies where they lead. |
+    | `answer--quiet` | Quotes, rules and the lines of tables. |
     """
 
     DEFAULT_CSS = """
-    ComingText {
+    AnswerText {
         width: 1fr;
         height: 1;
-        & > .coming--heading { color: $primary; text-style: bold; }
-        & > .coming--code { background: $warning 10%; color: $text-warning 95%; }
-        &:light > .coming--code { background: $error 5%; color: $text-error 95%; }
-        & > .coming--fence { background: $surface; }
-        & > .coming--sign { color: $text-primary; }
-        & > .coming--link { text-style: underline; }
+        & > .answer--heading { color: $primary; text-style: bold; }
+        & > .answer--code { background: $warning 10%; color: $text-warning 95%; }
+        &:light > .answer--code { background: $error 5%; color: $text-error 95%; }
+        & > .answer--fence { background: $surface; }
+        & > .answer--sign { color: $text-primary; }
+        & > .answer--link { text-style: underline; }
+        & > .answer--quiet { color: $dim; }
     }
     """
 
@@ -68,6 +79,8 @@ class ComingText(Widget):
         super().__init__()
         self.text = ""
         """All that came."""
+        self.drawn = asyncio.Event()
+        """All that came is drawn."""
         self._view_rows = view_rows
         self._made: MarkdownRows | None = None
         self._rows: list[Strip] = []
@@ -75,9 +88,9 @@ class ComingText(Widget):
     def add(self, text: str) -> None:
         """Take in more, and paint the rows that became others."""
         self.text += text
-        if self._made is None:
-            self._begin()
-        else:
+        if len(text) > PIECE_CHARS:
+            self._draw_anew()
+        elif self._made is not None:
             self._made.add(text)
             self._show()
 
@@ -93,29 +106,56 @@ class ComingText(Widget):
     def on_resize(self, event: events.Resize) -> None:
         """Rows of another width break elsewhere."""
         if self._made is None or event.size.width != self._made.width:
-            self._begin()
+            self._draw_anew()
 
     def notify_style_update(self) -> None:
         """Another theme draws all of it in other colours."""
         super().notify_style_update()
-        self._begin()
+        if self._made is not None and self._looks() != self._made.looks:
+            self._draw_anew()
 
-    def _begin(self) -> None:
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Let the app report a worker that failed."""
+        report_worker(self, event)
+
+    def on_click(self, event: events.Click) -> None:
+        """Copy a link: the browser may be on another machine than the console."""
+        from tui.kit.markdown_rows import LINK
+
+        if address := event.style.meta.get(LINK):
+            event.stop()
+            self.app.copy_to_clipboard(address)
+            self.post_message(Notice(f"Copied {address}"))
+
+    @work(group="rows", exclusive=True, exit_on_error=False)
+    async def _draw_anew(self) -> None:
         """Draw all of it; before the first layout there is no width to do so."""
         # Imported here because it costs 40 ms at start-up.
         from tui.kit.markdown_rows import MarkdownRows
 
         self._made = None
-        if self.size.width and self.text:
-            self._made = MarkdownRows(self.size.width, self._looks())
-            self._made.add(self.text)
-            self._show()
+        self.drawn.clear()
+        if not self.size.width:
+            return
+        made, at = MarkdownRows(self.size.width, self._looks()), 0
+        while piece := self.text[at : at + PIECE_CHARS]:
+            made.add(piece)
+            at += len(piece)
+            await asyncio.sleep(0)
+        self._made = made
+        self._show()
+        self.drawn.set()
 
     def _looks(self) -> dict[str, Style]:
         """Styles of Markdown, by Rich's names."""
-        heading, code, fence, sign, link = (
-            self.get_component_rich_style(f"coming--{part}", partial=True)
-            for part in ("heading", "code", "fence", "sign", "link")
+        heading, sign, link, quiet = (
+            self.get_component_rich_style(f"answer--{part}", partial=True)
+            for part in ("heading", "sign", "link", "quiet")
+        )
+        # These have a ground, which is mixed with what is under it.
+        code, fence = (
+            self.get_component_rich_style(f"answer--{part}")
+            for part in ("code", "fence")
         )
         return {
             **{f"markdown.h{level}": heading for level in range(1, 7)},
@@ -125,6 +165,9 @@ class ComingText(Widget):
             "markdown.item.number": sign,
             "markdown.link_url": link,
             "markdown.table.header": heading,
+            "markdown.table.border": quiet,
+            "markdown.block_quote": quiet,
+            "markdown.hr": quiet,
         }
 
     def _show(self) -> None:
@@ -182,5 +225,7 @@ class ComingText(Widget):
         return Strip.join([row.crop(0, start), Strip(part), row.crop(end)])
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """What is selected, as it is drawn."""
-        return selection.extract("\n".join(r.text.rstrip() for r in self._rows)), "\n"
+        """What is selected, as it was written."""
+        from tui.kit.markdown_rows import text_of
+
+        return text_of(self._rows, selection), "\n"

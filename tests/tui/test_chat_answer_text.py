@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 from textual.geometry import Offset
 from textual.selection import Selection
-from textual.widgets import Markdown
 
 from backends.state import ChatDelta
 from tests.tui.chatting import DONE, answer, ask
 from tests.tui.helpers import screen_text, until
 from tests.tui.stages import ChatStage
-from tui.kit.markdown_rows import MarkdownRows
-from tui.screens.cluster.chat.coming import ComingText
+from tui.kit.markdown_rows import LINK, MarkdownRows, text_of
+from tui.screens.cluster.chat.answer_text import AnswerText
 from tui.screens.cluster.chat.transcript import ChatTranscript
 
 if TYPE_CHECKING:
@@ -79,11 +79,46 @@ def test_only_the_last_block_is_drawn_again() -> None:
     assert all(old is new for old, new in zip(before[:3], rows.rows, strict=False))
 
 
+def test_code_that_is_too_wide_goes_on_in_another_row() -> None:
+    code = "x = " + "1 + " * 20 + "1"
+    shown = drawn(f"```\n{code}\n```")
+    assert "".join(row[1:].ljust(38) for row in shown).rstrip() == code
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "word " * 30 + "end",
+        "short\n\n" + "long" * 40 + " and " + "word " * 20 + "end",
+        "x = " + "1 + " * 20 + "1",
+    ],
+)
+def test_what_is_selected_is_whole_lines(text: str) -> None:
+    rows = MarkdownRows(40, {})
+    rows.add(f"```\n{text}\n```" if "=" in text else text)
+    assert len(rows.rows) > text.count("\n") + 2
+    assert text_of(rows.rows, Selection(None, None)).strip() == text
+
+
+def test_a_part_is_selected_from_where_it_begins() -> None:
+    rows = MarkdownRows(20, {})
+    rows.add("- one two three four five six\n- seven")
+    assert [row.text.rstrip() for row in rows.rows] == [
+        "• one two three four",
+        "  five six",
+        "• seven",
+    ]
+    chosen = Selection(Offset(6, 0), Offset(7, 2))
+    assert text_of(rows.rows, chosen) == "two three four five six\n• seven"
+
+
 def test_addresses_do_not_reach_the_terminal() -> None:
     rows = MarkdownRows(40, {})
     rows.add("[a](https://example.org) https://example.com")
     styles = [segment.style for row in rows.rows for segment in row]
     assert not any(style and style.link for style in styles)
+    known = {style.meta.get(LINK) for style in styles if style} - {None}
+    assert known == {"https://example.org", "https://example.com"}
 
 
 def shown(app: ChatStage, text: str) -> bool:
@@ -91,12 +126,12 @@ def shown(app: ChatStage, text: str) -> bool:
     return text in screen_text(app)
 
 
-async def filled(app: ChatStage, pilot: Pilot[None]) -> ComingText:
+async def filled(app: ChatStage, pilot: Pilot[None]) -> AnswerText:
     """An answer that comes and takes all the rows it may."""
     await ask(app, pilot)
     app.give(ChatDelta(text=f"{PARAGRAPH}\n\n" * 4 + "filled"))
     await until(pilot, lambda: "filled" in screen_text(app))
-    coming = app.query_one(ComingText)
+    coming = app.query_one(AnswerText)
     height = app.query_one(ChatTranscript).size.height
     await until(pilot, lambda: coming.size.height == 2 * height)
     return coming
@@ -120,7 +155,7 @@ async def test_an_answer_grows_by_few_layouts_to_its_place() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await ask(app, pilot)
         app.give(ChatDelta(text="begin\n\n"))
-        await until(pilot, lambda: app.query(ComingText))
+        await until(pilot, lambda: app.query(AnswerText))
         await until(pilot, lambda: "begin" in screen_text(app))
         layouts: list[object] = []
         app.screen.screen_layout_refresh_signal.subscribe(app.pane, layouts.append)
@@ -133,16 +168,43 @@ async def test_an_answer_grows_by_few_layouts_to_its_place() -> None:
         await answer(app, pilot, DONE)
 
 
-async def test_a_complete_answer_is_exact_and_nothing_else_is_left() -> None:
+async def test_a_complete_answer_has_rows_for_all_of_it() -> None:
     app = ChatStage()
     async with app.run_test(size=(80, 24)) as pilot:
-        await filled(app, pilot)
+        text = await filled(app, pilot)
         await answer(app, pilot, ChatDelta(text="\n\nand *end*."), DONE)
-        markdown = app.query_one(Markdown)
-        assert markdown.source == app.turns[0][1]
-        assert markdown.display
-        assert not app.query(ComingText)
-        assert "and end." in screen_text(app)
+        assert text.text == app.turns[0][1]
+        height = app.query_one(ChatTranscript).size.height
+        await until(pilot, lambda: text.size.height > 2 * height)
+        await until(pilot, lambda: "and end." in screen_text(app))
+
+
+async def test_a_long_answer_is_drawn_in_pieces_between_which_others_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns_of_others = 0
+    drawn_at: list[int] = []
+    add = MarkdownRows.add
+
+    def counted(rows: MarkdownRows, text: str) -> None:
+        drawn_at.append(turns_of_others)
+        add(rows, text)
+
+    async def others() -> None:
+        nonlocal turns_of_others
+        while True:
+            turns_of_others += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(MarkdownRows, "add", counted)
+    app = ChatStage()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ask(app, pilot)
+        running = asyncio.create_task(others())
+        await answer(app, pilot, ChatDelta(text=f"{PARAGRAPH}\n\n" * 40), DONE)
+        running.cancel()
+        assert len(drawn_at) >= 40
+        assert len(set(drawn_at)) == len(drawn_at)
 
 
 async def test_one_looks_back_at_all_of_an_answer_that_comes() -> None:
@@ -183,7 +245,7 @@ async def test_what_comes_can_be_selected_and_rows_break_anew() -> None:
         await ask(app, pilot)
         app.give(ChatDelta(text="one **two**\n\nthree " + "word " * 30))
         await until(pilot, lambda: "one two" in screen_text(app))
-        coming = app.query_one(ComingText)
+        coming = app.query_one(AnswerText)
         app.screen.selections = {coming: Selection(Offset(4, 0), Offset(5, 2))}
         assert app.pane.copyable().text == "two\n\nthree"  # type: ignore[union-attr]
         before = coming.size.height

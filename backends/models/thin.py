@@ -1,0 +1,147 @@
+"""Thin files: what a GGUF with holes in it says of itself, and which tensors to keep.
+
+A thin file has the whole header of the model it was made from and only some of its
+tensors; ``dllm-relay thin`` writes it (``native/src/thin/writer.h``). What is there,
+and by hashes what is not, stands in its own metadata: a file and its record are never
+apart.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from backends.errors import ModelError
+from backends.models.text import printable
+from backends.state import ThinModel
+from backends.units import format_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from backends.models.header import Header, Tensor
+    from backends.models.layers import Places
+
+_MARK = "dllm.thin."
+SOURCE = "dllm.thin.source"
+IDENTITY = "dllm.thin.identity"
+KEPT = "dllm.thin.kept"
+OUTPUT = "output"
+_OUTPUT_TENSORS = "output."
+_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
+
+
+class Keep(NamedTuple):
+    """What a thin file is to have beside the embedding and whatever is in no layer."""
+
+    layers: frozenset[int]
+    output: bool
+
+
+def thin_model(headers: Sequence[Header], places: Places) -> ThinModel | None:
+    """What is there of a model with holes; None for a whole one.
+
+    Raises:
+        ModelError: what it says of its holes cannot be understood.
+    """
+    marked = [header for header in headers if _is_marked(header)]
+    if not marked:
+        return None
+    holes = {name for header in marked for name in _holes(header)}
+    layers = [
+        index
+        for index, tensors in enumerate(places.layers)
+        if not any(tensor.name in holes for _, tensor in tensors)
+    ]
+    tensors = [tensor for header in headers for tensor in header.tensors]
+    return ThinModel(
+        source=_source(marked[0]),
+        identity=_text(marked[0], IDENTITY),
+        layers=tuple(layers),
+        output=not any(tensor.name in holes for tensor in places.output),
+        embedding=not any(tensor.name in holes for tensor in places.embedding),
+        kept_bytes=sum(t.n_bytes for t in tensors if t.name not in holes),
+    )
+
+
+def kept_words(thin: ThinModel) -> str:
+    """``output, 0–9``: what of a model is there."""
+    words = [OUTPUT if thin.output else "", format_ranges(thin.layers)]
+    return ", ".join(filter(None, words)) or "no layer"
+
+
+def thin_words(thin: ThinModel) -> str:
+    """``thin: output, 0–9 of big.gguf``."""
+    return f"thin: {kept_words(thin)} of {printable(Path(thin.source).name)}"
+
+
+def parse_keep(text: str, n_layer: int) -> Keep:
+    """What is meant by ``output,0-9,12``.
+
+    Raises:
+        ModelError: it cannot be meant, or there is no such layer.
+    """
+    layers: set[int] = set()
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if word == OUTPUT:
+            continue
+        match = _RANGE.fullmatch(word)
+        last = int(match[2] or match[1]) if match else -1
+        if match is None or int(match[1]) > last or last >= n_layer:
+            raise ModelError(
+                f"“{printable(word)}” is no part of the model, which has the layers 0 "
+                f"to {n_layer - 1} and an output",
+                "Name what to keep like this: --keep output,0-9.",
+            )
+        layers.update(range(int(match[1]), last + 1))
+    return Keep(frozenset(layers), OUTPUT in words)
+
+
+def left_out(places: Places, keep: Keep) -> list[Tensor]:
+    """The tensors that become holes: all of layers, and of the output what weighs."""
+    layers = [
+        tensor
+        for index, tensors in enumerate(places.layers)
+        if index not in keep.layers
+        for _, tensor in tensors
+    ]
+    ends = [t for t in places.output if t.name.startswith(_OUTPUT_TENSORS)]
+    return [*layers, *([] if keep.output else ends)]
+
+
+def _is_marked(header: Header) -> bool:
+    return any(key.startswith(_MARK) for key in header.metadata)
+
+
+def _holes(header: Header) -> list[str]:
+    """Names of the tensors of a file of which nothing is there."""
+    kept = header.metadata.get(KEPT)
+    if not isinstance(kept, tuple) or len(kept) % 2 or list(kept) != sorted(kept):
+        raise ModelError(
+            f"{printable(header.path.name)} is thin, and does not say where its holes "
+            "are",
+            "Make it again: dllm-tui models thin.",
+        )
+
+    def there(tensor: Tensor) -> bool:
+        after = bisect_right(kept, tensor.offset)
+        ends = tensor.offset + tensor.n_bytes
+        return tensor.n_bytes == 0 or (after % 2 == 1 and ends <= kept[after])
+
+    return [tensor.name for tensor in header.tensors if not there(tensor)]
+
+
+def _source(header: Header) -> str:
+    try:
+        return str(json.loads(_text(header, SOURCE))["path"])
+    except (ValueError, TypeError, KeyError):
+        return ""
+
+
+def _text(header: Header, key: str) -> str:
+    value = header.metadata.get(key, "")
+    return value if isinstance(value, str) else ""

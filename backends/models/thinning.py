@@ -1,0 +1,241 @@
+"""Making thin files: what it would take, then ``dllm-relay thin``, file by file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.errors import ModelError
+from backends.models.identity import files_of, identity_of
+from backends.models.layers import describe, model_headers, places_in, printable_path
+from backends.models.parts import part_name
+from backends.models.text import printable
+from backends.models.thin import left_out, parse_keep
+from backends.paths import relay_binary
+from backends.state import Value
+from backends.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+SUFFIX = ".gguf"
+_END_S = 10.0
+
+
+class ThinPlan(Value, frozen=True, kw_only=True):
+    """What a thin file of a model would be."""
+
+    model: str
+    files: tuple[str, ...]
+    """Of the model, all parts in order."""
+    file_bytes: tuple[int, ...]
+    targets: tuple[str, ...]
+    """Of the thin one, likewise."""
+    identity: str
+    size_bytes: int
+    """Of the model's files."""
+    tensor_bytes: int
+    kept_bytes: int
+    """Of its tensors, those that would be there."""
+    free_bytes: int
+    """Of the disk it would be on."""
+    holes: tuple[str, ...]
+    """Tensors that would not."""
+
+
+class ThinFile(Value, frozen=True, kw_only=True):
+    """One thin file as it was written."""
+
+    path: str
+    sha256: str
+    """Of the whole file it was made from."""
+    size_bytes: int
+    """As it says; on the disk it takes ``kept_bytes`` and its header."""
+    kept_bytes: int
+
+
+def plan_thin(model: Path, keep: str, out: Path | None = None) -> ThinPlan:
+    """What it would take to keep some parts of a model; writes nothing.
+
+    Args:
+        model: any part of it.
+        keep: what is to be there, ``output,0-9``.
+        out: the file to write, or a directory for it; for a split model its parts are
+            called after that. None: beside the model, with ``-thin`` in the name.
+
+    Raises:
+        ModelError: the model cannot be read, is thin itself, or has no such parts; or
+            something is where the file is to be.
+    """
+    files = files_of(model)
+    headers = model_headers(files[0])
+    info, places = describe(headers), places_in(headers)
+    if info.thin:
+        raise ModelError(
+            f"{printable(model.name)} is thin already",
+            f"Make it from the model itself, {printable(info.thin.source)}.",
+        )
+    holes = left_out(places, parse_keep(keep, info.n_layer))
+    if unknown := [tensor.name for tensor in holes if not tensor.type_known]:
+        raise ModelError(
+            f"{printable(unknown[0])} has a type that this dllm-tui does not know",
+            "Keep its layer, or use a newer dllm-tui.",
+        )
+    targets = _targets(files, out)
+    return ThinPlan(
+        model=info.path,
+        files=info.files,
+        file_bytes=tuple(header.file_bytes for header in headers),
+        targets=tuple(printable_path(target) for target in targets),
+        identity=identity_of(files[0]),
+        size_bytes=info.size_bytes,
+        tensor_bytes=info.tensor_bytes,
+        kept_bytes=info.tensor_bytes - sum(tensor.n_bytes for tensor in holes),
+        free_bytes=_free_bytes(targets),
+        holes=tuple(tensor.name for tensor in holes),
+    )
+
+
+async def write_thin(
+    plan: ThinPlan, on_bytes: Callable[[int], None] = lambda _: None
+) -> tuple[ThinFile, ...]:
+    """Write what was planned: all files of it, or none.
+
+    Args:
+        plan: as ``plan_thin`` made it.
+        on_bytes: told the bytes of the model that were read so far.
+
+    Raises:
+        ModelError: it cannot be written there, or the model changed meanwhile.
+    """
+    if plan.free_bytes < plan.kept_bytes:
+        raise ModelError(
+            f"It takes {format_bytes(plan.kept_bytes)}, and "
+            f"{format_bytes(plan.free_bytes)} are free there",
+            "Keep less, or write it elsewhere (--out).",
+        )
+    starts = accumulate((0, *plan.file_bytes))
+    written: list[ThinFile] = []
+    try:
+        for source, target, start in zip(
+            plan.files, plan.targets, starts, strict=False
+        ):
+            further = _further(on_bytes, start)
+            written.append(await _written(plan, source, target, further))
+    except BaseException:
+        _delete(file.path for file in written)
+        raise
+    return tuple(written)
+
+
+def _further(on_bytes: Callable[[int], None], start: int) -> Callable[[int], None]:
+    """Tells of one file what it is of all."""
+    return lambda done: on_bytes(start + done)
+
+
+def _delete(paths: Iterable[str]) -> None:
+    for path in paths:
+        Path(path).unlink(missing_ok=True)
+
+
+async def _written(
+    plan: ThinPlan, source: str, target: str, on_bytes: Callable[[int], None]
+) -> ThinFile:
+    program = str(relay_binary())
+    argv = (program, "thin", "--model", source, "--out", target)
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *(*argv, "--identity", plan.identity),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ModelError(f"{program} cannot be run ({error.strerror})") from error
+    try:
+        told = await _followed(child, plan.holes, on_bytes)
+    except BaseException:
+        await _ended(child)
+        # It was done before it was told to end: then the file is its own.
+        if child.returncode == 0:
+            _delete([target])
+        raise
+    await _ended(child)
+    return told
+
+
+async def _followed(
+    child: asyncio.subprocess.Process,
+    holes: Sequence[str],
+    on_bytes: Callable[[int], None],
+) -> ThinFile:
+    assert child.stdin is not None
+    assert child.stdout is not None
+    assert child.stderr is not None
+    with contextlib.suppress(OSError):
+        child.stdin.write("".join(f"{name}\n" for name in holes).encode())
+        await child.stdin.drain()
+    child.stdin.close()
+    async for line in child.stdout:
+        told = msgspec.json.decode(line)
+        if "path" in told:
+            return msgspec.convert(told, ThinFile)
+        on_bytes(int(told["done_bytes"]))
+    words = (await child.stderr.read()).decode("utf-8", "replace").strip()
+    said = words.removeprefix("dllm-relay: ") or "dllm-relay ended without a word"
+    raise ModelError(f"The thin file cannot be written: {printable(said)}")
+
+
+async def _ended(child: asyncio.subprocess.Process) -> None:
+    """It is gone, and what it had half written with it."""
+    with contextlib.suppress(ProcessLookupError):
+        child.terminate()
+    try:
+        await asyncio.wait_for(asyncio.shield(child.wait()), _END_S)
+    except TimeoutError:
+        child.kill()
+        await child.wait()
+
+
+def _targets(files: Sequence[Path], out: Path | None) -> list[Path]:
+    """Where the thin files go; nothing is there yet."""
+    if out is not None and out.is_dir():
+        targets = [out / file.name for file in files]
+    else:
+        targets = _named(files, out)
+    for target in targets:
+        if target.exists() or target.is_symlink():
+            raise ModelError(
+                f"{printable(str(target))} is there already",
+                "Give another name (--out), or delete it.",
+            )
+    return targets
+
+
+def _named(files: Sequence[Path], out: Path | None) -> list[Path]:
+    first = files[0]
+    if len(files) == 1:
+        return [out or first.with_name(f"{first.stem}-thin{SUFFIX}")]
+    prefix = first.name.rpartition("-00001-of-")[0] + "-thin"
+    if out is not None:
+        prefix = out.name.removesuffix(SUFFIX)
+    folder, count = (out or first).parent, len(files)
+    return [folder / part_name(prefix, n, count) for n in range(1, count + 1)]
+
+
+def _free_bytes(targets: Sequence[Path]) -> int:
+    folder = targets[0].absolute().parent
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError as error:
+        raise ModelError(
+            f"{printable(str(folder))} cannot be written to ({error.strerror})",
+            "Make it, or write elsewhere (--out).",
+        ) from error

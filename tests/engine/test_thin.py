@@ -1,0 +1,136 @@
+"""A head with a thin file and workers with theirs answer as the whole model does.
+
+``DLLM_TEST_ANSWERS=all`` tries both engines; else the newer one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from gguf import GGUFReader
+
+from backends.models.thinning import plan_thin, write_thin
+from backends.paths import relay_binary
+from tests.engine.conftest import wait_for
+from tests.engine.synthetic import write_llama
+from tests.native.pairing import FarEnd
+from tests.native.relaying import running
+from tests.native.stock import (
+    SHORT_PROMPT,
+    Cluster,
+    engine,
+    free_port,
+    server,
+    start,
+    start_worker,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.engine.conftest import User
+    from tests.native.relaying import Relay
+
+pytestmark = pytest.mark.engine
+
+EVERYTHING = os.environ.get("DLLM_TEST_ANSWERS") == "all"
+VERSIONS = ["7.0.0", "8.0.0"] if EVERYTHING else ["8.0.0"]
+N_LAYER = 6
+N_TOKENS = 24
+SPLIT = ("-ngl", "5", "-ts", "3,2")
+"""Two layers of the head, then three, then the last and the output."""
+KEPT = {"head": "0-1", "w0": "2-4", "w1": "5,output"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its output is asked for by its hash."""
+    file = tmp_path_factory.mktemp("model") / "whole.gguf"
+    write_llama(file, n_layer=N_LAYER, n_embd=256, n_ff=512, n_vocab=24_000)
+    return file
+
+
+def thin(model: Path, keep: str, out: Path) -> Path:
+    asyncio.run(write_thin(plan_thin(model, keep, out)))
+    return out
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_no_machine_needs_the_whole_file(
+    model: Path, tmp_path: Path, version: str
+) -> None:
+    files = {name: thin(model, kept, tmp_path / name) for name, kept in KEPT.items()}
+    with ExitStack() as stack:
+        ports = [
+            start_worker(stack, engine(version), tmp_path / f"rpc{i}.log")
+            for i in (0, 1)
+        ]
+        with server(version, model, ports, tmp_path / "direct.log", *SPLIT) as url:
+            direct = Cluster(url).complete(SHORT_PROMPT, N_TOKENS)
+        relays = []
+        for i, port in enumerate(ports):
+            beside = ("--model", str(files[f"w{i}"]))
+            far = FarEnd(relay_binary(), port, tmp_path / f"far{i}.log", *beside)
+            stack.enter_context(far)
+            near = running(
+                *(relay_binary(), far.port, tmp_path / f"w{i}.sock"),
+                *("--thin", str(files["head"])),
+                way="--pair-dial",
+            )
+            relays.append(stack.enter_context(near))
+        near_ports = [relay.port for relay in relays]
+        log = tmp_path / "thin.log"
+        with server(version, files["head"], near_ports, log, *SPLIT) as url:
+            assert Cluster(url).complete(SHORT_PROMPT, N_TOKENS) == direct
+        # The other way round nobody has what is asked for: the load ends, and says why.
+        argv = [str(engine(version) / "llama-server"), "-m", str(files["head"])]
+        ends = [f"127.0.0.1:{port}" for port in reversed(near_ports)]
+        argv += ["--rpc", ",".join(ends), "--device", "RPC0,RPC1", "-fit", "off"]
+        argv += [*SPLIT, "-c", "256", "--port", str(free_port())]
+        ended = start(stack, argv, tmp_path / "refused.log")
+        assert ended.wait(60) != 0
+        assert wait_for(lambda: refusals(relays), "why")
+
+
+def refusals(relays: list[Relay]) -> list[str]:
+    """What the logs of the head's relays say of holes."""
+    lines = [line for relay in relays for line in relay.log.read_text().splitlines()]
+    return [line for line in lines if "is a hole in the thin model file here" in line]
+
+
+SPOILT = "blk.3.attn_q.weight"
+
+
+def test_a_thin_head_is_refused_before_the_start_or_ended_with_why_or_serves(
+    user: User, model: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "source.gguf"
+    source.write_bytes(model.read_bytes())
+    head = thin(source, "0-1", tmp_path / "head.gguf")
+    split = "local/CPU=2,worker1/CPU=3,worker2/CPU=2"
+    up = ("up", "--model", str(head), "--workers", "2", "--split", split, "--detach")
+    said = user.run(*up, code=1).stderr
+    assert "head.gguf is thin: it lacks layers 2–4, and worker1 cannot have" in said
+    assert "nothing crosses a network" in said
+    assert user.status()["processes"] == []
+    flip_a_bit(source)
+    said = user.run(*up, "--pair", "always", code=1).stderr
+    assert f"worker1: {SPOILT} holds other bytes on the worker's machine" in said
+    flip_a_bit(source)
+    status = user.json(*up, "--pair", "always")
+    assert status["measured"]["mismatches"] == []
+    assert [link["weight_bytes_sent"] for link in user.status()["links"]] == [0, 0]
+
+
+def flip_a_bit(file: Path) -> None:
+    """Of one tensor; the second time it is as it was."""
+    (tensor,) = (t for t in GGUFReader(file).tensors if t.name == SPOILT)
+    with file.open("r+b") as changed:
+        changed.seek(int(tensor.data_offset))
+        byte = changed.read(1)
+        changed.seek(int(tensor.data_offset))
+        changed.write(bytes([byte[0] ^ 1]))

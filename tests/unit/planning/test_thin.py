@@ -1,0 +1,107 @@
+"""A plan for a thin file: refused before anything starts where a hole would be read."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from backends.demo import MODEL_PATH
+from backends.errors import PlanError
+from backends.models.layers import read_model
+from backends.planning.pairing import CAN_BE_THIN, Pairing
+from backends.planning.thin import check_stand_ins, check_thin
+from backends.split.layout import make_split
+from backends.state import PairMode, Plan, ThinModel, WorkerSpec
+
+MODEL = read_model(MODEL_PATH)
+N = MODEL.n_layer
+MINI = WorkerSpec(name="mini", peer="mini")
+HERE = WorkerSpec(name="worker1")
+BARE = WorkerSpec(name="box", peer="box", endpoint="10.0.0.3:50052")
+PAIRED = {"mini": Pairing(why="", program="/relay", models=("/big.gguf",))}
+
+
+def thin(
+    layers: range, *, output: bool = True, embedding: bool = True, tied: bool = False
+) -> ThinModel:
+    kept = ThinModel(
+        source="/big.gguf",
+        identity="1-2-3",
+        layers=tuple(layers),
+        output=output,
+        embedding=embedding,
+        kept_bytes=1,
+    )
+    return kept
+
+
+def plan(*counts: int, worker: WorkerSpec = MINI, **more: object) -> Plan:
+    """Layers of the head's CPU, then of a worker."""
+    devices = ["local/CPU", *worker.device_ids]
+    split = make_split(N, devices, counts)
+    return replace(Plan(model="/head.gguf", split=split, workers=(worker,)), **more)
+
+
+def refused(asked: Plan, kept: ThinModel) -> str:
+    with pytest.raises(PlanError) as error:
+        check_thin(asked, replace(MODEL, path="/head.gguf", thin=kept))
+    return error.value.what
+
+
+def test_who_has_what_it_needs_may_start() -> None:
+    model = replace(MODEL, thin=thin(range(4), output=False))
+    check_thin(plan(4, N - 3), model)
+    check_thin(plan(0, N + 1), model)
+    check_stand_ins(plan(4, N - 3), model, PAIRED, [CAN_BE_THIN])
+    # A worker whose layers are all here needs no file of its own.
+    whole = replace(MODEL, thin=thin(range(N)))
+    check_thin(plan(4, N - 3, worker=BARE), whole)
+    check_thin(plan(4, N - 3, relay=False), whole)
+
+
+def test_the_head_lacks_layers() -> None:
+    said = refused(plan(6, N - 5), thin(range(4)))
+    assert "head.gguf is thin: it lacks layers 4–5, which local itself is to" in said
+    said = refused(plan(N + 1, 0), thin(range(N - 1), output=False))
+    assert f"layer {N - 1} and the output" in said
+    assert "the embedding" in refused(plan(0, N + 1), thin(range(4), embedding=False))
+    assert "the embedding" in refused(plan(1, N), thin(range(4), embedding=False))
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (plan(4, N - 3, relay=False), "relays are turned off"),
+        (plan(4, N - 3, pair=PairMode.NEVER), "pairs are turned off"),
+        (plan(4, N - 3, worker=HERE), "it runs on local, the head"),
+        (plan(4, N - 3, worker=BARE), "somebody else started its rpc-server"),
+    ],
+)
+def test_a_worker_without_a_relay_beside_it(asked: Plan, why: str) -> None:
+    said = refused(asked, thin(range(4)))
+    assert f"it lacks layers 4–{N - 1}, and {asked.workers[0].name} cannot" in said
+    assert why in said
+
+
+def test_tensors_that_go_elsewhere_than_their_layer() -> None:
+    for moved in ("-ot", "--override-tensor=a=CPU", "-cmoe", "--n-cpu-moe"):
+        said = refused(plan(4, N - 3, extra_args=(moved,)), thin(range(4)))
+        assert moved in said
+
+
+@pytest.mark.parametrize(
+    ("pairing", "features", "why"),
+    [
+        (Pairing(why="dllm-relay on mini is too old"), (CAN_BE_THIN,), "is too old"),
+        (None, (CAN_BE_THIN,), "no relay stands beside it"),
+        (Pairing(why="", program="/r"), (CAN_BE_THIN,), "mini has no file of /big"),
+        (PAIRED["mini"], (), "dllm-relay on local is too old for that"),
+    ],
+)
+def test_a_worker_that_has_no_such_file(
+    pairing: Pairing | None, features: tuple[str, ...], why: str
+) -> None:
+    known = {"mini": pairing} if pairing else {}
+    model = replace(MODEL, thin=thin(range(4)))
+    with pytest.raises(PlanError, match=why):
+        check_stand_ins(plan(4, N - 3), model, known, features)
