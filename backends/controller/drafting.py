@@ -75,6 +75,8 @@ class Drafting:
             raise PlanError(
                 f"{Path(draft).name} is no model but a head for {made_for}", _ANOTHER
             )
+        if info.thin is not None:
+            raise PlanError(f"{Path(draft).name} is not whole: it is thin", _ANOTHER)
         await asyncio.to_thread(self._require_same_words, model, info)
         await head.model_path(info)
         device = best_place(info, plan, model, _devices(plan, peers))

@@ -51,6 +51,8 @@ class Judge:
     def _why_not(self, file: ModelFile) -> str:
         if head := head_way(file.arch):
             return f"a head for {head}, no model of its own"
+        if file.thin:
+            return file.thin
         if file.size_bytes * WORTH > self._model.size_bytes:
             return "larger than a quarter of the model"
         if there := at_peer(file.path):

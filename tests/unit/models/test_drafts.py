@@ -39,6 +39,7 @@ def judged(folder: Path, **changes: object) -> str:
         ({"path": "mini:/m/small.gguf"}, "on mini alone"),
         ({"path": "/nowhere/small.gguf"}, "Cannot read"),
         ({"arch": "eagle3"}, "a head for draft-eagle3"),
+        ({"thin": "thin: 0–3 of m.gguf"}, "thin: 0–3 of m.gguf"),
     ],
 )
 def test_why_not(tmp_path: Path, changes: dict[str, object], why: str) -> None:
