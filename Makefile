@@ -12,6 +12,7 @@ NATIVE_FUZZ := build/native-fuzz
 MUTATIONS ?= 20000
 MUTATIONS_SANITIZED ?= 4000
 REFUSALS ?= 1000000
+MINUTES ?= 120
 PYTEST_ARGS ?=
 # Engines, machines and networks are mostly waited for; drawing and arithmetic take what
 # they leave of the cores, the longest first.
@@ -42,7 +43,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 .DEFAULT_GOAL := help
 .PHONY: help setup engine engines demo test test-abreast test-engine test-hosts test-gpu gpu-device check format native-test native-plain native-sanitized \
         host-tools tls-headers rivals bench bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-draft bench-gateway bench-llama \
-        bench-tunnel bench-watching fuzz corpus mutate refusals snapshots \
+        bench-tunnel bench-watching fuzz corpus mutate soak refusals snapshots \
         recording pictures train clean
 
 help: ## Show the targets
@@ -175,6 +176,9 @@ bench-decode: engine ## Tokens per second through relays and bare copy relays ag
 
 bench-draft: engines ## Tokens per second by way to guess, 10 ms away; TABLE=1 for more links and clients
 	$(BIN)/python -m tests.bench.bench_draft $(if $(TABLE),--table)
+
+soak: engine ## MINUTES of faults, one every 20 s, before four clients (two hours)
+	$(BIN)/python -m tests.engine.soak --minutes $(MINUTES)
 
 bench-gateway: engines ## First token and tokens per second through a gateway, in pairs
 	$(BIN)/python -m tests.bench.bench_gateway

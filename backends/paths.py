@@ -69,6 +69,11 @@ class Paths(Value, frozen=True, kw_only=True):
         return self.state_dir / "events"
 
     @property
+    def keys_file(self) -> Path:
+        """The API keys of clients on other machines, hashed."""
+        return self.state_dir / "keys.json"
+
+    @property
     def controller_log(self) -> Path:
         """The controller's own log."""
         return self.state_dir / "controller.log"

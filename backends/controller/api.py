@@ -23,7 +23,7 @@ from backends.controller.drafting import Drafting
 from backends.controller.memory_api import MemoryApi
 from backends.controller.metrics import prometheus_text
 from backends.controller.occupancy import held_by, machines_now
-from backends.controller.preview import preview, require_sound
+from backends.controller.preview import preview, sound
 from backends.controller.responses import (
     body,
     errors_as_values,
@@ -75,6 +75,12 @@ class LaunchRequest(Value, frozen=True, kw_only=True):
     plan: Plan
     replaces: int | None = None
     """The generation the asker takes for the present one; 0: nothing is wanted now."""
+
+
+class DrainRequest(Value, frozen=True, kw_only=True):
+    """Whether requests to the API are to wait."""
+
+    on: bool = True
 
 
 class LabRequest(Value, frozen=True, kw_only=True):
@@ -142,6 +148,7 @@ class Api:
                 web.post("/v1/memory", self._memory.memory),
                 web.post("/v1/launch", self._launch),
                 web.post("/v1/stop", self._stop),
+                web.post("/v1/drain", self._drain),
                 web.post("/v1/shutdown", self._shutdown),
                 web.get("/v1/inspect", self._inspect),
                 web.get("/v1/models", self._models),
@@ -241,9 +248,10 @@ class Api:
         asked = await body(request, LaunchRequest)
         cluster = self._of(request)
         machines = await self._machines_now(cluster)
-        plan = await self._drafting.require(asked.plan, machines)
-        await require_sound(plan, self._readers, machines)
-        await cluster.require_port(plan)
+        drafted = await self._drafting.require(asked.plan, machines)
+        plan = await sound(drafted, self._readers, machines)
+        await cluster.require_api(plan)
+        await cluster.require_machines(plan)
         cluster.want(plan, asked.replaces, by=asker(request))
         return json_response(cluster.board.snapshot)
 
@@ -251,6 +259,13 @@ class Api:
         """End the goal; returns at once."""
         cluster = self._of(request)
         cluster.want(None, by=asker(request))
+        return json_response(cluster.board.snapshot)
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        """Let what comes to the API wait, or go on; returns at once."""
+        asked = await body(request, DrainRequest)
+        cluster = self._of(request)
+        cluster.drain(on=asked.on, by=asker(request))
         return json_response(cluster.board.snapshot)
 
     async def _shutdown(self, request: web.Request) -> web.Response:

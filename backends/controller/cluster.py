@@ -25,7 +25,7 @@ from backends.errors import (
     PeerUnreachable,
     ProcessFailed,
 )
-from backends.planning.blueprint import needed_names, short_name
+from backends.planning.blueprint import machines_of, needed_names, short_name
 from backends.split.flags import check_exact, compile_split
 from backends.state import ClusterState, Failure
 
@@ -145,7 +145,7 @@ class Cluster:
         if replaces not in (None, current, self.goal.generation):
             raise self._came_first()
         stands_in = self._journal.record.stand_in is not None
-        if plan is not None and plan == self.pursued and not stands_in:
+        if plan is not None and _asks_for(plan, self.pursued) and not stands_in:
             return self.goal
         goal = Goal(generation=self.goal.generation + 1, plan=plan)
         if plan is not None or self.goal.plan is not None:
@@ -154,8 +154,29 @@ class Cluster:
             self._journal.set_aside()
             self._hands_off = False
         self._journal.save(Record(goal=goal, leftovers=self._leftovers.after(plan)))
+        self.gateway.is_drained = False
         self._begin()
         return goal
+
+    def drain(self, *, on: bool, by: Actor = CONTROLLER) -> None:
+        """Let what runs at the API end and what comes wait, or go on.
+
+        It holds until somebody says otherwise, or launches or stops the cluster.
+
+        Raises:
+            ControllerError: there is nothing to drain.
+        """
+        if self.pursued is None:
+            raise ControllerError(
+                "Nothing runs: there is nothing to drain",
+                "See dllm-tui status; dllm-tui up launches a model.",
+            )
+        if on == (self._journal.record.drained_since is not None):
+            return
+        self._journal.change(drained_since=self._clock() if on else None)
+        self.board.update(drained_since=self._journal.record.drained_since)
+        self.chapter.drained(by, on=on)
+        self.gateway.drain(on)
 
     def _came_first(self) -> ControllerError:
         plan = self.pursued
@@ -165,13 +186,32 @@ class Cluster:
             "See dllm-tui status; repeat with --replace to replace it.",
         )
 
-    async def require_port(self, plan: Plan) -> None:
-        """See that the port a plan insists on can be had, before anything is stopped.
+    async def require_api(self, plan: Plan) -> None:
+        """See that the API can be given out as wanted, before anything is stopped.
 
         Raises:
-            HostError: another program, or another cluster, has it.
+            HostError: another program, or another cluster, has the plan's port.
+            DllmError: the settings want it given out as it must not or cannot be.
         """
+        await self._pursuit.survey.require_access()
         await self._pursuit.survey.require_port(plan)
+
+    async def require_machines(self, plan: Plan) -> None:
+        """See that what serves is not ended for a plan whose machines are away.
+
+        Raises:
+            PeerUnreachable: one of them is.
+            NeedsAnswer: one of them asks something first.
+        """
+        if self.board.snapshot.state is not ClusterState.SERVING:
+            return
+        try:
+            await self._machines.reached(machines_of(plan))
+        except PeerUnreachable as error:
+            raise PeerUnreachable(
+                f"{error.what}; what serves now is left as it is",
+                "Launch again when the machine is back, or without it.",
+            ) from error
 
     async def reached(self, generation: int) -> None:
         """Wait until a generation serves, failed, ended or was replaced."""
@@ -194,6 +234,7 @@ class Cluster:
             self.leave_alone(error)
             return
         self.board.update(generation=record.goal.generation, leftovers=record.leftovers)
+        self.gateway.is_drained = record.drained_since is not None
         if record.goal.plan is not None:
             self._pursuit.announce()
         if record.failure is not None:
@@ -363,6 +404,14 @@ class Cluster:
         )
         self.chapter.failed(failure)
         self.board.failed(failure)
+
+
+def _asks_for(plan: Plan, pursued: Plan | None) -> bool:
+    """Whether that is pursued already; memory, which changes, has its say only once."""
+    if pursued is None:
+        return False
+    kept_mib = pursued.prompt_cache_mib
+    return msgspec.structs.replace(plan, prompt_cache_mib=kept_mib) == pursued
 
 
 def _unexpected(error: Exception) -> ProcessFailed:

@@ -169,6 +169,7 @@ def site_of(plan: Plan, labs: dict[str, Lab | None]) -> str:
         plan,
         server=replace(plan.server, draft=NO_DRAFT, draft_max=DRAFT_MAX),
         speculation=None,
+        prompt_cache_mib=None,
         api_port=None,
         asked=None,
     )

@@ -11,6 +11,7 @@ from backends.errors import DllmError, PlanError
 from backends.planning.blueprint import machines_of
 from backends.planning.checking import check_plan
 from backends.planning.commands import Site, commands, gateway_command
+from backends.planning.prompt_cache import with_prompt_cache
 from backends.planning.proposal import plan_devices
 from backends.planning.remarks import remarks
 from backends.planning.room import require_room
@@ -46,6 +47,7 @@ async def preview(
     model = await readers.model(plan.model)
     check_plan(plan, model)
     devices = plan_devices(plan.head, plan.workers, by_name)
+    plan = with_prompt_cache(plan, model, devices)
     return Preview(
         plan=plan,
         layers=ranges(plan.split),
@@ -53,15 +55,15 @@ async def preview(
         available_bytes={device.id: device.usable_bytes for device in devices},
         commands=(
             *commands(plan, await _site(cluster, plan, model, machines, readers)),
-            gateway_command(cluster, plan),
+            gateway_command(cluster, plan, readers.access()),
         ),
         notes=remarks(plan, model, devices, by_name),
         refusal=_refusal(plan, model, devices),
     )
 
 
-async def require_sound(plan: Plan, readers: Readers, peers: Sequence[Peer]) -> None:
-    """Refuse a plan that cannot be meant, or that is predicted not to fit.
+async def sound(plan: Plan, readers: Readers, peers: Sequence[Peer]) -> Plan:
+    """The plan as it can be launched, with all that its machines' memory decides.
 
     Nothing was touched then. A model that cannot be read is for the launch to report.
 
@@ -73,9 +75,11 @@ async def require_sound(plan: Plan, readers: Readers, peers: Sequence[Peer]) -> 
     try:
         model = await readers.model(plan.model)
     except DllmError:
-        return
+        return plan
     check_plan(plan, model)
-    require_room(plan, model, plan_devices(plan.head, plan.workers, by_name))
+    devices = plan_devices(plan.head, plan.workers, by_name)
+    require_room(plan, model, devices)
+    return with_prompt_cache(plan, model, devices)
 
 
 def _refusal(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> Failure | None:

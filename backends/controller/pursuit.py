@@ -17,7 +17,7 @@ from backends.controller.movement import Movement
 from backends.controller.occupancy import still_held
 from backends.controller.relays import Links
 from backends.controller.serving import Serving
-from backends.controller.stand_in import StandIns, told_split
+from backends.controller.stand_in import StandIns, told_stand_in
 from backends.controller.steps import StepBoard
 from backends.controller.stopping import Stopper
 from backends.controller.survey import Survey
@@ -29,7 +29,7 @@ from backends.errors import DllmError, NeedsAnswer, PeerUnreachable, ProcessFail
 from backends.link.relay import is_relay
 from backends.planning.blueprint import SERVER, machines_of, process_name
 from backends.roster.bare import blamed
-from backends.state import ClusterState, StepState
+from backends.state import ClusterState, Step, StepState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from backends.controller.journal import Journal
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
+    from backends.planning.room import Held
     from backends.state import Failure, Leftover, MeasuredSplit, Plan
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,10 @@ GIVEN_UP = "It is not started once more: its log may say why; launch again to tr
 BACK_WITHIN_S = 60.0
 BACK_POLL_S = 1.0
 SECRET_BYTES = 32
+
+
+class DiedTooOften(ProcessFailed):
+    """Starting it again mends nothing."""
 
 
 class Pursuit:
@@ -150,7 +155,9 @@ class Pursuit:
         plan = record.running
         state = ClusterState.STARTING if plan else ClusterState.STOPPING
         self._board.begin(record.goal.generation, plan, state)
-        self._board.update(leftovers=record.leftovers)
+        self._board.update(
+            leftovers=record.leftovers, drained_since=record.drained_since
+        )
 
     async def let_go(self) -> None:
         """Close every way, and leave the gateway to itself."""
@@ -168,22 +175,30 @@ class Pursuit:
 
     async def _keep_up(self, plan: Plan, *, adopted: bool) -> None:
         running = self._journal.record.running or plan
-        if adopted:
-            await self._take_up(running)
-        else:
+        if not adopted:
             await self._machines.reached(machines_of(plan))
         while True:
             try:
+                if adopted:
+                    await self._take_up(running)
+                    adopted = False
                 await self._bring_up_for(plan, running)
                 running = plan
             except NeedsAnswer:
                 raise
             except PeerUnreachable as error:
-                running = await self._with_or_without(running, error)
+                before, running = running, await self._with_or_without(running, error)
+                # What an earlier controller left of another plan is no trouble.
+                adopted = adopted and running == before
             except ApiPortTaken as error:
                 self._require_other_port(error, running)
             except ProcessFailed as error:
-                self._require_mendable(await blamed(error, running), error)
+                # Adopted or not: the machine may have been off meanwhile.
+                adopted = False
+                try:
+                    self._require_mendable(await blamed(error, running), error)
+                except DiedTooOften as failed:
+                    running = await self._without_worker(running, failed)
 
     async def _bring_up_for(self, plan: Plan, running: Plan) -> None:
         """Keep up what stands in for a plan; returns once the plan can be had."""
@@ -214,19 +229,43 @@ class Pursuit:
             record = self._journal.record
             if record.served_since is None:
                 raise
-            held = still_held(
-                running, record, (one.record for one in self.stopper.found())
-            )
             try:
-                rest = await self._stand_ins.instead_of(running, held)
+                rest = await self._stand_ins.instead_of(running, self._held(running))
             except DllmError as why:
                 what = f"{error.what}, and what is left cannot do it: {why.what}"
                 raise PeerUnreachable(what, gone.hint) from why
             if rest != running:
-                split = told_split(rest)
-                self._tell_mended(f"{error.what}: went on without it, {split}")
+                how = told_stand_in(rest, running)
+                self._tell_mended(f"{error.what}: went on without it, {how}")
             return rest
         return running
+
+    async def _without_worker(self, running: Plan, failed: DiedTooOften) -> Plan:
+        """What to go on with when a worker that is there ends again and again.
+
+        Raises:
+            DllmError: it is no worker, or the rest cannot do it alone.
+        """
+        worker = failed.evidence.process
+        if worker not in {one.name for one in running.workers}:
+            raise failed
+        held = self._held(running)
+        try:
+            rest = await self._stand_ins.instead_of(running, held, worker)
+        except DllmError as why:
+            what = f"{failed.what}, and what is left cannot do it: {why.what}"
+            raise ProcessFailed(
+                msgspec.structs.replace(failed.evidence, what=what)
+            ) from why
+        self._chapter.failed(failed.evidence)
+        how = told_stand_in(rest, running)
+        self._tell_mended(f"{failed.what}: went on without {worker}, {how}")
+        return rest
+
+    def _held(self, running: Plan) -> Held | None:
+        """What of a plan is still in memory."""
+        processes = (one.record for one in self.stopper.found())
+        return still_held(running, self._journal.record, processes)
 
     async def _bring_up(self, plan: Plan) -> None:
         """Make it so and watch it; returns only by raising."""
@@ -234,6 +273,7 @@ class Pursuit:
         self._begun_at = self._clock()
         self._board.update(message=self._mended)
         self._steps.reset(*launch_steps(plan))
+        await self._let_answers_end(plan)
         self._watch.forget()
         built = await self._builder.build(plan)
         self._watch.expected = built.expected
@@ -247,6 +287,20 @@ class Pursuit:
                 sockets, self._ways.rtt_ms, why.__getitem__, plan.server.draft_max
             ):
                 await self._serve(plan, built)
+
+    async def _let_answers_end(self, plan: Plan) -> None:
+        """Before anything is touched that serves: end what could not be gone on with.
+
+        After trouble there is nothing to wait for: that has ended them already.
+        """
+        began, count = self._clock(), self.gateway.breaks(plan)
+        if count:
+            step = Step(id="drain", title="Let answers end", detail=f"{count} of them")
+            self._steps.reset(step, *launch_steps(plan))
+        with self._steps.step("drain"):
+            left = await self.gateway.let_end(plan, self.survey.drain_s())
+        if count or left:
+            self._chapter.let_end(count, left, self._clock() - began)
 
     async def _serve(self, plan: Plan, built: Built) -> None:
         record = self._journal.record
@@ -263,7 +317,7 @@ class Pursuit:
         self._board.update(
             state=ClusterState.SERVING,
             measured=measured,
-            api_url=f"http://127.0.0.1:{built.api_port}/v1",
+            api_url=self.gateway.access.url(built.api_port),
             served_since=since,
         )
         movement = Movement(
@@ -272,7 +326,12 @@ class Pursuit:
             process_name(self._cluster, SERVER),
         )
         with self._breaker.serving():
-            await self.serving.until_trouble(port, self._watch, movement.since)
+            try:
+                await self.serving.until_trouble(port, self._watch, movement.since)
+            except DllmError:
+                if built.has_gateway:
+                    self.gateway.holds(plan, self.survey.hold_s())
+                raise
 
     def _tell(self, plan: Plan, measured: MeasuredSplit, *, taken_up: bool) -> None:
         """Say that it serves."""
@@ -288,14 +347,10 @@ class Pursuit:
         """See what an earlier controller's cluster has become.
 
         Raises:
+            PeerUnreachable: a machine of it is away.
             ProcessFailed: a process of it ended while nobody watched.
         """
-        try:
-            await self._machines.reached(machines_of(plan))
-        except NeedsAnswer:
-            raise
-        except PeerUnreachable as error:
-            await self._back(plan, error)
+        await self._machines.reached(machines_of(plan))
         if self._journal.record.server:
             await self._require_undisturbed(plan)
 
@@ -356,7 +411,7 @@ class Pursuit:
         if self._breaker.trips(failure.process):
             what = TOO_OFTEN.format(what=failure.what, times=DEATHS_MAX)
             failure = msgspec.structs.replace(failure, what=what, hint=GIVEN_UP)
-            raise ProcessFailed(failure) from died
+            raise DiedTooOften(failure) from died
         self._chapter.failed(failure)
         self._tell_mended(f"{error.what}: {mended}")
 

@@ -77,11 +77,14 @@ class ServerClient:
         port: int,
         host: str = "127.0.0.1",
         *,
+        tls: bool = False,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Address a server; nothing is sent yet."""
-        self._base = f"http://{host}:{port}"
+        """Address a server, or its gateway (``tls``); nothing is sent yet."""
+        self._base = f"{'https' if tls else 'http'}://{host}:{port}"
+        # Its certificate is for a name, and this is our own gateway's loopback.
+        self._verify = not tls
         self._idle_timeout_s = idle_timeout_s
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
@@ -106,7 +109,7 @@ class ServerClient:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=POLL_TIMEOUT_S),
-                connector=aiohttp.TCPConnector(limit=0),
+                connector=aiohttp.TCPConnector(limit=0, ssl=self._verify),
             )
         return self._session
 

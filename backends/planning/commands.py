@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from backends.engine.ask import Engine
+    from backends.gateway.access import Access
     from backends.planning.pairing import Pairing
     from backends.split.flags import Placement
     from backends.state import Plan, WorkerSpec
@@ -115,13 +116,15 @@ def commands(plan: Plan, site: Site) -> tuple[Command, ...]:
     )
 
 
-def gateway_command(cluster: str, plan: Plan) -> Command:
+def gateway_command(cluster: str, plan: Plan, access: Access) -> Command:
     """What gives out the API of a cluster, on this machine."""
     return Command(
         machine=LOCAL,
         name=GATEWAY,
         role=ProcessRole.GATEWAY,
-        argv=gateway_argv(cluster, plan.api_port or UNKNOWN_PORT, UNKNOWN_SOCKET),
+        argv=gateway_argv(
+            cluster, plan.api_port or UNKNOWN_PORT, UNKNOWN_SOCKET, access
+        ),
     )
 
 
@@ -228,6 +231,7 @@ def server_command(
             verbosity=BUFFERS_VERBOSITY if is_relayed(plan) else LAYERS_VERBOSITY,
             alias=model_alias(plan) if named else "",
             guessing=_guessing(plan, site),
+            prompt_cache_mib=plan.prompt_cache_mib,
             extra=plan.extra_args,
         ),
     )

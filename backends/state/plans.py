@@ -166,6 +166,8 @@ class Plan(Value, frozen=True, kw_only=True):
     """Whether another one stands beside it."""
     extra_args: tuple[str, ...] = ()
     """Further arguments for llama-server, passed on as they are."""
+    prompt_cache_mib: int | None = None
+    """Prompts llama-server may keep in the head's memory; told when it is launched."""
     asked: Ask | None = None
     """What it was made from, so that it can be planned again on other facts."""
 

@@ -237,6 +237,8 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
     requests: RequestCounts | None = None
     """What clients asked of the API; None while no gateway counts."""
     served_since: float | None = None
+    drained_since: float | None = None
+    """Since when what comes to the API waits because a person said so."""
     controller_pid: int = 0
     last_event: int = 0
     """Number of the newest event of the controller's story; 0 before the first."""

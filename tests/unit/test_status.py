@@ -68,6 +68,12 @@ def test_requests_are_told_once_there_were_any() -> None:
     assert said(replace(some, continued=3)) == [f"requests {figures} · 3 continued"]
 
 
+def test_a_drain_is_told_and_how_to_end_it() -> None:
+    lines = status_lines(replace(busy_scene(0), drained_since=10.0), 15.0)
+    assert "drained  for 5 s: requests wait (dllm-tui drain --off)" in lines
+    assert not [x for x in status_lines(busy_scene(0), 15.0) if "drained" in x]
+
+
 def test_nothing_is_said_of_a_split_that_failed_unmeasured() -> None:
     """Nor of one that was measured before this controller began."""
     failed = replace(busy_scene(0), state=ClusterState.FAILED)

@@ -110,7 +110,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
 @server_options
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the API.")
 @click.option("--detach", is_flag=True, help="Return once it serves; it keeps running.")
-@click.option("--replace", is_flag=True, help="Stop what runs now first.")
+@click.option("--replace", is_flag=True, help="Replace what runs now; clients wait.")
 @click.option(
     "--dry-run", is_flag=True, help="Show plan, memory, commands; start none."
 )
