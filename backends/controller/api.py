@@ -245,8 +245,7 @@ class Api:
         cluster = self._of(request)
         machines = await self._machines_now(cluster)
         plan = await sound(asked.plan, self._readers, machines)
-        await cluster.require_api(plan)
-        await cluster.require_machines(plan)
+        await cluster.require_possible(plan)
         cluster.want(plan, asked.replaces, by=asker(request))
         return json_response(cluster.board.snapshot)
 
