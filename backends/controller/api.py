@@ -250,8 +250,7 @@ class Api:
         machines = await self._machines_now(cluster)
         drafted = await self._drafting.require(asked.plan, machines)
         plan = await sound(drafted, self._readers, machines)
-        await cluster.require_api(plan)
-        await cluster.require_machines(plan)
+        await cluster.require_possible(plan)
         cluster.want(plan, asked.replaces, by=asker(request))
         return json_response(cluster.board.snapshot)
 
