@@ -9,25 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import traceback
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from backends.controller.chapters import Chapter
+from backends.controller.evidence import unexpected
 from backends.controller.journal import Goal, Record
 from backends.controller.leftovers import Leftovers
 from backends.controller.pursuit import Pursuit
+from backends.controller.stand_in import require_there
 from backends.controller.story import CONTROLLER
 from backends.errors import (
     ControllerError,
     DllmError,
     PeerUnreachable,
-    ProcessFailed,
 )
-from backends.planning.blueprint import machines_of, needed_names, short_name
+from backends.planning.blueprint import needed_names, short_name
 from backends.split.flags import check_exact, compile_split
-from backends.state import ClusterState, Failure
+from backends.state import ClusterState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REACH_S = 10.0
-TRACE_LINES = 15
 
 
 class Cluster:
@@ -187,32 +186,19 @@ class Cluster:
             "See dllm-tui status; repeat with --replace to replace it.",
         )
 
-    async def require_api(self, plan: Plan) -> None:
-        """See that the API can be given out as wanted, before anything is stopped.
+    async def require_possible(self, plan: Plan) -> None:
+        """See that a plan can be had as wanted, before anything is stopped for it.
 
         Raises:
             HostError: another program, or another cluster, has the plan's port.
-            DllmError: the settings want it given out as it must not or cannot be.
+            PeerUnreachable: something serves, and a machine of the plan is away.
+            NeedsAnswer: something serves, and such a machine asks something first.
+            DllmError: the settings want the API given out as it must not or cannot be.
         """
         await self._pursuit.survey.require_access()
         await self._pursuit.survey.require_port(plan)
-
-    async def require_machines(self, plan: Plan) -> None:
-        """See that what serves is not ended for a plan whose machines are away.
-
-        Raises:
-            PeerUnreachable: one of them is.
-            NeedsAnswer: one of them asks something first.
-        """
-        if self.board.snapshot.state is not ClusterState.SERVING:
-            return
-        try:
-            await self._machines.reached(machines_of(plan))
-        except PeerUnreachable as error:
-            raise PeerUnreachable(
-                f"{error.what}; what serves now is left as it is",
-                "Launch again when the machine is back, or without it.",
-            ) from error
+        if self.board.snapshot.state is ClusterState.SERVING:
+            await require_there(self._machines, plan)
 
     async def reached(self, generation: int) -> None:
         """Wait until a generation serves, failed, ended or was replaced."""
@@ -280,7 +266,7 @@ class Cluster:
             await self._stand(goal, error)
         except Exception as error:
             log.exception("cluster %s failed unexpectedly", self.name)
-            await self._stand(goal, _unexpected(error))
+            await self._stand(goal, unexpected(error))
         finally:
             self._at_work = False
 
@@ -413,16 +399,3 @@ def _asks_for(plan: Plan, pursued: Plan | None) -> bool:
         return False
     kept_mib = pursued.prompt_cache_mib
     return msgspec.structs.replace(plan, prompt_cache_mib=kept_mib) == pursued
-
-
-def _unexpected(error: Exception) -> ProcessFailed:
-    """An error nobody thought of, with its evidence."""
-    lines = "".join(traceback.format_exception(error)).splitlines()
-    return ProcessFailed(
-        Failure(
-            what=f"The controller failed: {type(error).__name__}: {error}",
-            hint="Launch again; its log (controller.log) has the details.",
-            process="controller",
-            log_tail=tuple(lines[-TRACE_LINES:]),
-        )
-    )

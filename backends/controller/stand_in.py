@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from backends.config import Config
 from backends.controller.occupancy import machines_now
-from backends.errors import DllmError, HostError
+from backends.errors import DllmError, HostError, PeerUnreachable
 from backends.planning.blueprint import machines_of
 from backends.planning.fallback import plan_without
 from backends.planning.room import room_for
@@ -145,3 +145,19 @@ def told_stand_in(plan: Plan, before: Plan) -> str:
     shorter = plan.ctx_size != before.ctx_size
     context = f", context {plan.ctx_size} instead of {before.ctx_size}"
     return told_split(plan) + (context if shorter else "")
+
+
+async def require_there(machines: Machines, plan: Plan) -> None:
+    """See that what serves is not ended for a plan whose machines are away.
+
+    Raises:
+        PeerUnreachable: one of them is.
+        NeedsAnswer: one of them asks something first.
+    """
+    try:
+        await machines.reached(machines_of(plan))
+    except PeerUnreachable as error:
+        raise PeerUnreachable(
+            f"{error.what}; what serves now is left as it is",
+            "Launch again when the machine is back, or without it.",
+        ) from error

@@ -156,7 +156,7 @@ TEST(what_is_not_understood_is_not_sent) {
     CHECK(read_text(server.get(), asked.size()) == asked);
     write_text(server.get(), told);
     CHECK(read_text(client.get(), told.size()) == told);
-    write_text(client.get(), set_weight(as_read(kEnds)[4]));
+    write_text(client.get(), kAsk + set_weight(as_read(kEnds)[4]));
     CHECK(read_to_end(server.get()).empty());
     CHECK(until([&] { return pair.head.was_told("an RPC protocol that is not understood"); }));
     client.reset();

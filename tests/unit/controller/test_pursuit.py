@@ -1,4 +1,4 @@
-"""With what a cluster goes on when a machine of it is gone."""
+"""How a plan is kept up by a controller that found it running."""
 
 from __future__ import annotations
 
@@ -10,59 +10,17 @@ import pytest
 from backends.controller import pursuit as pursuit_module
 from backends.controller.breaker import DEATHS_MAX, Breaker
 from backends.controller.journal import Journal, Record
-from backends.controller.pursuit import DiedTooOften, Pursuit
+from backends.controller.mending import DiedTooOften
+from backends.controller.pursuit import Pursuit
 from backends.controller.unwatched import UnwatchedDeaths
 from backends.errors import NeedsAnswer, PeerUnreachable, PlanError, ProcessFailed
-from backends.planning.fallback import plan_without
-from backends.state import Failure, PeerQuestion, QuestionKind
-from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for
+from backends.state import Failure
+from tests.unit.controller.test_mending import ASKS, GONE, PLAN, REST, made
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from backends.state import Plan
-
-PLAN = plan_for(PLAIN, ADA, peers=("ada",))
-REST = plan_without(PLAN, ["ada"], MODEL, {"local": PLAIN, "ada": ADA})
-GONE = PeerUnreachable("ada cannot be reached")
-ASKS = NeedsAnswer(PeerQuestion(kind=QuestionKind.PASSWORD, text="Password of ada?"))
-
-
-def made(served_since: float | None, rest: Plan, told: list[str]) -> Any:
-    """One whose machine comes back with a question."""
-
-    async def back(plan: Plan, error: PeerUnreachable) -> None:
-        raise ASKS
-
-    async def instead_of(plan: Plan, held: object) -> Plan:
-        return rest
-
-    pursuit: Any = Pursuit.__new__(Pursuit)
-    pursuit._back = back
-    pursuit._journal = SimpleNamespace(record=Record(served_since=served_since))
-    pursuit._stand_ins = SimpleNamespace(instead_of=instead_of)
-    pursuit._chapter = SimpleNamespace(mended=told.append)
-    pursuit.stopper = SimpleNamespace(found=list)
-    return pursuit
-
-
-async def test_what_served_goes_on_without_a_machine_that_asks_something() -> None:
-    told: list[str] = []
-    assert await made(1.0, REST, told)._with_or_without(PLAN, GONE) == REST
-    (mended,) = told
-    assert mended.startswith("ada cannot be reached: went on without it, 13 on")
-
-
-async def test_what_never_served_asks() -> None:
-    told: list[str] = []
-    with pytest.raises(NeedsAnswer):
-        await made(None, REST, told)._with_or_without(PLAN, GONE)
-
-
-async def test_nothing_is_told_of_one_that_is_there_after_all() -> None:
-    told: list[str] = []
-    assert await made(1.0, PLAN, told)._with_or_without(PLAN, GONE) == PLAN
-    assert told == []
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
@@ -84,7 +42,8 @@ async def test_a_later_controller_does_without_a_machine_too(comes_back: bool) -
         raise ASKS
 
     pursuit._journal = SimpleNamespace(record=Record())
-    pursuit._take_up, pursuit._with_or_without = take_up, with_or_without
+    pursuit._take_up, pursuit.announce = take_up, lambda: None
+    pursuit._mending = SimpleNamespace(with_or_without=with_or_without)
     pursuit._bring_up_for = bring_up
     with pytest.raises(NeedsAnswer):
         await pursuit._keep_up(PLAN, adopted=True)
@@ -92,47 +51,25 @@ async def test_a_later_controller_does_without_a_machine_too(comes_back: bool) -
     assert done == ["take up 1", *(back if comes_back else without)]
 
 
-@pytest.mark.parametrize("rest", [REST, None])
-async def test_a_worker_that_ends_again_and_again_is_done_without(
-    rest: Plan | None,
-) -> None:
-    told: list[str] = []
-    failed = DiedTooOften(Failure(what="ada ended, 5 times", process="ada"))
-
-    async def instead_of(plan: Plan, held: object, worker: str) -> Plan:
-        if rest is None:
-            raise PlanError("local/CPU is too small")
-        assert worker == "ada"
-        return rest
-
-    pursuit = made(1.0, REST, told)
-    pursuit._stand_ins = SimpleNamespace(instead_of=instead_of)
-    pursuit._chapter.failed = lambda failure: None
-    if rest is None:
-        with pytest.raises(ProcessFailed, match=r"5 times, and what is left .* small"):
-            await pursuit._without_worker(PLAN, failed)
-        return
-    assert await pursuit._without_worker(PLAN, failed) == REST
-    assert told == ["ada ended, 5 times: went on without ada, 13 on local/CPU"]
-    server = DiedTooOften(Failure(what="llama-server ended", process="llama-server"))
-    with pytest.raises(DiedTooOften):
-        await pursuit._without_worker(PLAN, server)
-
-
 async def test_what_ended_unwatched_is_begun_again_and_taken_up_once() -> None:
+    pursuit: Any = Pursuit.__new__(Pursuit)
     done: list[str] = []
-    pursuit = made(1.0, PLAN, done)
 
     async def take_up(plan: Plan) -> None:
         done.append("take up")
         raise ProcessFailed(Failure(what="ada ended", process="ada"))
 
+    async def again_or_without(plan: Plan, error: ProcessFailed) -> Plan:
+        done.append(error.what)
+        return plan
+
     async def bring_up_for(plan: Plan, running: Plan) -> None:
         done.append("bring up")
         raise PlanError("enough")
 
+    pursuit._journal = SimpleNamespace(record=Record())
     pursuit._take_up, pursuit._bring_up_for = take_up, bring_up_for
-    pursuit._require_mendable = lambda error, died: done.append(str(error.what))
+    pursuit._mending = SimpleNamespace(again_or_without=again_or_without)
     with pytest.raises(PlanError, match="enough"):
         await pursuit._keep_up(PLAN, adopted=True)
     assert done == ["take up", "ada ended", "bring up"]
@@ -151,16 +88,19 @@ async def test_later_controllers_know_how_often_it_ended_unwatched(
         """Whether one more controller gives it up."""
         journal = Journal(tmp_path / "default.json")
         journal.load()
-        pursuit = made(1.0, PLAN, [])
-        pursuit._cluster, pursuit._clock = "default", lambda: 0.0
+        mending = made(1.0, PLAN, [])
+        mending._clock = lambda: 0.0
+        mending._chapter.failed = lambda failure: None
+        mending.breaker = Breaker(mending._clock)
+        pursuit: Any = Pursuit.__new__(Pursuit)
+        pursuit._cluster, pursuit._clock = "default", mending._clock
         pursuit._machines = SimpleNamespace(reached=reached)
-        pursuit._chapter.failed = lambda failure: None
-        pursuit._journal, pursuit._breaker = journal, Breaker(lambda: 0.0)
-        pursuit._unwatched = UnwatchedDeaths(journal, pursuit._breaker)
+        pursuit._journal = journal
+        pursuit._unwatched = UnwatchedDeaths(journal, mending.breaker)
         with pytest.raises(ProcessFailed) as died:
             await pursuit._take_up(PLAN)
         try:
-            pursuit._require_mendable(died.value, died.value)
+            mending._require_mendable(died.value, died.value)
         except DiedTooOften:
             return True
         return False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from backends.gateway import proxy
+from backends.gateway import proxy, tries
 from tests.unit.gateway.standing import gateway, until, upstream
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ async def test_one_that_was_closed_at_that_moment_fails_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(proxy, "AGAIN_S", 0.01)
+    monkeypatch.setattr(tries, "AGAIN_S", 0.01)
     server = Server()
     server.aborts_at = 2
     async with upstream(server) as port, gateway() as stage:
