@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from backends.controller.beside import check_whole
 from backends.controller.engines import engines_of
 from backends.controller.pairs import pairings
 from backends.controller.survey import stats_of
@@ -45,6 +46,7 @@ async def preview(
     await machines.reached(machines_of(plan))
     model = await readers.model(plan.model)
     check_plan(plan, model)
+    await check_whole(plan)
     devices = plan_devices(plan.head, plan.workers, by_name)
     return Preview(
         plan=plan,
@@ -75,6 +77,7 @@ async def require_sound(plan: Plan, readers: Readers, peers: Sequence[Peer]) -> 
     except DllmError:
         return
     check_plan(plan, model)
+    await check_whole(plan)
     require_room(plan, model, plan_devices(plan.head, plan.workers, by_name))
 
 

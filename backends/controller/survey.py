@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.config import API_PORT_DEFAULT, Config
+from backends.controller.beside import check_whole
 from backends.controller.engines import engines_of
 from backends.controller.pairs import pairings as pairings_of
 from backends.controller.together import together
@@ -89,6 +90,7 @@ class Survey:
         with self._steps.step("model"):
             model = await self._model(plan)
             model_path = await head.model_path(model)
+            await check_whole(plan)
         pairings = await pairings_of(
             plan,
             model,

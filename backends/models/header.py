@@ -94,6 +94,8 @@ class Header:
     """Byte at which tensor offsets start to count."""
     metadata: dict[str, Value]
     tensors: tuple[Tensor, ...]
+    list_sha256: str = ""
+    """Of the list of tensors as it stands in the file."""
 
 
 def read_header(path: Path | str) -> Header:
@@ -107,7 +109,9 @@ def read_header(path: Path | str) -> Header:
         version, n_tensors, n_keys = _opening(cursor)
         metadata = _metadata(cursor, n_keys)
         alignment = _alignment(cursor, metadata)
+        list_at = cursor.place
         listed = [_tensor_info(cursor) for _ in range(n_tensors)]
+        list_sha256 = cursor.sha256(list_at)
         data_offset = cursor.place + -cursor.place % alignment
         return Header(
             path=path,
@@ -118,6 +122,7 @@ def read_header(path: Path | str) -> Header:
             data_offset=data_offset,
             metadata=metadata,
             tensors=_checked(cursor, listed, data_offset, alignment),
+            list_sha256=list_sha256,
         )
 
 
