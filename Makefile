@@ -12,6 +12,7 @@ NATIVE_FUZZ := build/native-fuzz
 MUTATIONS ?= 20000
 MUTATIONS_SANITIZED ?= 4000
 REFUSALS ?= 1000000
+MINUTES ?= 120
 PYTEST_ARGS ?=
 # Engines, machines and networks are mostly waited for; drawing and arithmetic take what
 # they leave of the cores, the longest first.
@@ -41,8 +42,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine engines demo test test-abreast test-engine test-hosts test-gpu gpu-device check format native-test native-plain native-sanitized \
-        host-tools tls-headers rivals bench bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-gateway bench-llama \
-        bench-tunnel bench-watching fuzz corpus mutate refusals snapshots \
+        host-tools tls-headers rivals bench bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-draft bench-gateway bench-llama \
+        bench-tunnel bench-watching fuzz corpus mutate soak refusals snapshots \
         recording pictures train clean
 
 help: ## Show the targets
@@ -153,7 +154,7 @@ test-gpu: $(STAMP) ## The tests on a real GPU device; builds its engine once
 	@tests/gpu/set_up.sh $(CACHE)/gpu-tests build/gpu-tests
 	$(BIN)/pytest -m gpu $(PYTEST_ARGS)
 
-bench: bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-gateway bench-llama bench-tunnel bench-watching ## All benchmarks
+bench: bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-draft bench-gateway bench-llama bench-tunnel bench-watching ## All benchmarks
 
 bench-relay: $(STAMP) rivals ## The relay against a bare copy relay, socat and haproxy
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
@@ -172,6 +173,12 @@ bench-decode: engine ## Tokens per second through relays and bare copy relays ag
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 	cmake --build $(NATIVE_BUILD) --target bench_programs
 	$(BIN)/python -m tests.bench.bench_decode $(NATIVE_BUILD)
+
+bench-draft: engines ## Tokens per second by way to guess, 10 ms away; TABLE=1 for more links and clients
+	$(BIN)/python -m tests.bench.bench_draft $(if $(TABLE),--table)
+
+soak: engine ## MINUTES of faults, one every 20 s, before four clients (two hours)
+	$(BIN)/python -m tests.engine.soak --minutes $(MINUTES)
 
 bench-gateway: engines ## First token and tokens per second through a gateway, in pairs
 	$(BIN)/python -m tests.bench.bench_gateway

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -27,9 +27,12 @@ _NAMES_TAKEN = ("local", "llama-server", "api-gateway", "all", "demo")
 
 LIMITS = {
     "api_port": (1, 65535),
+    "api_request_mib": (1, 1024),
     "api_wait_s": (1, 86400),
+    "api_drain_s": (0, 86400),
     "workers": (1, 16),
     "ctx_size": (16, 1 << 24),
+    "ctx_size_min": (16, 1 << 24),
     "worker_threads": (1, 1024),
 }
 """The least and the most that a number may be."""
@@ -67,14 +70,26 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Directory with ``llama-server`` and ``ggml-rpc-server``."""
     api_port: int | None = None
     """Port of the OpenAI-compatible API. Unset: 8090, or the next free one."""
+    api_host: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Fa-f:.]+$")] = "127.0.0.1"
+    """Address the API listens at besides the loopback; another one demands keys."""
+    api_certificate: str | None = None
+    """Certificate (PEM, with its chain) of the API. Unset: no TLS."""
+    api_private_key: str | None = None
+    """Private key of that certificate (PEM), readable by its owner alone."""
+    api_request_mib: int = 16
+    """Longest request to the API, in MiB; longer ones are refused."""
     api_wait_s: int = 300
     """Longest wait of a request to the API, in seconds, while no model serves."""
+    api_drain_s: int = 60
+    """Longest wait of a new split, in seconds, for answers that it would break."""
     rejoin: Literal["idle", "ask", "never"] = "idle"
     """When a machine that was lost and did without is used again, once it is back."""
     workers: int = 2
     """Workers started on this machine when a command does not say."""
     ctx_size: int = 4096
     """Context length in tokens."""
+    ctx_size_min: int | None = None
+    """Shortest context to go on with when a machine is lost. Unset: the plan's own."""
     worker_threads: int | None = None
     """Threads of each local worker. Unset: the cores shared out evenly."""
     pair: PairMode = PairMode.AUTO

@@ -59,9 +59,19 @@ class Paths(Value, frozen=True, kw_only=True):
         return self.clusters_dir / f"{cluster}.json"
 
     @property
+    def paces_file(self) -> Path:
+        """How fast each way to guess was."""
+        return self.state_dir / "paces.json"
+
+    @property
     def events_dir(self) -> Path:
         """What happened in the last days."""
         return self.state_dir / "events"
+
+    @property
+    def keys_file(self) -> Path:
+        """The API keys of clients on other machines, hashed."""
+        return self.state_dir / "keys.json"
 
     @property
     def controller_log(self) -> Path:

@@ -29,7 +29,9 @@ _OURS = {
     ),
     ("-c", "--ctx-size"): "Give the context with --ctx.",
     ("--port",): "Give the port with --port, before the two dashes.",
-    ("--host",): "The API listens on this machine's loopback alone.",
+    ("--host",): (
+        "llama-server listens on the loopback alone; api_host says where the API is."
+    ),
     ("--rpc",): "Name the machines with --peer.",
     ("-dev", "--device"): _PLACING,
     ("-ngl", "--gpu-layers", "--n-gpu-layers"): _PLACING,

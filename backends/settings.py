@@ -30,7 +30,13 @@ if TYPE_CHECKING:
 EFFECTS = {
     "engine": "counts from the next launch on",
     "api_port": "counts from the next launch on",
+    "api_host": "counts from the next launch on",
+    "api_certificate": "counts from the next launch on",
+    "api_private_key": "counts from the next launch on",
+    "api_request_mib": "counts from the next launch on",
     "api_wait_s": "counts from the next launch on",
+    "api_drain_s": "counts from the next launch on",
+    "ctx_size_min": "counts from the next time a machine is lost",
     "rejoin": "counts from the next time a machine is back",
     "workers": "counts for the next model picked",
     "ctx_size": "counts for the next model picked",
@@ -44,14 +50,23 @@ EFFECTS = {
 }
 """From when on a change counts, by the setting or its table."""
 _TABLES = ("keys", "peers")
-_TEXTS = ("engine", "pair", "rejoin", "theme", "ssh", "bare")
+_TEXTS = (
+    *("engine", "pair", "rejoin", "theme", "ssh", "bare"),
+    *("api_host", "api_certificate", "api_private_key"),
+)
 ALLOWED = {
     "engine": "the folder of llama-server, in quotes",
     "api_port": "a port",
+    "api_host": 'an address of this machine, in quotes: "0.0.0.0" is every one',
+    "api_certificate": "a PEM file, in quotes",
+    "api_private_key": "a PEM file that only you can read, in quotes",
+    "api_request_mib": "MiB",
     "api_wait_s": "seconds",
+    "api_drain_s": "seconds",
     "rejoin": '"idle", "ask" or "never"',
     "workers": "a number",
     "ctx_size": "tokens",
+    "ctx_size_min": "tokens",
     "worker_threads": "a number",
     "pair": "auto, always or never, in quotes",
     "model_dirs": 'folders in quotes: ["/models", "~/more"]',

@@ -185,6 +185,12 @@ class ControllerClient:
         """Begin to stop the cluster; the answer has the generation that does it."""
         return await self._call("POST", self._of("/v1/stop"), ClusterSnapshot)
 
+    async def drain(self, *, on: bool = True) -> ClusterSnapshot:
+        """Let what runs at the API end and what comes wait, or go on."""
+        return await self._call(
+            "POST", self._of("/v1/drain"), ClusterSnapshot, {"on": on}
+        )
+
     async def shutdown(self, *, only_if_idle: bool = False) -> None:
         """End the controller and all it runs; returns when that is done.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import logging
 import os
 import signal
 import sys
+import time
 from importlib.metadata import version
 from logging.handlers import RotatingFileHandler
 from typing import TYPE_CHECKING
@@ -24,7 +26,7 @@ from backends.controller.listening import Listening
 from backends.controller.lock import hold_lock
 from backends.controller.model_api import ModelApi
 from backends.controller.peer_api import PeerApi
-from backends.errors import DllmError
+from backends.errors import ControllerError, DllmError
 from backends.machines.agent.here import local_host
 from backends.machines.machine import LocalMachine
 from backends.machines.readers import Readers
@@ -46,10 +48,13 @@ LOG_BYTES_MAX = 1 << 20
 # With nothing running and nobody connected the controller has no reason to stay.
 IDLE_EXIT_S = 600.0
 REFRESH_S = 5.0
+TURN_S = 0.5
+"""Between two looks of a service whether it is its turn."""
 
 
 def main() -> int:
     """Run until told to end; 0 when ended, 1 with a sentence when it cannot start."""
+    stays = _stays()
     paths = user_paths()
     os.umask(0o077)
     _forget_llama_arguments()
@@ -58,8 +63,8 @@ def main() -> int:
         make_private(paths.state_dir)
         _log_to(paths.controller_log)
         info = _info(checked_socket(paths))
-        lock = hold_lock(paths.lock, info)
-        asyncio.run(run(paths, info))
+        lock = _turn(paths.lock, info, stays=stays)
+        asyncio.run(run(paths, info, stays=stays))
     except DllmError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -68,6 +73,28 @@ def main() -> int:
         return 1
     os.close(lock)
     return 0
+
+
+def _stays() -> bool:
+    """Whether it is a service, which waits for its turn and for something to do."""
+    parser = argparse.ArgumentParser(prog="backends.controller")
+    parser.add_argument("--stay", action="store_true")
+    return bool(parser.parse_known_args()[0].stay)
+
+
+def _turn(path: Path, info: ControllerInfo, *, stays: bool) -> int:
+    """Take the lock of the one controller; one that stays waits for it.
+
+    Raises:
+        ControllerError: another holds it, and this one does not stay.
+    """
+    while True:
+        try:
+            return hold_lock(path, info)
+        except ControllerError:
+            if not stays:
+                raise
+        time.sleep(TURN_S)
 
 
 def _info(socket: Path) -> ControllerInfo:
@@ -95,8 +122,11 @@ def _log_to(file: Path) -> None:
         logging.getLogger(talkative).setLevel(logging.WARNING)
 
 
-async def run(paths: Paths, info: ControllerInfo) -> None:
-    """Serve the API and the cluster until the API or a signal says to end."""
+async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> None:
+    """Serve the API and the cluster until the API or a signal says to end.
+
+    One that does not stay ends too when there was nothing to do for long.
+    """
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
@@ -153,7 +183,7 @@ async def run(paths: Paths, info: ControllerInfo) -> None:
             tasks = [
                 group.create_task(listening.keep()),
                 group.create_task(_find_engine(readers, clusters)),
-                group.create_task(_keep_fresh(api, clusters, ended)),
+                group.create_task(_keep_fresh(api, clusters, ended, stays=stays)),
                 group.create_task(follower.run()),
             ]
             catalogue.start_refresh()
@@ -213,7 +243,9 @@ async def _find_engine(readers: Readers, clusters: Clusters) -> None:
         clusters.show_engine(engine.info)
 
 
-async def _keep_fresh(api: Api, clusters: Clusters, ended: asyncio.Event) -> None:
+async def _keep_fresh(
+    api: Api, clusters: Clusters, ended: asyncio.Event, *, stays: bool
+) -> None:
     """Refresh what is shown while somebody looks; end after a long idle time."""
     idle_s = 0.0
     while not ended.is_set():
@@ -222,7 +254,7 @@ async def _keep_fresh(api: Api, clusters: Clusters, ended: asyncio.Event) -> Non
             await clusters.book.weigh()
             await clusters.look_at_memory()
         idle_s = 0.0 if api.streams or clusters.busy else idle_s + REFRESH_S
-        if idle_s >= IDLE_EXIT_S:
+        if idle_s >= IDLE_EXIT_S and not stays:
             log.info("idle for %.0f s", idle_s)
             ended.set()
 

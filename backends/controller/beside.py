@@ -28,7 +28,8 @@ async def check_whole(plan: Plan) -> None:
     Raises:
         PlanError: it names the file.
     """
-    files = weight_files(plan.extra_args) if plan.head == LOCAL else []
+    draft = [plan.speculation.model] if plan.speculation else []
+    files = [*weight_files(plan.extra_args), *draft] if plan.head == LOCAL else []
     if thin := await asyncio.to_thread(_first_thin, files):
         raise PlanError(
             f"{printable(thin)} is thin, and what it lacks only the model's own "

@@ -215,6 +215,7 @@ class Builder:
             self._survey.keep_port(server_port)
             return server_port
         port = await self._survey.api_port(plan)
+        self._gateway.access = self._survey.access()
         await self._gateway.stand(port)
         return port
 

@@ -94,6 +94,22 @@ class Chapter:
             text = f"{_requests(refused)} waited in vain, or broke"
             self._tell(EventKind.WAITING, text, tone=EventTone.WARNING)
 
+    def drained(self, by: Actor, *, on: bool) -> None:
+        """Somebody let what comes wait, or go on."""
+        text = "drained the API: what runs ends, what comes waits"
+        self._tell(EventKind.DRAIN, text if on else "let requests go on again", by)
+
+    def let_end(self, count: int, left: int, seconds: float) -> None:
+        """A new split has waited for answers that it would have broken."""
+        waited = format_seconds(seconds)
+        if left:
+            text = f"{_answers(left)} did not end within {waited} (api_drain_s)"
+            tone = EventTone.WARNING
+        else:
+            text = f"{_answers(count)} ended first, after {waited}"
+            tone = EventTone.INFORMATION
+        self._tell(EventKind.DRAIN, text, tone=tone)
+
     def mended(self, how: str) -> None:
         """It goes on by itself."""
         self._tell(EventKind.MENDED, how)
@@ -218,6 +234,10 @@ def _presence(peer: Peer) -> str | None:
 
 def _requests(count: int) -> str:
     return f"{count} request{'' if count == 1 else 's'} to the API"
+
+
+def _answers(count: int) -> str:
+    return f"{count} answer{'' if count == 1 else 's'} that another split would break"
 
 
 def _model(plan: Plan) -> str:

@@ -9,25 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import traceback
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from backends.controller.chapters import Chapter
+from backends.controller.evidence import unexpected
 from backends.controller.journal import Goal, Record
 from backends.controller.leftovers import Leftovers
 from backends.controller.pursuit import Pursuit
+from backends.controller.stand_in import require_there
 from backends.controller.story import CONTROLLER
 from backends.errors import (
     ControllerError,
     DllmError,
     PeerUnreachable,
-    ProcessFailed,
 )
 from backends.planning.blueprint import needed_names, short_name
 from backends.split.flags import check_exact, compile_split
-from backends.state import ClusterState, Failure
+from backends.state import ClusterState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REACH_S = 10.0
-TRACE_LINES = 15
 
 
 class Cluster:
@@ -145,7 +144,7 @@ class Cluster:
         if replaces not in (None, current, self.goal.generation):
             raise self._came_first()
         stands_in = self._journal.record.stand_in is not None
-        if plan is not None and plan == self.pursued and not stands_in:
+        if plan is not None and _asks_for(plan, self.pursued) and not stands_in:
             return self.goal
         goal = Goal(generation=self.goal.generation + 1, plan=plan)
         if plan is not None or self.goal.plan is not None:
@@ -154,8 +153,29 @@ class Cluster:
             self._journal.set_aside()
             self._hands_off = False
         self._journal.save(Record(goal=goal, leftovers=self._leftovers.after(plan)))
+        self.gateway.is_drained = False
         self._begin()
         return goal
+
+    def drain(self, *, on: bool, by: Actor = CONTROLLER) -> None:
+        """Let what runs at the API end and what comes wait, or go on.
+
+        It holds until somebody says otherwise, or launches or stops the cluster.
+
+        Raises:
+            ControllerError: there is nothing to drain.
+        """
+        if self.pursued is None:
+            raise ControllerError(
+                "Nothing runs: there is nothing to drain",
+                "See dllm-tui status; dllm-tui up launches a model.",
+            )
+        if on == (self._journal.record.drained_since is not None):
+            return
+        self._journal.change(drained_since=self._clock() if on else None)
+        self.board.update(drained_since=self._journal.record.drained_since)
+        self.chapter.drained(by, on=on)
+        self.gateway.drain(on)
 
     def _came_first(self) -> ControllerError:
         plan = self.pursued
@@ -165,13 +185,19 @@ class Cluster:
             "See dllm-tui status; repeat with --replace to replace it.",
         )
 
-    async def require_port(self, plan: Plan) -> None:
-        """See that the port a plan insists on can be had, before anything is stopped.
+    async def require_possible(self, plan: Plan) -> None:
+        """See that a plan can be had as wanted, before anything is stopped for it.
 
         Raises:
-            HostError: another program, or another cluster, has it.
+            HostError: another program, or another cluster, has the plan's port.
+            PeerUnreachable: something serves, and a machine of the plan is away.
+            NeedsAnswer: something serves, and such a machine asks something first.
+            DllmError: the settings want the API given out as it must not or cannot be.
         """
+        await self._pursuit.survey.require_access()
         await self._pursuit.survey.require_port(plan)
+        if self.board.snapshot.state is ClusterState.SERVING:
+            await require_there(self._machines, plan)
 
     async def reached(self, generation: int) -> None:
         """Wait until a generation serves, failed, ended or was replaced."""
@@ -194,6 +220,7 @@ class Cluster:
             self.leave_alone(error)
             return
         self.board.update(generation=record.goal.generation, leftovers=record.leftovers)
+        self.gateway.is_drained = record.drained_since is not None
         if record.goal.plan is not None:
             self._pursuit.announce()
         if record.failure is not None:
@@ -238,7 +265,7 @@ class Cluster:
             await self._stand(goal, error)
         except Exception as error:
             log.exception("cluster %s failed unexpectedly", self.name)
-            await self._stand(goal, _unexpected(error))
+            await self._stand(goal, unexpected(error))
         finally:
             self._at_work = False
 
@@ -365,14 +392,9 @@ class Cluster:
         self.board.failed(failure)
 
 
-def _unexpected(error: Exception) -> ProcessFailed:
-    """An error nobody thought of, with its evidence."""
-    lines = "".join(traceback.format_exception(error)).splitlines()
-    return ProcessFailed(
-        Failure(
-            what=f"The controller failed: {type(error).__name__}: {error}",
-            hint="Launch again; its log (controller.log) has the details.",
-            process="controller",
-            log_tail=tuple(lines[-TRACE_LINES:]),
-        )
-    )
+def _asks_for(plan: Plan, pursued: Plan | None) -> bool:
+    """Whether that is pursued already; memory, which changes, has its say only once."""
+    if pursued is None:
+        return False
+    kept_mib = pursued.prompt_cache_mib
+    return msgspec.structs.replace(plan, prompt_cache_mib=kept_mib) == pursued

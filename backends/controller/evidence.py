@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import signal
+import traceback
 from typing import TYPE_CHECKING
 
 from backends.engine.explain import CUT_OFF
 from backends.engine.logs import clean_lines, explain, refused_argument
-from backends.errors import HostError
+from backends.errors import HostError, ProcessFailed
 from backends.planning.blueprint import cluster_of, short_name
 from backends.state import Failure, ProcessRole
 
@@ -98,4 +99,17 @@ async def failure_of(host: AgentHost, record: ProcessRecord, at: float) -> Failu
         exit_signal=record.exit_signal,
         log_tail=lines[-TAIL_LINES:],
         at=at,
+    )
+
+
+def unexpected(error: Exception) -> ProcessFailed:
+    """An error nobody thought of, with its evidence."""
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    return ProcessFailed(
+        Failure(
+            what=f"The controller failed: {type(error).__name__}: {error}",
+            hint="Launch again; its log (controller.log) has the details.",
+            process="controller",
+            log_tail=tuple(lines[-TAIL_LINES:]),
+        )
     )

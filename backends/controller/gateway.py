@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from backends.controller.breaker import Deaths
 from backends.controller.evidence import failure_of
 from backends.errors import DllmError, HostError, ProcessFailed
+from backends.gateway.access import Access
 from backends.gateway.language import GATEWAY, Mode, Target, gateway_argv
 from backends.gateway.link import Link
 from backends.machines.host import ProcessSpec
@@ -37,6 +39,7 @@ log = logging.getLogger(__name__)
 LISTEN_POLL_S = 0.05
 LISTEN_TIMEOUT_S = 30.0
 GRACE_S = 5.0
+DRAINED = "The cluster is drained: requests go on after dllm-tui drain --off"
 BINDING = frozenset(
     {
         *("--grammar", "--grammar-file", "-n", "--predict", "--n-predict"),
@@ -76,6 +79,10 @@ class Gateway:
         self._port: int | None = None
         self._deaths = Deaths(clock)
         self._before_hold: RequestCounts | None = None
+        self.is_drained = False
+        """Whether what comes is to wait also while something serves."""
+        self.access = Access()
+        """Who may reach it; counts from its next start on."""
         self._turn = asyncio.Lock()
         self._news = asyncio.Event()
 
@@ -88,7 +95,52 @@ class Gateway:
     def serves(self, plan: Plan, port: int, server: str, hold_s: float) -> None:
         """Requests go to this llama-server."""
         target = _target(plan, hold_s)
-        self._tell(replace(target, mode=Mode.SERVE, port=port, server=server))
+        target = replace(target, mode=Mode.SERVE, port=port, server=server)
+        self._tell(_drained(target, self.is_drained))
+
+    def drain(self, on: bool) -> None:
+        """Let what runs end and what comes wait, or go on."""
+        self.is_drained = on
+        if self._served is not None:
+            self._tell(_drained(self._served, on))
+
+    @property
+    def _served(self) -> Target | None:
+        """What requests go to now: a llama-server that nothing is wrong with."""
+        if self._port is None or self._target is None:
+            return None
+        return self._target if self._target.mode is Mode.SERVE else None
+
+    def breaks(self, plan: Plan) -> int:
+        """How many answers would break if another plan took this one's place now.
+
+        Those in flight of another model's, else those that cannot be gone on with.
+        """
+        served, counts = self._served, self._board.snapshot.requests
+        if served is None or counts is None:
+            return 0
+        same = served.weights == _target(plan, served.hold_s).weights
+        return counts.fragile if same else counts.in_flight
+
+    async def let_end(self, plan: Plan, limit_s: float) -> int:
+        """Before a plan takes the place of what serves: let answers end.
+
+        What comes waits meanwhile. Returns how many did not end in time.
+        """
+        if self._served is None:
+            return 0
+        self._tell(replace(self._served, drains=True))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while not self._has_heard or self.breaks(plan):
+                    await self._board.change()
+        return self.breaks(plan)
+
+    @property
+    def _has_heard(self) -> bool:
+        """Whether the counts are those since it drains."""
+        counts = self._board.snapshot.requests
+        return counts is not None and counts.drains
 
     def ends(self, why: str) -> None:
         """Nobody needs to wait: nothing will serve."""
@@ -159,7 +211,7 @@ class Gateway:
         return ProcessSpec(
             name=self._name,
             role=ProcessRole.GATEWAY,
-            argv=gateway_argv(self._cluster, port, self._socket),
+            argv=gateway_argv(self._cluster, port, self._socket, self.access),
             port=port,
         )
 
@@ -217,6 +269,10 @@ class Gateway:
         self._deaths.reset()
         await self._link.close()
         self._board.update(requests=None)
+
+
+def _drained(target: Target, on: bool) -> Target:
+    return replace(target, drains=on, why=DRAINED if on else "")
 
 
 def _target(plan: Plan, hold_s: float) -> Target:

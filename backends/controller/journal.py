@@ -49,6 +49,8 @@ class Record(Value, frozen=True, kw_only=True):
     served_since: float | None = None
     stand_in: Plan | None = None
     """What runs in place of the goal's plan while a machine of it is gone."""
+    drained_since: float | None = None
+    """Unix seconds from which on requests wait because a person said so."""
     leftovers: tuple[Leftover, ...] = ()
     """What could not be stopped, to be ended when its machine is back."""
 

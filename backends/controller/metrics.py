@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from backends.gateway.figures import families
 from backends.state import ClusterState
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ LINK_BYTES = {
     "weight_bytes_sent": "of weights crossed between a pair of relays",
 }
 """Fields of a link, and what these bytes are."""
-REQUEST_GAUGES = ("waiting", "in_flight")
-REQUEST_TOTALS = ("passed", "failed", "left", "held", "replayed", "continued")
+GUESS_TOTALS = ("guessed", "accepted", "passes")
 COMMAND_FIGURES = ("count", "bytes_up", "bytes_down", "answered", "errors")
 
 
@@ -67,6 +67,9 @@ class _Figures(Collector):
         now = self._snapshot
         serving = float(now.state is ClusterState.SERVING)
         yield GaugeMetricFamily("dllm_serving", "1 while a model serves", serving)
+        drained = float(now.drained_since is not None)
+        words = "1 while requests wait because somebody said so"
+        yield GaugeMetricFamily("dllm_drained", words, drained)
         rate = now.speed.tok_per_s or 0.0
         yield GaugeMetricFamily("dllm_tokens_per_second", "Generated now", rate)
         memory = GaugeMetricFamily(
@@ -75,6 +78,7 @@ class _Figures(Collector):
         for process in now.processes:
             memory.add_metric([process.name], process.rss_bytes or 0)
         yield memory
+        yield from self._guesses()
         yield from self._requests()
         yield from map(self._link, LINK_FIGURES)
         yield from map(self._total, LINK_TOTALS)
@@ -82,20 +86,17 @@ class _Figures(Collector):
         yield from map(self._bytes, LINK_BYTES)
         yield from map(self._command, COMMAND_FIGURES)
 
-    def _requests(self) -> Iterator[Metric]:
-        counts = self._snapshot.requests
-        if counts is None:
-            return
-        for name in REQUEST_GAUGES:
-            words = f"Requests to the API now: {name.replace('_', ' ')}"
-            yield GaugeMetricFamily(
-                f"dllm_requests_{name}", words, getattr(counts, name)
-            )
-        for name in REQUEST_TOTALS:
-            words = f"Requests to the API since its gateway began: {name}"
+    def _guesses(self) -> Iterator[Metric]:
+        counts = self._snapshot.speed.guesses
+        for name in GUESS_TOTALS if counts else ():
+            words = f"Of a draft, since llama-server started: {name}"
             yield CounterMetricFamily(
-                f"dllm_requests_{name}", words, getattr(counts, name)
+                f"dllm_draft_{name}", words, getattr(counts, name)
             )
+
+    def _requests(self) -> Iterator[Metric]:
+        if self._snapshot.requests is not None:
+            yield from families(self._snapshot.requests)
 
     def _link(self, field: str) -> Metric:
         figure = field.rpartition(".")[2]

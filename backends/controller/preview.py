@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backends.controller.beside import check_whole
-from backends.controller.engines import engines_of
+from backends.controller.engines import draft_path, engines_of
 from backends.controller.pairs import pairings
 from backends.controller.survey import stats_of
 from backends.errors import DllmError, PlanError
 from backends.planning.blueprint import machines_of
 from backends.planning.checking import check_plan
 from backends.planning.commands import Site, commands, gateway_command
+from backends.planning.prompt_cache import with_prompt_cache
 from backends.planning.proposal import plan_devices
 from backends.planning.remarks import remarks
 from backends.planning.room import require_room
@@ -48,22 +49,23 @@ async def preview(
     check_plan(plan, model)
     await check_whole(plan)
     devices = plan_devices(plan.head, plan.workers, by_name)
+    plan = with_prompt_cache(plan, model, devices)
     return Preview(
         plan=plan,
         layers=ranges(plan.split),
         memory=tuple(load.memory for load in plan_loads(model, plan)),
         available_bytes={device.id: device.usable_bytes for device in devices},
         commands=(
-            *commands(plan, await _site(cluster, plan, model, machines)),
-            gateway_command(cluster, plan),
+            *commands(plan, await _site(cluster, plan, model, machines, readers)),
+            gateway_command(cluster, plan, readers.access()),
         ),
         notes=remarks(plan, model, devices, by_name),
         refusal=_refusal(plan, model, devices),
     )
 
 
-async def require_sound(plan: Plan, readers: Readers, peers: Sequence[Peer]) -> None:
-    """Refuse a plan that cannot be meant, or that is predicted not to fit.
+async def sound(plan: Plan, readers: Readers, peers: Sequence[Peer]) -> Plan:
+    """The plan as it can be launched, with all that its machines' memory decides.
 
     Nothing was touched then. A model that cannot be read is for the launch to report.
 
@@ -75,10 +77,12 @@ async def require_sound(plan: Plan, readers: Readers, peers: Sequence[Peer]) -> 
     try:
         model = await readers.model(plan.model)
     except DllmError:
-        return
+        return plan
     check_plan(plan, model)
     await check_whole(plan)
-    require_room(plan, model, plan_devices(plan.head, plan.workers, by_name))
+    devices = plan_devices(plan.head, plan.workers, by_name)
+    require_room(plan, model, devices)
+    return with_prompt_cache(plan, model, devices)
 
 
 def _refusal(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> Failure | None:
@@ -89,7 +93,9 @@ def _refusal(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> Failure
     return None
 
 
-async def _site(cluster: str, plan: Plan, model: ModelInfo, machines: Machines) -> Site:
+async def _site(
+    cluster: str, plan: Plan, model: ModelInfo, machines: Machines, readers: Readers
+) -> Site:
     """The programs of every machine that takes part, and where the model lies."""
     head = machines.get(plan.head)
     engines = await engines_of(plan, machines)
@@ -99,6 +105,7 @@ async def _site(cluster: str, plan: Plan, model: ModelInfo, machines: Machines) 
         relay=relay,
         model_path=await head.model_path(model),
         thin=model.thin is not None,
+        draft_path=await draft_path(plan, machines, readers),
         stats=stats_of(cluster, plan, head) if plan.relay else {},
         pairings=await pairings(plan, model, machines, lambda: ""),
     )

@@ -7,29 +7,23 @@ import logging
 import secrets
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from backends.controller.breaker import DEATHS_MAX, Breaker
 from backends.controller.builder import Builder, launch_steps
 from backends.controller.gateway import ApiPortTaken, Gateway
 from backends.controller.loading import Loading
+from backends.controller.mending import Mending
 from backends.controller.movement import Movement
-from backends.controller.occupancy import still_held
 from backends.controller.relays import Links
 from backends.controller.serving import Serving
-from backends.controller.stand_in import StandIns, told_split
+from backends.controller.stand_in import StandIns
 from backends.controller.steps import StepBoard
 from backends.controller.stopping import Stopper
 from backends.controller.survey import Survey
 from backends.controller.unwatched import TUNNELS_LOST, ended_unwatched, needs_tunnels
 from backends.controller.watch import Watch
 from backends.controller.ways import Ways
-from backends.engine.explain import lost_port
 from backends.errors import DllmError, NeedsAnswer, PeerUnreachable, ProcessFailed
-from backends.link.relay import is_relay
 from backends.planning.blueprint import SERVER, machines_of, process_name
-from backends.roster.bare import blamed
-from backends.state import ClusterState, StepState
+from backends.state import ClusterState, Step, StepState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -42,15 +36,10 @@ if TYPE_CHECKING:
     from backends.controller.journal import Journal
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
-    from backends.state import Failure, Leftover, MeasuredSplit, Plan
+    from backends.state import Leftover, MeasuredSplit, Plan
 
 log = logging.getLogger(__name__)
 
-TOO_OFTEN = "{what}, {times} times within two minutes of serving"
-GIVEN_UP = "It is not started once more: its log may say why; launch again to try anew."
-# A lost connection to a machine ends nothing for so long.
-BACK_WITHIN_S = 60.0
-BACK_POLL_S = 1.0
 SECRET_BYTES = 32
 
 
@@ -117,9 +106,18 @@ class Pursuit:
             self.links.home_bytes,
             self.links.weights,
         )
-        self._breaker = Breaker(clock)
         self._stand_ins = StandIns(machines, readers, board, chapter)
-        self._mended = ""
+        self._mending = Mending(
+            machines,
+            board,
+            journal,
+            chapter,
+            self.survey,
+            self.gateway,
+            self.stopper,
+            self._stand_ins,
+            clock,
+        )
         self._begun_at = 0.0
 
     def _secret(self) -> str:
@@ -133,8 +131,7 @@ class Pursuit:
 
     def begin(self, mended: str = "") -> None:
         """Forget what was mended before; ``mended`` says why this begins anew."""
-        self._breaker.reset()
-        self._mended = mended
+        self._mending.begin(mended)
         self._steps.reset()
         if not mended:
             self.links.forget_labs()
@@ -150,7 +147,9 @@ class Pursuit:
         plan = record.running
         state = ClusterState.STARTING if plan else ClusterState.STOPPING
         self._board.begin(record.goal.generation, plan, state)
-        self._board.update(leftovers=record.leftovers)
+        self._board.update(
+            leftovers=record.leftovers, drained_since=record.drained_since
+        )
 
     async def let_go(self) -> None:
         """Close every way, and leave the gateway to itself."""
@@ -168,22 +167,29 @@ class Pursuit:
 
     async def _keep_up(self, plan: Plan, *, adopted: bool) -> None:
         running = self._journal.record.running or plan
-        if adopted:
-            await self._take_up(running)
-        else:
+        if not adopted:
             await self._machines.reached(machines_of(plan))
         while True:
             try:
+                if adopted:
+                    await self._take_up(running)
+                    adopted = False
                 await self._bring_up_for(plan, running)
                 running = plan
             except NeedsAnswer:
                 raise
             except PeerUnreachable as error:
-                running = await self._with_or_without(running, error)
+                self.announce()
+                before = running
+                running = await self._mending.with_or_without(running, error)
+                # What an earlier controller left of another plan is no trouble.
+                adopted = adopted and running == before
             except ApiPortTaken as error:
-                self._require_other_port(error, running)
+                self._mending.require_other_port(error, running)
             except ProcessFailed as error:
-                self._require_mendable(await blamed(error, running), error)
+                # Adopted or not: the machine may have been off meanwhile.
+                adopted = False
+                running = await self._mending.again_or_without(running, error)
 
     async def _bring_up_for(self, plan: Plan, running: Plan) -> None:
         """Keep up what stands in for a plan; returns once the plan can be had."""
@@ -195,45 +201,19 @@ class Pursuit:
         try:
             await asyncio.wait({up, over}, return_when=asyncio.FIRST_COMPLETED)
             await (up if up.done() else over)
-            self._tell_mended(over.result())
+            self._mending.tell(over.result())
         finally:
             for task in (up, over):
                 task.cancel()
             await asyncio.gather(up, over, return_exceptions=True)
 
-    async def _with_or_without(self, running: Plan, error: PeerUnreachable) -> Plan:
-        """What to go on with when a machine is gone: all, once it is back, or the rest.
-
-        Raises:
-            PeerUnreachable: it did not come back, and the rest cannot do it alone.
-            NeedsAnswer: it asks something, and nothing has served yet.
-        """
-        try:
-            await self._back(running, error)
-        except (PeerUnreachable, NeedsAnswer) as gone:
-            record = self._journal.record
-            if record.served_since is None:
-                raise
-            held = still_held(
-                running, record, (one.record for one in self.stopper.found())
-            )
-            try:
-                rest = await self._stand_ins.instead_of(running, held)
-            except DllmError as why:
-                what = f"{error.what}, and what is left cannot do it: {why.what}"
-                raise PeerUnreachable(what, gone.hint) from why
-            if rest != running:
-                split = told_split(rest)
-                self._tell_mended(f"{error.what}: went on without it, {split}")
-            return rest
-        return running
-
     async def _bring_up(self, plan: Plan) -> None:
         """Make it so and watch it; returns only by raising."""
         self.announce()
         self._begun_at = self._clock()
-        self._board.update(message=self._mended)
+        self._board.update(message=self._mending.mended)
         self._steps.reset(*launch_steps(plan))
+        await self._let_answers_end(plan)
         self._watch.forget()
         built = await self._builder.build(plan)
         self._watch.expected = built.expected
@@ -244,9 +224,23 @@ class Pursuit:
         with self._watch.listening(machines_of(plan)):
             why = {name: one.why for name, one in built.facts.pairings.items()}
             async with self.links.following(
-                sockets, self._ways.rtt_ms, why.__getitem__
+                sockets, self._ways.rtt_ms, why.__getitem__, plan.server.draft_max
             ):
                 await self._serve(plan, built)
+
+    async def _let_answers_end(self, plan: Plan) -> None:
+        """Before anything is touched that serves: end what could not be gone on with.
+
+        After trouble there is nothing to wait for: that has ended them already.
+        """
+        began, count = self._clock(), self.gateway.breaks(plan)
+        if count:
+            step = Step(id="drain", title="Let answers end", detail=f"{count} of them")
+            self._steps.reset(step, *launch_steps(plan))
+        with self._steps.step("drain"):
+            left = await self.gateway.let_end(plan, self.survey.drain_s())
+        if count or left:
+            self._chapter.let_end(count, left, self._clock() - began)
 
     async def _serve(self, plan: Plan, built: Built) -> None:
         record = self._journal.record
@@ -256,14 +250,15 @@ class Pursuit:
         if built.has_gateway:
             self.gateway.serves(plan, port, built.server, self.survey.hold_s())
         since = record.served_since or self._clock()
-        self._tell(plan, measured, taken_up=known is not None and not self._mended)
+        taken_up = known is not None and not self._mending.mended
+        self._tell(plan, measured, taken_up=taken_up)
         self._journal.change(
             measured=measured, server=built.server, served_since=since, failure=None
         )
         self._board.update(
             state=ClusterState.SERVING,
             measured=measured,
-            api_url=f"http://127.0.0.1:{built.api_port}/v1",
+            api_url=self.gateway.access.url(built.api_port),
             served_since=since,
         )
         movement = Movement(
@@ -271,8 +266,13 @@ class Pursuit:
             self._machines.get(plan.head).host,
             process_name(self._cluster, SERVER),
         )
-        with self._breaker.serving():
-            await self.serving.until_trouble(port, self._watch, movement.since)
+        with self._mending.breaker.serving():
+            try:
+                await self.serving.until_trouble(port, self._watch, movement.since)
+            except DllmError:
+                if built.has_gateway:
+                    self.gateway.holds(plan, self.survey.hold_s())
+                raise
 
     def _tell(self, plan: Plan, measured: MeasuredSplit, *, taken_up: bool) -> None:
         """Say that it serves."""
@@ -280,22 +280,18 @@ class Pursuit:
             self._chapter.taken_up(plan)
             return
         seconds = self._clock() - self._begun_at
-        self._chapter.serving(plan, measured, seconds, again=bool(self._mended))
+        self._chapter.serving(plan, measured, seconds, again=bool(self._mending.mended))
 
-    # --- taking up, coming back, mending -----------------------------------------
+    # --- taking up ----------------------------------------------------------------
 
     async def _take_up(self, plan: Plan) -> None:
         """See what an earlier controller's cluster has become.
 
         Raises:
+            PeerUnreachable: a machine of it is away.
             ProcessFailed: a process of it ended while nobody watched.
         """
-        try:
-            await self._machines.reached(machines_of(plan))
-        except NeedsAnswer:
-            raise
-        except PeerUnreachable as error:
-            await self._back(plan, error)
+        await self._machines.reached(machines_of(plan))
         if self._journal.record.server:
             await self._require_undisturbed(plan)
 
@@ -310,87 +306,7 @@ class Pursuit:
         if failure is not None:
             raise ProcessFailed(failure)
         if needs_tunnels(plan):
-            self._tell_mended(TUNNELS_LOST)
-
-    async def _back(self, plan: Plan, error: PeerUnreachable) -> None:
-        """Wait for machines to come back, for a while.
-
-        Raises:
-            PeerUnreachable: one did not.
-        """
-        self.announce()
-        self.gateway.holds(plan, self.survey.hold_s())
-        self._mended = f"{error.what}; the cluster went on when it was back"
-        self._board.update(message=f"{error.what}: waiting for it")
-        self._chapter.waiting(f"{error.what}: waiting for it")
-        log.warning("%s: waiting for it", error.what)
-        deadline = self._clock() + BACK_WITHIN_S
-        while self._clock() < deadline:
-            try:
-                await self._machines.reached(machines_of(plan))
-            except NeedsAnswer:
-                raise
-            except PeerUnreachable:
-                await asyncio.sleep(BACK_POLL_S)
-            else:
-                return
-        raise PeerUnreachable(
-            error.what,
-            "The cluster goes on by itself when the machine is back; or launch without "
-            "it.",
-        )
-
-    def _require_mendable(self, error: DllmError, died: ProcessFailed) -> None:
-        """Let a failure stand unless starting again mends it, and not too often.
-
-        ``error`` says whose end made that process die.
-
-        Raises:
-            DllmError: the error itself.
-        """
-        failure = error.failure(self._clock())
-        is_ours = error is died or failure.process != SERVER
-        mended = self._mended_by_starting_again(failure) if is_ours else ""
-        if not mended:
-            raise error
-        if self._breaker.trips(failure.process):
-            what = TOO_OFTEN.format(what=failure.what, times=DEATHS_MAX)
-            failure = msgspec.structs.replace(failure, what=what, hint=GIVEN_UP)
-            raise ProcessFailed(failure) from died
-        self._chapter.failed(failure)
-        self._tell_mended(f"{error.what}: {mended}")
-
-    def _mended_by_starting_again(self, failure: Failure) -> str:
-        """What will be said of it; empty where starting again would not help.
-
-        A worker or llama-server that never served has a reason that stays.
-        """
-        if failure.process == SERVER and lost_port(failure.log_tail):
-            return "it was started again with another port"
-        served = self._journal.record.served_since is not None
-        if failure.process == SERVER:
-            return "it was started again" if served else ""
-        if served or is_relay(failure.process):
-            return "it was started again, with llama-server"
-        return ""
-
-    def _require_other_port(self, error: DllmError, plan: Plan) -> None:
-        """Give the API another port than one that was taken from it.
-
-        Raises:
-            DllmError: the error itself, where nobody allowed another one.
-        """
-        if self.survey.demanded_port(plan) is not None:
-            raise error
-        self.survey.lose_port()
-        again = "the gateway was started again with another port"
-        self._tell_mended(f"{error.what}: {again}")
-
-    def _tell_mended(self, text: str) -> None:
-        """Say what was mended, here and wherever the cluster is shown next."""
-        self._mended = text
-        self._chapter.mended(text)
-        log.warning("%s", text)
+            self._mending.tell(TUNNELS_LOST)
 
     def _steps_changed(self) -> None:
         steps = self._steps.steps

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from backends.config import Config
 from backends.controller.occupancy import machines_now
-from backends.errors import DllmError, HostError
+from backends.errors import DllmError, HostError, PeerUnreachable
 from backends.planning.blueprint import machines_of
 from backends.planning.fallback import plan_without
 from backends.planning.room import room_for
@@ -44,27 +45,40 @@ class StandIns:
         self._board = board
         self._chapter = chapter
         self._steady_s = STEADY_S
+        self._given_up: set[str] = set()
+        """Workers that died again and again: only a person has them tried anew."""
 
     def forget(self) -> None:
         """What came and went before is of no more interest."""
         self._steady_s = STEADY_S
+        self._given_up.clear()
 
-    async def instead_of(self, plan: Plan, held: Held | None) -> Plan:
+    async def instead_of(self, plan: Plan, held: Held | None, worker: str = "") -> Plan:
         """The plan without the machines that are gone; itself where none is.
 
-        ``held`` is what it still takes of memory, and gives back.
+        ``held`` is what it still takes of memory, and gives back. ``worker`` is one
+        that is given up though its machine is there.
 
         Raises:
             DllmError: there is none.
         """
         lost = [name for name in machines_of(plan) if not await self._is_there(name)]
-        if not lost:
+        if not lost and not worker:
             return plan
         model = await self._readers.model(plan.model)
         now = await machines_now(self._machines, self._readers)
         machines = room_for(now, held, ())
         by_name = {machine.name: machine for machine in machines}
-        return plan_without(plan, lost, model, by_name)
+        found = plan_without(
+            plan,
+            lost,
+            model,
+            by_name,
+            workers=(worker,),
+            ctx_min=self._config().ctx_size_min,
+        )
+        self._given_up |= {worker} - {""}
+        return found
 
     async def _is_there(self, name: str) -> bool:
         try:
@@ -76,10 +90,14 @@ class StandIns:
 
     async def over(self, plan: Plan, running: Plan) -> str:
         """Wait until all of a plan is back, and nobody is disturbed; says so."""
-        away = " and ".join(sorted({*machines_of(plan)} - {*machines_of(running)}))
+        gone = {*machines_of(plan)} - {*machines_of(running)}
+        workers = {w.name for w in plan.workers} - {w.name for w in running.workers}
+        away = " and ".join(sorted(gone or workers))
+        if self._given_up:
+            await asyncio.Event().wait()
         while True:
             await self._lasting(self._steady_s, lambda: self._all_there(plan))
-            policy = self._policy()
+            policy = self._config().rejoin
             if policy != "idle":
                 if policy == "ask":
                     self._chapter.waiting(f"{away} is back: launch again to use it")
@@ -89,12 +107,12 @@ class StandIns:
                 self._steady_s = min(2 * self._steady_s, STEADY_MAX_S)
                 return f"{away} is back: it takes part again"
 
-    def _policy(self) -> str:
+    def _config(self) -> Config:
         try:
-            return self._readers.config().rejoin
+            return self._readers.config()
         except DllmError:
             # A slip in the settings must not disturb what serves.
-            return "ask"
+            return Config(rejoin="ask")
 
     async def _lasting(
         self, duration_s: float, holds: Callable[[], Awaitable[bool]]
@@ -120,3 +138,26 @@ def told_split(plan: Plan) -> str:
     shares = zip(counts(plan.split), devices(plan.split), strict=True)
     used = [(count, name) for count, name in shares if count]
     return f"{' | '.join(str(n) for n, _ in used)} on {', '.join(d for _, d in used)}"
+
+
+def told_stand_in(plan: Plan, before: Plan) -> str:
+    """Its split, and its context where that is another one."""
+    shorter = plan.ctx_size != before.ctx_size
+    context = f", context {plan.ctx_size} instead of {before.ctx_size}"
+    return told_split(plan) + (context if shorter else "")
+
+
+async def require_there(machines: Machines, plan: Plan) -> None:
+    """See that what serves is not ended for a plan whose machines are away.
+
+    Raises:
+        PeerUnreachable: one of them is.
+        NeedsAnswer: one of them asks something first.
+    """
+    try:
+        await machines.reached(machines_of(plan))
+    except PeerUnreachable as error:
+        raise PeerUnreachable(
+            f"{error.what}; what serves now is left as it is",
+            "Launch again when the machine is back, or without it.",
+        ) from error

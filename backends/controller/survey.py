@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,12 @@ import msgspec
 
 from backends.config import API_PORT_DEFAULT, Config
 from backends.controller.beside import check_whole
-from backends.controller.engines import engines_of
+from backends.controller.engines import draft_path, engines_of
 from backends.controller.pairs import pairings as pairings_of
 from backends.controller.together import together
 from backends.controller.ways import End
 from backends.errors import DllmError, HostError, PlanError
+from backends.gateway.access import Access, require_address, require_safe
 from backends.gateway.language import GATEWAY
 from backends.link.relay import models_in, worker_relay_name
 from backends.link.way import WaySpec, direct_way, path_of, port_of
@@ -77,6 +79,7 @@ class Survey:
         self._ways = ways
         self._steps = steps
         self._api_ports = api_ports
+        self._access = Access()
 
     async def facts(self, plan: Plan) -> Facts:
         """Everything the blueprint of a plan needs.
@@ -91,6 +94,7 @@ class Survey:
             model = await self._model(plan)
             model_path = await head.model_path(model)
             await check_whole(plan)
+            draft = await draft_path(plan, self._machines, self._readers)
         pairings = await pairings_of(
             plan,
             model,
@@ -104,6 +108,7 @@ class Survey:
             engines=engines,
             model=model,
             model_path=model_path,
+            draft_path=draft,
             ports=ports,
             ways=await self._endpoints(plan, ports, pairings),
             relay_program=head.relay_program() if plan.relay else "",
@@ -218,9 +223,35 @@ class Survey:
         """The port of the API that the plan or the settings insist on."""
         return plan.api_port or self._settings().api_port
 
+    def access(self) -> Access:
+        """Who may reach the API, by the last settings that made sense."""
+        try:
+            wanted = self._readers.access()
+            if wanted != self._access:
+                require_safe(wanted)
+                self._access = wanted
+        except DllmError as error:
+            # A slip in the settings must not end what runs.
+            log.warning("%s", error)
+        return self._access
+
+    async def require_access(self) -> None:
+        """See that the API may be given out as the settings want; starts nothing.
+
+        Raises:
+            DllmError: without a key, or not like this.
+        """
+        access = self._readers.access()
+        await asyncio.to_thread(require_safe, access)
+        await asyncio.to_thread(require_address, access)
+
     def hold_s(self) -> float:
         """Longest wait of a request to the API while nothing serves."""
         return self._settings().api_wait_s
+
+    def drain_s(self) -> float:
+        """Longest wait for answers that a relaunch would break."""
+        return self._settings().api_drain_s
 
     def _settings(self) -> Config:
         try:

@@ -20,8 +20,8 @@ LAYERS_VERBOSITY = 5
 """Prints which layer goes where too, and thereafter every prompt and every answer."""
 
 PROMPT_CACHE_MIB = 1024
-"""Prompts llama-server may keep on the head. Its own bound is 8 GiB, which no plan
-accounts for; ``extra`` may set another (``--cache-ram``)."""
+"""Prompts llama-server may keep on the head, where nothing is known of its memory. Its
+own bound is 8 GiB; ``extra`` may set another (``--cache-ram``)."""
 
 
 def worker_argv(
@@ -54,9 +54,11 @@ def server_argv(
     port: int | str,
     host: str = LOOPBACK,
     alias: str = "",
+    prompt_cache_mib: int | None = None,
     extra: Sequence[str] = (),
     verbosity: int = BUFFERS_VERBOSITY,
     no_repack: bool | None = None,
+    guessing: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """A llama-server with exactly this placement.
 
@@ -64,7 +66,7 @@ def server_argv(
     out. ``--rpc`` precedes ``--device``, which could not name its devices otherwise.
     ``ctx_size`` is shared by the slots. ``alias`` is what clients call the model.
     ``no_repack`` None: where this CPU has AMX, on which repacked Q8_0 weights crash a
-    llama-server without RPC.
+    llama-server without RPC. ``guessing`` makes it guess ahead (``engine.drafting``).
     ``extra`` comes last and so has the last word.
     """
     threads = () if server.threads is None else ("-t", str(server.threads))
@@ -74,7 +76,9 @@ def server_argv(
         *_settings(server),
         *threads,
         *_placement(rpc_endpoints, device_names, n_gpu_layers, tensor_split),
+        *guessing,
         *_switches(flags, cpu_has_amx() if no_repack is None else no_repack),
+        *_prompt_cache(flags, prompt_cache_mib),
         *_verbosity(flags, verbosity),
         *(("--alias", alias) if alias else ()),
         *("--host", host, "--port", str(port)),
@@ -182,9 +186,13 @@ def _switches(flags: Collection[str], no_repack: bool) -> tuple[str, ...]:
     slots = ("--slots",) if "--slots" in flags else ()
     no_page = tuple(f for f in ("--no-ui", "--no-webui") if f in flags)[:1]
     repack = ("--no-repack",) if no_repack and "--no-repack" in flags else ()
-    cache = ("--cache-ram", str(PROMPT_CACHE_MIB)) if "--cache-ram" in flags else ()
     metrics = ("--metrics",) if "--metrics" in flags else ()
-    return (*fit, *slots, *metrics, *no_page, *repack, *cache)
+    return (*fit, *slots, *metrics, *no_page, *repack)
+
+
+def _prompt_cache(flags: Collection[str], mib: int | None) -> tuple[str, ...]:
+    mib = PROMPT_CACHE_MIB if mib is None else mib
+    return ("--cache-ram", str(mib)) if "--cache-ram" in flags else ()
 
 
 def _verbosity(flags: Collection[str], level: int) -> tuple[str, ...]:

@@ -12,14 +12,17 @@ from pathlib import Path
 
 from aiohttp import web
 
+from backends.errors import DllmError
+from backends.gateway.access import Access, access_in, add_arguments
 from backends.gateway.control import Control
+from backends.gateway.door import Door
+from backends.gateway.doorstep import Doorstep
+from backends.gateway.http_log import http_log
 from backends.gateway.language import LANGUAGE, Mode, Target
 from backends.gateway.proxy import Proxy
 
 log = logging.getLogger("backends.gateway")
 
-LOOPBACK = "127.0.0.1"
-BACKLOG = 512
 SHUTDOWN_S = 2.0
 """Answers that are under way when it is told to end have so long."""
 
@@ -34,10 +37,13 @@ def main() -> int:
         format="%(asctime)s %(levelname)s %(message)s",
     )
     try:
-        asyncio.run(run(arguments.port, arguments.socket))
+        asyncio.run(run(arguments.port, arguments.socket, access_in(arguments)))
+    except DllmError as error:
+        sys.stderr.write(f"The gateway cannot start: {error}\n")
+        return 1
     except OSError as error:
         sys.stderr.write(
-            f"The gateway cannot listen on {LOOPBACK}:{arguments.port}: "
+            f"The gateway cannot listen at port {arguments.port}: "
             f"{error.strerror or error}\n"
         )
         return 1
@@ -50,43 +56,48 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--language", type=int, choices=[LANGUAGE], required=True)
+    add_arguments(parser)
     return parser.parse_args()
 
 
-def server_of(proxy: Proxy) -> web.Server:
+def server_of(answerer: Door | Proxy) -> web.Server:
     """What reads requests and has them answered.
 
     A client who leaves ends its request, also before the first token; a body that is
     compressed is llama-server's to unpack.
     """
     return web.Server(
-        proxy.answer,
+        answerer.answer,
         handler_cancellation=True,
         access_log=None,
+        logger=http_log(),
         auto_decompress=False,
     )
 
 
-async def run(port: int, socket: Path) -> None:
+async def run(port: int, socket: Path, access: Access) -> None:
     """Serve until a signal says to end.
 
     Raises:
+        DllmError: the certificate cannot be used.
         OSError: the port cannot be listened at.
     """
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     async with Proxy() as proxy:
-        runner = web.ServerRunner(server_of(proxy), shutdown_timeout=SHUTDOWN_S)
+        door = server_of(Door(proxy, access))
+        runner = web.ServerRunner(door, shutdown_timeout=SHUTDOWN_S)
         await runner.setup()
         control = asyncio.ensure_future(Control(proxy, socket).keep())
+        doorstep = Doorstep(runner, access, port)
         try:
-            await web.TCPSite(runner, LOOPBACK, port, backlog=BACKLOG).start()
-            log.info("listening on %s:%d", LOOPBACK, port)
+            await doorstep.open()
             await ended.wait()
             if proxy.target.mode is not Mode.END:
                 proxy.turn_to(Target(mode=Mode.END))
         finally:
+            await doorstep.close()
             control.cancel()
             await asyncio.gather(control, return_exceptions=True)
             await runner.cleanup()

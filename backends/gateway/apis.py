@@ -32,6 +32,8 @@ _ENDS = {
 marks and line ends would be escaped."""
 
 
+_ERRORS = (b'\ndata: {"error"', b"\nevent: error\n")
+"""Events by which llama-server itself ends a stream."""
 _GOES_ON = b'"stop":false'
 """In every event but the last of llama-server's own APIs; what the last one has is for
 the client to choose (``response_fields``)."""
@@ -45,19 +47,21 @@ class EndMark:
     def __init__(self, path: str) -> None:
         """Of an answer at this path."""
         self._is_native = path in _NATIVE
-        self._mark = _ENDS.get(path, b"")
-        self._tail = b""
+        end = _ENDS.get(path)
+        self._marks = (end, *_ERRORS) if end else ()
+        self._kept = max(map(len, (_GOES_ON, *self._marks)))
+        self._tail = b"\n\n"
         self._is_seen = False
 
     @property
     def is_between_events(self) -> bool:
         """Whether what came until now is whole events."""
-        return not self._tail or self._tail.endswith(_BETWEEN_EVENTS)
+        return self._tail.endswith(_BETWEEN_EVENTS)
 
     @property
     def is_missing(self) -> bool:
         """Whether the stream has an end that is known, and it did not come."""
-        known = self._is_native or bool(self._mark)
+        known = self._is_native or bool(self._marks)
         return known and not (self._is_seen and self.is_between_events)
 
     def look_at(self, chunk: bytes) -> None:
@@ -67,8 +71,8 @@ class EndMark:
             last = joined.rstrip(b"\n").rpartition(b"\n\n")[2]
             self._is_seen = _GOES_ON not in last
         else:
-            self._is_seen = self._is_seen or self._mark in joined
-        self._tail = joined[-max(len(self._mark), len(_GOES_ON)) :]
+            self._is_seen = self._is_seen or any(m in joined for m in self._marks)
+        self._tail = joined[-self._kept :]
 
 
 def is_anthropic(path: str) -> bool:

@@ -50,7 +50,9 @@ class Asked:
         self._reading = asyncio.Lock()
         self.replayable = True
         """Whether all that was read of the body is still there."""
-        self._awaited = _awaits(request)
+        self.streams = self.is_work
+        """Whether it asks for an answer in pieces, as far as that is known."""
+        self._awaited = awaits(request)
         self._whole: bytes | None = None
 
     @property
@@ -80,6 +82,7 @@ class Asked:
         if not self.is_work or coded or not length or length > longest:
             return None
         raw = await self._read()
+        self.streams = _streams(raw)
         course = course_of(self.path, raw)
         if course is not None:
             self._whole = course.first_body(raw)
@@ -129,14 +132,17 @@ class Asked:
         length = self.request.content_length
         if not self.is_work or length is None or length > KEPT_BYTES_MAX:
             return False
-        whole = await self._read()
-        try:
-            return msgspec.json.decode(whole, type=_Wish).stream
-        except NOT_JSON:
-            return False
+        return _streams(await self._read())
 
 
-def _awaits(request: web.BaseRequest) -> bool:
+def _streams(raw: bytes) -> bool:
+    try:
+        return msgspec.json.decode(raw, type=_Wish).stream
+    except NOT_JSON:
+        return False
+
+
+def awaits(request: web.BaseRequest) -> bool:
     """Whether the client sends its body only once it is told to."""
     expected = request.headers.get("Expect", "").strip().lower()
     return expected == "100-continue" and request.version >= HttpVersion11

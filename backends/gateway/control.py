@@ -86,10 +86,13 @@ class Control:
         with contextlib.suppress(ConnectionError):
             while True:
                 changed = asyncio.ensure_future(tally.change())
-                writer.write(msgspec.json.encode(tally.counts) + b"\n")
+                counts = self._proxy.counts
+                writer.write(msgspec.json.encode(counts) + b"\n")
                 await writer.drain()
                 try:
-                    await changed
+                    # What can be gone on with changes without a word.
+                    timeout_s = LOOK_EVERY_S if counts.drains else None
+                    await asyncio.wait({changed}, timeout=timeout_s)
                 finally:
                     changed.cancel()
                 await asyncio.sleep(TELL_EVERY_S)

@@ -11,7 +11,9 @@ from backends.state.base import Value
 if TYPE_CHECKING:
     from pathlib import Path
 
-LANGUAGE = 1
+    from backends.gateway.access import Access
+
+LANGUAGE = 2
 """Changes when a gateway would misread a controller of this release, or it the gateway:
 it is part of the command line, so such a gateway is replaced."""
 GATEWAY = "api-gateway"
@@ -42,6 +44,8 @@ class Target(Value, frozen=True, kw_only=True):
     """What clients call the model."""
     weights: str = ""
     """Tells which model it is, whatever its name: no other goes on with an answer."""
+    drains: bool = False
+    """Whether only what was begun may go on: what comes waits."""
     bound: bool = False
     """Whether it holds every answer to a form or a length: none is gone on with."""
     why: str = ""
@@ -50,7 +54,9 @@ class Target(Value, frozen=True, kw_only=True):
     """Longest wait of a request while nothing serves."""
 
 
-def gateway_argv(cluster: str, port: int | str, socket: Path | str) -> tuple[str, ...]:
+def gateway_argv(
+    cluster: str, port: int | str, socket: Path | str, access: Access
+) -> tuple[str, ...]:
     """The command line of a cluster's gateway.
 
     It depends on no plan, so it outlives them. ``socket`` is where it is told what to
@@ -60,4 +66,5 @@ def gateway_argv(cluster: str, port: int | str, socket: Path | str) -> tuple[str
         *(sys.executable, "-P", "-m", "backends.gateway"),
         *("--cluster", cluster, "--port", str(port)),
         *("--socket", str(socket), "--language", str(LANGUAGE)),
+        *access.argv(),
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import aiohttp
 from aiohttp import web
+from msgspec.structs import replace
 from yarl import URL
 
 from backends.gateway.apis import RETRY_AFTER_S, meanwhile, unavailable
@@ -20,22 +21,22 @@ from backends.gateway.language import Mode, Target
 from backends.gateway.reply import LOST, ClientLeft, Reply
 from backends.gateway.tally import Count, Tally
 from backends.gateway.tokens import CannotGoOn
+from backends.gateway.tries import AGAIN_S, KEEP_ALIVE_S, Tries
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from backends.gateway.course import Course
+    from backends.state.requests import RequestCounts
 
 log = logging.getLogger(__name__)
 
-KEEP_ALIVE_S = 5.0
-"""Between two comments to a client that waits for a stream."""
-AGAIN_S = 0.25
-"""Between two looks for a llama-server that ought to be there, at first."""
 DEATHS_MAX = 3
 """A request that so many llama-servers died of is not tried once more."""
 COMPLETION = "/completion"
 CONNECT_TIMEOUT_S = 5.0
+KEPT_S = 2.0
+"""A connection is kept for the next request; llama-server closes it after 5 s."""
 OURS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """What aiohttp would add: clients know best."""
 STOPPED = "Nothing serves: the cluster was stopped"
@@ -55,55 +56,6 @@ class Lost(Exception):
         self.accepted = accepted
 
 
-class Tries:
-    """What became of one request so far."""
-
-    def __init__(self) -> None:
-        """Nothing was tried."""
-        self.last: Target | None = None
-        """What was tried in vain; None where it is to be tried again."""
-        self.deadly: set[str] = set()
-        """Every llama-server that went while it may have worked on the request."""
-        self.held = 0
-        self.pause_s = AGAIN_S
-        """Before the same llama-server is tried again."""
-        self.tokens = 0
-        """Of the answer, when the last one went."""
-        self.weights = ""
-        """Those that a part of the answer came from."""
-
-    def lost(self, target: Target, *, accepted: bool) -> None:
-        """One more was tried in vain."""
-        self.last = target
-        if accepted:
-            self.deadly.add(target.server)
-
-    def are_of(self, target: Target) -> bool:
-        """Whether what was answered by now could be that one's."""
-        return not self.weights or target.weights in ("", self.weights)
-
-    def look_at(self, reply: Reply, target: Target) -> None:
-        """Where more of the answer came, it is not what the others died of."""
-        if reply.carries_answer:
-            self.weights = self.weights or target.weights
-        if reply.tokens > self.tokens:
-            self.tokens = reply.tokens
-            self.deadly.clear()
-            self.held = 0
-            self.pause_s = AGAIN_S
-
-    def may_try(self, target: Target) -> bool:
-        """Whether the request, or the rest of its answer, is for that one now."""
-        serves = target.mode is Mode.SERVE and target != self.last
-        return serves and self.are_of(target)
-
-    def go_on(self) -> None:
-        """Another one is there, or the same again."""
-        self.last = None
-        self.held += 1
-        self.pause_s = min(2 * self.pause_s, KEEP_ALIVE_S)
-
-
 class Proxy:
     """Answers every request of a gateway; use as an async context manager."""
 
@@ -112,24 +64,22 @@ class Proxy:
         self.tally = Tally()
         self.target = Target()
         self._clock = clock
+        self._busy: set[tuple[Asked, Reply]] = set()
         self._turned = asyncio.Event()
         self._session: aiohttp.ClientSession
+        self._lasting: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
         """Be able to connect."""
-        self._session = aiohttp.ClientSession(
-            # A connection for each: one that is kept may be closed at that moment.
-            connector=aiohttp.TCPConnector(limit=0, force_close=True),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            skip_auto_headers=OURS,
-        )
+        self._session = _session(aiohttp.TCPConnector(limit=0, force_close=True))
+        kept = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_S)
+        self._lasting = _session(kept)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Close every connection."""
         await self._session.close()
+        await self._lasting.close()
 
     def turn_to(self, target: Target) -> None:
         """Serve like this from here on; requests that wait look again."""
@@ -139,6 +89,33 @@ class Proxy:
         self.target = target
         event, self._turned = self._turned, asyncio.Event()
         event.set()
+        self.tally.stir()
+
+    @property
+    def counts(self) -> RequestCounts:
+        """The tally, and what another llama-server in this one's place would break."""
+        fragile = sum(self._is_fragile(*one) for one in self._busy)
+        return replace(self.tally.counts, fragile=fragile, drains=self.target.drains)
+
+    def _is_fragile(self, asked: Asked, reply: Reply) -> bool:
+        """Whether no other llama-server could give this answer, or its rest.
+
+        Of a stream that nobody goes on with it counts from the beginning: its first
+        piece may come at any moment.
+        """
+        if reply.course is None:
+            return asked.streams or not asked.replayable
+        return self.target.bound or bool(reply.course.why_not)
+
+    @contextlib.contextmanager
+    def _in_flight(self, asked: Asked, reply: Reply) -> Iterator[None]:
+        one = asked, reply
+        with self.tally.during("in_flight"):
+            self._busy.add(one)
+            try:
+                yield
+            finally:
+                self._busy.discard(one)
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; being cancelled means that its client left."""
@@ -193,7 +170,7 @@ class Proxy:
             target = self.target
             if tries.may_try(target):
                 try:
-                    with self.tally.during("in_flight"):
+                    with self._in_flight(asked, reply):
                         return await self._pass_on(target, asked, reply)
                 except Lost as error:
                     tries.look_at(reply, target)
@@ -224,7 +201,7 @@ class Proxy:
             return TOO_LONG
         if len(tries.deadly) >= DEATHS_MAX:
             return DEADLY
-        return LATE if self._clock() >= deadline else ""
+        return (self.target.why or LATE) if self._clock() >= deadline else ""
 
     async def _hold(
         self, asked: Asked, reply: Reply, tries: Tries, deadline: float
@@ -240,7 +217,7 @@ class Proxy:
                 if is_stream and now - comment_at >= KEEP_ALIVE_S:
                     comment_at = now
                     await reply.keep_alive()
-                pause_s = AGAIN_S if target.mode is Mode.SERVE else KEEP_ALIVE_S
+                pause_s = AGAIN_S if tries.is_for(target) else KEEP_ALIVE_S
                 await _wait(turned, min(pause_s, deadline - now))
         return False
 
@@ -307,6 +284,18 @@ class Proxy:
             raise CannotGoOn(f"llama-server refuses {path}")
         return raw
 
+    async def peek(self, path: str) -> bytes:
+        """What llama-server says there, for us to pass on; nothing if it does not."""
+        if self.target.mode is not Mode.SERVE:
+            return b""
+        url = f"http://127.0.0.1:{self.target.port}{path}"
+        timeout = aiohttp.ClientTimeout(total=CONNECT_TIMEOUT_S)
+        try:
+            async with self._session.get(url, timeout=timeout) as answer:
+                return await answer.read() if answer.status == HTTPStatus.OK else b""
+        except (aiohttp.ClientError, OSError):
+            return b""
+
     async def _request(
         self,
         target: Target,
@@ -314,13 +303,28 @@ class Proxy:
         path: str,
         body: bytes | AsyncIterator[bytes] | None,
     ) -> aiohttp.ClientResponse:
-        return await self._session.request(
+        # What is kept takes one of llama-server's threads, and others may wait for it;
+        # a body that cannot be sent twice must not meet one that was just closed.
+        is_alone = len(self._busy) == 1 and isinstance(body, bytes)
+        session = self._lasting if is_alone else self._session
+        return await session.request(
             asked.method,
             URL(f"http://127.0.0.1:{target.port}{path}", encoded=True),
             headers=asked.headers,
             data=body,
             allow_redirects=False,
         )
+
+
+def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+    """Asks in clients' names, and adds nothing."""
+    return aiohttp.ClientSession(
+        connector=connector,
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        skip_auto_headers=OURS,
+    )
 
 
 async def _course(asked: Asked) -> Course | None:
@@ -337,7 +341,7 @@ async def _course(asked: Asked) -> Course | None:
 
 async def _may_go_on(target: Target, tries: Tries, waited_s: float) -> bool:
     """Whether there is another llama-server than was tried last, or the same again."""
-    if target.mode is not Mode.SERVE:
+    if not tries.is_for(target):
         return False
     if target != tries.last:
         return True

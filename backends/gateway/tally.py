@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
 
-from backends.state.requests import RequestCounts
+from backends.state.requests import KeyCounts, RequestCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Count = Literal[
-    "waiting", "in_flight", "passed", "failed", "left", "replayed", "continued"
+    "waiting",
+    "in_flight",
+    "passed",
+    "failed",
+    "left",
+    "refused",
+    "replayed",
+    "continued",
 ]
 
 
@@ -30,6 +37,14 @@ class Tally:
         """Count one more, or one less."""
         self._set(**{name: getattr(self.counts, name) + number})
 
+    def add_of_key(self, name: str, **more: int) -> None:
+        """Count something of the requests with one key."""
+        before = self.counts.keys.get(name, KeyCounts())
+        after = replace(
+            before, **{what: getattr(before, what) + n for what, n in more.items()}
+        )
+        self._set(keys={**self.counts.keys, name: after})
+
     @contextmanager
     def during(self, name: Literal["waiting", "in_flight"]) -> Iterator[None]:
         """Count one more while the block runs."""
@@ -41,12 +56,16 @@ class Tally:
         finally:
             self.add(name, -1)
 
+    def stir(self) -> None:
+        """Have the counts told again, for what stands beside them has changed."""
+        self._set()
+
     def went_on(self, waited_s: float, *, again: bool) -> None:
         """A request that was held goes on to llama-server, once more or at last."""
         longest_s = max(waited_s, self.counts.held_longest_s)
         self._set(held=self.counts.held + (not again), held_longest_s=longest_s)
 
-    def _set(self, **changes: float) -> None:
+    def _set(self, **changes: Any) -> None:
         self.counts = replace(self.counts, **changes)
         event, self._changed = self._changed, asyncio.Event()
         event.set()

@@ -14,6 +14,7 @@ from backends.config import Config, load_config
 from backends.engine.ask import Engine, describe, list_devices
 from backends.engine.find import find_engine
 from backends.errors import ModelError
+from backends.gateway.access import access_of
 from backends.models.layers import read_model
 from backends.models.parts import part_paths
 from backends.places import at_peer
@@ -21,6 +22,7 @@ from backends.places import at_peer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from backends.gateway.access import Access
     from backends.paths import Paths
     from backends.questions import Asked
     from backends.state import Device, EngineInfo, ModelInfo
@@ -46,6 +48,10 @@ class Readers:
     def config(self) -> Config:
         """The settings as they are now."""
         return load_config(self._paths)
+
+    def access(self) -> Access:
+        """Who may reach the API, as the settings want it now."""
+        return access_of(self.config(), self._paths)
 
     async def engine(self, wanted: str | None = None) -> Engine:
         """The engine a plan names, else the one the settings and the search give.

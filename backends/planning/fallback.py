@@ -1,4 +1,4 @@
-"""The plan on what is left of its machines, for while one of them is gone."""
+"""The plan on what is left of its devices, for while some of them are gone."""
 
 from __future__ import annotations
 
@@ -8,35 +8,76 @@ from msgspec.structs import replace
 
 from backends.errors import PlanError
 from backends.planning.checking import check_plan
+from backends.planning.prompt_cache import with_prompt_cache
 from backends.planning.proposal import plan_devices
 from backends.planning.room import require_room
 from backends.planning.sharing import shared_out
 from backends.split.layout import devices
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from backends.state import ModelInfo, Peer, Plan
 
+CTX_STEP = 256
+"""Contexts are tried in such steps, in tokens."""
+
 
 def plan_without(
-    plan: Plan, lost: Collection[str], model: ModelInfo, machines: Mapping[str, Peer]
+    plan: Plan,
+    lost: Collection[str],
+    model: ModelInfo,
+    machines: Mapping[str, Peer],
+    *,
+    workers: Collection[str] = (),
+    ctx_min: int | None = None,
 ) -> Plan:
-    """The same without some machines, shared out by memory over its other devices.
+    """The same without some machines, or workers by their names.
+
+    It is shared out by memory over its other devices: with its own context, or where
+    they cannot hold that with the longest they can, down to ``ctx_min``.
 
     Raises:
         PlanError: the head is among them, or the others cannot hold the model.
     """
     if plan.head in lost:
         raise PlanError(f"{plan.head}, which runs llama-server, is gone")
-    workers = tuple(worker for worker in plan.workers if worker.peer not in lost)
+    kept = [w for w in plan.workers if w.peer not in lost and w.name not in workers]
+    rest = replace(plan, workers=tuple(kept))
+    return _in_context(rest, ctx_min, lambda one: _shared_out(one, model, machines))
+
+
+def _shared_out(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> Plan:
     known = set(devices(plan.split))
-    there = plan_devices(plan.head, workers, machines)
+    there = plan_devices(plan.head, plan.workers, machines)
     left = [device for device in there if device.id in known]
     if not left:
         raise PlanError("No device of the plan is left")
     split = shared_out(model, left, plan.ctx_size, head=plan.head, server=plan.server)
-    found = replace(plan, workers=workers, split=split)
+    found = replace(plan, split=split)
     check_plan(found, model)
     require_room(found, model, left)
-    return found
+    return with_prompt_cache(found, model, left)
+
+
+def _in_context(plan: Plan, ctx_min: int | None, made: Callable[[Plan], Plan]) -> Plan:
+    """What is made of a plan with the longest context that it can be made with.
+
+    Raises:
+        PlanError: with none; it tells why not with the plan's own.
+    """
+    try:
+        return made(plan)
+    except PlanError as error:
+        shorter = range(ctx_min or plan.ctx_size, plan.ctx_size, CTX_STEP)
+        found, low, high = None, -1, len(shorter)
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                found = made(replace(plan, ctx_size=shorter[middle]))
+                low = middle
+            except PlanError:
+                high = middle
+        if found is None:
+            raise error from None
+        return found

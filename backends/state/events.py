@@ -15,6 +15,8 @@ class EventKind(StrEnum):
     """Somebody asked for a plan."""
     STOP = "stop"
     """Somebody asked for the end."""
+    DRAIN = "drain"
+    """Somebody let requests wait, or go on; or answers ended before a new split."""
     SERVING = "serving"
     TAKEN_UP = "taken up"
     """Another controller looks after what serves."""

@@ -5,6 +5,16 @@ from __future__ import annotations
 from backends.state.base import Value
 
 
+class KeyCounts(Value, frozen=True, kw_only=True):
+    """Requests with one API key since the gateway began."""
+
+    requests: int = 0
+    in_flight: int = 0
+    """At this moment."""
+    limited: int = 0
+    """Refused because the key allows no more at once, or in a minute."""
+
+
 class RequestCounts(Value, frozen=True, kw_only=True):
     """Requests for work (whatever is sent by POST) since the gateway began."""
 
@@ -12,6 +22,10 @@ class RequestCounts(Value, frozen=True, kw_only=True):
     """Held at this moment because nothing serves."""
     in_flight: int = 0
     """With llama-server at this moment."""
+    fragile: int = 0
+    """Of these, answers that no other llama-server could go on with."""
+    drains: bool = False
+    """Whether what comes waits until what is in flight has ended."""
     passed: int = 0
     """Answered to the end, by whatever status."""
     failed: int = 0
@@ -22,7 +36,11 @@ class RequestCounts(Value, frozen=True, kw_only=True):
     """Asked again, of another llama-server, before anything had been answered."""
     continued: int = 0
     """Streams that another llama-server went on with after they had broken off."""
+    refused: int = 0
+    """Not let in: without a key, too long, or for a page of another site."""
     held: int = 0
     """That waited and then went on to llama-server."""
     held_longest_s: float = 0.0
     """Longest wait of those that were held last."""
+    keys: dict[str, KeyCounts] = {}
+    """By the name of the key."""

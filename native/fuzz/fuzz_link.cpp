@@ -17,7 +17,7 @@ using link_ends::frame;
 using link_ends::Role;
 
 constexpr std::uint8_t kTypes[] = {0x01, 0x02, 0x03, 0x04, 0x10, 0x11, 0x11, 0x11,
-                                   0x12, 0x13, 0x14, 0x15, 0x30, 0x31, 0x20, 0x7f};
+                                   0x12, 0x13, 0x14, 0x15, 0x30, 0x31, 0x32, 0x7f};
 
 // Takes numbers off the front of an input; 0 when there are no more.
 struct Numbers {
@@ -47,6 +47,13 @@ std::string some_frame(Numbers& numbers) {
   const std::uint32_t session = type >= 0x10 && type != 0x31 ? numbers.next() % 5 : 0;
   std::string payload = numbers.bytes(size);
   payload.resize(size);
+  // A row of answers: two sizes that fit.
+  if (type == 0x32 && shape != 0xff && size >= 4) {
+    const auto rest = static_cast<std::uint16_t>(size - 4);
+    payload.replace(0, 4, std::string({static_cast<char>(rest), 0}) + payload.substr(4, rest));
+    payload.resize(2U + rest);
+    payload += std::string(2, '\0');
+  }
   if (type == 0x11 && shape == 0xfe) payload.resize(dllm::pair::kPayloadMaxBytes, 'd');
   return frame(type, session, payload);
 }
@@ -87,7 +94,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Numbers numbers{{data, size}};
   const std::uint8_t choice = numbers.next();
   const Role role = choice & 1 ? Role::kHead : Role::kWorker;
-  const std::uint64_t features = choice & 8 ? dllm::pair::kHome : 0;
+  const std::uint64_t features =
+      (choice & 8 ? dllm::pair::kHome : 0) | (choice & 16 ? dllm::pair::kAhead : 0);
   link_ends::End end(role, features);
   dllm::Nanos now = 1;
   std::size_t said = 0, heard = 0;
@@ -119,7 +127,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const std::string& message : messages) got += message.size();
   }
   for (const std::string& message : end.lists) got += message.size();
-  demand(features != 0 || (end.home.empty() && end.lists.empty()));
+  for (const auto& [session, known] : end.ahead) {
+    for (const dllm::Known& each : known) got += each.key.size() + each.reply.size();
+  }
+  demand(features & dllm::pair::kHome || (end.home.empty() && end.lists.empty()));
+  demand(features & dllm::pair::kAhead || end.ahead.empty());
   demand(got <= heard);
   demand(end.link.sessions() <= LinkEnd::kSessionsMax);
   // An answer is never longer than what it answers, beside what this end was made to say.

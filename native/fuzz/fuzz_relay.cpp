@@ -64,6 +64,70 @@ class Connection {
   static constexpr std::size_t kPieces = 32;
 };
 
+// Likewise through a pair of relays, the way between them left out: the worker's end asks ahead, and
+// the greeting is known from a connection before.
+class PairedConnection {
+ public:
+  explicit PairedConnection(dllm::Version version) : worker_(version) {
+    Ends before(near_link_, far_link_);
+    fuzz::ModelWorker worker(version);
+    ask(before, worker, transcript::hello(version, true));
+    ends_.emplace(near_link_, far_link_);
+  }
+  void ask(const std::string& bytes) { to_client_ += ask(*ends_, worker_, bytes); }
+  [[nodiscard]] const std::string& to_client() const { return to_client_; }
+  [[nodiscard]] const dllm::Tally& tally() const { return near_link_.tally; }
+  [[nodiscard]] bool was_cut_short() const {
+    return near_link_.tally.refused + far_link_.tally.refused > 0 || worker_.closed();
+  }
+
+ private:
+  struct Ends {
+    Ends(Link& near_link, Link& far_link) : near(near_link), far(far_link) { far.ask_ahead(); }
+    Session near, far;
+  };
+
+  std::string ask(Ends& ends, fuzz::ModelWorker& worker, std::string bytes) {
+    const dllm::Outgoing out = ends.near.requests(bytes_of(bytes), ++now_);
+    std::string up(out.worker.begin(), out.worker.end()), got = out.answers;
+    while (!up.empty() && !worker.closed() && !ends.near.is_contradicted()) {
+      const std::size_t count = ends.far.ready(bytes_of(up));
+      std::string part = up.substr(0, count);
+      up.erase(0, count);
+      const dllm::Outgoing asked = ends.far.requests(bytes_of(part), ++now_);
+      const std::string requests(asked.worker.begin(), asked.worker.end());
+      ends.far.ready(bytes_of(up));
+      got += answer(ends, worker, requests);
+      if (asked.refused) break;
+    }
+    demand(!ends.near.is_contradicted() && !ends.far.is_contradicted());
+    return got;
+  }
+
+  // What the worker says reaches the client, with what it says to questions of our own.
+  std::string answer(Ends& ends, fuzz::ModelWorker& worker, std::string requests) {
+    std::string got;
+    while (!requests.empty()) {
+      std::string replies = worker.feed(requests);
+      const dllm::Bytes held = ends.far.replies(bytes_of(replies), ++now_);
+      std::string down(held.begin(), held.end());
+      const dllm::Outgoing own = ends.far.own_requests(++now_);
+      demand(!own.refused);
+      requests.assign(own.worker.begin(), own.worker.end());
+      for (const dllm::Known& known : ends.far.take_known()) demand(ends.near.know(known));
+      const dllm::Bytes all = ends.near.replies(bytes_of(down), ++now_);
+      got.append(all.begin(), all.end());
+    }
+    return got;
+  }
+
+  Link near_link_{"fuzz", true, true}, far_link_{"fuzz", false, true};
+  fuzz::ModelWorker worker_;
+  std::optional<Ends> ends_;
+  dllm::Nanos now_ = 0;
+  std::string to_client_;
+};
+
 // The sizes of the replies a client waits for, as it asked.
 std::vector<std::uint64_t> expected(dllm::Version version, const std::string& asked) {
   const dllm::Protocol protocol(version);
@@ -96,7 +160,8 @@ std::size_t count_replies(const std::string& got, const std::vector<std::uint64_
   return count;
 }
 
-void check(dllm::Version version, const Connection& connection, const std::string& asked) {
+template <typename Any>
+void check(dllm::Version version, const Any& connection, const std::string& asked) {
   demand(!connection.tally().plain);
   const std::vector<std::uint64_t> sizes = expected(version, asked);
   const std::size_t replies = count_replies(connection.to_client(), sizes);
@@ -118,6 +183,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::string asked = transcript::hello(version, true);
   const bool answers = data[0] & 0x80;
   Connection patient(version, answers), hasty(version, false);
+  PairedConnection paired(version);
+  paired.ask(asked);
   transcript::Random random(static_cast<std::uint32_t>(size));
   for (Connection* each : {&patient, &hasty}) {
     each->ask(asked);
@@ -128,6 +195,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     asked += piece.bytes;
     patient.ask(piece.bytes);
     patient.reply(1 + random() % 64);
+    paired.ask(piece.bytes);
     for (const std::string& part : transcript::split(random, piece.bytes)) hasty.ask(part);
     if (random() % 2) hasty.reply(1 << 20);
   }
@@ -136,6 +204,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     each->reply(1 << 20);
     check(version, *each, asked);
   }
+  check(version, paired, asked);
+  const bool both_whole = !paired.was_cut_short() && !patient.was_cut_short();
+  demand(!both_whole || paired.to_client() == patient.to_client());
   // What the relay answers itself depends on when the worker's replies came.
   const bool cut_short = patient.was_cut_short() || hasty.was_cut_short();
   demand(answers || cut_short || patient.to_worker() == hasty.to_worker());

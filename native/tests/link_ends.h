@@ -51,6 +51,9 @@ struct End final : dllm::pair::LinkOwner {
     home[session].emplace_back(message.begin(), message.end());
   }
   void listed(dllm::Bytes message) override { lists.emplace_back(message.begin(), message.end()); }
+  void answered_ahead(std::uint32_t session, const std::vector<dllm::Known>& known) override {
+    ahead[session].insert(ahead[session].end(), known.begin(), known.end());
+  }
 
   // Takes bytes in; throws as the link does.
   void take(const std::string& bytes, Nanos now = 1) {
@@ -67,6 +70,7 @@ struct End final : dllm::pair::LinkOwner {
   std::vector<dllm::Trip> trips;
   std::map<std::uint32_t, std::vector<std::string>> home;
   std::vector<std::string> lists;
+  std::map<std::uint32_t, std::vector<dllm::Known>> ahead;
 };
 
 // A head and a worker's end that have met.

@@ -143,8 +143,8 @@ inline const dllm::home::Home& no_models() {
 // The head's end, and clients of it.
 struct Head {
   Head(const Place& place, const std::string& name, dllm::Nanos gone_after = dllm::kGoneAfter,
-       const dllm::home::Home& home = no_models())
-      : link("w", true, true) {
+       const dllm::home::Home& home = no_models(), bool answers = false)
+      : link("w", answers, true) {
     link.gone_after = gone_after;
     end.emplace(link, place, name, home);
     end->start();
@@ -193,11 +193,11 @@ struct Worker {
 struct Pair {
   explicit Pair(std::optional<Key> key = {}, dllm::Nanos gone_after = dllm::kGoneAfter,
                 const dllm::home::Home& there = no_models(),
-                const dllm::home::Home& here = no_models())
+                const dllm::home::Home& here = no_models(), bool answers = false)
       : server(dllm::listen_unix(dir / "server")),
         worker({path_in(dir, "worker"), false, key}, path_in(dir, "server"), there),
         between(path_in(dir, "between"), path_in(dir, "worker")),
-        head({path_in(dir, "between"), true, key}, "studio", gone_after, here) {}
+        head({path_in(dir, "between"), true, key}, "studio", gone_after, here, answers) {}
 
   // The rpc-server's side of the next connection.
   UniqueFd accept() {

@@ -62,6 +62,98 @@ TEST(one_link_carries_one_client_after_the_other) {
   CHECK(pair.worker.link.tally.connections == 20);
 }
 
+// Answers as many connections as come, each to its end, and counts.
+class Server {
+ public:
+  Server(int listener, dllm::Version told) : major(told.major) {
+    thread_ = std::thread([this, listener] {
+      while (!ending_) {
+        if (!dllm::wait_readable(listener, 20)) continue;
+        serve(dllm::accept_client(listener));
+      }
+    });
+  }
+  ~Server() {
+    ending_ = true;
+    thread_.join();
+  }
+  std::atomic<std::uint8_t> major;
+  std::atomic<int> connections = 0, questions = 0;
+
+ private:
+  void serve(const UniqueFd& client) {
+    ++connections;
+    for (std::string header; (header = read_text(client.get(), 9)).size() == 9 && !ending_;) {
+      std::uint64_t size = 0;
+      std::memcpy(&size, &header[1], sizeof size);
+      read_text(client.get(), size);
+      const auto id = static_cast<std::uint8_t>(header[0]);
+      const dllm::Version version{major, 0, 0};
+      const dllm::Rule* rule = dllm::Protocol(version).rule(id);
+      if (rule->reply_kind == dllm::Reply::kNone) continue;
+      ++questions;
+      const std::string payload(rule->reply, '\1');
+      write_text(client.get(), id == dllm::kHello ? hello_reply(version) : reply(payload));
+    }
+  }
+
+  std::thread thread_;
+  std::atomic<bool> ending_ = false;
+};
+
+bool ask(int client, const std::string& asked, const std::string& wanted) {
+  write_text(client, asked);
+  return read_text(client, wanted.size()) == wanted;
+}
+
+TEST(connections_that_ask_what_is_known_never_reach_the_server) {
+  Pair pair(kKey, dllm::kGoneAfter, no_models(), no_models(), true);
+  Server server(pair.server.get(), k7);
+  const std::string memory = reply(std::string(16, '\1')), address = reply(std::string(8, '\1'));
+  for (int i = 0; i < 8; ++i) {
+    UniqueFd client = pair.head.connect();
+    CHECK(ask(client.get(), hello(k7), hello_reply(k7)));
+    CHECK(ask(client.get(), kAsk, memory));
+    client.reset();
+    CHECK(pair.head.outcome.get() == Outcome::kEnded);
+  }
+  CHECK(server.connections == 1);
+  const UniqueFd client = pair.head.connect();
+  CHECK(ask(client.get(), hello(k7), hello_reply(k7)));
+  CHECK(server.connections == 1);
+  const auto buffer = allocation(k7);
+  CHECK(ask(client.get(), buffer[0].request, memory));
+  const int asked = server.questions;
+  CHECK(ask(client.get(), request(dllm::kBufferGetBase, std::string(8, '\1')), address));
+  CHECK(server.connections == 2 && server.questions == asked);
+  CHECK(pair.head.tally().plain_reason.empty() && pair.head.tally().refused == 0);
+  CHECK(pair.worker.link.tally.refused == 0);
+}
+
+TEST(a_server_that_was_replaced_costs_one_client_at_most) {
+  Pair pair(kKey, dllm::kGoneAfter, no_models(), no_models(), true);
+  Server server(pair.server.get(), k7);
+  UniqueFd client = pair.head.connect();
+  CHECK(ask(client.get(), hello(k7), hello_reply(k7)));
+  client.reset();
+  CHECK(pair.head.outcome.get() == Outcome::kEnded);
+  constexpr dllm::Version k8{8, 0, 0};
+  server.major = k8.major;
+  client = pair.head.connect();
+  CHECK(ask(client.get(), hello(k7), hello_reply(k7)));
+  write_text(client.get(), allocation(k7)[0].request);
+  const std::string got = read_to_end(client.get());
+  CHECK(got.empty() || got == "broken off");
+  CHECK(pair.head.outcome.get() == Outcome::kWorkerLeft);
+  CHECK(pair.head.was_told("its rpc-server is another one than a moment ago"));
+  {
+    const std::lock_guard lock(pair.head.link.mutex);
+    pair.head.link.answers.forget();
+  }
+  client = pair.head.connect();
+  CHECK(ask(client.get(), hello(k8), hello_reply(k8)));
+}
+
 TEST(a_client_that_stops_sending_still_gets_its_reply) {
   Pair pair;
   const UniqueFd client = pair.head.connect(), server = pair.accept();

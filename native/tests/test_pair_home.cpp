@@ -231,6 +231,44 @@ TEST(whatever_is_there_the_same_bytes_arrive) {
   }
 }
 
+TEST(a_tensor_without_bytes_is_no_reference_and_disturbs_none) {
+  const Made none = weight(9, ""), some = weight(1, models::noise(4, 1000));
+  Files there({none, some}), here({none, some});
+  dllm::pair::HeadWeights weights{here.home, {}, {}};
+  for (auto& message : dllm::home::encode_list(there.home.list())) weights.listing.add(message);
+  link_ends::Link link(dllm::pair::kHome);
+  dllm::pair::UpStream up(weights);
+  up.begin(link.head.link);
+  const auto sums = models::sums_of(models::opened({models::gguf({none, some})}));
+  const auto recalls = [&](const Made& made, std::size_t i) {
+    const std::string tensor = row_in_buffer(made);
+    return up.recalls(dllm::Tensor(reinterpret_cast<const std::uint8_t*>(tensor.data())),
+                      sums[i].fnv1a);
+  };
+  CHECK(recalls(none, 0) == 0);
+  CHECK(!up.has_decided());
+  CHECK(recalls(some, 1) == some.data.size());
+  CHECK(up.has_decided());
+}
+
+TEST(more_tensors_than_can_be_listed_cross_and_the_link_holds) {
+  Files there({});
+  const std::string name(50, 'n');
+  for (int model = 0; model < 4; ++model) {
+    std::vector<Made> tensors;
+    for (int i = 0; i < 60'000; ++i) {
+      tensors.push_back(models::tensor(name + std::to_string(i), "d"));
+    }
+    there.add(tensors, false);
+  }
+  Pair pair(kKey, dllm::kGoneAfter, there.home);
+  const UniqueFd client = pair.head.connect(), server = pair.accept();
+  greet(client.get(), server.get());
+  CHECK(!pair.head.was_told("the link broke"));
+  const std::lock_guard lock(pair.worker.link.mutex);
+  CHECK(check::contains(pair.worker.link.told.back(), "more tensors than can be listed"));
+}
+
 int main() {
   ::signal(SIGPIPE, SIG_IGN);
   return check::run_tests();

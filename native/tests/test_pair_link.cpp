@@ -14,7 +14,7 @@ namespace {
 constexpr Nanos kSecond = dllm::kNanosPerSecond;
 constexpr std::uint8_t kPing = 0x01, kPong = 0x02, kGoodbye = 0x03, kWelcome = 0x04;
 constexpr std::uint8_t kOpen = 0x10, kData = 0x11, kCredit = 0x12, kFinish = 0x13, kReset = 0x14;
-constexpr std::uint8_t kTrip = 0x15, kHomeFrame = 0x30, kListFrame = 0x31;
+constexpr std::uint8_t kTrip = 0x15, kHomeFrame = 0x30, kListFrame = 0x31, kKnownFrame = 0x32;
 
 std::string greeting(Role role) {
   Queue out;
@@ -119,6 +119,32 @@ TEST(what_no_end_would_send_is_refused) {
   std::string many;
   for (std::uint32_t i = 1; i <= LinkEnd::kSessionsMax + 1; ++i) many += frame(kOpen, i, "");
   CHECK(check::contains(why(link.worker, many), "too many sessions"));
+}
+
+TEST(what_is_known_ahead_is_told_where_both_ends_can) {
+  using dllm::pair::kAhead;
+  const std::vector<dllm::Known> known{{std::string(500, 'k'), "12345678"}, {"", ""}};
+  Link with(kAhead);
+  const std::uint32_t session = with.head.link.open();
+  with.settle();
+  std::vector<dllm::Known> many;
+  for (int i = 0; i < 300; ++i) many.insert(many.end(), known.begin(), known.end());
+  with.worker.link.send_known(session, many);
+  with.settle();
+  CHECK(with.head.ahead[session].size() == many.size());
+  CHECK(with.head.ahead[session].back().key.empty());
+  CHECK(with.head.ahead[session].front().reply == "12345678");
+  const std::string told = frame(kKnownFrame, 1, std::string(4, '\0'));
+  CHECK(check::contains(why(with.worker, told), "was not asked to"));
+  for (const std::string& cut : {std::string("\2", 1), std::string("\2\0k", 3),
+                                 std::string("\1\0k\1\0", 5), std::string("\0\0\0", 3)}) {
+    Link link(kAhead);
+    link.head.link.open();
+    CHECK(check::contains(why(link.head, frame(kKnownFrame, 1, cut)), "damaged"));
+  }
+  Link without;
+  without.head.link.open();
+  CHECK(check::contains(why(without.head, told), "was not asked to"));
 }
 
 TEST(weights_are_spoken_of_where_both_ends_can) {

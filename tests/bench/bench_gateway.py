@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from backends.gateway.access import Access
 from backends.gateway.language import Mode, Target, gateway_argv
 from tests.bench.bench_decode import PROMPT, model
 from tests.bench.bench_llama import quartiles
@@ -94,7 +95,9 @@ def started(stack: ExitStack, version: str) -> dict[str, int]:
     server = stack.enter_context(cluster(version, model(), 1, work, None))
     direct, port = int(server.url.rpartition(":")[2]), free_port()
     socket = work / "gateway.sock"
-    process = start(stack, list(gateway_argv("bench", port, socket)), work / "g.log")
+    process = start(
+        stack, list(gateway_argv("bench", port, socket, Access())), work / "g.log"
+    )
     asyncio.run(tell(socket, Target(mode=Mode.SERVE, port=direct, server="1")))
     wait_until_up(f"http://127.0.0.1:{port}", process)
     return dict(zip(WAYS, (direct, port), strict=True))

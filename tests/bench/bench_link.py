@@ -11,7 +11,9 @@ tokens:
 
 and then the last two through a network of 5 ms and 30 MB/s, which the lab makes of it.
 A second model with a context of 8,192 shows how a long prompt fares there; it is so
-small that what crosses decides, as it does where the devices are fast.
+small that what crosses decides, as it does where the devices are fast. A third shows
+what `llama-server` asks while it starts over four workers here, as far away as the lab
+says, and how long that takes, as it asks and asked ahead.
 """
 
 from __future__ import annotations
@@ -35,9 +37,17 @@ from backends.units import format_bytes
 from tests.engine.synthetic import write_llama
 from tests.hosts.container import wait_until
 from tests.hosts.network import Network, missing
-from tests.native.pairing import FarEnd, key_file
+from tests.native.pairing import AS_ASKED, FarEnd, key_file, paired, waited_for
 from tests.native.relaying import Relay, running
-from tests.native.stock import SHORT_PROMPT, Cluster, engine, free_port, server, start
+from tests.native.stock import (
+    SHORT_PROMPT,
+    Cluster,
+    engine,
+    free_port,
+    server,
+    start,
+    start_worker,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +59,8 @@ LAB = {"latency_ms": 5, "rate_mb_s": 30}
 TOKENS = 16
 PATIENCE_S = 300.0
 CONTEXT = 8192
+STARTING = 4
+AWAY_MS = 20
 
 
 @dataclass
@@ -108,6 +120,11 @@ def large(file: Path) -> None:
 def long(file: Path) -> None:
     """Next to nothing to compute."""
     write_llama(file, n_layer=2, n_embd=128, n_ff=128, n_ctx=CONTEXT)
+
+
+def starting(file: Path) -> None:
+    """A layer for each of many workers."""
+    write_llama(file, n_layer=12, n_embd=128, n_ff=256)
 
 
 def inside(machine: Machine) -> list[str]:
@@ -302,6 +319,46 @@ def compare_prompts(site: Site, rounds: int) -> None:
         )
 
 
+def start_s(
+    site: Site, model: Path, latency_ms: int, *options: str
+) -> tuple[float, int]:
+    """How long a start over workers takes, and questions that crossed for it."""
+    with ExitStack() as stack:
+        relays = []
+        for index in range(STARTING):
+            log = site.work / f"near{index}.log"
+            port = start_worker(stack, engine(site.version), log)
+            stats = site.work / f"near{index}.sock"
+            ends = paired(site.relay, port, stats, near_options=options)
+            relays.append(stack.enter_context(ends)[0])
+        for relay in relays:
+            with relay.stats() as stats_read:
+                stats_read.send({"lab": {"latency_ms": latency_ms}})
+                stats_read.until(lambda line: bool((line.get("pair") or {}).get("up")))
+        ports = [relay.port for relay in relays]
+        began = time.perf_counter()
+        with server(site.version, model, ports, site.work / "server.log"):
+            took_s = time.perf_counter() - began
+            questions = sum(sum(waited_for(relay).values()) for relay in relays)
+    return took_s, questions
+
+
+def compare_starts(site: Site, rounds: int) -> None:
+    """Here and far away, in turn."""
+    model = model_file("link-12x128x256", starting)
+    for _ in range(rounds):
+        for way, options in (("as asked", AS_ASKED), ("asked ahead", ())):
+            here_s, _ = start_s(site, model, 0, *options)
+            away_s, questions = start_s(site, model, AWAY_MS, *options)
+            trips = (away_s - here_s) / (2 * AWAY_MS / 1000)
+            print(
+                f"start, {STARTING} workers, {way:11}: {here_s:.2f} s here,"
+                f" {away_s:.2f} s at {AWAY_MS} ms each way ({trips:.0f} round trips),"
+                f" {questions} questions crossed",
+                flush=True,
+            )
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -317,6 +374,7 @@ def main() -> None:
             site = Site(network, parsed.relay.resolve(), parsed.version, Path(work))
             compare_loads(site, parsed.rounds)
             compare_prompts(site, parsed.rounds)
+            compare_starts(site, parsed.rounds)
     finally:
         network.close()
 

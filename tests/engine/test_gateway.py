@@ -72,7 +72,7 @@ def ask(
     """Status, header fields and body of an answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     raw = None if body is None else json.dumps(body).encode()
-    headers = {"Content-Type": "application/json", "Origin": "http://a.example"}
+    headers = {"Content-Type": "application/json", "Origin": "http://a.localhost"}
     connection.request(method or ("GET" if raw is None else "POST"), path, raw, headers)
     answer = connection.getresponse()
     found = answer.status, dict(answer.getheaders()), answer.read()

@@ -205,14 +205,18 @@ def test_a_controller_killed_during_the_load_is_replaced(
     user.assert_nothing_left()
 
 
-def test_what_ended_unwatched_is_told(user: User, demo_model: str) -> None:
-    """Controller and cluster both gone: the next controller says so, once."""
+def test_what_ended_unwatched_is_told_and_begun_again(
+    user: User, demo_model: str
+) -> None:
+    """Controller and cluster both gone: the goal is still a person's to end."""
     serve(user, demo_model)
     os.kill(user.status()["controller_pid"], signal.SIGKILL)
     for process in engine_processes(user):
         process.send_signal(signal.SIGKILL)
     wait_for(lambda: not engine_processes(user), "all dead")
-    assert "SIGKILL" in str(failed(user)["what"])
+    wait_for(lambda: user.status()["state"] == "serving", "serving again")
+    told = " ".join(user.run("events").stdout.split())
+    assert "worker1 was killed by SIGKILL" in told
     user.run("stop")
     user.assert_nothing_left()
 

@@ -9,6 +9,7 @@ import random
 import shutil
 import signal
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -61,10 +62,18 @@ class Answer:
     """A streamed answer as a client sees it that knows nothing of gateways."""
 
     def __init__(
-        self, user: User, path: str, at: int = 0, then: Callable[[], None] | None = None
+        self,
+        user: User,
+        path: str,
+        at: int = 0,
+        then: Callable[[], None] | None = None,
+        port: int | None = None,
     ) -> None:
-        """Ask; after ``at`` events ``then`` is done, while the answer goes on."""
-        port = urlsplit(user.status()["api_url"]).port or 0
+        """Ask; after ``at`` events ``then`` is done, while the answer goes on.
+
+        ``port`` is that of the API, where it cannot be asked for.
+        """
+        port = port or urlsplit(user.status()["api_url"]).port or 0
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         connection.request("POST", path, json.dumps(ASKED[path]).encode())
         response = connection.getresponse()
@@ -138,6 +147,39 @@ def test_a_stream_outlives_whoever_is_killed(
     assert launched.status()["requests"]["continued"] >= 1
     launched.run("stop")
     launched.assert_nothing_left()
+
+
+def test_nine_clients_at_once_all_get_their_answers_once(
+    user: User, demo_model: str, expected: dict[str, Answer]
+) -> None:
+    """Eight are answered or wait for a slot, and one comes while it is mended."""
+    ways = ("--workers", "2", "--slots", "4", "--ctx", "4096", "--detach")
+    user.run("up", "--model", demo_model, *ways)
+    port, pid = urlsplit(user.status()["api_url"]).port, user.pid("worker1") or 0
+    late: list[Future[Answer]] = []
+    with ThreadPoolExecutor(9) as clients:
+
+        def disturb() -> None:
+            os.kill(pid, signal.SIGKILL)
+            late.append(clients.submit(Answer, user, CHAT, port=port))
+
+        asked = [clients.submit(Answer, user, CHAT, port=port) for _ in range(7)]
+        then = (TOKENS // 4, disturb, port)
+        asked.append(clients.submit(Answer, user, CHAT, *then))
+        answers = [one.result() for one in asked]
+        answers += [one.result() for one in late]
+    for answer in answers:
+        assert answer.figures == expected[CHAT].figures
+        assert len({event["id"] for event in answer.events}) == 1
+    same = sum(answer.text == expected[CHAT].text for answer in answers)
+    print(f"{same} of {len(answers)} word for word as alone and undisturbed")
+    assert len(answers) == 9
+    wait_for(lambda: user.status()["requests"]["passed"] == 9, "all are told")
+    counts = user.status()["requests"]
+    assert counts["failed"] == counts["left"] == counts["in_flight"] == 0
+    assert counts["continued"] >= 1
+    user.run("stop")
+    user.assert_nothing_left()
 
 
 def test_another_model_does_not_go_on_with_a_stream(

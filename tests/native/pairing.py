@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+# So that the worker is asked what the client asks, and nothing else.
+AS_ASKED = ("--no-answers",)
+
+
 def key_file(path: Path) -> tuple[str, str]:
     """A new key in a file, as both ends are given it."""
     path.touch(0o600)
@@ -62,18 +66,44 @@ class FarEnd:
             self.process.stdout.close()
 
 
+# What the client gets a reply to, but for the results of a pass.
+QUESTIONS = (
+    *("HELLO", "DEVICE_COUNT", "GET_DEVICE_MEMORY", "GET_ALIGNMENT", "GET_MAX_SIZE"),
+    *("ALLOC_BUFFER", "BUFFER_GET_BASE", "GET_ALLOC_SIZE", "SET_TENSOR_HASH"),
+)
+
+
+def waited_for(relay: Relay) -> dict[str, int]:
+    """How many questions of a llama-server that has started went to the worker."""
+    with relay.stats() as stats:
+        warmed_up = stats.until(
+            lambda line: (
+                line["type"] == "snapshot"
+                and line["commands"].get("GET_TENSOR", {"count": 0})["count"] > 0
+            )
+        )
+    commands = warmed_up["commands"]
+    return {
+        name: commands[name]["count"] - commands[name]["answered"]
+        for name in QUESTIONS
+        if name in commands
+    }
+
+
 @contextmanager
 def paired(
     program: Path,
     worker: int,
     stats: Path,
     *options: str,
+    near_options: Sequence[str] = (),
     far_options: Sequence[str] = (),
 ) -> Iterator[tuple[Relay, FarEnd]]:
     """Both ends; the head's dials, and both get the options."""
+    near_options = (*options, *near_options)
     far_log = stats.with_name(stats.stem + "-far.log")
     with (
         FarEnd(program, worker, far_log, *options, *far_options) as far,
-        running(program, far.port, stats, *options, way="--pair-dial") as near,
+        running(program, far.port, stats, *near_options, way="--pair-dial") as near,
     ):
         yield near, far

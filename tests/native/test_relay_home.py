@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
-from tests.native.pairing import paired
+from tests.native.pairing import AS_ASKED, paired
 from tests.native.relaying import (
     BASE,
     BUFFER,
@@ -101,7 +101,9 @@ def test_an_end_killed_in_a_load_is_noticed_and_the_other_goes_on(
     stats = tmp_path / "w.sock"
     with (
         Worker() as worker,
-        paired(relay, worker.port, stats, far_options=beside) as (near, far),
+        paired(
+            relay, worker.port, stats, near_options=AS_ASKED, far_options=beside
+        ) as (near, far),
         near.connect() as client,
     ):
         with worker.accept() as server:
@@ -126,7 +128,9 @@ def test_a_server_that_dies_in_a_load_costs_that_session_alone(
     stats = tmp_path / "w.sock"
     with (
         Worker() as worker,
-        paired(relay, worker.port, stats, far_options=beside) as (near, _),
+        paired(
+            relay, worker.port, stats, near_options=AS_ASKED, far_options=beside
+        ) as (near, _),
     ):
         with near.connect() as client:
             with worker.accept() as server:

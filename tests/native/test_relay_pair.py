@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.pairing import FarEnd, key_file, paired
+from tests.native.pairing import AS_ASKED, FarEnd, key_file, paired
 from tests.native.relaying import (
     HELLO_REPLY,
     PATIENCE_S,
@@ -102,7 +102,8 @@ def test_the_worker_s_side_dials_over_ipv6_with_a_key_from_standard_input(
     key = secrets.token_hex(32)
     with ExitStack() as stack:
         worker = stack.enter_context(Worker())
-        argv = [str(relay), *HEAD, "--pair-listen", "[::1]:0", "--key-stdin"]
+        argv = [str(relay), *HEAD, *AS_ASKED, "--key-stdin"]
+        argv += ["--pair-listen", "[::1]:0"]
         near, ports = started(stack, argv, key)
         argv = [str(relay), "worker", "--name", "w", "--key-stdin"]
         argv += ["--worker", f"127.0.0.1:{worker.port}"]
@@ -134,7 +135,7 @@ def test_figures_of_a_pair_are_given_out(relay: Path, tmp_path: Path) -> None:
     stats = tmp_path / "w.sock"
     with (
         Worker() as worker,
-        paired(relay, worker.port, stats) as (near, _),
+        paired(relay, worker.port, stats, near_options=AS_ASKED) as (near, _),
         near.connect() as client,
         worker.accept() as server,
         near.stats() as read,

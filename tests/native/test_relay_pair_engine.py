@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.engine.synthetic import write_llama
-from tests.native.pairing import key_file, paired
+from tests.native.pairing import key_file, paired, waited_for
 from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
 
 if TYPE_CHECKING:
@@ -79,3 +79,35 @@ def test_the_same_tokens_through_pairs(
                 assert seen["pair"]["sealed"] is sealed
                 assert seen["rtt_us"] > 0
     assert all(len(each) == TOKENS for each in direct)
+
+
+@pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
+def test_a_start_asks_few_questions_across_the_link(
+    relay: Path, model: Path, tmp_path: Path, version: str
+) -> None:
+    """Of some 35 a worker: one greeting, three buffers, and sizes of a kind each."""
+    with ExitStack() as stack:
+        workers = [
+            start_worker(stack, engine(version), tmp_path / f"worker{i}.log")
+            for i in range(4)
+        ]
+        with server(version, model, workers, tmp_path / "direct.log") as url:
+            direct = Cluster(url).complete(SHORT_PROMPT, TOKENS)
+        pairs = [
+            stack.enter_context(paired(relay, port, tmp_path / f"w{i}.sock"))[0]
+            for i, port in enumerate(workers)
+        ]
+        ports = [each.port for each in pairs]
+        with server(version, model, ports, tmp_path / "paired.log") as url:
+            asked = [waited_for(each) for each in pairs]
+            assert Cluster(url).complete(SHORT_PROMPT, TOKENS) == direct
+    for of_worker in asked:
+        sizes = of_worker.pop("GET_ALLOC_SIZE")
+        assert {name for name, count in of_worker.items() if count} == {
+            "HELLO",
+            "ALLOC_BUFFER",
+        }
+        assert of_worker["HELLO"] == 1
+        assert of_worker["ALLOC_BUFFER"] == 3
+        # The last one holds the output too.
+        assert sizes <= 5

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from textual.widgets import Input
 
-from backends.config import load_config
+from backends.config import Config, load_config
 from backends.paths import Paths
 from backends.settings import SettingsFile
 from tests.tui import scenes
@@ -160,10 +160,15 @@ async def test_theme_and_keys_count_at_once(app: DllmApp, paths: Paths) -> None:
         await until(pilot, lambda: cluster.called("launch"))
 
 
+def row(setting: str) -> int:
+    """Where it stands among all."""
+    return Config.__struct_fields__.index(setting)
+
+
 async def test_the_mouse_picks_and_help_is_at_hand(app: DllmApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
         dialog = await opened(pilot)
-        assert await pilot.click("OptionList", offset=(4, 5))
+        assert await pilot.click("OptionList", offset=(4, row("ctx_size")))
         await until(pilot, lambda: dialog.query_one("#settings-text").has_focus)
         assert dialog.selected is not None
         assert dialog.selected.name == "ctx_size"
@@ -171,7 +176,7 @@ async def test_the_mouse_picks_and_help_is_at_hand(app: DllmApp) -> None:
         await until(pilot, lambda: isinstance(app.screen, HelpDialog))
         assert "Settings" in screen_text(app)
         await pilot.press("escape", "down")
-        assert dialog.selected.name == "worker_threads"
+        assert dialog.selected.name == Config.__struct_fields__[row("ctx_size") + 1]
 
 
 async def test_a_file_with_a_slip_is_told_of(app: DllmApp, paths: Paths) -> None:

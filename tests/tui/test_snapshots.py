@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from textual.widgets import Input
 
+from backends.config import Config
 from backends.paths import user_paths
 from backends.settings import SettingsFile
 from backends.state import Event, EventKind, EventTone
@@ -228,11 +229,13 @@ def test_settings(
 ) -> None:
     monkeypatch.setattr(SettingsFile, "name", "~/.config/dllm-tui/config.toml")
 
+    workers = Config.__struct_fields__.index("workers")
+
     async def refused(pilot: Pilot[None]) -> None:
         await settled(pilot)
         await pilot.press("comma")
         await until(pilot, lambda: isinstance(pilot.app.screen, SettingsDialog))
-        await pilot.press(*["down"] * 4, "enter", *"999", "enter")
+        await pilot.press(*["down"] * workers, "enter", *"999", "enter")
         await until(pilot, lambda: "cannot be 999" in screen_text(pilot.app))
 
     app = make_app(settings=SettingsFile(user_paths()))

@@ -13,7 +13,7 @@ from backends.state.requests import RequestCounts
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
-from tui.work.warnings import held_text, lab_text, silent_text
+from tui.work.warnings import drained_text, held_text, lab_text, silent_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,6 +77,12 @@ def test_requests_that_wait_in_words(waiting: int, text: str) -> None:
     snapshot = msgspec.structs.replace(scenes.homelab_serving(), requests=counts)
     assert held_text(snapshot) == text
     assert held_text(None) == held_text(scenes.homelab_serving()) == ""
+
+
+def test_a_drain_in_words() -> None:
+    snapshot = msgspec.structs.replace(scenes.homelab_serving(), drained_since=1.0)
+    assert drained_text(snapshot) == drained_text(snapshot, short=True) == "drained"
+    assert drained_text(None) == drained_text(scenes.homelab_serving()) == ""
 
 
 @pytest.mark.parametrize("mode", MODES)

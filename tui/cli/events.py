@@ -11,7 +11,7 @@ import click
 from backends.state import to_json
 from tui.cli.options import any_cluster_option
 from tui.cli.output import emit_json, json_option, run, say, show
-from tui.cli.quantity import quantity
+from tui.cli.quantity import SECONDS, quantity
 from tui.work.event_words import details, sign
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ Examples:
 """
 
 POLL_S = 0.5
-SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 @click.command(epilog=EXAMPLES)

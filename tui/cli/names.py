@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 
 from backends.config import Config, load_config
 from backends.errors import DllmError
+from backends.gateway.keys import KeyFile
 from backends.paths import user_paths
 from backends.state import DEFAULT_CLUSTER, ClusterSnapshot
 from tui.work.theme_folders import theme_folders
@@ -93,6 +94,13 @@ async def _model_names() -> list[str]:
         return [f.name for f in await search(host, user_folders(_config().model_dirs))]
 
 
+def programs(context: click.Context) -> list[str]:
+    """The clients that can be told of the API."""
+    from backends.clients.recipes import CLIENTS
+
+    return list(CLIENTS)
+
+
 def settings(context: click.Context) -> list[str]:
     """The settings of config.toml."""
     from backends.settings import settings as all_settings
@@ -116,6 +124,11 @@ def processes(context: click.Context) -> list[str]:
     return [process.name for process in _snapshot(context).processes]
 
 
+def keys(context: click.Context) -> list[str]:
+    """The API keys there are."""
+    return [key.name for key in KeyFile(user_paths().keys_file).read()]
+
+
 def links(context: click.Context) -> list[str]:
     """The workers that a relay stands before, and all of them."""
     return ["all", *(link.worker for link in _snapshot(context).links)]
@@ -135,10 +148,12 @@ SOURCES: dict[str, Source] = {
         devices,
         heads,
         hosts,
+        keys,
         links,
         models,
         peers,
         processes,
+        programs,
         settings,
         themes,
     )

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from backends.split.layout import format_range
+from backends.state import ProcessRole
 from backends.units import format_bytes
+from tui.cli.session import prompts_text
 from tui.kit.sources import told
 from tui.work.launch_settings import unusual
 
@@ -45,6 +47,8 @@ def _lines(preview: Preview) -> Iterator[str]:
             f"{_available(preview, share.device):>10}"
             f"  {memory.source.value}"
         )
+    servers = (c.argv for c in preview.commands if c.role is ProcessRole.SERVER)
+    yield from filter(None, map(prompts_text, servers))
     yield from (("", *preview.notes) if preview.notes else ())
     if preview.refusal is not None:
         yield from ("", f"It would be refused: {preview.refusal.sentence}")

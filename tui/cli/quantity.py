@@ -10,6 +10,9 @@ from backends.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+"""In the units of a duration."""
+
 
 def quantity(text: str, units: Mapping[str, float], example: str) -> float:
     """A number with its unit, in the base unit of ``units``.

@@ -18,9 +18,11 @@ WATCHES = frozenset(
         *("trace", "config show", "config check", "engine status", "lab show"),
         *("models list", "models verify", "models info", "peers list", "peers probe"),
         *("models cache show", "chats list", "chats show", "chats export"),
+        *("key list", "service status"),
     }
 )
-"""Commands that change nothing; ``up`` watches with ``--dry-run`` alone."""
+"""Commands that change nothing; others watch with ``--dry-run``, or unless they are to
+``--write``."""
 _GUARDED = "_readonly_guarded"
 
 
@@ -45,7 +47,8 @@ def leaves(path: str, command: click.Command) -> Iterator[tuple[str, click.Comma
 def _guarded(name: str, callback: Any) -> Any:
     @wraps(callback)
     def refusing(*args: Any, **options: Any) -> Any:
-        if ASKING.get().readonly and not options.get("dry_run"):
+        acts = options.get("write", True) and not options.get("dry_run")
+        if ASKING.get().readonly and acts:
             raise ReadOnly(f"dllm-tui {name}")
         return callback(*args, **options)
 

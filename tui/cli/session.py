@@ -11,14 +11,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from backends.errors import ControllerError, DllmError, ProcessFailed
-from backends.state import DEFAULT_CLUSTER, ChatDelta, ChatTimings, ClusterState
-from backends.units import format_seconds, format_speed
+from backends.planning.prompt_cache import prompts_kept_mib
+from backends.state import (
+    DEFAULT_CLUSTER,
+    NGRAM_DRAFT,
+    NO_DRAFT,
+    ChatDelta,
+    ChatTimings,
+    ClusterState,
+)
+from backends.units import format_bytes, format_seconds, format_speed
 from tui.cli.ending import end_cluster
 from tui.cli.output import say
 from tui.cli.progress import StepPrinter, ticking
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from backends.client.client import ControllerClient
     from backends.state import ChatRequest, ClusterSnapshot, Plan
@@ -99,8 +107,14 @@ def _named(cluster: str) -> str:
 
 
 def _same(one: Plan, other: Plan) -> bool:
-    """Whether two plans are the same, whatever they were made from."""
-    return msgspec.structs.replace(one, asked=other.asked) == other
+    """Whether two plans are the same, whatever they were made from.
+
+    Nor does it count how many prompts there was room for at the launch.
+    """
+    found = msgspec.structs.replace(
+        one, asked=other.asked, prompt_cache_mib=other.prompt_cache_mib
+    )
+    return found == other
 
 
 async def _end_ours(client: ControllerClient, generation: int) -> None:
@@ -238,6 +252,17 @@ def measured_text(snapshot: ClusterSnapshot) -> str:
     return f"it {is_or_was} NOT as planned: {'; '.join(measured.mismatches)}"
 
 
+def prompts_text(argv: Sequence[str]) -> str:
+    """What a llama-server may keep of earlier prompts; empty where it was not told."""
+    most_mib = prompts_kept_mib(argv)
+    if most_mib is None:
+        return ""
+    if not most_mib:
+        return "llama-server keeps no earlier prompts"
+    most = format_bytes(most_mib << 20)
+    return f"llama-server keeps at most {most} of earlier prompts on the head"
+
+
 def require_model(path: str) -> str:
     """The absolute path of a model given by its path or its catalogue name.
 
@@ -260,3 +285,12 @@ def require_model(path: str) -> str:
     if not found.is_file():
         raise DllmError(f"There is no model file {found}", "Check the path.")
     return str(found.absolute())
+
+
+def required_draft(draft: str) -> str:
+    """The same for what guesses ahead, which need not be a model.
+
+    Raises:
+        DllmError: there is no such file.
+    """
+    return draft if draft in (NO_DRAFT, NGRAM_DRAFT) else require_model(draft)

@@ -18,18 +18,26 @@ from backends.state import (
     ProcessState,
     Transport,
 )
-from backends.state.requests import RequestCounts
-from backends.units import format_bytes, format_ms
+from backends.state.requests import KeyCounts, RequestCounts
+from backends.units import format_age, format_bytes, format_ms
 from tui.cli.options import any_cluster_option
 from tui.cli.output import emit_json, json_option, run, show
-from tui.cli.session import cluster_json, measured_text
+from tui.cli.session import cluster_json, measured_text, prompts_text
+from tui.work.launch_settings import draft_text
+from tui.work.paces import paces_text, together_text
 from tui.work.peer_words import role_word, since_text, state_words
-from tui.work.quantities import crossed_text, silence_text, weights_text
+from tui.work.quantities import (
+    crossed_text,
+    guesses_text,
+    shared_text,
+    silence_text,
+    weights_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from backends.state import ClusterBrief, Link, Peer, ProcessInfo
+    from backends.state import ClusterBrief, Link, Peer, Plan, ProcessInfo
 
 
 EXAMPLES = """
@@ -84,6 +92,7 @@ def status_lines(snapshot: ClusterSnapshot, now: float) -> list[str]:
         lines.append(f"         {snapshot.message}")
     if snapshot.api_url:
         lines.append(f"api      {snapshot.api_url}")
+    lines += _drained(snapshot, now)
     lines += _requests(snapshot.requests)
     lines += [*_plan(snapshot), *(_peer(peer, now) for peer in _machines(snapshot))]
     lines += [_process(process) for process in _of_this_run(snapshot)]
@@ -94,6 +103,14 @@ def status_lines(snapshot: ClusterSnapshot, now: float) -> list[str]:
     return lines
 
 
+def _drained(snapshot: ClusterSnapshot, now: float) -> list[str]:
+    since = snapshot.drained_since
+    if since is None:
+        return []
+    age = format_age(max(now - since, 0.0))
+    return [f"drained  for {age}: requests wait (dllm-tui drain --off)"]
+
+
 def _requests(counts: RequestCounts | None) -> list[str]:
     """What clients asked of the API, once they asked anything."""
     if counts is None or counts == RequestCounts():
@@ -102,7 +119,16 @@ def _requests(counts: RequestCounts | None) -> list[str]:
     ended = f"{counts.passed} answered · {counts.failed} failed"
     again = f" · {counts.replayed} asked again" if counts.replayed else ""
     further = f" · {counts.continued} continued" if counts.continued else ""
-    return [f"requests {now} · {ended}{again}{further}"]
+    refused = f" · {counts.refused} refused" if counts.refused else ""
+    keys = [_key(name, of_key) for name, of_key in sorted(counts.keys.items())]
+    return [f"requests {now} · {ended}{again}{further}{refused}", *keys]
+
+
+def _key(name: str, counts: KeyCounts) -> str:
+    """What was asked with one API key."""
+    limited = f" · {counts.limited} over its limit" if counts.limited else ""
+    asked = f"{counts.requests} requests · {counts.in_flight} in flight"
+    return f"key      {name:16} {asked}{limited}"
 
 
 def _plan(snapshot: ClusterSnapshot) -> list[str]:
@@ -117,7 +143,28 @@ def _plan(snapshot: ClusterSnapshot) -> list[str]:
             for r in snapshot.planned
         ),
         *_split(snapshot),
+        *_draft(snapshot, plan),
+        *(f"slots    {text}" for text in (together_text(snapshot),) if text),
+        *_prompts(snapshot),
     ]
+
+
+def _draft(snapshot: ClusterSnapshot, plan: Plan) -> list[str]:
+    """What guesses ahead, and what became of its guesses."""
+    paces = paces_text(snapshot)
+    if plan.speculation is None and not paces:
+        return []
+    guesses = snapshot.speed.guesses
+    shared = shared_text(guesses.tokens_per_pass) if guesses else ""
+    told = (draft_text(plan), guesses_text(guesses), shared, paces)
+    return [f"draft    {' · '.join(filter(None, told)).removeprefix('draft ')}"]
+
+
+def _prompts(snapshot: ClusterSnapshot) -> list[str]:
+    """What llama-server may keep of earlier prompts."""
+    servers = (p for p in snapshot.processes if p.role is ProcessRole.SERVER)
+    told = (prompts_text(server.argv) for server in servers)
+    return [f"memory   {text}" for text in told if text]
 
 
 def _split(snapshot: ClusterSnapshot) -> list[str]:

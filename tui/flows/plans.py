@@ -263,7 +263,7 @@ def _what_follows(snapshot: ClusterSnapshot, draft: Draft | None) -> str:
     """What a launch means for who is being answered."""
     served = snapshot.plan.model if snapshot.plan else ""
     if draft is not None and draft.model.path != served:
-        return "Launching another model cuts that off."
+        return "Another model waits for that to end, for api_drain_s seconds at most."
     return "A new split pauses that while it loads; streams go on where they were."
 
 

@@ -11,7 +11,7 @@ from backends.state import DEFAULT_CLUSTER, ClusterState
 from backends.units import format_age, format_rate
 from tui.kit.strips import Part, StripWidget, clip, parts_width, spread
 from tui.work.names import model_name
-from tui.work.warnings import held_text, lab_text, silent_text
+from tui.work.warnings import drained_text, held_text, lab_text, silent_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +26,8 @@ URL_WIDTH = 26
 URL_FROM = 76
 URL_IN_FULL_FROM = 96
 
+_NOTES = (lab_text, silent_text, drained_text, held_text)
+"""What the figures do not say: a lab on the links, a worker gone silent."""
 _SIGNS = {
     ClusterState.IDLE: ("○", "dim"),
     ClusterState.STARTING: ("◐", "warn"),
@@ -130,8 +132,7 @@ class StatusLine(StripWidget):
 
     def _notes(self, *, short: bool) -> list[Part]:
         """What the figures do not say: a lab on the links, a worker gone silent."""
-        texts = (lab_text, silent_text, held_text)
-        notes = [text(self.snapshot, short=short) for text in texts]
+        notes = [text(self.snapshot, short=short) for text in _NOTES]
         if self.held:
             age = format_age(self._clock() - self._held_at)
             notes.insert(0, f"‖ frozen · {age} old")
@@ -181,5 +182,5 @@ def _shown(snapshot: ClusterSnapshot | None) -> object:
         return None
     model = snapshot.plan.model if snapshot.plan else ""
     rate = format_rate(_rate(snapshot))
-    notes = lab_text(snapshot), silent_text(snapshot), held_text(snapshot)
+    notes = tuple(text(snapshot) for text in _NOTES)
     return snapshot.cluster, snapshot.state, model, snapshot.api_url, rate, notes

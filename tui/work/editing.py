@@ -178,11 +178,17 @@ class Editing:
 
 
 def same_plan(one: Plan, other: Plan) -> bool:
-    """Whether two plans do the same: what they were made from and the port may differ.
+    """Whether two plans do the same.
 
-    Both are filled in on the way to what runs.
+    What they were made from, the port and the prompts kept may differ: all three are
+    filled in on the way to what runs.
     """
-    return one == msgspec.structs.replace(other, api_port=one.api_port, asked=one.asked)
+    return one == msgspec.structs.replace(
+        other,
+        api_port=one.api_port,
+        asked=one.asked,
+        prompt_cache_mib=one.prompt_cache_mib,
+    )
 
 
 def fits(model: ModelInfo, plan: Plan) -> bool:

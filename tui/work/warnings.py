@@ -41,6 +41,12 @@ def silent_text(snapshot: ClusterSnapshot | None, *, short: bool = False) -> str
     return text if short else f"{worst.worker} {text}"
 
 
+def drained_text(snapshot: ClusterSnapshot | None, *, short: bool = False) -> str:
+    """``drained``: what comes to the API waits because somebody said so."""
+    is_drained = snapshot is not None and snapshot.drained_since is not None
+    return "drained" if is_drained else ""
+
+
 def held_text(snapshot: ClusterSnapshot | None, *, short: bool = False) -> str:
     """``2 requests wait``: for a llama-server; empty where none does."""
     waiting = snapshot.requests.waiting if snapshot and snapshot.requests else 0

@@ -56,7 +56,7 @@ class Asking:
         self, port: int, cluster: Cluster, request: ChatRequest, may_wait: bool
     ) -> AsyncGenerator[ChatDelta, None]:
         async with (
-            ServerClient(port) as client,
+            ServerClient(port, tls=_speaks_tls(cluster)) as client,
             aclosing(self._pieces(port, client, request, may_wait)) as deltas,
         ):
             async for delta in deltas:
@@ -123,6 +123,10 @@ def serving_port(snapshot: ClusterSnapshot) -> int:
             "Launch a plan first: l in the console, or dllm-tui up.",
         )
     return urlsplit(snapshot.api_url).port or 0
+
+
+def _speaks_tls(cluster: Cluster) -> bool:
+    return (cluster.board.snapshot.api_url or "").startswith("https:")
 
 
 async def _explained(delta: ChatDelta, cluster: Cluster) -> ChatDelta:

@@ -32,6 +32,7 @@ enum class FrameType : std::uint8_t {
   kTrip = 0x15,
   kHome = 0x30,
   kList = 0x31,
+  kKnown = 0x32,
 };
 
 inline constexpr std::size_t kFrameHeaderBytes = 8;

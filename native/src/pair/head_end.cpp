@@ -21,9 +21,12 @@ constexpr Nanos kAwake = 20 * kNanosPerMicro;
 constexpr std::size_t kBurstBytes = 32 << 10;
 constexpr Nanos kPublishEvery = 100 * kNanosPerMilli;
 constexpr std::chrono::seconds kEndGrace{1};
+constexpr const char* kContradicted =
+    "its rpc-server is another one than a moment ago: start llama-server again";
 
-Hello own_hello(const std::string& name) {
-  return {Role::kHead, kLean | kHome, LinkEnd::kWindowBytes, new_id(), name};
+Hello own_hello(const std::string& name, bool answers) {
+  const std::uint64_t features = kLean | kHome | (answers ? kAhead : 0);
+  return {Role::kHead, features, LinkEnd::kWindowBytes, new_id(), name};
 }
 
 }  // namespace
@@ -36,7 +39,8 @@ struct HeadEnd::Served {
   Local client;
   UpStream up;
   Session session;
-  std::uint32_t id = 0;  // of its session; 0: the link is not up yet
+  bool begun = false;    // the link is up
+  std::uint32_t id = 0;  // of its session; 0: nothing has to cross yet
   Nanos since = monotonic_now();
   bool told_version = false;  // to `up`
   bool up_ended = false;      // the client sends no more, or may not
@@ -48,7 +52,7 @@ struct HeadEnd::Served {
 HeadEnd::HeadEnd(Link& link, const Place& place, const std::string& own_name,
                  const home::Home& home)
     : link_(link),
-      meeting_(place, own_hello(own_name), *this, link.lab, link.gone_after),
+      meeting_(place, own_hello(own_name, link.answering), *this, link.lab, link.gone_after),
       weights_{home, {}, {}},
       block_(Wire::kBlockBytes) {
   set_blocking(wake_.reader.get(), false);
@@ -116,11 +120,11 @@ void HeadEnd::wait(Nanos now) {
   Nanos due = meeting_.due(now);
   if (served_) {
     LiveLink* link = meeting_.link();
-    const bool reads = link && served_->id && !served_->up_ended && served_->up.room(*link) > 0;
+    const bool reads = link && served_->begun && !served_->up_ended && served_->up.room(*link) > 0;
     const int events = (reads ? POLLIN : 0) | (served_->client.waiting() ? POLLOUT : 0);
     const bool looks = events != 0 && !served_->client.broken();
     waits.push_back({looks ? served_->client.fd() : -1, static_cast<short>(events), 0});
-    if (!served_->id || served_->worker_ended) due = std::min(due, now + kSilence / 8);
+    if (!served_->begun || served_->worker_ended) due = std::min(due, now + kSilence / 8);
     // What was just sent has made room.
     const bool goes_on = link && served_->id && served_->up.can_push(*link);
     if (goes_on) due = now;
@@ -146,7 +150,7 @@ void HeadEnd::note_call(std::optional<Nanos> since) {
 
 void HeadEnd::serve(Nanos now) {
   LiveLink* link = meeting_.link();
-  if (!served_->id) {
+  if (!served_->begun) {
     if (!link) return wait_for_link(now);
     begin(now);
   }
@@ -166,9 +170,10 @@ void HeadEnd::serve(Nanos now) {
 }
 
 void HeadEnd::begin(Nanos now) {
+  served_->begun = true;
   LinkEnd& end = meeting_.link()->end();
-  served_->id = end.open();
-  served_->up.begin(end, served_->id);
+  served_->up.begin(end);
+  if (!served_->session.may_stay_here(now)) open(end);
   served_->moved = now;
   note_call({});
   const std::lock_guard lock(link_.mutex);
@@ -191,15 +196,28 @@ void HeadEnd::read_client(LiveLink& link, Nanos now) {
     served.moved = now;
     const Outgoing out = served.session.requests(Bytes(block_).first(count), now);
     served.client.send(view(out.answers));
-    served.up.take(out, link);
+    send_up(out, link);
     more_follows = out.more_follows && count <= kBurstBytes;
     served.up_ended = out.refused;
   }
   const bool gone = served.client.ended() || served.client.broken();
   if (!gone || served.up_ended) return;
   served.up_ended = true;
-  served.up.take(served.session.requests_end(), link);
+  send_up(served.session.requests_end(), link);
   served.up.end();
+}
+
+// A session is opened for what has to cross: many a client asks only what is known.
+void HeadEnd::send_up(const Outgoing& out, LiveLink& link) {
+  tell_version();
+  if (out.worker.empty()) return;
+  if (!served_->id) open(link.end());
+  served_->up.take(out, link);
+}
+
+void HeadEnd::open(LinkEnd& end) {
+  served_->id = end.open();
+  served_->up.open(served_->id);
 }
 
 void HeadEnd::push_up(LiveLink& link) {
@@ -214,7 +232,8 @@ void HeadEnd::push_up(LiveLink& link) {
 // The client is served to the end when its worker has finished, and it has, or does nothing more.
 void HeadEnd::judge_end(Nanos now) {
   Served& served = *served_;
-  if (!served.worker_ended) return;
+  const bool is_unheard_of = !served.id && served.up_ended;
+  if (!served.worker_ended && !is_unheard_of) return;
   const bool all_taken = served.client.waiting() == 0 || served.client.broken();
   if (!all_taken || !served.up_ended) {
     if (now - served.moved < kSilence) return;
@@ -259,10 +278,11 @@ void HeadEnd::greeted(const Hello& other) {
 
 void HeadEnd::arrived(std::uint32_t session, Bytes data) {
   if (!served_ || served_->id != session) return;
-  served_->session.replies(data, monotonic_now());
+  const Bytes replies = served_->session.replies(data, monotonic_now());
+  if (served_->session.is_contradicted()) return give_up(kContradicted);
   tell_version();
   const std::size_t before = served_->client.waiting();
-  served_->client.send(data);
+  served_->client.send(replies);
   if (before == 0 && served_->client.waiting() == 0) served_->moved = monotonic_now();
 }
 
@@ -312,6 +332,13 @@ void HeadEnd::listed(Bytes message) {
   weights_.listing.add(message);
 }
 
+void HeadEnd::answered_ahead(std::uint32_t session, const std::vector<Known>& known) {
+  if (!served_ || served_->id != session) return;
+  for (const Known& each : known) {
+    if (!served_->session.know(each)) return give_up("what its relay answers ahead makes no sense");
+  }
+}
+
 void HeadEnd::timed(std::uint32_t session, Trip trip) {
   if (!served_ || served_->id != session) return;
   served_->session.timed(trip);
@@ -322,8 +349,9 @@ void HeadEnd::lost(const std::string& reason) {
   {
     const std::lock_guard lock(link_.mutex);
     link_.tell("the link broke: " + reason);
+    link_.answers.forget();
   }
-  if (!served_ || !served_->id) return;
+  if (!served_ || !served_->begun) return;
   served_->client.reset();
   over(Outcome::kWorkerLeft);
 }

@@ -50,12 +50,15 @@ class HeadEnd final : public Carrier, private MeetingOwner {
   void timed(std::uint32_t session, Trip trip) override;
   void told(std::uint32_t session, Bytes message) override;
   void listed(Bytes message) override;
+  void answered_ahead(std::uint32_t session, const std::vector<Known>& known) override;
   void lost(const std::string& reason) override;
 
   void run();
   void wait(Nanos now);
   void take_client(Nanos now);
   void begin(Nanos now);
+  void open(LinkEnd& end);
+  void send_up(const Outgoing& out, LiveLink& link);
   void serve(Nanos now);
   void read_client(LiveLink& link, Nanos now);
   void push_up(LiveLink& link);

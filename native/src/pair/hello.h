@@ -18,6 +18,7 @@ inline constexpr std::size_t kNameMaxBytes = 64;
 // Bits of Hello::features.
 inline constexpr std::uint64_t kLean = 1;  // requests go up as what differs from earlier ones
 inline constexpr std::uint64_t kHome = 2;  // references go up instead of weights
+inline constexpr std::uint64_t kAhead = 4;  // what is wanted next is asked for at the worker's end
 
 enum class Role : std::uint8_t { kHead = 1, kWorker = 2 };
 

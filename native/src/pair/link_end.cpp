@@ -88,6 +88,7 @@ void LinkEnd::handle(const Frame& frame, Nanos now) {
     case FrameType::kReset:
     case FrameType::kTrip:
     case FrameType::kHome:
+    case FrameType::kKnown:
       return handle_in_session(frame);
     case FrameType::kList:
       return take_list(frame);
@@ -145,6 +146,8 @@ void LinkEnd::handle_in_session(const Frame& frame) {
       return owner_.timed(frame.session, payload_as<Trip>(frame.payload));
     case FrameType::kHome:
       return take_home(frame, flow);
+    case FrameType::kKnown:
+      return take_known(frame);
     case FrameType::kReset:
       flows_.erase(found);
       return owner_.was_reset(frame.session, printable(frame.payload, kReasonMaxBytes));
@@ -166,6 +169,12 @@ void LinkEnd::take_list(const Frame& frame) {
   const bool is_due = is_up_ && own_.role == Role::kHead && frame.session == 0 && uses(kHome);
   if (!is_due) throw LinkBroken("the other end lists tensors, and was not asked to");
   owner_.listed(frame.payload);
+}
+
+void LinkEnd::take_known(const Frame& frame) {
+  const bool is_due = own_.role == Role::kHead && uses(kAhead);
+  if (!is_due) throw LinkBroken("the other end answers ahead, and was not asked to");
+  owner_.answered_ahead(frame.session, decode_known(frame.payload));
 }
 
 void LinkEnd::take_data(const Frame& frame, Flow& flow) {
@@ -216,6 +225,12 @@ void LinkEnd::send_home(std::uint32_t session, View message) {
 
 void LinkEnd::send_list(View message) {
   append_frame(out_, FrameType::kList, 0, message);
+}
+
+void LinkEnd::send_known(std::uint32_t session, const std::vector<Known>& known) {
+  for (const auto& payload : encode_known(known)) {
+    append_frame(out_, FrameType::kKnown, session, payload);
+  }
 }
 
 void LinkEnd::finish(std::uint32_t session) {

@@ -44,6 +44,9 @@ struct Meeting::Caller final : LinkOwner {
   void listed(Bytes message) override {
     if (holds()) meeting.owner_.listed(message);
   }
+  void answered_ahead(std::uint32_t session, const std::vector<Known>& known) override {
+    if (holds()) meeting.owner_.answered_ahead(session, known);
+  }
 
   // What is still to be said is said, then the other end closes, in time. False when it is over.
   bool leave(Nanos now) {

@@ -34,15 +34,14 @@ bool is_weight(Tensor tensor) {
 
 }  // namespace
 
-void UpStream::begin(const LinkEnd& end, std::uint32_t session) {
-  session_ = session;
+void UpStream::begin(const LinkEnd& end) {
   if (end.uses(kLean)) lean_.emplace();
   if (end.uses(kHome)) referrer_.emplace(weights_.counts, &weights_.own);
 }
 
 std::size_t UpStream::room(const LiveLink& link) const {
   if (up_.size() >= kHeldMax) return 0;
-  const std::size_t room = link.room(session_);
+  const std::size_t room = session_ ? link.room(session_) : LinkEnd::kWindowBytes;
   if (!referrer_) return room;
   // Data that are referred to cross as next to nothing.
   if (referrer_->lacks_bytes() > 0) return link.has_room() ? referrer_->room() : 0;
@@ -221,6 +220,7 @@ std::optional<std::uint64_t> UpStream::recalls(Tensor tensor, std::uint64_t hash
   if (!referrer_ || !weights_.listing.has(key)) return std::nullopt;
   if (!weights_.listing.has(key, hash) || !referrer_->can_recall(key, hash)) return 0;
   const std::uint64_t bytes = key.size_bytes;
+  if (bytes == 0) return 0;
   decided_.push_back({std::move(key), hash, nullptr});
   return bytes;
 }

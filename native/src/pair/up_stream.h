@@ -26,8 +26,10 @@ class UpStream final : public Weights {
  public:
   explicit UpStream(HeadWeights& weights) : weights_(weights) {}
 
-  // The session was opened.
-  void begin(const LinkEnd& end, std::uint32_t session);
+  // The link is up, with these features.
+  void begin(const LinkEnd& end);
+  // What is taken from here on crosses, in this session.
+  void open(std::uint32_t session) { session_ = session; }
 
   // Bytes of the client that may be taken now.
   [[nodiscard]] std::size_t room(const LiveLink& link) const;
@@ -41,6 +43,9 @@ class UpStream final : public Weights {
   [[nodiscard]] bool can_push(const LiveLink& link) const;
   // All is sent, and nothing is waited for.
   [[nodiscard]] bool is_done() const;
+
+  // A tensor was taken out of the stream, and its place has not come yet.
+  [[nodiscard]] bool has_decided() const { return !decided_.empty(); }
 
   // The worker told its version.
   void learned(Version version);
@@ -73,7 +78,7 @@ class UpStream final : public Weights {
   bool push_next(LiveLink& link);
 
   HeadWeights& weights_;
-  std::uint32_t session_ = 0;
+  std::uint32_t session_ = 0;               // 0: nothing has to cross yet
   std::optional<lean::Sender> lean_;        // where both ends can
   std::optional<home::Referrer> referrer_;  // likewise
   std::deque<Decided> decided_;             // told by the session with the bytes that follow

@@ -16,11 +16,13 @@ constexpr std::size_t kStepBytes = 1 << 20;
 // Handed to the rpc-server and not taken; beyond, what arrives waits.
 constexpr std::size_t kUntakenMax = 256 << 10;
 constexpr Nanos kPublishEvery = 100 * kNanosPerMilli;
+// 7.5 MiB, some 90,000 tensors: the list is sent at once.
+constexpr std::size_t kListMessagesMax = 128;
 // For what the rpc-server still owes when we are told to end.
 constexpr Nanos kEndGrace = 2 * kNanosPerSecond;
 
 Hello own_hello(const std::string& name, bool has_models) {
-  const std::uint64_t features = kLean | (has_models ? kHome : 0);
+  const std::uint64_t features = kLean | kAhead | (has_models ? kHome : 0);
   return {Role::kWorker, features, LinkEnd::kWindowBytes, new_id(), name};
 }
 
@@ -139,7 +141,11 @@ void WorkerEnd::greeted(const Hello& other) {
   tell("linked with the head " + other.name);
   LinkEnd& end = meeting_.link()->end();
   if (!end.uses(kHome)) return;
-  for (const auto& message : home::encode_list(home_.list())) end.send_list(message);
+  const auto messages = home::encode_list(home_.list());
+  if (messages.size() > kListMessagesMax) {
+    return tell("its models have more tensors than can be listed: their weights cross the link");
+  }
+  for (const auto& message : messages) end.send_list(message);
 }
 
 // Nobody waits for it any more. What the rpc-server still owes is read and thrown away: a stock one
@@ -163,12 +169,14 @@ bool WorkerEnd::serve(Served& served, Nanos now) {
   if (!served.connected) return true;
   served.worker->flush();
   look(served);
-  take_arriving(served);
+  // In this order: what has waited for a reply goes at once.
   read_worker(served, now);
+  take_arriving(served);
   push_back(served);
   LiveLink* link = meeting_.link();
   if (link && served.id) link->end().grant(served.id, served.arrivals.waiting());
   const bool ended = served.worker->ended() || served.worker->broken();
+  if (ended && served.id) served.back.append(served.session->take_held());
   if (!ended || !served.back.empty()) return true;
   if (link && served.id) {
     // Behind a broken connection nothing more can be said in order.
@@ -196,13 +204,16 @@ void WorkerEnd::await_connection(Served& served, Nanos now) {
   }
   served.connected = true;
   served.session = std::make_unique<Session>(link_);
+  LiveLink* link = meeting_.link();
+  if (link && link->end().uses(kAhead)) served.session->ask_ahead();
   if (served.id == 0) served.worker->finish_now();
 }
 
 void WorkerEnd::take_arriving(Served& served) {
   try {
     while (served.worker->waiting() < kUntakenMax) {
-      const Bytes requests = served.arrivals.next();
+      const Bytes all = served.arrivals.next();
+      const Bytes requests = all.first(served.session->ready(all));
       if (requests.empty()) break;
       forward(served, requests);
       if (served.id == 0) return;
@@ -254,13 +265,23 @@ void WorkerEnd::read_worker(Served& served, Nanos now) {
     if (count == 0) return;
     taken += count;
     const Bytes bytes = Bytes(block_).first(count);
-    served.session->replies(bytes, now);
+    const Bytes replies = served.session->replies(bytes, now);
     const std::optional<Trip> trip = served.session->take_trip();
     if (served.id == 0) continue;
+    ask_ahead(served, now);
+    if (served.id == 0) continue;
     if (trip) link->end().send_trip(served.id, *trip);
-    served.back.append(bytes);
+    served.back.append(replies);
     push_back(served);
   }
+}
+
+// What is found out is told before the replies that have waited for it.
+void WorkerEnd::ask_ahead(Served& served, Nanos now) {
+  if (served.session->is_contradicted()) return refuse(served, "its replies cannot be told apart");
+  const Bytes questions = served.session->own_requests(now).worker;
+  if (!questions.empty()) served.worker->send(questions);
+  meeting_.link()->end().send_known(served.id, served.session->take_known());
 }
 
 void WorkerEnd::push_back(Served& served) {

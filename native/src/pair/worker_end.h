@@ -49,6 +49,7 @@ class WorkerEnd final : private MeetingOwner {
   void timed(std::uint32_t, Trip) override {}
   void told(std::uint32_t session, Bytes message) override;
   void listed(Bytes) override {}
+  void answered_ahead(std::uint32_t, const std::vector<Known>&) override {}
   void lost(const std::string& reason) override;
 
   bool wait(int stop, Nanos now);
@@ -64,6 +65,7 @@ class WorkerEnd final : private MeetingOwner {
   void refuse(Served& served, const std::string& reason);
   void end_input(Served& served);
   void read_worker(Served& served, Nanos now);
+  void ask_ahead(Served& served, Nanos now);
   void push_back(Served& served);
   void abandon(Served& served);
   void abandon_all();

@@ -13,10 +13,39 @@ void append_shape(std::string& key, const std::uint8_t* tensor) {
   append(key, tensor + Tensor::kShapeAt, Tensor::kShapeBytes);
 }
 
+// All that is told before it is asked has a reply of the same size in every version.
+std::size_t reply_size(std::uint8_t id) {
+  if (id == kDeviceCount) return sizeof(std::uint32_t);
+  return id == kGetDeviceMemory ? 2 * sizeof(std::uint64_t) : sizeof(std::uint64_t);
+}
+
 }  // namespace
 
 bool Answers::covers(std::uint8_t id) {
   return is_one_of(id, {kDeviceCount, kGetAlignment, kGetMaxSize, kGetAllocSize});
+}
+
+bool Answers::is_of_start(std::uint8_t id) {
+  return is_one_of(id, {kHello, kGetDeviceMemory});
+}
+
+std::string Answers::base(View buffer) {
+  std::string key(1, static_cast<char>(kBufferGetBase));
+  append(key, buffer.data(), buffer.size());
+  return key;
+}
+
+std::string Answers::greeting(std::uint64_t size) {
+  std::string key(1, static_cast<char>(kHello));
+  key.append(reinterpret_cast<const char*>(&size), sizeof size);
+  return key;
+}
+
+bool Answers::makes_sense(const Known& known) {
+  if (known.key.empty()) return false;
+  const auto id = static_cast<std::uint8_t>(known.key[0]);
+  const bool is_told = covers(id) || is_one_of(id, {kGetDeviceMemory, kBufferGetBase});
+  return is_told && known.reply.size() == reply_size(id);
 }
 
 std::string Answers::key(const Rule& rule, View fields) {
@@ -40,6 +69,24 @@ std::optional<std::string> Answers::find(const std::string& key) const {
 void Answers::keep(const std::string& key, View payload) {
   if (known_.size() >= kEntriesMax) known_.clear();
   known_[key].assign(payload.begin(), payload.end());
+}
+
+void Answers::begin_start(const std::string& greeting, View payload, Nanos now) {
+  end_start();
+  started_ = now;
+  keep(greeting, payload);
+}
+
+void Answers::forget() {
+  known_.clear();
+  started_.reset();
+}
+
+void Answers::end_start() {
+  started_.reset();
+  std::erase_if(known_, [](const auto& known) {
+    return is_of_start(static_cast<std::uint8_t>(known.first[0]));
+  });
 }
 
 }  // namespace dllm

@@ -15,6 +15,10 @@ namespace dllm {
 using Bytes = std::span<std::uint8_t>;
 using View = std::span<const std::uint8_t>;
 
+inline View view(const std::string& text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
 struct Request {
   const Rule* rule = nullptr;
   std::uint64_t size = 0;  // of the payload
@@ -52,6 +56,8 @@ class RequestDecoder {
   void feed(Bytes bytes);
   // Whether so many bytes are nothing but payload, or unread anyway. Then it has passed them.
   bool skip(std::uint64_t bytes);
+  // Nothing of the next request has come.
+  [[nodiscard]] bool is_between() const { return step_ == Step::kHeader && got_ == 0; }
   // From now on only passes bytes.
   void give_up() {
     if (step_ != Step::kEnded) step_ = Step::kPipe;

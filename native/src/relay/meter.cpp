@@ -114,6 +114,11 @@ void Meter::drop_up(std::uint64_t bytes) {
   unattributed_ -= bytes;
 }
 
+void Meter::count_late(std::uint8_t id, std::uint64_t bytes) {
+  link_.tally.bytes_up += bytes;
+  link_.tally.commands[id].bytes_up += bytes;
+}
+
 void Meter::book() {
   if (knows_request()) link_.tally.commands[id_].bytes_up += unattributed_;
   link_.passes.add_up(unattributed_);

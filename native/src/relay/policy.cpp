@@ -4,20 +4,53 @@
 
 namespace dllm {
 
+namespace {
+
+bool is_answered(std::uint8_t id) {
+  return Answers::covers(id) || is_one_of(id, {kGetDeviceMemory, kBufferGetBase});
+}
+
+}  // namespace
+
 bool Policy::may_answer(std::uint8_t id) const {
-  const bool known = answering_ && Answers::covers(id);
+  if (id == kHello) return answering_ && !protocol_ && !greeted_;
+  const bool known = answering_ && is_answered(id);
   return protocol_ && (known || (guarding_ && id == kCommInit));
 }
 
 std::string Policy::key(const Rule& rule, View fields) const {
-  const bool kept = answering_ && Answers::covers(rule.id);
+  const bool kept = answering_ && is_answered(rule.id);
   return kept ? Answers::key(rule, fields) : std::string();
 }
 
 std::optional<std::string> Policy::answer(const Rule& rule, const std::string& key) const {
   // No: the worker would open a way around us, to wherever the client says.
   if (rule.id == kCommInit) return std::string(1, '\0');
-  return answers_.find(key);
+  return (rule.id == kBufferGetBase ? bases_ : answers_).find(key);
+}
+
+void Policy::know(const Known& known, Nanos now) {
+  const auto id = static_cast<std::uint8_t>(known.key[0]);
+  // What a start was told first, it is told to its end.
+  if (id == kGetDeviceMemory && (answers_.find(known.key) || !answers_.is_starting(now))) return;
+  (id == kBufferGetBase ? bases_ : answers_).keep(known.key, view(known.reply));
+}
+
+void Policy::begin_start(const std::string& greeting, View payload, Nanos now) {
+  if (answering_ && protocol_->is_exact()) answers_.begin_start(greeting, payload, now);
+}
+
+bool Policy::is_starting(Nanos now) const {
+  return answering_ && (allocates_ || answers_.is_starting(now));
+}
+
+void Policy::passed(const Request& request, View fields) {
+  guard_.passed(request, fields);
+  const std::uint8_t id = request.rule->id;
+  allocates_ = allocates_ || id == kAllocBuffer;
+  if (id == kFreeBuffer) {
+    bases_.forget(Answers::base(fields));
+  }
 }
 
 const char* Policy::refuses_header(const Rule* rule, std::uint64_t size,
@@ -60,7 +93,7 @@ bool Policy::guards_ops(Version version) const {
 }
 
 void Policy::replied(std::uint8_t id, std::uint64_t buffer, const std::string& key, View payload) {
-  if (!key.empty()) answers_.keep(key, payload);
+  if (!key.empty() && Answers::covers(id)) answers_.keep(key, payload);
   guard_.replied(id, buffer, payload);
 }
 

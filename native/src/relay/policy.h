@@ -25,6 +25,16 @@ class Policy {
   [[nodiscard]] std::string key(const Rule& rule, View fields) const;
   // None when the worker must be asked.
   [[nodiscard]] std::optional<std::string> answer(const Rule& rule, const std::string& key) const;
+  // The relay beside the worker told this before anybody asked.
+  void know(const Known& known, Nanos now);
+  // Likewise, the greeting it came with; HELLO is answered here from now on.
+  void begin_start(const std::string& greeting, View payload, Nanos now);
+  // llama-server has started, or never will.
+  void end_start() { answers_.end_start(); }
+  // Whether what was told for a start may be told again.
+  [[nodiscard]] bool is_starting(Nanos now) const;
+  // The client has asked for a buffer in this connection.
+  [[nodiscard]] bool allocates() const { return allocates_; }
 
   // Why a request must not reach the worker, or null. `open_questions`: without their replies.
   // `rule` is null for a command that this version does not have.
@@ -37,8 +47,10 @@ class Policy {
 
   // The client said HELLO.
   void greeted() { greeted_ = true; }
+  // It did, and the version is not known yet.
+  [[nodiscard]] bool awaits_version() const { return greeted_ && !protocol_; }
   // The fixed fields of a request were let through.
-  void passed(const Request& request, View fields) { guard_.passed(request, fields); }
+  void passed(const Request& request, View fields);
   // The worker told its version; whether it is in the table. `changed`: it was another before.
   bool learn(Version version, bool changed);
   // Whether ops are judged too.
@@ -50,6 +62,8 @@ class Policy {
   const bool guarding_;
   const bool answering_;
   Answers& answers_;
+  Answers bases_;          // addresses of buffers of this connection
+  bool allocates_ = false;  // it is the one that loads
   Guard guard_;
   std::optional<Protocol> protocol_;
   bool greeted_ = false;

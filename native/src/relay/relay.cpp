@@ -94,8 +94,8 @@ bool Relay::send_to_client(View bytes) {
 void Relay::deliver(Bytes bytes) {
   // Around both: what is answered from here on must not overtake these bytes.
   const std::lock_guard lock(to_client_);
-  session_.replies(bytes, monotonic_now());
-  if (!client_gone_ && !send_to_client(bytes)) {
+  const Bytes replies = session_.replies(bytes, monotonic_now());
+  if (!client_gone_ && !send_to_client(replies)) {
     client_gone_ = true;
     ::shutdown(client_.get(), SHUT_RDWR);
   }

@@ -1,5 +1,6 @@
 #include "session.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace dllm {
@@ -10,15 +11,6 @@ namespace {
 // what it gets from a file beside it leaves no second copy there. Before, it is asked itself.
 constexpr Version kCacheFlag{7, 0, 0};
 constexpr std::size_t kFlagBytes = 1;
-
-std::string framed(const std::string& payload) {
-  const std::uint64_t size = payload.size();
-  return std::string(reinterpret_cast<const char*>(&size), sizeof size) + payload;
-}
-
-View view(const std::string& text) {
-  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
-}
 
 // A connection begins under the mutex of its link.
 Meter begin_metering(Link& link) {
@@ -36,13 +28,21 @@ Session::Session(Link& link, Weights* weights)
 
 Session::~Session() {
   const std::lock_guard lock(link_.mutex);
-  for (const Due& due : dues_) meter_.left_unanswered(due.awaited.rule->id);
+  for (const Due& due : dues_) {
+    if (!due.is_own) meter_.left_unanswered(due.awaited.rule->id);
+  }
   meter_.ended();
+  if (policy_.allocates()) policy_.end_start();
 }
 
 std::size_t Session::awaited() {
   const std::lock_guard lock(link_.mutex);
   return dues_.size();
+}
+
+// Of the client.
+std::size_t Session::open_questions() const {
+  return dues_.size() - own_open_ - (greets_late_ ? 1 : 0);
 }
 
 Outgoing Session::requests(Bytes bytes, Nanos now) {
@@ -61,17 +61,24 @@ Outgoing Session::requests(Bytes bytes, Nanos now) {
 
 Outgoing Session::requests_end() {
   const std::lock_guard lock(link_.mutex);
+  asks_ahead_ = false;
   forget_sent();
   holding_ = false;
   return outgoing();
 }
 
-void Session::replies(Bytes bytes, Nanos now) {
+Bytes Session::replies(Bytes bytes, Nanos now) {
   const std::lock_guard lock(link_.mutex);
   set_time(now);
   meter_.count_down(bytes.size());
+  replies_ = bytes;
+  seen_ = kept_ = 0;
+  held_from_ = holds_replies() ? 0 : bytes.size();
   reply_decoder_.feed(bytes);
-  meter_.waits(!dues_.empty() && !plain_);
+  // What is not followed.
+  pass_reply(bytes.size() - seen_, false);
+  meter_.waits(open_questions() > 0 && !plain_);
+  return released(bytes.first(kept_));
 }
 
 void Session::timed(Trip trip) {
@@ -105,6 +112,9 @@ void Session::forget_sent() {
 
 Outgoing Session::outgoing() {
   sent_ = holding_ ? held_at_ : pending_.size();
+  if (owed_ > 0 && sent_ > owed_) greet_late();
+  // Alone it goes nowhere.
+  if (owed_ > 0) sent_ = 0;
   const bool more_follows = protocol() && !plain_ && !asked_;
   return {Bytes(pending_).first(sent_), std::exchange(answers_, {}), refused_, more_follows,
           detached_};
@@ -115,8 +125,8 @@ void Session::opened(std::uint8_t id) {
   is_detached_ = false;
   due_ = {};
   meter_.opened();
-  if (policy_.guards() || protocol()) hold();
   answerable_ = policy_.may_answer(id) || may_recall(id);
+  if (policy_.guards() || protocol() || answerable_) hold();
 }
 
 bool Session::may_recall(std::uint8_t id) {
@@ -131,24 +141,28 @@ void Session::hold() {
 
 bool Session::announced(std::uint8_t id, const Rule* rule, std::uint64_t size) {
   if (rule) meter_.named(id);
-  if (const char* reason = policy_.refuses_header(rule, size, dues_.size())) return refuse(reason);
+  if (const char* reason = policy_.refuses_header(rule, size, open_questions())) return refuse(reason);
   if (!rule) {
     if (weights_) weights_->unread();
     return true;
   }
-  if (id == kHello) policy_.greeted();
+  if (id == kHello) {
+    policy_.greeted();
+    greeting_ = Answers::greeting(size);
+  }
   if (!answerable_) meter_.crosses(*rule);
   return true;
 }
 
 bool Session::fields(const Request& request, View fields) {
   const Rule& rule = *request.rule;
-  if (const char* reason = policy_.refuses_fields(request, fields, dues_.size())) {
+  if (const char* reason = policy_.refuses_fields(request, fields, open_questions())) {
     return refuse(reason);
   }
   policy_.passed(request, fields);
   due_.key = policy_.key(rule, fields);
   if (rule.id == kBufferGetBase) due_.buffer = load<std::uint64_t>(fields.data());
+  if (asks_ahead_ && rule.id == kGetAllocSize) due_.asked.assign(fields.begin(), fields.end());
   due_.awaited = {&rule, reply_bytes(rule, fields)};
   due_.from_pass = meter_.fields(request, fields, due_.awaited.reply);
   is_detached_ = detaches(request, fields);
@@ -194,27 +208,38 @@ void Session::closed(const Request& request) {
   asked_ = rule.reply_kind != Reply::kNone;
   Due due = std::exchange(due_, {});
   due.sent = now_;
+  if (!asking_.empty()) return own_closed(std::move(due));
   if (asked_) dues_.push_back(std::move(due));
   const bool is_graph = is_one_of(rule.id, {kGraphCompute, kGraphRecompute});
+  if (is_graph && !std::exchange(computes_, true)) policy_.end_start();
   if (trip_begun_ == 0 && (asked_ || is_graph)) trip_begun_ = now_;
-  meter_.closed(rule, dues_.size());
+  meter_.closed(rule, open_questions());
   if (dues_.size() > Guard::kAwaitedMax) go_plain("too many requests without a reply");
 }
 
 // Only when no reply is due, so that the order of replies stays.
 bool Session::answer(const Rule& rule) {
-  if (!dues_.empty()) return false;
+  if (open_questions() > 0) return false;
   if (rule.id == kSetTensorHash) return answer_hash(rule);
+  if (Answers::is_of_start(rule.id) && !policy_.is_starting(now_)) return false;
+  if (rule.id == kHello) return answer_greeting(rule);
   const std::optional<std::string> known = policy_.answer(rule, due_.key);
   if (!known) return false;
   answer_here(rule, *known);
+  if (rule.id == kBufferGetBase) policy_.replied(rule.id, due_.buffer, {}, view(*known));
   return true;
 }
 
 void Session::answer_here(const Rule& rule, const std::string& payload) {
-  answers_ += framed(payload);
+  say(payload);
   meter_.answered_here(rule, view(payload));
   drop_held();
+}
+
+void Session::say(const std::string& payload) {
+  const std::uint64_t size = payload.size();
+  answers_.append(reinterpret_cast<const char*>(&size), sizeof size);
+  answers_ += payload;
 }
 
 bool Session::answer_hash(const Rule& rule) {
@@ -277,6 +302,8 @@ bool Session::lost(const char* reason) {
 void Session::go_plain(const std::string& reason) {
   if (plain_) return;
   plain_ = true;
+  // Nobody could tell any more which replies are ours.
+  is_contradicted_ = is_contradicted_ || owed_ > 0 || open_questions() < dues_.size();
   if (weights_) weights_->unread();
   request_decoder_.give_up();
   reply_decoder_.give_up();
@@ -288,22 +315,28 @@ void Session::go_plain(const std::string& reason) {
 
 const Awaited* Session::begun() {
   if (dues_.empty()) return nullptr;
+  if (dues_.front().is_own) return &dues_.front().awaited;
   trip_ = {std::exchange(trip_begun_, 0), now_};
   if (dues_.front().from_pass) meter_.reply_begun();
   return &dues_.front().awaited;
 }
 
 void Session::counted(std::uint64_t bytes) {
-  meter_.count_reply(dues_.front().awaited.rule->id, bytes);
+  const Due& due = dues_.front();
+  meter_.count_reply(due.awaited.rule->id, bytes);
+  pass_reply(bytes, due.is_own);
 }
 
 bool Session::answered(View payload) {
   const Due due = std::move(dues_.front());
   dues_.pop_front();
   const Rule& rule = *due.awaited.rule;
-  meter_.replied(rule, due.sent, due.from_pass, !dues_.empty(), payload);
+  if (due.is_own) return own_answered(due, payload);
+  meter_.replied(rule, due.sent, due.from_pass, open_questions() > 0, payload);
   policy_.replied(rule.id, due.buffer, due.key, payload);
-  return rule.id == kHello ? learn_version(payload) : !plain_;
+  if (rule.id == kHello && !learn_version(payload)) return false;
+  follow(due, payload);
+  return !plain_;
 }
 
 void Session::reply_lost(const char* reason) {
@@ -316,6 +349,10 @@ bool Session::learn_version(View payload) {
   const bool covered = policy_.learn(version, version.text() != link_.tally.protocol);
   meter_.learned(version, policy_.guards_ops(version));
   if (!covered) go_plain("protocol " + version.text() + " is not in the table");
+  if (covered && !early_.empty()) policy_.begin_start(greeting_, payload, now_);
+  for (const Known& known : std::exchange(early_, {})) {
+    if (covered) policy_.know(known, now_);
+  }
   return !plain_;
 }
 

@@ -5,9 +5,11 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "decoder.h"
+#include "follow_ups.h"
 #include "link.h"
 #include "meter.h"
 #include "policy.h"
@@ -50,8 +52,30 @@ class Session final : private RequestSink, private ReplySink {
   Outgoing requests(Bytes bytes, Nanos now);
   // The client sends no more: what was still held back.
   Outgoing requests_end();
-  // Bytes from the worker. All of them go to the client, before any answers of a later step.
-  void replies(Bytes bytes, Nanos now);
+  // Bytes from the worker; returns those for the client, which go there before any answers of a
+  // later step. Of the bytes given, or valid until the next call.
+  Bytes replies(Bytes bytes, Nanos now);
+
+  // At the head's end of a pair: what the worker's end told of replies to come. False when that
+  // makes no sense.
+  bool know(const Known& known);
+  // Whether all the client asks may be known here.
+  [[nodiscard]] bool may_stay_here(Nanos now);
+  // The worker is not what the client was told it is: the connection cannot go on.
+  [[nodiscard]] bool is_contradicted() const { return is_contradicted_; }
+
+  // At the worker's end of a pair: from now on asks by itself what is wanted next, and holds replies
+  // back until that is known.
+  void ask_ahead() { asks_ahead_ = true; }
+  // How many of these bytes from the client `requests` may be given now: what follows a HELLO waits
+  // for its reply.
+  std::size_t ready(View bytes);
+  // Questions of its own, for the worker.
+  Outgoing own_requests(Nanos now);
+  // What they found out, to be told before the replies that were held back.
+  std::vector<Known> take_known() { return std::exchange(found_, {}); }
+  // The worker says no more: what was held back.
+  std::vector<std::uint8_t> take_held() { return std::exchange(held_replies_, {}); }
 
   // Of the reply that comes next, as the worker's end timed it.
   void timed(Trip trip);
@@ -71,6 +95,9 @@ class Session final : private RequestSink, private ReplySink {
     std::string key;           // of the answer to keep; empty: none
     std::uint64_t buffer = 0;  // whose address is asked
     bool from_pass = false;
+    bool is_own = false;      // nobody but us gets the reply
+    std::string wanted;       // of our own: what the reply is known by
+    std::string asked;        // fields of a question that others may follow
   };
 
   const Protocol* protocol() override { return policy_.protocol(); }
@@ -99,10 +126,20 @@ class Session final : private RequestSink, private ReplySink {
   bool detaches(const Request& request, View fields);
   bool may_recall(std::uint8_t id);
   bool answer(const Rule& rule);
+  void say(const std::string& payload);
   void answer_here(const Rule& rule, const std::string& payload);
   bool answer_hash(const Rule& rule);
   void recall(View fields, std::uint64_t bytes);
   bool learn_version(View payload);
+  bool answer_greeting(const Rule& rule);
+  void greet_late();
+  [[nodiscard]] std::size_t open_questions() const;
+  void own_closed(Due due);
+  bool own_answered(const Due& due, View payload);
+  void follow(const Due& due, View payload);
+  [[nodiscard]] bool holds_replies() const { return own_open_ > 0 || !to_ask_.empty(); }
+  void pass_reply(std::size_t count, bool is_own);
+  Bytes released(Bytes bytes);
   void attribute();
 
   Link& link_;
@@ -131,6 +168,32 @@ class Session final : private RequestSink, private ReplySink {
   bool asked_ = true;        // the latest request is due a reply
   Due due_{};                // of the present request
   Nanos trip_begun_ = 0;     // the first graph, or else question, since the latest reply; 0: none
+  bool computes_ = false;
+
+  // At the head's end of a pair.
+  std::string greeting_;      // what the reply to HELLO is known by
+  std::string told_;          // that reply, when it was known
+  std::size_t owed_ = 0;      // bytes of that HELLO; `pending_` begins with them
+  std::vector<Known> early_;  // told before the version
+  bool greets_late_ = false;  // that HELLO is with the worker
+  bool is_contradicted_ = false;
+
+  // At the worker's end.
+  bool asks_ahead_ = false;
+  bool is_hurried_ = false;  // behind HELLO comes what was not waited for
+  std::vector<FollowUp> to_ask_;
+  std::string asking_;        // what the reply to the question we ask is known by
+  std::size_t own_open_ = 0;  // questions of our own without a reply
+  std::vector<Known> found_;
+  std::vector<std::uint8_t> held_replies_;  // behind our questions
+  std::vector<std::uint8_t> released_;
+
+  // Of the replies of this step so many were seen, and so many of them go on, up to here at once.
+  Bytes replies_;
+  std::size_t seen_ = 0;
+  std::size_t kept_ = 0;
+  std::size_t part_ = 0;  // the latest
+  std::size_t held_from_ = 0;
   std::optional<Trip> trip_;
   std::deque<Due> dues_;
 };

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -19,7 +20,9 @@ from backends.controller.story import Story
 from backends.errors import ControllerError, HostError, PeerUnreachable
 from backends.machines.host import ProcessRecord
 from backends.state import (
+    Actor,
     ClusterState,
+    EventKind,
     Leftover,
     Plan,
     ProcessRole,
@@ -32,6 +35,9 @@ from backends.state import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from pathlib import Path
+
+
+ANNA = Actor(program="drain", user="anna")
 
 
 def plan_on(peer: str) -> Plan:
@@ -307,3 +313,38 @@ def test_clusters_do_not_choose_the_same_port() -> None:
     assert ports.candidates("b", 8090)[:2] == [8091, 8090]
     ports.release("a")
     assert ports.owner(8090) is None
+
+
+async def test_a_drain_is_kept_until_a_word(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    with pytest.raises(ControllerError, match="nothing to drain"):
+        stage.cluster.drain(on=True, by=ANNA)
+    stage.cluster.want(plan_on("ada"))
+    for _ in range(2):
+        stage.cluster.drain(on=True, by=ANNA)
+    since = stage.board.snapshot.drained_since
+    assert since is not None
+    assert stage.cluster.gateway.is_drained
+    assert stage.made().gateway.is_drained, "the next controller's"
+    stage.cluster.drain(on=False, by=ANNA)
+    assert stage.board.snapshot.drained_since is None
+    stage.cluster.drain(on=True, by=ANNA)
+    stage.cluster.want(plan_on("local"))
+    assert not stage.cluster.gateway.is_drained, "a launch ends it"
+    assert stage.board.snapshot.drained_since is None
+    told = [e.text for e in stage.story.after(0) if e.kind is EventKind.DRAIN]
+    assert [text.split()[0] for text in told] == ["drained", "let", "drained"]
+
+
+async def test_what_serves_is_not_ended_for_a_machine_that_is_away(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path)
+    survey: Any = stage.cluster._pursuit.survey
+    survey.require_access = survey.require_port = AsyncMock()
+    require_possible = stage.cluster.require_possible
+    await require_possible(plan_on("ada"))
+    stage.board.update(state=ClusterState.SERVING)
+    await require_possible(plan_on("local"))
+    with pytest.raises(PeerUnreachable, match="left as it is"):
+        await require_possible(plan_on("ada"))

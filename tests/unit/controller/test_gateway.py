@@ -188,3 +188,54 @@ async def test_what_waited_before_this_controller_is_not_told_again(
     gateway._counted(RequestCounts(waiting=2, held=500))
     gateway._counted(RequestCounts(waiting=0, held=502))
     assert told == ["2"]
+
+
+def drained(gateway: Gateway, in_flight: int, fragile: int = 0) -> RequestCounts:
+    """What a gateway tells that was told to drain."""
+    told = RequestCounts(drains=True, in_flight=in_flight, fragile=fragile)
+    gateway._counted(told)
+    return told
+
+
+async def test_answers_end_before_another_plan_takes_the_place(tmp_path: Path) -> None:
+    gateway = made(Host(), tmp_path)
+    assert await gateway.let_end(PLAN, 60.0) == 0, "nothing serves"
+    told = targets(gateway)
+    gateway.serves(PLAN, 1, "one", 1.0)
+    gateway._counted(RequestCounts(in_flight=3, fragile=2))
+    other = replace(PLAN, model="/other.gguf")
+    assert (gateway.breaks(PLAN), gateway.breaks(other)) == (2, 3)
+    ending = asyncio.create_task(gateway.let_end(PLAN, 60.0))
+    await until(lambda: told[-1].drains)
+    gateway._counted(RequestCounts(in_flight=1))
+    await asyncio.sleep(0.01)
+    assert not ending.done(), "told before it drained"
+    drained(gateway, in_flight=2, fragile=1)
+    await asyncio.sleep(0.01)
+    assert not ending.done()
+    drained(gateway, in_flight=1)
+    assert await asyncio.wait_for(ending, 5) == 0
+    assert await gateway.let_end(other, 0.01) == 1
+
+
+async def test_after_trouble_nothing_is_waited_for(tmp_path: Path) -> None:
+    gateway = made(Host(), tmp_path)
+    told = targets(gateway)
+    gateway.serves(PLAN, 1, "one", 1.0)
+    gateway._counted(RequestCounts(in_flight=3, fragile=2))
+    gateway.holds(PLAN, 1.0)
+    assert await gateway.let_end(PLAN, 60.0) == 0
+    assert not any(target.drains for target in told)
+
+
+async def test_a_drain_outlasts_what_serves(tmp_path: Path) -> None:
+    gateway = made(Host(), tmp_path)
+    told = targets(gateway)
+    gateway.serves(PLAN, 1, "one", 1.0)
+    gateway.drain(True)
+    gateway.holds(PLAN, 1.0)
+    gateway.serves(PLAN, 1, "two", 1.0)
+    gateway.drain(False)
+    assert [target.drains for target in told] == [False, True, False, True, False]
+    assert "drain --off" in told[1].why
+    assert not told[-1].why

@@ -1,4 +1,4 @@
-"""With what a cluster goes on when a machine of it is gone."""
+"""How a plan is kept up by a controller that found it running."""
 
 from __future__ import annotations
 
@@ -9,52 +9,61 @@ import pytest
 
 from backends.controller.journal import Record
 from backends.controller.pursuit import Pursuit
-from backends.errors import NeedsAnswer, PeerUnreachable
-from backends.planning.fallback import plan_without
-from backends.state import PeerQuestion, QuestionKind
-from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for
+from backends.errors import NeedsAnswer, PeerUnreachable, PlanError, ProcessFailed
+from backends.state import Failure
+from tests.unit.controller.test_mending import ASKS, GONE, PLAN, REST
 
 if TYPE_CHECKING:
     from backends.state import Plan
 
-PLAN = plan_for(PLAIN, ADA, peers=("ada",))
-REST = plan_without(PLAN, ["ada"], MODEL, {"local": PLAIN, "ada": ADA})
-GONE = PeerUnreachable("ada cannot be reached")
-ASKS = NeedsAnswer(PeerQuestion(kind=QuestionKind.PASSWORD, text="Password of ada?"))
 
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_a_later_controller_does_without_a_machine_too(comes_back: bool) -> None:
+    """It was away when that one began; what ended unwatched is looked for too."""
+    pursuit: Any = Pursuit.__new__(Pursuit)
+    done: list[str] = []
 
-def made(served_since: float | None, rest: Plan, told: list[str]) -> Any:
-    """One whose machine comes back with a question."""
+    async def take_up(plan: Plan) -> None:
+        done.append(f"take up {len(plan.workers)}")
+        if done == ["take up 1"]:
+            raise GONE
 
-    async def back(plan: Plan, error: PeerUnreachable) -> None:
+    async def with_or_without(plan: Plan, error: PeerUnreachable) -> Plan:
+        return PLAN if comes_back else REST
+
+    async def bring_up(plan: Plan, running: Plan) -> None:
+        done.append(f"bring up {len(running.workers)}")
         raise ASKS
 
-    async def instead_of(plan: Plan, held: object) -> Plan:
-        return rest
-
-    pursuit: Any = Pursuit.__new__(Pursuit)
-    pursuit._back = back
-    pursuit._journal = SimpleNamespace(record=Record(served_since=served_since))
-    pursuit._stand_ins = SimpleNamespace(instead_of=instead_of)
-    pursuit._chapter = SimpleNamespace(mended=told.append)
-    pursuit.stopper = SimpleNamespace(found=list)
-    return pursuit
-
-
-async def test_what_served_goes_on_without_a_machine_that_asks_something() -> None:
-    told: list[str] = []
-    assert await made(1.0, REST, told)._with_or_without(PLAN, GONE) == REST
-    (mended,) = told
-    assert mended.startswith("ada cannot be reached: went on without it, 13 on")
-
-
-async def test_what_never_served_asks() -> None:
-    told: list[str] = []
+    pursuit._journal = SimpleNamespace(record=Record())
+    pursuit._take_up, pursuit.announce = take_up, lambda: None
+    pursuit._mending = SimpleNamespace(with_or_without=with_or_without)
+    pursuit._bring_up_for = bring_up
     with pytest.raises(NeedsAnswer):
-        await made(None, REST, told)._with_or_without(PLAN, GONE)
+        await pursuit._keep_up(PLAN, adopted=True)
+    back, without = ["take up 1", "bring up 1"], ["bring up 0"]
+    assert done == ["take up 1", *(back if comes_back else without)]
 
 
-async def test_nothing_is_told_of_one_that_is_there_after_all() -> None:
-    told: list[str] = []
-    assert await made(1.0, PLAN, told)._with_or_without(PLAN, GONE) == PLAN
-    assert told == []
+async def test_what_ended_unwatched_is_begun_again_and_taken_up_once() -> None:
+    pursuit: Any = Pursuit.__new__(Pursuit)
+    done: list[str] = []
+
+    async def take_up(plan: Plan) -> None:
+        done.append("take up")
+        raise ProcessFailed(Failure(what="ada ended", process="ada"))
+
+    async def again_or_without(plan: Plan, error: ProcessFailed) -> Plan:
+        done.append(error.what)
+        return plan
+
+    async def bring_up_for(plan: Plan, running: Plan) -> None:
+        done.append("bring up")
+        raise PlanError("enough")
+
+    pursuit._journal = SimpleNamespace(record=Record())
+    pursuit._take_up, pursuit._bring_up_for = take_up, bring_up_for
+    pursuit._mending = SimpleNamespace(again_or_without=again_or_without)
+    with pytest.raises(PlanError, match="enough"):
+        await pursuit._keep_up(PLAN, adopted=True)
+    assert done == ["take up", "ada ended", "bring up"]

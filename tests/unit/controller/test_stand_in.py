@@ -13,7 +13,7 @@ from backends.config import Config
 from backends.controller import stand_in
 from backends.controller.journal import Record
 from backends.controller.occupancy import still_held
-from backends.controller.stand_in import StandIns, told_split
+from backends.controller.stand_in import StandIns, told_split, told_stand_in
 from backends.errors import HostError, NeedsAnswer, PeerUnreachable, PlanError
 from backends.planning.fallback import plan_without
 from backends.planning.room import Held
@@ -199,7 +199,7 @@ def parts_of(machines: Any) -> StandIns:
     async def engine() -> Any:
         return SimpleNamespace(info=SimpleNamespace(devices=()))
 
-    readers: Any = SimpleNamespace(model=model, engine=engine)
+    readers: Any = SimpleNamespace(model=model, engine=engine, config=Config)
     nothing: Any = None
     return StandIns(machines, readers, nothing, nothing)
 
@@ -235,3 +235,17 @@ def test_what_a_dead_llama_server_held_is_free_already() -> None:
 
 def test_a_split_is_told_in_one_line() -> None:
     assert told_split(REST) == "13 on local/CPU"
+
+
+async def test_a_worker_that_was_given_up_is_tried_anew_at_a_word_alone() -> None:
+    parts = parts_of(Memory(local=3 * GIB, ada=GIB))
+    rest = await parts.instead_of(PLAN, None, "ada")
+    assert told_stand_in(rest, PLAN) == "13 on local/CPU"
+    shorter = replace(rest, ctx_size=512)
+    assert told_stand_in(shorter, PLAN).endswith(", context 512 instead of 1024")
+    over = asyncio.create_task(parts.over(PLAN, rest))
+    await asyncio.sleep(0.05)
+    assert not over.done()
+    over.cancel()
+    parts.forget()
+    assert not parts._given_up

@@ -10,23 +10,27 @@ import aiohttp
 from aiohttp import web
 
 from backends.gateway.__main__ import server_of
+from backends.gateway.door import Door
 from backends.gateway.language import Mode, Target
 from backends.gateway.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from backends.gateway.access import Access
+
     Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 CHAT = "/v1/chat/completions"
+SHUTDOWN_S = 0.1
 WHOLE = (b'data: {"n":1}\n\n', b'data: {"n":2}\n\n', b"data: [DONE]\n\n")
 
 
 @asynccontextmanager
 async def upstream(handler: Handler) -> AsyncIterator[int]:
     """Port of a server that answers everything like this."""
-    runner = web.ServerRunner(web.Server(handler, handler_cancellation=True))
-    runner._kwargs["shutdown_timeout"] = 0.1
+    server = web.Server(handler, handler_cancellation=True)
+    runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
@@ -82,10 +86,11 @@ class Stage:
 
 
 @asynccontextmanager
-async def gateway() -> AsyncIterator[Stage]:
-    """A gateway that has been told nothing."""
+async def gateway(access: Access | None = None) -> AsyncIterator[Stage]:
+    """A gateway that has been told nothing; with ``access`` it has a door."""
     async with Proxy() as proxy, aiohttp.ClientSession() as client:
-        runner = web.ServerRunner(server_of(proxy))
+        door = Door(proxy, access) if access else proxy
+        runner = web.ServerRunner(server_of(door), shutdown_timeout=SHUTDOWN_S)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         try:

@@ -248,3 +248,22 @@ async def test_a_stream_whose_last_event_the_client_shaped_is_whole(
         _, raw = await stage.ask("/completion", **body)
         assert raw.startswith(b"".join(pieces))
         assert (raw == b"".join(pieces)) == (pieces == FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        (CHAT, b'data: {"error":{"code":500,"message":"no"}}\n\n'),
+        ("/v1/messages", b'event: error\ndata: {"type":"error"}\n\n'),
+        ("/v1/responses", b'data: {"error":{"code":500}}\n\n'),
+    ],
+)
+@pytest.mark.parametrize("begun", [(), (b'data: {"n":1}\n\n',)])
+async def test_an_error_of_llama_server_is_told_once(
+    path: str, error: bytes, begun: tuple[bytes, ...]
+) -> None:
+    async with upstream(streaming(*begun, error)) as port, gateway() as stage:
+        stage.serve(port)
+        asked = {"stream": True, "tools": [{"x": 1}]}
+        assert await stage.ask(path, **asked) == (200, b"".join((*begun, error)))
+        await stage.until(passed=1, failed=0)

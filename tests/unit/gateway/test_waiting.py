@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp import web
 
-from backends.gateway import proxy
+from backends.gateway import proxy, tries
 from backends.gateway.language import Mode
 from tests.unit.gateway.standing import CHAT, WHOLE, gateway, streaming, upstream
 
@@ -152,6 +152,7 @@ async def test_one_that_lives_and_never_answers_is_not_tried_for_ever(
 ) -> None:
     monkeypatch.setattr(proxy, "KEEP_ALIVE_S", 0.01)
     monkeypatch.setattr(proxy, "AGAIN_S", 0.01)
+    monkeypatch.setattr(tries, "AGAIN_S", 0.01)
 
     async def breaking_off(request: web.BaseRequest) -> web.Response:
         assert request.transport is not None

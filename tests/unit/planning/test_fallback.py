@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from backends.errors import PlanError
-from backends.planning.fallback import plan_without
+from backends.planning.fallback import CTX_STEP, plan_without
 from tests.unit.planning.machines import (
     ADA,
     BOB,
+    GIB,
     MODEL,
     PLAIN,
     WITH_GPU,
@@ -23,7 +25,7 @@ from tests.unit.planning.machines import (
 )
 
 if TYPE_CHECKING:
-    from backends.state import Peer
+    from backends.state import Peer, Plan
 
 
 def known(*machines: Peer) -> dict[str, Peer]:
@@ -72,3 +74,50 @@ def test_what_does_not_fit_is_refused() -> None:
     plan = plan_for(small, large, peers=("ada",), model=model)
     with pytest.raises(PlanError, match="local/CPU is too small for its share"):
         plan_without(plan, ["ada"], model, known(small, large))
+
+
+def test_a_worker_is_left_out_whose_machine_is_there() -> None:
+    plan = plan_for(PLAIN, ADA, BOB, peers=("ada", "bob"))
+    machines = known(PLAIN, ADA, BOB)
+    rest = plan_without(plan, [], MODEL, machines, workers=("ada",))
+    assert rest == plan_without(plan, ["ada"], MODEL, machines)
+
+
+@pytest.mark.parametrize("ctx_min", [None, 16, 1000])
+def test_the_context_is_as_long_as_what_is_left_can_hold(ctx_min: int | None) -> None:
+    layers = (replace(one, kv_bytes_per_token=1 << 16) for one in MODEL.layers)
+    model = replace(MODEL, layers=tuple(layers))
+    large, ctx_size = peer("ada", device("ada", "CPU", 100 * GIB)), 8192
+    roomy = here(device("local", "CPU", 100 * GIB))
+    plan = replace(
+        plan_for(roomy, large, peers=("ada",), model=model), ctx_size=ctx_size
+    )
+
+    def alone(free_bytes: int, ctx_min: int | None) -> Plan:
+        machines = known(here(device("local", "CPU", free_bytes)), large)
+        return plan_without(plan, ["ada"], model, machines, ctx_min=ctx_min)
+
+    def least(ctx_size: int) -> int:
+        """Memory that is just enough, by bisection."""
+        low, high = 0, 100 * GIB
+        one = replace(plan, ctx_size=ctx_size)
+        while high - low > 1:
+            middle = (low + high) // 2
+            machines = known(here(device("local", "CPU", middle)), large)
+            try:
+                plan_without(one, ["ada"], model, machines)
+                high = middle
+            except PlanError:
+                low = middle
+        return high
+
+    assert alone(least(ctx_size), ctx_min).ctx_size == ctx_size
+    tight = least(2048)
+    if ctx_min is None:
+        with pytest.raises(PlanError, match="too small"):
+            alone(tight, None)
+        return
+    found = alone(tight, ctx_min).ctx_size
+    assert 2048 - CTX_STEP < found <= 2048
+    with pytest.raises(PlanError):
+        alone(least(16) - 1, ctx_min)

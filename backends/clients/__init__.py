@@ -1,0 +1,1 @@
+"""The configuration of programs that use the API: made, and merged into theirs."""

@@ -1,0 +1,221 @@
+"""What a pursuit goes on with after trouble: the same again, another port, or less."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.controller.breaker import DEATHS_MAX, Breaker
+from backends.controller.occupancy import still_held
+from backends.controller.stand_in import told_stand_in
+from backends.engine.explain import lost_port
+from backends.errors import DllmError, NeedsAnswer, PeerUnreachable, ProcessFailed
+from backends.link.relay import is_relay
+from backends.planning.blueprint import SERVER, machines_of
+from backends.roster.bare import blamed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from backends.controller.board import Board
+    from backends.controller.chapters import Chapter
+    from backends.controller.gateway import Gateway
+    from backends.controller.journal import Journal
+    from backends.controller.stand_in import StandIns
+    from backends.controller.stopping import Stopper
+    from backends.controller.survey import Survey
+    from backends.machines.machine import Machines
+    from backends.planning.room import Held
+    from backends.state import Failure, Plan
+
+log = logging.getLogger(__name__)
+
+TOO_OFTEN = "{what}, {times} times within two minutes of serving"
+GIVEN_UP = "It is not started once more: its log may say why; launch again to try anew."
+# A lost connection to a machine ends nothing for so long.
+BACK_WITHIN_S = 60.0
+BACK_POLL_S = 1.0
+
+
+class DiedTooOften(ProcessFailed):
+    """Starting it again mends nothing."""
+
+
+class Mending:
+    """Judges each trouble of one plan, and tells what was done about it."""
+
+    def __init__(
+        self,
+        machines: Machines,
+        board: Board,
+        journal: Journal,
+        chapter: Chapter,
+        survey: Survey,
+        gateway: Gateway,
+        stopper: Stopper,
+        stand_ins: StandIns,
+        clock: Callable[[], float],
+    ) -> None:
+        """Nothing was mended yet."""
+        self._machines = machines
+        self._board = board
+        self._journal = journal
+        self._chapter = chapter
+        self._survey = survey
+        self._gateway = gateway
+        self._stopper = stopper
+        self._stand_ins = stand_ins
+        self._clock = clock
+        self.breaker = Breaker(clock)
+        self.mended = ""
+        """What was mended last; empty after a beginning."""
+
+    def begin(self, mended: str) -> None:
+        """Forget what was before; ``mended`` says why this begins anew."""
+        self.breaker.reset()
+        self.mended = mended
+
+    def tell(self, text: str) -> None:
+        """Say what was mended, here and wherever the cluster is shown next."""
+        self.mended = text
+        self._chapter.mended(text)
+        log.warning("%s", text)
+
+    async def again_or_without(self, running: Plan, error: ProcessFailed) -> Plan:
+        """What to go on with when a process ended: the same, or less if it often does.
+
+        Raises:
+            DllmError: starting again mends nothing, and the rest cannot do it alone.
+        """
+        try:
+            self._require_mendable(await blamed(error, running), error)
+        except DiedTooOften as failed:
+            return await self._without_worker(running, failed)
+        return running
+
+    async def with_or_without(self, running: Plan, error: PeerUnreachable) -> Plan:
+        """What to go on with when a machine is gone: all, once it is back, or the rest.
+
+        Raises:
+            PeerUnreachable: it did not come back, and the rest cannot do it alone.
+            NeedsAnswer: it asks something, and nothing has served yet.
+        """
+        try:
+            await self._back(running, error)
+        except (PeerUnreachable, NeedsAnswer) as gone:
+            record = self._journal.record
+            if record.served_since is None:
+                raise
+            try:
+                rest = await self._stand_ins.instead_of(running, self._held(running))
+            except DllmError as why:
+                what = f"{error.what}, and what is left cannot do it: {why.what}"
+                raise PeerUnreachable(what, gone.hint) from why
+            if rest != running:
+                how = told_stand_in(rest, running)
+                self.tell(f"{error.what}: went on without it, {how}")
+            return rest
+        return running
+
+    async def _without_worker(self, running: Plan, failed: DiedTooOften) -> Plan:
+        """What to go on with when a worker that is there ends again and again.
+
+        Raises:
+            DllmError: it is no worker, or the rest cannot do it alone.
+        """
+        worker = failed.evidence.process
+        if worker not in {one.name for one in running.workers}:
+            raise failed
+        held = self._held(running)
+        try:
+            rest = await self._stand_ins.instead_of(running, held, worker)
+        except DllmError as why:
+            what = f"{failed.what}, and what is left cannot do it: {why.what}"
+            raise ProcessFailed(
+                msgspec.structs.replace(failed.evidence, what=what)
+            ) from why
+        self._chapter.failed(failed.evidence)
+        how = told_stand_in(rest, running)
+        self.tell(f"{failed.what}: went on without {worker}, {how}")
+        return rest
+
+    def _held(self, running: Plan) -> Held | None:
+        """What of a plan is still in memory."""
+        processes = (one.record for one in self._stopper.found())
+        return still_held(running, self._journal.record, processes)
+
+    async def _back(self, plan: Plan, error: PeerUnreachable) -> None:
+        """Wait for machines to come back, for a while.
+
+        Raises:
+            PeerUnreachable: one did not.
+        """
+        self._gateway.holds(plan, self._survey.hold_s())
+        self.mended = f"{error.what}; the cluster went on when it was back"
+        self._board.update(message=f"{error.what}: waiting for it")
+        self._chapter.waiting(f"{error.what}: waiting for it")
+        log.warning("%s: waiting for it", error.what)
+        deadline = self._clock() + BACK_WITHIN_S
+        while self._clock() < deadline:
+            try:
+                await self._machines.reached(machines_of(plan))
+            except NeedsAnswer:
+                raise
+            except PeerUnreachable:
+                await asyncio.sleep(BACK_POLL_S)
+            else:
+                return
+        raise PeerUnreachable(
+            error.what,
+            "The cluster goes on by itself when the machine is back; or launch without "
+            "it.",
+        )
+
+    def _require_mendable(self, error: DllmError, died: ProcessFailed) -> None:
+        """Let a failure stand unless starting again mends it, and not too often.
+
+        ``error`` says whose end made that process die.
+
+        Raises:
+            DllmError: the error itself.
+        """
+        failure = error.failure(self._clock())
+        is_ours = error is died or failure.process != SERVER
+        mended = self._mended_by_starting_again(failure) if is_ours else ""
+        if not mended:
+            raise error
+        if self.breaker.trips(failure.process):
+            what = TOO_OFTEN.format(what=failure.what, times=DEATHS_MAX)
+            failure = msgspec.structs.replace(failure, what=what, hint=GIVEN_UP)
+            raise DiedTooOften(failure) from died
+        self._chapter.failed(failure)
+        self.tell(f"{error.what}: {mended}")
+
+    def _mended_by_starting_again(self, failure: Failure) -> str:
+        """What will be said of it; empty where starting again would not help.
+
+        A worker or llama-server that never served has a reason that stays.
+        """
+        if failure.process == SERVER and lost_port(failure.log_tail):
+            return "it was started again with another port"
+        served = self._journal.record.served_since is not None
+        if failure.process == SERVER:
+            return "it was started again" if served else ""
+        if served or is_relay(failure.process):
+            return "it was started again, with llama-server"
+        return ""
+
+    def require_other_port(self, error: DllmError, plan: Plan) -> None:
+        """Give the API another port than one that was taken from it.
+
+        Raises:
+            DllmError: the error itself, where nobody allowed another one.
+        """
+        if self._survey.demanded_port(plan) is not None:
+            raise error
+        self._survey.lose_port()
+        again = "the gateway was started again with another port"
+        self.tell(f"{error.what}: {again}")

@@ -1,0 +1,164 @@
+"""Where a gateway listens, and what it demands of who comes: all from the settings."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backends.errors import DllmError
+from backends.gateway.certificate import server_context
+from backends.gateway.keys import KeyFile
+from backends.state.base import Value
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from backends.config import Config
+    from backends.paths import Paths
+
+LOOPBACK = "127.0.0.1"
+MIB = 1 << 20
+BODY_MIB_MAX = 16
+"""llama-server takes some sixty times the size of a request in memory."""
+
+
+class Access(Value, frozen=True, kw_only=True):
+    """Who may reach a gateway, and how."""
+
+    host: str = LOOPBACK
+    """The address it listens at, besides the loopback."""
+    certificate: str = ""
+    """File of the certificate with its chain; without one it speaks plain HTTP."""
+    private_key: str = ""
+    keys: str = ""
+    """File of the keys that clients on other machines need."""
+    body_bytes_max: int = BODY_MIB_MAX * MIB
+    """A longer request is refused."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nobody but this machine can reach it."""
+        return ipaddress.ip_address(self.host).is_loopback
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether it listens at every address of this machine."""
+        return ipaddress.ip_address(self.host).is_unspecified
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Each address to listen at; the loopback is always among them."""
+        if self.is_everywhere:
+            return (self.host,)
+        return tuple(dict.fromkeys((LOOPBACK, self.host)))
+
+    def url(self, port: int) -> str:
+        """The base URL that clients are given.
+
+        A certificate is for a name: at every address that of this machine is shown.
+        """
+        host = LOOPBACK if self.is_everywhere or self.is_local else self.host
+        if self.certificate and self.is_everywhere:
+            host = socket.gethostname()
+        shown = f"[{host}]" if ":" in host else host
+        return f"{'https' if self.certificate else 'http'}://{shown}:{port}/v1"
+
+    def argv(self) -> tuple[str, ...]:
+        """The same as arguments; what is usual is left out."""
+        usual = Access()
+        options = (
+            ("--host", self.host, usual.host),
+            ("--certificate", self.certificate, usual.certificate),
+            ("--private-key", self.private_key, usual.private_key),
+            ("--keys", self.keys, usual.keys),
+            ("--body-bytes-max", str(self.body_bytes_max), str(usual.body_bytes_max)),
+        )
+        return tuple(
+            part
+            for name, value, not_told in options
+            if value != not_told
+            for part in (name, value)
+        )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Let a parser read what ``Access.argv`` gives."""
+    usual = Access()
+    parser.add_argument("--host", default=usual.host)
+    parser.add_argument("--certificate", default="")
+    parser.add_argument("--private-key", default="")
+    parser.add_argument("--keys", default="")
+    parser.add_argument("--body-bytes-max", type=int, default=usual.body_bytes_max)
+
+
+def access_in(arguments: argparse.Namespace) -> Access:
+    """What a parser has read."""
+    told = vars(arguments)
+    return Access(**{name: told[name] for name in Access.__struct_fields__})
+
+
+def access_of(config: Config, paths: Paths) -> Access:
+    """As the settings want it; files count from the folder of ``config.toml``."""
+
+    def file(name: str | None) -> str:
+        return str(paths.config_dir / Path(name).expanduser()) if name else ""
+
+    return Access(
+        host=config.api_host,
+        certificate=file(config.api_certificate),
+        private_key=file(config.api_private_key),
+        keys=str(paths.keys_file),
+        body_bytes_max=config.api_request_mib * MIB,
+    )
+
+
+def require_safe(access: Access) -> None:
+    """See that a gateway may be reached like this.
+
+    Raises:
+        DllmError: there is no key, or no certificate that can be used.
+    """
+    if not access.is_local and not KeyFile(Path(access.keys)).read():
+        raise DllmError(
+            f"The API is to listen at {access.host} (api_host), and there is no API "
+            "key: whoever reaches it could use it",
+            "Make one with dllm-tui key add NAME, or set api_host to 127.0.0.1.",
+        )
+    if bool(access.certificate) != bool(access.private_key):
+        raise DllmError(
+            "Of api_certificate and api_private_key only one is set",
+            "Set both for TLS, or none.",
+        )
+    if access.certificate:
+        server_context(access.certificate, access.private_key)
+
+
+def require_address(access: Access) -> None:
+    """See that this machine has the address now.
+
+    Raises:
+        DllmError: it has not.
+    """
+    host = access.host
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((host, 0))
+    except OSError as error:
+        raise DllmError(
+            f"The API cannot listen at {host} (api_host): {error.strerror}",
+            f"Set api_host to an address of this machine: {', '.join(_addresses())}.",
+        ) from error
+
+
+def _addresses() -> Iterator[str]:
+    import psutil
+
+    yield "0.0.0.0 (all)"
+    for of_one in psutil.net_if_addrs().values():
+        for address in of_one:
+            if address.family is socket.AF_INET:
+                yield address.address

@@ -1,0 +1,107 @@
+"""Who sends a request: from this machine or another, with which key, out of a page."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiohttp import web
+    from multidict import CIMultiDict
+
+BEARER = "bearer "
+AUTHORIZATION = "Authorization"
+X_API_KEY = "x-api-key"
+FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "CF-Connecting-IP")
+"""What a proxy on this machine adds for a client that may be anywhere."""
+LOCAL_NAMES = (".localhost", ".internal")
+"""Names below these are never given out on the internet; containers use the latter."""
+_WEB = ("http", "https")
+
+
+def is_from_here(request: web.BaseRequest) -> bool:
+    """Whether the client is a program on this machine, and speaks for itself."""
+    peer = request.transport and request.transport.get_extra_info("peername")
+    if not peer or any(name in request.headers for name in FORWARDED):
+        return False
+    return is_loopback(str(peer[0]))
+
+
+def is_loopback(text: str) -> bool:
+    """Whether an address is of this machine alone."""
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def keys_in(request: web.BaseRequest) -> Iterator[str]:
+    """What may be a key, as OpenAI's clients and as Anthropic's send it."""
+    for name, value in request.headers.items():
+        if secret := _secret(name, value):
+            yield secret
+
+
+def _secret(name: str, value: str) -> str:
+    if name.lower() == X_API_KEY:
+        return value.strip()
+    if name.lower() == AUTHORIZATION.lower() and value[:7].lower() == BEARER:
+        return value[7:].strip()
+    return ""
+
+
+def without_keys(
+    headers: CIMultiDict[str], is_ours: frozenset[str]
+) -> CIMultiDict[str]:
+    """The header fields for llama-server, which needs to know no key of ours."""
+    kept = headers.copy()
+    kept.clear()
+    for name, value in headers.items():
+        if _secret(name, value) not in is_ours:
+            kept.add(name, value)
+    return kept
+
+
+def foreign_page(request: web.BaseRequest) -> str:
+    """The page of another site that a browser on this machine sends this for.
+
+    Empty where there is none. Of a page that asks across sites ``Origin`` tells; one
+    whose name was made to lead here (DNS rebinding) is betrayed by ``Host``.
+    """
+    host = request.headers.get("Host", "")
+    if host and not _is_local(_name(f"//{host}")):
+        return host
+    origin = request.headers.get("Origin", "")
+    if origin == "null":
+        return "a page of unknown origin"
+    is_web = origin.partition(":")[0].lower() in _WEB
+    return origin if is_web and not _is_local(_name(origin)) else ""
+
+
+def _name(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_local(name: str) -> bool:
+    """Whether a name leads here whoever answers for the internet's names."""
+    name = name.rstrip(".")
+    if name in ("localhost", socket.gethostname().lower()):
+        return True
+    return name.endswith(LOCAL_NAMES) or _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

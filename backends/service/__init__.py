@@ -1,0 +1,1 @@
+"""The controller as a service of the system, which outlives logouts and reboots."""

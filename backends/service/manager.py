@@ -1,0 +1,274 @@
+"""Asking systemd, or launchd, to look after the service."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from backends.errors import DllmError
+from backends.service.unit import (
+    LABEL,
+    UNIT,
+    Service,
+    launchd_agent,
+    systemd_unit,
+)
+from backends.state.base import Value
+from backends.writing import write_private
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ANSWER_S = 30.0
+LINGER = "loginctl enable-linger"
+
+
+class ServiceState(Value, frozen=True, kw_only=True):
+    """How the service stands."""
+
+    manager: str
+    file: str
+    installed: bool
+    running: bool = False
+    pid: int | None = None
+    lingers: bool | None = None
+    """Whether it outlives logouts and begins at boot; None where nobody can tell."""
+
+
+class Manager(Protocol):
+    """What looks after services of one user."""
+
+    name: str
+
+    @property
+    def file(self) -> Path:
+        """Where it finds what the service is."""
+
+    def text(self, service: Service) -> str:
+        """What is written there."""
+
+    def install(self, service: Service) -> None:
+        """Start it now and from now on; fine where that is so already.
+
+        Raises:
+            DllmError: it cannot be reached, or refuses.
+        """
+
+    def remove(self) -> None:
+        """End it, and start it no more; fine where there is none.
+
+        Raises:
+            DllmError: it refuses.
+        """
+
+    def state(self) -> ServiceState:
+        """How it stands."""
+
+
+def manager() -> Manager:
+    """That of this system."""
+    return Launchd() if sys.platform == "darwin" else Systemd()
+
+
+class Systemd:
+    """The user manager of systemd."""
+
+    name = "systemd"
+
+    @property
+    def file(self) -> Path:
+        """Below ``$XDG_CONFIG_HOME``, where the manager looks too."""
+        named = os.environ.get("XDG_CONFIG_HOME", "")
+        base = Path(named) if named.startswith("/") else Path.home() / ".config"
+        return base / "systemd" / "user" / UNIT
+
+    def text(self, service: Service) -> str:
+        """The unit."""
+        return systemd_unit(service)
+
+    def install(self, service: Service) -> None:
+        """Write the unit, and have it started now and with the user's manager.
+
+        Raises:
+            DllmError: there is no user manager, or it refuses.
+        """
+        self._require_session()
+        changed = _write(self.file, self.text(service))
+        _ask("systemctl", "--user", "daemon-reload")
+        _ask("systemctl", "--user", "enable", "--now", UNIT)
+        if changed:
+            # What it keeps up goes on meanwhile.
+            _ask("systemctl", "--user", "restart", UNIT)
+
+    def _require_session(self) -> None:
+        done = _run("systemctl", "--user", "show", "--property=Version")
+        if done.returncode:
+            raise DllmError(
+                "There is no systemd user session here "
+                f"({_last_line(done.stderr) or 'systemctl does not answer'})",
+                "Log in as this user (su and sudo give no session of one's own), or "
+                "have what starts programs here run the command of --dry-run.",
+            )
+
+    def remove(self) -> None:
+        """End and disable it; the unit is removed also where nobody answers.
+
+        Raises:
+            DllmError: the unit cannot be removed.
+        """
+        with contextlib.suppress(DllmError):
+            _ask("systemctl", "--user", "disable", "--now", UNIT)
+        _remove(self.file)
+        with contextlib.suppress(DllmError):
+            _ask("systemctl", "--user", "daemon-reload")
+
+    def state(self) -> ServiceState:
+        """By the manager's own word."""
+        shown = _properties("systemctl", "--user", "show", UNIT)
+        pid = int(shown.get("MainPID") or 0)
+        return ServiceState(
+            manager=self.name,
+            file=str(self.file),
+            installed=self.file.exists(),
+            running=shown.get("ActiveState") == "active",
+            pid=pid or None,
+            lingers=_lingers(),
+        )
+
+
+class Launchd:
+    """The agents of a user on macOS."""
+
+    name = "launchd"
+
+    @property
+    def file(self) -> Path:
+        """Where it looks at every login."""
+        return Path.home() / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+
+    def text(self, service: Service) -> str:
+        """The agent."""
+        return launchd_agent(service)
+
+    def install(self, service: Service) -> None:
+        """Write the agent, and have it started now and at every login.
+
+        Raises:
+            DllmError: launchd refuses.
+        """
+        if _write(self.file, self.text(service)):
+            with contextlib.suppress(DllmError):
+                _ask("launchctl", "bootout", self._target)
+        if not self.state().running:
+            _ask("launchctl", "bootstrap", self._domain, str(self.file))
+
+    def remove(self) -> None:
+        """End it, and remove the agent.
+
+        Raises:
+            DllmError: the file cannot be removed.
+        """
+        with contextlib.suppress(DllmError):
+            _ask("launchctl", "bootout", self._target)
+        _remove(self.file)
+
+    def state(self) -> ServiceState:
+        """By launchd's own word: an agent ends with the login."""
+        done = _run("launchctl", "print", self._target)
+        words = dict(
+            line.strip().split(" = ", 1)
+            for line in done.stdout.splitlines()
+            if " = " in line
+        )
+        pid = words.get("pid", "")
+        return ServiceState(
+            manager=self.name,
+            file=str(self.file),
+            installed=self.file.exists(),
+            running=pid.isdecimal(),
+            pid=int(pid) if pid.isdecimal() else None,
+        )
+
+    @property
+    def _domain(self) -> str:
+        return f"gui/{os.getuid()}"
+
+    @property
+    def _target(self) -> str:
+        return f"{self._domain}/{LABEL}"
+
+
+def _lingers() -> bool | None:
+    shown = _properties("loginctl", "show-user", getpass.getuser())
+    return {"yes": True, "no": False}.get(shown.get("Linger", ""))
+
+
+def _properties(*argv: str) -> dict[str, str]:
+    done = _run(*argv)
+    pairs = (line.partition("=") for line in done.stdout.splitlines())
+    return {name: value for name, _, value in pairs}
+
+
+def _ask(*argv: str) -> None:
+    """Have something done.
+
+    Raises:
+        DllmError: it is refused.
+    """
+    done = _run(*argv)
+    if done.returncode:
+        why = _last_line(done.stderr) or f"exit code {done.returncode}"
+        raise DllmError(f"{' '.join(argv)} failed: {why}")
+
+
+def _run(*argv: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ANSWER_S,
+            check=False,
+        )
+    except FileNotFoundError:
+        return _failed(argv, f"{argv[0]} is not installed")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return _failed(argv, str(error))
+
+
+def _failed(argv: Sequence[str], why: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.CompletedProcess(argv, 1, "", why)
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1].rstrip(".") if lines else ""
+
+
+def _write(file: Path, text: str) -> bool:
+    """Whether that had to be written.
+
+    Raises:
+        DllmError: it cannot be.
+    """
+    try:
+        if file.exists() and file.read_text() == text:
+            return False
+        write_private(file, text.encode())
+    except OSError as error:
+        raise DllmError(f"Cannot write {file} ({error.strerror})") from error
+    return True
+
+
+def _remove(file: Path) -> None:
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        raise DllmError(f"Cannot remove {file} ({error.strerror})") from error

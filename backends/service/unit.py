@@ -1,0 +1,99 @@
+"""What the service is, in the words of systemd and of launchd; pure text."""
+
+from __future__ import annotations
+
+import os
+import plistlib
+import sys
+from typing import TYPE_CHECKING
+
+from backends.paths import ENGINE_DIR_VARIABLE
+from backends.state.base import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from backends.paths import Paths
+
+UNIT = "dllm-tui.service"
+LABEL = "dllm-tui.controller"
+PASSED_ON = (
+    *("PATH", "PYTHONPATH", ENGINE_DIR_VARIABLE, "DLLM_RELAY"),
+    *("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
+)
+"""Of the environment it is installed from: where programs and files are. No more, for a
+key might be in it."""
+AGAIN_S = 5
+
+
+class Service(Value, frozen=True, kw_only=True):
+    """The process that is to be kept up."""
+
+    argv: tuple[str, ...]
+    environment: dict[str, str] = {}
+    log: str = ""
+    """Where it says why it cannot start."""
+
+
+def controller_service(paths: Paths, environment: Mapping[str, str]) -> Service:
+    """The controller that stays, with the programs and files of this user."""
+    passed = {name: environment[name] for name in PASSED_ON if environment.get(name)}
+    if "PYTHONPATH" in passed:
+        parts = passed["PYTHONPATH"].split(os.pathsep)
+        passed["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in parts if p)
+    return Service(
+        argv=(sys.executable, "-P", "-m", "backends.controller", "--stay"),
+        environment=passed,
+        log=str(paths.state_dir / "controller.err"),
+    )
+
+
+def systemd_unit(service: Service) -> str:
+    """A unit of systemd's user manager.
+
+    What the controller starts outlives it: it must neither be stopped with it
+    (``KillMode``), nor take it along when it runs out of memory (``OOMPolicy``).
+    """
+    variables = "".join(
+        f"Environment={_quoted(f'{name}={value}', is_command=False)}\n"
+        for name, value in service.environment.items()
+    )
+    command = " ".join(_quoted(part, is_command=True) for part in service.argv)
+    return (
+        "[Unit]\n"
+        "Description=dllm-tui: keeps the clusters of this user running\n"
+        "StartLimitIntervalSec=0\n"
+        "\n"
+        "[Service]\n"
+        f"ExecStart={command}\n"
+        f"{variables}"
+        "Restart=always\n"
+        f"RestartSec={AGAIN_S}\n"
+        "KillMode=process\n"
+        "OOMPolicy=continue\n"
+        "\n"
+        "[Install]\n"
+        "WantedBy=default.target\n"
+    )
+
+
+def _quoted(text: str, *, is_command: bool) -> str:
+    """A word as systemd reads it back: it expands ``%`` and, in commands, ``$``."""
+    text = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    text = text.replace("\n", "\\n")
+    return '"' + (text.replace("$", "$$") if is_command else text) + '"'
+
+
+def launchd_agent(service: Service) -> str:
+    """An agent of launchd; what the controller starts outlives it."""
+    described = {
+        "Label": LABEL,
+        "ProgramArguments": list(service.argv),
+        "EnvironmentVariables": dict(service.environment),
+        "RunAtLoad": True,
+        "KeepAlive": True,
+        "ThrottleInterval": AGAIN_S,
+        "AbandonProcessGroup": True,
+        "StandardErrorPath": service.log,
+    }
+    return plistlib.dumps(described, sort_keys=False).decode()

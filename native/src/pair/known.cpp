@@ -1,0 +1,49 @@
+#include "known.h"
+
+#include <string_view>
+
+namespace dllm::pair {
+
+namespace {
+
+void put_text(std::vector<std::uint8_t>& out, const std::string& text) {
+  put(out, static_cast<std::uint16_t>(text.size()));
+  out.insert(out.end(), text.begin(), text.end());
+}
+
+std::string take_text(View& payload) {
+  std::uint16_t size = 0;
+  if (payload.size() >= sizeof size) size = load<std::uint16_t>(payload.data());
+  if (payload.size() < sizeof size + size) throw LinkBroken("the other end sent a damaged frame");
+  const View text = payload.subspan(sizeof size, size);
+  payload = payload.subspan(sizeof size + size);
+  return {text.begin(), text.end()};
+}
+
+}  // namespace
+
+std::vector<std::vector<std::uint8_t>> encode_known(const std::vector<Known>& known) {
+  std::vector<std::vector<std::uint8_t>> frames;
+  std::vector<std::uint8_t> one;
+  for (const Known& each : known) {
+    one.clear();
+    put_text(one, each.key);
+    put_text(one, each.reply);
+    if (frames.empty() || frames.back().size() + one.size() > kPayloadMaxBytes) {
+      frames.emplace_back();
+    }
+    frames.back().insert(frames.back().end(), one.begin(), one.end());
+  }
+  return frames;
+}
+
+std::vector<Known> decode_known(View payload) {
+  std::vector<Known> known;
+  while (!payload.empty()) {
+    std::string key = take_text(payload);
+    known.push_back({std::move(key), take_text(payload)});
+  }
+  return known;
+}
+
+}  // namespace dllm::pair

@@ -1,0 +1,61 @@
+#include "follow_ups.h"
+
+#include <algorithm>
+
+#include "size_guesses.h"
+
+namespace dllm {
+
+namespace {
+
+// A stock worker has a handful.
+constexpr std::uint32_t kDevicesMax = 16;
+
+// None where this version has other fields.
+void add(std::vector<FollowUp>& all, const Protocol& protocol, Command id,
+         const std::string& fields) {
+  const Rule* rule = protocol.rule(id);
+  if (rule == nullptr || rule->fields != fields.size()) return;
+  const std::uint64_t size = fields.size();
+  std::string request(1, static_cast<char>(id));
+  request.append(reinterpret_cast<const char*>(&size), sizeof size);
+  all.push_back({request + fields, Answers::key(*rule, view(fields))});
+}
+
+std::vector<FollowUp> about_devices(const Protocol& protocol, std::uint32_t count) {
+  std::vector<FollowUp> all;
+  for (std::uint32_t device = 0; device < std::min(count, kDevicesMax); ++device) {
+    const std::string fields(reinterpret_cast<const char*>(&device), sizeof device);
+    for (const Command id : {kGetAlignment, kGetMaxSize, kGetDeviceMemory}) {
+      add(all, protocol, id, fields);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<FollowUp> follow_ups(const Protocol& protocol, const Rule& rule, View fields,
+                                 View reply) {
+  std::vector<FollowUp> all;
+  switch (rule.id) {
+    case kHello:
+      add(all, protocol, kDeviceCount, {});
+      break;
+    case kDeviceCount:
+      return about_devices(protocol, load<std::uint32_t>(reply.data()));
+    case kAllocBuffer:
+      // No buffer: the worker had no room.
+      if (load<std::uint64_t>(reply.data()) == 0) break;
+      add(all, protocol, kBufferGetBase, {reply.begin(), reply.begin() + sizeof(std::uint64_t)});
+      break;
+    case kGetAllocSize:
+      for (const std::string& guess : size_guesses(fields)) add(all, protocol, kGetAllocSize, guess);
+      break;
+    default:
+      break;
+  }
+  return all;
+}
+
+}  // namespace dllm

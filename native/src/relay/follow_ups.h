@@ -1,0 +1,23 @@
+// What the relay beside a worker asks it by itself, right behind what llama-server asked: the
+// answers that are known to be wanted next. Each is of the very worker that is asked.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "answers.h"
+#include "protocol.h"
+
+namespace dllm {
+
+// A request of our own, and what its answer is kept by.
+struct FollowUp {
+  std::string request;
+  std::string key;
+};
+
+// Of the request with these fields, which has got this reply.
+std::vector<FollowUp> follow_ups(const Protocol& protocol, const Rule& rule, View fields,
+                                 View reply);
+
+}  // namespace dllm

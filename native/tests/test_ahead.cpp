@@ -1,0 +1,356 @@
+// What is asked at the worker's end before the client asks it, and answered at the head's: the two
+// sessions of a connection, joined without a link.
+#include <algorithm>
+#include <array>
+#include <functional>
+
+#include "check.h"
+#include "relay/size_guesses.h"
+#include "sessions.h"
+
+using namespace transcript;
+using namespace sessions;
+
+namespace {
+
+constexpr std::uint64_t kFree = 5'000'000'000, kTotal = 8'000'000'000;
+
+template <typename... Values>
+std::string bytes(Values... values) {
+  std::string out;
+  (put(out, values), ...);
+  return out;
+}
+
+std::string text_of(dllm::Bytes bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+dllm::Bytes bytes_of(std::string& text) {
+  return {reinterpret_cast<std::uint8_t*>(text.data()), text.size()};
+}
+
+// An rpc-server of two devices; remembers what it was asked.
+struct Server {
+  explicit Server(Version told) : version(told) {}
+  std::string answer(const std::string& requests) {
+    std::string replies;
+    for (std::size_t at = 0; at < requests.size();) {
+      const auto id = static_cast<std::uint8_t>(requests[at]);
+      std::uint64_t size = 0;
+      std::memcpy(&size, &requests[at + 1], sizeof size);
+      asked.push_back(id);
+      replies += answer(id, requests.substr(at + 9, size));
+      at += 9 + size;
+    }
+    return replies;
+  }
+  std::string answer(std::uint8_t id, const std::string& fields) {
+    switch (id) {
+      case dllm::kHello:
+        return hello_reply(version);
+      case dllm::kDeviceCount:
+        return reply(bytes(std::uint32_t{2}));
+      case dllm::kGetDeviceMemory:
+        return reply(bytes(free_bytes, kTotal));
+      case dllm::kAllocBuffer:
+        return reply(bytes(has_room ? kBuffer : 0, has_room ? kBufferBytes : 0));
+      case dllm::kBufferGetBase:
+        return reply(bytes(kBase));
+      case dllm::kGetAllocSize:
+        return reply(bytes(std::uint64_t{std::hash<std::string>{}(fields)}));
+      default:
+        return dllm::Protocol(version).rule(id)->reply ? reply(bytes(std::uint64_t{64})) : "";
+    }
+  }
+  std::size_t count(std::uint8_t id) const {
+    return static_cast<std::size_t>(std::ranges::count(asked, id));
+  }
+  Version version;
+  std::uint64_t free_bytes = kFree;
+  bool has_room = true;
+  std::vector<std::uint8_t> asked;
+};
+
+// Both relays of a worker.
+struct Relays {
+  explicit Relays(Version version) : server(version) {}
+  dllm::Link near{"w", true, true}, far{"w", false, true};
+  Server server;
+  Nanos now = 1'000'000'000;
+};
+
+// A client's connection through both.
+struct Connection {
+  explicit Connection(Relays& all) : relays(all) { far.ask_ahead(); }
+
+  // What the client gets; `crossed`: something had to go to the worker for it.
+  std::string ask(std::string requests) {
+    const Outgoing out = near.requests(bytes_of(requests), relays.now);
+    crossed = !out.worker.empty();
+    refused = refused || out.refused;
+    std::string got = out.answers, up = text(out);
+    while (!up.empty()) {
+      const std::size_t count = far.ready(bytes_of(up));
+      std::string part = up.substr(0, count);
+      up.erase(0, count);
+      const std::string asked = text(far.requests(bytes_of(part), relays.now));
+      far.ready(bytes_of(up));
+      got += go_down(asked);
+      if (count == 0 && near.is_contradicted()) break;
+    }
+    return got;
+  }
+  std::string go_down(std::string requests) {
+    std::string got;
+    while (!requests.empty()) {
+      for (const std::string& piece : split(random, relays.server.answer(requests))) {
+        std::string in = piece;
+        waiting += text_of(far.replies(bytes_of(in), relays.now));
+      }
+      requests = text(far.own_requests(relays.now));
+      for (const dllm::Known& known : far.take_known()) CHECK(near.know(known));
+      for (std::string piece : split(random, waiting)) {
+        got += text_of(near.replies(bytes_of(piece), relays.now));
+      }
+      waiting.clear();
+    }
+    return got;
+  }
+
+  Relays& relays;
+  Random random{3};
+  Session near{relays.near}, far{relays.far};
+  std::string waiting;
+  bool crossed = false;
+  bool refused = false;
+};
+
+std::string device_question(std::uint8_t id, std::uint32_t device = 0) {
+  return request(id, bytes(device));
+}
+
+std::string allocation_question() {
+  return request(dllm::kAllocBuffer, bytes(std::uint32_t{0}, kBufferBytes));
+}
+
+std::string address_question() {
+  return request(dllm::kBufferGetBase, bytes(kBuffer));
+}
+
+// The connections in which llama-server asks about a worker before it loads.
+void look_around(Relays& relays, Version version) {
+  Connection first(relays);
+  CHECK(first.ask(hello(version)) == hello_reply(version) && first.crossed);
+  CHECK(first.ask(request(dllm::kDeviceCount, "")) == reply(bytes(std::uint32_t{2})));
+  CHECK(!first.crossed);
+}
+
+struct Spec {
+  std::array<std::uint32_t, 4> ne, nb;
+};
+
+std::string shaped(const Spec& spec, std::uint32_t op = 0) {
+  std::string out(dllm::kTensorBytes, '\0');
+  for (std::size_t i = 0; i < 4; ++i) write(out, 20 + 4 * i, spec.ne[i]);
+  for (std::size_t i = 0; i < 4; ++i) write(out, 36 + 4 * i, spec.nb[i]);
+  write(out, 52, op);
+  return out;
+}
+
+std::string sizes_question(const std::vector<std::string>& tensors) {
+  std::string fields = bytes(std::uint32_t{0});
+  for (const std::string& each : tensors) fields += each;
+  fields.resize(4 + 11 * dllm::kTensorBytes);
+  return fields;
+}
+
+// As 8.0.0 asks for a product over so many tokens.
+std::string product(std::uint32_t tokens) {
+  const std::uint32_t out = 1024 * tokens, in = 512 * tokens;
+  return sizes_question({shaped({{256, tokens, 1, 1}, {4, 1024, out, out}}, 29),
+                         shaped({{128, 256, 1, 1}, {2, 256, 65536, 65536}}),
+                         shaped({{128, tokens, 1, 1}, {4, 512, in, in}}, 7)});
+}
+
+std::string attention(std::uint32_t tokens, std::uint32_t cells) {
+  const Spec cache{{32, cells, 4, 1}, {2, 256, 64, 524288}};
+  const std::uint32_t row = 2 * cells, all = row * tokens, result = 512 * tokens;
+  return sizes_question({shaped({{32, 4, tokens, 1}, {4, 128, 512, result}}, 74),
+                         shaped({{32, tokens, 4, 1}, {4, 512, 128, result}}, 38), shaped(cache, 38),
+                         shaped(cache, 38), shaped({{cells, tokens, 1, 1}, {2, row, all, all}})});
+}
+
+}  // namespace
+
+TEST(a_start_greets_once_and_knows_the_devices) {
+  for (const Version version : kVersions) {
+    if (version < Version{3, 0, 0}) continue;
+    Relays relays(version);
+    look_around(relays, version);
+    for (int again = 0; again < 5; ++again) {
+      Connection next(relays);
+      CHECK(next.ask(hello(version)) == hello_reply(version) && !next.crossed);
+      for (std::uint32_t device = 0; device < 2; ++device) {
+        const std::string memory = device_question(dllm::kGetDeviceMemory, device);
+        CHECK(next.ask(memory) == reply(bytes(kFree, kTotal)) && !next.crossed);
+        for (const std::uint8_t id : {dllm::kGetAlignment, dllm::kGetMaxSize}) {
+          CHECK(next.ask(device_question(id, device)) == reply(bytes(std::uint64_t{64})));
+          CHECK(!next.crossed);
+        }
+      }
+    }
+    CHECK(relays.server.count(dllm::kHello) == 1);
+    CHECK(relays.server.count(dllm::kGetDeviceMemory) == 2);
+    CHECK(relays.near.tally.plain_reason.empty() && relays.near.tally.refused == 0);
+    const auto& hellos = relays.near.tally.commands[dllm::kHello];
+    CHECK(hellos.count == 6 && hellos.answered == 5 && hellos.errors == 0);
+  }
+}
+
+TEST(versions_without_devices_are_asked_as_ever) {
+  for (const Version version : {Version{1, 0, 0}, Version{2, 0, 0}, Version{5, 3, 0}}) {
+    Relays relays(version);
+    for (std::size_t again = 1; again <= 2; ++again) {
+      Connection next(relays);
+      CHECK(next.ask(hello(version)) == hello_reply(version) && next.crossed);
+      CHECK(relays.server.asked == std::vector<std::uint8_t>(again, dllm::kHello));
+    }
+  }
+}
+
+TEST(what_has_to_cross_takes_its_greeting_along) {
+  Relays relays(k8);
+  look_around(relays, k8);
+  Connection loading(relays);
+  CHECK(loading.ask(hello(k8)) == hello_reply(k8) && !loading.crossed);
+  const std::string given = reply(bytes(kBuffer, kBufferBytes));
+  CHECK(loading.ask(allocation_question()) == given && loading.crossed);
+  CHECK(relays.server.count(dllm::kHello) == 2);
+  // Not again: who brings its greeting along knows.
+  CHECK(relays.server.count(dllm::kDeviceCount) == 1);
+  CHECK(loading.ask(address_question()) == reply(bytes(kBase)) && !loading.crossed);
+  const std::string set = set_tensor(k8, row_of(400), std::string(400, 'w'));
+  CHECK(loading.ask(set).empty() && loading.crossed && !loading.refused);
+  CHECK(loading.near.awaited() == 0 && loading.far.awaited() == 0);
+}
+
+TEST(an_address_is_told_as_long_as_its_buffer_lives) {
+  Relays relays(k8);
+  Connection loading(relays);
+  loading.ask(hello(k8));
+  loading.ask(allocation_question());
+  CHECK(loading.ask(address_question()) == reply(bytes(kBase)) && !loading.crossed);
+  loading.ask(request(dllm::kFreeBuffer, bytes(kBuffer)));
+  CHECK(loading.ask(address_question()) == reply(bytes(kBase)) && loading.crossed);
+  relays.server.has_room = false;
+  const auto asked = relays.server.count(dllm::kBufferGetBase);
+  CHECK(loading.ask(allocation_question()) == reply(std::string(16, '\0')));
+  CHECK(relays.server.count(dllm::kBufferGetBase) == asked);
+}
+
+TEST(memory_is_told_anew_once_llama_server_has_started) {
+  const std::string memory = device_question(dllm::kGetDeviceMemory);
+  const auto load = [&](Relays& relays, const std::string& last) {
+    look_around(relays, k8);
+    Connection loading(relays);
+    loading.ask(hello(k8));
+    loading.ask(allocation_question());
+    loading.ask(address_question());
+    relays.server.free_bytes = 7;
+    // However long it takes.
+    relays.now += 600'000'000'000;
+    CHECK(loading.ask(memory) == reply(bytes(kFree, kTotal)));
+    if (last.empty()) return;
+    loading.ask(last);
+    CHECK(loading.ask(memory) == reply(bytes(std::uint64_t{7}, kTotal)));
+  };
+  for (const std::string& last : {std::string(), recompute(k8), graph(k8, {tensor({})})}) {
+    Relays relays(k8);
+    load(relays, last);
+    Connection next(relays);
+    CHECK(next.ask(hello(k8)) == hello_reply(k8) && next.crossed);
+    CHECK(next.ask(memory) == reply(bytes(std::uint64_t{7}, kTotal)));
+  }
+}
+
+TEST(a_start_that_goes_on_for_long_is_told_anew) {
+  Relays relays(k8);
+  look_around(relays, k8);
+  relays.server.free_bytes = 7;
+  relays.now += dllm::Answers::kStartMax + 1;
+  Connection next(relays);
+  CHECK(next.ask(hello(k8)) == hello_reply(k8) && next.crossed);
+  CHECK(next.ask(device_question(dllm::kGetDeviceMemory)) == reply(bytes(std::uint64_t{7}, kTotal)));
+}
+
+TEST(a_worker_that_became_another_is_noticed_before_it_is_believed) {
+  Relays relays(k8);
+  look_around(relays, k8);
+  Connection loading(relays);
+  CHECK(loading.ask(hello(k8)) == hello_reply(k8) && !loading.crossed);
+  relays.server.version = k7;
+  CHECK(loading.ask(allocation_question()).empty());
+  CHECK(loading.near.is_contradicted());
+}
+
+TEST(what_is_not_understood_behind_a_greeting_told_here_ends_the_connection) {
+  Relays relays(k8);
+  look_around(relays, k8);
+  dllm::Link open("w", true, false);
+  open.answers = relays.near.answers;
+  Session near(open);
+  std::string greeting = hello(k8), unknown = request(99, "abc");
+  CHECK(near.requests(bytes_of(greeting), relays.now).answers == hello_reply(k8));
+  near.requests(bytes_of(unknown), relays.now);
+  CHECK(near.is_contradicted());
+}
+
+TEST(answers_that_make_no_sense_are_none) {
+  dllm::Link link("w", true, true);
+  Session near(link);
+  const std::string eight(8, '\1');
+  for (const dllm::Known& bad : {dllm::Known{"", eight}, dllm::Known{{dllm::kGetTensor}, eight},
+                                 dllm::Known{{dllm::kHello}, eight},
+                                 dllm::Known{{dllm::kGetAlignment}, eight + eight},
+                                 dllm::Known{{dllm::kDeviceCount}, ""}}) {
+    CHECK(!near.know(bad));
+  }
+  CHECK(near.know({{dllm::kGetAlignment}, eight}));
+}
+
+TEST(sizes_for_few_tokens_are_asked_with_those_for_many) {
+  for (const Version version : {k7, k8}) {
+    Relays relays(version);
+    Connection loading(relays);
+    loading.ask(hello(version));
+    for (const auto& [asked, soon] :
+         {std::pair{product(512), std::vector{product(1), product(2)}},
+          {attention(512, 2048), {attention(1, 2048), attention(2, 256), attention(1, 256)}},
+          {attention(64, 256), {attention(1, 256), attention(2, 256)}}}) {
+      const auto told = [&](const std::string& fields) {
+        return reply(bytes(std::uint64_t{std::hash<std::string>{}(fields)}));
+      };
+      CHECK(loading.ask(request(dllm::kGetAllocSize, asked)) == told(asked) && loading.crossed);
+      for (const std::string& each : soon) {
+        CHECK(loading.ask(request(dllm::kGetAllocSize, each)) == told(each) && !loading.crossed);
+      }
+    }
+  }
+}
+
+TEST(sizes_of_what_is_neither_product_nor_attention_lead_to_no_questions) {
+  const auto guesses = [](const std::string& fields) {
+    return dllm::size_guesses({reinterpret_cast<const std::uint8_t*>(fields.data()), fields.size()});
+  };
+  CHECK(guesses(product(2)).empty() && guesses(product(1)).empty());
+  CHECK(guesses(attention(2, 2048)).empty());
+  CHECK(guesses(product(512).substr(0, 300)).empty() && guesses("").empty());
+  std::string other = product(512);
+  write<std::uint32_t>(other, 4 + 2 * dllm::kTensorBytes + 24, 511);
+  CHECK(guesses(other).empty());
+  Random random(1);
+  for (int i = 0; i < 2000; ++i) guesses(random_bytes(random, 4 + 11 * dllm::kTensorBytes));
+}
+
+RUN_TESTS()

@@ -1,0 +1,211 @@
+"""What clients are told, and how it gets into their files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from backends.clients.merging import merge_into
+from backends.clients.recipes import CLIENTS, Client
+from backends.clients.served import Served, served
+from backends.clients.yaml_text import with_entry, with_entry_below, with_settings
+from backends.errors import DllmError, UsageError
+from backends.state import (
+    ClusterSnapshot,
+    ModelInfo,
+    Plan,
+    ServerSettings,
+    Share,
+    Split,
+)
+from tui.cli import connect as connect_module
+from tui.cli.main import cli
+
+HERE = Served(url="http://127.0.0.1:8090/v1", model="big q4", ctx_size=4096)
+THERE = Served(url="https://studio:8090/v1", model="big q4", ctx_size=4096)
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_CONFIG_HOME", "PI_CODING_AGENT_DIR", "LLM_USER_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def snapshot(monkeypatch: pytest.MonkeyPatch) -> ClusterSnapshot:
+    """Of a cluster that serves, which the command is told of."""
+    plan = Plan(
+        model="/models/big-q4-00001-of-00002.gguf",
+        split=Split(n_layer=1, shares=(Share(device="local/CPU", layers=2),)),
+        ctx_size=8192,
+        server=ServerSettings(slots=2),
+    )
+    there = ClusterSnapshot(plan=plan, api_url="http://127.0.0.1:8090/v1")
+
+    async def told(cluster: str) -> ClusterSnapshot:
+        return there
+
+    monkeypatch.setattr(connect_module, "current_snapshot", told)
+    return there
+
+
+def test_what_is_served(snapshot: ClusterSnapshot) -> None:
+    it = served(snapshot, None)
+    assert (it.url, it.model, it.ctx_size) == (snapshot.api_url, "big-q4", 4096)
+    assert not it.needs_key
+    trained = ModelInfo(
+        path="m", arch="llama", n_layer=1, n_embd=8, n_vocab=8, n_ctx_train=1024
+    )
+    assert served(replace(snapshot, model=trained), None).ctx_size == 1024
+    for url in ("http://studio:8090", "http://studio:8090/", "http://studio:8090/v1"):
+        elsewhere = served(snapshot, url)
+        assert elsewhere.url == "http://studio:8090/v1"
+        assert elsewhere.needs_key
+    for url in ("studio:8090", "ftp://x", "http://[", "http://x/'$(y)'"):
+        with pytest.raises(UsageError, match="is no URL"):
+            served(snapshot, url)
+    with pytest.raises(DllmError, match="Launch first"):
+        served(ClusterSnapshot(), None)
+
+
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS.keys())
+@pytest.mark.parametrize("it", [HERE, THERE], ids=["here", "there"])
+def test_every_client_is_told_where_what_and_how(client: Client, it: Served) -> None:
+    recipe = client.recipe(it)
+    assert it.url in recipe.text
+    assert it.model in recipe.text
+    told = " ".join([recipe.text, recipe.key, *recipe.use])
+    assert ("API_KEY" in told or "keys set" in told) or not it.needs_key
+    # What is merged twice is merged once.
+    assert recipe.merge(recipe.text) == recipe.text
+
+
+@pytest.mark.parametrize("name", ["pi", "opencode", "zed"])
+def test_json_keeps_what_others_wrote(name: str) -> None:
+    first = CLIENTS[name].recipe(HERE)
+    mine = json.loads(first.text)
+    other: dict[str, Any] = {"mine": {"a": [1]}, **{k: {"x": 1} for k in mine}}
+    other.pop("$schema", None)
+    merged = json.loads(first.merge(json.dumps(other)))
+    assert merged["mine"] == {"a": [1]}
+    assert all(
+        value["x"] == 1
+        for key, value in merged.items()
+        if key not in ("mine", "$schema")
+    )
+    assert "studio" in CLIENTS[name].recipe(THERE).merge(json.dumps(merged))
+
+
+def test_flat_yaml_keeps_comments_and_other_lines() -> None:
+    before = "# mine\nmodel: gpt # old\ndark-mode: true\n#openai-api-base: x"
+    after = with_settings(
+        before, {"model": "openai/m", "openai-api-base": "http://x\\1"}
+    )
+    assert after == (
+        '# mine\nmodel: "openai/m"\ndark-mode: true\n#openai-api-base: x\n'
+        'openai-api-base: "http://x\\\\1"\n'
+    )
+
+
+def test_aider_is_told_of_no_key_only_where_none_is_needed() -> None:
+    here, there = (CLIENTS["aider"].recipe(it) for it in (HERE, THERE))
+    mine = "dark-mode: true\n"
+    assert 'openai-api-key: "none"' in here.merge(mine)
+    assert there.merge(here.merge(mine)) == there.merge(mine)
+    assert "openai-api-key: sk" in there.merge("openai-api-key: sk\n")
+
+
+def test_lists_of_yaml_get_one_entry_of_ours() -> None:
+    once = with_entry("- model_id: other", ["- model_id: a"], "dllm")
+    again = with_entry(once, ["- model_id: b", "  x: 1"], "dllm")
+    assert once.startswith("- model_id: other\n# dllm: ")
+    assert "model_id: a" not in again
+    assert again.endswith("- model_id: b\n  x: 1\n# dllm: end\n")
+    beside = with_entry(again, ["- model_id: c"], "dllm-two")
+    assert "model_id: b" in beside
+
+
+@pytest.mark.parametrize(
+    ("before", "indent"),
+    [
+        ("name: x\nmodels:\n  - name: a\n    b: 1\nrules: []\n", "  "),
+        ("models: # mine\n- name: a\n", ""),
+        ("models: []\nrules: []\n", "  "),
+        ("models:\n    # first\n    - name: a", "    "),
+        ("name: x", "  "),
+    ],
+)
+def test_an_entry_below_a_key_stands_in_as_the_others(before: str, indent: str) -> None:
+    after = with_entry_below(before, "models", ["- name: dllm", "  x: 1"], "dllm")
+    assert f"\n{indent}- name: dllm\n{indent}  x: 1\n{indent}# dllm: end\n" in after
+    assert (
+        with_entry_below(after, "models", ["- name: dllm", "  x: 1"], "dllm") == after
+    )
+    for line in before.splitlines():
+        assert line.replace(" []", "") in after
+    with pytest.raises(DllmError, match="one line"):
+        with_entry_below("models: [{name: a}]", "models", ["- name: b"], "dllm")
+
+
+def run(*arguments: str) -> tuple[str, str]:
+    """What the command prints, and says."""
+    result = CliRunner().invoke(cli, ["connect", *arguments], catch_exceptions=False)
+    return result.stdout, result.stderr
+
+
+def test_it_is_merged_after_a_backup(snapshot: ClusterSnapshot, home: Path) -> None:
+    folder = home / ".pi" / "agent"
+    folder.mkdir(parents=True)
+    real = home / "dotfiles.json"
+    real.write_text('{"providers": {"other": {}}} // mine\n')
+    real.chmod(0o640)
+    (folder / "models.json").symlink_to(real)
+    told = json.loads(run("pi", "--write", "--json")[0])
+    assert told["written"]["changed"]
+    assert (folder / "models.json").is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o640
+    backup = Path(told["written"]["backup"])
+    assert backup.read_text() == '{"providers": {"other": {}}} // mine\n'
+    assert backup.stat().st_mode & 0o777 == 0o640
+    after = real.read_text()
+    assert '"other": {}' in after
+    assert "// mine" in after
+    assert "says so already" in run("pi", "--write")[1]
+    # Twice in one second: what was first is still there.
+    run("pi", "--write", "--url", "http://other")
+    assert '"baseUrl"' not in backup.read_text()
+    run("pi", "--write")
+    assert real.read_text() == after
+    assert not list(folder.glob("*.tmp")) + list(home.glob("*.tmp"))
+
+
+def test_a_file_that_cannot_be_understood_stays(home: Path) -> None:
+    file = home / "settings.json"
+    file.write_text("{ nonsense")
+    with pytest.raises(DllmError, match="cannot be added to"):
+        merge_into(file, CLIENTS["zed"].recipe(HERE))
+    assert file.read_text() == "{ nonsense"
+    assert list(home.iterdir()) == [file]
+
+
+def test_what_is_printed(snapshot: ClusterSnapshot, home: Path) -> None:
+    text, said = run("pi")
+    assert json.loads(text)["providers"]["dllm"]["apiKey"] == "none"
+    assert "--write merges it there" in said
+    assert "pi --provider dllm --model big-q4" in said
+    assert not (home / ".pi").exists()
+    text, said = run("zed", "--url", "http://studio:8090")
+    assert "export DLLM_API_KEY=…" in said
+    assert "aider" in run("--list")[0]
+    assert set(json.loads(run("--json")[0])) == set(CLIENTS)
+    with pytest.raises(UsageError, match="Did you mean opencode"):
+        run("opencod")
+    with pytest.raises(UsageError, match="no file to write"):
+        run("curl", "--write")

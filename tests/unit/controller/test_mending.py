@@ -1,0 +1,87 @@
+"""With what a cluster goes on when a machine of it is gone, or a worker ends often."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from backends.controller.journal import Record
+from backends.controller.mending import DiedTooOften, Mending
+from backends.errors import NeedsAnswer, PeerUnreachable, PlanError, ProcessFailed
+from backends.planning.fallback import plan_without
+from backends.state import Failure, PeerQuestion, QuestionKind
+from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for
+
+if TYPE_CHECKING:
+    from backends.state import Plan
+
+PLAN = plan_for(PLAIN, ADA, peers=("ada",))
+REST = plan_without(PLAN, ["ada"], MODEL, {"local": PLAIN, "ada": ADA})
+GONE = PeerUnreachable("ada cannot be reached")
+ASKS = NeedsAnswer(PeerQuestion(kind=QuestionKind.PASSWORD, text="Password of ada?"))
+
+
+def made(served_since: float | None, rest: Plan, told: list[str]) -> Any:
+    """One whose machine comes back with a question."""
+
+    async def back(plan: Plan, error: PeerUnreachable) -> None:
+        raise ASKS
+
+    async def instead_of(plan: Plan, held: object) -> Plan:
+        return rest
+
+    mending: Any = Mending.__new__(Mending)
+    mending._back = back
+    mending._journal = SimpleNamespace(record=Record(served_since=served_since))
+    mending._stand_ins = SimpleNamespace(instead_of=instead_of)
+    mending._chapter = SimpleNamespace(mended=told.append)
+    mending._stopper = SimpleNamespace(found=list)
+    return mending
+
+
+async def test_what_served_goes_on_without_a_machine_that_asks_something() -> None:
+    told: list[str] = []
+    assert await made(1.0, REST, told).with_or_without(PLAN, GONE) == REST
+    (mended,) = told
+    assert mended.startswith("ada cannot be reached: went on without it, 13 on")
+
+
+async def test_what_never_served_asks() -> None:
+    told: list[str] = []
+    with pytest.raises(NeedsAnswer):
+        await made(None, REST, told).with_or_without(PLAN, GONE)
+
+
+async def test_nothing_is_told_of_one_that_is_there_after_all() -> None:
+    told: list[str] = []
+    assert await made(1.0, PLAN, told).with_or_without(PLAN, GONE) == PLAN
+    assert told == []
+
+
+@pytest.mark.parametrize("rest", [REST, None])
+async def test_a_worker_that_ends_again_and_again_is_done_without(
+    rest: Plan | None,
+) -> None:
+    told: list[str] = []
+    failed = DiedTooOften(Failure(what="ada ended, 5 times", process="ada"))
+
+    async def instead_of(plan: Plan, held: object, worker: str) -> Plan:
+        if rest is None:
+            raise PlanError("local/CPU is too small")
+        assert worker == "ada"
+        return rest
+
+    mending = made(1.0, REST, told)
+    mending._stand_ins = SimpleNamespace(instead_of=instead_of)
+    mending._chapter.failed = lambda failure: None
+    if rest is None:
+        with pytest.raises(ProcessFailed, match=r"5 times, and what is left .* small"):
+            await mending._without_worker(PLAN, failed)
+        return
+    assert await mending._without_worker(PLAN, failed) == REST
+    assert told == ["ada ended, 5 times: went on without ada, 13 on local/CPU"]
+    server = DiedTooOften(Failure(what="llama-server ended", process="llama-server"))
+    with pytest.raises(DiedTooOften):
+        await mending._without_worker(PLAN, server)

@@ -1,0 +1,84 @@
+"""A connection to llama-server is kept for who comes next, and never to their harm."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from backends.gateway import proxy, tries
+from tests.unit.gateway.standing import gateway, until, upstream
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Server:
+    """Answers, and knows over which connection it was asked."""
+
+    def __init__(self) -> None:
+        self.connections: list[web.BaseRequest] = []
+        self.aborts_at = -1
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    @property
+    def count(self) -> int:
+        """How many connections there were."""
+        return len({id(one.protocol) for one in self.connections})
+
+    async def __call__(self, request: web.BaseRequest) -> web.Response:
+        self.connections.append(request)
+        if len(self.connections) == self.aborts_at:
+            assert request.transport is not None
+            request.transport.abort()
+        await request.read()
+        await self.go_on.wait()
+        return web.Response(text=str(len(self.connections)))
+
+
+async def test_who_comes_alone_finds_a_connection_there() -> None:
+    server = Server()
+    async with upstream(server) as port, gateway() as stage:
+        stage.serve(port)
+        for number in "123":
+            assert await stage.ask(n=1) == (200, number.encode())
+        assert server.count == 1
+
+
+async def test_of_several_none_holds_a_connection_that_others_wait_for() -> None:
+    """A kept one takes a thread of llama-server, which may have few."""
+    server = Server()
+    server.go_on.clear()
+    async with upstream(server) as port, gateway() as stage:
+        stage.serve(port)
+        asking = [asyncio.create_task(stage.ask(n=n)) for n in range(4)]
+        await until(lambda: len(server.connections) == 4)
+        server.go_on.set()
+        await asyncio.gather(*asking)
+        kept = [one for one in server.connections if one.keep_alive]
+        assert (server.count, len(kept)) == (4, 1)
+
+
+async def test_one_that_was_closed_at_that_moment_fails_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(proxy, "AGAIN_S", 0.01)
+    monkeypatch.setattr(tries, "AGAIN_S", 0.01)
+    server = Server()
+    server.aborts_at = 2
+    async with upstream(server) as port, gateway() as stage:
+        stage.serve(port)
+        await stage.ask(n=1)
+        assert await stage.ask(n=2) == (200, b"3")
+        await stage.until(passed=2, failed=0)
+
+
+async def test_a_long_body_has_a_connection_of_its_own() -> None:
+    server = Server()
+    async with upstream(server) as port, gateway() as stage:
+        stage.serve(port)
+        for _ in range(2):
+            await stage.ask(n="x" * (1 << 19))
+        assert server.count == 2

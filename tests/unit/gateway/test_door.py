@@ -1,0 +1,305 @@
+"""Who is let in at a gateway, and who is told what instead."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiohttp import web
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from backends.gateway.access import Access
+from backends.gateway.keys import KeyFile
+from tests.unit.gateway.standing import CHAT, gateway, upstream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.unit.gateway.standing import Stage
+
+ELSEWHERE = {"X-Forwarded-For": "10.0.0.9"}
+"""As a proxy on this machine adds it."""
+BODY_BYTES_MAX = 1000
+
+
+class Room:
+    """A gateway with a door, before a llama-server that tells what it was asked."""
+
+    def __init__(self, stage: Stage, keys: KeyFile) -> None:
+        self.stage = stage
+        self.keys = keys
+        self.seen: list[tuple[str, bytes, list[tuple[str, str]]]] = []
+        self.pause = asyncio.Event()
+        self.pause.set()
+
+    async def serve(self, request: web.BaseRequest) -> web.Response:
+        body = await request.read()
+        told = [(k.decode(), v.decode()) for k, v in request.raw_headers]
+        self.seen.append((request.path, body, told))
+        await self.pause.wait()
+        return web.Response(text="llamacpp:it 1\n" if "metrics" in request.path else "")
+
+    async def ask(
+        self, path: str = CHAT, data: Any = b"{}", method: str = "POST", **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        url = self.stage.url + path
+        async with self.stage.client.request(
+            method, url, data=data, headers=given
+        ) as answer:
+            return answer.status, dict(answer.headers), await answer.read()
+
+    async def status(self, **headers: str) -> int:
+        return (await self.ask(**headers))[0]
+
+
+@asynccontextmanager
+async def room(folder: Path) -> AsyncIterator[Room]:
+    """A gateway that can be reached from elsewhere."""
+    file = folder / "keys.json"
+    access = Access(host="0.0.0.0", keys=str(file), body_bytes_max=BODY_BYTES_MAX)
+    async with gateway(access) as stage:
+        there = Room(stage, KeyFile(file))
+        async with upstream(there.serve) as port:
+            stage.serve(port)
+            yield there
+
+
+@pytest.mark.parametrize(
+    "method", ["GET", "POST", "OPTIONS", "HEAD", "DELETE", "PROPFIND"]
+)
+async def test_without_a_key_nothing_but_401(tmp_path: Path, method: str) -> None:
+    async with room(tmp_path) as there:
+        there.keys.add("other")
+        for path in (CHAT, "/v1/models", "/health", "/metrics", "/", "/v1/messages"):
+            for given in ({}, {"Authorization": "Bearer dllm-x", "x_api_key": "other"}):
+                status, headers, _ = await there.ask(
+                    path, method=method, **ELSEWHERE, **given
+                )
+                assert status == HTTPStatus.UNAUTHORIZED
+                assert headers["WWW-Authenticate"] == "Bearer"
+        assert not there.seen
+        assert there.stage.proxy.tally.counts.refused == 12
+
+
+async def test_errors_have_the_shape_of_the_api(tmp_path: Path) -> None:
+    async with room(tmp_path) as there:
+        error = json.loads((await there.ask(**ELSEWHERE))[2])["error"]
+        assert (error["code"], error["type"]) == (401, "authentication_error")
+        said = json.loads((await there.ask("/v1/messages", **ELSEWHERE))[2])
+        assert said["type"] == "error"
+        assert said["error"]["type"] == "authentication_error"
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("Authorization", "Bearer {}"),
+        ("authorization", "bearer  {} "),
+        ("x_api_key", "{}"),
+        ("X_API_KEY", " {}"),
+    ],
+)
+async def test_with_a_key_until_it_is_revoked(
+    tmp_path: Path, name: str, form: str
+) -> None:
+    async with room(tmp_path) as there:
+        secret = there.keys.add("laptop")
+        given = {name: form.format(secret), **ELSEWHERE}
+        assert await there.status(**given) == 200
+        (_, body, headers) = there.seen.pop()
+        assert body == b"{}"
+        # It is nobody's business behind the door.
+        assert secret not in str(headers)
+        counts = there.stage.proxy.tally.counts.keys["laptop"]
+        assert (counts.requests, counts.in_flight) == (1, 0)
+        there.keys.remove("laptop")
+        assert await there.status(**given) == 401
+
+
+async def test_the_key_of_llama_server_itself_goes_on(tmp_path: Path) -> None:
+    async with room(tmp_path) as there:
+        secret = there.keys.add("laptop")
+        given = {"Authorization": "Bearer its-own", "x_api_key": secret}
+        assert await there.status(**given, **ELSEWHERE) == 200
+        told = dict(there.seen.pop()[2])
+        assert told["Authorization"] == "Bearer its-own"
+        assert "x-api-key" not in told
+        # Here none is needed: whatever is sent is not ours to judge.
+        assert await there.status(Authorization="Bearer none") == 200
+        assert dict(there.seen.pop()[2])["Authorization"] == "Bearer none"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:8090"}, 200),
+        ({"Host": "127.0.0.1"}, 200),
+        ({"Host": "[::1]:8090"}, 200),
+        ({"Host": "host.docker.internal:8090"}, 200),
+        ({"Host": "LocalHost."}, 200),
+        ({"Host": "evil.example:8090"}, 403),
+        ({"Host": "localhost.evil.example"}, 403),
+        ({"Host": "[::1"}, 403),
+        ({"Origin": "http://localhost:3000"}, 200),
+        ({"Origin": "vscode-webview://abc"}, 200),
+        ({"Origin": "http://tauri.localhost"}, 200),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "HTTPS://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+    ],
+)
+async def test_pages_of_other_sites_are_not_served(
+    tmp_path: Path, headers: dict[str, str], status: int
+) -> None:
+    async with room(tmp_path) as there:
+        assert await there.status(**headers) == status
+        assert len(there.seen) == (status == 200)
+        secret = there.keys.add("page")
+        assert await there.status(x_api_key=secret, **headers) == 200
+
+
+async def test_bodies_that_are_too_long(tmp_path: Path) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(11):
+            yield b"x" * 100
+
+    async with room(tmp_path) as there:
+        for data in (b"x" * (BODY_BYTES_MAX + 1), pieces()):
+            status, _, body = await there.ask(data=data)
+            assert status == 413
+            assert "api_request_mib" in json.loads(body)["error"]["message"]
+        assert not there.seen
+        assert there.stage.proxy.tally.counts.refused == 2
+        said = json.loads((await there.ask("/v1/messages", b"x" * 2000))[2])
+        assert said["error"]["type"] == "request_too_large"
+
+
+async def test_a_body_that_does_not_say_how_long_it_is(tmp_path: Path) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"x" * 400
+        yield b"y" * 600
+
+    async with room(tmp_path) as there:
+        secret = there.keys.add("laptop")
+        assert (await there.ask(data=pieces(), x_api_key=secret))[0] == 200
+        assert there.seen.pop()[1] == b"x" * 400 + b"y" * 600
+        assert (await there.ask(data=pieces(), Expect="100-continue"))[0] == 200
+        assert there.seen.pop()[1] == b"x" * 400 + b"y" * 600
+
+
+async def test_who_asks_too_often_is_told_when_to_come_again(tmp_path: Path) -> None:
+    async with room(tmp_path) as there:
+        seldom = there.keys.add("seldom", requests_per_minute=1)
+        alone = there.keys.add("alone", requests_at_once=1)
+        assert await there.status(x_api_key=seldom) == 200
+        status, headers, body = await there.ask(x_api_key=seldom)
+        assert status == 429
+        assert 50 < int(headers["Retry-After"]) <= 60
+        assert "seldom" in json.loads(body)["error"]["message"]
+        there.pause.clear()
+        first = asyncio.create_task(there.status(x_api_key=alone))
+        await there.stage.until(in_flight=1)
+        assert await there.status(x_api_key=alone) == 429
+        there.pause.set()
+        assert await first == 200
+        assert await there.status(x_api_key=alone) == 200
+        counts = there.stage.proxy.tally.counts
+        assert counts.refused == 0
+        assert (counts.keys["seldom"].limited, counts.keys["alone"].limited) == (1, 1)
+        assert counts.keys["alone"].in_flight == 0
+
+
+async def test_metrics_are_those_of_both(tmp_path: Path) -> None:
+    async with room(tmp_path) as there:
+        secret = there.keys.add("laptop")
+        assert await there.status(x_api_key=secret) == 200
+        status, headers, body = await there.ask(
+            "/metrics", method="GET", data=None, x_api_key=secret, **ELSEWHERE
+        )
+        assert status == 200
+        assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        text = body.decode()
+        assert text.startswith("llamacpp:it 1\n")
+        assert 'dllm_key_requests_total{key="laptop"} 2.0' in text
+        assert "dllm_requests_passed_total 1.0" in text
+        there.stage.tell(why="away")
+        text = (await there.ask("/metrics", method="GET", data=None))[2].decode()
+        assert "dllm_requests_passed_total 1.0" in text
+        assert "llamacpp" not in text
+
+
+METHODS = st.one_of(
+    st.sampled_from([b"GET", b"POST", b"CONNECT", b"OPTIONS", b"PRI"]), st.binary()
+)
+FIELDS = st.sampled_from(
+    [
+        *(b"Host", b"Origin", b"Authorization", b"x-api-key", b"Content-Length"),
+        *(b"Transfer-Encoding", b"Expect", b"Connection", b"Upgrade", b"Content-Type"),
+        *(b"Content-Encoding", b"X-Forwarded-For", b"Cookie", b"Range"),
+    ]
+)
+VALUES = st.one_of(
+    st.binary(max_size=20),
+    st.sampled_from(
+        [
+            *(b"chunked", b"100-continue", b"Bearer \xff\xfe", b"0", b"5", b"-1"),
+            *(b"99999999999999999999", b"[::1", b"http://[", b"gzip", b"upgrade"),
+        ]
+    ),
+)
+HEADS = st.builds(
+    lambda method, path, fields: b"".join(
+        [
+            *(method, b" ", path, b" HTTP/1.1\r\n"),
+            *(name + b": " + value + b"\r\n" for name, value in fields),
+            b"\r\n",
+        ]
+    ),
+    METHODS,
+    st.one_of(
+        st.sampled_from([b"/", b"*", b"/v1/messages", b"http://x/"]), st.binary()
+    ),
+    st.lists(st.tuples(FIELDS, VALUES), max_size=5),
+)
+TALK = st.lists(st.one_of(HEADS, st.binary(max_size=60)), min_size=1, max_size=3)
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(talk=TALK)
+def test_whatever_is_sent_gets_an_answer_or_an_end(
+    talk: list[bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.clear()
+    answer = asyncio.run(_said_to(b"".join(talk), tmp_path))
+    statuses = {int(found) for found in re.findall(rb"HTTP/1\.1 (\d+) ", answer)}
+    assert not statuses & {500, 502}
+    assert b"Traceback" not in answer
+    assert "Traceback" not in caplog.text
+
+
+async def _said_to(raw: bytes, folder: Path) -> bytes:
+    """What comes back, and then a plain request is answered all the same."""
+    async with room(folder) as there:
+        reader, writer = await asyncio.open_connection("127.0.0.1", there.stage.port)
+        writer.write(raw)
+        writer.write_eof()
+        try:
+            answer = await asyncio.wait_for(reader.read(), 20)
+        except ConnectionError:
+            answer = b""
+        writer.close()
+        assert await there.status() == 200
+        return answer

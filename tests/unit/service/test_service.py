@@ -1,0 +1,132 @@
+"""What systemd and launchd are told, and what is said where there is neither."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import plistlib
+import shlex
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.paths import user_paths
+from backends.service.unit import (
+    Service,
+    controller_service,
+    launchd_agent,
+    systemd_unit,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ODD = Service(
+    argv=(sys.executable, "a b", 'quo"te', "back\\slash", "50%", "$HOME", "'"),
+    environment={"PATH": '/a b:/c%d:/"q"', "XDG_STATE_HOME": "/s\\t"},
+    log="/tmp/x.err",
+)
+
+
+def words(unit: str, name: str) -> list[str]:
+    """What systemd makes of a line, or of each line of this name."""
+    values = [
+        line.partition("=")[2]
+        for line in unit.splitlines()
+        if line.startswith(f"{name}=")
+    ]
+    return [word.replace("%%", "%") for value in values for word in shlex.split(value)]
+
+
+def test_systemd_reads_every_word_as_it_is_meant() -> None:
+    unit = systemd_unit(ODD)
+    command = [word.replace("$$", "$") for word in words(unit, "ExecStart")]
+    assert tuple(command) == ODD.argv
+    told = [f"{name}={value}" for name, value in ODD.environment.items()]
+    assert words(unit, "Environment") == told
+
+
+def test_systemd_has_no_objection(tmp_path: Path) -> None:
+    file = tmp_path / "dllm-tui.service"
+    file.write_text(systemd_unit(ODD))
+    if not shutil.which("systemd-analyze"):
+        parsed = configparser.ConfigParser(interpolation=None, strict=False)
+        parsed.read(file)
+        assert parsed.sections() == ["Unit", "Service", "Install"]
+        return
+    # Beside a file that is right one that is not: it must be told of.
+    wrong = tmp_path / "wrong.service"
+    wrong.write_text(file.read_text().replace("=process", "=nonsense"))
+    said = {one.name: verified(one) for one in (file, wrong)}
+    assert said[file.name] == (0, "")
+    assert "nonsense" in said[wrong.name][1]
+
+
+def verified(unit: Path) -> tuple[int, str]:
+    """What ``systemd-analyze verify`` says of a unit of the user's manager."""
+    done = subprocess.run(
+        ["systemd-analyze", "--user", "verify", str(unit)],
+        env={**os.environ, "XDG_RUNTIME_DIR": str(unit.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = done.stderr.splitlines()
+    return done.returncode, "\n".join(one for one in lines if unit.name in one)
+
+
+def test_what_it_starts_outlives_it() -> None:
+    unit = systemd_unit(ODD)
+    for line in ("KillMode=process", "OOMPolicy=continue", "Restart=always"):
+        assert f"\n{line}\n" in unit
+    agent = plistlib.loads(launchd_agent(ODD).encode())
+    assert agent["AbandonProcessGroup"] is agent["KeepAlive"] is True
+    assert tuple(agent["ProgramArguments"]) == ODD.argv
+    assert agent["EnvironmentVariables"] == ODD.environment
+
+
+def test_it_finds_the_same_files_and_learns_no_secret(tmp_path: Path) -> None:
+    environment = {
+        "PATH": "/bin",
+        "XDG_STATE_HOME": str(tmp_path),
+        "PYTHONPATH": f".{os.pathsep}",
+        "OPENAI_API_KEY": "sk-secret",
+        "HF_TOKEN": "hf-secret",
+    }
+    service = controller_service(user_paths(), environment)
+    assert service.environment == {
+        "PATH": "/bin",
+        "PYTHONPATH": os.getcwd(),
+        "XDG_STATE_HOME": str(tmp_path),
+    }
+    assert "secret" not in systemd_unit(service) + launchd_agent(service)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="launchd is always there")
+def test_where_there_is_no_session_it_is_said_in_a_sentence(tmp_path: Path) -> None:
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "XDG_RUNTIME_DIR": str(tmp_path / "run"),
+    }
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = "from tui.cli.main import main; main()"
+        program = [sys.executable, "-c", command, "service", *arguments]
+        return subprocess.run(
+            program, env=env, capture_output=True, text=True, check=False
+        )
+
+    refused = run("install")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("dllm-tui: There is no systemd user session here")
+    assert refused.stderr.count("\n") == 1
+    shown = run("status", "--json")
+    assert shown.returncode == 0
+    assert '"installed": false' in shown.stdout
+    assert run("remove").returncode == 0
+    assert not (tmp_path / "config").exists()
