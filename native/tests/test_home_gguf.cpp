@@ -161,7 +161,8 @@ TEST(a_thin_file_that_does_not_say_what_it_lacks_is_corrupt) {
   CHECK(contains(refused(gguf(tensors, {claims})), "16777216 numbers"));
   // One of the two alone marks it, too.
   CHECK(contains(refused(gguf(tensors, {numbers_key(dllm::home::kThinChunks, {7})})), "b holds"));
-  CHECK(contains(refused(gguf(tensors, {models::uint16_key(dllm::home::kThinKept, 1)})), "no list"));
+  const std::string other = models::uint16_key(dllm::home::kThinKept, 1);
+  CHECK(contains(refused(gguf(tensors, {other})), "no list"));
   CHECK(contains(refused(gguf({{"w", 99, {4}, "1234"}},
                               {numbers_key(dllm::home::kThinKept, {}),
                                numbers_key(dllm::home::kThinChunks, {7})})),

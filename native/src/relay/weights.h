@@ -12,8 +12,8 @@ namespace dllm {
 class Weights {
  public:
   virtual ~Weights() = default;
-  // A SET_TENSOR of a tensor from so far on, `bytes` of data behind its head. Whether they go another
-  // way: then the Session tells where the head is.
+  // A SET_TENSOR of a tensor from so far on, `bytes` of data behind its head. Whether they go
+  // another way: then the Session tells where the head is.
   virtual bool takes(Tensor tensor, std::uint64_t offset, std::uint64_t bytes) = 0;
   // A SET_TENSOR_HASH of a tensor from its beginning. None: the worker is to be asked. 0: its data
   // are to come. Else so many bytes that the worker gets from itself, behind a head told likewise.
