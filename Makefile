@@ -43,7 +43,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine engines demo test test-abreast test-engine test-hosts test-gpu gpu-device check format native-test native-plain native-sanitized \
-        host-tools tls-headers rivals bench bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-gateway bench-llama \
+        host-tools tls-headers rivals bench bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-draft bench-gateway bench-llama \
         bench-tunnel bench-watching fuzz corpus mutate soak refusals snapshots \
         recording pictures train clean
 
@@ -155,7 +155,7 @@ test-gpu: $(STAMP) ## The tests on a real GPU device; builds its engine once
 	@tests/gpu/set_up.sh $(CACHE)/gpu-tests build/gpu-tests
 	$(BIN)/pytest -m gpu $(PYTEST_ARGS)
 
-bench: bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-gateway bench-llama bench-tunnel bench-watching ## All benchmarks
+bench: bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-draft bench-gateway bench-llama bench-tunnel bench-watching ## All benchmarks
 
 bench-relay: $(STAMP) rivals ## The relay against a bare copy relay, socat and haproxy
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
@@ -174,6 +174,9 @@ bench-decode: engine ## Tokens per second through relays and bare copy relays ag
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 	cmake --build $(NATIVE_BUILD) --target bench_programs
 	$(BIN)/python -m tests.bench.bench_decode $(NATIVE_BUILD)
+
+bench-draft: engines ## Tokens per second by way to guess, 10 ms away; TABLE=1 for more links and clients
+	$(BIN)/python -m tests.bench.bench_draft $(if $(TABLE),--table)
 
 soak: engine ## MINUTES of faults, one every 20 s, before four clients (two hours)
 	$(BIN)/python -m tests.engine.soak --minutes $(MINUTES)

@@ -59,6 +59,11 @@ class Paths(Value, frozen=True, kw_only=True):
         return self.clusters_dir / f"{cluster}.json"
 
     @property
+    def paces_file(self) -> Path:
+        """How fast each way to guess was."""
+        return self.state_dir / "paces.json"
+
+    @property
     def events_dir(self) -> Path:
         """What happened in the last days."""
         return self.state_dir / "events"

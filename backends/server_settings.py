@@ -21,6 +21,8 @@ CTX_UNKNOWN_MAX = 1 << 24
 SLOTS_MAX = 256
 """As many sequences as llama.cpp keeps apart."""
 THREADS_MAX = 1024
+DRAFT_TOKENS_MAX = 64
+"""More guesses at a time are never all right."""
 
 
 def check_server(server: ServerSettings, ctx_size: int, model: ModelInfo) -> None:
@@ -31,6 +33,7 @@ def check_server(server: ServerSettings, ctx_size: int, model: ModelInfo) -> Non
     """
     check_slots(server.slots, ctx_size)
     check_threads(server.threads)
+    check_draft_tokens(server.draft_max)
     check_cache_types(server, model)
 
 
@@ -87,6 +90,19 @@ def check_threads(threads: int | None) -> None:
     if threads is not None and not 1 <= threads <= THREADS_MAX:
         raise PlanError(
             f"{threads} threads cannot be started", f"Give 1 to {THREADS_MAX}."
+        )
+
+
+def check_draft_tokens(count: int) -> None:
+    """Refuse to guess nothing at a time, or more than makes sense.
+
+    Raises:
+        PlanError: it says what is allowed.
+    """
+    if not 1 <= count <= DRAFT_TOKENS_MAX:
+        raise PlanError(
+            f"{count} tokens cannot be guessed at a time",
+            f"Give 1 to {DRAFT_TOKENS_MAX} (--draft-max).",
         )
 
 

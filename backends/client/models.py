@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from backends.places import LOCAL
+from backends.state import Drafts
 from backends.state.holdings import Hashing, Seeding, WorkerCache
 
 if TYPE_CHECKING:
@@ -43,6 +45,11 @@ class ModelsClient:
         async with aclosing(stream) as told:
             async for one in told:
                 yield one
+
+    async def drafts(self, path: str) -> Drafts:
+        """What of the models found so far could guess ahead for one."""
+        target = f"/v1/drafts?path={quote(path, safe='')}"
+        return await self._connection.call("GET", target, Drafts)
 
     async def cache(self, *, machine: str, directory: str = "") -> WorkerCache:
         """What the cache of a stock worker there holds."""

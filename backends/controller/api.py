@@ -19,6 +19,7 @@ from aiohttp import web
 
 from backends.controller.askers import asker
 from backends.controller.clusters import DEFAULT
+from backends.controller.drafting import Drafting
 from backends.controller.memory_api import MemoryApi
 from backends.controller.metrics import prometheus_text
 from backends.controller.occupancy import held_by, machines_now
@@ -40,6 +41,7 @@ from backends.planning.blueprint import process_name
 from backends.planning.proposal import propose
 from backends.planning.room import room_for
 from backends.roster.holdings import merged
+from backends.split.speculation import with_draft
 from backends.state import (
     Actor,
     Ask,
@@ -114,6 +116,7 @@ class Api:
         self._clusters = clusters
         self._readers = readers
         self._memory = MemoryApi(readers, user_paths())
+        self._drafting = Drafting(readers, machines, self._memory)
         self._catalogue = catalogue
         self._machines = machines
         self._peer_api = peer_api
@@ -149,6 +152,7 @@ class Api:
                 web.post("/v1/shutdown", self._shutdown),
                 web.get("/v1/inspect", self._inspect),
                 web.get("/v1/models", self._models),
+                web.get("/v1/drafts", self._drafts),
                 web.get("/v1/logs/{name}", self._log),
                 web.post("/v1/lab", self._lab),
                 web.get("/v1/passes", self._passes),
@@ -213,23 +217,23 @@ class Api:
     async def _propose(self, request: web.Request) -> web.Response:
         asked = await body(request, Ask)
         model = await self._readers.model(asked.model)
-        plan = propose(
-            asked,
-            model,
-            self._readers.config(),
-            await self._machines_now(self._of(request)),
-            os.cpu_count() or 1,
-        )
-        return json_response(plan)
+        machines = await self._machines_now(self._of(request))
+        cores = os.cpu_count() or 1
+        plan = propose(asked, model, self._readers.config(), machines, cores)
+        return json_response(await self._drafting.settled(plan, machines))
 
     async def _preview(self, request: web.Request) -> web.Response:
         """What a launch of this plan would do; starts nothing."""
         plan = await body(request, Plan)
         cluster = self._of(request)
         peers = await self._machines_now(cluster)
+        plan = await self._drafting.require(plan, peers)
         shown = await preview(cluster.name, plan, self._machines, self._readers, peers)
         asked = {one.device: one for one in (await self._memory.of(plan)).devices}
-        memory = tuple(asked.get(one.device, one) for one in shown.memory)
+        memory = tuple(
+            with_draft(asked.get(one.device, one), plan.speculation)
+            for one in shown.memory
+        )
         return json_response(msgspec.structs.replace(shown, memory=memory))
 
     async def _machines_now(self, cluster: Cluster) -> list[Peer]:
@@ -244,7 +248,8 @@ class Api:
         asked = await body(request, LaunchRequest)
         cluster = self._of(request)
         machines = await self._machines_now(cluster)
-        plan = await sound(asked.plan, self._readers, machines)
+        drafted = await self._drafting.require(asked.plan, machines)
+        plan = await sound(drafted, self._readers, machines)
         await cluster.require_possible(plan)
         cluster.want(plan, asked.replaces, by=asker(request))
         return json_response(cluster.board.snapshot)
@@ -299,6 +304,12 @@ class Api:
             self._catalogue.start_refresh()
         listing = self._catalogue.listing
         return json_response(merged(listing, self._machines.values()))
+
+    async def _drafts(self, request: web.Request) -> web.Response:
+        """What of the models found here could guess ahead for one."""
+        listing = merged(self._catalogue.listing, self._machines.values())
+        path = request.query.get("path", "")
+        return json_response(await self._drafting.candidates(path, listing.models))
 
     async def _log(self, request: web.Request) -> web.Response:
         offset = number(request, "offset", 0)

@@ -13,6 +13,7 @@ from backends.controller.cluster import Cluster
 from backends.controller.event_files import EventFiles
 from backends.controller.journal import Journal
 from backends.controller.occupancy import held_by, memory_of
+from backends.controller.paces import Paces
 from backends.controller.processes import ProcessBook
 from backends.controller.story import CONTROLLER, Story
 from backends.errors import DllmError, UsageError
@@ -49,6 +50,7 @@ class Clusters:
         self._api_ports = ApiPorts()
         self._engine: EngineInfo | None = None
         self.book: ProcessBook
+        self._paces = Paces(paths.paces_file)
         self.story = Story(EventFiles(paths.events_dir), self._happened)
         self._peer_chapter = PeerChapter(self.story)
 
@@ -89,7 +91,9 @@ class Clusters:
         return self._clusters[name]
 
     def _make(self, name: str) -> None:
-        board = Board(self._readers.config, cluster=name, told=self._told)
+        board = Board(
+            self._readers.config, cluster=name, told=lambda: self._changed(name)
+        )
         cluster = Cluster(
             name,
             self._machines,
@@ -225,6 +229,12 @@ class Clusters:
         """Let everybody know how far the story has gone."""
         for cluster in self:
             cluster.board.update(last_event=number)
+
+    def _changed(self, name: str) -> None:
+        """A cluster's board changed: an answer may have ended."""
+        if cluster := self._clusters.get(name):
+            cluster.board.update(paces=self._paces.look(cluster.board.snapshot))
+        self._told()
 
     def _told(self) -> None:
         """A board changed: what others show of it follows."""

@@ -1,4 +1,4 @@
-"""The engines that a plan runs on: for a launch, and for a look at one."""
+"""What a plan runs on: its engines, its draft's file; for a launch or a look at one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from backends.planning.blueprint import own_workers
 if TYPE_CHECKING:
     from backends.engine.ask import Engine
     from backends.machines.machine import Machines
+    from backends.machines.readers import Readers
     from backends.state import Plan
 
 
@@ -31,3 +32,15 @@ async def engines_of(plan: Plan, machines: Machines) -> dict[str, Engine]:
         require_same_protocol(protocol, there.info.rpc_protocol, worker.peer)
         engines[worker.peer] = there
     return engines
+
+
+async def draft_path(plan: Plan, machines: Machines, readers: Readers) -> str:
+    """Where the head keeps the draft model; empty without one.
+
+    Raises:
+        ModelError: it cannot be read, or the head has no copy of it.
+    """
+    if plan.speculation is None or not plan.speculation.model:
+        return ""
+    draft = await readers.model(plan.speculation.model)
+    return await machines.get(plan.head).model_path(draft)

@@ -54,7 +54,7 @@ class MemoryApi:
         """
         model = await self._readers.model(plan.model)
         try:
-            files = await asyncio.to_thread(files_here, model, self._headers)
+            files = await asyncio.to_thread(self.files, model)
             engine = await self._readers.engine(
                 plan.engine if plan.head == LOCAL else None
             )
@@ -65,9 +65,17 @@ class MemoryApi:
             return PlanMemory(devices=predicted(plan, model), note=str(error))
         return PlanMemory(devices=devices)
 
+    def files(self, model: ModelInfo) -> list[str]:
+        """Files of ours that have the model's header, the first part first.
+
+        Raises:
+            ModelError: there are none.
+        """
+        return files_here(model, self._headers)
+
 
 def predicted(plan: Plan, model: ModelInfo) -> tuple[DeviceMemory, ...]:
-    """By our own arithmetic: every device that holds something."""
+    """By our own arithmetic: every device that holds something, the draft apart."""
     loads = plan_loads(model, plan)
     return tuple(load.memory for load in loads if load.total_bytes)
 

@@ -11,6 +11,7 @@ from backends.errors import DllmError, EngineError, HostError
 from backends.places import LOCAL
 from backends.planning.room import Held
 from backends.split.loads import as_memory, plan_loads
+from backends.split.speculation import loads_with_draft, with_draft
 from backends.state import ClusterState, DeviceKind, Peer
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ async def held_by(cluster: Cluster, readers: Readers) -> Held | None:
     except DllmError:
         # It will not load either.
         return None
-    loads = plan_loads(model, plan)
+    loads = loads_with_draft(plan_loads(model, plan), plan.speculation)
     return Held(
         plan=plan,
         memory=tuple(load.memory for load in loads),
@@ -106,7 +107,8 @@ def still_held(
 
 
 def _loaded(plan: Plan, measured: MeasuredSplit) -> Held:
-    memory = tuple(map(as_memory, measured.buffers))
+    held = map(as_memory, measured.buffers)
+    memory = tuple(with_draft(one, plan.speculation) for one in held)
     return Held(plan=plan, memory=memory, loaded=True)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from backends.controller.engines import engines_of
+from backends.controller.beside import check_whole
+from backends.controller.engines import draft_path, engines_of
 from backends.controller.pairs import pairings
 from backends.controller.survey import stats_of
 from backends.errors import DllmError, PlanError
@@ -46,6 +47,7 @@ async def preview(
     await machines.reached(machines_of(plan))
     model = await readers.model(plan.model)
     check_plan(plan, model)
+    await check_whole(plan)
     devices = plan_devices(plan.head, plan.workers, by_name)
     plan = with_prompt_cache(plan, model, devices)
     return Preview(
@@ -54,7 +56,7 @@ async def preview(
         memory=tuple(load.memory for load in plan_loads(model, plan)),
         available_bytes={device.id: device.usable_bytes for device in devices},
         commands=(
-            *commands(plan, await _site(cluster, plan, model, machines)),
+            *commands(plan, await _site(cluster, plan, model, machines, readers)),
             gateway_command(cluster, plan, readers.access()),
         ),
         notes=remarks(plan, model, devices, by_name),
@@ -77,6 +79,7 @@ async def sound(plan: Plan, readers: Readers, peers: Sequence[Peer]) -> Plan:
     except DllmError:
         return plan
     check_plan(plan, model)
+    await check_whole(plan)
     devices = plan_devices(plan.head, plan.workers, by_name)
     require_room(plan, model, devices)
     return with_prompt_cache(plan, model, devices)
@@ -90,7 +93,9 @@ def _refusal(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> Failure
     return None
 
 
-async def _site(cluster: str, plan: Plan, model: ModelInfo, machines: Machines) -> Site:
+async def _site(
+    cluster: str, plan: Plan, model: ModelInfo, machines: Machines, readers: Readers
+) -> Site:
     """The programs of every machine that takes part, and where the model lies."""
     head = machines.get(plan.head)
     engines = await engines_of(plan, machines)
@@ -100,6 +105,7 @@ async def _site(cluster: str, plan: Plan, model: ModelInfo, machines: Machines) 
         relay=relay,
         model_path=await head.model_path(model),
         thin=model.thin is not None,
+        draft_path=await draft_path(plan, machines, readers),
         stats=stats_of(cluster, plan, head) if plan.relay else {},
         pairings=await pairings(plan, model, machines, lambda: ""),
     )

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from backends.state import Lab, Pass, Speed
     from backends.state.weights import WorkerWeights
 
-DRAFT_MAX = 16
-"""Tokens a draft guesses ahead at most, as llama-server's own settings have it."""
+GUESSES_MAX = 16
+"""Tokens a draft of further arguments guesses ahead at most, as a rule."""
 
 
 class Links:
@@ -37,6 +37,7 @@ class Links:
         self._sockets: dict[str, Path] = {}
         self._labs: dict[str, Lab | None] = {}
         self._outcomes = Outcomes()
+        self._guesses = GUESSES_MAX
 
     @asynccontextmanager
     async def following(
@@ -44,12 +45,15 @@ class Links:
         sockets: Mapping[str, Path],
         tunnel_rtt_ms: Callable[[str], float | None],
         why: Callable[[str], str] = lambda _: "",
+        guesses: int = 0,
     ) -> AsyncIterator[None]:
         """Follow the workers' relays, at these sockets, while the block runs.
 
         ``tunnel_rtt_ms`` gives the round trip of a worker's tunnel, if it has one;
-        ``why`` whether, and why, a relay stands beside the worker.
+        ``why`` whether, and why, a relay stands beside the worker; ``guesses`` are
+        the tokens that a draft of the plan adds to a pass.
         """
+        self._guesses = max(guesses, GUESSES_MAX)
         self._sockets = dict(sockets)
         self._outcomes = Outcomes()
         self._readers = {
@@ -77,7 +81,7 @@ class Links:
 
     def heed(self, speed: Speed) -> None:
         """Take what llama-server counted itself."""
-        guesses = DRAFT_MAX if speed.speculative else 0
+        guesses = self._guesses if speed.speculative else 0
         server = ServerCount(
             tokens=speed.tokens,
             speculative=speed.speculative,

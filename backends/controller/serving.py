@@ -6,8 +6,10 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from backends.controller.speed import SpeedMeter
-from backends.engine.server import ServerClient
+from backends.engine.server import Counts, ServerClient
 from backends.state import Speed
 
 if TYPE_CHECKING:
@@ -82,12 +84,14 @@ class Serving:
 
         Each answer of its ``/metrics`` begins the averages in it anew, for all readers.
         """
-        finished = None
+        counts = Counts()
         if self._rows() is None or before.speculative or not before.slots:
-            finished = await client.finished_tokens()
+            counts = await client.counts()
         slots = await client.slots()
         rows = None if any(slot.speculative for slot in slots) else self._rows()
-        return self.meter.read(slots, time.monotonic(), finished, rows)
+        now = time.monotonic()
+        speed = self.meter.read(slots, now, counts.finished_tokens, rows)
+        return replace(speed, guesses=counts.guesses) if speed.speculative else speed
 
 
 async def quiet(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.config import API_PORT_DEFAULT, Config
-from backends.controller.engines import engines_of
+from backends.controller.beside import check_whole
+from backends.controller.engines import draft_path, engines_of
 from backends.controller.pairs import pairings as pairings_of
 from backends.controller.together import together
 from backends.controller.ways import End
@@ -92,6 +93,8 @@ class Survey:
         with self._steps.step("model"):
             model = await self._model(plan)
             model_path = await head.model_path(model)
+            await check_whole(plan)
+            draft = await draft_path(plan, self._machines, self._readers)
         pairings = await pairings_of(
             plan,
             model,
@@ -105,6 +108,7 @@ class Survey:
             engines=engines,
             model=model,
             model_path=model_path,
+            draft_path=draft,
             ports=ports,
             ways=await self._endpoints(plan, ports, pairings),
             relay_program=head.relay_program() if plan.relay else "",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from backends.paths import Paths
     from backends.questions import Asked, Outcome
 
-FORMAT = 4
+FORMAT = 5
 """Changes when a kept answer would be read differently."""
 FORMAT_FIRST = 4
 """Of the oldest answers that are taken up where nothing may be asked."""
@@ -42,6 +42,7 @@ NO_GPU = {
 """In the environment of an engine that is asked something no GPU is needed for."""
 TRACES = "-lv 4: trace"
 """Among an engine's options where its level 4 is below debugging; it is 5 then."""
+SPEC_TYPE = "--spec-type"
 ANSWER_S = 60.0
 """Longest wait for one answer; a first CUDA or Metal start compiles kernels."""
 BANNER_S = 60.0
@@ -53,6 +54,7 @@ _DEVICE = re.compile(
     re.M,
 )
 _TRACES = re.compile(r"^\s+- 4: trace\b", re.M)
+_SPEC_TYPES = re.compile(rf"^{SPEC_TYPE} ([\w,-]+)", re.M)
 _FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 _BANNER = re.compile(r"Starting RPC server v(\d+\.\d+\.\d+)")
 _BEGUN = ("Starting RPC server v", "client connection")
@@ -79,7 +81,7 @@ class Engine(Value, frozen=True, kw_only=True):
 
     info: EngineInfo
     flags: frozenset[str]
-    """Options ``llama-server --help`` names, dashes included."""
+    """Options ``llama-server --help`` names, dashes included; see ``parse_flags``."""
 
 
 async def describe(
@@ -173,11 +175,19 @@ def parse_version(text: str) -> str:
 def parse_flags(help_text: str) -> frozenset[str]:
     """Every option at the start of a line of the help, aliases included.
 
-    ``TRACES`` stands for itself: one of the levels of ``-lv``, not an option.
+    ``TRACES`` stands for itself: one of the levels of ``-lv``, not an option. So does
+    each way to guess ahead, with the option before it: ``--spec-type draft-simple``.
     """
-    heads = (line for line in help_text.splitlines() if line.startswith("-"))
-    found = frozenset(flag for line in heads for flag in _FLAG.findall(_options(line)))
-    return found | {TRACES} if _TRACES.search(help_text) else found
+    heads = [line for line in help_text.splitlines() if line.startswith("-")]
+    found = {flag for line in heads for flag in _FLAG.findall(_options(line))}
+    ways = _SPEC_TYPES.search(help_text)
+    found.update(spec_type(way) for way in (ways[1].split(",") if ways else ()))
+    return frozenset(found | {TRACES} if _TRACES.search(help_text) else found)
+
+
+def spec_type(way: str) -> str:
+    """What stands among an engine's options for a way to guess ahead."""
+    return f"{SPEC_TYPE} {way}"
 
 
 def _options(line: str) -> str:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from backends.models.reader import AGAIN, LENGTH_BYTES, Cursor, open_cursor
 from backends.models.tables import tensor_type_name, tensor_types, value_types
 from backends.models.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -94,10 +97,16 @@ class Header:
     """Byte at which tensor offsets start to count."""
     metadata: dict[str, Value]
     tensors: tuple[Tensor, ...]
+    list_sha256: str = ""
+    """Of the list of tensors as it stands in the file."""
+    texts: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    """The arrays of strings that were asked for, by their key."""
 
 
-def read_header(path: Path | str) -> Header:
+def read_header(path: Path | str, texts: Collection[str] = ()) -> Header:
     """Read the header of one GGUF file, in bounded time and memory.
+
+    ``texts`` are the keys of arrays of strings to keep, such as the vocabulary.
 
     Raises:
         ModelError: not a GGUF, cut short, damaged, or beyond the limits above.
@@ -105,9 +114,12 @@ def read_header(path: Path | str) -> Header:
     path = Path(path)
     with open_cursor(path) as cursor:
         version, n_tensors, n_keys = _opening(cursor)
-        metadata = _metadata(cursor, n_keys)
+        kept: dict[str, tuple[bytes, ...]] = dict.fromkeys(texts, ())
+        metadata = _metadata(cursor, n_keys, kept)
         alignment = _alignment(cursor, metadata)
+        list_at = cursor.place
         listed = [_tensor_info(cursor) for _ in range(n_tensors)]
+        list_sha256 = cursor.sha256(list_at)
         data_offset = cursor.place + -cursor.place % alignment
         return Header(
             path=path,
@@ -118,6 +130,8 @@ def read_header(path: Path | str) -> Header:
             data_offset=data_offset,
             metadata=metadata,
             tensors=_checked(cursor, listed, data_offset, alignment),
+            list_sha256=list_sha256,
+            texts=kept,
         )
 
 
@@ -159,7 +173,10 @@ def _check_count(cursor: Cursor, of: str, count: int, limit: int, least: int) ->
         cursor.fail(f"is corrupt: it claims {count} {of} in {cursor.size} bytes")
 
 
-def _metadata(cursor: Cursor, n_keys: int) -> dict[str, Value]:
+def _metadata(
+    cursor: Cursor, n_keys: int, texts: dict[str, tuple[bytes, ...]]
+) -> dict[str, Value]:
+    """Every key with its value; of arrays of strings only the keys of ``texts``."""
     metadata: dict[str, Value] = {}
     room = KEPT_BYTES_MAX
     for index in range(n_keys):
@@ -169,7 +186,11 @@ def _metadata(cursor: Cursor, n_keys: int) -> dict[str, Value]:
         if not key or key in metadata:
             cursor.fail(f"is corrupt: metadata key “{printable(key)}” appears twice")
         (kind,) = cursor.numbers("I")
-        metadata[key] = _value(cursor, kind, room)
+        if key in texts and kind == value_types().array:
+            texts[key] = _texts(cursor)
+            metadata[key] = Skipped("string", len(texts[key]))
+        else:
+            metadata[key] = _value(cursor, kind, room)
         room -= len(key) + _weight(metadata[key])
         if room < 0:
             cursor.fail(f"is corrupt: its metadata is over {KEPT_BYTES_MAX >> 20} MiB")
@@ -229,6 +250,16 @@ def _array(cursor: Cursor, room: int) -> Value:
     else:
         cursor.skip(count * struct.calcsize("=" + letter))
     return Skipped(types.names[kind], count)
+
+
+def _texts(cursor: Cursor) -> tuple[bytes, ...]:
+    """Every string of an array."""
+    kind, count = cursor.numbers("IQ")
+    if kind != value_types().string:
+        cursor.fail(f"is corrupt: {cursor.inside} is no array of strings")
+    if count * LENGTH_BYTES > cursor.left:
+        cursor.truncated()
+    return tuple(cursor.take(cursor.numbers("Q")[0]) for _ in range(count))
 
 
 def _alignment(cursor: Cursor, metadata: dict[str, Value]) -> int:

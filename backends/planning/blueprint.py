@@ -62,6 +62,8 @@ class Facts(Value, frozen=True, kw_only=True):
     model: ModelInfo
     model_path: str
     """Where the head keeps it."""
+    draft_path: str = ""
+    """The same of the draft model; empty without one."""
     ports: dict[str, int]
     """Loopback port of each process on its own machine, by the process' short name."""
     ways: dict[str, str] = {}
@@ -82,6 +84,7 @@ class Facts(Value, frozen=True, kw_only=True):
             relay=self.relay_program,
             model_path=self.model_path,
             thin=self.model.thin is not None,
+            draft_path=self.draft_path,
             ports=self.ports,
             ways=self.ways,
             stats=self.stats,

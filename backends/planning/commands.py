@@ -12,6 +12,7 @@ from backends.engine.argv import (
     server_argv,
     worker_argv,
 )
+from backends.engine.drafting import guessing_argv
 from backends.gateway.language import GATEWAY, gateway_argv
 from backends.link.relay import (
     pair_argv,
@@ -52,6 +53,8 @@ class Site:
     """Of the model on the head."""
     thin: bool = False
     """Whether that has holes."""
+    draft_path: str = ""
+    """Of the draft model there; empty without one."""
     relay: str = ""
     """The head's ``dllm-relay``; needed for a plan with relays."""
     ports: Mapping[str, int] = field(default_factory=dict)
@@ -227,7 +230,17 @@ def server_command(
             port=site.port(SERVER),
             verbosity=BUFFERS_VERBOSITY if is_relayed(plan) else LAYERS_VERBOSITY,
             alias=model_alias(plan) if named else "",
+            guessing=_guessing(plan, site),
             prompt_cache_mib=plan.prompt_cache_mib,
             extra=plan.extra_args,
         ),
     )
+
+
+def _guessing(plan: Plan, site: Site) -> tuple[str, ...]:
+    """What makes llama-server guess ahead, where the plan has a draft."""
+    if plan.speculation is None:
+        return ()
+    flags = site.engines[plan.head].flags
+    tokens = plan.server.draft_max
+    return guessing_argv(flags, plan.speculation, site.draft_path, tokens)

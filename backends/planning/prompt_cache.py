@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from backends.split.layout import is_head_cpu
 from backends.split.loads import plan_loads, pool_of, room_bytes
+from backends.split.speculation import loads_with_draft
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,8 @@ def _left_bytes(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> int 
     if cpu is None or not room_bytes(cpu, {}):
         return None
     there = {d.id for d in devices if pool_of(d) == pool_of(cpu)}
-    taken = sum(x.total_bytes for x in plan_loads(model, plan) if x.device in there)
+    loads = loads_with_draft(plan_loads(model, plan), plan.speculation)
+    taken = sum(load.total_bytes for load in loads if load.device in there)
     return room_bytes(cpu, {}) - taken
 
 

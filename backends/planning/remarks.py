@@ -33,6 +33,7 @@ def remarks(
         _on_the_cpu(plan),
         _fits_alone(plan, model, devices),
         _logs_everything(plan),
+        _breaks_off(plan),
     )
     return tuple(sentence for sentence in found if sentence)
 
@@ -138,4 +139,14 @@ def _logs_everything(plan: Plan) -> str:
     return (
         "Without relays only llama-server's verbose log tells which layer went where: "
         "it keeps every prompt and every answer, on the head's disk."
+    )
+
+
+def _breaks_off(plan: Plan) -> str:
+    """That llama-server does not tell the tokens of a chat that it makes by guesses."""
+    if plan.speculation is None:
+        return ""
+    return (
+        "With a draft a chat's stream that breaks off is not gone on with: "
+        "llama-server does not tell which tokens it made."
     )

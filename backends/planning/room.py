@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from backends.errors import PlanError
 from backends.planning.proposal import plan_devices
 from backends.split.loads import ours_by_pool, overcommitted, plan_loads, pool_of
+from backends.split.speculation import loads_with_draft
 from backends.state import (
     Device,
     DeviceKind,
@@ -127,6 +128,29 @@ def require_room(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> Non
             f"small for both: needed are {_exactly(needed)}, available "
             f"{_exactly(there)}",
             _HINT,
+        )
+    _require_room_for_draft(plan, loads, known)
+
+
+def _require_room_for_draft(
+    plan: Plan, loads: Sequence[DeviceLoad], devices: Mapping[str, Device]
+) -> None:
+    """The layers fit: so must the draft model beside them.
+
+    Raises:
+        PlanError: it says what it needs, and where.
+    """
+    both = loads_with_draft(loads, plan.speculation)
+    misfits = overcommitted(both, tuple(devices.values()))
+    for alone, load in zip(loads, both, strict=True):
+        added = load.total_bytes - alone.total_bytes
+        if not added or load.device not in misfits:
+            continue
+        raise PlanError(
+            f"{load.device} is too small for the draft model: it needs "
+            f"{_exactly(added)} beside {format_bytes(alone.total_bytes)} of the model, "
+            f"available are {_exactly(devices[load.device].usable_bytes)}",
+            "Take a smaller draft (--draft) or context (--ctx), or --force it.",
         )
 
 

@@ -114,7 +114,7 @@ def device_loads(
 
 
 def plan_loads(model: ModelInfo, plan: Plan) -> tuple[DeviceLoad, ...]:
-    """Memory per share of a plan, by our own arithmetic."""
+    """Memory per share of a plan, by our own arithmetic; its draft apart."""
     return device_loads(
         model, plan.split, plan.ctx_size, head=plan.head, server=plan.server
     )

@@ -38,7 +38,7 @@ class DeviceMemory(Value, frozen=True, kw_only=True):
 
 
 class PlanMemory(Value, frozen=True, kw_only=True):
-    """The memory of a whole plan, the head's CPU and every device with layers."""
+    """The memory of a plan's model, the head's CPU and every device with layers."""
 
     devices: tuple[DeviceMemory, ...]
     note: str = ""

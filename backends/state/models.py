@@ -116,6 +116,30 @@ class ModelFile(Value, frozen=True, kw_only=True):
     """Machines that hold these bytes; ``local`` is the one we run on."""
 
 
+class DraftCandidate(Value, frozen=True, kw_only=True):
+    """A model found here that might guess ahead for another."""
+
+    path: str
+    name: str
+    size_bytes: int
+    arch: str = ""
+    file_type: str = ""
+    why_not: str = ""
+    """Why it cannot, or is not worth it; empty where it can."""
+
+
+class Drafts(Value, frozen=True, kw_only=True):
+    """What could guess ahead for a model."""
+
+    model: str
+    size_bytes: int
+    heads: tuple[str, ...] = ()
+    """Ways to guess that the model itself has layers for (``draft-mtp``), and that the
+    engine knows."""
+    candidates: tuple[DraftCandidate, ...] = ()
+    """Those that can first, then by size."""
+
+
 class ModelCatalogue(Value, frozen=True, kw_only=True):
     """All models found, and whether the search is still going on."""
 

@@ -7,6 +7,13 @@ from enum import StrEnum
 import msgspec
 
 from backends.state.base import Value
+from backends.state.memory import DeviceMemory
+
+NO_DRAFT = "none"
+NGRAM_DRAFT = "ngram"
+"""A draft that is no model: tables of what was said before."""
+DRAFT_MAX = 8
+"""Tokens guessed at a time, where nobody says otherwise."""
 
 
 class Share(Value, frozen=True, kw_only=True):
@@ -84,6 +91,25 @@ class ServerSettings(Value, frozen=True, kw_only=True):
     flash_attention: FlashAttention = FlashAttention.AUTO
     threads: int | None = None
     """Threads of llama-server itself; None: as llama.cpp chooses."""
+    draft: str = NO_DRAFT
+    """What guesses ahead: a small model's file, ``ngram``, or ``none``."""
+    draft_max: int = DRAFT_MAX
+    """Tokens it guesses at a time."""
+
+
+class Speculation(Value, frozen=True, kw_only=True):
+    """What guesses ahead on the head, so that several tokens share a round trip."""
+
+    type: str
+    """As llama-server calls it: ``draft-simple``, ``ngram-map-k``."""
+    model: str = ""
+    """The draft model's file; empty where tables guess."""
+    device: str = ""
+    """The head's device that holds all of that model."""
+    n_layer: int = 0
+    """The draft model's layers."""
+    memory: tuple[DeviceMemory, ...] = ()
+    """What it takes of the head's devices, for the plan's context and slots."""
 
 
 class Ask(Value, frozen=True, kw_only=True):
@@ -128,6 +154,8 @@ class Plan(Value, frozen=True, kw_only=True):
     head: str = "local"
     ctx_size: int = 4096
     server: ServerSettings = ServerSettings()
+    speculation: Speculation | None = None
+    """What the draft of ``server`` comes to; None without one."""
     api_port: int | None = None
     """None: the configured port, or the next free one."""
     engine: str | None = None

@@ -116,6 +116,32 @@ class ClusterState(StrEnum):
     FAILED = "failed"
 
 
+class Guesses(Value, frozen=True, kw_only=True):
+    """What became of a draft's guesses, since llama-server started: its own count.
+
+    An answer is counted once it has ended.
+    """
+
+    guessed: int = 0
+    """Tokens that were guessed."""
+    accepted: int = 0
+    """Those that were right, and so cost no pass of their own."""
+    passes: int = 0
+    """Passes that looked at guesses."""
+    by_position: tuple[int, ...] = ()
+    """How often the first guess of a pass was right, the second, and so on."""
+
+    @property
+    def acceptance(self) -> float | None:
+        """The part that was right; None before anything was guessed."""
+        return self.accepted / self.guessed if self.guessed else None
+
+    @property
+    def tokens_per_pass(self) -> float | None:
+        """Of a pass that looks at guesses: those that were right, and one more."""
+        return 1 + self.accepted / self.passes if self.passes else None
+
+
 class Speed(Value, frozen=True, kw_only=True):
     """Live figures, measured by polling llama-server's slots."""
 
@@ -131,8 +157,29 @@ class Speed(Value, frozen=True, kw_only=True):
     """Generated since llama-server started: its own count, then what relays see."""
     speculative: bool = False
     """Whether it guesses ahead, with a draft model or otherwise."""
+    guesses: Guesses | None = None
+    """What became of its guesses; None where it does not guess, or does not tell."""
     ctx_used: int = 0
     """Tokens in the fullest slot's context."""
+
+
+class Pace(Value, frozen=True, kw_only=True):
+    """How fast one way to guess was for so many clients, all else being as it is now:
+    the network too.
+    """
+
+    draft: str
+    """``none``, ``ngram``, or the draft model's file."""
+    draft_max: int = 0
+    """Tokens it guessed at a time; 0 without a draft."""
+    clients: int = 1
+    """Answered at once, in slots of their own."""
+    tok_per_s: float
+    """All of them together; the median of the latest measurements."""
+    count: int
+    """How many of these."""
+    at: float
+    """Unix seconds of the newest."""
 
 
 class ClusterBrief(Value, frozen=True, kw_only=True):
@@ -183,6 +230,8 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
     api_url: str | None = None
     engine: EngineInfo | None = None
     speed: Speed = Speed()
+    paces: tuple[Pace, ...] = ()
+    """How fast each way to guess was that was measured for this plan and network."""
     links: tuple[Link, ...] = ()
     """One per worker behind a relay."""
     requests: RequestCounts | None = None

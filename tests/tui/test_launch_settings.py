@@ -347,7 +347,7 @@ async def test_the_dialog_scrolls_where_there_is_little_room(make_app: MakeApp) 
         await until(pilot, lambda: "cannot be given" in screen_text(app))
         assert "Apply" in screen_text(app)
         await pilot.resize_terminal(80, 24)
-        await until(pilot, lambda: "K cache" in screen_text(app))
+        await until(pilot, lambda: "head threads" in screen_text(app))
         assert "Apply" in screen_text(app)
         assert dialog.is_current
 

@@ -9,7 +9,15 @@ import pytest
 
 from backends.link.totals import token_totals
 from backends.split.layout import make_split, ranges
-from backends.state import Generation, Link, Peer, PeerState, Speed, WorkerSpec
+from backends.state import (
+    Generation,
+    Guesses,
+    Link,
+    Peer,
+    PeerState,
+    Speed,
+    WorkerSpec,
+)
 from tests.tui import scenes
 from tests.tui.helpers import settled, text_of, until
 from tests.tui.links import BOX, MINI, PLAIN, link
@@ -206,6 +214,14 @@ async def test_where_slots_share_passes_it_says_so(make_app: MakeApp) -> None:
     links = (msgspec.structs.replace(link, generation=SHARED) for link in (MINI, BOX))
     token = (await strip(make_app, serving(*links), 120))[-1]
     assert token.endswith("4.0 tok/pass   p50   46.0 ms   p99   61.2 ms")
+
+
+async def test_what_became_of_guesses_is_on_the_frame(make_app: MakeApp) -> None:
+    speed = Speed(tok_per_s=40.0, guesses=Guesses(guessed=8, accepted=6, passes=1))
+    app = make_app(ScriptedCluster(serving(MINI, BOX, speed=speed)))
+    async with app.run_test(size=(120, 36)) as pilot:
+        pane = app.query_one(LivePane)
+        await until(pilot, lambda: "75 % of guesses right" in f"{pane.border_subtitle}")
 
 
 def test_trips_of_a_token_and_of_its_pass_are_both_shown_where_they_differ() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from textual import on
 
-from backends.state import Link, LinkCommand
+from backends.state import Generation, Guesses, Link, LinkCommand, Speed
 from tests.tui.helpers import screen_text, text_of, until
 from tests.tui.links import BOX, MINI, PLAIN
 from tests.tui.scripted import ScriptedCluster
@@ -53,6 +53,18 @@ class Traffic(ScreenStage):
         self.traffic.show_snapshot(traffic(*self.links))
         rows = sum(len(link.commands) for link in self.links)
         await until(pilot, lambda: self.table.row_count == rows)
+
+
+async def test_a_pass_of_several_tokens_says_so() -> None:
+    made = Generation(tokens_per_pass=4.0, trips_per_pass=1.0, tokens_from="server")
+    app = Traffic(msgspec.structs.replace(MINI, generation=made))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await app.fill(pilot)
+        speed = Speed(guesses=Guesses(guessed=8, accepted=6, passes=1))
+        shown = msgspec.structs.replace(traffic(*app.links), speed=speed)
+        app.traffic.show_snapshot(shown)
+        await until(pilot, lambda: "latest pass, 4.0 tok/pass" in screen_text(app))
+        assert "75 % of guesses right" in screen_text(app)
 
 
 def link_of(name: str, **counts: int) -> Link:

@@ -8,9 +8,11 @@ from msgspec.structs import replace
 from backends.state import (
     ClusterState,
     Generation,
+    Guesses,
     LayerRange,
     Link,
     MeasuredSplit,
+    Speculation,
 )
 from backends.state.requests import RequestCounts
 from tests.unit.state.scene import busy_scene
@@ -111,6 +113,25 @@ def test_each_link_says_how_it_is_met_and_what_crossed() -> None:
         "differ) · crossed ↑ 3.0 MiB of 1.0 GiB ↓ 3.0 of 3.0 MiB · mini has it on disk",
         f"link     {'box':24} metered   it is bare",
     ]
+
+
+def test_a_draft_has_a_line_with_what_became_of_its_guesses() -> None:
+    scene = busy_scene(0)
+    guess = Speculation(type="draft-simple", model="/m/small.gguf", device="local/CPU")
+    assert scene.plan is not None
+    drafted = replace(scene, plan=replace(scene.plan, speculation=guess))
+
+    def said(guesses: Guesses | None) -> list[str]:
+        speed = replace(drafted.speed, guesses=guesses)
+        lines = status_lines(replace(drafted, speed=speed), now=0.0)
+        return [line for line in lines if line.startswith("draft")]
+
+    assert said(None) == ["draft    small on CPU, 8 tokens"]
+    some = Guesses(guessed=120, accepted=90, passes=30)
+    assert said(some) == [
+        "draft    small on CPU, 8 tokens · 75 % of guesses right · 4.0 tok/pass"
+    ]
+    assert not [x for x in status_lines(scene, 0.0) if x.startswith("draft")]
 
 
 def test_layers_held_in_part_have_a_line() -> None:

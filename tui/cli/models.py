@@ -10,8 +10,10 @@ import click
 from msgspec.structs import asdict
 
 from backends.units import format_bytes
+from tui.cli.drafts import drafts
 from tui.cli.inspect import inspect, resolve
 from tui.cli.model_cache import cache, seed
+from tui.cli.model_search import searched
 from tui.cli.model_thin import thin
 from tui.cli.options import completing
 from tui.cli.output import emit_json, json_option, run, say, show
@@ -19,7 +21,6 @@ from tui.cli.output import emit_json, json_option, run, say, show
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.client.client import ControllerClient
     from backends.models.compare import Comparison
     from backends.models.verify import VerifiedFile, VerifiedModel
     from backends.state import ModelCatalogue, ModelFile
@@ -30,6 +31,7 @@ Examples:
   dllm-tui models list
   dllm-tui models list --json | jq '.models[].path'
   dllm-tui models info glm-4.7-flash         layers, quants, KV per token
+  dllm-tui models drafts glm-4.7-flash       what could guess ahead for it
   dllm-tui models verify glm-4.7-flash       every byte, against what its store says
   dllm-tui models verify big.gguf --quick    are all parts and tensors there?
   dllm-tui models verify big.gguf --peer mini    does mini hold the same bytes?
@@ -38,8 +40,6 @@ models verify gives exit code 1 for a model that is damaged, not whole, or other
 on a peer.
 """
 
-POLL_S = 0.1
-SEARCH_MAX_S = 30.0
 DIFFERENCES_SHOWN = 20
 
 
@@ -67,6 +67,7 @@ def list_models(as_json: bool) -> None:
 
 
 models.add_command(inspect, "info")
+models.add_command(drafts)
 models.add_command(seed)
 models.add_command(thin)
 models.add_command(cache)
@@ -189,16 +190,7 @@ async def _searched() -> ModelCatalogue:
     from tui.cli.ending import tidily
 
     client = ControllerClient()
-    return await tidily(client, _search(client))
-
-
-async def _search(client: ControllerClient) -> ModelCatalogue:
-    catalogue = await client.catalogue(refresh=True)
-    deadline = asyncio.get_running_loop().time() + SEARCH_MAX_S
-    while catalogue.scanning and asyncio.get_running_loop().time() < deadline:
-        await asyncio.sleep(POLL_S)
-        catalogue = await client.catalogue()
-    return catalogue
+    return await tidily(client, searched(client))
 
 
 def _line(model: ModelFile) -> str:

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from backends.errors import UsageError
-from backends.server_settings import CTX_MIN, SLOTS_MAX, THREADS_MAX
+from backends.server_settings import (
+    CTX_MIN,
+    DRAFT_TOKENS_MAX,
+    SLOTS_MAX,
+    THREADS_MAX,
+)
 from backends.split.cache_types import CACHE_TYPES
 from backends.state import (
     CLUSTER_NAME,
@@ -119,6 +124,22 @@ _SERVER_OPTIONS = (
         "--threads",
         type=click.IntRange(1, THREADS_MAX),
         help="Threads of llama-server; else as it chooses.",
+    ),
+    click.option(
+        "--draft",
+        metavar="MODEL|ngram|none",
+        default=USUAL.draft,
+        show_default=True,
+        shell_complete=completing("models"),
+        help="What guesses ahead on the head, so that several tokens share a round "
+        "trip: a small model of the same vocabulary, or tables of what was said.",
+    ),
+    click.option(
+        "--draft-max",
+        type=click.IntRange(1, DRAFT_TOKENS_MAX),
+        default=USUAL.draft_max,
+        show_default=True,
+        help="Tokens it guesses at a time.",
     ),
     click.option(
         "--worker-threads",

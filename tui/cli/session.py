@@ -12,7 +12,14 @@ import msgspec
 
 from backends.errors import ControllerError, DllmError, ProcessFailed
 from backends.planning.prompt_cache import prompts_kept_mib
-from backends.state import DEFAULT_CLUSTER, ChatDelta, ChatTimings, ClusterState
+from backends.state import (
+    DEFAULT_CLUSTER,
+    NGRAM_DRAFT,
+    NO_DRAFT,
+    ChatDelta,
+    ChatTimings,
+    ClusterState,
+)
 from backends.units import format_bytes, format_seconds, format_speed
 from tui.cli.ending import end_cluster
 from tui.cli.output import say
@@ -278,3 +285,12 @@ def require_model(path: str) -> str:
     if not found.is_file():
         raise DllmError(f"There is no model file {found}", "Check the path.")
     return str(found.absolute())
+
+
+def required_draft(draft: str) -> str:
+    """The same for what guesses ahead, which need not be a model.
+
+    Raises:
+        DllmError: there is no such file.
+    """
+    return draft if draft in (NO_DRAFT, NGRAM_DRAFT) else require_model(draft)

@@ -23,13 +23,21 @@ from backends.units import format_age, format_bytes, format_ms
 from tui.cli.options import any_cluster_option
 from tui.cli.output import emit_json, json_option, run, show
 from tui.cli.session import cluster_json, measured_text, prompts_text
+from tui.work.launch_settings import draft_text
+from tui.work.paces import paces_text, together_text
 from tui.work.peer_words import role_word, since_text, state_words
-from tui.work.quantities import crossed_text, silence_text, weights_text
+from tui.work.quantities import (
+    crossed_text,
+    guesses_text,
+    shared_text,
+    silence_text,
+    weights_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from backends.state import ClusterBrief, Link, Peer, ProcessInfo
+    from backends.state import ClusterBrief, Link, Peer, Plan, ProcessInfo
 
 
 EXAMPLES = """
@@ -135,8 +143,21 @@ def _plan(snapshot: ClusterSnapshot) -> list[str]:
             for r in snapshot.planned
         ),
         *_split(snapshot),
+        *_draft(snapshot, plan),
+        *(f"slots    {text}" for text in (together_text(snapshot),) if text),
         *_prompts(snapshot),
     ]
+
+
+def _draft(snapshot: ClusterSnapshot, plan: Plan) -> list[str]:
+    """What guesses ahead, and what became of its guesses."""
+    paces = paces_text(snapshot)
+    if plan.speculation is None and not paces:
+        return []
+    guesses = snapshot.speed.guesses
+    shared = shared_text(guesses.tokens_per_pass) if guesses else ""
+    told = (draft_text(plan), guesses_text(guesses), shared, paces)
+    return [f"draft    {' · '.join(filter(None, told)).removeprefix('draft ')}"]
 
 
 def _prompts(snapshot: ClusterSnapshot) -> list[str]:

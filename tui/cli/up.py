@@ -18,6 +18,7 @@ from tui.cli.session import (
     launched,
     measured_text,
     require_model,
+    required_draft,
     until_ended,
 )
 
@@ -35,6 +36,7 @@ Examples:
   dllm-tui up --model m.gguf --workers 0
   dllm-tui up --model m.gguf --context 32768 --cache-type-k q8_0 --cache-type-v q8_0
   dllm-tui up --model m.gguf --slots 4 --threads 6 --worker-threads 2
+  dllm-tui up --model m.gguf --peer mini --draft small.gguf --draft-max 8
   dllm-tui up --model m.gguf --workers 3 -- --temp 0.2
   dllm-tui up --model m.gguf --peer mini --peer nuc --detach
   dllm-tui up --model m.gguf --head studio --peer mini
@@ -136,6 +138,8 @@ def up(
     slots: int,
     flash_attention: str,
     threads: int | None,
+    draft: str,
+    draft_max: int,
     worker_threads: int | None,
     port: int | None,
     detach: bool,
@@ -171,6 +175,8 @@ def up(
             slots=slots,
             flash_attention=FlashAttention(flash_attention),
             threads=threads,
+            draft=required_draft(draft),
+            draft_max=draft_max,
         ),
         port=port,
         detach=detach,

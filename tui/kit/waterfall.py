@@ -9,7 +9,7 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from tui.kit.strips import Part, StripWidget, clip, line, parts_width, spread
-from tui.work.quantities import ms_text
+from tui.work.quantities import ms_text, shared_text
 from tui.work.token_time import (
     PARTS,
     TYPICAL_TOKENS,
@@ -140,11 +140,15 @@ coming.
     @property
     def subject(self) -> str:
         """What the rows are: ``latest token`` or ``median of 16 tokens``."""
+        shared = [link.generation.tokens_per_pass or 1.0 for link in self.shown]
+        each = shared_text(max(shared, default=1.0))
+        noun = "pass" if each else "token"
+        told = f", {each}" if each else ""
         if not self.median:
-            return "latest token"
+            return f"latest {noun}{told}"
         counts = [len(self._tokens[link.worker]) for link in self.shown]
         count = min(max(counts, default=0), TYPICAL_TOKENS)
-        return f"median of {count:2} tokens"
+        return f"median of {count:2} {noun}{'es' if each else 's'}{told}"
 
     def _take(self, links: tuple[Link, ...]) -> None:
         """Show newer links."""

@@ -8,8 +8,10 @@ import msgspec
 
 from backends.places import at_peer
 from backends.split.loads import Told, as_memory, ours_by_pool
+from backends.split.speculation import with_draft
 from backends.state import (
     DEFAULT_CLUSTER,
+    NO_DRAFT,
     ClusterState,
     DeviceKind,
     PairMode,
@@ -138,7 +140,8 @@ class Desk:
         plan = snapshot.plan
         devices = known_devices(plan, snapshot.peers, snapshot.engine)
         cpus = [device for device in devices if device.kind is DeviceKind.CPU]
-        held = map(as_memory, snapshot.measured.buffers)
+        buffers = map(as_memory, snapshot.measured.buffers)
+        held = (with_draft(one, plan.speculation) for one in buffers)
         return tuple(sorted(ours_by_pool(held, cpus, head=plan.head).items()))
 
     @property
@@ -200,6 +203,7 @@ class Desk:
             devices=self.devices if plan == self.plan else self._devices_of(plan),
             marks=marks_for(self.editing.marks, plan.split),
             head=plan.head,
+            speculation=plan.speculation,
             measured=self._measured(plan),
             told=self._told_for(plan),
             ours=self._ours(),
@@ -244,6 +248,8 @@ def _way(plan: Plan) -> Plan:
         plan,
         split=Split(n_layer=plan.split.n_layer, shares=()),
         ctx_size=0,
+        server=msgspec.structs.replace(plan.server, draft=NO_DRAFT),
+        speculation=None,
         api_port=None,
         relay=True,
         pair=PairMode.AUTO,

@@ -17,6 +17,7 @@ from backends.split.loads import (
     overcommitted,
     room_bytes,
 )
+from backends.split.speculation import loads_with_draft, with_draft
 from backends.state import Transport
 from tui.work.names import LOCAL
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         Peer,
         Plan,
         ServerSettings,
+        Speculation,
         Split,
     )
 
@@ -49,6 +51,8 @@ class Draft:
     marks: tuple[str, ...]
     """Device ids in the order of their letters: a reorder keeps letter and colour."""
     head: str = "local"
+    speculation: Speculation | None = None
+    """What guesses ahead on the head."""
     measured: tuple[DeviceBuffers, ...] = ()
     """What llama-server's log says, where this very split runs."""
     told: tuple[Told, ...] = ()
@@ -61,7 +65,10 @@ class Draft:
     @cached_property
     def loads(self) -> tuple[DeviceLoad, ...]:
         """Memory per share: predicted, or as the engine says, or as measured."""
-        found = {buffers.device: as_memory(buffers) for buffers in self.measured}
+        found = {
+            buffers.device: with_draft(as_memory(buffers), self.speculation)
+            for buffers in self.measured
+        }
         return tuple(
             load.as_told(found[load.device]) if load.device in found else load
             for load in self.settled
@@ -70,7 +77,7 @@ class Draft:
     @cached_property
     def settled(self) -> tuple[DeviceLoad, ...]:
         """Memory per share before a load: as the engine says it, else predicted."""
-        return device_loads(
+        loads = device_loads(
             self.model,
             self.split,
             self.ctx_size,
@@ -78,6 +85,7 @@ class Draft:
             server=self.server,
             told=self.told,
         )
+        return loads_with_draft(loads, self.speculation)
 
     @property
     def is_settled(self) -> bool:

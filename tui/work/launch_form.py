@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backends.errors import PlanError
+from backends.places import at_peer
 from backends.server_arguments import checked_arguments, settings_apart
 from backends.server_settings import (
     CTX_MIN,
     check_cache_types,
     check_context,
+    check_draft_tokens,
     check_slots,
     check_threads,
 )
 from backends.split.buffers import slot_tokens
-from backends.state import FlashAttention, ServerSettings
+from backends.state import (
+    DRAFT_MAX,
+    NGRAM_DRAFT,
+    NO_DRAFT,
+    FlashAttention,
+    ServerSettings,
+)
 from tui.work.launch_settings import LaunchSettings
 
 if TYPE_CHECKING:
@@ -36,6 +45,8 @@ FIELDS = {
     "workers": "local workers",
     "worker_threads": "worker threads",
     "threads": "head threads",
+    "draft": "draft",
+    "draft_max": "draft tokens",
     "extra_args": "arguments",
 }
 """Names of the fields, in their order, and what a person calls them."""
@@ -67,6 +78,8 @@ class LaunchForm:
             "cache_type_v": server.cache_type_v,
             "flash_attention": server.flash_attention.value,
             "slots": str(server.slots),
+            "draft": server.draft,
+            "draft_max": str(server.draft_max),
             "workers": str(settings.workers),
             "worker_threads": _shown(settings.worker_threads),
             "threads": _shown(server.threads),
@@ -85,6 +98,7 @@ class LaunchForm:
         return {
             "ctx_size": f"tokens; trained for {trained}" if trained else "tokens",
             "slots": self._slots_hint(texts),
+            "draft_max": "guessed at a time, where there is a draft",
             "workers": "CPU workers on this machine",
             "worker_threads": "of each; empty: the cores shared out",
             "threads": "of llama-server; empty: as it chooses",
@@ -108,6 +122,7 @@ class LaunchForm:
         numbers = {
             "ctx_size": self._read_number(texts, "ctx_size", wrong),
             "slots": self._read_number(texts, "slots", wrong),
+            "draft_max": self._read_number(texts, "draft_max", wrong),
             "workers": self._read_number(texts, "workers", wrong),
             "threads": self._read_optional(texts, "threads", wrong),
             "worker_threads": self._read_optional(texts, "worker_threads", wrong),
@@ -119,6 +134,8 @@ class LaunchForm:
             slots=_given(numbers["slots"], 1),
             flash_attention=FlashAttention(texts["flash_attention"]),
             threads=numbers["threads"],
+            draft=self._draft(texts["draft"]),
+            draft_max=_given(numbers["draft_max"], DRAFT_MAX),
         )
         settings = LaunchSettings(
             ctx_size=_given(numbers["ctx_size"], CTX_MIN),
@@ -137,6 +154,7 @@ class LaunchForm:
             "ctx_size": lambda: check_context(ctx_size, self.model),
             "slots": lambda: check_slots(server.slots, ctx_size),
             "threads": lambda: check_threads(server.threads),
+            "draft_max": lambda: check_draft_tokens(server.draft_max),
             "worker_threads": lambda: check_threads(settings.worker_threads),
             "cache_type_v": lambda: check_cache_types(server, self.model),
         }
@@ -149,6 +167,13 @@ class LaunchForm:
                 wrong[name] = str(error)
         if settings.workers > WORKERS_MAX:
             wrong["workers"] = f"Give 0 to {WORKERS_MAX}."
+
+    def _draft(self, text: str) -> str:
+        """``none``, ``ngram``, or a file's whole path; only the controller can look."""
+        draft = text.strip() or NO_DRAFT
+        if draft in (NO_DRAFT, NGRAM_DRAFT) or at_peer(draft):
+            return draft
+        return os.path.normpath(os.path.join(self.directory, os.path.expanduser(draft)))
 
     def _read_number(
         self, texts: Mapping[str, str], name: str, wrong: dict[str, str]

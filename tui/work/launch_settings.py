@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.state import Ask, FlashAttention, PairMode, Plan, ServerSettings
-from tui.work.names import LOCAL
+from backends.state import (
+    NGRAM_DRAFT,
+    NO_DRAFT,
+    Ask,
+    FlashAttention,
+    PairMode,
+    Plan,
+    ServerSettings,
+)
+from tui.work.names import LOCAL, model_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +58,15 @@ class LaunchSettings:
         """Whether only the controller can tell which workers these settings mean."""
         now = LaunchSettings.of(plan)
         given_back = self.worker_threads is None and now.worker_threads is not None
-        return self.workers != now.workers or given_back
+        drafted = self._draft_needs() != now._draft_needs()
+        return self.workers != now.workers or given_back or drafted
+
+    def _draft_needs(self) -> tuple[object, ...]:
+        """What a draft, and the memory it takes, depend on."""
+        server = self.server
+        if server.draft in (NO_DRAFT, NGRAM_DRAFT):
+            return (server.draft,)
+        return (server.draft, self.ctx_size, server.slots, server.flash_attention)
 
     def applied(self, plan: Plan) -> Plan:
         """A plan with these settings, on as many workers as it has."""
@@ -73,6 +89,7 @@ class LaunchSettings:
             plan,
             ctx_size=self.ctx_size,
             server=self.server,
+            speculation=None if self.server.draft == NO_DRAFT else plan.speculation,
             workers=workers,
             extra_args=self.extra_args,
             asked=asked,
@@ -80,7 +97,8 @@ class LaunchSettings:
 
 
 def with_threads_of(proposed: Plan, plan: Plan) -> Plan:
-    """A proposal; where its workers are the plan's, the plan with their threads.
+    """A proposal; where its workers are the plan's, the plan with their threads, and
+    with the draft that was settled.
 
     Whoever changes threads keeps the layers and the order.
     """
@@ -97,7 +115,9 @@ def with_threads_of(proposed: Plan, plan: Plan) -> Plan:
         msgspec.structs.replace(worker, threads=threads[worker.name])
         for worker in plan.workers
     )
-    return msgspec.structs.replace(plan, workers=workers)
+    return msgspec.structs.replace(
+        plan, workers=workers, speculation=proposed.speculation
+    )
 
 
 def own_workers(plan: Plan) -> tuple[WorkerSpec, ...]:
@@ -139,6 +159,8 @@ def _options(plan: Plan) -> Iterator[str]:
         ("--slots", server.slots, USUAL.slots),
         ("--flash-attention", server.flash_attention.value, FlashAttention.AUTO.value),
         ("--threads", server.threads, USUAL.threads),
+        ("--draft", server.draft, USUAL.draft),
+        ("--draft-max", server.draft_max, USUAL.draft_max),
         ("--worker-threads", LaunchSettings.of(plan).worker_threads, None),
     )
     for option, value, usual in told:
@@ -168,6 +190,8 @@ def _unusual(plan: Plan) -> Iterator[str]:
         yield f"flash attention {server.flash_attention.value}"
     if server.threads is not None:
         yield f"head {_threads(server.threads)}"
+    if plan.speculation is not None:
+        yield draft_text(plan)
     if plan.extra_args:
         yield shlex.join(plan.extra_args)
 
@@ -190,12 +214,27 @@ def _differences(new: Plan, old: Plan) -> Iterator[str]:
         yield f"flash attention {new.server.flash_attention.value}"
     if new.server.threads != old.server.threads:
         yield f"head {_threads(new.server.threads)}"
+    guesses = draft_text(new), draft_text(old)
+    if guesses[0] != guesses[1]:
+        yield guesses[0]
     threads = {worker.name: worker.threads for worker in old.workers}
     for worker in new.workers:
         if worker.threads != threads.get(worker.name, worker.threads):
             yield f"{worker.name} {_threads(worker.threads)}"
     if new.extra_args != old.extra_args:
         yield "further arguments"
+
+
+def draft_text(plan: Plan) -> str:
+    """What guesses ahead, where, and how far: ``draft small on CUDA0, 8 tokens``."""
+    guess, server = plan.speculation, plan.server
+    if guess is None:
+        return "no draft"
+    tokens = f"{server.draft_max} token{'' if server.draft_max == 1 else 's'}"
+    if not guess.model:
+        return f"draft {guess.type}, {tokens}"
+    device = guess.device.rpartition("/")[2]
+    return f"draft {model_name(guess.model)} on {device}, {tokens}"
 
 
 def _threads(count: int | None) -> str:

@@ -14,6 +14,7 @@ from backends.units import (
     format_bytes,
     format_mb_s,
     format_ms,
+    format_percent,
     grouped,
     three_figures,
 )
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from backends.link.totals import TokenTotals
-    from backends.state import Link
+    from backends.state import Guesses, Link
 
 UNKNOWN = "—"
 SAME_SHARE = 0.02
@@ -213,6 +214,13 @@ def shared_text(tokens_per_pass: float | None) -> str:
     """``2.8 tok/pass``; empty where a pass makes one."""
     shared = shares_passes(tokens_per_pass)
     return f"{tokens_per_pass:.1f} tok/pass" if shared else ""
+
+
+def guesses_text(guesses: Guesses | None) -> str:
+    """``71 % of guesses right``; empty before any was looked at."""
+    if guesses is None or guesses.acceptance is None:
+        return ""
+    return f"{format_percent(guesses.acceptance)} of guesses right"
 
 
 def trips_text(link: Link) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backends.controller.metrics import prometheus_text
-from backends.state import ClusterSnapshot, Link
+from backends.state import ClusterSnapshot, Guesses, Link, Speed
 
 PAIRED = Link(
     worker="mini",
@@ -27,3 +27,10 @@ def test_a_pair_tells_what_crossed_and_what_stayed_home() -> None:
     assert 'dllm_link_weight_bytes_home_total{worker="mini"} 90.0' in said
     assert 'dllm_link_bytes_up_total{worker="box"} 7.0' in said
     assert not [line for line in said if "wire_bytes" in line and "box" in line]
+
+
+def test_guesses_are_counted_where_there_is_a_draft() -> None:
+    guesses = Guesses(guessed=8, accepted=6, passes=1)
+    text = prometheus_text(ClusterSnapshot(speed=Speed(guesses=guesses)))
+    assert "dllm_draft_accepted_total 6.0" in text.splitlines()
+    assert "dllm_draft" not in prometheus_text(ClusterSnapshot())

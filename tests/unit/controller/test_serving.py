@@ -12,7 +12,7 @@ import pytest
 from backends.controller import serving
 from backends.controller.relays import Links
 from backends.controller.serving import Serving
-from backends.engine.server import Slot
+from backends.engine.server import Counts, Slot
 from backends.link.wire import Line
 
 MINUTE_S = 60.0
@@ -36,9 +36,9 @@ class CountingServer:
         self.asked.append("slots")
         return (self.slot,)
 
-    async def finished_tokens(self) -> int | None:
+    async def counts(self) -> Counts:
         self.asked.append("metrics")
-        return 7
+        return Counts(finished_tokens=7)
 
 
 class Ended(Exception):

@@ -14,15 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.engine.server import (
+    Counts,
     Health,
     ServerClient,
     chat_body,
-    parse_finished_tokens,
+    parse_counts,
     parse_slots,
     refused,
 )
 from backends.engine.sse import AnswerReader, events
-from backends.state import ChatDelta, ChatMessage, ChatRequest, Sampling
+from backends.state import ChatDelta, ChatMessage, ChatRequest, Guesses, Sampling
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -343,11 +344,25 @@ async def test_the_tokens_of_finished_requests() -> None:
         return web.Response(status=501, text=METRICS)
 
     async with serving(metrics=metrics) as client:
-        assert await client.finished_tokens() == 1204
+        assert (await client.counts()).finished_tokens == 1204
     async with serving(metrics=refused) as client:
-        assert await client.finished_tokens() is None
-    assert await client.finished_tokens() is None
-    assert parse_finished_tokens("tokens_predicted_total many") is None
+        assert (await client.counts()).finished_tokens is None
+    assert (await client.counts()).finished_tokens is None
+    assert parse_counts("tokens_predicted_total many") == Counts()
+
+
+def test_what_became_of_guesses_position_by_position() -> None:
+    lines = [
+        "llamacpp:spec_decode_num_draft_tokens_total 120",
+        "llamacpp:spec_decode_num_accepted_tokens_total 90",
+        "llamacpp:spec_decode_num_drafts_total 30",
+        'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="1"} 26',
+        'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 29',
+    ]
+    guesses = parse_counts("\n".join(lines)).guesses
+    assert guesses == Guesses(guessed=120, accepted=90, passes=30, by_position=(29, 26))
+    assert (guesses.acceptance, guesses.tokens_per_pass) == (0.75, 4)
+    assert (Guesses().acceptance, Guesses().tokens_per_pass) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -356,4 +371,4 @@ async def test_the_tokens_of_finished_requests() -> None:
 )
 def test_a_long_count_has_six_digits(printed: str, tokens: int) -> None:
     metrics = METRICS.replace("1204", printed)
-    assert parse_finished_tokens(metrics) == tokens
+    assert parse_counts(metrics).finished_tokens == tokens

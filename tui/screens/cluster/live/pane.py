@@ -23,7 +23,8 @@ from tui.screens.cluster.live.step_list import StepList
 from tui.screens.cluster.live.token_bar import TokenBar, device_marks
 from tui.screens.cluster.live.worker_graphs import WorkerGraphs
 from tui.shell.messages import Copyable, LogWanted, PeerWanted
-from tui.work.quantities import pairs_text
+from tui.work.paces import paces_text, together_text
+from tui.work.quantities import guesses_text, pairs_text
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -94,7 +95,9 @@ all workers together; then each link's own round trip and what goes over it now.
 worker), `░` is on the way there, `▒` on the way back, `─` waits. *p50* and *p99* are of
 the latest few hundred passes. With several slots at work, or a draft model, a pass
 makes several tokens: then *tok/pass* says how many. The Traffic screen has all of it
-worker by worker.
+worker by worker. Once answers have ended, the frame says how many guesses of a draft
+were right, how fast answers were with it and without, if both ran, and what several
+clients got together.
 
 Where there is room, graphs show the last minutes of the head and of each worker: the
 time it computes for a token, the processor cores and the memory its engine takes, and
@@ -173,7 +176,14 @@ peer whose own does not fit.
             self.call_after_refresh(self._scroll_to_step)
         self._show_token(snapshot)
         self._fit_columns()
-        resubtitle(self, pairs_text(snapshot.links) if view == "serving" else "")
+        told = (
+            guesses_text(snapshot.speed.guesses),
+            paces_text(snapshot),
+            together_text(snapshot),
+            pairs_text(snapshot.links),
+        )
+        said = " · ".join(filter(None, told))
+        resubtitle(self, said if view == "serving" else "")
         rates = self._desk.trends.rates
         self.graph.show(rates)
         self._line.show(snapshot, rates)

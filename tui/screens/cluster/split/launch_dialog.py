@@ -73,6 +73,8 @@ are kept with it, and nothing runs with them before you launch.
 
 The **context** is shared by the **slots**. The **KV cache** in a smaller type takes
 less memory and is a little less exact; V in a quantised type needs flash attention.
+A **draft**, a small model of the same vocabulary or `ngram` (what was said before),
+guesses so many **draft tokens** on the head, which then share one round trip.
 **Local workers** are CPU workers on this machine, for trying things.
 
 **{launching.up} {launching.down}** go from field to field, **{option.left}
@@ -282,6 +284,9 @@ def _rows() -> list[tuple[str, str]]:
 def _field(name: str, text: str) -> Input | OptionStrip:
     if name in STRIPS:
         return OptionStrip(STRIPS[name], text, id=name)
+    if name == "draft":
+        placeholder = "none, ngram, or the file of a small model"
+        return LineInput(text, placeholder=placeholder, id=name)
     if name == "extra_args":
         placeholder = "further llama-server arguments: --temp 0.2"
         return LineInput(text, placeholder=placeholder, id=name)

@@ -44,7 +44,8 @@ class LaunchRow(Vertical):
         self._label = label
         self._hint = Static("", markup=False, classes="launch-hint")
         self._wrong = Static("", markup=False, classes="launch-wrong")
-        self.set_class(isinstance(field, OptionStrip) or name == "extra_args", "-wide")
+        wide = isinstance(field, OptionStrip) or name in ("extra_args", "draft")
+        self.set_class(wide, "-wide")
 
     def compose(self) -> ComposeResult:
         """Label, field, hint; the complaint below."""
@@ -65,3 +66,6 @@ class LaunchRow(Vertical):
         self._hint.update(hint)
         self._wrong.update(wrong)
         self.set_class(bool(wrong), "-wrong")
+        if wrong and self.field.has_focus:
+            # It is beneath the field, which may be the last row that is seen.
+            self.call_after_refresh(self.scroll_visible, animate=False)

@@ -1,0 +1,142 @@
+"""What a draft comes to: found out, and refused, before anything is started."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from backends.engine.drafting import MTP, knows, way_to_guess
+from backends.errors import ModelError, PlanError
+from backends.models.drafts import Judge, head_way
+from backends.models.vocabulary import read_vocabulary, why_not
+from backends.planning.drafting import best_place, check_draft, whole_on
+from backends.planning.proposal import plan_devices
+from backends.state import NGRAM_DRAFT, NO_DRAFT, Drafts, Speculation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from backends.controller.memory_api import MemoryApi
+    from backends.machines.machine import Machines
+    from backends.machines.readers import Readers
+    from backends.state import Device, ModelFile, ModelInfo, Peer, Plan
+
+_ANOTHER = "Take another draft (dllm-tui models drafts), or none (--draft none)."
+
+
+class Drafting:
+    """Settles the drafts of plans."""
+
+    def __init__(self, readers: Readers, machines: Machines, memory: MemoryApi) -> None:
+        """``memory`` tells what a model takes."""
+        self._readers = readers
+        self._machines = machines
+        self._memory = memory
+
+    async def settled(self, plan: Plan, peers: Sequence[Peer]) -> Plan:
+        """The plan with what its draft comes to; ``peers`` as they are, ours first.
+
+        Raises:
+            DllmError: the draft cannot guess for this model, or not on this head.
+        """
+        if plan.server.draft == NO_DRAFT:
+            return replace(plan, speculation=None)
+        guess = await self._found(plan, peers)
+        plan = replace(plan, speculation=guess)
+        check_draft(plan)
+        return plan
+
+    async def require(self, plan: Plan, peers: Sequence[Peer]) -> Plan:
+        """A plan sent whole: its draft as it was settled, if that still holds.
+
+        Raises:
+            DllmError: it does not.
+        """
+        anew = await self.settled(plan, peers)
+        if plan.speculation is None or anew.speculation is None:
+            return anew
+        check_draft(plan)
+        return plan
+
+    async def _found(self, plan: Plan, peers: Sequence[Peer]) -> Speculation:
+        draft = plan.server.draft
+        await self._machines.reached([plan.head])
+        head = self._machines.get(plan.head)
+        engine = await head.engine(plan.engine)
+        way = way_to_guess(engine.flags, draft)
+        if draft == NGRAM_DRAFT:
+            return Speculation(type=way)
+        model = await self._readers.model(plan.model)
+        info = await self._draft(draft)
+        if made_for := head_way(info.arch):
+            raise PlanError(
+                f"{Path(draft).name} is no model but a head for {made_for}", _ANOTHER
+            )
+        if info.thin is not None:
+            raise PlanError(f"{Path(draft).name} is not whole: it is thin", _ANOTHER)
+        await asyncio.to_thread(self._require_same_words, model, info)
+        await head.model_path(info)
+        device = best_place(info, plan, model, _devices(plan, peers))
+        memory = await self._memory.of(whole_on(info, device, plan))
+        return Speculation(
+            type=way,
+            model=draft,
+            device=device,
+            n_layer=info.n_layer,
+            memory=memory.devices,
+        )
+
+    async def _draft(self, path: str) -> ModelInfo:
+        try:
+            return await self._readers.model(path)
+        except ModelError as error:
+            raise ModelError(
+                f"The draft model cannot be used: {error.what}", error.hint
+            ) from error
+
+    async def candidates(self, path: str, found: Iterable[ModelFile]) -> Drafts:
+        """What of these could guess ahead for a model.
+
+        Raises:
+            DllmError: the model cannot be read, or there is no engine.
+        """
+        model = await self._readers.model(path)
+        flags = (await self._readers.engine()).flags
+        judge = await asyncio.to_thread(Judge, model, self._memory.files(model)[0])
+        judged = [
+            await asyncio.to_thread(judge.candidate, file)
+            for file in found
+            if file.path not in (model.path, *model.files) and not file.problem
+        ]
+        return Drafts(
+            model=model.path,
+            size_bytes=model.size_bytes,
+            heads=(MTP,) if model.n_layer_nextn and knows(flags, MTP) else (),
+            candidates=tuple(
+                sorted(judged, key=lambda one: (bool(one.why_not), one.size_bytes))
+            ),
+        )
+
+    def _require_same_words(self, model: ModelInfo, draft: ModelInfo) -> None:
+        """llama-server would only log that they differ, and serve without draft.
+
+        Raises:
+            PlanError: it says what differs.
+            ModelError: one of them cannot be read.
+        """
+        files = [Path(self._memory.files(one)[0]) for one in (model, draft)]
+        if why := why_not(*map(read_vocabulary, files)):
+            raise PlanError(
+                f"{files[1].name} cannot guess for {files[0].name}: {why}", _ANOTHER
+            )
+
+
+def _devices(plan: Plan, peers: Sequence[Peer]) -> tuple[Device, ...]:
+    """Those of the plan and of the head, but for those that are to take no part."""
+    by_name = {peer.name: peer for peer in peers}
+    excluded = plan.asked.exclude if plan.asked else ()
+    found = plan_devices(plan.head, plan.workers, by_name)
+    return tuple(device for device in found if device.id not in excluded)

@@ -1,0 +1,82 @@
+"""The arguments that make llama-server guess ahead, as its own help names them.
+
+``--device`` is also where a draft model goes that has no ``-devd`` and ``-ngld`` of its
+own: through the workers, which costs more than it gives.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backends.engine.ask import SPEC_TYPE, spec_type
+from backends.errors import EngineError
+from backends.state import NGRAM_DRAFT
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from backends.state import Speculation
+
+DRAFT_MODEL = "draft-simple"
+TABLES = ("ngram-map-k", "ngram-map-k4v", "ngram-simple")
+"""Ways to guess from what was said before, the best first; all take two sizes."""
+LOOKUP_TOKENS = 4
+"""Tokens that must have been said before in this order."""
+MTP = "draft-mtp"
+"""By layers of the model itself."""
+_NEEDED = ("-md", "-devd", "-ngld")
+_LENGTHS = ("--spec-draft-n-max", "--draft-max")
+"""How to say how far to guess; where the first is known, the second only complains."""
+_BUILD = "Build a newer one: dllm-tui engine build."
+
+
+def knows(flags: Collection[str], way: str) -> bool:
+    """Whether an engine can guess that way."""
+    return spec_type(way) in flags
+
+
+def way_to_guess(flags: Collection[str], draft: str) -> str:
+    """What this engine calls the way that a draft guesses.
+
+    Raises:
+        EngineError: it knows none, or has not been asked.
+    """
+    if SPEC_TYPE in flags and not any(f.startswith(f"{SPEC_TYPE} ") for f in flags):
+        # What an older dllm-tui kept of it, which is taken while a cluster serves.
+        raise EngineError(
+            "Which ways to guess this llama.cpp has is not known yet",
+            "It is asked while nothing serves: dllm-tui stop, then launch again.",
+        )
+    if draft == NGRAM_DRAFT:
+        known = [way for way in TABLES if knows(flags, way)]
+        if known:
+            return known[0]
+        raise EngineError("This llama.cpp cannot guess without a draft model", _BUILD)
+    typed = SPEC_TYPE not in flags or knows(flags, DRAFT_MODEL)
+    if not typed or not set(flags).issuperset(_NEEDED):
+        raise EngineError(
+            "This llama.cpp cannot keep a draft model on the head alone", _BUILD
+        )
+    return DRAFT_MODEL
+
+
+def guessing_argv(
+    flags: Collection[str], guess: Speculation, model_path: str, tokens: int
+) -> tuple[str, ...]:
+    """Guess so many tokens at a time, all of the work being the head's own.
+
+    ``model_path`` is where the head keeps the draft model.
+    """
+    typed = (SPEC_TYPE, guess.type) if SPEC_TYPE in flags else ()
+    if not guess.model:
+        sizes = (("n", LOOKUP_TOKENS), ("m", tokens))
+        named = ((f"--spec-{guess.type}-size-{name}", n) for name, n in sizes)
+        told = [part for flag, n in named if flag in flags for part in (flag, str(n))]
+        return (*typed, *told)
+    name = guess.device.rpartition("/")[2]
+    on_cpu = name == "CPU"
+    placed = ("-devd", "none" if on_cpu else name)
+    layers = ("-ngld", "0" if on_cpu else str(guess.n_layer + 1))
+    length = next((flag for flag in _LENGTHS if flag in flags), "")
+    limit = (length, str(tokens)) if length else ()
+    return ("-md", model_path, *placed, *layers, *typed, *limit)

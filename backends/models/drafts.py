@@ -1,0 +1,63 @@
+"""Which of the models found could guess ahead for another, and why not the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backends.errors import ModelError
+from backends.models.vocabulary import read_vocabulary, why_not
+from backends.places import at_peer
+from backends.state import DraftCandidate
+
+if TYPE_CHECKING:
+    from backends.state import ModelFile, ModelInfo
+
+WORTH = 4
+"""A draft so many times smaller than the model guesses in little of its time."""
+_HEADS = {"eagle3": "draft-eagle3", "dflash": "draft-dflash"}
+"""Architectures that are no models of their own but heads of another, and the way to
+guess they are made for."""
+
+
+def head_way(arch: str) -> str:
+    """The way to guess that a head is made for; empty for a model."""
+    return _HEADS.get(arch, "")
+
+
+class Judge:
+    """Holds candidates against one model, whose vocabulary is read once."""
+
+    def __init__(self, model: ModelInfo, header: str) -> None:
+        """``header`` is a file of ours with the model's header.
+
+        Raises:
+            ModelError: it cannot be read.
+        """
+        self._model = model
+        self._words = read_vocabulary(Path(header))
+
+    def candidate(self, file: ModelFile) -> DraftCandidate:
+        """Whether a file could guess ahead for the model."""
+        return DraftCandidate(
+            path=file.path,
+            name=file.name,
+            size_bytes=file.size_bytes,
+            arch=file.arch,
+            file_type=file.file_type,
+            why_not=self._why_not(file),
+        )
+
+    def _why_not(self, file: ModelFile) -> str:
+        if head := head_way(file.arch):
+            return f"a head for {head}, no model of its own"
+        if file.thin:
+            return file.thin
+        if file.size_bytes * WORTH > self._model.size_bytes:
+            return "larger than a quarter of the model"
+        if there := at_peer(file.path):
+            return f"on {there[0]} alone, its words were not compared"
+        try:
+            return why_not(self._words, read_vocabulary(Path(file.path)))
+        except ModelError as error:
+            return str(error)

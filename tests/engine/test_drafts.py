@@ -1,0 +1,137 @@
+"""A draft on the head: same text, fewer trips, nothing of it on any link.
+
+One engine by default; with ``DLLM_DRAFTS=all`` every pinned one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.engine.conftest import wait_for
+from tests.engine.synthetic import write_llama
+from tests.native.stock import engine
+
+if TYPE_CHECKING:
+    from tests.engine.conftest import User
+
+pytestmark = pytest.mark.engine
+
+EVERYTHING = os.environ.get("DLLM_DRAFTS") == "all"
+PLACED = ("ALLOC_BUFFER", "SET_TENSOR", "SET_TENSOR_HASH", "INIT_TENSOR")
+"""What a worker is sent of weights and caches."""
+TOKENS = 60
+TRIPS_PER_TOKEN_MAX = 0.5
+QUESTION = {
+    "prompt": "What is a split?",
+    "n_predict": TOKENS,
+    "temperature": 0,
+    "ignore_eos": True,
+}
+
+
+def launch(user: User, model: str, draft: str) -> list[Any]:
+    """The links, 10 ms away each way, as soon as it serves."""
+    up = ("up", "--model", model, "--workers", "2", "--detach")
+    user.run(*up, "--draft", draft)
+    links = list(user.status()["links"])
+    user.run("lab", "set", "all", "--latency", "10ms")
+    return links
+
+
+def placed(links: list[Any]) -> list[Any]:
+    """Count and bytes, by worker, of what carries weights and caches."""
+    found = [link["commands"] for link in links]
+    return [
+        {n: (told[n]["count"], told[n]["bytes_up"]) for n in PLACED if n in told}
+        for told in found
+    ]
+
+
+def asked(user: User, **more: int) -> Any:
+    """The answer to one question, straight from the API."""
+    url = user.status()["api_url"].removesuffix("/v1")
+    body = json.dumps({**QUESTION, **more}).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/completion", body, headers)
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return json.load(answer)
+
+
+def counted(user: User) -> list[Any]:
+    """What was generated over each link, once all of it is counted."""
+
+    def all_there() -> list[Any] | None:
+        made = [link["generation"] for link in user.status()["links"]]
+        return made if all(each["tokens"] >= TOKENS for each in made) else None
+
+    return list(wait_for(all_there, "every token counted"))
+
+
+@pytest.mark.parametrize("version", ["7.0.0", "8.0.0"] if EVERYTHING else ["7.0.0"])
+def test_a_draft_on_the_head_saves_trips_and_changes_nothing_else(
+    user: User, demo_model: str, version: str
+) -> None:
+    user.env["DLLM_ENGINE_DIR"] = str(engine(version))
+    plain = launch(user, demo_model, "none")
+    text = asked(user)["content"]
+    # Relays that go on would count on.
+    user.run("stop")
+    drafted = launch(user, demo_model, demo_model)
+    assert placed(drafted) == placed(plain)
+    assert all(placed(drafted))
+    answer = asked(user)
+    assert answer["content"] == text
+    assert answer["timings"]["draft_n_accepted"] > 0
+    for made in counted(user):
+        assert made["trips"] / made["tokens"] <= TRIPS_PER_TOKEN_MAX
+    wait_for(lambda: user.status()["speed"]["guesses"]["accepted"], "guesses counted")
+    status = user.status()
+    # No request can say how far to guess: that is settled at the launch.
+    shorter = asked(user, **{"speculative.n_max": 1})
+    assert shorter["timings"]["draft_n"] == answer["timings"]["draft_n"]
+    guesses = status["speed"]["guesses"]
+    assert guesses["accepted"] == answer["timings"]["draft_n_accepted"]
+    assert sum(guesses["by_position"]) == guesses["accepted"]
+    assert status["plan"]["speculation"]["device"] == "local/CPU"
+    assert status["measured"]["mismatches"] == []
+    user.run("stop")
+
+
+def test_drafts_are_found_by_their_words(user: User, tmp_path: Path) -> None:
+    shapes = {"big": (30, 512), "small": (1, 512), "other": (1, 768), "half": (9, 512)}
+    for name, (n_layer, n_vocab) in shapes.items():
+        file = tmp_path / f"{name}.gguf"
+        write_llama(file, n_layer=n_layer, n_embd=64, n_ff=256, n_vocab=n_vocab)
+    user.run("config", "set", "model_dirs", str(tmp_path))
+    found = user.json("models", "drafts", str(tmp_path / "big.gguf"))
+    whys = {Path(one["path"]).stem: one["why_not"] for one in found["candidates"]}
+    assert whys["small"] == ""
+    assert "768 tokens, the model 512" in whys["other"]
+    assert "a quarter" in whys["half"]
+    assert "big" not in whys
+    assert "small" in user.run("models", "drafts", str(tmp_path / "big.gguf")).stdout
+
+
+def test_what_cannot_guess_is_refused_before_anything_starts(
+    user: User, demo_model: str, tmp_path: Path
+) -> None:
+    other, cut = tmp_path / "other.gguf", tmp_path / "cut.gguf"
+    write_llama(other, n_layer=1, n_embd=64, n_ff=64)
+    cut.write_bytes(other.read_bytes()[:5000])
+    refused = {
+        str(other): "other.gguf cannot guess for dllm-demo.gguf: ",
+        str(cut): "The draft model cannot be used: cut.gguf is truncated",
+        str(tmp_path / "none.gguf"): "There is no model file",
+    }
+    for draft, why in refused.items():
+        up = ("up", "--model", demo_model, "--workers", "2", "--draft", draft)
+        said = user.run(*up, "--detach", code=1).stderr
+        assert why in said
+        assert len(said.strip().splitlines()) == 1
+    assert user.status()["processes"] == []

@@ -1,0 +1,142 @@
+"""The draft among the launch settings: typed, settled, refused, undone, named."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from backends.errors import PlanError
+from backends.split.layout import make_split
+from backends.state import DeviceBuffers, DeviceMemory, ServerSettings, Speculation
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, until
+from tests.tui.scripted import ScriptedCluster
+from tests.tui.test_launch_settings import (
+    PLAN,
+    SIZE,
+    closed,
+    complaint,
+    demo,
+    opened,
+    plan_of,
+    typed,
+)
+from tui.screens.cluster.split import launch_dialog
+from tui.work.draft import Draft
+from tui.work.launch_settings import LaunchSettings, differences, up_command
+
+if TYPE_CHECKING:
+    import pytest
+
+    from backends.state import Ask, Plan
+    from tests.tui.test_launch_settings import MakeApp
+
+MIB = 1 << 20
+GUESS = Speculation(
+    type="draft-simple",
+    model="/m/small.gguf",
+    device="local/CPU",
+    memory=(DeviceMemory(device="local/CPU", model_bytes=700 * MIB),),
+)
+DRAFTED = replace(
+    PLAN, server=ServerSettings(draft="/m/small.gguf", draft_max=4), speculation=GUESS
+)
+
+
+class Settling(ScriptedCluster):
+    """Settles every draft as the one above."""
+
+    def _proposed(self, request: Ask) -> Plan:
+        return replace(super()._proposed(request), speculation=GUESS)
+
+
+def settling() -> Settling:
+    return Settling(demo().now)
+
+
+async def test_a_draft_is_settled_named_and_undone(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_dialog, "ASK_AFTER_S", 0.02)
+    app = make_app(settling(), initial_model=PLAN.model)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await typed(pilot, "draft", "/m/small.gguf")
+        await typed(pilot, "draft_max", "4")
+        # At once: the answer is waited for.
+        await pilot.press("f2")
+        await closed(pilot)
+        plan = plan_of(app)
+        assert (plan.server, plan.speculation) == (DRAFTED.server, GUESS)
+        assert plan.split == PLAN.split
+        assert "draft small on CPU, 4 tokens" in screen_text(app)
+        await pilot.press("u")
+        assert plan_of(app) == PLAN
+        assert "draft small" not in screen_text(app)
+
+
+async def test_one_that_cannot_guess_is_said_in_the_dialog(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_dialog, "ASK_AFTER_S", 0.02)
+    cluster = settling()
+    app = make_app(cluster, initial_model=PLAN.model)
+    async with app.run_test(size=SIZE) as pilot:
+        dialog = await opened(pilot)
+        cluster.errors["propose"] = PlanError("other.gguf cannot guess for m.gguf")
+        await typed(pilot, "draft", "other.gguf")
+        await until(pilot, lambda: "cannot guess for" in screen_text(app))
+        await typed(pilot, "draft_max", "65")
+        assert "Give 1 to 64" in complaint(dialog, "draft_max")
+        await pilot.press("escape")
+        await closed(pilot)
+        assert plan_of(app) == PLAN
+
+
+def test_its_memory_is_shown_with_that_of_the_head() -> None:
+    split = make_split(12, ["local/CPU", "worker1/CPU"], [3, 10])
+    draft = Draft(
+        model=scenes.DEMO,
+        split=split,
+        ctx_size=512,
+        server=ServerSettings(),
+        devices=(),
+        marks=(),
+    )
+    drafted = dataclasses.replace(draft, speculation=GUESS)
+    added = [
+        both.total_bytes - alone.total_bytes
+        for both, alone in zip(drafted.loads, draft.loads, strict=True)
+    ]
+    assert added == [700 * MIB, 0]
+    measured = (DeviceBuffers(device="local/CPU", model_bytes=5),)
+    loaded = dataclasses.replace(drafted, measured=measured)
+    assert loaded.loads[0].weight_bytes == 700 * MIB + 5
+
+
+def test_only_what_its_memory_hangs_on_is_settled_anew() -> None:
+    now = LaunchSettings.of(DRAFTED)
+    assert not now.needs_proposal(DRAFTED)
+    for server, ctx_size, anew in (
+        (replace(DRAFTED.server, draft_max=5), now.ctx_size, False),
+        (replace(DRAFTED.server, slots=2), now.ctx_size, True),
+        (replace(DRAFTED.server, draft="none"), now.ctx_size, True),
+        (DRAFTED.server, 512, True),
+    ):
+        wanted = LaunchSettings(ctx_size, server, now.workers, None, ())
+        assert wanted.needs_proposal(DRAFTED) is anew
+    plain = LaunchSettings(512, ServerSettings(), now.workers, None, ())
+    assert plain.applied(DRAFTED).speculation is None
+
+
+def test_a_draft_in_words() -> None:
+    words = shlex.split(up_command(DRAFTED))
+    assert words[words.index("--draft") + 1] == "/m/small.gguf"
+    assert words[words.index("--draft-max") + 1] == "4"
+    assert differences(DRAFTED, PLAN) == "draft small on CPU, 4 tokens"
+    assert differences(PLAN, DRAFTED) == "no draft"
+    tables = replace(DRAFTED, speculation=Speculation(type="ngram-map-k"))
+    assert differences(tables, PLAN) == "draft ngram-map-k, 4 tokens"

@@ -1,0 +1,70 @@
+"""What makes llama-server guess ahead, in the words of its own help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backends.engine.ask import parse_flags
+from backends.engine.drafting import guessing_argv, way_to_guess
+from backends.errors import EngineError
+from backends.state import Speculation
+
+HELP = parse_flags(
+    (Path(__file__).parent / "data" / "help_speculative.txt").read_text()
+)
+BEFORE = frozenset({"-md", "-devd", "-ngld", "--draft-max", "--device"})
+"""Of a llama.cpp that guessed with a draft model alone."""
+ON_CPU = Speculation(type="draft-simple", model="/d.gguf", device="a/CPU", n_layer=4)
+ON_GPU = Speculation(type="draft-simple", model="/d.gguf", device="a/CUDA1", n_layer=4)
+
+
+def test_the_ways_are_read_from_the_help() -> None:
+    assert "--spec-type draft-simple" in HELP
+    assert "--spec-type ngram-cache" in HELP
+    assert way_to_guess(HELP, "/d.gguf") == "draft-simple"
+    assert way_to_guess(HELP, "ngram") == "ngram-map-k"
+
+
+def test_the_next_best_table_where_the_best_is_not_known() -> None:
+    flags = {"--spec-type", "--spec-type ngram-simple"}
+    assert way_to_guess(flags, "ngram") == "ngram-simple"
+
+
+@pytest.mark.parametrize(
+    ("flags", "draft", "what"),
+    [
+        (BEFORE, "ngram", "cannot guess without a draft model"),
+        (BEFORE - {"-devd"}, "/d.gguf", "cannot keep a draft model on the head"),
+        (HELP - {"--spec-type draft-simple"}, "/d.gguf", "cannot keep a draft model"),
+        (BEFORE | {"--spec-type"}, "/d.gguf", "is not known yet"),
+    ],
+)
+def test_an_engine_that_cannot_is_refused(
+    flags: frozenset[str], draft: str, what: str
+) -> None:
+    with pytest.raises(EngineError, match=what):
+        way_to_guess(flags, draft)
+
+
+def test_all_of_a_draft_model_stays_on_the_head() -> None:
+    argv = guessing_argv(HELP, ON_CPU, "/there/d.gguf", 8)
+    assert argv == (
+        *("-md", "/there/d.gguf", "-devd", "none", "-ngld", "0"),
+        *("--spec-type", "draft-simple", "--spec-draft-n-max", "8"),
+    )
+    assert guessing_argv(HELP, ON_GPU, "/d", 8)[2:6] == ("-devd", "CUDA1", "-ngld", "5")
+
+
+def test_an_earlier_engine_is_told_in_its_own_words() -> None:
+    assert guessing_argv(BEFORE, ON_CPU, "/d.gguf", 8)[-2:] == ("--draft-max", "8")
+    assert "--spec-type" not in guessing_argv(BEFORE, ON_CPU, "/d.gguf", 8)
+
+
+def test_tables_are_as_long_as_what_is_guessed() -> None:
+    argv = guessing_argv(HELP, Speculation(type="ngram-map-k"), "", 12)
+    assert argv == (
+        *("--spec-type", "ngram-map-k", "--spec-ngram-map-k-size-n", "4"),
+        *("--spec-ngram-map-k-size-m", "12"),
+    )

@@ -1,0 +1,126 @@
+"""Where a draft model goes, what it takes, and when it is too much."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from backends.errors import PlanError
+from backends.planning.drafting import best_place, check_draft, whole_on
+from backends.planning.proposal import plan_devices
+from backends.planning.remarks import remarks
+from backends.planning.room import require_room
+from backends.split.speculation import with_draft
+from backends.state import (
+    DeviceMemory,
+    MemorySource,
+    Peer,
+    Plan,
+    ServerSettings,
+    Speculation,
+)
+from tests.unit.planning.machines import (
+    ADA,
+    GIB,
+    MIB,
+    MODEL,
+    PLAIN,
+    WITH_GPU,
+    device,
+    here,
+    model_of,
+    plan_for,
+)
+
+DRAFT = replace(model_of(10 * MIB), path="/d.gguf")
+SERVER = ServerSettings(draft="/d.gguf")
+MEMORY = DeviceMemory(device="local/CPU", model_bytes=30 * MIB, kv_bytes=2 * MIB)
+GUESS = Speculation(
+    type="draft-simple", model="/d.gguf", device="local/CPU", memory=(MEMORY,)
+)
+
+
+def drafted(**changes: object) -> Plan:
+    plan = replace(plan_for(PLAIN, ADA, peers=("ada",)), server=SERVER)
+    return replace(plan, **{"speculation": GUESS, **changes})
+
+
+def place(*machines: Peer) -> str:
+    plan = plan_for(*machines, peers=("ada",))
+    found = {one.name: one for one in machines}
+    devices = plan_devices(plan.head, plan.workers, found)
+    return best_place(DRAFT, plan, MODEL, devices)
+
+
+def test_it_goes_to_the_heads_gpu_where_that_has_room() -> None:
+    assert place(WITH_GPU, ADA) == "local/CUDA0"
+    assert place(here("CPU", device("local", "CUDA0", 100 * MIB)), ADA) == "local/CPU"
+
+
+def test_a_workers_gpu_is_none_of_the_heads() -> None:
+    assert place(PLAIN, replace(WITH_GPU, name="ada")) == "local/CPU"
+
+
+def test_the_whole_of_it_is_on_one_device() -> None:
+    plan = drafted(ctx_size=512, server=replace(SERVER, slots=2, cache_type_k="q8_0"))
+    alone = whole_on(DRAFT, "local/CUDA0", plan)
+    assert [share.layers for share in alone.split.shares] == [0, 13]
+    assert (alone.ctx_size, alone.server) == (512, ServerSettings(slots=2))
+    on_cpu = whole_on(DRAFT, "local/CPU", plan)
+    assert [share.layers for share in on_cpu.split.shares] == [13]
+
+
+def test_its_memory_is_added_to_that_of_the_device() -> None:
+    said = DeviceMemory(device="local/CPU", model_bytes=5, source=MemorySource.MEASURED)
+    both = with_draft(said, GUESS)
+    assert (both.model_bytes, both.kv_bytes) == (30 * MIB + 5, 2 * MIB)
+    assert both.source is MemorySource.PREDICTED
+    other = replace(said, device="ada/CPU")
+    assert with_draft(other, GUESS) == other
+    assert with_draft(said, None) == said
+
+
+def test_too_little_room_on_the_head_is_said_before_anything_starts() -> None:
+    small = here(device("local", "CPU", 20 * MIB))
+    plan = drafted()
+    devices = plan_devices("local", plan.workers, {"local": small, "ada": ADA})
+    with pytest.raises(PlanError, match=r"local/CPU is too small for the draft model"):
+        require_room(plan, MODEL, devices)
+    require_room(replace(plan, speculation=None), MODEL, devices)
+    assert plan.asked is not None
+    require_room(replace(plan, asked=replace(plan.asked, force=True)), MODEL, devices)
+    big = {"local": here(device("local", "CPU", GIB)), "ada": ADA}
+    require_room(plan, MODEL, plan_devices("local", plan.workers, big))
+
+
+def test_what_a_draft_costs_is_said_before() -> None:
+    def told(plan: Plan) -> list[str]:
+        said = remarks(plan, MODEL, (), {"local": PLAIN, "ada": ADA})
+        return [sentence for sentence in said if "draft" in sentence]
+
+    assert "is not gone on with" in told(drafted())[0]
+    assert told(replace(drafted(), speculation=None)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({}, ""),
+        ({"speculation": None}, "does not say how its draft /d.gguf runs"),
+        ({"speculation": replace(GUESS, model="/e.gguf")}, "does not say how"),
+        ({"speculation": replace(GUESS, device="ada/CPU")}, "runs on local"),
+        ({"extra_args": ("-md", "/e.gguf")}, "-md cannot be given beside a draft"),
+        ({"extra_args": ("--spec-type", "none")}, "--spec-type cannot be given"),
+        ({"extra_args": ("-devd", "RPC0")}, "-devd cannot be given"),
+        ({"extra_args": ("--temp", "1")}, ""),
+    ],
+)
+def test_a_plan_must_say_how_its_draft_runs(
+    changes: dict[str, object], what: str
+) -> None:
+    plan = drafted(**changes)
+    if not what:
+        check_draft(plan)
+        return
+    with pytest.raises(PlanError, match=what):
+        check_draft(plan)
