@@ -64,8 +64,8 @@ class Connection {
   static constexpr std::size_t kPieces = 32;
 };
 
-// Likewise through a pair of relays, the way between them left out: the worker's end asks ahead, and
-// the greeting is known from a connection before.
+// Likewise through a pair of relays, the way between them left out: the worker's end asks ahead,
+// and the greeting is known from a connection before.
 class PairedConnection {
  public:
   explicit PairedConnection(dllm::Version version) : worker_(version) {

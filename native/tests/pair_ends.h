@@ -122,8 +122,8 @@ class Between {
   // It may have been told to cut while these were on their way.
   void spend(std::ptrdiff_t bytes) {
     std::ptrdiff_t left = left_;
-    while (left > 0 && !left_.compare_exchange_weak(left, std::max(left - bytes, std::ptrdiff_t{0})))
-      continue;
+    const auto rest = [&] { return std::max(left - bytes, std::ptrdiff_t{0}); };
+    while (left > 0 && !left_.compare_exchange_weak(left, rest())) continue;
   }
 
   const UniqueFd listener_;

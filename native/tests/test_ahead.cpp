@@ -249,28 +249,66 @@ TEST(an_address_is_told_as_long_as_its_buffer_lives) {
   CHECK(relays.server.count(dllm::kBufferGetBase) == asked);
 }
 
+TEST(memory_is_told_anew_once_some_of_it_was_allocated) {
+  const std::string memory = device_question(dllm::kGetDeviceMemory);
+  const std::string left = reply(bytes(std::uint64_t{7}, kTotal));
+  Relays relays(k8);
+  look_around(relays, k8);
+  {
+    Connection loading(relays);
+    loading.ask(hello(k8));
+    CHECK(loading.ask(memory) == reply(bytes(kFree, kTotal)) && !loading.crossed);
+    relays.server.free_bytes = 7;
+    loading.ask(allocation_question());
+    // A draft model is placed where the model before it has left room.
+    CHECK(loading.ask(memory) == left && !loading.crossed);
+    const std::string other = device_question(dllm::kGetDeviceMemory, 1);
+    CHECK(loading.ask(other) == left && loading.crossed);
+    relays.now += dllm::Answers::kStartMax + 1;
+    CHECK(loading.ask(memory) == left && loading.crossed);
+    loading.ask(allocation_question());
+    loading.ask(request(dllm::kFreeBuffer, bytes(kBuffer)));
+    CHECK(loading.ask(memory) == left && loading.crossed);
+  }
+  Connection next(relays);
+  CHECK(next.ask(hello(k8)) == hello_reply(k8) && next.crossed);
+  CHECK(next.ask(memory) == left);
+}
+
+// Told behind the first of two allocations, both asked for without waiting.
+TEST(what_was_told_before_another_question_is_not_believed_behind_it) {
+  Relays relays(k8);
+  Connection loading(relays);
+  loading.ask(hello(k8));
+  std::string asked = allocation_question() + allocation_question();
+  loading.near.requests(bytes_of(asked), relays.now);
+  const std::string device = bytes(std::uint32_t{0});
+  CHECK(loading.near.know({char(dllm::kGetDeviceMemory) + device, bytes(kFree, kTotal)}));
+  CHECK(loading.near.know({dllm::Answers::base(dllm::view(bytes(kBuffer))), bytes(kBase)}));
+  std::string given = reply(bytes(kBuffer, kBufferBytes)) + reply(bytes(kBuffer, kBufferBytes));
+  loading.near.replies(bytes_of(given), relays.now);
+  for (std::string each : {device_question(dllm::kGetDeviceMemory), address_question()}) {
+    CHECK(!loading.near.requests(bytes_of(each), relays.now).worker.empty());
+    const bool is_address = each == address_question();
+    std::string got = is_address ? reply(bytes(kBase)) : reply(bytes(kFree, kTotal));
+    loading.near.replies(bytes_of(got), relays.now);
+  }
+}
+
 TEST(memory_is_told_anew_once_llama_server_has_started) {
   const std::string memory = device_question(dllm::kGetDeviceMemory);
-  const auto load = [&](Relays& relays, const std::string& last) {
+  for (const std::string& last : {recompute(k8), graph(k8, {})}) {
+    Relays relays(k8);
     look_around(relays, k8);
     Connection loading(relays);
     loading.ask(hello(k8));
-    loading.ask(allocation_question());
-    loading.ask(address_question());
-    relays.server.free_bytes = 7;
-    // However long it takes.
-    relays.now += 600'000'000'000;
-    CHECK(loading.ask(memory) == reply(bytes(kFree, kTotal)));
-    if (last.empty()) return;
     loading.ask(last);
-    CHECK(loading.ask(memory) == reply(bytes(std::uint64_t{7}, kTotal)));
-  };
-  for (const std::string& last : {std::string(), recompute(k8), graph(k8, {tensor({})})}) {
-    Relays relays(k8);
-    load(relays, last);
-    Connection next(relays);
-    CHECK(next.ask(hello(k8)) == hello_reply(k8) && next.crossed);
-    CHECK(next.ask(memory) == reply(bytes(std::uint64_t{7}, kTotal)));
+    CHECK(!loading.refused);
+    relays.server.free_bytes = 7;
+    const std::string left = reply(bytes(std::uint64_t{7}, kTotal));
+    CHECK(loading.ask(memory) == left && loading.crossed);
+    loading.ask(allocation_question());
+    CHECK(loading.ask(memory) == left && loading.crossed);
   }
 }
 
@@ -281,7 +319,8 @@ TEST(a_start_that_goes_on_for_long_is_told_anew) {
   relays.now += dllm::Answers::kStartMax + 1;
   Connection next(relays);
   CHECK(next.ask(hello(k8)) == hello_reply(k8) && next.crossed);
-  CHECK(next.ask(device_question(dllm::kGetDeviceMemory)) == reply(bytes(std::uint64_t{7}, kTotal)));
+  const std::string memory = device_question(dllm::kGetDeviceMemory);
+  CHECK(next.ask(memory) == reply(bytes(std::uint64_t{7}, kTotal)));
 }
 
 TEST(a_worker_that_became_another_is_noticed_before_it_is_believed) {
@@ -313,7 +352,8 @@ TEST(answers_that_make_no_sense_are_none) {
   for (const dllm::Known& bad : {dllm::Known{"", eight}, dllm::Known{{dllm::kGetTensor}, eight},
                                  dllm::Known{{dllm::kHello}, eight},
                                  dllm::Known{{dllm::kGetAlignment}, eight + eight},
-                                 dllm::Known{{dllm::kDeviceCount}, ""}}) {
+                                 dllm::Known{{dllm::kDeviceCount}, ""},
+                                 dllm::Known{std::string(513, dllm::kGetAllocSize), eight}}) {
     CHECK(!near.know(bad));
   }
   CHECK(near.know({{dllm::kGetAlignment}, eight}));
@@ -339,9 +379,41 @@ TEST(sizes_for_few_tokens_are_asked_with_those_for_many) {
   }
 }
 
+// Ours would stand before those of the client, and count with them.
+TEST(nothing_is_asked_ahead_of_what_the_client_asked_already) {
+  Relays relays(k8);
+  Connection loading(relays);
+  loading.ask(hello(k8));
+  const auto ask = [&](std::size_t count) {
+    std::string all;
+    for (std::size_t i = 0; i < count; ++i) all += request(dllm::kGetAllocSize, product(512));
+    const Outgoing out = loading.far.requests(bytes_of(all), relays.now);
+    CHECK(!out.refused && text(out) == all);
+    return relays.server.answer(all);
+  };
+  std::string replies = ask(600);
+  std::string most = replies.substr(0, 599 * 16);
+  CHECK(text_of(loading.far.replies(bytes_of(most), relays.now)) == most);
+  CHECK(text(loading.far.own_requests(relays.now)).empty());
+  ask(1000);
+  CHECK(!loading.far.is_contradicted() && relays.far.tally.plain_reason.empty());
+}
+
+TEST(a_greeting_taken_along_is_no_question_of_the_client) {
+  Relays relays(k8);
+  look_around(relays, k8);
+  Connection loading(relays);
+  loading.ask(hello(k8));
+  for (std::size_t i = 0; i < dllm::Guard::kAwaitedMax; ++i) {
+    std::string asked = request(dllm::kGetAllocSize, product(1));
+    CHECK(!loading.near.requests(bytes_of(asked), relays.now).worker.empty());
+  }
+  CHECK(!loading.near.is_contradicted() && relays.near.tally.plain_reason.empty());
+}
+
 TEST(sizes_of_what_is_neither_product_nor_attention_lead_to_no_questions) {
   const auto guesses = [](const std::string& fields) {
-    return dllm::size_guesses({reinterpret_cast<const std::uint8_t*>(fields.data()), fields.size()});
+    return dllm::size_guesses(dllm::view(fields));
   };
   CHECK(guesses(product(2)).empty() && guesses(product(1)).empty());
   CHECK(guesses(attention(2, 2048)).empty());

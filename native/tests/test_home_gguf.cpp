@@ -161,8 +161,10 @@ TEST(a_thin_file_that_does_not_say_what_it_lacks_is_corrupt) {
   claims.replace(claims.size() - 8, 8, raw<std::uint64_t>(1U << 24));
   CHECK(contains(refused(gguf(tensors, {claims})), "16777216 numbers"));
   // One of the two alone marks it, too.
-  CHECK(contains(refused(gguf(tensors, {list, numbers_key(dllm::home::kThinChunks, {7})})), "b holds"));
-  CHECK(contains(refused(gguf(tensors, {models::uint16_key(dllm::home::kThinKept, 1)})), "no list"));
+  const std::string chunks = numbers_key(dllm::home::kThinChunks, {7});
+  CHECK(contains(refused(gguf(tensors, {list, chunks})), "b holds"));
+  const std::string other = models::uint16_key(dllm::home::kThinKept, 1);
+  CHECK(contains(refused(gguf(tensors, {other})), "no list"));
   const std::vector<Made> unknown = {{"w", 99, {4}, "1234"}};
   CHECK(contains(refused(gguf(unknown,
                               {models::list_key(unknown), numbers_key(dllm::home::kThinKept, {}),

@@ -88,7 +88,11 @@ Hello as(const Place& place, Hello own) {
 }  // namespace
 
 Meeting::Meeting(const Place& place, Hello own, MeetingOwner& owner, const Lab& lab, Nanos patience)
-    : place_(place), own_(as(place, std::move(own))), owner_(owner), lab_(lab), patience_(patience) {
+    : place_(place),
+      own_(as(place, std::move(own))),
+      owner_(owner),
+      lab_(lab),
+      patience_(patience) {
   judge(place_);
   if (place_.dials) return;
   const Endpoint& at = place_.endpoint;

@@ -42,7 +42,7 @@ std::string Answers::greeting(std::uint64_t size) {
 }
 
 bool Answers::makes_sense(const Known& known) {
-  if (known.key.empty()) return false;
+  if (known.key.empty() || known.key.size() > kKeyMaxBytes) return false;
   const auto id = static_cast<std::uint8_t>(known.key[0]);
   const bool is_told = covers(id) || is_one_of(id, {kGetDeviceMemory, kBufferGetBase});
   return is_told && known.reply.size() == reply_size(id);
@@ -71,10 +71,10 @@ void Answers::keep(const std::string& key, View payload) {
   known_[key].assign(payload.begin(), payload.end());
 }
 
-void Answers::begin_start(const std::string& greeting, View payload, Nanos now) {
+void Answers::begin_start(const std::string& key, View payload, Nanos now) {
   end_start();
   started_ = now;
-  keep(greeting, payload);
+  keep(key, payload);
 }
 
 void Answers::forget() {

@@ -19,7 +19,8 @@ struct Known {
 
 class Answers {
  public:
-  static constexpr std::size_t kEntriesMax = 4096;  // of at most ~0.5 kB
+  static constexpr std::size_t kEntriesMax = 4096;
+  static constexpr std::size_t kKeyMaxBytes = 512;  // of GET_ALLOC_SIZE some 470
   // While llama-server starts it asks for the memory of a device again and again, in connections
   // that follow at once. Until the one that loads, nobody is told what was so long ago.
   static constexpr Nanos kStartMax = 10 * kNanosPerSecond;
@@ -44,9 +45,11 @@ class Answers {
   void forget();
   void forget(const std::string& key) { known_.erase(key); }
 
-  // A start begins with this greeting: what was known of one before is forgotten.
-  void begin_start(const std::string& greeting, View payload, Nanos now);
-  [[nodiscard]] bool is_starting(Nanos now) const { return started_ && now - *started_ <= kStartMax; }
+  // A start begins with this answer: what was known of one before is forgotten.
+  void begin_start(const std::string& key, View payload, Nanos now);
+  [[nodiscard]] bool is_starting(Nanos now) const {
+    return started_ && now - *started_ <= kStartMax;
+  }
   // It is over: the next must ask again.
   void end_start();
 

@@ -33,6 +33,16 @@ std::vector<FollowUp> about_devices(const Protocol& protocol, std::uint32_t coun
   return all;
 }
 
+// Where it is, and what it leaves. None: the worker had no room.
+std::vector<FollowUp> about_buffer(const Protocol& protocol, View fields, View reply) {
+  if (load<std::uint64_t>(reply.data()) == 0) return {};
+  const View device = fields.first(fields.size() - sizeof(std::uint64_t));
+  std::vector<FollowUp> all;
+  add(all, protocol, kBufferGetBase, {reply.begin(), reply.begin() + sizeof(std::uint64_t)});
+  add(all, protocol, kGetDeviceMemory, {device.begin(), device.end()});
+  return all;
+}
+
 }  // namespace
 
 std::vector<FollowUp> follow_ups(const Protocol& protocol, const Rule& rule, View fields,
@@ -45,12 +55,11 @@ std::vector<FollowUp> follow_ups(const Protocol& protocol, const Rule& rule, Vie
     case kDeviceCount:
       return about_devices(protocol, load<std::uint32_t>(reply.data()));
     case kAllocBuffer:
-      // No buffer: the worker had no room.
-      if (load<std::uint64_t>(reply.data()) == 0) break;
-      add(all, protocol, kBufferGetBase, {reply.begin(), reply.begin() + sizeof(std::uint64_t)});
-      break;
+      return about_buffer(protocol, fields, reply);
     case kGetAllocSize:
-      for (const std::string& guess : size_guesses(fields)) add(all, protocol, kGetAllocSize, guess);
+      for (const std::string& guess : size_guesses(fields)) {
+        add(all, protocol, kGetAllocSize, guess);
+      }
       break;
     default:
       break;

@@ -1,5 +1,7 @@
 #include "policy.h"
 
+#include <utility>
+
 #include "ops.h"
 
 namespace dllm {
@@ -26,14 +28,20 @@ std::string Policy::key(const Rule& rule, View fields) const {
 std::optional<std::string> Policy::answer(const Rule& rule, const std::string& key) const {
   // No: the worker would open a way around us, to wherever the client says.
   if (rule.id == kCommInit) return std::string(1, '\0');
-  return (rule.id == kBufferGetBase ? bases_ : answers_).find(key);
+  const bool is_own = rule.id == kBufferGetBase || (rule.id == kGetDeviceMemory && allocates_);
+  return (is_own ? own_ : answers_).find(key);
 }
 
 void Policy::know(const Known& known, Nanos now) {
   const auto id = static_cast<std::uint8_t>(known.key[0]);
-  // What a start was told first, it is told to its end.
+  if (id == kGetDeviceMemory && computes_) return;
+  // The latest of this connection alone: of a device that shares its memory nobody told.
+  if (id == kGetDeviceMemory && allocates_) {
+    return own_.begin_start(known.key, view(known.reply), now);
+  }
+  // What a start was told first, it is told until it allocates.
   if (id == kGetDeviceMemory && (answers_.find(known.key) || !answers_.is_starting(now))) return;
-  (id == kBufferGetBase ? bases_ : answers_).keep(known.key, view(known.reply));
+  (id == kBufferGetBase ? own_ : answers_).keep(known.key, view(known.reply));
 }
 
 void Policy::begin_start(const std::string& greeting, View payload, Nanos now) {
@@ -41,16 +49,25 @@ void Policy::begin_start(const std::string& greeting, View payload, Nanos now) {
 }
 
 bool Policy::is_starting(Nanos now) const {
-  return answering_ && (allocates_ || answers_.is_starting(now));
+  return answering_ && (allocates_ ? own_ : answers_).is_starting(now);
+}
+
+void Policy::computes() {
+  if (!std::exchange(computes_, true)) end_start();
+}
+
+void Policy::end_start() {
+  answers_.end_start();
+  own_.end_start();
 }
 
 void Policy::passed(const Request& request, View fields) {
   guard_.passed(request, fields);
   const std::uint8_t id = request.rule->id;
   allocates_ = allocates_ || id == kAllocBuffer;
-  if (id == kFreeBuffer) {
-    bases_.forget(Answers::base(fields));
-  }
+  if (id == kFreeBuffer) own_.forget(Answers::base(fields));
+  // No figure of memory outlives what changes it.
+  if (is_one_of(id, {kAllocBuffer, kFreeBuffer})) end_start();
 }
 
 const char* Policy::refuses_header(const Rule* rule, std::uint64_t size,

@@ -29,12 +29,10 @@ class Policy {
   void know(const Known& known, Nanos now);
   // Likewise, the greeting it came with; HELLO is answered here from now on.
   void begin_start(const std::string& greeting, View payload, Nanos now);
-  // llama-server has started, or never will.
-  void end_start() { answers_.end_start(); }
+  // A graph is on its way: llama-server has started.
+  void computes();
   // Whether what was told for a start may be told again.
   [[nodiscard]] bool is_starting(Nanos now) const;
-  // The client has asked for a buffer in this connection.
-  [[nodiscard]] bool allocates() const { return allocates_; }
 
   // Why a request must not reach the worker, or null. `open_questions`: without their replies.
   // `rule` is null for a command that this version does not have.
@@ -59,11 +57,14 @@ class Policy {
   void replied(std::uint8_t id, std::uint64_t buffer, const std::string& key, View payload);
 
  private:
+  void end_start();
+
   const bool guarding_;
   const bool answering_;
   Answers& answers_;
-  Answers bases_;          // addresses of buffers of this connection
+  Answers own_;             // of this connection: addresses of buffers, and memory they leave
   bool allocates_ = false;  // it is the one that loads
+  bool computes_ = false;
   Guard guard_;
   std::optional<Protocol> protocol_;
   bool greeted_ = false;

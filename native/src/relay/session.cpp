@@ -32,7 +32,6 @@ Session::~Session() {
     if (!due.is_own) meter_.left_unanswered(due.awaited.rule->id);
   }
   meter_.ended();
-  if (policy_.allocates()) policy_.end_start();
 }
 
 std::size_t Session::awaited() {
@@ -141,7 +140,8 @@ void Session::hold() {
 
 bool Session::announced(std::uint8_t id, const Rule* rule, std::uint64_t size) {
   if (rule) meter_.named(id);
-  if (const char* reason = policy_.refuses_header(rule, size, open_questions())) return refuse(reason);
+  const char* reason = policy_.refuses_header(rule, size, open_questions());
+  if (reason) return refuse(reason);
   if (!rule) {
     if (weights_) weights_->unread();
     return true;
@@ -162,7 +162,8 @@ bool Session::fields(const Request& request, View fields) {
   policy_.passed(request, fields);
   due_.key = policy_.key(rule, fields);
   if (rule.id == kBufferGetBase) due_.buffer = load<std::uint64_t>(fields.data());
-  if (asks_ahead_ && rule.id == kGetAllocSize) due_.asked.assign(fields.begin(), fields.end());
+  const bool may_lead_on = asks_ahead_ && is_one_of(rule.id, {kAllocBuffer, kGetAllocSize});
+  if (may_lead_on) due_.asked.assign(fields.begin(), fields.end());
   due_.awaited = {&rule, reply_bytes(rule, fields)};
   due_.from_pass = meter_.fields(request, fields, due_.awaited.reply);
   is_detached_ = detaches(request, fields);
@@ -211,10 +212,10 @@ void Session::closed(const Request& request) {
   if (!asking_.empty()) return own_closed(std::move(due));
   if (asked_) dues_.push_back(std::move(due));
   const bool is_graph = is_one_of(rule.id, {kGraphCompute, kGraphRecompute});
-  if (is_graph && !std::exchange(computes_, true)) policy_.end_start();
+  if (is_graph) policy_.computes();
   if (trip_begun_ == 0 && (asked_ || is_graph)) trip_begun_ = now_;
   meter_.closed(rule, open_questions());
-  if (dues_.size() > Guard::kAwaitedMax) go_plain("too many requests without a reply");
+  if (open_questions() > Guard::kAwaitedMax) go_plain("too many requests without a reply");
 }
 
 // Only when no reply is due, so that the order of replies stays.

@@ -64,8 +64,8 @@ class Session final : private RequestSink, private ReplySink {
   // The worker is not what the client was told it is: the connection cannot go on.
   [[nodiscard]] bool is_contradicted() const { return is_contradicted_; }
 
-  // At the worker's end of a pair: from now on asks by itself what is wanted next, and holds replies
-  // back until that is known.
+  // At the worker's end of a pair: from now on asks by itself what is wanted next, and holds
+  // replies back until that is known.
   void ask_ahead() { asks_ahead_ = true; }
   // How many of these bytes from the client `requests` may be given now: what follows a HELLO waits
   // for its reply.
@@ -168,7 +168,6 @@ class Session final : private RequestSink, private ReplySink {
   bool asked_ = true;        // the latest request is due a reply
   Due due_{};                // of the present request
   Nanos trip_begun_ = 0;     // the first graph, or else question, since the latest reply; 0: none
-  bool computes_ = false;
 
   // At the head's end of a pair.
   std::string greeting_;      // what the reply to HELLO is known by

@@ -24,7 +24,8 @@ bool Session::know(const Known& known) {
   if (!Answers::makes_sense(known)) return false;
   const std::lock_guard lock(link_.mutex);
   if (protocol()) {
-    policy_.know(known, now_);
+    // Behind the question that led to it nothing was asked that could have changed it.
+    if (open_questions() <= 1) policy_.know(known, now_);
   } else if (early_.size() < kEarlyMax) {
     early_.push_back(known);
   }
@@ -53,11 +54,12 @@ void Session::greet_late() {
   dues_.push_front(std::move(due));
 }
 
-// Whatever the client may ask next is asked where the worker is near.
+// Whatever the client may ask next is asked where the worker is near. Not where it waits for no
+// reply: it knows what it asks next, and ours would come after that.
 void Session::follow(const Due& due, View payload) {
   const bool is_late = due.awaited.rule->id == kHello && is_hurried_;
   const bool can_ask = asks_ahead_ && !plain_ && protocol() && protocol()->is_exact() &&
-                       request_decoder_.is_between() && !is_late;
+                       request_decoder_.is_between() && open_questions() == 0 && !is_late;
   if (!can_ask) return;
   const bool held = holds_replies();
   std::vector<FollowUp> more = follow_ups(*protocol(), *due.awaited.rule, view(due.asked), payload);
@@ -95,8 +97,10 @@ bool Session::own_answered(const Due& due, View payload) {
   --own_open_;
   found_.push_back({due.wanted, {payload.begin(), payload.end()}});
   policy_.replied(rule.id, due.buffer, {}, payload);
-  const bool leads_on = rule.id == kDeviceCount && asks_ahead_ && request_decoder_.is_between();
-  if (leads_on) std::ranges::move(follow_ups(*protocol(), rule, {}, payload), std::back_inserter(to_ask_));
+  const bool leads_on = rule.id == kDeviceCount && asks_ahead_ && request_decoder_.is_between() &&
+                        open_questions() == 0;
+  if (!leads_on) return !plain_;
+  std::ranges::move(follow_ups(*protocol(), rule, {}, payload), std::back_inserter(to_ask_));
   return !plain_;
 }
 
@@ -108,7 +112,8 @@ std::size_t Session::ready(View bytes) {
   if (is_hurried_) return 0;
   if (bytes[0] != kHello || bytes.size() < kRequestHeaderBytes) return bytes.size();
   const auto size = load<std::uint64_t>(&bytes[1]);
-  return std::min<std::uint64_t>(bytes.size(), kRequestHeaderBytes + std::min(size, kHelloCapsBytes));
+  const std::uint64_t whole = kRequestHeaderBytes + std::min(size, kHelloCapsBytes);
+  return std::min<std::uint64_t>(bytes.size(), whole);
 }
 
 // The next bytes, of one reply.

@@ -99,7 +99,8 @@ std::vector<std::string> size_guesses(View fields) {
     guesses = {attention_of(tensors, 1, cells), attention_of(tensors, kWarmUpTokens, few)};
     if (few < cells) guesses.push_back(attention_of(tensors, 1, few));
   }
-  const std::string which(fields.begin(), fields.end() - static_cast<std::ptrdiff_t>(tensors.size()));
+  const View before = fields.first(device);
+  const std::string which(before.begin(), before.end());
   for (std::string& guess : guesses) guess.insert(0, which);
   return guesses;
 }

@@ -12,8 +12,8 @@ namespace dllm {
 class Weights {
  public:
   virtual ~Weights() = default;
-  // A SET_TENSOR of a tensor from so far on, `bytes` of data behind its head. Whether they go another
-  // way: then the Session tells where the head is.
+  // A SET_TENSOR of a tensor from so far on, `bytes` of data behind its head. Whether they go
+  // another way: then the Session tells where the head is.
   virtual bool takes(Tensor tensor, std::uint64_t offset, std::uint64_t bytes) = 0;
   // Data of a tensor that go as they are, whatever holds for others: in rows, say.
   virtual void passes(Tensor tensor) = 0;

@@ -30,8 +30,8 @@ struct Order {
   std::unordered_set<std::string> holes;  // tensors that are left out; other names may be in it
 };
 
-// Reads `from` once, from the beginning to its end; `told` is given the bytes read so far. Leaves no
-// file behind when it throws: home::ModelError, or what a system call says.
+// Reads `from` once, from the beginning to its end; `told` is given the bytes read so far. Leaves
+// no file behind when it throws: home::ModelError, or what a system call says.
 Written write_thin(const Order& order, const std::function<void(std::uint64_t)>& told);
 
 }  // namespace dllm::thin
