@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -40,10 +41,19 @@ LIMITS = {
 
 def is_within(name: str, value: Any) -> bool:
     """Whether a setting is unset, has no limits, or keeps within them."""
+    if name == "api_host":
+        return _is_address(value)
     if value is None or name not in LIMITS:
         return True
     low, high = LIMITS[name]
     return bool(low <= value <= high)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return "%" not in str(ipaddress.ip_address(text))
+    except ValueError:
+        return False
 
 
 class PeerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,7 +80,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Directory with ``llama-server`` and ``ggml-rpc-server``."""
     api_port: int | None = None
     """Port of the OpenAI-compatible API. Unset: 8090, or the next free one."""
-    api_host: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Fa-f:.]+$")] = "127.0.0.1"
+    api_host: str = "127.0.0.1"
     """Address the API listens at besides the loopback; another one demands keys."""
     api_certificate: str | None = None
     """Certificate (PEM, with its chain) of the API. Unset: no TLS."""
@@ -154,6 +164,8 @@ def _checked(config: Config) -> Config:
     for name, (low, high) in LIMITS.items():
         if not is_within(name, value := getattr(config, name)):
             raise ValueError(f"{name} = {value} is outside {low}…{high}")
+    if not is_within("api_host", config.api_host):
+        raise ValueError(f"api_host = {config.api_host} is no address")
     for name, peer in config.peers.items():
         if bool(peer.ssh) == bool(peer.bare):
             raise ValueError(f"peers.{name} needs either ssh or bare")

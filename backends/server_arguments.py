@@ -8,6 +8,7 @@ settings for is taken out and set there.
 from __future__ import annotations
 
 import posixpath
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -90,6 +91,21 @@ _PATHS = frozenset(
         "--video-ffmpeg-dir",
     ]
 )
+# Those that put tensors elsewhere than the plan does.
+_MOVING = frozenset(
+    [
+        *("-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"),
+        *("-ncffn", "--n-cpu-ffn", "-sm", "--split-mode"),
+    ]
+)
+# Those whose value is a file of weights that llama-server reads itself.
+_WEIGHTS = frozenset(
+    [
+        *("-md", "--model-draft", "--spec-draft-model", "-mv", "--model-vocoder"),
+        *("-mm", "--mmproj", "--lora", "--lora-scaled"),
+        *("--control-vector", "--control-vector-scaled"),
+    ]
+)
 # Of these several may be given, between commas, each with a scale after a colon.
 _FLASH_ATTENTION = {
     **dict.fromkeys(("on", "enabled", "true", "1"), FlashAttention.ON),
@@ -146,6 +162,21 @@ def settings_apart(
             found[setting] = value
             words.pop(0)
     return msgspec.structs.replace(server, **found), tuple(rest)
+
+
+def moving(arguments: Sequence[str]) -> list[str]:
+    """Those that may put tensors elsewhere than the plan does, however spelled."""
+    names = [_spelled(argument).partition("=")[0] for argument in arguments]
+    return [name for name in names if name in _MOVING]
+
+
+def weight_files(arguments: Sequence[str]) -> list[str]:
+    """Files of weights that are named beside the model."""
+    words = [_spelled(argument) for argument in arguments]
+    given = [value for option, value in pairwise(words) if option in _WEIGHTS]
+    files = [file for value in given for file in value.split(",")]
+    scaled = [file.rpartition(":")[0] for file in files]
+    return [file for file in (*files, *scaled) if file]
 
 
 def _spelled(word: str) -> str:

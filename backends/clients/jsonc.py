@@ -53,7 +53,8 @@ class Jsonc:
         at = start
         for depth, name in enumerate(path):
             members, close = self._members(at)
-            found = next((m for m in members if m.name == name), None)
+            # Of two of one name every reader takes the last.
+            found = next((m for m in reversed(members) if m.name == name), None)
             rest = path[depth + 1 :]
             if found is None:
                 self._insert(at, members, close, name, _nested(rest, value), depth)

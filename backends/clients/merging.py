@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import stat
 import time
 from itertools import count
 from typing import TYPE_CHECKING
 
 from backends.errors import DllmError
 from backends.state import Value
-from backends.writing import set_aside
+from backends.writing import become, set_aside
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from backends.clients.recipes import Recipe
@@ -34,8 +38,7 @@ def merge_into(file: Path, recipe: Recipe) -> Merged:
     Raises:
         DllmError: the file cannot be understood, read or written; it is as it was.
     """
-    # A link to a file kept elsewhere stays one.
-    file = file.resolve()
+    file = _real(file)
     before = _read(file)
     try:
         after = recipe.merge(before or "")
@@ -47,11 +50,34 @@ def merge_into(file: Path, recipe: Recipe) -> Merged:
     if after == before:
         return Merged(file=str(file), changed=False)
     try:
+        _require_writable(file)
         backup = "" if before is None else _back_up(file, before)
         _replace(file, after)
     except OSError as error:
         raise DllmError(f"Cannot write {file} ({error.strerror})") from error
     return Merged(file=str(file), changed=True, backup=backup)
+
+
+def _real(file: Path) -> Path:
+    """Where it is kept: a link to a file elsewhere stays one.
+
+    Raises:
+        DllmError: it is a link to itself.
+    """
+    try:
+        return file.resolve()
+    except (RuntimeError, OSError) as error:
+        raise DllmError(f"Cannot read {file} (it is a link to itself)") from error
+
+
+def _require_writable(file: Path) -> None:
+    """See that nobody keeps it from being written, though it could be replaced.
+
+    Raises:
+        OSError: somebody does.
+    """
+    if file.exists() and not file.stat().st_mode & stat.S_IWUSR:
+        raise PermissionError(errno.EACCES, "it is read-only")
 
 
 def _read(file: Path) -> str | None:
@@ -74,23 +100,36 @@ def _back_up(file: Path, text: str) -> str:
     at = time.strftime("%Y%m%d-%H%M%S")
     name = f"{file.name}.before-dllm-{at}"
     names = (f"{name}-{number}" if number else name for number in count())
-    backup = next(b for b in map(file.with_name, names) if not b.exists())
-    _replace(backup, text, like=file)
+    with _aside(file, text) as aside:
+        for backup in map(file.with_name, names):
+            with contextlib.suppress(FileExistsError):
+                become(aside, backup)
+                break
     return str(backup)
 
 
-def _replace(file: Path, text: str, like: Path | None = None) -> None:
-    """Give a file this text and the rights it, or another, had.
+def _replace(file: Path, text: str) -> None:
+    """Give a file this text.
 
     Raises:
         OSError: it cannot be written; it is as it was.
     """
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    model = like or file
-    mode = model.stat().st_mode & 0o777 if model.exists() else FOR_THE_OWNER
+    with _aside(file, text) as aside:
+        aside.replace(file)
+
+
+@contextlib.contextmanager
+def _aside(file: Path, text: str) -> Iterator[Path]:
+    """This text beside a file, with the rights that has.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    mode = file.stat().st_mode & 0o777 if file.exists() else FOR_THE_OWNER
     with set_aside(file.parent) as (aside, stream):
         stream.write(text.encode())
         stream.flush()
         os.fsync(stream.fileno())
         os.fchmod(stream.fileno(), mode)
-        aside.replace(file)
+        yield aside

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 DEATHS_MAX = 5
 WINDOW_S = 120.0
+GIVEN_UP = "It is not started once more: its log may say why; launch again to try anew."
 
 
 class Deaths:
@@ -26,6 +27,10 @@ class Deaths:
         recent = [at for at in self._deaths.get(kind, ()) if now - at < WINDOW_S]
         self._deaths[kind] = [*recent, now]
         return len(self._deaths[kind]) >= DEATHS_MAX
+
+    def had(self, kind: str, deaths: int) -> None:
+        """So many came before this controller, and count as of now."""
+        self._deaths[kind] = [self._now()] * deaths
 
     def reset(self) -> None:
         """Begin anew: somebody said so."""

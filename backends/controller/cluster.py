@@ -165,12 +165,13 @@ class Cluster:
         Raises:
             ControllerError: there is nothing to drain.
         """
-        if self.pursued is None:
+        is_drained = self._journal.record.drained_since is not None
+        if self.pursued is None and not is_drained:
             raise ControllerError(
                 "Nothing runs: there is nothing to drain",
                 "See dllm-tui status; dllm-tui up launches a model.",
             )
-        if on == (self._journal.record.drained_since is not None):
+        if on == is_drained:
             return
         self._journal.change(drained_since=self._clock() if on else None)
         self.board.update(drained_since=self._journal.record.drained_since)

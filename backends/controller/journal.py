@@ -51,6 +51,8 @@ class Record(Value, frozen=True, kw_only=True):
     """What runs in place of the goal's plan while a machine of it is gone."""
     drained_since: float | None = None
     """Unix seconds from which on requests wait because a person said so."""
+    unwatched_deaths: int = 0
+    """How often it was found ended by a controller, and had not served for long."""
     leftovers: tuple[Leftover, ...] = ()
     """What could not be stopped, to be ended when its machine is back."""
 

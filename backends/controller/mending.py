@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.controller.breaker import DEATHS_MAX, Breaker
+from backends.controller.breaker import DEATHS_MAX, GIVEN_UP, Breaker
 from backends.controller.occupancy import still_held
 from backends.controller.stand_in import told_stand_in
 from backends.engine.explain import lost_port
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOO_OFTEN = "{what}, {times} times within two minutes of serving"
-GIVEN_UP = "It is not started once more: its log may say why; launch again to try anew."
 # A lost connection to a machine ends nothing for so long.
 BACK_WITHIN_S = 60.0
 BACK_POLL_S = 1.0

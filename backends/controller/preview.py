@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from backends.controller.beside import check_whole
 from backends.controller.engines import draft_path, engines_of
 from backends.controller.pairs import pairings
 from backends.controller.survey import stats_of
@@ -46,6 +47,7 @@ async def preview(
     await machines.reached(machines_of(plan))
     model = await readers.model(plan.model)
     check_plan(plan, model)
+    await check_whole(plan)
     devices = plan_devices(plan.head, plan.workers, by_name)
     plan = with_prompt_cache(plan, model, devices)
     return Preview(
@@ -77,6 +79,7 @@ async def sound(plan: Plan, readers: Readers, peers: Sequence[Peer]) -> Plan:
     except DllmError:
         return plan
     check_plan(plan, model)
+    await check_whole(plan)
     devices = plan_devices(plan.head, plan.workers, by_name)
     require_room(plan, model, devices)
     return with_prompt_cache(plan, model, devices)

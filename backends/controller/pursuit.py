@@ -18,7 +18,12 @@ from backends.controller.stand_in import StandIns
 from backends.controller.steps import StepBoard
 from backends.controller.stopping import Stopper
 from backends.controller.survey import Survey
-from backends.controller.unwatched import TUNNELS_LOST, ended_unwatched, needs_tunnels
+from backends.controller.unwatched import (
+    TUNNELS_LOST,
+    UnwatchedDeaths,
+    ended_unwatched,
+    needs_tunnels,
+)
 from backends.controller.watch import Watch
 from backends.controller.ways import Ways
 from backends.errors import DllmError, NeedsAnswer, PeerUnreachable, ProcessFailed
@@ -118,6 +123,7 @@ class Pursuit:
             self._stand_ins,
             clock,
         )
+        self._unwatched = UnwatchedDeaths(journal, self._mending.breaker)
         self._begun_at = 0.0
 
     def _secret(self) -> str:
@@ -266,7 +272,7 @@ class Pursuit:
             self._machines.get(plan.head).host,
             process_name(self._cluster, SERVER),
         )
-        with self._mending.breaker.serving():
+        with self._mending.breaker.serving(), self._unwatched.serving():
             try:
                 await self.serving.until_trouble(port, self._watch, movement.since)
             except DllmError:
@@ -292,8 +298,7 @@ class Pursuit:
             ProcessFailed: a process of it ended while nobody watched.
         """
         await self._machines.reached(machines_of(plan))
-        if self._journal.record.server:
-            await self._require_undisturbed(plan)
+        await self._require_undisturbed(plan)
 
     async def _require_undisturbed(self, plan: Plan) -> None:
         """Blame who ended; our tunnels ended with the controller before us.
@@ -303,6 +308,10 @@ class Pursuit:
         """
         at = self._clock()
         failure = await ended_unwatched(self._cluster, plan, self._machines, at)
+        if failure is not None:
+            self._unwatched.add(failure)
+        if not self._has_served():
+            return
         if failure is not None:
             raise ProcessFailed(failure)
         if needs_tunnels(plan):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.config import API_PORT_DEFAULT, Config
+from backends.controller.beside import check_whole
 from backends.controller.engines import draft_path, engines_of
 from backends.controller.pairs import pairings as pairings_of
 from backends.controller.together import together
@@ -92,6 +93,7 @@ class Survey:
         with self._steps.step("model"):
             model = await self._model(plan)
             model_path = await head.model_path(model)
+            await check_whole(plan)
             draft = await draft_path(plan, self._machines, self._readers)
         pairings = await pairings_of(
             plan,

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from backends.controller.breaker import DEATHS_MAX, GIVEN_UP, WINDOW_S
 from backends.controller.evidence import failure_of
+from backends.errors import ProcessFailed
 from backends.gateway.language import GATEWAY
 from backends.link.relay import is_relay, worker_relay_name
 from backends.planning.blueprint import (
@@ -16,12 +22,58 @@ from backends.planning.blueprint import (
 from backends.state import Failure
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from backends.controller.breaker import Breaker
+    from backends.controller.journal import Journal
     from backends.machines.machine import Machines
     from backends.state import Plan
 
+LOADING = "{what}, {times} times before it served, with no controller there"
 TUNNELS_LOST = (
     "The controller was replaced and its tunnels ended: llama-server was started again"
 )
+
+
+class UnwatchedDeaths:
+    """Counts, over all controllers, how often what they took up had ended.
+
+    A start that takes the machine down with it must not be repeated at every boot.
+    """
+
+    def __init__(self, journal: Journal, breaker: Breaker) -> None:
+        """``breaker`` counts what this controller sees itself."""
+        self._journal = journal
+        self._breaker = breaker
+
+    def add(self, failure: Failure) -> None:
+        """Count one more; the breaker knows of those before it.
+
+        Raises:
+            ProcessFailed: it never served, and that was one too many.
+        """
+        record = self._journal.record
+        # Before it served, what was never started is no death.
+        if record.server or failure.argv:
+            before = record.unwatched_deaths
+            self._journal.change(unwatched_deaths=before + 1)
+            self._breaker.had(failure.process, before)
+            if not record.server and before + 1 >= DEATHS_MAX:
+                what = LOADING.format(what=failure.what, times=DEATHS_MAX)
+                raise ProcessFailed(replace(failure, what=what, hint=GIVEN_UP))
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """It serves while the block runs; if it does for long, all is forgotten."""
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(WINDOW_S, self._forget)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _forget(self) -> None:
+        self._journal.change(unwatched_deaths=0)
 
 
 def needs_tunnels(plan: Plan) -> bool:

@@ -23,6 +23,8 @@ from backends.gateway.proxy import Proxy
 
 log = logging.getLogger("backends.gateway")
 
+IDLE_S = 75.0
+"""A connection on which nobody asks anything is closed: there are only so many."""
 SHUTDOWN_S = 2.0
 """Answers that are under way when it is told to end have so long."""
 
@@ -70,6 +72,7 @@ def server_of(answerer: Door | Proxy) -> web.Server:
         answerer.answer,
         handler_cancellation=True,
         access_log=None,
+        keepalive_timeout=IDLE_S,
         logger=http_log(),
         auto_decompress=False,
     )

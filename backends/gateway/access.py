@@ -51,7 +51,8 @@ class Access(Value, frozen=True, kw_only=True):
     @property
     def hosts(self) -> tuple[str, ...]:
         """Each address to listen at; the loopback is always among them."""
-        if self.is_everywhere:
+        # Every address of IPv6 holds none of IPv4.
+        if self.is_everywhere and ":" not in self.host:
             return (self.host,)
         return tuple(dict.fromkeys((LOOPBACK, self.host)))
 

@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from backends.gateway.language import Target
 from backends.state.base import NOT_JSON
@@ -80,6 +81,16 @@ class Control:
             await asyncio.gather(telling, return_exceptions=True)
             writer.close()
             self._writers.discard(writer)
+            self._deserted()
+
+    def _deserted(self) -> None:
+        """Let requests go on where only a controller's next step was waited for.
+
+        Whoever comes after it tells anew; a drain that a person wants says why.
+        """
+        target = self._proxy.target
+        if target.drains and not target.why and not self._writers:
+            self._proxy.turn_to(replace(target, drains=False))
 
     async def _tell(self, writer: asyncio.StreamWriter) -> None:
         tally = self._proxy.tally

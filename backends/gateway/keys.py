@@ -11,9 +11,10 @@ import os
 import re
 import secrets
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+from msgspec import Meta
 
 from backends.errors import DllmError, UsageError, did_you_mean
 from backends.state.base import NOT_JSON, Value
@@ -33,18 +34,19 @@ REQUESTS_PER_MINUTE = 240
 REQUESTS_AT_ONCE = 16
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _OTHERS_MAY_WRITE = 0o022
+Limit = Annotated[int, Meta(ge=0)]
 
 
 class Key(Value, frozen=True, kw_only=True):
     """One of them, as it is kept: the key itself is not."""
 
     name: str
-    sha256: str
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     created_at: float = 0.0
     """Unix seconds."""
-    requests_per_minute: int = REQUESTS_PER_MINUTE
+    requests_per_minute: Limit = REQUESTS_PER_MINUTE
     """0: as many as one likes."""
-    requests_at_once: int = REQUESTS_AT_ONCE
+    requests_at_once: Limit = REQUESTS_AT_ONCE
     """0: as many as one likes."""
 
 

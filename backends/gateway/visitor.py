@@ -16,8 +16,15 @@ if TYPE_CHECKING:
 BEARER = "bearer "
 AUTHORIZATION = "Authorization"
 X_API_KEY = "x-api-key"
-FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "CF-Connecting-IP")
-"""What a proxy on this machine adds for a client that may be anywhere."""
+FORWARDED = frozenset(
+    {
+        *("forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip"),
+        *("cf-connecting-ip", "fastly-client-ip", "fly-client-ip"),
+    }
+)
+X_FORWARDED = "x-forwarded-"
+"""What a proxy on this machine adds for a client that may be anywhere; of ``-For``,
+``-Host`` and ``-Proto`` some add only one."""
 LOCAL_NAMES = (".localhost", ".internal")
 """Names below these are never given out on the internet; containers use the latter."""
 _WEB = ("http", "https")
@@ -26,9 +33,13 @@ _WEB = ("http", "https")
 def is_from_here(request: web.BaseRequest) -> bool:
     """Whether the client is a program on this machine, and speaks for itself."""
     peer = request.transport and request.transport.get_extra_info("peername")
-    if not peer or any(name in request.headers for name in FORWARDED):
+    if not peer or any(map(_is_of_proxy, request.headers)):
         return False
     return is_loopback(str(peer[0]))
+
+
+def _is_of_proxy(name: str) -> bool:
+    return name.lower() in FORWARDED or name.lower().startswith(X_FORWARDED)
 
 
 def is_loopback(text: str) -> bool:

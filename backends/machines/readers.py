@@ -16,6 +16,7 @@ from backends.engine.find import find_engine
 from backends.errors import ModelError
 from backends.gateway.access import access_of
 from backends.models.layers import read_model
+from backends.models.parts import part_paths
 from backends.places import at_peer
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Readers:
         """Read below these directories; ``host`` is the machine we run on."""
         self._paths = paths
         self.host = host
-        self._models: dict[tuple[str, int, int], ModelInfo] = {}
+        self._models: dict[tuple[object, ...], ModelInfo] = {}
         self._devices: dict[str, tuple[float, tuple[Device, ...]]] = {}
         self.serves: Callable[[], bool] = lambda: False
         """Whether a cluster of ours is at work here: then no GPU is disturbed."""
@@ -90,13 +91,13 @@ class Readers:
 
     def _model(self, path: str) -> ModelInfo:
         try:
-            status = Path(path).stat()
+            found = [part.stat() for part in part_paths(Path(path))]
         except OSError as error:
             raise ModelError(
                 f"Cannot read the model {path} ({error.strerror})",
                 "Check the path, or pick another model.",
             ) from error
-        key = (path, status.st_size, status.st_mtime_ns)
+        key = (path, *((s.st_ino, s.st_size, s.st_mtime_ns) for s in found))
         if key not in self._models:
             self._models[key] = read_model(Path(path))
         return self._models[key]

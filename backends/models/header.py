@@ -99,6 +99,8 @@ class Header:
     """Byte at which tensor offsets start to count."""
     metadata: dict[str, Value]
     tensors: tuple[Tensor, ...]
+    list_sha256: str = ""
+    """Of the list of tensors as it stands in the file."""
     texts: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     """The arrays of strings that were asked for, by their key."""
 
@@ -117,7 +119,9 @@ def read_header(path: Path | str, texts: Collection[str] = ()) -> Header:
         kept: dict[str, tuple[bytes, ...]] = dict.fromkeys(texts, ())
         metadata = _metadata(cursor, n_keys, kept)
         alignment = _alignment(cursor, metadata)
+        list_at = cursor.place
         listed = [_tensor_info(cursor) for _ in range(n_tensors)]
+        list_sha256 = cursor.sha256(list_at)
         data_offset = cursor.place + -cursor.place % alignment
         return Header(
             path=path,
@@ -128,6 +132,7 @@ def read_header(path: Path | str, texts: Collection[str] = ()) -> Header:
             data_offset=data_offset,
             metadata=metadata,
             tensors=_checked(cursor, listed, data_offset, alignment),
+            list_sha256=list_sha256,
             texts=kept,
         )
 

@@ -6,6 +6,7 @@ unplugged) kills the process with SIGBUS, a short read is an error like any othe
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import struct
@@ -75,6 +76,11 @@ class Cursor:
         at = self._hold(n_bytes)
         self.place += n_bytes
         return self._data[at : at + n_bytes]
+
+    def sha256(self, begin: int) -> str:
+        """Hex SHA-256 of what was passed since that place."""
+        passed = os.pread(self._descriptor, self.place - begin, begin)
+        return hashlib.sha256(passed).hexdigest()
 
     def skip(self, n_bytes: int) -> None:
         """Step over bytes without reading them."""

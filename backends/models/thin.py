@@ -12,7 +12,7 @@ import json
 import re
 from bisect import bisect_right
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from backends.errors import ModelError
 from backends.models.text import printable
@@ -29,6 +29,8 @@ _MARK = "dllm.thin."
 SOURCE = "dllm.thin.source"
 IDENTITY = "dllm.thin.identity"
 KEPT = "dllm.thin.kept"
+TENSORS = "dllm.thin.tensors"
+HOLES = "dllm.thin.holes"
 OUTPUT = "output"
 _OUTPUT_TENSORS = "output."
 _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
@@ -47,10 +49,12 @@ def thin_model(headers: Sequence[Header], places: Places) -> ThinModel | None:
     Raises:
         ModelError: what it says of its holes cannot be understood.
     """
-    marked = [header for header in headers if _is_marked(header)]
-    if not marked:
+    if not any(map(has_holes, headers)):
         return None
-    holes = {name for header in marked for name in _holes(header)}
+    first = headers[0]
+    for header in headers:
+        _check_record(header, first)
+    holes = {name for header in headers for name in _holes(header)}
     layers = [
         index
         for index, tensors in enumerate(places.layers)
@@ -58,8 +62,8 @@ def thin_model(headers: Sequence[Header], places: Places) -> ThinModel | None:
     ]
     tensors = [tensor for header in headers for tensor in header.tensors]
     return ThinModel(
-        source=_source(marked[0]),
-        identity=_text(marked[0], IDENTITY),
+        source=_source(first),
+        identity=_text(first, IDENTITY),
         layers=tuple(layers),
         output=not any(tensor.name in holes for tensor in places.output),
         embedding=not any(tensor.name in holes for tensor in places.embedding),
@@ -113,19 +117,42 @@ def left_out(places: Places, keep: Keep) -> list[Tensor]:
     return [*layers, *([] if keep.output else ends)]
 
 
-def _is_marked(header: Header) -> bool:
+def has_holes(header: Header) -> bool:
+    """Whether a file says that it is thin, be that right or not."""
     return any(key.startswith(_MARK) for key in header.metadata)
+
+
+def _check_record(header: Header, first: Header) -> None:
+    """Refuse a record that is of other tensors, or of another thin file.
+
+    Whoever quantises, joins or splits a thin file copies its metadata.
+    """
+    if not has_holes(header):
+        raise _unclear(header, "is a part of a thin file, and does not say so")
+    if header.metadata.get(TENSORS) != header.list_sha256:
+        raise _unclear(header, "does not say where its holes are, but those of another")
+    if any(_text(header, key) != _text(first, key) for key in (IDENTITY, HOLES)):
+        raise _unclear(header, "is of another thin file than the first part")
+
+
+def _are_runs(kept: tuple[object, ...]) -> TypeGuard[tuple[int, ...]]:
+    numbers = [place for place in kept if type(place) is int]
+    is_whole = len(numbers) == len(kept) and len(kept) % 2 == 0
+    return is_whole and numbers == sorted(numbers)
+
+
+def _unclear(header: Header, what: str) -> ModelError:
+    return ModelError(
+        f"{printable(header.path.name)} {what}",
+        "Make it again, from the whole model: dllm-tui models thin.",
+    )
 
 
 def _holes(header: Header) -> list[str]:
     """Names of the tensors of a file of which nothing is there."""
     kept = header.metadata.get(KEPT)
-    if not isinstance(kept, tuple) or len(kept) % 2 or list(kept) != sorted(kept):
-        raise ModelError(
-            f"{printable(header.path.name)} is thin, and does not say where its holes "
-            "are",
-            "Make it again: dllm-tui models thin.",
-        )
+    if not isinstance(kept, tuple) or not _are_runs(kept):
+        raise _unclear(header, "is thin, and does not say where its holes are")
 
     def there(tensor: Tensor) -> bool:
         after = bisect_right(kept, tensor.offset)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
+import signal
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +16,7 @@ import msgspec
 from backends.errors import ModelError
 from backends.models.identity import files_of, identity_of
 from backends.models.layers import describe, model_headers, places_in, printable_path
-from backends.models.parts import part_name
+from backends.models.parts import part_name, part_of
 from backends.models.text import printable
 from backends.models.thin import left_out, parse_keep
 from backends.paths import relay_binary
@@ -159,15 +161,16 @@ async def _written(
         )
     except OSError as error:
         raise ModelError(f"{program} cannot be run ({error.strerror})") from error
+    told = None
     try:
         told = await _followed(child, plan.holes, on_bytes)
+        await child.wait()
     except BaseException:
         await _ended(child)
         # It was done before it was told to end: then the file is its own.
-        if child.returncode == 0:
+        if told or await _is_done(child):
             _delete([target])
         raise
-    await _ended(child)
     return told
 
 
@@ -193,10 +196,18 @@ async def _followed(
     raise ModelError(f"The thin file cannot be written: {printable(said)}")
 
 
+async def _is_done(child: asyncio.subprocess.Process) -> bool:
+    """Whether the last it said, after which nobody listened, is that it was done."""
+    assert child.stdout is not None
+    return b'"path"' in await child.stdout.read()
+
+
 async def _ended(child: asyncio.subprocess.Process) -> None:
     """It is gone, and what it had half written with it."""
     with contextlib.suppress(ProcessLookupError):
-        child.terminate()
+        # Not terminate(): that reaps one that has just ended, behind asyncio's back.
+        if child.returncode is None:
+            os.kill(child.pid, signal.SIGTERM)
     try:
         await asyncio.wait_for(asyncio.shield(child.wait()), _END_S)
     except TimeoutError:
@@ -221,6 +232,11 @@ def _targets(files: Sequence[Path], out: Path | None) -> list[Path]:
 
 def _named(files: Sequence[Path], out: Path | None) -> list[Path]:
     first = files[0]
+    if len(files) == 1 and out is not None and part_of(out.name):
+        raise ModelError(
+            f"{printable(out.name)} is what a part of a split model is called",
+            "Give another name (--out).",
+        )
     if len(files) == 1:
         return [out or first.with_name(f"{first.stem}-thin{SUFFIX}")]
     prefix = first.name.rpartition("-00001-of-")[0] + "-thin"

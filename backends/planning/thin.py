@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from backends.errors import PlanError
 from backends.planning.pairing import CAN_BE_THIN, alone_by_plan
+from backends.server_arguments import moving
 from backends.split.flags import used_workers
 from backends.split.layout import ranges
 from backends.units import format_ranges
@@ -15,11 +16,6 @@ if TYPE_CHECKING:
 
     from backends.planning.pairing import Pairing
     from backends.state import ModelInfo, Plan, ThinModel, WorkerSpec
-
-_ELSEWHERE = frozenset(
-    ["-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"]
-)
-"""Arguments that take tensors to another device than their layer's."""
 
 
 def check_thin(plan: Plan, model: ModelInfo) -> None:
@@ -31,7 +27,8 @@ def check_thin(plan: Plan, model: ModelInfo) -> None:
     if (thin := model.thin) is None:
         return
     name = _name(model)
-    if moved := [arg for arg in plan.extra_args if arg.partition("=")[0] in _ELSEWHERE]:
+    counted = [arg for arg in plan.extra_args if ".block_count=" in arg]
+    if moved := [*moving(plan.extra_args), *counted]:
         raise PlanError(
             f"{name} is thin, and {moved[0]} may ask the head for what it lacks",
             "Leave that out, or launch from the whole model.",

@@ -34,7 +34,28 @@ async def hand_over(paths: Paths, manager: Manager) -> ServiceState:
         with contextlib.suppress(ProcessLookupError):
             os.kill(holder.pid, signal.SIGTERM)
         await wait_gone(paths, holder.pid)
+        await _succeeded(paths, manager)
     return state
+
+
+async def _succeeded(paths: Paths, manager: Manager) -> None:
+    """Wait until somebody has the place that has become free.
+
+    Raises:
+        DllmError: the service began, and ended again.
+    """
+    deadline = time.monotonic() + RUNS_WITHIN_S
+    while lock_holder(paths.lock) is None:
+        if time.monotonic() > deadline:
+            raise _is_away(manager)
+        await asyncio.sleep(LOOK_S)
+
+
+def _is_away(manager: Manager) -> DllmError:
+    return DllmError(
+        f"{manager.name} was told to start the service, and it does not run",
+        f"See what {manager.file} starts, and its log.",
+    )
 
 
 async def _running(manager: Manager) -> ServiceState:
@@ -44,8 +65,5 @@ async def _running(manager: Manager) -> ServiceState:
         if state.running:
             return state
         if time.monotonic() > deadline:
-            raise DllmError(
-                f"{manager.name} was told to start the service, and it does not run",
-                f"See what {manager.file} starts, and its log.",
-            )
+            raise _is_away(manager)
         await asyncio.sleep(LOOK_S)

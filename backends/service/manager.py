@@ -259,7 +259,7 @@ def _write(file: Path, text: str) -> bool:
         DllmError: it cannot be.
     """
     try:
-        if file.exists() and file.read_text() == text:
+        if file.exists() and file.read_bytes() == text.encode():
             return False
         write_private(file, text.encode())
     except OSError as error:

@@ -7,6 +7,7 @@ import plistlib
 import sys
 from typing import TYPE_CHECKING
 
+from backends.errors import DllmError
 from backends.paths import ENGINE_DIR_VARIABLE
 from backends.state.base import Value
 
@@ -24,6 +25,7 @@ PASSED_ON = (
 """Of the environment it is installed from: where programs and files are. No more, for a
 key might be in it."""
 AGAIN_S = 5
+_ODD = frozenset("$\"'\\")
 
 
 class Service(Value, frozen=True, kw_only=True):
@@ -38,6 +40,8 @@ class Service(Value, frozen=True, kw_only=True):
 def controller_service(paths: Paths, environment: Mapping[str, str]) -> Service:
     """The controller that stays, with the programs and files of this user."""
     passed = {name: environment[name] for name in PASSED_ON if environment.get(name)}
+    for name, value in passed.items():
+        _require_words(name, value)
     if "PYTHONPATH" in passed:
         parts = passed["PYTHONPATH"].split(os.pathsep)
         passed["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in parts if p)
@@ -48,6 +52,19 @@ def controller_service(paths: Paths, environment: Mapping[str, str]) -> Service:
     )
 
 
+def _require_words(name: str, value: str) -> None:
+    """See that a file of text can hold it.
+
+    Raises:
+        DllmError: it cannot.
+    """
+    if not value.isprintable():
+        raise DllmError(
+            f"{name} is {value!a}, which no service can be given",
+            f"Set {name} without the signs behind the backslashes, then try again.",
+        )
+
+
 def systemd_unit(service: Service) -> str:
     """A unit of systemd's user manager.
 
@@ -55,10 +72,14 @@ def systemd_unit(service: Service) -> str:
     (``KillMode``), nor take it along when it runs out of memory (``OOMPolicy``).
     """
     variables = "".join(
-        f"Environment={_quoted(f'{name}={value}', is_command=False)}\n"
+        f"Environment={_quoted(f'{name}={value}')}\n"
         for name, value in service.environment.items()
     )
-    command = " ".join(_quoted(part, is_command=True) for part in service.argv)
+    argv = service.argv
+    if not _ODD.isdisjoint(argv[0]):
+        # It refuses such signs in the path of a program, but not in arguments.
+        argv = ("/usr/bin/env", *argv)
+    command = " ".join(_quoted(part).replace("$", "$$") for part in argv)
     return (
         "[Unit]\n"
         "Description=dllm-tui: keeps the clusters of this user running\n"
@@ -77,11 +98,10 @@ def systemd_unit(service: Service) -> str:
     )
 
 
-def _quoted(text: str, *, is_command: bool) -> str:
-    """A word as systemd reads it back: it expands ``%`` and, in commands, ``$``."""
+def _quoted(text: str) -> str:
+    """A word as systemd reads it back: it expands ``%``."""
     text = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-    text = text.replace("\n", "\\n")
-    return '"' + (text.replace("$", "$$") if is_command else text) + '"'
+    return '"' + text.replace("\n", "\\n") + '"'
 
 
 def launchd_agent(service: Service) -> str:

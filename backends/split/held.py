@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from backends.server_arguments import moving
 from backends.split.compare import device_buffers, mismatches
 from backends.split.flags import merge_layers, used_workers
 from backends.split.layout import format_range, ranges
@@ -21,13 +22,6 @@ if TYPE_CHECKING:
     from backends.state import ModelInfo, Plan
     from backends.state.weights import DeviceWeights, WorkerWeights
 
-# Arguments that put single tensors elsewhere than their layer.
-_OVERRIDES = frozenset(
-    {
-        *("-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"),
-        *("-ncffn", "--n-cpu-ffn", "-sm", "--split-mode"),
-    }
-)
 _MAPPED = "_Mapped"
 
 
@@ -84,7 +78,7 @@ def _unseen(worker: str) -> str:
 
 def _is_overridden(plan: Plan) -> bool:
     """Whether the plan itself puts tensors elsewhere than their layer."""
-    return not _OVERRIDES.isdisjoint(plan.extra_args)
+    return bool(moving(plan.extra_args))
 
 
 class _Seen:

@@ -12,6 +12,7 @@
 
 #include "home/model_files.h"
 #include "home/table.h"
+#include "host/sha256.h"
 
 namespace models {
 
@@ -51,12 +52,8 @@ inline std::string noise(std::uint32_t seed, std::size_t size) {
   return bytes;
 }
 
-// `keys`: metadata, already as bytes.
-inline std::string gguf(const std::vector<Made>& tensors,
-                        const std::vector<std::string>& keys = {}) {
-  std::string out = "GGUF" + raw<std::uint32_t>(3) + raw<std::uint64_t>(tensors.size()) +
-                    raw<std::uint64_t>(keys.size());
-  for (const std::string& key : keys) out += key;
+inline std::string list_of(const std::vector<Made>& tensors) {
+  std::string out;
   std::uint64_t offset = 0;
   for (const Made& made : tensors) {
     out += text(made.name) + raw(static_cast<std::uint32_t>(made.shape.size()));
@@ -64,7 +61,16 @@ inline std::string gguf(const std::vector<Made>& tensors,
     out += raw(made.type) + raw(offset);
     offset += padded(made.data).size();
   }
-  out = padded(out);
+  return out;
+}
+
+// `keys`: metadata, already as bytes.
+inline std::string gguf(const std::vector<Made>& tensors,
+                        const std::vector<std::string>& keys = {}) {
+  std::string out = "GGUF" + raw<std::uint32_t>(3) + raw<std::uint64_t>(tensors.size()) +
+                    raw<std::uint64_t>(keys.size());
+  for (const std::string& key : keys) out += key;
+  out = padded(out + list_of(tensors));
   for (const Made& made : tensors) out += padded(made.data);
   return out;
 }
@@ -74,6 +80,13 @@ inline std::string numbers_key(const std::string& name, const std::vector<std::u
   out += raw<std::uint64_t>(values.size());
   for (const std::uint64_t value : values) out += raw(value);
   return out;
+}
+
+// Binds a record of holes to these tensors.
+inline std::string list_key(const std::vector<Made>& tensors) {
+  dllm::host::Sha256 hash;
+  hash.add(list_of(tensors));
+  return text(dllm::home::kThinTensors) + raw<std::uint32_t>(8) + text(hash.hex());
 }
 
 // A thin file: the tensors of these names are there, the others are holes.
@@ -93,7 +106,7 @@ inline std::string thin_gguf(std::vector<Made> tensors, const std::set<std::stri
     }
     offset += padded(made.data).size();
   }
-  return gguf(tensors, {numbers_key(dllm::home::kThinKept, kept),
+  return gguf(tensors, {list_key(tensors), numbers_key(dllm::home::kThinKept, kept),
                         numbers_key(dllm::home::kThinChunks, chunks)});
 }
 

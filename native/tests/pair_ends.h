@@ -213,15 +213,15 @@ struct Pair {
 };
 
 // HELLO and a buffer, seen from both sides.
-inline void greet(int client, int server) {
+inline void greet(int client, int server, transcript::Version version = k7) {
   const auto exchange = [&](const std::string& asked, const std::string& answer) {
     write_text(client, asked);
     CHECK(read_text(server, asked.size()) == asked);
     write_text(server, answer);
     CHECK(read_text(client, answer.size()) == answer);
   };
-  exchange(transcript::hello(k7), transcript::hello_reply(k7));
-  for (const transcript::Exchange& each : transcript::allocation(k7)) {
+  exchange(transcript::hello(version), transcript::hello_reply(version));
+  for (const transcript::Exchange& each : transcript::allocation(version)) {
     exchange(each.request, each.reply);
   }
 }

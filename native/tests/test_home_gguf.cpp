@@ -143,13 +143,14 @@ TEST(holes_of_a_thin_file) {
 TEST(a_thin_file_that_does_not_say_what_it_lacks_is_corrupt) {
   using models::numbers_key;
   const std::vector<Made> tensors = {tensor("a", "1"), tensor("b", "2")};
+  const std::string list = models::list_key(tensors);
   const auto said = [&](const std::vector<std::uint64_t>& kept,
                         const std::vector<std::uint64_t>& chunks) {
-    return refused(gguf(tensors, {numbers_key(dllm::home::kThinKept, kept),
+    return refused(gguf(tensors, {list, numbers_key(dllm::home::kThinKept, kept),
                                   numbers_key(dllm::home::kThinChunks, chunks)}));
   };
   const auto b_is_a_hole = header_of(
-      gguf(tensors, {numbers_key(dllm::home::kThinKept, {0, 1}),
+      gguf(tensors, {list, numbers_key(dllm::home::kThinKept, {0, 1}),
                      numbers_key(dllm::home::kThinChunks, {7})}));
   CHECK(!b_is_a_hole.tensors[0].is_hole && b_is_a_hole.tensors[1].is_hole);
   CHECK(contains(said({0, 1}, {}), "what b holds"));
@@ -160,12 +161,52 @@ TEST(a_thin_file_that_does_not_say_what_it_lacks_is_corrupt) {
   claims.replace(claims.size() - 8, 8, raw<std::uint64_t>(1U << 24));
   CHECK(contains(refused(gguf(tensors, {claims})), "16777216 numbers"));
   // One of the two alone marks it, too.
-  CHECK(contains(refused(gguf(tensors, {numbers_key(dllm::home::kThinChunks, {7})})), "b holds"));
+  CHECK(contains(refused(gguf(tensors, {list, numbers_key(dllm::home::kThinChunks, {7})})), "b holds"));
   CHECK(contains(refused(gguf(tensors, {models::uint16_key(dllm::home::kThinKept, 1)})), "no list"));
-  CHECK(contains(refused(gguf({{"w", 99, {4}, "1234"}},
-                              {numbers_key(dllm::home::kThinKept, {}),
+  const std::vector<Made> unknown = {{"w", 99, {4}, "1234"}};
+  CHECK(contains(refused(gguf(unknown,
+                              {models::list_key(unknown), numbers_key(dllm::home::kThinKept, {}),
                                numbers_key(dllm::home::kThinChunks, {7})})),
                  "what w holds"));
+}
+
+TEST(a_record_of_holes_is_of_one_list_of_tensors) {
+  using models::numbers_key;
+  const std::vector<Made> made = {tensor("a", "1"), tensor("b", "2")};
+  const std::vector<std::string> keys = {models::list_key(made),
+                                         numbers_key(dllm::home::kThinKept, {0, 1}),
+                                         numbers_key(dllm::home::kThinChunks, {7})};
+  CHECK(header_of(gguf(made, keys)).is_thin);
+  // A quantised copy, one in another order, and one that somebody renamed keep the metadata.
+  const std::vector<std::vector<Made>> copies = {
+      {{"a", kF32, {1}, "1111"}, tensor("b", "2")}, {tensor("b", "2"), tensor("a", "1")},
+      {tensor("a", "1"), tensor("c", "2")}};
+  for (const std::vector<Made>& copy : copies) {
+    CHECK(contains(refused(gguf(copy, keys)), "of other tensors than it lists"));
+  }
+  CHECK(contains(refused(gguf(made, {keys[1], keys[2]})), "of other tensors than it lists"));
+}
+
+TEST(parts_of_a_thin_model_are_all_thin) {
+  const std::string thin = models::thin_gguf({tensor("a", "1"), tensor("b", "2")}, {"a"});
+  CHECK(models::opened({thin}).is_thin());
+  const auto part = [](const std::vector<Made>& tensors, std::uint16_t number, bool is_thin) {
+    std::vector<std::string> keys = {models::uint16_key("split.no", number),
+                                     models::uint16_key("split.count", 2)};
+    if (is_thin) {
+      keys.push_back(models::list_key(tensors));
+      keys.push_back(models::numbers_key(dllm::home::kThinKept, {0, 1}));
+    }
+    return gguf(tensors, keys);
+  };
+  const auto said = [&](bool first, bool second) {
+    return check::thrown<ModelError>([&] {
+      models::opened({part({tensor("a", "1")}, 0, first), part({tensor("b", "2")}, 1, second)});
+    });
+  };
+  CHECK(said(true, true).empty() && said(false, false).empty());
+  CHECK(contains(said(true, false), "some are thin, and others do not say so"));
+  CHECK(contains(said(false, true), "some are thin, and others do not say so"));
 }
 
 TEST(parts_of_a_split_model) {

@@ -1,5 +1,8 @@
 // A head whose file has holes, over both ends as they run: its worker gets what the holes stand for
 // from files of its own, or nothing; never the zeros that llama-server reads there.
+#include <filesystem>
+#include <fstream>
+
 #include "home_loads.h"
 
 using namespace home_loads;
@@ -141,6 +144,50 @@ TEST(a_tensor_of_another_model_is_not_taken_for_a_hole) {
   request.resize(request.size() - 1);
   transcript::write<std::uint64_t>(request, 1, request.size() - 9);
   CHECK(ends_load(pair, request, "or a part of it"));
+}
+
+TEST(a_hole_that_comes_in_rows_is_not_sent) {
+  const transcript::Version version{8, 0, 0};
+  Thin here(kEnds);
+  Files there(model());
+  Pair pair({}, dllm::kGoneAfter, there.home, here.home);
+  UniqueFd client = pair.head.connect(), server = pair.accept();
+  greet(client.get(), server.get(), version);
+  const Made rows = as_read(kEnds)[3];
+  std::string payload = row_in_buffer(rows);
+  for (const std::uint64_t field : {std::uint64_t{0}, std::uint64_t{rows.data.size()},
+                                    std::uint64_t{1}, std::uint64_t{rows.data.size()}}) {
+    transcript::put(payload, field);
+  }
+  write_text(client.get(), transcript::request(dllm::kSetTensor2d, payload + rows.data));
+  CHECK(read_to_end(server.get()).empty());
+  CHECK(until([&] { return pair.head.was_told("blk.3.weight is a hole"); }));
+  client.reset();
+  server.reset();
+  CHECK(pair.head.outcome.get() == Outcome::kWorkerLeft);
+}
+
+TEST(a_thin_file_that_was_changed_since_is_not_read) {
+  const check::TempDir folder;
+  const std::string path = folder.path() + "/head.gguf";
+  const auto put = [&](const std::string& at, const std::set<std::string>& kept) {
+    std::ofstream(at, std::ios::binary) << models::thin_gguf(model(), kept);
+  };
+  put(path, kEnds);
+  dllm::home::Home here;
+  here.open_thin(path);
+  Files there(model());
+  Pair pair({}, dllm::kGoneAfter, there.home, here);
+  Random random(6);
+  const std::string asked = set_weight(as_read(kEnds)[1]) + set_weight(model()[4]);
+  {
+    Talk talk(pair);
+    CHECK(talk.loads(asked, random, set_weight(model()[1]) + set_weight(model()[4])));
+  }
+  // One in its place that lacks more: its zeros come by names that had no hole before.
+  put(path + ".new", {"blk.0.weight"});
+  std::filesystem::rename(path + ".new", path);
+  CHECK(ends_load(pair, set_weight(as_read({"blk.0.weight"})[4]), "was changed after its holes"));
 }
 
 TEST(what_is_not_understood_is_not_sent) {

@@ -20,8 +20,10 @@ struct Known final : dllm::Weights {
     if (tensor.name() != "weight") return std::nullopt;
     return hash == 7 ? kBytes : 0;
   }
+  void passes(dllm::Tensor tensor) override { passed += tensor.name() == "weight" ? 1 : 0; }
   void unread() override { is_read = false; }
   std::uint64_t taken_bytes = 0;
+  int passed = 0;
   bool is_read = true;
 };
 
@@ -104,6 +106,7 @@ TEST(a_head_of_which_some_has_left_is_not_told_of) {
     bench.down(hello_reply(k8));
     said.step(bench, weight.substr(cut));
     CHECK(said.worker == weight && said.heads.empty() && known.taken_bytes == 0);
+    CHECK(known.passed == 1 || !known.is_read);
   }
 }
 
@@ -132,6 +135,7 @@ TEST(a_recalled_tensor_is_placed_where_it_lies) {
   struct All final : dllm::Weights {
     bool takes(dllm::Tensor, std::uint64_t, std::uint64_t) override { return true; }
     std::optional<std::uint64_t> recalls(dllm::Tensor, std::uint64_t) override { return kBytes; }
+    void passes(dllm::Tensor) override {}
     void unread() override {}
   } all;
   Bench bench;

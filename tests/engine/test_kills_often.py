@@ -106,5 +106,8 @@ async def test_a_worker_killed_unwatched_is_blamed_and_not_its_victims(
         assert after.state is ClusterState.SERVING
         assert alive(after) == wanted(plan)
         assert after.message.startswith("worker1 was killed by SIGKILL")
+        # Over all controllers too, what ends five times is given up.
+        stopped = await client.stop()
+        await settled(client, stopped.generation)
     await asyncio.to_thread(user.run, "stop", "--all")
     await asyncio.to_thread(user.assert_nothing_left)

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "cursor.h"
+#include "host/sha256.h"
 #include "table.h"
 #include "tensor_types.h"
 
@@ -24,6 +25,7 @@ constexpr std::uint64_t kKeyBytesLeast = 8 + 1 + 4 + 1;
 constexpr std::uint64_t kTensorBytesLeast = 8 + 4 + 4 + 8;
 // A chunk of a hole has one: that is enough for models of 8 TB.
 constexpr std::uint64_t kHoleNumbersMax = 1U << 23;
+constexpr std::size_t kSha256Digits = 64;
 constexpr std::uint64_t kElementsMax = std::numeric_limits<std::int64_t>::max();
 
 enum ValueType : std::uint32_t { kUint16 = 2, kUint32 = 4, kString = 8, kArray = 9, kUint64 = 10 };
@@ -40,7 +42,8 @@ struct Settings {
   std::uint32_t part = 0;
   std::uint32_t parts = 1;
   bool is_thin = false;
-  std::vector<std::uint64_t> kept;    // of a thin file, as are the chunks
+  std::string list;                   // of a thin file, as are the following
+  std::vector<std::uint64_t> kept;
   std::vector<std::uint64_t> chunks;
 };
 
@@ -81,6 +84,8 @@ void read_setting(Cursor& cursor, Settings& settings) {
     settings.part = cursor.number<std::uint16_t>();
   } else if (key == "split.count" && type == kUint16) {
     settings.parts = cursor.number<std::uint16_t>();
+  } else if (key == kThinTensors && type == kString) {
+    settings.list = cursor.text(kSha256Digits);
   } else if (key == kThinKept) {
     settings.kept = read_numbers(cursor, type);
   } else if (key == kThinChunks) {
@@ -210,6 +215,7 @@ Header read_header(Source& source, const std::string& name) {
   header.keys = keys;
   header.alignment = alignment;
   header.is_thin = settings.is_thin;
+  header.list_at = cursor.place();
   for (std::uint64_t i = 0; i < tensors; ++i) header.tensors.push_back(read_place(cursor));
   std::unordered_set<std::string_view> names;
   for (const TensorPlace& place : header.tensors) {
@@ -219,8 +225,20 @@ Header read_header(Source& source, const std::string& name) {
   header.end_at = cursor.place();
   header.data_at = (cursor.place() + alignment - 1) / alignment * alignment;
   settle(cursor, header.tensors, header.data_at, alignment);
-  if (header.is_thin) find_holes(cursor, settings, header);
+  if (!header.is_thin) return header;
+  if (settings.list != list_sha256(source, header)) {
+    cursor.corrupt("what it says of its holes is of other tensors than it lists");
+  }
+  find_holes(cursor, settings, header);
   return header;
+}
+
+std::string list_sha256(Source& source, const Header& header) {
+  std::vector<std::uint8_t> list(header.end_at - header.list_at);
+  const std::size_t read = source.read(header.list_at, list);
+  host::Sha256 hash;
+  hash.add({reinterpret_cast<const char*>(list.data()), read});
+  return hash.hex();
 }
 
 }  // namespace dllm::home

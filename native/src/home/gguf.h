@@ -43,6 +43,12 @@ inline constexpr const char* kThinIdentity = "dllm.thin.identity";  // of the fi
 inline constexpr const char* kThinKept = "dllm.thin.kept";
 // XXH64 of each chunk that is not, in the order of the tensors' places.
 inline constexpr const char* kThinChunks = "dllm.thin.chunks";
+// SHA-256 of the file's list of tensors: whoever writes others with the same metadata (a quantised
+// copy, parts of it) has no record of their holes. A string.
+inline constexpr const char* kThinTensors = "dllm.thin.tensors";
+// SHA-256 of the names of all that the whole model lacks: so the first parts of two that lack
+// others differ. A string.
+inline constexpr const char* kThinHoles = "dllm.thin.holes";
 
 struct Header {
   std::uint32_t part = 0;            // split.no, from 0
@@ -52,6 +58,7 @@ struct Header {
   std::uint64_t keys = 0;
   std::uint64_t alignment = 0;
   std::uint64_t keys_at = 0;  // where the metadata begin
+  std::uint64_t list_at = 0;  // where the list of tensors does
   std::uint64_t end_at = 0;   // behind the list of tensors
   std::uint64_t data_at = 0;  // where their offsets count from
   bool is_thin = false;
@@ -59,5 +66,8 @@ struct Header {
 
 // `name` is told in the sentence of a ModelError: no GGUF, cut short, damaged, or beyond limits.
 Header read_header(Source& source, const std::string& name);
+
+// SHA-256 of the list of tensors, as it stands in the file.
+std::string list_sha256(Source& source, const Header& header);
 
 }  // namespace dllm::home

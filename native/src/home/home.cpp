@@ -28,6 +28,7 @@ void Home::add(ModelFiles files, std::vector<TensorSums> sums) {
 void Home::open(const std::string& path) {
   OpenModel model = open_model(path);
   const auto kept = Sidecar(sidecar_directory(), model.ids()).load(model.files);
+  if (model.files.is_thin()) thin_.insert(thin_.end(), model.on_disk.begin(), model.on_disk.end());
   add(std::move(model.files), kept ? kept->whole : std::vector<TensorSums>());
 }
 
@@ -52,6 +53,14 @@ std::optional<Resident> Home::find(const TensorKey& key, std::uint64_t fnv1a) co
     if (resident.sums != nullptr && resident.sums->fnv1a == fnv1a) return resident;
   }
   return std::nullopt;
+}
+
+void Home::check_thin() const {
+  for (const FileSource* const file : thin_) {
+    if (file->is_in_place()) continue;
+    throw ModelError(file->id().path +
+                     " was changed after its holes were read: launch again, so that they are known");
+  }
 }
 
 std::vector<Listed> Home::list() const {

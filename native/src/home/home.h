@@ -56,6 +56,9 @@ class Home {
   [[nodiscard]] const TensorPlace* hole(std::string_view name) const;
   [[nodiscard]] bool has_holes() const { return !holes_.empty(); }
 
+  // Throws ModelError where a thin file is no longer that which was opened by its path.
+  void check_thin() const;
+
   [[nodiscard]] std::vector<Listed> list() const;
   [[nodiscard]] bool empty() const { return models_.empty(); }
 
@@ -68,6 +71,7 @@ class Home {
   std::vector<std::unique_ptr<Model>> models_;
   std::map<TensorKey, std::vector<Resident>> by_key_;
   std::map<std::string, const TensorPlace*, std::less<>> holes_;
+  std::vector<const FileSource*> thin_;  // owned by their models
 };
 
 // Takes in models by their paths. Complains of those that cannot be read, each in a sentence.

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <charconv>
 #include <cstdio>
+#include <functional>
 #include <unordered_set>
 
 namespace dllm::home {
@@ -61,8 +62,10 @@ std::vector<std::string> part_paths(const std::string& path) {
 ModelFiles::ModelFiles(std::vector<std::unique_ptr<Source>> sources,
                        const std::vector<std::string>& names)
     : sources_(std::move(sources)) {
+  std::vector<bool> thin;
   for (std::uint32_t file = 0; file < sources_.size(); ++file) {
     const Header header = read_header(*sources_[file], names[file]);
+    thin.push_back(header.is_thin);
     const bool alone = sources_.size() == 1 && header.parts <= 1;
     if (!alone && (header.parts != sources_.size() || header.part != file)) {
       throw ModelError(names[file] + " is part " + std::to_string(header.part + 1) + " of " +
@@ -70,6 +73,9 @@ ModelFiles::ModelFiles(std::vector<std::unique_ptr<Source>> sources,
                        " by what it says, and its name says another");
     }
     add(header, file);
+  }
+  if (std::ranges::adjacent_find(thin, std::ranges::not_equal_to()) != thin.end()) {
+    throw ModelError("of the parts of " + names[0] + " some are thin, and others do not say so");
   }
   std::unordered_set<std::string_view> seen;
   for (const TensorPlace& place : tensors_) {

@@ -23,6 +23,10 @@ std::int64_t mtime_of(const struct stat& status) {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
+FileId id_of(const std::string& path, const struct stat& status) {
+  return {path, static_cast<std::uint64_t>(status.st_size), mtime_of(status), status.st_ino};
+}
+
 [[noreturn]] void unreadable(const std::string& path) {
   throw ModelError(path + " cannot be read (" + std::strerror(errno) + ")");
 }
@@ -42,7 +46,12 @@ FileSource::FileSource(const std::string& path) {
 FileId FileSource::id_now() const {
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) unreadable(id_.path);
-  return {id_.path, static_cast<std::uint64_t>(status.st_size), mtime_of(status), status.st_ino};
+  return id_of(id_.path, status);
+}
+
+bool FileSource::is_in_place() const {
+  struct stat status {};
+  return ::stat(id_.path.c_str(), &status) == 0 && id_of(id_.path, status) == id_;
 }
 
 std::size_t FileSource::read(std::uint64_t offset, std::span<std::uint8_t> into) {

@@ -56,6 +56,8 @@ class FileSource : public Source {
   // When it was opened, and at this moment.
   [[nodiscard]] const FileId& id() const { return id_; }
   [[nodiscard]] FileId id_now() const;
+  // Whether who opens the path now gets the file as it was when we did.
+  [[nodiscard]] bool is_in_place() const;
 
   // From here on `forget` takes what was read out of the system's file cache.
   void drop_cache();

@@ -63,6 +63,10 @@ bool WorkTime::over() const {
 
 HashedModel::HashedModel(const std::string& path, const WorkTime& time)
     : model_(home::open_model(path)), builder_(model_.files, kept_of(model_)) {
+  if (model_.files.is_thin()) {
+    throw home::ModelError(path + " is thin: what its holes stand for is not there; name the model "
+                           "it was made from");
+  }
   if (builder_.done()) return;
   static_cast<void>(!::nice(kNiceness));
   const bool fresh =

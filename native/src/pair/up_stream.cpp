@@ -178,7 +178,21 @@ void UpStream::check_hole(const home::TensorPlace& hole, const home::TensorKey& 
   }
 }
 
+// llama-server reads what lies at the path now: that may have other holes than what we know of.
+void UpStream::check_files(Tensor tensor) const {
+  if (weights_.own.has_holes() && is_weight(tensor)) weights_.own.check_thin();
+}
+
+void UpStream::passes(Tensor tensor) {
+  check_files(tensor);
+  if (weights_.own.hole(tensor.name()) == nullptr) return;
+  throw home::ModelError(std::string(tensor.name()) +
+                         " is a hole in the thin model file here, and llama-server sends it in a "
+                         "way in which nothing can stand in for it");
+}
+
 bool UpStream::takes(Tensor tensor, std::uint64_t offset, std::uint64_t bytes) {
+  check_files(tensor);
   home::TensorKey key = key_of(tensor, bytes);
   if (const home::TensorPlace* const hole = weights_.own.hole(key.name)) {
     check_hole(*hole, key, offset);

@@ -52,8 +52,9 @@ class UpStream final : public Weights {
   // A message of the worker's end. Throws home::BadMessage, and home::ModelError.
   void told(View message);
 
-  // Throws home::ModelError where a hole of a thin file would be sent.
+  // These throw home::ModelError where a hole of a thin file would be sent.
   bool takes(Tensor tensor, std::uint64_t offset, std::uint64_t bytes) override;
+  void passes(Tensor tensor) override;
   std::optional<std::uint64_t> recalls(Tensor tensor, std::uint64_t hash) override;
   void unread() override { is_read_ = false; }
 
@@ -66,6 +67,7 @@ class UpStream final : public Weights {
   };
 
   void check_read(std::size_t bytes);
+  void check_files(Tensor tensor) const;
   void check_hole(const home::TensorPlace& hole, const home::TensorKey& key,
                   std::uint64_t offset) const;
   void pass(View bytes, LiveLink& link);

@@ -142,7 +142,10 @@ void Session::hold() {
 bool Session::announced(std::uint8_t id, const Rule* rule, std::uint64_t size) {
   if (rule) meter_.named(id);
   if (const char* reason = policy_.refuses_header(rule, size, open_questions())) return refuse(reason);
-  if (!rule) return true;
+  if (!rule) {
+    if (weights_) weights_->unread();
+    return true;
+  }
   if (id == kHello) {
     policy_.greeted();
     greeting_ = Answers::greeting(size);
@@ -172,7 +175,11 @@ bool Session::fields(const Request& request, View fields) {
 // The data of a tensor; the offset is the last field. The head must be here in one piece: it is not
 // where the version came in the middle of it.
 bool Session::detaches(const Request& request, View fields) {
-  if (!weights_ || !protocol() || !holding_ || request.rule->id != kSetTensor) return false;
+  if (!weights_ || !is_one_of(request.rule->id, {kSetTensor, kSetTensor2d})) return false;
+  if (!protocol() || !holding_ || request.rule->id != kSetTensor) {
+    weights_->passes(Tensor(fields.data()));
+    return false;
+  }
   const auto offset = load<std::uint64_t>(&fields[fields.size() - sizeof(std::uint64_t)]);
   return weights_->takes(Tensor(fields.data()), offset, request.size - fields.size());
 }

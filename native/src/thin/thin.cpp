@@ -70,7 +70,8 @@ void print(const json::Object& object) {
 }  // namespace
 
 int thin(std::span<char* const> args) {
-  ::signal(SIGPIPE, SIG_IGN);
+  // What a pipe or a limit of file sizes refuses is said, not died of.
+  for (const int signal : {SIGPIPE, SIGXFSZ}) ::signal(signal, SIG_IGN);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, note_end);
   Order order = parse_order(args);
   std::istringstream names(read_all(STDIN_FILENO, kNamesBytesMax));

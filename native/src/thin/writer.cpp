@@ -21,7 +21,7 @@ namespace {
 using home::TensorPlace;
 
 constexpr std::uint32_t kString = 8, kArray = 9, kUint64 = 10;
-constexpr std::uint64_t kKeys = 4;
+constexpr std::uint64_t kKeys = 6;
 constexpr std::uint64_t kBlockBytes = 512;  // st_blocks counts these
 
 // Appends as GGUF has it.
@@ -169,11 +169,21 @@ class Writer {
     text.raw("GGUF").number(header_.version);
     text.number<std::uint64_t>(header_.tensors.size()).number(header_.keys + kKeys);
     text.key(home::kThinSource, source.str()).key(home::kThinIdentity, order_.identity);
+    text.key(home::kThinTensors, home::list_sha256(from_, header_));
+    text.key(home::kThinHoles, holes_sha256());
     text.key(home::kThinKept, kept_).key(home::kThinChunks, chunks_);
     std::vector<std::uint8_t> rest(header_.end_at - header_.keys_at);
     if (from_.read(header_.keys_at, rest) < rest.size()) shrank();
     text.raw({reinterpret_cast<const char*>(rest.data()), rest.size()});
     return text.str(header_.alignment);
+  }
+
+  [[nodiscard]] std::string holes_sha256() const {
+    std::vector<std::string> names(order_.holes.begin(), order_.holes.end());
+    std::ranges::sort(names);
+    host::Sha256 hash;
+    for (const std::string& name : names) hash.add(name + "\n");
+    return hash.hex();
   }
 
   // The next bytes: all are hashed, once and in order.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
+from backends.clients import merging
 from backends.clients.merging import merge_into
 from backends.clients.recipes import CLIENTS, Client
 from backends.clients.served import Served, served
@@ -23,6 +25,7 @@ from backends.state import (
     Share,
     Split,
 )
+from backends.writing import become
 from tui.cli import connect as connect_module
 from tui.cli.main import cli
 
@@ -109,9 +112,39 @@ def test_flat_yaml_keeps_comments_and_other_lines() -> None:
         before, {"model": "openai/m", "openai-api-base": "http://x\\1"}
     )
     assert after == (
-        '# mine\nmodel: "openai/m"\ndark-mode: true\n#openai-api-base: x\n'
+        '# mine\nmodel: "openai/m" # old\ndark-mode: true\n#openai-api-base: x\n'
         'openai-api-base: "http://x\\\\1"\n'
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a: 'it''s # it'  # mine\n", 'a: "new"  # mine\n'),
+        ('"a": "x\\" # y"\n', 'a: "new"\n'),
+        ("a: x#y\n", 'a: "new"\n'),
+        ("a: x\r\nb: 1\r\n", 'a: "new"\r\nb: 1\r\n'),
+        ("a:\n# mine\nb: 1\n", 'a: "new"\n# mine\nb: 1\n'),
+        ("a: x\n  # mine\n", 'a: "new"\n  # mine\n'),
+    ],
+)
+def test_a_line_of_yaml_changes_in_its_value_alone(before: str, after: str) -> None:
+    assert with_settings(before, {"a": "new"}) == after
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a: >\n  some\n  words\n", "a:\n\n  - x\n", "a:\n- x\n"),
+        *("{a: x}\n", "# mine\n[x]\n", "b: 1\n...\n"),
+    ],
+)
+def test_yaml_that_lines_would_break_is_refused(text: str) -> None:
+    with pytest.raises(DllmError):
+        with_settings(text, {"a": "new"})
+    if not text.startswith("a"):
+        with pytest.raises(DllmError):
+            with_entry(text, ["- b"], "dllm")
 
 
 def test_aider_is_told_of_no_key_only_where_none_is_needed() -> None:
@@ -128,6 +161,10 @@ def test_lists_of_yaml_get_one_entry_of_ours() -> None:
     assert once.startswith("- model_id: other\n# dllm: ")
     assert "model_id: a" not in again
     assert again.endswith("- model_id: b\n  x: 1\n# dllm: end\n")
+    carried = again.replace("\n", "\r\n")
+    assert with_entry(carried, ["- x: 1"], "dllm").count("# dllm: ") == 2
+    assert with_entry("[]\n", ["- x: 1"], "dllm").startswith("# dllm: ")
+    assert "\n  - x: 1\n" in with_entry("  - model_id: a\n", ["- x: 1"], "dllm")
     beside = with_entry(again, ["- model_id: c"], "dllm-two")
     assert "model_id: b" in beside
 
@@ -193,6 +230,45 @@ def test_a_file_that_cannot_be_understood_stays(home: Path) -> None:
         merge_into(file, CLIENTS["zed"].recipe(HERE))
     assert file.read_text() == "{ nonsense"
     assert list(home.iterdir()) == [file]
+
+
+def test_a_file_that_is_not_to_be_written_stays(home: Path) -> None:
+    file, recipe = home / "settings.json", CLIENTS["zed"].recipe(HERE)
+    file.write_text("{}")
+    file.chmod(0o444)
+    with pytest.raises(DllmError, match=r"Cannot write .* \(it is read-only\)"):
+        merge_into(file, recipe)
+    assert (file.read_text(), list(home.iterdir())) == ("{}", [file])
+    file.unlink()
+    file.symlink_to(file)
+    with pytest.raises(DllmError, match="Cannot read"):
+        merge_into(file, recipe)
+    assert file.is_symlink()
+
+
+def test_no_backup_takes_the_place_of_another(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither of one made in the same second nor of a link to nothing."""
+    monkeypatch.setattr(time, "strftime", lambda form: "now")
+    file, recipe = home / "settings.json", CLIENTS["zed"].recipe(HERE)
+    file.write_text("{}")
+    link = home / "settings.json.before-dllm-now"
+    link.symlink_to(home / "nothing")
+    other = home / "settings.json.before-dllm-now-1"
+
+    def late(aside: Path, backup: Path) -> None:
+        if backup == other:
+            other.write_text("another's")
+        become(aside, backup)
+
+    monkeypatch.setattr(merging, "become", late)
+    merged = merge_into(file, recipe)
+    assert merged.backup == f"{other}"[:-1] + "2"
+    assert Path(merged.backup).read_text() == "{}"
+    assert link.is_symlink()
+    assert other.read_text() == "another's"
+    assert not list(home.glob(".*"))
 
 
 def test_what_is_printed(snapshot: ClusterSnapshot, home: Path) -> None:

@@ -23,6 +23,7 @@ from backends.state import (
     Actor,
     ClusterState,
     EventKind,
+    Failure,
     Leftover,
     Plan,
     ProcessRole,
@@ -326,8 +327,11 @@ async def test_a_drain_is_kept_until_a_word(tmp_path: Path) -> None:
     assert since is not None
     assert stage.cluster.gateway.is_drained
     assert stage.made().gateway.is_drained, "the next controller's"
+    # Also while it stands still, and goes on when a machine is back.
+    stage.journal.change(failure=Failure(what="ada is away"))
     stage.cluster.drain(on=False, by=ANNA)
     assert stage.board.snapshot.drained_since is None
+    stage.journal.change(failure=None)
     stage.cluster.drain(on=True, by=ANNA)
     stage.cluster.want(plan_on("local"))
     assert not stage.cluster.gateway.is_drained, "a launch ends it"

@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backends.controller.journal import Record
+from backends.controller import pursuit as pursuit_module
+from backends.controller.breaker import DEATHS_MAX, Breaker
+from backends.controller.journal import Journal, Record
+from backends.controller.mending import DiedTooOften
 from backends.controller.pursuit import Pursuit
+from backends.controller.unwatched import UnwatchedDeaths
 from backends.errors import NeedsAnswer, PeerUnreachable, PlanError, ProcessFailed
 from backends.state import Failure
-from tests.unit.controller.test_mending import ASKS, GONE, PLAN, REST
+from tests.unit.controller.test_mending import ASKS, GONE, PLAN, REST, made
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from backends.state import Plan
 
 
@@ -67,3 +73,39 @@ async def test_what_ended_unwatched_is_begun_again_and_taken_up_once() -> None:
     with pytest.raises(PlanError, match="enough"):
         await pursuit._keep_up(PLAN, adopted=True)
     assert done == ["take up", "ada ended", "bring up"]
+
+
+async def test_later_controllers_know_how_often_it_ended_unwatched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def ended(*_: object) -> Failure:
+        return Failure(what="ada ended", process="ada", argv=("rpc-server",))
+
+    async def reached(names: object) -> None:
+        pass
+
+    async def given_up() -> bool:
+        """Whether one more controller gives it up."""
+        journal = Journal(tmp_path / "default.json")
+        journal.load()
+        mending = made(1.0, PLAN, [])
+        mending._clock = lambda: 0.0
+        mending._chapter.failed = lambda failure: None
+        mending.breaker = Breaker(mending._clock)
+        pursuit: Any = Pursuit.__new__(Pursuit)
+        pursuit._cluster, pursuit._clock = "default", mending._clock
+        pursuit._machines = SimpleNamespace(reached=reached)
+        pursuit._journal = journal
+        pursuit._unwatched = UnwatchedDeaths(journal, mending.breaker)
+        with pytest.raises(ProcessFailed) as died:
+            await pursuit._take_up(PLAN)
+        try:
+            mending._require_mendable(died.value, died.value)
+        except DiedTooOften:
+            return True
+        return False
+
+    monkeypatch.setattr(pursuit_module, "ended_unwatched", ended)
+    Journal(tmp_path / "default.json").save(Record(server="one", served_since=1.0))
+    told = [await given_up() for _ in range(DEATHS_MAX)]
+    assert told == [*[False] * (DEATHS_MAX - 1), True]

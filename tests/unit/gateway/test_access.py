@@ -82,7 +82,7 @@ def test_arguments_say_all_that_is_unusual() -> None:
     [
         (Access(), ("127.0.0.1",), "http://127.0.0.1:8/v1"),
         (Access(host="0.0.0.0"), ("0.0.0.0",), "http://127.0.0.1:8/v1"),
-        (Access(host="::"), ("::",), "http://127.0.0.1:8/v1"),
+        (Access(host="::"), ("127.0.0.1", "::"), "http://127.0.0.1:8/v1"),
         (Access(host="10.1.2.3"), ("127.0.0.1", "10.1.2.3"), "http://10.1.2.3:8/v1"),
         (Access(host="fd00::1"), ("127.0.0.1", "fd00::1"), "http://[fd00::1]:8/v1"),
         (Access(certificate="c"), ("127.0.0.1",), "https://127.0.0.1:8/v1"),
@@ -117,6 +117,9 @@ def test_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     paths.config_dir.mkdir()
     paths.config_file.write_text('api_host = "example"')
     with pytest.raises(DllmError, match="line 1: api_host cannot be 'example'"):
+        load_config(paths)
+    paths.config_file.write_text('api_host = "999.1.1.1"')
+    with pytest.raises(DllmError, match=r"line 1: api_host cannot be '999\.1\.1\.1'"):
         load_config(paths)
     config = Config(api_certificate="tls/c.pem", api_private_key="~/k.pem")
     access = access_of(config, paths)
@@ -164,9 +167,11 @@ async def standing(access: Access) -> AsyncIterator[int]:
         await runner.cleanup()
 
 
-async def test_an_address_that_is_away_takes_the_api_from_nobody() -> None:
+@pytest.mark.parametrize("host", ["203.0.113.9", "::"])
+async def test_an_address_that_is_away_takes_the_api_from_nobody(host: str) -> None:
+    """Nor does every address of IPv6: none of IPv4 is among them."""
     async with (
-        standing(Access(host="203.0.113.9")) as port,
+        standing(Access(host=host)) as port,
         aiohttp.ClientSession() as client,
         client.get(f"http://127.0.0.1:{port}/") as answer,
     ):

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from backends.gateway import control as control_module
 from backends.gateway.control import Control
@@ -98,3 +99,22 @@ async def test_nonsense_changes_nothing(tmp_path: Path) -> None:
     assert proxy.target == Target()
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
+
+
+@pytest.mark.parametrize("why", ["", "drained by a person"])
+async def test_without_a_controller_nobody_waits_for_its_next_step(
+    tmp_path: Path, why: str
+) -> None:
+    socket = tmp_path / "g.sock"
+    async with Proxy() as proxy:
+        control = Control(proxy, socket)
+        keeping = asyncio.create_task(control.keep())
+        serves = Target(mode=Mode.SERVE, port=7, why=why)
+        link = Link(socket, lambda counts: None)
+        link.tell(replace(serves, drains=True))
+        await until(lambda: proxy.target.drains)
+        await link.close()
+        await until(lambda: not control._writers)
+        assert proxy.target == replace(serves, drains=bool(why))
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)

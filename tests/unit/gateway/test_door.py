@@ -14,6 +14,7 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from backends.gateway import __main__ as gateway_module
 from backends.gateway.access import Access
 from backends.gateway.keys import KeyFile
 from tests.unit.gateway.standing import CHAT, gateway, upstream
@@ -87,6 +88,22 @@ async def test_without_a_key_nothing_but_401(tmp_path: Path, method: str) -> Non
                 assert headers["WWW-Authenticate"] == "Bearer"
         assert not there.seen
         assert there.stage.proxy.tally.counts.refused == 12
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Forwarded", "Via", "x-real-ip", "True-Client-IP", "CF-Connecting-IP"),
+        *("X-Forwarded-For", "X-Forwarded-Host", "x-forwarded-proto"),
+    ],
+)
+async def test_whatever_a_proxy_adds_tells_of_another_machine(
+    tmp_path: Path, name: str
+) -> None:
+    async with room(tmp_path) as there:
+        assert await there.status(**{name: "1.1 shop"}) == HTTPStatus.UNAUTHORIZED
+        secret = there.keys.add("laptop")
+        assert await there.status(**{name: "1.1 shop"}, x_api_key=secret) == 200
 
 
 async def test_errors_have_the_shape_of_the_api(tmp_path: Path) -> None:
@@ -235,6 +252,18 @@ async def test_metrics_are_those_of_both(tmp_path: Path) -> None:
         text = (await there.ask("/metrics", method="GET", data=None))[2].decode()
         assert "dllm_requests_passed_total 1.0" in text
         assert "llamacpp" not in text
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n"])
+async def test_who_connects_and_asks_nothing_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
+    monkeypatch.setattr(gateway_module, "IDLE_S", 0.2)
+    async with room(tmp_path) as there:
+        reader, writer = await asyncio.open_connection("127.0.0.1", there.stage.port)
+        writer.write(begun)
+        assert await asyncio.wait_for(reader.read(), 20) == b""
+        writer.close()
 
 
 METHODS = st.one_of(

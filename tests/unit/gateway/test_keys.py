@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,26 @@ def test_a_file_that_others_can_write_or_nobody_reads_lets_nobody_in(
     assert ring.holder([secret]) is None
     with pytest.raises(DllmError, match="cannot be understood"):
         KeyFile(file).add("nuc")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"sha256": "é"},
+        {"sha256": ""},
+        {"sha256": "0" * 64, "requests_per_minute": -1},
+        {"sha256": "0" * 64, "requests_at_once": -1},
+    ],
+)
+def test_a_file_of_what_no_key_can_be_lets_nobody_in(
+    file: Path, told: dict[str, object]
+) -> None:
+    file.parent.mkdir()
+    file.write_text(json.dumps({"keys": [{"name": "odd", **told}]}))
+    file.chmod(0o600)
+    assert KeyRing(file).holder(["x"]) is None
+    with pytest.raises(DllmError, match="cannot be understood"):
+        KeyFile(file).read()
 
 
 def test_keys_made_at_once_are_all_kept(file: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
-from typing import TYPE_CHECKING
+import resource
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
@@ -14,13 +16,30 @@ import xxhash
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from backends.errors import ModelError
+from backends.controller.beside import check_whole
+from backends.errors import HostError, ModelError, PlanError
+from backends.machines.agent.here import local_host_for_now
+from backends.machines.readers import Readers
+from backends.models import thinning
 from backends.models.catalogue import Catalogue
+from backends.models.header import read_header
+from backends.models.identity import identity_of
 from backends.models.layers import read_model
-from backends.models.thin import IDENTITY, KEPT, Keep, parse_keep, thin_words
-from backends.models.thinning import plan_thin, write_thin
+from backends.models.thin import (
+    HOLES,
+    IDENTITY,
+    KEPT,
+    TENSORS,
+    Keep,
+    parse_keep,
+    thin_words,
+)
+from backends.models.thinning import ThinFile, plan_thin, write_thin
+from backends.paths import user_paths
+from backends.split.layout import make_split
+from backends.state import Plan
 from tests.engine.synthetic import write_llama
-from tests.unit.models.ggufs import write_gguf
+from tests.unit.models.ggufs import llama_tensors, write_gguf
 from tui.cli.main import cli
 
 if TYPE_CHECKING:
@@ -146,10 +165,163 @@ def test_a_thin_file_is_not_thinned_again(model: Path, tmp_path: Path) -> None:
 
 
 def test_a_record_that_says_nothing_is_refused(tmp_path: Path) -> None:
-    for key, said in ((KEPT, [4, 2]), (KEPT, [1]), (KEPT, "all"), (IDENTITY, "1")):
-        file = write_gguf(tmp_path / "t.gguf", metadata={key: said})
+    file = write_gguf(tmp_path / "t.gguf")
+    bound = {TENSORS: read_header(file).list_sha256}
+    read_model(write_gguf(file, metadata={**bound, KEPT: [0, 1 << 30]}))
+    hostile = (
+        [4, 2],
+        [1],
+        "all",
+        ["a", "b"],
+        [0.5, 9.5],
+        [math.nan, 1.0],
+        [False, True],
+    )
+    for record in ({}, *({KEPT: said} for said in hostile)):
+        write_gguf(file, metadata={**bound, **record})
         with pytest.raises(ModelError, match="does not say where its holes are"):
             read_model(file)
+
+
+def copied(thin: Path, out: Path, kind: gguf.GGMLQuantizationType) -> Path:
+    """As llama-quantize writes one: the same metadata, other types."""
+    kept = read_header(thin).metadata
+    known = {key: kept[key] for key in (IDENTITY, KEPT, TENSORS, HOLES)}
+    tensors = {name: (shape, kind) for name, (shape, _) in llama_tensors().items()}
+    return write_gguf(out, tensors=tensors, metadata=known)
+
+
+def test_a_quantised_copy_has_no_record_of_its_holes(tmp_path: Path) -> None:
+    model = write_gguf(tmp_path / "m.gguf")
+    thin = made(model, "0-1", tmp_path / "thin.gguf")
+    f32, f16 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16
+    same = read_model(copied(thin, tmp_path / "copy.gguf", f32)).thin
+    assert same is not None
+    assert same.layers == (0, 1)
+    # Half as large: what the record calls kept would be nearly all of it.
+    with pytest.raises(
+        ModelError, match=r"half\.gguf does not say where its holes are"
+    ):
+        read_model(copied(thin, tmp_path / "half.gguf", f16))
+
+
+def test_the_parts_of_two_thin_files_are_none(tmp_path: Path) -> None:
+    write_llama(tmp_path / "s.gguf", n_layer=N_LAYER, n_embd=64, n_ff=64, split=12)
+    parts = sorted(tmp_path.glob("s-*.gguf"))
+    kept = {}
+    for keep in ("0-1", "2-3"):
+        first = made(parts[0], keep, tmp_path / f"t{keep}.gguf")
+        kept[keep] = sorted(tmp_path.glob(f"t{keep}-*.gguf"))
+        assert kept[keep][0] == first
+    # Whichever parts have holes, the first ones differ: by them files are told apart.
+    assert identity_of(kept["0-1"][0]) != identity_of(kept["2-3"][0])
+    own = kept["0-1"][-1]
+    for other, why in (
+        (kept["2-3"][-1], "is of another thin file than the first part"),
+        (parts[-1], "is a part of a thin file, and does not say so"),
+    ):
+        own.write_bytes(other.read_bytes())
+        with pytest.raises(ModelError, match=why):
+            read_model(kept["0-1"][0])
+
+
+def test_a_header_that_carries_no_tensors_tells_what_is_left_out(
+    tmp_path: Path,
+) -> None:
+    first, second = (
+        made(write_gguf(tmp_path / "m.gguf"), keep, tmp_path / f"{keep}.gguf")
+        for keep in ("0", "1")
+    )
+    of_first, of_second = (read_header(file).metadata for file in (first, second))
+    assert of_first[IDENTITY] == of_second[IDENTITY]
+    assert of_first[HOLES] != of_second[HOLES]
+
+
+def test_a_part_that_changed_is_read_anew(tmp_path: Path) -> None:
+    write_llama(tmp_path / "s.gguf", n_layer=N_LAYER, n_embd=64, n_ff=64, split=12)
+    parts = sorted(tmp_path.glob("s-*.gguf"))
+
+    async def read() -> None:
+        async with local_host_for_now(tmp_path / "run") as host:
+            readers = Readers(user_paths(), host)
+            await readers.model(str(parts[0]))
+            parts[-1].write_bytes(b"GGUF")
+            with pytest.raises(ModelError, match="truncated"):
+                await readers.model(str(parts[0]))
+
+    asyncio.run(read())
+
+
+def test_nothing_is_seeded_or_compared_from_a_thin_file(
+    model: Path, tmp_path: Path
+) -> None:
+    thin = str(made(model, "0-1", tmp_path / "head.gguf"))
+
+    async def asked() -> None:
+        async with local_host_for_now(tmp_path / "run") as host:
+            for work in (host.seeding(thin, str(tmp_path)), host.hashing(thin)):
+                with pytest.raises(HostError, match=r"head\.gguf is thin"):
+                    _ = [told async for told in work]
+
+    asyncio.run(asked())
+
+
+def test_a_draft_is_whole(model: Path, tmp_path: Path) -> None:
+    thin = str(made(model, "0-1", tmp_path / "draft.gguf"))
+    plan = Plan(model=str(model), split=make_split(1, ["local/CPU"], [2]))
+    refused: list[tuple[str, ...]] = [("-md", thin), ("--lora_scaled", f"{thin}:0.5")]
+    for words in refused:
+        with pytest.raises(PlanError, match=r"draft\.gguf is thin"):
+            asyncio.run(check_whole(replace(plan, extra_args=words)))
+    for words in (("-md", str(model)), ("-md", str(tmp_path / "none")), ("-md",)):
+        asyncio.run(check_whole(replace(plan, extra_args=words)))
+
+
+def test_called_off_at_the_very_end_nothing_is_left(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once when it has said that it is done, once before that was heard."""
+    followed = thinning._followed
+    plan = plan_thin(model, "0", tmp_path / "new.gguf")
+
+    async def unheard(child: asyncio.subprocess.Process, *_: object) -> ThinFile:
+        assert child.stdin is not None
+        child.stdin.close()
+        await child.wait()
+        raise asyncio.CancelledError
+
+    async def heard(child: asyncio.subprocess.Process, *told: Any) -> ThinFile:
+        said = await followed(child, *told)
+        asyncio.get_running_loop().call_soon(tasks[-1].cancel)
+        return said
+
+    async def written() -> None:
+        tasks.append(asyncio.ensure_future(write_thin(plan)))
+        await tasks[-1]
+
+    tasks: list[asyncio.Future[tuple[ThinFile, ...]]] = []
+    for called_off in (unheard, heard):
+        monkeypatch.setattr(thinning, "_followed", called_off)
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(written())
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lone_file_is_not_called_like_a_part(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="what a part of a split model is called"):
+        plan_thin(model, "0", tmp_path / "x-00001-of-00002.gguf")
+
+
+def test_a_limit_of_file_sizes_is_told(model: Path, tmp_path: Path) -> None:
+    plan = plan_thin(model, "0-3", tmp_path / "new.gguf")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        with pytest.raises(ModelError, match=r"cannot be written: .*File too large"):
+            asyncio.run(write_thin(plan))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_tells_first_and_writes_then(model: Path, tmp_path: Path) -> None:
@@ -168,7 +340,6 @@ def test_the_command_tells_first_and_writes_then(model: Path, tmp_path: Path) ->
 
 
 def test_a_catalogue_tells_what_is_there(model: Path, tmp_path: Path) -> None:
-    from backends.machines.agent.here import local_host_for_now
     from backends.models.folders import Folder
 
     made(model, "0-2", tmp_path / "head.gguf")

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import configparser
+import contextlib
 import os
 import plistlib
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from backends.controller.lock import lock_holder
+from backends.errors import DllmError
 from backends.paths import user_paths
+from backends.service import hand_over as hand_over_module
+from backends.service.hand_over import hand_over
+from backends.service.manager import ServiceState, Systemd
 from backends.service.unit import (
     Service,
     controller_service,
     launchd_agent,
     systemd_unit,
 )
+from tests.unit.gateway.standing import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,6 +87,23 @@ def verified(unit: Path) -> tuple[int, str]:
     return done.returncode, "\n".join(one for one in lines if unit.name in one)
 
 
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd")
+@pytest.mark.parametrize("folder", ["a b", "50%h", "$HOME", "a$b", 'q"', "o'b", "x\\"])
+def test_systemd_finds_a_program_in_an_odd_folder(tmp_path: Path, folder: str) -> None:
+    program = tmp_path / folder / "python"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    unit = tmp_path / "dllm-tui.service"
+    unit.write_text(systemd_unit(Service(argv=(str(program), "--stay"))))
+    assert verified(unit) == (0, "")
+    (line,) = [one for one in unit.read_text().splitlines() if "ExecStart" in one]
+    command = [word.replace("$$", "$") for word in words(line, "ExecStart")]
+    assert command[-2:] == [str(program), "--stay"]
+    assert command[:-2] in ([], ["/usr/bin/env"])
+    assert "$$" not in shlex.split(line.partition("=")[2])[0]
+
+
 def test_what_it_starts_outlives_it() -> None:
     unit = systemd_unit(ODD)
     for line in ("KillMode=process", "OOMPolicy=continue", "Restart=always"):
@@ -103,6 +129,49 @@ def test_it_finds_the_same_files_and_learns_no_secret(tmp_path: Path) -> None:
         "XDG_STATE_HOME": str(tmp_path),
     }
     assert "secret" not in systemd_unit(service) + launchd_agent(service)
+
+
+@pytest.mark.parametrize("value", ["/bin:/\udcff", "/bin:/a\x07"])
+def test_what_no_file_of_text_can_hold_is_refused(value: str) -> None:
+    with pytest.raises(DllmError, match="PATH is '/bin:/"):
+        controller_service(user_paths(), {"PATH": value})
+
+
+async def test_a_service_that_begins_and_ends_does_not_pass_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is given the place of the controller that runs, and does not take it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(hand_over_module, "RUNS_WITHIN_S", 0.1)
+    paths = user_paths()
+    paths.state_dir.mkdir()
+    program = (
+        "import os, sys, time; from pathlib import Path;"
+        "from backends.controller.lock import hold_lock;"
+        "from backends.state import ControllerInfo;"
+        "hold_lock(Path(sys.argv[1]), ControllerInfo(api=1, pid=os.getpid()));"
+        "time.sleep(60)"
+    )
+    before = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, str(paths.lock)
+    )
+    try:
+        await until(lambda: lock_holder(paths.lock))
+        with pytest.raises(DllmError, match="it does not run"):
+            await hand_over(paths, Begun())
+        assert await before.wait() == -signal.SIGTERM
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            before.kill()
+
+
+class Begun(Systemd):
+    """A manager that has begun the service, as far as it knows."""
+
+    def state(self) -> ServiceState:
+        return ServiceState(
+            manager=self.name, file="", installed=True, running=True, pid=1
+        )
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="launchd is always there")
