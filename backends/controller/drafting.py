@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from backends.controller.engines import OTHER_DRAFT, blaming_draft
 from backends.engine.drafting import MTP, knows, way_to_guess
-from backends.errors import ModelError, PlanError
+from backends.errors import PlanError
 from backends.models.drafts import Judge, head_way
 from backends.models.vocabulary import read_vocabulary, why_not
 from backends.planning.drafting import best_place, check_draft, whole_on
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
     from backends.state import Device, ModelFile, ModelInfo, Peer, Plan
-
-_ANOTHER = "Take another draft (dllm-tui models drafts), or none (--draft none)."
 
 
 class Drafting:
@@ -58,6 +57,13 @@ class Drafting:
         anew = await self.settled(plan, peers)
         if plan.speculation is None or anew.speculation is None:
             return anew
+        # Where it goes was settled by the memory of then; the rest is as it is now.
+        kept = replace(
+            plan.speculation,
+            type=anew.speculation.type,
+            n_layer=anew.speculation.n_layer,
+        )
+        plan = replace(plan, speculation=kept)
         check_draft(plan)
         return plan
 
@@ -70,15 +76,17 @@ class Drafting:
         if draft == NGRAM_DRAFT:
             return Speculation(type=way)
         model = await self._readers.model(plan.model)
-        info = await self._draft(draft)
+        with blaming_draft():
+            info = await self._readers.model(draft)
         if made_for := head_way(info.arch):
             raise PlanError(
-                f"{Path(draft).name} is no model but a head for {made_for}", _ANOTHER
+                f"{Path(draft).name} is no model but a head for {made_for}", OTHER_DRAFT
             )
         if info.thin is not None:
-            raise PlanError(f"{Path(draft).name} is not whole: it is thin", _ANOTHER)
+            raise PlanError(f"{Path(draft).name} is not whole: it is thin", OTHER_DRAFT)
         await asyncio.to_thread(self._require_same_words, model, info)
-        await head.model_path(info)
+        with blaming_draft():
+            await head.model_path(info)
         device = best_place(info, plan, model, _devices(plan, peers))
         memory = await self._memory.of(whole_on(info, device, plan))
         return Speculation(
@@ -88,14 +96,6 @@ class Drafting:
             n_layer=info.n_layer,
             memory=memory.devices,
         )
-
-    async def _draft(self, path: str) -> ModelInfo:
-        try:
-            return await self._readers.model(path)
-        except ModelError as error:
-            raise ModelError(
-                f"The draft model cannot be used: {error.what}", error.hint
-            ) from error
 
     async def candidates(self, path: str, found: Iterable[ModelFile]) -> Drafts:
         """What of these could guess ahead for a model.
@@ -130,7 +130,7 @@ class Drafting:
         files = [Path(self._memory.files(one)[0]) for one in (model, draft)]
         if why := why_not(*map(read_vocabulary, files)):
             raise PlanError(
-                f"{files[1].name} cannot guess for {files[0].name}: {why}", _ANOTHER
+                f"{files[1].name} cannot guess for {files[0].name}: {why}", OTHER_DRAFT
             )
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from backends.engine.protocols import require_same_protocol
+from backends.errors import ModelError
 from backends.places import LOCAL
 from backends.planning.blueprint import own_workers
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from backends.engine.ask import Engine
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
     from backends.state import Plan
+
+OTHER_DRAFT = "Take another draft (dllm-tui models drafts), or none (--draft none)."
 
 
 async def engines_of(plan: Plan, machines: Machines) -> dict[str, Engine]:
@@ -42,5 +48,21 @@ async def draft_path(plan: Plan, machines: Machines, readers: Readers) -> str:
     """
     if plan.speculation is None or not plan.speculation.model:
         return ""
-    draft = await readers.model(plan.speculation.model)
-    return await machines.get(plan.head).model_path(draft)
+    with blaming_draft():
+        draft = await readers.model(plan.speculation.model)
+        return await machines.get(plan.head).model_path(draft)
+
+
+@contextmanager
+def blaming_draft() -> Iterator[None]:
+    """Have what is wrong with a model's file told of the draft.
+
+    Raises:
+        ModelError: the same, with a way out.
+    """
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(
+            f"The draft model cannot be used: {error.what}", OTHER_DRAFT
+        ) from error

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import time
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -55,7 +55,7 @@ class Measured(Value, frozen=True, kw_only=True):
     """The latest rates of one way."""
 
     way: Way
-    rates: tuple[float, ...]
+    rates: Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
     at: float
 
     @property

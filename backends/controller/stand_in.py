@@ -141,10 +141,12 @@ def told_split(plan: Plan) -> str:
 
 
 def told_stand_in(plan: Plan, before: Plan) -> str:
-    """Its split, and its context where that is another one."""
+    """Its split, and its context and draft where these are others."""
     shorter = plan.ctx_size != before.ctx_size
     context = f", context {plan.ctx_size} instead of {before.ctx_size}"
-    return told_split(plan) + (context if shorter else "")
+    undrafted = before.speculation is not None and plan.speculation is None
+    told = (context if shorter else "", ", without its draft" if undrafted else "")
+    return told_split(plan) + "".join(told)
 
 
 async def require_there(machines: Machines, plan: Plan) -> None:

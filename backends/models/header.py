@@ -43,6 +43,8 @@ KEPT_STRING_BYTES_MAX = 1024 * 1024
 """Longer strings are skipped; the longest chat templates are under 100 KiB."""
 KEPT_BYTES_MAX = 16 * 1024 * 1024
 """Strings and arrays kept of one file; more and the rest is skipped."""
+TEXTS_MAX = 4_194_304
+"""Strings kept of one array; the largest vocabularies have half a million."""
 ELEMENT_BYTES = 8
 """What a kept number counts for."""
 KEPT_ELEMENTS_MAX = 4096
@@ -259,7 +261,17 @@ def _texts(cursor: Cursor) -> tuple[bytes, ...]:
         cursor.fail(f"is corrupt: {cursor.inside} is no array of strings")
     if count * LENGTH_BYTES > cursor.left:
         cursor.truncated()
-    return tuple(cursor.take(cursor.numbers("Q")[0]) for _ in range(count))
+    if count > TEXTS_MAX:
+        cursor.fail(f"is corrupt: {cursor.inside} claims {count} strings")
+    return tuple(_kept_text(cursor) for _ in range(count))
+
+
+def _kept_text(cursor: Cursor) -> bytes:
+    """One string of an array, as its bytes."""
+    (length,) = cursor.numbers("Q")
+    if length > KEPT_STRING_BYTES_MAX:
+        cursor.fail(f"is corrupt: {cursor.inside} has a string of {length} bytes")
+    return cursor.take(length)
 
 
 def _alignment(cursor: Cursor, metadata: dict[str, Value]) -> int:

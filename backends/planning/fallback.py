@@ -13,6 +13,7 @@ from backends.planning.proposal import plan_devices
 from backends.planning.room import require_room
 from backends.planning.sharing import shared_out
 from backends.split.layout import devices
+from backends.state import NO_DRAFT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -35,7 +36,8 @@ def plan_without(
     """The same without some machines, or workers by their names.
 
     It is shared out by memory over its other devices: with its own context, or where
-    they cannot hold that with the longest they can, down to ``ctx_min``.
+    they cannot hold that with the longest they can, down to ``ctx_min``. A draft that
+    does not fit beside it is left out: slower is better than nothing.
 
     Raises:
         PlanError: the head is among them, or the others cannot hold the model.
@@ -44,7 +46,22 @@ def plan_without(
         raise PlanError(f"{plan.head}, which runs llama-server, is gone")
     kept = [w for w in plan.workers if w.peer not in lost and w.name not in workers]
     rest = replace(plan, workers=tuple(kept))
-    return _in_context(rest, ctx_min, lambda one: _shared_out(one, model, machines))
+    return _in_context(
+        rest, ctx_min, lambda one: _with_or_undrafted(one, model, machines)
+    )
+
+
+def _with_or_undrafted(
+    plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]
+) -> Plan:
+    try:
+        return _shared_out(plan, model, machines)
+    except PlanError:
+        if plan.speculation is None:
+            raise
+        server = replace(plan.server, draft=NO_DRAFT)
+        alone = replace(plan, server=server, speculation=None)
+        return _shared_out(alone, model, machines)
 
 
 def _shared_out(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -140,3 +141,14 @@ def test_it_forgets_what_was_measured_longest_ago(tmp_path: Path) -> None:
         answer(paces, scene)
     assert paces.look(scenes[0]) == ()
     assert len(paces.look(scenes[1])) == 1
+
+
+def test_a_book_that_says_nothing_of_a_way_begins_anew(tmp_path: Path) -> None:
+    answer(paces_of(tmp_path), PLAIN)
+    file = tmp_path / "paces.json"
+    kept = json.loads(file.read_bytes())
+    for measured in kept.values():
+        measured[0]["rates"] = []
+    file.write_text(json.dumps(kept))
+    assert paces_of(tmp_path).look(PLAIN) == ()
+    assert [pace.count for pace in answer(paces_of(tmp_path), PLAIN)] == [1]

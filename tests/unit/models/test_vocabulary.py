@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -93,3 +95,18 @@ def test_a_file_cut_short_within_its_words_is_refused(tmp_path: Path) -> None:
     file.write_bytes(MODEL_PATH.read_bytes()[:4000])
     with pytest.raises(ModelError, match="truncated"):
         read_vocabulary(file)
+
+
+def test_a_vocabulary_too_large_to_be_one_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "hostile.gguf"
+    tokens = b"tokenizer.ggml.tokens"
+    named = struct.pack("<Q", len(tokens)) + tokens
+    for count, length, why in (
+        (1 << 30, 0, "claims 1073741824 strings"),
+        (1, 1 << 31, "has a string of 2147483648 bytes"),
+    ):
+        array = struct.pack("<IIQQ", 9, 8, count, length)
+        file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + named + array)
+        os.truncate(file, 1 << 34)
+        with pytest.raises(ModelError, match=why):
+            read_vocabulary(file)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from backends.controller.stand_in import told_stand_in
 from backends.errors import PlanError
 from backends.planning.drafting import best_place, check_draft, whole_on
+from backends.planning.fallback import plan_without
 from backends.planning.proposal import plan_devices
 from backends.planning.remarks import remarks
 from backends.planning.room import require_room
 from backends.split.speculation import with_draft
 from backends.state import (
+    NO_DRAFT,
     DeviceMemory,
     MemorySource,
     Peer,
@@ -124,3 +127,15 @@ def test_a_plan_must_say_how_its_draft_runs(
         return
     with pytest.raises(PlanError, match=what):
         check_draft(plan)
+
+
+def test_a_stand_in_has_no_draft_that_does_not_fit() -> None:
+    plan = drafted(split=plan_for(PLAIN, ADA, peers=("ada",)).split)
+    tight = here(device("local", "CPU", 20 * MIB))
+    roomy = {"local": PLAIN, "ada": ADA}
+    assert plan_without(plan, ["ada"], MODEL, roomy).speculation == GUESS
+    rest = plan_without(plan, ["ada"], MODEL, {"local": tight, "ada": ADA})
+    assert (rest.speculation, rest.server.draft) == (None, NO_DRAFT)
+    assert rest.ctx_size == plan.ctx_size
+    check_draft(rest)
+    assert told_stand_in(rest, plan).endswith(", without its draft")
