@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.state import NOT_JSON, Event, Value
+from backends.state.base import json_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,7 +70,7 @@ class EventFiles:
     def _append(self, event: Event) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = self._current() or self._begun(event.number)
-        line = msgspec.json.encode(_Line(v=VERSION, event=event)) + b"\n"
+        line = json_bytes(_Line(v=VERSION, event=event)) + b"\n"
         descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(descriptor, _line_end(descriptor) + line)

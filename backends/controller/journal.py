@@ -10,6 +10,7 @@ import msgspec
 
 from backends.errors import ControllerError
 from backends.state import NOT_JSON, Failure, Leftover, MeasuredSplit, Plan, Value
+from backends.state.base import json_bytes
 from backends.writing import write_private
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Journal:
             return
         self.record = record
         try:
-            write_private(self._file, msgspec.json.encode(record))
+            write_private(self._file, json_bytes(record))
         except OSError as error:
             log.error("journal %s not written: %s", self._file, error)
 

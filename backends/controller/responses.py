@@ -11,6 +11,7 @@ from aiohttp import web
 
 from backends.errors import DllmError, UsageError
 from backends.state import ALIVE_EVERY_S, ClusterSnapshot, Failure
+from backends.state.base import json_bytes
 from backends.state.delta import framed
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ T = TypeVar("T")
 def json_response(value: object, status: int = 200) -> web.Response:
     """Any value of ``backends.state`` as a JSON answer."""
     return web.Response(
-        body=msgspec.json.encode(value), status=status, content_type="application/json"
+        body=json_bytes(value), status=status, content_type="application/json"
     )
 
 
@@ -74,7 +75,7 @@ async def snapshot_lines(
     """The lines of a stream of snapshots: one whole, then what changes."""
     last: ClusterSnapshot | None = None
     async for snapshot in snapshots:
-        yield msgspec.json.encode(framed(snapshot, last)) + b"\n"
+        yield json_bytes(framed(snapshot, last)) + b"\n"
         last = snapshot
 
 
@@ -124,7 +125,7 @@ async def errors_as_values(
     if stream is None:
         return json_response(failure, status)
     last = {"broken": True, "done": True, "failure": failure}
-    await stream.write(msgspec.json.encode(last) + b"\n")
+    await stream.write(json_bytes(last) + b"\n")
     return stream
 
 

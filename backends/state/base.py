@@ -11,9 +11,30 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
     """Base of every value: frozen, compared by content, built by keyword."""
 
 
+def json_bytes(value: Any) -> bytes:
+    """Encode any value as JSON; what is no Unicode of other machines' text is replaced.
+
+    Names of files may hold bytes that are no text, as lone surrogates (PEP 383).
+    """
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_as_text(msgspec.to_builtins(value)))
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {_as_text(key): _as_text(of_key) for key, of_key in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_text(one) for one in value]
+    return value
+
+
 def to_json(value: Any, *, indent: int = 0) -> str:
     """Encode any value as JSON text."""
-    raw = msgspec.json.encode(value)
+    raw = json_bytes(value)
     return (msgspec.json.format(raw, indent=indent) if indent else raw).decode()
 
 
