@@ -139,7 +139,7 @@ gpu-device: $(STAMP)
 
 # The sanitizers' compilers fill the time in which machines and engines are waited for.
 test: tls-headers check native-plain engines host-tools gpu-device ## Every check there is
-	@echo "Running the tests: some fifteen minutes, and each part is shown when it ends."
+	@echo "Running the tests: some twenty minutes, and each part is shown when it ends."
 	@$(MAKE) --no-print-directory --jobs=4 --keep-going $(ORDERLY) test-abreast test-engine test-hosts native-sanitized
 
 test-abreast:
