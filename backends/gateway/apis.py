@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,9 +17,17 @@ if TYPE_CHECKING:
     from backends.gateway.language import Target
 
 RETRY_AFTER_S = 5
-UNAVAILABLE = 503
+UNAVAILABLE = HTTPStatus.SERVICE_UNAVAILABLE
 KEEP_ALIVE = b": keep-alive\n\n"
 EVENTS = "text/event-stream"
+_KINDS = {
+    UNAVAILABLE: ("unavailable_error", "overloaded_error"),
+    HTTPStatus.UNAUTHORIZED: ("authentication_error", "authentication_error"),
+    HTTPStatus.FORBIDDEN: ("permission_error", "permission_error"),
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ("invalid_request_error", "request_too_large"),
+    HTTPStatus.TOO_MANY_REQUESTS: ("rate_limit_error", "rate_limit_error"),
+}
+"""By status: OpenAI's word for the kind of error, and Anthropic's."""
 _MODELS = ("/v1/models", "/models")
 _ENDS = {
     "/v1/chat/completions": b"\ndata: [DONE]",
@@ -80,15 +89,14 @@ def is_anthropic(path: str) -> bool:
     return path.startswith("/v1/messages")
 
 
-def error_body(path: str, message: str) -> bytes:
-    """That nothing serves, in the shape of the API."""
+def error_body(path: str, message: str, status: HTTPStatus = UNAVAILABLE) -> bytes:
+    """That a request is not served, in the shape of the API."""
+    openai, anthropic = _KINDS[status]
     if is_anthropic(path):
-        error = {"type": "overloaded_error", "message": message}
+        error = {"type": anthropic, "message": message}
         return msgspec.json.encode({"type": "error", "error": error})
-    kind = "unavailable_error"
-    return msgspec.json.encode(
-        {"error": {"code": UNAVAILABLE, "message": message, "type": kind}}
-    )
+    told = {"code": int(status), "message": message, "type": openai}
+    return msgspec.json.encode({"error": told})
 
 
 def error_event(path: str, body: bytes) -> bytes:

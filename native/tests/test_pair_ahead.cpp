@@ -73,6 +73,18 @@ void end(Pair& pair) {
   pair.head.link.answers.forget();
 }
 
+// One that asks is cut off, and whoever comes next is served.
+void check_next_is_served(Pair& pair) {
+  UniqueFd client;
+  start(pair, client);
+  read_to_end(client.get());
+  client.reset();
+  end(pair);
+  start(pair, client);
+  const std::string given = reply(std::string(16, '\1'));
+  CHECK(read_text(client.get(), given.size()) == given);
+}
+
 constexpr int kGreetingQuestions = 2 + 16 * 3;  // HELLO, and those it leads to
 
 }  // namespace
@@ -129,14 +141,7 @@ TEST(a_server_that_dies_while_it_is_asked_ahead_hangs_nobody) {
   for (const int last : {2, 3, kGreetingQuestions, kGreetingQuestions + 2}) {
     Pair pair(kKey, dllm::kGoneAfter, no_models(), no_models(), true);
     Server server(pair.server.get(), k7, [&](int number) { return number != last; });
-    UniqueFd client;
-    start(pair, client);
-    read_to_end(client.get());
-    client.reset();
-    end(pair);
-    start(pair, client);
-    const std::string given = reply(std::string(16, '\1'));
-    CHECK(read_text(client.get(), given.size()) == given);
+    check_next_is_served(pair);
   }
 }
 
@@ -148,14 +153,7 @@ TEST(a_link_cut_while_the_server_is_asked_ahead_hangs_nobody) {
       if (number == last) pair.between.cut();
       return number != last || until([&] { return pair.between.is_cut(); });
     });
-    UniqueFd client;
-    start(pair, client);
-    read_to_end(client.get());
-    client.reset();
-    end(pair);
-    start(pair, client);
-    const std::string given = reply(std::string(16, '\1'));
-    CHECK(read_text(client.get(), given.size()) == given);
+    check_next_is_served(pair);
   }
 }
 
