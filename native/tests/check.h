@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -32,12 +33,15 @@ inline void expect(bool holds, const char* text, const char* file, int line) {
 
 inline int run_tests() {
   for (const auto& [name, body] : cases()) {
+    const auto begun = std::chrono::steady_clock::now();
     try {
       body();
     } catch (const std::exception& error) {
       ++failures;
       std::fprintf(stderr, "%s: threw %s\n", name, error.what());
     }
+    const std::chrono::duration<double> took_s = std::chrono::steady_clock::now() - begun;
+    if (took_s.count() >= 1) std::printf("%s took %.1f s\n", name, took_s.count());
   }
   std::printf("%zu cases, %d failures\n", cases().size(), failures);
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
