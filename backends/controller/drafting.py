@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,15 +11,16 @@ from msgspec.structs import replace
 
 from backends.controller.engines import OTHER_DRAFT, blaming_draft
 from backends.engine.drafting import MTP, knows, way_to_guess
-from backends.errors import PlanError
-from backends.models.drafts import Judge, head_way
+from backends.errors import DllmError, PlanError
+from backends.models.drafts import Judge, best_first, head_way
 from backends.models.vocabulary import read_vocabulary, why_not
 from backends.planning.drafting import best_place, check_draft, whole_on
 from backends.planning.proposal import plan_devices
-from backends.state import NGRAM_DRAFT, NO_DRAFT, Drafts, Speculation
+from backends.planning.room import require_room
+from backends.state import AUTO_DRAFT, NGRAM_DRAFT, NO_DRAFT, Drafts, Speculation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from backends.controller.memory_api import MemoryApi
     from backends.machines.machine import Machines
@@ -29,8 +31,15 @@ if TYPE_CHECKING:
 class Drafting:
     """Settles the drafts of plans."""
 
-    def __init__(self, readers: Readers, machines: Machines, memory: MemoryApi) -> None:
-        """``memory`` tells what a model takes."""
+    def __init__(
+        self,
+        readers: Readers,
+        machines: Machines,
+        memory: MemoryApi,
+        models: Callable[[], Awaitable[Sequence[ModelFile]]],
+    ) -> None:
+        """``memory`` tells what a model takes, ``models`` which there are."""
+        self._models = models
         self._readers = readers
         self._machines = machines
         self._memory = memory
@@ -43,7 +52,10 @@ class Drafting:
         """
         if plan.server.draft == NO_DRAFT:
             return replace(plan, speculation=None)
-        guess = await self._found(plan, peers)
+        if plan.server.draft == AUTO_DRAFT:
+            guess = await self._to_choose_from(plan, peers)
+        else:
+            guess = await self._found(plan, plan.server.draft, peers)
         plan = replace(plan, speculation=guess)
         check_draft(plan)
         return plan
@@ -57,18 +69,42 @@ class Drafting:
         anew = await self.settled(plan, peers)
         if plan.speculation is None or anew.speculation is None:
             return anew
+        if plan.speculation.model != anew.speculation.model:
+            # What ``auto`` would choose from now is another model, or none.
+            return anew
         # Where it goes was settled by the memory of then; the rest is as it is now.
         kept = replace(
             plan.speculation,
             type=anew.speculation.type,
             n_layer=anew.speculation.n_layer,
+            instead=anew.speculation.instead,
         )
         plan = replace(plan, speculation=kept)
         check_draft(plan)
         return plan
 
-    async def _found(self, plan: Plan, peers: Sequence[Peer]) -> Speculation:
-        draft = plan.server.draft
+    async def _to_choose_from(
+        self, plan: Plan, peers: Sequence[Peer]
+    ) -> Speculation | None:
+        """What ``auto`` may choose from, a draft model first; None without any."""
+        model = await self._readers.model(plan.model)
+        devices = _devices(plan, peers)
+        listed = await self.candidates(plan.model, await self._models())
+        guesses: list[Speculation] = []
+        for draft in (*best_first(listed), NGRAM_DRAFT):
+            if guesses and draft != NGRAM_DRAFT:
+                continue
+            with contextlib.suppress(DllmError):
+                guess = await self._found(plan, draft, peers)
+                require_room(replace(plan, speculation=guess), model, devices)
+                guesses.append(guess)
+        if not guesses:
+            return None
+        return replace(guesses[0], instead=tuple(guesses[1:]))
+
+    async def _found(
+        self, plan: Plan, draft: str, peers: Sequence[Peer]
+    ) -> Speculation:
         await self._machines.reached([plan.head])
         head = self._machines.get(plan.head)
         engine = await head.engine(plan.engine)

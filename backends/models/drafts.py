@@ -11,10 +11,12 @@ from backends.places import at_peer
 from backends.state import DraftCandidate
 
 if TYPE_CHECKING:
-    from backends.state import ModelFile, ModelInfo
+    from backends.state import Drafts, ModelFile, ModelInfo
 
 WORTH = 4
 """A draft so many times smaller than the model guesses in little of its time."""
+SMALL = 10
+"""So many times smaller, and it guesses in next to none of its time."""
 _HEADS = {"eagle3": "draft-eagle3", "dflash": "draft-dflash"}
 """Architectures that are no models of their own but heads of another, and the way to
 guess they are made for."""
@@ -23,6 +25,21 @@ guess they are made for."""
 def head_way(arch: str) -> str:
     """The way to guess that a head is made for; empty for a model."""
     return _HEADS.get(arch, "")
+
+
+def best_first(found: Drafts) -> tuple[str, ...]:
+    """Files that can guess: of the small ones the largest, which is right most often.
+
+    After them come the others, the smallest first.
+    """
+    able = [one for one in found.candidates if not one.why_not]
+    small = [one for one in able if one.size_bytes * SMALL <= found.size_bytes]
+    others = [one for one in able if one not in small]
+    ordered = (
+        *sorted(small, key=lambda one: one.size_bytes, reverse=True),
+        *sorted(others, key=lambda one: one.size_bytes),
+    )
+    return tuple(one.path for one in ordered)
 
 
 class Judge:
