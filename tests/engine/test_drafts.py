@@ -154,7 +154,7 @@ def test_auto_finds_out_what_guesses_best(
 ) -> None:
     user.run("config", "set", "model_dirs", str(tmp_path))
     up = ("up", "--model", demo_model, "--workers", "1", "--detach")
-    user.run(*up, "--draft", "auto")
+    user.run(*up, "--draft", "auto", "--threads", "1", "--worker-threads", "1")
     status = settled(user)
     now = status["draft_now"]
     trials = {one["draft"]: one for one in now["trials"]}
