@@ -25,7 +25,7 @@ from backends.planning.speculating import (
     ways_of,
 )
 from backends.state import AUTO_DRAFT, NGRAM_DRAFT, ClusterState, DraftNow, DraftTrial
-from backends.units import format_speed
+from backends.units import format_factor, format_speed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -273,4 +273,4 @@ def _verdict(speedup: float | None) -> str:
         return "what was measured tells no difference"
     if speedup == 1.0:
         return "no way to guess was faster"
-    return f"{speedup:.2f} times as fast as without"
+    return f"{format_factor(speedup)} against none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backends.state import NGRAM_DRAFT, NO_DRAFT
-from backends.units import format_rate, format_speed
+from backends.units import format_factor, format_rate, format_speed
 from tui.work.names import model_name
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def trials_text(snapshot: ClusterSnapshot) -> tuple[str, ...]:
 
 def _trial(trial: DraftTrial) -> str:
     rate = format_speed(trial.tok_per_s)
-    times = f" (×{trial.speedup:.2f})" if trial.speedup is not None else ""
+    times = "" if trial.speedup is None else f" ({format_factor(trial.speedup)})"
     return f"{way_text(trial.draft, trial.draft_max)}: {rate}{times}"
 
 

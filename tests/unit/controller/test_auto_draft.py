@@ -136,7 +136,7 @@ async def test_every_way_is_tried_once_and_the_fastest_stays(stage: Stage) -> No
     await stage.settled()
     assert stage.trials == [PLAIN, TABLE, MODEL]
     assert stage.way == MODEL
-    assert stage.now.why == "3.00 times as fast as without"
+    assert stage.now.why == "×3.00 against none"
     assert auto_text(stage.board.snapshot).startswith("auto: with small (8 tokens) · ")
     assert "with ngram (8 tokens): 24.0 tok/s (×1.20)" in trials_text(
         stage.board.snapshot
