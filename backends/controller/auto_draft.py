@@ -92,7 +92,7 @@ class AutoDraft:
 
     def begins(self, plan: Plan) -> Way:
         """How a plan is to guess that is brought up now: as it did last."""
-        self._begun_at = self._clock()
+        self._begun_at, self._port = self._clock(), 0
         ways, last = ways_of(plan), self._book.chosen(plan)
         known = last is not None and last.draft in {way.draft for way in ways}
         way = last if known and last is not None else ways[0]
@@ -103,6 +103,10 @@ class AutoDraft:
         """A way cannot be had any more, until somebody launches anew."""
         self._failures[way] = FAILURES_MAX
         self._book.choose(plan, PLAIN)
+
+    def blames(self, way: Way) -> bool:
+        """Whether a llama-server that ended never served, and was to guess that way."""
+        return way != PLAIN and not self._port
 
     def serves(self, port: int) -> None:
         """It listens there, and its model is loaded."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from backends.controller.engines import OTHER_DRAFT, blaming_draft
-from backends.engine.drafting import MTP, knows, way_to_guess
+from backends.engine.drafting import MTP, knows, way_to_guess, ways_known
 from backends.errors import DllmError, PlanError
-from backends.models.drafts import Judge, best_first, head_way
+from backends.models.drafts import Judge, best_first, head_misfit, head_way
 from backends.models.vocabulary import read_vocabulary, why_not
 from backends.planning.drafting import best_place, check_draft, whole_on
 from backends.planning.proposal import plan_devices
@@ -108,19 +108,17 @@ class Drafting:
         await self._machines.reached([plan.head])
         head = self._machines.get(plan.head)
         engine = await head.engine(plan.engine)
-        way = way_to_guess(engine.flags, draft)
         if draft == NGRAM_DRAFT:
-            return Speculation(type=way)
+            return Speculation(type=way_to_guess(engine.flags, draft))
         model = await self._readers.model(plan.model)
         with blaming_draft():
             info = await self._readers.model(draft)
-        if made_for := head_way(info.arch):
-            raise PlanError(
-                f"{Path(draft).name} is no model but a head for {made_for}", OTHER_DRAFT
-            )
+        head_for = head_way(info.arch)
+        way = way_to_guess(engine.flags, draft, head_for)
         if info.thin is not None:
             raise PlanError(f"{Path(draft).name} is not whole: it is thin", OTHER_DRAFT)
-        await asyncio.to_thread(self._require_same_words, model, info)
+        fits = self._require_its_head if head_for else self._require_same_words
+        await asyncio.to_thread(fits, model, info)
         with blaming_draft():
             await head.model_path(info)
         device = best_place(info, plan, model, _devices(plan, peers))
@@ -141,7 +139,9 @@ class Drafting:
         """
         model = await self._readers.model(path)
         flags = (await self._readers.engine()).flags
-        judge = await asyncio.to_thread(Judge, model, self._memory.files(model)[0])
+        judge = await asyncio.to_thread(
+            Judge, model, self._memory.files(model)[0], ways_known(flags)
+        )
         judged = [
             await asyncio.to_thread(judge.candidate, file)
             for file in found
@@ -155,6 +155,18 @@ class Drafting:
                 sorted(judged, key=lambda one: (bool(one.why_not), one.size_bytes))
             ),
         )
+
+    def _require_its_head(self, model: ModelInfo, head: ModelInfo) -> None:
+        """llama-server would end in the middle of the load.
+
+        Raises:
+            PlanError: it says what differs.
+            ModelError: it cannot be read.
+        """
+        ours = replace(head, path=self._memory.files(head)[0])
+        if why := head_misfit(ours, model):
+            name = Path(head.path).name
+            raise PlanError(f"{name} cannot guess for this model: {why}", OTHER_DRAFT)
 
     def _require_same_words(self, model: ModelInfo, draft: ModelInfo) -> None:
         """llama-server would only log that they differ, and serve without draft.

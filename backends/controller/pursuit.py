@@ -231,7 +231,14 @@ class Pursuit:
                 self._auto.give_up(plan, way)
                 continue
             over = self._auto.over(plan, way)
-            self._mending.tell(await _until(self._bring_up_as(chosen), over))
+            try:
+                self._mending.tell(await _until(self._bring_up_as(chosen), over))
+            except ProcessFailed as error:
+                # No reason to end what served well without that draft.
+                if error.evidence.process != SERVER or not self._auto.blames(way):
+                    raise
+                self._chapter.failed(error.evidence)
+                self._auto.give_up(plan, way)
 
     async def _without_lost_draft(self, plan: Plan) -> Plan:
         """The plan, without its draft if that was there when it served and is gone."""

@@ -177,7 +177,7 @@ def test_a_draft_that_is_deleted_while_it_serves_is_left_out(
     draft = tmp_path / "small.gguf"
     draft.write_bytes(Path(demo_model).read_bytes())
     up = ("up", "--model", demo_model, "--workers", "0", "--detach")
-    user.run(*up, "--draft", str(draft))
+    user.run(*up, "--draft", str(draft), "--threads", "1")
     draft.unlink()
     killed = user.kill("llama-server")
 

@@ -214,6 +214,17 @@ async def test_a_draft_that_is_lost_is_left_out(stage: Stage) -> None:
     assert stage.now is None
 
 
+async def test_a_draft_is_blamed_for_a_server_that_never_served(
+    tmp_path: Path,
+) -> None:
+    auto = Stage(tmp_path).auto
+    auto.begins(PLAN)
+    assert auto.blames(MODEL)
+    assert not auto.blames(PLAIN)
+    auto.serves(8080)
+    assert not auto.blames(MODEL)
+
+
 async def test_without_anything_to_guess_with_nothing_is_measured(
     tmp_path: Path,
 ) -> None:
