@@ -130,7 +130,7 @@ class AutoDraft:
             site = self._site(plan)
             now = (site, self._board.snapshot.speed.tokens)
             if now == seen:
-                await self._sleep(LOOK_S)
+                await self._board.change()
                 continue
             before = await self._hear(site, way, before)
             choice = choose(ways, self._book.of(site), way, self._given_up())

@@ -99,7 +99,8 @@ def choose(
             return Choice(way, is_tried=False)
     found = {way: s for way, s in known.items() if way in allowed and s is not None}
     if PLAIN not in found:
-        return Choice(running, is_tried=True)
+        # It could not be tried: nothing tells that any other is better.
+        return Choice(PLAIN, is_tried=True)
     shorter = _shorter(usable)
     if shorter and shorter.way not in (*found, *given_up):
         found |= {shorter.way: shorter.speedup or 0.0}
