@@ -177,8 +177,8 @@ bench-decode: engine ## Tokens per second through relays and bare copy relays ag
 	cmake --build $(NATIVE_BUILD) --target bench_programs
 	$(BIN)/python -m tests.bench.bench_decode $(NATIVE_BUILD)
 
-bench-draft: engines ## Tokens per second by way to guess, 10 ms away; TABLE=1 for more links and clients
-	$(BIN)/python -m tests.bench.bench_draft $(if $(TABLE),--table)
+bench-draft: engines ## Tokens per second by way to guess, 10 ms away; TABLE=1 for more links and clients, QUICK=1 for a part
+	$(BIN)/python -m tests.bench.bench_draft $(if $(TABLE),--table) $(if $(QUICK),--quick)
 
 soak: engine ## MINUTES of faults, one every 20 s, before four clients (two hours)
 	$(BIN)/python -m tests.engine.soak --minutes $(MINUTES)

@@ -64,6 +64,11 @@ class Paths(Value, frozen=True, kw_only=True):
         return self.state_dir / "paces.json"
 
     @property
+    def trials_file(self) -> Path:
+        """What each way to guess was found to bring (``--draft auto``)."""
+        return self.state_dir / "trials.json"
+
+    @property
     def events_dir(self) -> Path:
         """What happened in the last days."""
         return self.state_dir / "events"

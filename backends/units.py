@@ -113,6 +113,11 @@ def format_difference(fraction: float) -> str:
     return f"{round(fraction * 100):+d} %".replace("-", "−")
 
 
+def format_factor(times: float) -> str:
+    """``×1.52``: times as fast."""
+    return f"×{times:.2f}"
+
+
 def format_lab(lab: Lab) -> str:
     """``+20 ± 2 ms, 6 MB/s``, each way: what was asked of a relay, as it was asked."""
     jitter = f" ± {lab.jitter_ms:g}" if lab.jitter_ms else ""

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
     from backends.models.catalogue import Catalogue
+    from backends.state import ModelFile
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class Api:
         self._clusters = clusters
         self._readers = readers
         self._memory = MemoryApi(readers, user_paths())
-        self._drafting = Drafting(readers, machines, self._memory)
+        self._drafting = Drafting(readers, machines, self._memory, self._models_found)
         self._catalogue = catalogue
         self._machines = machines
         self._peer_api = peer_api
@@ -304,6 +305,12 @@ class Api:
             self._catalogue.start_refresh()
         listing = self._catalogue.listing
         return json_response(merged(listing, self._machines.values()))
+
+    async def _models_found(self) -> tuple[ModelFile, ...]:
+        """Those on this machine, once they were looked for."""
+        if self._catalogue.listing.scanned_at is None:
+            await self._catalogue.refresh()
+        return self._catalogue.listing.models
 
     async def _drafts(self, request: web.Request) -> web.Response:
         """What of the models found here could guess ahead for one."""

@@ -114,6 +114,10 @@ class Chapter:
         """It goes on by itself."""
         self._tell(EventKind.MENDED, how)
 
+    def tried(self, what: str) -> None:
+        """A way to guess was measured."""
+        self._tell(EventKind.DRAFT, what)
+
     def lab(self, link: str | None, lab: Lab | None, by: Actor) -> None:
         """Somebody made a link slower, or as it is; told once they have settled."""
         where = link or "all links"

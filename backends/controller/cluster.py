@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from backends.controller.journal import Journal
     from backends.controller.processes import ProcessBook
     from backends.controller.story import Story
+    from backends.controller.trials import TrialBook
     from backends.machines.machine import Machine, Machines
     from backends.machines.readers import Readers
     from backends.state import Actor, Leftover, Plan
@@ -61,6 +62,7 @@ class Cluster:
         api_ports: ApiPorts,
         story: Story,
         gateway_socket: Path,
+        trials: TrialBook,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -82,6 +84,7 @@ class Cluster:
             self._leftovers.remember,
             self.chapter,
             gateway_socket,
+            trials,
             clock,
         )
         self._api_ports = api_ports

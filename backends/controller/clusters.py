@@ -16,6 +16,7 @@ from backends.controller.occupancy import held_by, memory_of
 from backends.controller.paces import Paces
 from backends.controller.processes import ProcessBook
 from backends.controller.story import CONTROLLER, Story
+from backends.controller.trials import TrialBook
 from backends.errors import DllmError, UsageError
 from backends.places import LOCAL
 from backends.planning.blueprint import machines_of
@@ -51,6 +52,7 @@ class Clusters:
         self._engine: EngineInfo | None = None
         self.book: ProcessBook
         self._paces = Paces(paths.paces_file)
+        self._trials = TrialBook(paths.trials_file)
         self.story = Story(EventFiles(paths.events_dir), self._happened)
         self._peer_chapter = PeerChapter(self.story)
 
@@ -104,6 +106,7 @@ class Clusters:
             self._api_ports,
             self.story,
             self._paths.gateway_socket(name),
+            self._trials,
         )
         self._clusters[name] = cluster
         board.show_peers(self._peers)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from backends.controller.engines import OTHER_DRAFT, blaming_draft
-from backends.engine.drafting import MTP, knows, way_to_guess
-from backends.errors import PlanError
-from backends.models.drafts import Judge, head_way
+from backends.engine.drafting import MTP, knows, way_to_guess, ways_known
+from backends.errors import DllmError, PlanError
+from backends.models.drafts import Judge, best_first, head_misfit, head_way
 from backends.models.vocabulary import read_vocabulary, why_not
 from backends.planning.drafting import best_place, check_draft, whole_on
 from backends.planning.proposal import plan_devices
-from backends.state import NGRAM_DRAFT, NO_DRAFT, Drafts, Speculation
+from backends.planning.room import require_room
+from backends.state import AUTO_DRAFT, NGRAM_DRAFT, NO_DRAFT, Drafts, Speculation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from backends.controller.memory_api import MemoryApi
     from backends.machines.machine import Machines
@@ -29,8 +31,15 @@ if TYPE_CHECKING:
 class Drafting:
     """Settles the drafts of plans."""
 
-    def __init__(self, readers: Readers, machines: Machines, memory: MemoryApi) -> None:
-        """``memory`` tells what a model takes."""
+    def __init__(
+        self,
+        readers: Readers,
+        machines: Machines,
+        memory: MemoryApi,
+        models: Callable[[], Awaitable[Sequence[ModelFile]]],
+    ) -> None:
+        """``memory`` tells what a model takes, ``models`` which there are."""
+        self._models = models
         self._readers = readers
         self._machines = machines
         self._memory = memory
@@ -43,7 +52,10 @@ class Drafting:
         """
         if plan.server.draft == NO_DRAFT:
             return replace(plan, speculation=None)
-        guess = await self._found(plan, peers)
+        if plan.server.draft == AUTO_DRAFT:
+            guess = await self._to_choose_from(plan, peers)
+        else:
+            guess = await self._found(plan, plan.server.draft, peers)
         plan = replace(plan, speculation=guess)
         check_draft(plan)
         return plan
@@ -57,34 +69,56 @@ class Drafting:
         anew = await self.settled(plan, peers)
         if plan.speculation is None or anew.speculation is None:
             return anew
+        if plan.speculation.model != anew.speculation.model:
+            # What ``auto`` would choose from now is another model, or none.
+            return anew
         # Where it goes was settled by the memory of then; the rest is as it is now.
         kept = replace(
             plan.speculation,
             type=anew.speculation.type,
             n_layer=anew.speculation.n_layer,
+            instead=anew.speculation.instead,
         )
         plan = replace(plan, speculation=kept)
         check_draft(plan)
         return plan
 
-    async def _found(self, plan: Plan, peers: Sequence[Peer]) -> Speculation:
-        draft = plan.server.draft
+    async def _to_choose_from(
+        self, plan: Plan, peers: Sequence[Peer]
+    ) -> Speculation | None:
+        """What ``auto`` may choose from, a draft model first; None without any."""
+        model = await self._readers.model(plan.model)
+        devices = _devices(plan, peers)
+        listed = await self.candidates(plan.model, await self._models())
+        guesses: list[Speculation] = []
+        for draft in (*best_first(listed), NGRAM_DRAFT):
+            if guesses and draft != NGRAM_DRAFT:
+                continue
+            with contextlib.suppress(DllmError):
+                guess = await self._found(plan, draft, peers)
+                require_room(replace(plan, speculation=guess), model, devices)
+                guesses.append(guess)
+        if not guesses:
+            return None
+        return replace(guesses[0], instead=tuple(guesses[1:]))
+
+    async def _found(
+        self, plan: Plan, draft: str, peers: Sequence[Peer]
+    ) -> Speculation:
         await self._machines.reached([plan.head])
         head = self._machines.get(plan.head)
         engine = await head.engine(plan.engine)
-        way = way_to_guess(engine.flags, draft)
         if draft == NGRAM_DRAFT:
-            return Speculation(type=way)
+            return Speculation(type=way_to_guess(engine.flags, draft))
         model = await self._readers.model(plan.model)
         with blaming_draft():
             info = await self._readers.model(draft)
-        if made_for := head_way(info.arch):
-            raise PlanError(
-                f"{Path(draft).name} is no model but a head for {made_for}", OTHER_DRAFT
-            )
+        head_for = head_way(info.arch)
+        way = way_to_guess(engine.flags, draft, head_for)
         if info.thin is not None:
             raise PlanError(f"{Path(draft).name} is not whole: it is thin", OTHER_DRAFT)
-        await asyncio.to_thread(self._require_same_words, model, info)
+        fits = self._require_its_head if head_for else self._require_same_words
+        await asyncio.to_thread(fits, model, info)
         with blaming_draft():
             await head.model_path(info)
         device = best_place(info, plan, model, _devices(plan, peers))
@@ -105,7 +139,9 @@ class Drafting:
         """
         model = await self._readers.model(path)
         flags = (await self._readers.engine()).flags
-        judge = await asyncio.to_thread(Judge, model, self._memory.files(model)[0])
+        judge = await asyncio.to_thread(
+            Judge, model, self._memory.files(model)[0], ways_known(flags)
+        )
         judged = [
             await asyncio.to_thread(judge.candidate, file)
             for file in found
@@ -119,6 +155,18 @@ class Drafting:
                 sorted(judged, key=lambda one: (bool(one.why_not), one.size_bytes))
             ),
         )
+
+    def _require_its_head(self, model: ModelInfo, head: ModelInfo) -> None:
+        """llama-server would end in the middle of the load.
+
+        Raises:
+            PlanError: it says what differs.
+            ModelError: it cannot be read.
+        """
+        ours = replace(head, path=self._memory.files(head)[0])
+        if why := head_misfit(ours, model):
+            name = Path(head.path).name
+            raise PlanError(f"{name} cannot guess for this model: {why}", OTHER_DRAFT)
 
     def _require_same_words(self, model: ModelInfo, draft: ModelInfo) -> None:
         """llama-server would only log that they differ, and serve without draft.

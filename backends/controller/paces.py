@@ -111,7 +111,7 @@ class Paces:
         if speed != before or spell is None:
             if rate := _rate(spell, speed):
                 assert spell is not None, "a rate is that of a spell"
-                self._keep(site, _way(plan, spell.clients), rate)
+                self._keep(site, Way(*snapshot.guesses_with, spell.clients), rate)
             self._go_on(name, spell, before, speed)
         return tuple(one.pace for one in self._book.get(site, ()))
 
@@ -154,13 +154,6 @@ def _rate(spell: _Spell | None, now: Speed) -> float | None:
     whole = spell.from_idle and not now.requests_active
     long = now.tokens - spell.tokens >= TOKENS_MIN
     return now.last_tok_per_s if whole and long else None
-
-
-def _way(plan: Plan, clients: int) -> Way:
-    """How a plan guesses, for so many clients."""
-    if plan.speculation is None:
-        return Way(NO_DRAFT, 0, clients)
-    return Way(plan.server.draft, plan.server.draft_max, clients)
 
 
 def site_of(plan: Plan, labs: dict[str, Lab | None]) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from backends.controller.auto_draft import AutoDraft
 from backends.controller.builder import Builder, launch_steps
+from backends.controller.engines import draft_path
 from backends.controller.gateway import ApiPortTaken, Gateway
 from backends.controller.loading import Loading
 from backends.controller.mending import Mending
@@ -26,12 +28,19 @@ from backends.controller.unwatched import (
 )
 from backends.controller.watch import Watch
 from backends.controller.ways import Ways
-from backends.errors import DllmError, NeedsAnswer, PeerUnreachable, ProcessFailed
+from backends.errors import (
+    DllmError,
+    ModelError,
+    NeedsAnswer,
+    PeerUnreachable,
+    ProcessFailed,
+)
 from backends.planning.blueprint import SERVER, machines_of, process_name
-from backends.state import ClusterState, Step, StepState
+from backends.planning.speculating import PLAIN, with_way
+from backends.state import AUTO_DRAFT, NO_DRAFT, ClusterState, DraftNow, Step, StepState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Coroutine, Iterable
     from pathlib import Path
 
     from backends.controller.api_ports import ApiPorts
@@ -39,6 +48,7 @@ if TYPE_CHECKING:
     from backends.controller.builder import Built
     from backends.controller.chapters import Chapter
     from backends.controller.journal import Journal
+    from backends.controller.trials import TrialBook
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
     from backends.state import Leftover, MeasuredSplit, Plan
@@ -62,6 +72,7 @@ class Pursuit:
         left: Callable[[Iterable[Leftover]], None],
         chapter: Chapter,
         gateway_socket: Path,
+        trials: TrialBook,
         clock: Callable[[], float],
     ) -> None:
         """Show it on ``board``, remember it in ``journal``; nothing starts yet.
@@ -71,6 +82,7 @@ class Pursuit:
         """
         self._cluster = cluster
         self._machines = machines
+        self._readers = readers
         self._board = board
         self._journal = journal
         self._chapter = chapter
@@ -124,6 +136,7 @@ class Pursuit:
             clock,
         )
         self._unwatched = UnwatchedDeaths(journal, self._mending.breaker)
+        self._auto = AutoDraft(board, chapter, trials, clock=clock)
         self._begun_at = 0.0
 
     def _secret(self) -> str:
@@ -142,6 +155,7 @@ class Pursuit:
         if not mended:
             self.links.forget_labs()
             self._stand_ins.forget()
+            self._auto.forget()
 
     def stir(self) -> None:
         """Look again: a machine or a way came or went."""
@@ -202,19 +216,45 @@ class Pursuit:
         self._journal.change(stand_in=running if running != plan else None)
         if running == plan:
             await self._bring_up(plan)
-        up = asyncio.create_task(self._bring_up(running))
-        over = asyncio.create_task(self._stand_ins.over(plan, running))
-        try:
-            await asyncio.wait({up, over}, return_when=asyncio.FIRST_COMPLETED)
-            await (up if up.done() else over)
-            self._mending.tell(over.result())
-        finally:
-            for task in (up, over):
-                task.cancel()
-            await asyncio.gather(up, over, return_exceptions=True)
+        over = self._stand_ins.over(plan, running)
+        self._mending.tell(await _until(self._bring_up(running), over))
 
     async def _bring_up(self, plan: Plan) -> None:
-        """Make it so and watch it; returns only by raising."""
+        """Make it so and watch it, guessing as it pays; returns only by raising."""
+        if plan.server.draft != AUTO_DRAFT:
+            self._board.update(draft_now=None)
+            await self._bring_up_as(await self._without_lost_draft(plan))
+        while True:
+            way = self._auto.begins(plan)
+            chosen = with_way(plan, way)
+            if await self._without_lost_draft(chosen) != chosen:
+                self._auto.give_up(plan, way)
+                continue
+            over = self._auto.over(plan, way)
+            try:
+                self._mending.tell(await _until(self._bring_up_as(chosen), over))
+            except ProcessFailed as error:
+                # No reason to end what served well without that draft.
+                if error.evidence.process != SERVER or not self._auto.blames(way):
+                    raise
+                self._chapter.failed(error.evidence)
+                self._auto.give_up(plan, way)
+
+    async def _without_lost_draft(self, plan: Plan) -> Plan:
+        """The plan, without its draft if that was there when it served and is gone."""
+        if self._journal.record.served_since is None:
+            return plan
+        try:
+            await draft_path(plan, self._machines, self._readers)
+        except ModelError as error:
+            why = f"{error.what}: it serves without a draft"
+            self._chapter.waiting(why)
+            self._board.update(draft_now=DraftNow(draft=NO_DRAFT, why=why))
+            return with_way(plan, PLAIN)
+        return plan
+
+    async def _bring_up_as(self, plan: Plan) -> None:
+        """Make exactly this so and watch it; returns only by raising."""
         self.announce()
         self._begun_at = self._clock()
         self._board.update(message=self._mending.mended)
@@ -255,6 +295,7 @@ class Pursuit:
         measured = await self._loading.loaded(plan, built, port, known)
         if built.has_gateway:
             self.gateway.serves(plan, port, built.server, self.survey.hold_s())
+        self._auto.serves(port)
         since = record.served_since or self._clock()
         taken_up = known is not None and not self._mending.mended
         self._tell(plan, measured, taken_up=taken_up)
@@ -322,3 +363,18 @@ class Pursuit:
         loading = any(s.id == "load" and s.state is StepState.RUNNING for s in steps)
         state = ClusterState.LOADING if loading else self._board.snapshot.state
         self._board.update(steps=steps, state=state)
+
+
+async def _until(up: Coroutine[Any, Any, None], over: Coroutine[Any, Any, str]) -> str:
+    """Keep something up, which returns only by raising, until that is over: why."""
+    up_task, over_task = asyncio.create_task(up), asyncio.create_task(over)
+    tasks = {up_task, over_task}
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if up_task.done():
+            await up_task
+        return await over_task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -35,8 +35,16 @@ def knows(flags: Collection[str], way: str) -> bool:
     return spec_type(way) in flags
 
 
-def way_to_guess(flags: Collection[str], draft: str) -> str:
+def ways_known(flags: Collection[str]) -> frozenset[str]:
+    """All ways to guess of an engine, as it calls them."""
+    before = spec_type("")
+    return frozenset(f.removeprefix(before) for f in flags if f.startswith(before))
+
+
+def way_to_guess(flags: Collection[str], draft: str, head: str = "") -> str:
     """What this engine calls the way that a draft guesses.
+
+    ``head`` is the way that the draft is a head for, where it is no model of its own.
 
     Raises:
         EngineError: it knows none, or has not been asked.
@@ -52,12 +60,14 @@ def way_to_guess(flags: Collection[str], draft: str) -> str:
         if known:
             return known[0]
         raise EngineError("This llama.cpp cannot guess without a draft model", _BUILD)
-    typed = SPEC_TYPE not in flags or knows(flags, DRAFT_MODEL)
+    if head and not knows(flags, head):
+        raise EngineError(f"This llama.cpp does not know the way {head}", _BUILD)
+    typed = SPEC_TYPE not in flags or knows(flags, head or DRAFT_MODEL)
     if not typed or not set(flags).issuperset(_NEEDED):
         raise EngineError(
             "This llama.cpp cannot keep a draft model on the head alone", _BUILD
         )
-    return DRAFT_MODEL
+    return head or DRAFT_MODEL
 
 
 def guessing_argv(

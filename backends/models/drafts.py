@@ -6,15 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.errors import ModelError
+from backends.models.header import read_header
 from backends.models.vocabulary import read_vocabulary, why_not
 from backends.places import at_peer
 from backends.state import DraftCandidate
 
 if TYPE_CHECKING:
-    from backends.state import ModelFile, ModelInfo
+    from collections.abc import Collection
+
+    from backends.state import Drafts, ModelFile, ModelInfo
 
 WORTH = 4
 """A draft so many times smaller than the model guesses in little of its time."""
+SMALL = 10
+"""So many times smaller, and it guesses in next to none of its time."""
 _HEADS = {"eagle3": "draft-eagle3", "dflash": "draft-dflash"}
 """Architectures that are no models of their own but heads of another, and the way to
 guess they are made for."""
@@ -25,16 +30,47 @@ def head_way(arch: str) -> str:
     return _HEADS.get(arch, "")
 
 
+def head_misfit(head: ModelInfo | ModelFile, model: ModelInfo) -> str:
+    """Why a head was made for another model, as far as its header tells; or empty."""
+    said = read_header(Path(head.path)).metadata
+    width = said.get(f"{head.arch}.target_hidden_size")
+    if isinstance(width, int) and width != model.n_embd:
+        return f"it was made for a model {width} wide, this one is {model.n_embd}"
+    layers = said.get(f"{head.arch}.target_layers")
+    taken = layers if isinstance(layers, list | tuple) else ()
+    if any(isinstance(at, int) and at > model.n_layer for at in taken):
+        return f"it listens to layer {max(taken)}, the model has {model.n_layer}"
+    return ""
+
+
+def best_first(found: Drafts) -> tuple[str, ...]:
+    """Models that can guess: of the small ones the largest, which is right most often.
+
+    After them come the others, the smallest first.
+    """
+    able = [one for one in found.candidates if not one.why_not and not one.head]
+    small = [one for one in able if one.size_bytes * SMALL <= found.size_bytes]
+    others = [one for one in able if one not in small]
+    ordered = (
+        *sorted(small, key=lambda one: one.size_bytes, reverse=True),
+        *sorted(others, key=lambda one: one.size_bytes),
+    )
+    return tuple(one.path for one in ordered)
+
+
 class Judge:
     """Holds candidates against one model, whose vocabulary is read once."""
 
-    def __init__(self, model: ModelInfo, header: str) -> None:
+    def __init__(self, model: ModelInfo, header: str, ways: Collection[str]) -> None:
         """``header`` is a file of ours with the model's header.
+
+        ``ways`` are those that the engine can guess in.
 
         Raises:
             ModelError: it cannot be read.
         """
         self._model = model
+        self._ways = ways
         self._words = read_vocabulary(Path(header))
 
     def candidate(self, file: ModelFile) -> DraftCandidate:
@@ -45,12 +81,14 @@ class Judge:
             size_bytes=file.size_bytes,
             arch=file.arch,
             file_type=file.file_type,
+            head=head_way(file.arch),
             why_not=self._why_not(file),
         )
 
     def _why_not(self, file: ModelFile) -> str:
-        if head := head_way(file.arch):
-            return f"a head for {head}, no model of its own"
+        head = head_way(file.arch)
+        if head and head not in self._ways:
+            return f"a head for {head}, which the engine does not know"
         if file.thin:
             return file.thin
         if file.size_bytes * WORTH > self._model.size_bytes:
@@ -58,6 +96,8 @@ class Judge:
         if there := at_peer(file.path):
             return f"on {there[0]} alone, its words were not compared"
         try:
+            if head:
+                return head_misfit(file, self._model)
             return why_not(self._words, read_vocabulary(Path(file.path)))
         except ModelError as error:
             return str(error)

@@ -24,7 +24,7 @@ from backends.link.relay import (
 from backends.machines.host import PRIVATE
 from backends.places import LOCAL
 from backends.split.flags import compile_split, is_relayed, used_workers
-from backends.state import Command, ProcessRole
+from backends.state import AUTO_DRAFT, Command, ProcessRole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -239,7 +239,8 @@ def server_command(
 
 def _guessing(plan: Plan, site: Site) -> tuple[str, ...]:
     """What makes llama-server guess ahead, where the plan has a draft."""
-    if plan.speculation is None:
+    if plan.speculation is None or plan.server.draft == AUTO_DRAFT:
+        # It begins without.
         return ()
     flags = site.engines[plan.head].flags
     tokens = plan.server.draft_max

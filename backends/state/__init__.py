@@ -71,6 +71,7 @@ from backends.state.models import (
     ThinModel,
 )
 from backends.state.plans import (
+    AUTO_DRAFT,
     DRAFT_MAX,
     NGRAM_DRAFT,
     NO_DRAFT,
@@ -94,6 +95,8 @@ from backends.state.snapshots import (
     ClusterBrief,
     ClusterSnapshot,
     ClusterState,
+    DraftNow,
+    DraftTrial,
     Failure,
     Guesses,
     Leftover,
@@ -109,6 +112,7 @@ from backends.state.snapshots import (
 __all__ = [
     "ALIVE_EVERY_S",
     "API_VERSION",
+    "AUTO_DRAFT",
     "CLUSTER_NAME",
     "DEFAULT_CLUSTER",
     "DRAFT_MAX",
@@ -143,6 +147,8 @@ __all__ = [
     "DeviceKind",
     "DeviceMemory",
     "DraftCandidate",
+    "DraftNow",
+    "DraftTrial",
     "Drafts",
     "EngineInfo",
     "EngineSource",

@@ -28,6 +28,8 @@ class EventKind(StrEnum):
     WAITING = "waiting"
     """The goal waits for a machine."""
     MENDED = "mended"
+    DRAFT = "draft"
+    """A way to guess ahead was measured, or took another's place."""
     PEER = "peer"
     """A machine came, went or fell silent."""
     PEERS = "peers"

@@ -124,6 +124,8 @@ class DraftCandidate(Value, frozen=True, kw_only=True):
     size_bytes: int
     arch: str = ""
     file_type: str = ""
+    head: str = ""
+    """The way to guess that it is a head for (``draft-eagle3``); empty for a model."""
     why_not: str = ""
     """Why it cannot, or is not worth it; empty where it can."""
 

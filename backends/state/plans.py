@@ -12,6 +12,8 @@ from backends.state.memory import DeviceMemory
 NO_DRAFT = "none"
 NGRAM_DRAFT = "ngram"
 """A draft that is no model: tables of what was said before."""
+AUTO_DRAFT = "auto"
+"""Whatever of these, or of the models found, is measured to be fastest."""
 DRAFT_MAX = 8
 """Tokens guessed at a time, where nobody says otherwise."""
 
@@ -92,9 +94,9 @@ class ServerSettings(Value, frozen=True, kw_only=True):
     threads: int | None = None
     """Threads of llama-server itself; None: as llama.cpp chooses."""
     draft: str = NO_DRAFT
-    """What guesses ahead: a small model's file, ``ngram``, or ``none``."""
+    """What guesses ahead: a small model's file, ``ngram``, ``auto`` or ``none``."""
     draft_max: int = DRAFT_MAX
-    """Tokens it guesses at a time."""
+    """Tokens it guesses at a time; at most so many where ``auto`` chooses."""
 
 
 class Speculation(Value, frozen=True, kw_only=True):
@@ -110,6 +112,13 @@ class Speculation(Value, frozen=True, kw_only=True):
     """The draft model's layers."""
     memory: tuple[DeviceMemory, ...] = ()
     """What it takes of the head's devices, for the plan's context and slots."""
+    instead: tuple[Speculation, ...] = ()
+    """What ``auto`` may choose in its place, which takes no more memory."""
+
+    @property
+    def draft(self) -> str:
+        """As server settings name it."""
+        return self.model or NGRAM_DRAFT
 
 
 class Ask(Value, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from backends.state.base import Value
 from backends.state.links import Link
 from backends.state.machines import EngineInfo, Peer
 from backends.state.models import ModelInfo
-from backends.state.plans import LayerRange, MeasuredSplit, Plan
+from backends.state.plans import NO_DRAFT, LayerRange, MeasuredSplit, Plan
 from backends.state.requests import RequestCounts
 
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
@@ -182,6 +182,42 @@ class Pace(Value, frozen=True, kw_only=True):
     """Unix seconds of the newest."""
 
 
+class DraftTrial(Value, frozen=True, kw_only=True):
+    """What one way to guess was measured to bring, all else being as it is now."""
+
+    draft: str
+    """``none``, ``ngram``, or the draft model's file."""
+    draft_max: int = 0
+    """Tokens it guessed at a time; 0 without a draft."""
+    tok_per_s: float
+    """Of all slots together."""
+    tokens: int
+    guesses: Guesses = Guesses()
+    """What became of them in the trial."""
+    live_tokens: int = 0
+    """Made for clients since, in this way."""
+    live_guesses: Guesses | None = None
+    """What became of the guesses in the latest of these; None before there are enough.
+    """
+    at: float
+    """Unix seconds of the trial."""
+    speedup: float | None = None
+    """Times as fast as none, by the latest that is known; None before both were tried.
+    """
+
+
+class DraftNow(Value, frozen=True, kw_only=True):
+    """How it guesses now, where that is not simply what the plan says."""
+
+    draft: str
+    draft_max: int = 0
+    doing: str = ""
+    """What is being measured; empty once that has settled."""
+    why: str = ""
+    """Why it guesses so, with the figures."""
+    trials: tuple[DraftTrial, ...] = ()
+
+
 class ClusterBrief(Value, frozen=True, kw_only=True):
     """One of the clusters of a controller, in a line."""
 
@@ -232,6 +268,8 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
     speed: Speed = Speed()
     paces: tuple[Pace, ...] = ()
     """How fast each way to guess was that was measured for this plan and network."""
+    draft_now: DraftNow | None = None
+    """How it guesses, where that was chosen for the plan; None where the plan says."""
     links: tuple[Link, ...] = ()
     """One per worker behind a relay."""
     requests: RequestCounts | None = None
@@ -242,6 +280,15 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
     controller_pid: int = 0
     last_event: int = 0
     """Number of the newest event of the controller's story; 0 before the first."""
+
+    @property
+    def guesses_with(self) -> tuple[str, int]:
+        """What guesses now, and how many tokens at a time."""
+        if self.draft_now is not None:
+            return self.draft_now.draft, self.draft_now.draft_max
+        if self.plan is None or self.plan.speculation is None:
+            return NO_DRAFT, 0
+        return self.plan.server.draft, self.plan.server.draft_max
 
     @property
     def wanted_generation(self) -> int:

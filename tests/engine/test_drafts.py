@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.engine.conftest import wait_for
+from tests.engine.conftest import running_pid, wait_for
 from tests.engine.synthetic import write_llama
 from tests.native.stock import engine
 
@@ -135,3 +135,60 @@ def test_what_cannot_guess_is_refused_before_anything_starts(
         assert why in said
         assert len(said.strip().splitlines()) == 1
     assert user.status()["processes"] == []
+
+
+def settled(user: User) -> Any:
+    """The status once it is known what guesses best."""
+
+    def known() -> Any:
+        status = user.status()
+        now = status["draft_now"]
+        serves = status["state"] == "serving" and status["speed"]["slots"]
+        return status if serves and now and not now["doing"] else None
+
+    return wait_for(known, "what guesses best", 240)
+
+
+def test_auto_finds_out_what_guesses_best(
+    user: User, demo_model: str, tmp_path: Path
+) -> None:
+    user.run("config", "set", "model_dirs", str(tmp_path))
+    up = ("up", "--model", demo_model, "--workers", "1", "--detach")
+    user.run(*up, "--draft", "auto", "--threads", "1", "--worker-threads", "1")
+    status = settled(user)
+    now = status["draft_now"]
+    trials = {one["draft"]: one for one in now["trials"]}
+    assert set(trials) == {"none", "ngram"}
+    assert all(one["tok_per_s"] > 0 for one in trials.values())
+    assert trials["ngram"]["guesses"]["passes"] > 0
+    assert trials[now["draft"]]["speedup"] * 1.05 > max(
+        one["speedup"] for one in trials.values()
+    )
+    server = next(p for p in status["processes"] if p["name"] == "llama-server")
+    assert ("--spec-type" in server["argv"]) == (now["draft"] == "ngram")
+    assert status["plan"]["server"]["draft"] == "auto"
+    assert asked(user)["content"]
+    user.run("stop")
+
+
+def test_a_draft_that_is_deleted_while_it_serves_is_left_out(
+    user: User, demo_model: str, tmp_path: Path
+) -> None:
+    draft = tmp_path / "small.gguf"
+    draft.write_bytes(Path(demo_model).read_bytes())
+    up = ("up", "--model", demo_model, "--workers", "0", "--detach")
+    user.run(*up, "--draft", str(draft), "--threads", "1")
+    draft.unlink()
+    killed = user.kill("llama-server")
+
+    def serves() -> Any:
+        status = user.status()
+        pid = running_pid(status, "llama-server")
+        again = status["state"] == "serving" and pid not in (None, killed)
+        return status["draft_now"] if again else None
+
+    now = wait_for(serves, "serving again")
+    assert now["draft"] == "none"
+    assert "it serves without a draft" in now["why"]
+    assert asked(user)["content"]
+    user.run("stop")

@@ -70,7 +70,8 @@ def _lines(found: Drafts) -> Iterator[str]:
 
 
 def _line(one: DraftCandidate) -> str:
-    verdict = f"no: {one.why_not}" if one.why_not else "yes"
+    able = f"yes, as a head ({one.head})" if one.head else "yes"
+    verdict = f"no: {one.why_not}" if one.why_not else able
     about = f"{one.arch} {one.file_type}"
     size = format_bytes(one.size_bytes)
     return safe_line(f"{one.name:40} {size:>10}  {about:20} {verdict}")

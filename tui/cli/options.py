@@ -127,19 +127,20 @@ _SERVER_OPTIONS = (
     ),
     click.option(
         "--draft",
-        metavar="MODEL|ngram|none",
+        metavar="MODEL|ngram|auto|none",
         default=USUAL.draft,
         show_default=True,
         shell_complete=completing("models"),
         help="What guesses ahead on the head, so that several tokens share a round "
-        "trip: a small model of the same vocabulary, or tables of what was said.",
+        "trip: a small model of the same vocabulary, tables of what was said, or "
+        "(auto) whatever trials, and then the answers, show to be fastest.",
     ),
     click.option(
         "--draft-max",
         type=click.IntRange(1, DRAFT_TOKENS_MAX),
         default=USUAL.draft_max,
         show_default=True,
-        help="Tokens it guesses at a time.",
+        help="Tokens it guesses at a time; at most, where auto chooses.",
     ),
     click.option(
         "--worker-threads",

@@ -13,6 +13,7 @@ import msgspec
 from backends.errors import ControllerError, DllmError, ProcessFailed
 from backends.planning.prompt_cache import prompts_kept_mib
 from backends.state import (
+    AUTO_DRAFT,
     DEFAULT_CLUSTER,
     NGRAM_DRAFT,
     NO_DRAFT,
@@ -293,4 +294,5 @@ def required_draft(draft: str) -> str:
     Raises:
         DllmError: there is no such file.
     """
-    return draft if draft in (NO_DRAFT, NGRAM_DRAFT) else require_model(draft)
+    ways = (NO_DRAFT, NGRAM_DRAFT, AUTO_DRAFT)
+    return draft if draft in ways else require_model(draft)

@@ -24,7 +24,7 @@ from tui.cli.options import any_cluster_option
 from tui.cli.output import emit_json, json_option, run, show
 from tui.cli.session import cluster_json, measured_text, prompts_text
 from tui.work.launch_settings import draft_text
-from tui.work.paces import paces_text, together_text
+from tui.work.paces import auto_text, paces_text, together_text, trials_text
 from tui.work.peer_words import role_word, since_text, state_words
 from tui.work.quantities import (
     crossed_text,
@@ -152,12 +152,16 @@ def _plan(snapshot: ClusterSnapshot) -> list[str]:
 def _draft(snapshot: ClusterSnapshot, plan: Plan) -> list[str]:
     """What guesses ahead, and what became of its guesses."""
     paces = paces_text(snapshot)
-    if plan.speculation is None and not paces:
+    if plan.speculation is None and not paces and snapshot.draft_now is None:
         return []
     guesses = snapshot.speed.guesses
     shared = shared_text(guesses.tokens_per_pass) if guesses else ""
     told = (draft_text(plan), guesses_text(guesses), shared, paces)
-    return [f"draft    {' · '.join(filter(None, told)).removeprefix('draft ')}"]
+    auto = filter(None, (auto_text(snapshot), *trials_text(snapshot)))
+    return [
+        f"draft    {' · '.join(filter(None, told)).removeprefix('draft ')}",
+        *(f"         {text}" for text in auto),
+    ]
 
 
 def _prompts(snapshot: ClusterSnapshot) -> list[str]:

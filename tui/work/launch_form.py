@@ -20,6 +20,7 @@ from backends.server_settings import (
 )
 from backends.split.buffers import slot_tokens
 from backends.state import (
+    AUTO_DRAFT,
     DRAFT_MAX,
     NGRAM_DRAFT,
     NO_DRAFT,
@@ -169,9 +170,9 @@ class LaunchForm:
             wrong["workers"] = f"Give 0 to {WORKERS_MAX}."
 
     def _draft(self, text: str) -> str:
-        """``none``, ``ngram``, or a file's whole path; only the controller can look."""
+        """A word for what guesses, or a file's path; only the controller can look."""
         draft = text.strip() or NO_DRAFT
-        if draft in (NO_DRAFT, NGRAM_DRAFT) or at_peer(draft):
+        if draft in (NO_DRAFT, NGRAM_DRAFT, AUTO_DRAFT) or at_peer(draft):
             return draft
         return os.path.normpath(os.path.join(self.directory, os.path.expanduser(draft)))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.state import (
+    AUTO_DRAFT,
     NGRAM_DRAFT,
     NO_DRAFT,
     Ask,
@@ -230,6 +231,9 @@ def draft_text(plan: Plan) -> str:
     guess, server = plan.speculation, plan.server
     if guess is None:
         return "no draft"
+    if server.draft == AUTO_DRAFT:
+        names = [model_name(one.draft) for one in (guess, *guess.instead)]
+        return f"draft auto: {', '.join(names)} or none, whatever is fastest"
     tokens = f"{server.draft_max} token{'' if server.draft_max == 1 else 's'}"
     if not guess.model:
         return f"draft {guess.type}, {tokens}"

@@ -5,23 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backends.state import NGRAM_DRAFT, NO_DRAFT
-from backends.units import format_rate, format_speed
+from backends.units import format_factor, format_rate, format_speed
 from tui.work.names import model_name
 
 if TYPE_CHECKING:
-    from backends.state import ClusterSnapshot, Pace
+    from backends.state import ClusterSnapshot, DraftTrial
 
 
 def paces_text(snapshot: ClusterSnapshot) -> str:
     """``61.2 tok/s, 22.5 without a draft``; empty before both were measured."""
-    draft, tokens = _present(snapshot)
+    draft, tokens = snapshot.guesses_with
     alone = [p for p in snapshot.paces if p.clients == 1]
     mine = [p for p in alone if (p.draft, p.draft_max) == (draft, tokens)]
     others = [p for p in alone if (p.draft == NO_DRAFT) != (draft == NO_DRAFT)]
     if not mine or not others:
         return ""
     best = max(others, key=lambda pace: pace.tok_per_s)
-    other = f"{format_rate(best.tok_per_s).strip()} {_way(best)}"
+    other = (
+        f"{format_rate(best.tok_per_s).strip()} {way_text(best.draft, best.draft_max)}"
+    )
     return f"{format_speed(mine[0].tok_per_s)}, {other}"
 
 
@@ -30,22 +32,36 @@ def together_text(snapshot: ClusterSnapshot) -> str:
     several = sorted(
         (pace.clients, pace.tok_per_s)
         for pace in snapshot.paces
-        if pace.clients > 1 and (pace.draft, pace.draft_max) == _present(snapshot)
+        if pace.clients > 1 and (pace.draft, pace.draft_max) == snapshot.guesses_with
     )
     told = (f"{n} clients {format_rate(rate).strip()}" for n, rate in several)
     return f"{', '.join(told)} tok/s together" if several else ""
 
 
-def _present(snapshot: ClusterSnapshot) -> tuple[str, int]:
-    """What guesses now, and how far."""
-    plan = snapshot.plan
-    if plan is None or plan.speculation is None:
-        return NO_DRAFT, 0
-    return plan.server.draft, plan.server.draft_max
+def auto_text(snapshot: ClusterSnapshot) -> str:
+    """What was chosen to guess with, and why; empty where the plan itself says it."""
+    now = snapshot.draft_now
+    if now is None:
+        return ""
+    chosen = way_text(now.draft, now.draft_max)
+    return " · ".join(filter(None, (f"auto: {chosen}", now.why, now.doing)))
 
 
-def _way(pace: Pace) -> str:
-    if pace.draft == NO_DRAFT:
+def trials_text(snapshot: ClusterSnapshot) -> tuple[str, ...]:
+    """What each way to guess was found to bring."""
+    now = snapshot.draft_now
+    return tuple(map(_trial, now.trials)) if now else ()
+
+
+def _trial(trial: DraftTrial) -> str:
+    rate = format_speed(trial.tok_per_s)
+    times = "" if trial.speedup is None else f" ({format_factor(trial.speedup)})"
+    return f"{way_text(trial.draft, trial.draft_max)}: {rate}{times}"
+
+
+def way_text(draft: str, draft_max: int) -> str:
+    """``with small (8 tokens)``, or ``without a draft``."""
+    if draft == NO_DRAFT:
         return "without a draft"
-    name = pace.draft if pace.draft == NGRAM_DRAFT else model_name(pace.draft)
-    return f"with {name} ({pace.draft_max} tokens)"
+    name = draft if draft == NGRAM_DRAFT else model_name(draft)
+    return f"with {name} ({draft_max} tokens)"

@@ -17,6 +17,7 @@ from backends.controller.event_files import EventFiles
 from backends.controller.journal import Goal, Journal, Record
 from backends.controller.processes import ProcessBook
 from backends.controller.story import Story
+from backends.controller.trials import TrialBook
 from backends.errors import ControllerError, HostError, PeerUnreachable
 from backends.machines.host import ProcessRecord
 from backends.state import (
@@ -139,6 +140,7 @@ class Stage:
             ApiPorts(),
             self.story,
             self.folder / "gateway.sock",
+            TrialBook(self.folder / "trials.json"),
         )
 
     async def becomes(self, state: ClusterState) -> None:

@@ -13,8 +13,16 @@ from backends.controller.drafting import Drafting
 from backends.controller.engines import draft_path
 from backends.errors import ModelError
 from backends.models.layers import read_model
-from backends.state import NGRAM_DRAFT, ServerSettings, Speculation
-from tests.unit.planning.machines import ADA, PLAIN, plan_for
+from backends.planning.speculating import PLAIN as PLAIN_WAY
+from backends.planning.speculating import Way, ways_of
+from backends.state import (
+    AUTO_DRAFT,
+    NGRAM_DRAFT,
+    Drafts,
+    ServerSettings,
+    Speculation,
+)
+from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +43,9 @@ class Head:
 
     async def reached(self, _names: object) -> None:
         """It is there."""
+
+    async def models(self) -> tuple[()]:
+        return ()
 
     def get(self, _name: str) -> Any:
         return self
@@ -57,6 +68,24 @@ def test_a_kept_plan_guesses_as_the_engine_of_now_can() -> None:
         server=ServerSettings(draft=NGRAM_DRAFT),
         speculation=Speculation(type="ngram-map-k"),
     )
-    drafting = Drafting(HEAD, HEAD, HEAD)
+    drafting = Drafting(HEAD, HEAD, HEAD, HEAD.models)
     settled = asyncio.run(drafting.require(plan, (PLAIN, ADA)))
     assert settled.speculation == Speculation(type="ngram-simple")
+
+
+def test_auto_chooses_from_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def drafts(*_: object) -> Drafts:
+        return Drafts(model="/m", size_bytes=100)
+
+    monkeypatch.setattr(Drafting, "candidates", drafts)
+    monkeypatch.setattr(HEAD, "model", of_model, raising=False)
+    drafting = Drafting(HEAD, HEAD, HEAD, HEAD.models)
+    auto = replace(PLAN, server=ServerSettings(draft=AUTO_DRAFT))
+    settled = asyncio.run(drafting.settled(auto, (PLAIN, ADA)))
+    assert settled.speculation == Speculation(type="ngram-simple")
+    assert asyncio.run(drafting.require(settled, (PLAIN, ADA))) == settled
+    assert ways_of(settled) == (PLAIN_WAY, Way(NGRAM_DRAFT, 8))
+
+
+async def of_model(_path: str) -> ModelInfo:
+    return MODEL

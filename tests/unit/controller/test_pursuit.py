@@ -12,9 +12,12 @@ from backends.controller.breaker import DEATHS_MAX, Breaker
 from backends.controller.journal import Journal, Record
 from backends.controller.mending import DiedTooOften
 from backends.controller.pursuit import Pursuit
+from backends.controller.trials import TrialBook
 from backends.controller.unwatched import UnwatchedDeaths
 from backends.errors import NeedsAnswer, PeerUnreachable, PlanError, ProcessFailed
 from backends.state import Failure
+from tests.unit.controller.test_auto_draft import MODEL, Stage
+from tests.unit.controller.test_auto_draft import PLAN as AUTO
 from tests.unit.controller.test_mending import ASKS, GONE, PLAN, REST, made
 
 if TYPE_CHECKING:
@@ -109,3 +112,27 @@ async def test_later_controllers_know_how_often_it_ended_unwatched(
     Journal(tmp_path / "default.json").save(Record(server="one", served_since=1.0))
     told = [await given_up() for _ in range(DEATHS_MAX)]
     assert told == [*[False] * (DEATHS_MAX - 1), True]
+
+
+async def test_a_draft_that_auto_chose_and_that_breaks_the_server_is_given_up(
+    tmp_path: Path,
+) -> None:
+    pursuit: Any = Pursuit.__new__(Pursuit)
+    stage = Stage(tmp_path)
+    TrialBook(stage.file).choose(AUTO, MODEL)
+    pursuit._auto = stage.made()
+    pursuit._journal = SimpleNamespace(record=Record())
+    told: list[Failure] = []
+    pursuit._chapter = SimpleNamespace(failed=told.append)
+    done: list[str] = []
+
+    async def bring_up_as(plan: Plan) -> None:
+        done.append(plan.server.draft)
+        raise ProcessFailed(Failure(what="it ended", process="llama-server"))
+
+    pursuit._bring_up_as = bring_up_as
+    pursuit._mending = SimpleNamespace(tell=told.append)
+    with pytest.raises(ProcessFailed):
+        await pursuit._bring_up(AUTO)
+    assert done == [MODEL.draft, "none"]
+    assert len(told) == 1

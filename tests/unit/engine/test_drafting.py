@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backends.engine.ask import parse_flags
-from backends.engine.drafting import guessing_argv, way_to_guess
+from backends.engine.drafting import guessing_argv, way_to_guess, ways_known
 from backends.errors import EngineError
 from backends.state import Speculation
 
@@ -68,3 +68,16 @@ def test_tables_are_as_long_as_what_is_guessed() -> None:
         *("--spec-type", "ngram-map-k", "--spec-ngram-map-k-size-n", "4"),
         *("--spec-ngram-map-k-size-m", "12"),
     )
+
+
+def test_a_head_guesses_in_the_way_that_it_is_made_for() -> None:
+    flags = {"--spec-type", "--spec-type draft-eagle3", "-md", "-devd", "-ngld"}
+    assert ways_known(flags) == {"draft-eagle3"}
+    assert way_to_guess(flags, "/m/head.gguf", "draft-eagle3") == "draft-eagle3"
+    guess = Speculation(
+        type="draft-eagle3", model="/m/head.gguf", device="local/CPU", n_layer=1
+    )
+    argv = guessing_argv(flags, guess, "/m/head.gguf", 4)
+    assert argv[-2:] == ("--spec-type", "draft-eagle3")
+    with pytest.raises(EngineError, match="does not know the way draft-dflash"):
+        way_to_guess(flags, "/m/head.gguf", "draft-dflash")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
-from backends.models.drafts import Judge, head_way
+from backends.models.drafts import Judge, best_first, head_way
 from backends.models.layers import read_model
-from backends.state import ModelFile
+from backends.state import DraftCandidate, Drafts, ModelFile
 from tests.unit.models.ggufs import TOKENS, write_gguf
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def judged(folder: Path, **changes: object) -> str:
     file = {"path": str(model), "name": "small", "size_bytes": size // 4, **changes}
     if changes.get("path") == "other":
         file["path"] = str(other)
-    judge = Judge(read_model(model), str(model))
+    judge = Judge(read_model(model), str(model), {"draft-dflash"})
     return judge.candidate(ModelFile(source="models", **file)).why_not  # type: ignore[arg-type]
 
 
@@ -38,7 +39,7 @@ def judged(folder: Path, **changes: object) -> str:
         ({"path": "other"}, "its tokenizer is BPE"),
         ({"path": "mini:/m/small.gguf"}, "on mini alone"),
         ({"path": "/nowhere/small.gguf"}, "Cannot read"),
-        ({"arch": "eagle3"}, "a head for draft-eagle3"),
+        ({"arch": "eagle3"}, "a head for draft-eagle3, which the engine does not"),
         ({"thin": "thin: 0–3 of m.gguf"}, "thin: 0–3 of m.gguf"),
     ],
 )
@@ -49,3 +50,41 @@ def test_why_not(tmp_path: Path, changes: dict[str, object], why: str) -> None:
 def test_one_of_the_same_words_and_a_quarter_of_the_size_does(tmp_path: Path) -> None:
     assert judged(tmp_path) == ""
     assert head_way("llama") == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({}, ""),
+        ({"target_hidden_size": 0}, "made for a model 0 wide"),
+        ({"target_layers": [1, 99]}, "listens to layer 99"),
+        ({"target_layers": [0, 1]}, ""),
+    ],
+)
+def test_a_head_is_held_against_the_model_it_was_made_for(
+    tmp_path: Path, said: dict[str, object], why: str
+) -> None:
+    """Its header is made up: which keys there are is read from llama.cpp itself."""
+    metadata = {f"dflash.{key}": value for key, value in said.items()}
+    head = write_gguf(tmp_path / "head.gguf", metadata=metadata, vocabulary=False)
+    model = write_gguf(tmp_path / "m.gguf", metadata=SPM, vocabulary=False)
+    judge = Judge(read_model(model), str(model), {"draft-dflash"})
+    file = ModelFile(
+        path=str(head), name="head", size_bytes=10, source="models", arch="dflash"
+    )
+    found = judge.candidate(file)
+    assert found.head == "draft-dflash"
+    assert (why in found.why_not) if why else not found.why_not
+    able = Drafts(model="/m", size_bytes=10**9, candidates=(found,))
+    assert best_first(able) == ()
+
+
+def test_of_small_models_the_largest_comes_first() -> None:
+    sizes = {"half": 500, "tenth": 100, "tiny": 5, "fifth": 200}
+    candidates = tuple(
+        DraftCandidate(path=name, name=name, size_bytes=size)
+        for name, size in sizes.items()
+    )
+    wrong = replace(candidates[1], path="wrong", why_not="other words")
+    found = Drafts(model="/m", size_bytes=1000, candidates=(*candidates, wrong))
+    assert best_first(found) == ("tenth", "tiny", "fifth", "half")

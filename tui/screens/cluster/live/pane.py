@@ -23,7 +23,7 @@ from tui.screens.cluster.live.step_list import StepList
 from tui.screens.cluster.live.token_bar import TokenBar, device_marks
 from tui.screens.cluster.live.worker_graphs import WorkerGraphs
 from tui.shell.messages import Copyable, LogWanted, PeerWanted
-from tui.work.paces import paces_text, together_text
+from tui.work.paces import auto_text, paces_text, together_text
 from tui.work.quantities import guesses_text, pairs_text
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ peer whose own does not fit.
         self._fit_columns()
         told = (
             guesses_text(snapshot.speed.guesses),
-            paces_text(snapshot),
+            auto_text(snapshot) or paces_text(snapshot),
             together_text(snapshot),
             pairs_text(snapshot.links),
         )

@@ -1,0 +1,280 @@
+"""``--draft auto``: finds out by trials what to guess with, and goes on measuring.
+
+It acts at idle moments only. A client's request ends a trial at once, and another way
+to guess takes the place of what runs when nobody has asked for a while: the longer a
+load takes, the longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from backends.controller.trials import Network
+from backends.controller.trying import counted, tried
+from backends.errors import DllmError
+from backends.planning.speculating import (
+    PLAIN,
+    Way,
+    choose,
+    guesses_since,
+    judged,
+    ways_of,
+)
+from backends.state import AUTO_DRAFT, NGRAM_DRAFT, ClusterState, DraftNow, DraftTrial
+from backends.units import format_factor, format_speed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from backends.controller.board import Board
+    from backends.controller.chapters import Chapter
+    from backends.controller.trials import TrialBook
+    from backends.controller.trying import Found
+    from backends.engine.server import Counts
+    from backends.planning.speculating import Choice
+    from backends.state import Plan
+
+IDLE_S = 2.0
+"""Nobody asks anything for so long before a trial begins."""
+LOAD_PART = 0.5
+"""Nobody asks for such a part of what a load takes before there is another load."""
+STEADY_S, STEADY_MAX_S = 10.0, 3600.0
+"""A way that clients' text speaks against is not left sooner; each time later."""
+LOOK_S = 0.5
+LIVE_TOKENS = 256
+"""What clients asked for tells something from here on."""
+
+
+FAILURES_MAX = 2
+"""A way whose trial failed so often is not tried again."""
+
+
+class AutoDraft:
+    """Chooses how the plan of one cluster guesses, while it serves."""
+
+    def __init__(
+        self,
+        board: Board,
+        chapter: Chapter,
+        book: TrialBook,
+        *,
+        trial: Callable[[int, int], Awaitable[Found]] = tried,
+        counts: Callable[[int], Awaitable[Counts]] = counted,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Show it on ``board``, tell it in ``chapter``, keep it in ``book``."""
+        self._board = board
+        self._chapter = chapter
+        self._book = book
+        self._trial = trial
+        self._counts = counts
+        self._sleep = sleep
+        self._clock = clock
+        self._network = Network()
+        self._failures: Counter[Way] = Counter()
+        self._port = 0
+        self._begun_at = 0.0
+        self._load_s = 0.0
+        self._steady_s = STEADY_S
+        self._why = ""
+
+    def forget(self) -> None:
+        """Somebody launched anew: what could not be tried is tried again."""
+        self._failures.clear()
+        self._steady_s = STEADY_S
+        self._why = ""
+        self._board.update(draft_now=None)
+
+    def begins(self, plan: Plan) -> Way:
+        """How a plan is to guess that is brought up now: as it did last."""
+        self._begun_at, self._port = self._clock(), 0
+        ways, last = ways_of(plan), self._book.chosen(plan)
+        known = last is not None and last.draft in {way.draft for way in ways}
+        way = last if known and last is not None else ways[0]
+        self._show(plan, way)
+        return way
+
+    def give_up(self, plan: Plan, way: Way) -> None:
+        """A way cannot be had any more, until somebody launches anew."""
+        self._failures[way] = FAILURES_MAX
+        self._book.choose(plan, PLAIN)
+
+    def blames(self, way: Way) -> bool:
+        """Whether a llama-server that ended never served, and was to guess that way."""
+        return way != PLAIN and not self._port
+
+    def serves(self, port: int) -> None:
+        """It listens there, and its model is loaded."""
+        self._port = port
+        self._load_s = self._clock() - self._begun_at
+
+    async def over(self, plan: Plan, way: Way) -> str:
+        """Wait until another way is to be run, which ``begins`` tells; says why."""
+        ways = ways_of(plan)
+        while self._board.snapshot.state is not ClusterState.SERVING:
+            await self._board.change()
+        if len(ways) == 1:
+            self._show(plan, way, is_settled=True)
+            await asyncio.Event().wait()
+        before, seen = await self._counts(self._port), None
+        is_idle = False
+        while True:
+            if not is_idle:
+                await self._lasting(IDLE_S)
+            is_idle = False
+            site = self._site(plan)
+            now = (site, self._board.snapshot.speed.tokens)
+            if now == seen:
+                await self._board.change()
+                continue
+            before = await self._hear(site, way, before)
+            choice = choose(ways, self._book.of(site), way, self._given_up())
+            if choice.way == way and not choice.is_tried:
+                is_idle = await self._try(plan, way, site)
+                before = await self._counts(self._port)
+            elif choice.way == way:
+                self._settle(plan, way)
+                seen = now
+            else:
+                await self._lasting(self._patience_s(site, way) - IDLE_S)
+                if site == self._site(plan):
+                    return self._changed(plan, choice)
+
+    def _patience_s(self, site: str, way: Way) -> float:
+        """How long nobody must have asked before there is another load."""
+        live = any(
+            Way(one.draft, one.draft_max) == way and one.live_guesses
+            for one in self._book.of(site)
+        )
+        patience_s = max(self._load_s * LOAD_PART, IDLE_S)
+        if not live:
+            return patience_s
+        steady_s, self._steady_s = self._steady_s, min(2 * self._steady_s, STEADY_MAX_S)
+        return max(patience_s, steady_s)
+
+    # --- measuring ----------------------------------------------------------------
+
+    async def _try(self, plan: Plan, way: Way, site: str) -> bool:
+        """One trial; whether nobody asked meanwhile, which ends it."""
+        self._show(plan, way, doing=f"measuring {told(way)}")
+        trial = asyncio.ensure_future(self._trial(self._port, plan.server.slots))
+        asked = asyncio.ensure_future(self._until_asked())
+        try:
+            await asyncio.wait({trial, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                return False
+            if site == self._site(plan):
+                self._found(site, way, trial.result())
+        except DllmError as error:
+            self._failures[way] += 1
+            self._chapter.tried(f"The trial {told(way)} failed: {error.what}")
+        finally:
+            for task in (trial, asked):
+                task.cancel()
+            await asyncio.gather(trial, asked, return_exceptions=True)
+            self._show(plan, way)
+        return True
+
+    def _found(self, site: str, way: Way, found: Found) -> None:
+        trial = DraftTrial(
+            draft=way.draft,
+            draft_max=way.draft_max,
+            tok_per_s=found.tok_per_s,
+            tokens=found.tokens,
+            guesses=found.guesses,
+            at=self._clock(),
+        )
+        self._book.keep(site, trial)
+        rate = format_speed(found.tok_per_s).strip()
+        self._chapter.tried(f"Measured {told(way)}: {rate}")
+
+    def _given_up(self) -> set[Way]:
+        """Ways whose trials failed again, with all else as it should be."""
+        return {way for way, count in self._failures.items() if count >= FAILURES_MAX}
+
+    async def _hear(self, site: str, way: Way, before: Counts) -> Counts:
+        """Take what became of guesses since, once that tells enough."""
+        now = await self._counts(self._port)
+        tokens = (now.finished_tokens or 0) - (before.finished_tokens or 0)
+        if tokens < LIVE_TOKENS or way == PLAIN:
+            return before
+        self._book.heard(site, way, tokens, guesses_since(now.guesses, before.guesses))
+        return now
+
+    # --- waiting ------------------------------------------------------------------
+
+    async def _lasting(self, duration_s: float) -> None:
+        """Wait until nobody has asked anything for so long."""
+        lasted_s = 0.0
+        while lasted_s < duration_s:
+            await self._sleep(LOOK_S)
+            lasted_s = 0.0 if self._is_asked else lasted_s + LOOK_S
+
+    async def _until_asked(self) -> None:
+        while not self._is_asked:
+            await self._board.change()
+
+    @property
+    def _is_asked(self) -> bool:
+        asked = self._board.snapshot.requests
+        return asked is not None and bool(asked.waiting or asked.in_flight)
+
+    # --- telling ------------------------------------------------------------------
+
+    def _site(self, plan: Plan) -> str:
+        return self._network.site(plan, self._board.snapshot.links)
+
+    def _changed(self, plan: Plan, choice: Choice) -> str:
+        """Have another way brought up."""
+        self._book.choose(plan, choice.way)
+        if not choice.is_tried:
+            self._why = ""
+            return f"Next it is measured {told(choice.way)}"
+        self._why = _verdict(choice.speedup)
+        return f"From now on {told(choice.way)}: {self._why}"
+
+    def _settle(self, plan: Plan, way: Way) -> None:
+        """There is nothing better, as far as is known."""
+        self._book.choose(plan, way)
+        trials = judged(self._book.of(self._site(plan)))
+        mine = (t.speedup for t in trials if Way(t.draft, t.draft_max) == way)
+        self._why = _verdict(next(mine, None))
+        self._show(plan, way, is_settled=True)
+
+    def _show(
+        self, plan: Plan, way: Way, *, doing: str = "", is_settled: bool = False
+    ) -> None:
+        if plan.server.draft != AUTO_DRAFT:
+            return
+        waiting = "" if is_settled else "to be measured when nobody asks"
+        self._board.update(
+            draft_now=DraftNow(
+                draft=way.draft,
+                draft_max=way.draft_max,
+                doing=doing or waiting,
+                why=self._why,
+                trials=judged(self._book.of(self._site(plan))),
+            )
+        )
+
+
+def told(way: Way) -> str:
+    """``with small, 8 tokens``, or ``without a draft``."""
+    if way == PLAIN:
+        return "without a draft"
+    name = PurePath(way.draft.rpartition(":")[2]).stem
+    name = NGRAM_DRAFT if way.draft == NGRAM_DRAFT else name
+    return f"with {name}, {way.draft_max} token{'' if way.draft_max == 1 else 's'}"
+
+
+def _verdict(speedup: float | None) -> str:
+    if speedup is None:
+        return "what was measured tells no difference"
+    if speedup == 1.0:
+        return "no way to guess was faster"
+    return f"{format_factor(speedup)} against none"

@@ -1,0 +1,116 @@
+"""What each way to guess was found to bring, kept per model, draft and network."""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from backends.controller.paces import SITES_KEPT, site_of
+from backends.planning.speculating import Way
+from backends.state import NOT_JSON, DraftTrial, Value
+from backends.writing import write_private
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from backends.state import Guesses, Link, Plan
+
+T = TypeVar("T")
+RTT_EDGES_MS = (2.0, 8.0, 32.0, 128.0)
+"""Between them a round trip changes no verdict much."""
+RTT_SLACK = 1.5
+"""So far beyond an edge it is still what it was: round trips waver."""
+
+
+class _Pages(Value, frozen=True, kw_only=True):
+    """The file's content."""
+
+    trials: dict[str, tuple[DraftTrial, ...]] = {}
+    """By plan and network."""
+    chosen: dict[str, Way] = {}
+    """What a plan guessed with last, whatever the network."""
+
+
+class TrialBook:
+    """All trials, in a file that is written at every change."""
+
+    def __init__(self, file: Path) -> None:
+        """Go on with what the file has; one that cannot be read begins anew."""
+        self._file = file
+        self._pages = _Pages()
+        with contextlib.suppress(OSError, *NOT_JSON):
+            self._pages = msgspec.json.decode(file.read_bytes(), type=_Pages)
+
+    def of(self, site: str) -> tuple[DraftTrial, ...]:
+        """What was tried with a plan over a network."""
+        return self._pages.trials.get(site, ())
+
+    def keep(self, site: str, trial: DraftTrial) -> None:
+        """One trial, in place of an earlier one of the same way."""
+        trials = dict(self._pages.trials)
+        known = trials.pop(site, ())
+        way = (trial.draft, trial.draft_max)
+        others = (one for one in known if (one.draft, one.draft_max) != way)
+        trials[site] = (*others, trial)
+        self._write(replace(self._pages, trials=_latest(trials)))
+
+    def heard(self, site: str, way: Way, tokens: int, guesses: Guesses) -> None:
+        """What became of guesses while clients were served."""
+        for trial in self.of(site):
+            if (trial.draft, trial.draft_max) == way:
+                live = replace(trial, live_tokens=tokens, live_guesses=guesses)
+                self.keep(site, live)
+
+    def chosen(self, plan: Plan) -> Way | None:
+        """What a plan guessed with last."""
+        return self._pages.chosen.get(site_of(plan, {}))
+
+    def choose(self, plan: Plan, way: Way) -> None:
+        """Remember what it guesses with."""
+        if self.chosen(plan) != way:
+            chosen = {**self._pages.chosen, site_of(plan, {}): way}
+            self._write(replace(self._pages, chosen=_latest(chosen)))
+
+    def _write(self, pages: _Pages) -> None:
+        """A book that cannot be written lasts as long as we do."""
+        self._pages = pages
+        with contextlib.suppress(OSError):
+            write_private(self._file, msgspec.json.encode(pages))
+
+
+class Network:
+    """Tells networks apart by how far away their workers are, roughly."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._bands: dict[str, int] = {}
+
+    def site(self, plan: Plan, links: tuple[Link, ...]) -> str:
+        """A word for a plan and the links it runs over."""
+        for link in links:
+            if link.rtt_ms is not None:
+                before = self._bands.get(link.worker)
+                self._bands[link.worker] = band(link.rtt_ms, before)
+        far = ",".join(
+            f"{one.worker}:{self._bands.get(one.worker, 0)}" for one in links
+        )
+        labs = {link.worker: link.lab for link in links}
+        return f"{site_of(plan, labs)} {far}".strip()
+
+
+def band(rtt_ms: float, before: int | None = None) -> int:
+    """Between which edges a round trip lies; a little beyond them is where it was."""
+    if before is not None:
+        edges = (0.0, *RTT_EDGES_MS, float("inf"))
+        if edges[before] / RTT_SLACK <= rtt_ms <= edges[before + 1] * RTT_SLACK:
+            return before
+    return bisect(RTT_EDGES_MS, rtt_ms)
+
+
+def _latest(pages: dict[str, T]) -> dict[str, T]:
+    """Those written last."""
+    return dict(list(pages.items())[-SITES_KEPT:])

@@ -1,0 +1,260 @@
+"""``--draft auto``: what is tried when, what a client's request ends, what is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from backends.config import Config
+from backends.controller.auto_draft import FAILURES_MAX, LIVE_TOKENS, AutoDraft, told
+from backends.controller.board import Board
+from backends.controller.trials import Network, TrialBook, band
+from backends.controller.trying import Found
+from backends.engine.server import Counts
+from backends.errors import ControllerError
+from backends.planning.speculating import PLAIN, Way
+from backends.state import (
+    ClusterState,
+    Guesses,
+    Lab,
+    Link,
+    Plan,
+    ServerSettings,
+    Speculation,
+    Speed,
+)
+from backends.state.requests import RequestCounts
+from tests.unit.gateway.standing import until
+from tests.unit.planning.machines import ADA, plan_for
+from tests.unit.planning.machines import PLAIN as HEAD
+from tui.work.paces import auto_text, trials_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODEL = Way("/models/small.gguf", 8)
+TABLE = Way("ngram", 8)
+PLAN = replace(
+    plan_for(HEAD, ADA, peers=("ada",)),
+    server=ServerSettings(draft="auto"),
+    speculation=Speculation(
+        type="draft-simple",
+        model=MODEL.draft,
+        instead=(Speculation(type="ngram-map-k"),),
+    ),
+)
+RIGHT = Guesses(guessed=800, accepted=600, passes=100, by_position=(75,) * 8)
+WRONG = Guesses(guessed=800, accepted=8, passes=100, by_position=(8,))
+RATES = {PLAIN: 20.0, TABLE: 24.0, MODEL: 60.0}
+
+
+class Chapter:
+    """What was told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def tried(self, text: str) -> None:
+        self.texts.append(text)
+
+
+class Stage:
+    """A cluster that serves in whatever way is wanted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.board = Board(Config)
+        self.board.update(state=ClusterState.SERVING, requests=RequestCounts())
+        self.chapter: Any = Chapter()
+        self.way = PLAIN
+        self.trials: list[Way] = []
+        self.fails: set[Way] = set()
+        self.hangs = asyncio.Event()
+        self.hangs.set()
+        self.counts = Counts(finished_tokens=0)
+        self.file = folder / "trials.json"
+        self.auto = self.made()
+
+    def made(self) -> AutoDraft:
+        return AutoDraft(
+            self.board,
+            self.chapter,
+            TrialBook(self.file),
+            trial=self.trial,
+            counts=self.counted,
+            sleep=lambda _: asyncio.sleep(0),
+            clock=lambda: 7.0,
+        )
+
+    async def trial(self, _port: int, slots: int) -> Found:
+        assert slots == 1
+        self.trials.append(self.way)
+        await self.hangs.wait()
+        if self.way in self.fails:
+            raise ControllerError("no answer")
+        guesses = Guesses() if self.way == PLAIN else RIGHT
+        return Found(RATES[self.way], 700, guesses)
+
+    async def counted(self, _port: int) -> Counts:
+        return self.counts
+
+    async def run(self) -> None:
+        """Bring up whatever is wanted, as long as it changes."""
+        while True:
+            self.way = self.auto.begins(PLAN)
+            self.counts = Counts(finished_tokens=0)
+            self.board.update(speed=Speed())
+            self.auto.serves(8080)
+            await self.auto.over(PLAN, self.way)
+
+    async def settled(self) -> None:
+        await until(lambda: self.now is not None and not self.now.doing)
+
+    @property
+    def now(self) -> Any:
+        return self.board.snapshot.draft_now
+
+    async def asks(self, tokens: int, guesses: Guesses) -> None:
+        """A client asks, and has its answer."""
+        self.board.update(requests=RequestCounts(in_flight=1))
+        self.counts = Counts(finished_tokens=tokens, guesses=guesses)
+        self.board.update(requests=RequestCounts(), speed=Speed(tokens=tokens))
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> Any:
+    stage = Stage(tmp_path)
+    task = asyncio.create_task(stage.run())
+    yield stage
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_every_way_is_tried_once_and_the_fastest_stays(stage: Stage) -> None:
+    await stage.settled()
+    assert stage.trials == [PLAIN, TABLE, MODEL]
+    assert stage.way == MODEL
+    assert stage.now.why == "×3.00 against none"
+    assert auto_text(stage.board.snapshot).startswith("auto: with small (8 tokens) · ")
+    assert "with ngram (8 tokens): 24.0 tok/s (×1.20)" in trials_text(
+        stage.board.snapshot
+    )
+    assert stage.chapter.texts[-1] == "Measured with small, 8 tokens: 60.0 tok/s"
+
+
+async def test_what_was_found_is_kept(stage: Stage) -> None:
+    await stage.settled()
+    stage.trials.clear()
+    later = stage.made()
+    assert later.begins(PLAN) == MODEL
+    over = asyncio.create_task(later.over(PLAN, MODEL))
+    await stage.settled()
+    assert not stage.trials
+    over.cancel()
+
+
+async def test_a_client_that_asks_ends_a_trial_which_comes_again(
+    stage: Stage,
+) -> None:
+    stage.hangs.clear()
+    await until(lambda: stage.trials == [PLAIN])
+    stage.board.update(requests=RequestCounts(in_flight=1))
+    stage.hangs.set()
+    await until(lambda: "nobody asks" in stage.now.doing)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert stage.trials == [PLAIN]
+    stage.board.update(requests=RequestCounts())
+    await stage.settled()
+    assert stage.trials == [PLAIN, PLAIN, TABLE, MODEL]
+
+
+async def test_a_way_that_fails_again_is_not_tried_any_more(stage: Stage) -> None:
+    stage.fails.add(TABLE)
+    await stage.settled()
+    assert stage.trials == [PLAIN, *[TABLE] * FAILURES_MAX, MODEL]
+    assert "The trial with ngram, 8 tokens failed: no answer" in stage.chapter.texts
+
+
+async def test_what_clients_ask_for_turns_a_draft_off(stage: Stage) -> None:
+    await stage.settled()
+    await stage.asks(LIVE_TOKENS, WRONG)
+    await until(lambda: stage.way == TABLE)
+    await stage.settled()
+    await stage.asks(LIVE_TOKENS, WRONG)
+    await until(lambda: stage.way == PLAIN)
+    await stage.settled()
+    assert stage.now.why == "no way to guess was faster"
+
+
+async def test_little_that_clients_asked_for_tells_nothing(stage: Stage) -> None:
+    await stage.settled()
+    await stage.asks(LIVE_TOKENS - 1, WRONG)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert stage.way == MODEL
+
+
+async def test_another_network_is_tried_anew(stage: Stage) -> None:
+    await stage.settled()
+    stage.trials.clear()
+    stage.board.update(links=(Link(worker="ada", lab=Lab(latency_ms=10)),))
+    await until(lambda: len(stage.trials) == len(RATES))
+    await stage.settled()
+    assert set(stage.trials) == set(RATES)
+
+
+async def test_a_draft_that_is_lost_is_left_out(stage: Stage) -> None:
+    await stage.settled()
+    stage.auto.give_up(PLAN, MODEL)
+    assert stage.auto.begins(PLAN) == PLAIN
+    stage.auto.forget()
+    assert stage.now is None
+
+
+async def test_a_draft_is_blamed_for_a_server_that_never_served(
+    tmp_path: Path,
+) -> None:
+    auto = Stage(tmp_path).auto
+    auto.begins(PLAN)
+    assert auto.blames(MODEL)
+    assert not auto.blames(PLAIN)
+    auto.serves(8080)
+    assert not auto.blames(MODEL)
+
+
+async def test_without_anything_to_guess_with_nothing_is_measured(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path)
+    plan: Plan = replace(PLAN, speculation=None)
+    over = asyncio.create_task(stage.auto.over(plan, stage.auto.begins(plan)))
+    await stage.settled()
+    assert not stage.trials
+    over.cancel()
+
+
+def test_a_round_trip_that_wavers_about_an_edge_is_the_same_network() -> None:
+    assert [band(rtt_ms) for rtt_ms in (0.1, 2.5, 20.0, 500.0)] == [0, 1, 2, 4]
+    assert band(2.5, before=0) == 0
+    assert band(1.5, before=1) == 1
+    assert band(3.5, before=0) == 1
+    network = Network()
+    near = network.site(PLAN, (Link(worker="ada", rtt_ms=1.0),))
+    assert network.site(PLAN, (Link(worker="ada", rtt_ms=2.5),)) == near
+    assert network.site(PLAN, (Link(worker="ada", rtt_ms=9.0),)) != near
+    assert network.site(PLAN, ()) != near
+
+
+def test_a_book_that_cannot_be_read_or_written_begins_anew(tmp_path: Path) -> None:
+    (tmp_path / "trials.json").write_text("{")
+    assert TrialBook(tmp_path / "trials.json").chosen(PLAN) is None
+    gone = TrialBook(tmp_path / "trials.json" / "no" / "folder")
+    gone.choose(PLAN, MODEL)
+    assert gone.chosen(PLAN) == MODEL
+
+
+def test_a_way_in_words() -> None:
+    assert told(Way("mini:/m/small.gguf", 1)) == "with small, 1 token"
