@@ -30,7 +30,7 @@ FUZZ_RUNS ?= -1
 FUZZ_TARGETS := decoder home json lean link relay
 FUZZ_LONGEST := 4000
 # Tests of what several threads share.
-WITH_THREADS := test_lab test_pair_ahead test_pair_ends test_pair_home test_relay test_session \
+WITH_THREADS := test_lab test_pair_ahead test_pair_cuts test_pair_ends test_pair_home test_relay test_session \
   mutate_sockets
 space := $(subst ,, )
 # The sanitizer's memory of freed blocks would outgrow the program a hundredfold.

@@ -69,9 +69,20 @@ class Connection {
 class PairedConnection {
  public:
   explicit PairedConnection(dllm::Version version) : worker_(version) {
-    Ends before(near_link_, far_link_);
-    fuzz::ModelWorker worker(version);
-    ask(before, worker, transcript::hello(version, true));
+    begin(version);
+    ends_.emplace(near_link_, far_link_);
+  }
+  // Behind another that asked `before`, which is taken for what this one asks too.
+  PairedConnection(dllm::Version version, const std::vector<std::string>& before)
+      : worker_(version) {
+    begin(version);
+    {
+      Ends ends(near_link_, far_link_);
+      fuzz::ModelWorker worker(version);
+      for (const std::string& each : before) ask(ends, worker, each);
+    }
+    near_link_.answers.forget();
+    begin(version);
     ends_.emplace(near_link_, far_link_);
   }
   void ask(const std::string& bytes) { to_client_ += ask(*ends_, worker_, bytes); }
@@ -83,9 +94,15 @@ class PairedConnection {
 
  private:
   struct Ends {
-    Ends(Link& near_link, Link& far_link) : near(near_link), far(far_link) { far.ask_ahead(); }
+    Ends(Link& near_link, Link& far_link) : near(near_link), far(far_link) { far.ask_ahead(true); }
     Session near, far;
   };
+
+  void begin(dllm::Version version) {
+    Ends before(near_link_, far_link_);
+    fuzz::ModelWorker worker(version);
+    ask(before, worker, transcript::hello(version, true));
+  }
 
   std::string ask(Ends& ends, fuzz::ModelWorker& worker, std::string bytes) {
     const dllm::Outgoing out = ends.near.requests(bytes_of(bytes), ++now_);
@@ -97,6 +114,9 @@ class PairedConnection {
       const dllm::Outgoing asked = ends.far.requests(bytes_of(part), ++now_);
       const std::string requests(asked.worker.begin(), asked.worker.end());
       ends.far.ready(bytes_of(up));
+      std::string told = asked.answers;
+      const dllm::Bytes all = ends.near.replies(bytes_of(told), ++now_);
+      got.append(all.begin(), all.end());
       got += answer(ends, worker, requests);
       if (asked.refused) break;
     }
@@ -181,6 +201,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const dllm::Version version = transcript::kVersions[data[0] % transcript::kVersions.size()];
   const auto pieces = fuzz::parse({data, size});
   std::string asked = transcript::hello(version, true);
+  std::vector<std::string> all{asked};
   const bool answers = data[0] & 0x80;
   Connection patient(version, answers), hasty(version, false);
   PairedConnection paired(version);
@@ -193,6 +214,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const fuzz::Piece& piece : pieces) {
     if (!piece.up || piece.is_greeting) continue;
     asked += piece.bytes;
+    all.push_back(piece.bytes);
     patient.ask(piece.bytes);
     patient.reply(1 + random() % 64);
     paired.ask(piece.bytes);
@@ -205,6 +227,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     check(version, *each, asked);
   }
   check(version, paired, asked);
+  PairedConnection again(version, all);
+  for (const std::string& each : all) again.ask(each);
+  check(version, again, asked);
   const bool both_whole = !paired.was_cut_short() && !patient.was_cut_short();
   demand(!both_whole || paired.to_client() == patient.to_client());
   // What the relay answers itself depends on when the worker's replies came.

@@ -37,7 +37,14 @@ from backends.units import format_bytes
 from tests.engine.synthetic import write_llama
 from tests.hosts.container import wait_until
 from tests.hosts.network import Network, missing
-from tests.native.pairing import AS_ASKED, FarEnd, key_file, paired, waited_for
+from tests.native.pairing import (
+    AS_ASKED,
+    FarEnd,
+    all_waited_for,
+    key_file,
+    paired,
+    waited_for,
+)
 from tests.native.relaying import Relay, running
 from tests.native.stock import (
     SHORT_PROMPT,
@@ -319,10 +326,13 @@ def compare_prompts(site: Site, rounds: int) -> None:
         )
 
 
-def start_s(
+def starts_s(
     site: Site, model: Path, latency_ms: int, *options: str
-) -> tuple[float, int]:
-    """How long a start over workers takes, and questions that crossed for it."""
+) -> list[tuple[float, int]]:
+    """How long starts over workers take, and questions that waited for them.
+
+    One of a model they have not seen, and the same again.
+    """
     with ExitStack() as stack:
         relays = []
         for index in range(STARTING):
@@ -336,11 +346,18 @@ def start_s(
                 stats_read.send({"lab": {"latency_ms": latency_ms}})
                 stats_read.until(lambda line: bool((line.get("pair") or {}).get("up")))
         ports = [relay.port for relay in relays]
-        began = time.perf_counter()
-        with server(site.version, model, ports, site.work / "server.log"):
-            took_s = time.perf_counter() - began
-            questions = sum(sum(waited_for(relay).values()) for relay in relays)
-    return took_s, questions
+        return [_start_s(site, model, ports, relays) for _ in ("first", "second")]
+
+
+def _start_s(
+    site: Site, model: Path, ports: list[int], relays: list[Relay]
+) -> tuple[float, int]:
+    before = [all_waited_for(relay) for relay in relays]
+    began = time.perf_counter()
+    with server(site.version, model, ports, site.work / "server.log"):
+        took_s = time.perf_counter() - began
+        waited = [waited_for(*each) for each in zip(relays, before, strict=True)]
+    return took_s, sum(sum(each.values()) for each in waited)
 
 
 def compare_starts(site: Site, rounds: int) -> None:
@@ -348,15 +365,18 @@ def compare_starts(site: Site, rounds: int) -> None:
     model = model_file("link-12x128x256", starting)
     for _ in range(rounds):
         for way, options in (("as asked", AS_ASKED), ("asked ahead", ())):
-            here_s, _ = start_s(site, model, 0, *options)
-            away_s, questions = start_s(site, model, AWAY_MS, *options)
-            trips = (away_s - here_s) / (2 * AWAY_MS / 1000)
-            print(
-                f"start, {STARTING} workers, {way:11}: {here_s:.2f} s here,"
-                f" {away_s:.2f} s at {AWAY_MS} ms each way ({trips:.0f} round trips),"
-                f" {questions} questions crossed",
-                flush=True,
-            )
+            here = starts_s(site, model, 0, *options)
+            away = starts_s(site, model, AWAY_MS, *options)
+            for which, (here_s, _), (away_s, questions) in zip(
+                ("first", "second"), here, away, strict=True
+            ):
+                trips = (away_s - here_s) / (2 * AWAY_MS / 1000)
+                print(
+                    f"{which:6} start, {STARTING} workers, {way:11}: {here_s:.2f} s"
+                    f" here, {away_s:.2f} s at {AWAY_MS} ms each way"
+                    f" ({trips:.0f} round trips), {questions} questions waited",
+                    flush=True,
+                )
 
 
 def main() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import secrets
 import subprocess
+from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tests.native.relaying import PATIENCE_S, Relay, running
 
@@ -73,21 +74,40 @@ QUESTIONS = (
 )
 
 
-def waited_for(relay: Relay) -> dict[str, int]:
-    """How many questions of a llama-server that has started went to the worker."""
+RESULTS = "GET_TENSOR"
+
+
+def waited_for(relay: Relay, before: Counter[str] | None = None) -> Counter[str]:
+    """Questions of a llama-server that has started that waited for the worker.
+
+    ``before``: what went before it, by `all_waited_for`.
+    """
+    before = before or Counter()
     with relay.stats() as stats:
         warmed_up = stats.until(
             lambda line: (
                 line["type"] == "snapshot"
-                and line["commands"].get("GET_TENSOR", {"count": 0})["count"] > 0
+                and line["commands"].get(RESULTS, {"count": 0})["count"]
+                > before[RESULTS]
             )
         )
-    commands = warmed_up["commands"]
-    return {
-        name: commands[name]["count"] - commands[name]["answered"]
-        for name in QUESTIONS
-        if name in commands
-    }
+    waited = _waited(warmed_up) - before
+    return Counter({name: waited[name] for name in QUESTIONS if waited[name]})
+
+
+def all_waited_for(relay: Relay) -> Counter[str]:
+    """What has waited for the worker, once no client is there any more."""
+    with relay.stats() as stats:
+        return _waited(
+            stats.until(
+                lambda line: line["type"] == "snapshot" and not line["connected"]
+            )
+        )
+
+
+def _waited(snapshot: dict[str, Any]) -> Counter[str]:
+    commands = snapshot["commands"].items()
+    return Counter({name: each["count"] - each["answered"] for name, each in commands})
 
 
 @contextmanager

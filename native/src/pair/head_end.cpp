@@ -25,7 +25,7 @@ constexpr const char* kContradicted =
     "its rpc-server is another one than a moment ago: start llama-server again";
 
 Hello own_hello(const std::string& name, bool answers) {
-  const std::uint64_t features = kLean | kHome | (answers ? kAhead : 0);
+  const std::uint64_t features = kLean | kHome | (answers ? kAhead | kSpare : 0);
   return {Role::kHead, features, LinkEnd::kWindowBytes, new_id(), name};
 }
 
@@ -337,6 +337,7 @@ void HeadEnd::answered_ahead(std::uint32_t session, const std::vector<Known>& kn
   for (const Known& each : known) {
     if (!served_->session.know(each)) return give_up("what its relay answers ahead makes no sense");
   }
+  if (served_->session.is_contradicted()) give_up(kContradicted);
 }
 
 void HeadEnd::timed(std::uint32_t session, Trip trip) {

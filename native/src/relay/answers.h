@@ -37,6 +37,8 @@ class Answers {
   static std::string base(View buffer);
   // Of a HELLO with so many bytes.
   static std::string greeting(std::uint64_t size);
+  // Of GET_DEVICE_MEMORY for this device.
+  static std::string memory(View device);
   // Whether `known` may be the answer to anything that is asked before its turn.
   static bool makes_sense(const Known& known);
 

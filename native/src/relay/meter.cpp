@@ -52,6 +52,7 @@ void Meter::answered_here(const Rule& rule, View payload) {
   CommandTally& tally = link_.tally.commands[rule.id];
   ++tally.count;
   ++tally.answered;
+  if (sets_up(rule.id)) link_.passes.discard();
   link_.placement.reply(rule.id, payload);
 }
 
@@ -117,6 +118,11 @@ void Meter::drop_up(std::uint64_t bytes) {
 void Meter::count_late(std::uint8_t id, std::uint64_t bytes) {
   link_.tally.bytes_up += bytes;
   link_.tally.commands[id].bytes_up += bytes;
+}
+
+void Meter::freed(std::uint64_t bytes) {
+  ++link_.tally.commands[kFreeBuffer].count;
+  count_late(kFreeBuffer, bytes);
 }
 
 void Meter::book() {

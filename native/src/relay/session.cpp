@@ -41,7 +41,7 @@ std::size_t Session::awaited() {
 
 // Of the client.
 std::size_t Session::open_questions() const {
-  return dues_.size() - own_open_ - (greets_late_ ? 1 : 0);
+  return dues_.size() - own_open_ - late_;
 }
 
 Outgoing Session::requests(Bytes bytes, Nanos now) {
@@ -124,8 +124,16 @@ void Session::opened(std::uint8_t id) {
   is_detached_ = false;
   due_ = {};
   meter_.opened();
-  answerable_ = policy_.may_answer(id) || may_recall(id);
+  be_answerable(id);
   if (policy_.guards() || protocol() || answerable_) hold();
+}
+
+// Whatever may be answered here is held back until it is complete, and what must not reach the
+// worker before something of ours.
+void Session::be_answerable(std::uint8_t id) {
+  const bool is_asked = asks_ahead_ && asking_.empty();
+  const bool is_of_spares = is_asked && is_one_of(id, {kAllocBuffer, kGetDeviceMemory});
+  answerable_ = policy_.may_answer(id) || may_recall(id) || is_of_spares;
 }
 
 bool Session::may_recall(std::uint8_t id) {
@@ -204,6 +212,7 @@ void Session::closed(const Request& request) {
   const Rule& rule = *request.rule;
   if (answerable_ && answer(rule)) return;
   if (answerable_) meter_.crosses(rule);
+  note_crossing(rule);
   holding_ = false;
   attribute();
   asked_ = rule.reply_kind != Reply::kNone;
@@ -212,7 +221,6 @@ void Session::closed(const Request& request) {
   if (!asking_.empty()) return own_closed(std::move(due));
   if (asked_) dues_.push_back(std::move(due));
   const bool is_graph = is_one_of(rule.id, {kGraphCompute, kGraphRecompute});
-  if (is_graph) policy_.computes();
   if (trip_begun_ == 0 && (asked_ || is_graph)) trip_begun_ = now_;
   meter_.closed(rule, open_questions());
   if (open_questions() > Guard::kAwaitedMax) go_plain("too many requests without a reply");
@@ -220,6 +228,7 @@ void Session::closed(const Request& request) {
 
 // Only when no reply is due, so that the order of replies stays.
 bool Session::answer(const Rule& rule) {
+  if (rule.id == kAllocBuffer) return answer_allocation(rule);
   if (open_questions() > 0) return false;
   if (rule.id == kSetTensorHash) return answer_hash(rule);
   if (Answers::is_of_start(rule.id) && !policy_.is_starting(now_)) return false;
@@ -350,6 +359,7 @@ bool Session::learn_version(View payload) {
   const bool covered = policy_.learn(version, version.text() != link_.tally.protocol);
   meter_.learned(version, policy_.guards_ops(version));
   if (!covered) go_plain("protocol " + version.text() + " is not in the table");
+  if (asks_ahead_) link_.precedents.learn(version);
   if (covered && !early_.empty()) policy_.begin_start(greeting_, payload, now_);
   for (const Known& known : std::exchange(early_, {})) {
     if (covered) policy_.know(known, now_);

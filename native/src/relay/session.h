@@ -13,6 +13,7 @@
 #include "link.h"
 #include "meter.h"
 #include "policy.h"
+#include "provision.h"
 #include "weights.h"
 
 namespace dllm {
@@ -65,10 +66,10 @@ class Session final : private RequestSink, private ReplySink {
   [[nodiscard]] bool is_contradicted() const { return is_contradicted_; }
 
   // At the worker's end of a pair: from now on asks by itself what is wanted next, and holds
-  // replies back until that is known.
-  void ask_ahead() { asks_ahead_ = true; }
+  // replies back until that is known. `allocates`: buffers too.
+  void ask_ahead(bool allocates);
   // How many of these bytes from the client `requests` may be given now: what follows a HELLO waits
-  // for its reply.
+  // for its reply, and for all that is asked behind it.
   std::size_t ready(View bytes);
   // Questions of its own, for the worker.
   Outgoing own_requests(Nanos now);
@@ -98,6 +99,7 @@ class Session final : private RequestSink, private ReplySink {
     bool is_own = false;      // nobody but us gets the reply
     std::string wanted;       // of our own: what the reply is known by
     std::string asked;        // fields of a question that others may follow
+    std::optional<std::string> told;  // to the client, before the worker was asked
   };
 
   const Protocol* protocol() override { return policy_.protocol(); }
@@ -132,11 +134,20 @@ class Session final : private RequestSink, private ReplySink {
   void recall(View fields, std::uint64_t bytes);
   bool learn_version(View payload);
   bool answer_greeting(const Rule& rule);
+  bool answer_allocation(const Rule& rule);
+  bool hand_out(const Rule& rule);
+  void free_spares();
+  void note_crossing(const Rule& rule);
   void greet_late();
   [[nodiscard]] std::size_t open_questions() const;
   void own_closed(Due due);
   bool own_answered(const Due& due, View payload);
   void follow(const Due& due, View payload);
+  void ask_again(std::uint32_t devices);
+  void allocate_next();
+  void lead_on(const Due& due, View payload);
+  bool compare(const Due& due, View payload);
+  void be_answerable(std::uint8_t id);
   [[nodiscard]] bool holds_replies() const { return own_open_ > 0 || !to_ask_.empty(); }
   void pass_reply(std::size_t count, bool is_own);
   Bytes released(Bytes bytes);
@@ -175,11 +186,13 @@ class Session final : private RequestSink, private ReplySink {
   std::size_t owed_ = 0;      // bytes of that HELLO; `pending_` begins with them
   std::vector<Known> early_;  // told before the version
   bool greets_late_ = false;  // that HELLO is with the worker
+  std::size_t late_ = 0;      // questions with the worker whose replies the client has already
   bool is_contradicted_ = false;
 
   // At the worker's end.
   bool asks_ahead_ = false;
   bool is_hurried_ = false;  // behind HELLO comes what was not waited for
+  Provision provision_;
   std::vector<FollowUp> to_ask_;
   std::string asking_;        // what the reply to the question we ask is known by
   std::size_t own_open_ = 0;  // questions of our own without a reply

@@ -27,9 +27,12 @@ class Tensor {
   static constexpr std::uint32_t kNoOp = 0;  // stored, not computed
   // Byte ranges that other code copies whole.
   static constexpr std::size_t kTypeAt = 8, kTypeBytes = 4;
+  static constexpr std::size_t kBufferAt = 12;
   static constexpr std::size_t kShapeAt = 20, kShapeBytes = 32;  // ne and nb
   static constexpr std::size_t kOpAt = 52, kOpBytes = 4 + 64;    // op and its parameters
   static constexpr std::size_t kOpParametersAt = kOpAt + 4;
+  // Behind them, up to the name: sources, what it is a view of, address.
+  static constexpr std::size_t kSourcesAt = 124;
   static constexpr std::size_t kNameAt = 228, kNameBytes = 64;
 
   explicit Tensor(const std::uint8_t* at) : at_(at) {}
@@ -37,7 +40,7 @@ class Tensor {
   [[nodiscard]] const std::uint8_t* bytes() const { return at_; }
   [[nodiscard]] std::uint64_t id() const { return load<std::uint64_t>(at_); }
   [[nodiscard]] std::uint32_t type() const { return load<std::uint32_t>(at_ + kTypeAt); }
-  [[nodiscard]] std::uint64_t buffer() const { return load<std::uint64_t>(at_ + 12); }
+  [[nodiscard]] std::uint64_t buffer() const { return load<std::uint64_t>(at_ + kBufferAt); }
   [[nodiscard]] std::uint32_t ne(int i) const { return load<std::uint32_t>(at_ + 20 + 4 * i); }
   [[nodiscard]] std::uint32_t nb(int i) const { return load<std::uint32_t>(at_ + 36 + 4 * i); }
   [[nodiscard]] std::uint32_t op() const { return load<std::uint32_t>(at_ + kOpAt); }
@@ -47,7 +50,7 @@ class Tensor {
   }
   // Ids of other tensors of its graph; 0: none.
   [[nodiscard]] std::uint64_t source(std::size_t i) const {
-    return load<std::uint64_t>(at_ + 124 + 8 * i);
+    return load<std::uint64_t>(at_ + kSourcesAt + 8 * i);
   }
   [[nodiscard]] std::uint64_t view_source() const { return load<std::uint64_t>(at_ + 204); }
   [[nodiscard]] std::uint64_t data() const { return load<std::uint64_t>(at_ + 220); }
