@@ -46,7 +46,10 @@ LINK_BYTES = {
 }
 """Fields of a link, and what these bytes are."""
 GUESS_TOTALS = ("guessed", "accepted", "passes")
-COMMAND_FIGURES = ("count", "bytes_up", "bytes_down", "answered", "errors")
+COMMAND_FIGURES = (
+    *("count", "bytes_up", "bytes_down", "wire_bytes_up", "wire_bytes_down"),
+    *("answered", "errors"),
+)
 
 
 def prometheus_text(snapshot: ClusterSnapshot) -> str:
@@ -143,5 +146,6 @@ class _Figures(Collector):
         )
         for link in self._snapshot.links:
             for name, command in link.commands.items():
-                family.add_metric([link.worker, name], getattr(command, figure))
+                if (value := getattr(command, figure)) is not None:
+                    family.add_metric([link.worker, name], value)
         return family

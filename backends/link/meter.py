@@ -184,6 +184,8 @@ class LinkMeter:
             bytes_down=line.bytes_down,
             wire_bytes_up=pair.wire_bytes_up,
             wire_bytes_down=pair.wire_bytes_down,
+            overhead_bytes_up=pair.overhead_bytes_up,
+            overhead_bytes_down=pair.overhead_bytes_down,
             weight_bytes_home=pair.weight_bytes_home,
             weight_bytes_sent=pair.weight_bytes_sent,
             tensors_differ=pair.tensors_differ,

@@ -147,6 +147,11 @@ def test_figures_of_a_pair_are_given_out(relay: Path, tmp_path: Path) -> None:
         assert seen["pair"]["up"]
         assert seen["pair"]["reason"] is None
         assert not seen["pair"]["sealed"]
+        commands = seen["commands"].values()
+        for way in ("up", "down"):
+            of_commands = sum(command[f"wire_bytes_{way}"] for command in commands)
+            whole = of_commands + seen["pair"][f"overhead_bytes_{way}"]
+            assert whole == seen["pair"][f"wire_bytes_{way}"]
         server.close()
         assert receive(client, len(HELLO_REPLY)) == b""
 

@@ -228,6 +228,35 @@ async def test_a_pair_tells_what_stayed_home_and_what_crossed() -> None:
         await until(pilot, lambda: "crossed up" not in screen_text(app))
 
 
+async def test_each_command_tells_what_crossed_for_it() -> None:
+    said = {
+        "GRAPH_COMPUTE": LinkCommand(
+            count=5, bytes_up=1000, wire_bytes_up=40, wire_bytes_down=0
+        ),
+        "HELLO": LinkCommand(
+            count=1, bytes_up=10, bytes_down=10, wire_bytes_up=17, wire_bytes_down=18
+        ),
+        "GET_MAX_SIZE": LinkCommand(wire_bytes_up=0, wire_bytes_down=36),
+    }
+    whole = {"wire_bytes_up": 60, "wire_bytes_down": 58}
+    own = {"overhead_bytes_up": 3, "overhead_bytes_down": 4}
+    paired = msgspec.structs.replace(MINI, commands=said, **whole, **own)
+    app = Traffic(MINI)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await app.fill(pilot)
+        assert "crossed" not in app.table.column_keys
+        app.traffic.show_snapshot(traffic(paired))
+        await until(pilot, lambda: "crossed" in app.table.column_keys)
+        crossed = app.table.column_keys.index("crossed")
+        shown = dict(zip(app.rows(), app.rows(crossed), strict=True))
+        assert shown == {
+            "GET_MAX_SIZE": "36 B",
+            "GRAPH_COMPUTE": "40 B   4%",
+            "HELLO": "35 B ×1.8",
+            "(link itself)": "7 B",
+        }
+
+
 def test_times_keep_three_figures() -> None:
     values = (None, 0.8, 38, 999.6, 9_800, 99_960, 1_200_000)
     texts = ["—", "0.8 µs", "38 µs", "1.00 ms", "9.80 ms", "100 ms", "1.20 s"]

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 UNKNOWN = "—"
 SAME_SHARE = 0.02
 """A pass of so nearly one token is one token's."""
+PERCENT_MAX = 1.5
+"""Of larger shares the factor says more."""
+TEN = 9.95
 BYTES_PER_MB = 1e6
 _CARRIED = (
     *("bytes_up", "bytes_down", "wire_bytes_up", "wire_bytes_down"),
@@ -106,6 +109,16 @@ def part_of(part: float, whole: float) -> str:
     unit = common_unit(part) if part else whole_unit
     own = "" if unit == whole_unit else f" {unit}"
     return f"{in_unit(part, unit)}{own} of {in_unit(whole, whole_unit)} {whole_unit}"
+
+
+def ratio_text(part: float, whole: float) -> str:
+    """``12%`` of it, ``<1%``, ``×1.3`` where it is more; empty of nothing."""
+    if not whole:
+        return ""
+    share = part / whole
+    if share > PERCENT_MAX:
+        return f"×{share:.1f}" if share < TEN else f"×{share:.0f}"
+    return "<1%" if 0 < share < 1 / 100 else f"{share:.0%}"
 
 
 def ms_text(value_ms: float | None) -> str:

@@ -208,6 +208,7 @@ void Meeting::send_away(Caller& caller, const std::string& reason) {
 void Meeting::release() {
   sent_before_ += holder_->link.wire().sent_bytes();
   received_before_ += holder_->link.wire().received_bytes();
+  shares_before_ += holder_->link.sent();
   holder_ = nullptr;
 }
 
@@ -268,6 +269,12 @@ std::uint64_t Meeting::sent_bytes() const {
 
 std::uint64_t Meeting::received_bytes() const {
   return received_before_ + (holder_ ? holder_->link.wire().received_bytes() : 0);
+}
+
+Shares Meeting::sent_shares() const {
+  Shares shares = shares_before_;
+  if (holder_) shares += holder_->link.sent();
+  return shares;
 }
 
 void Meeting::note(PairTally& tally) {

@@ -53,6 +53,8 @@ class Meeting {
   [[nodiscard]] std::uint16_t port() const;
   // What a snapshot shows of it; bytes are those of all links so far.
   void note(PairTally& tally);
+  // What commands sent, over all links so far.
+  [[nodiscard]] Shares sent_shares() const;
   // Ends the link in order.
   void end(const std::string& reason, Nanos now);
 
@@ -93,6 +95,7 @@ class Meeting {
   bool refused_ = false;
   std::uint64_t sent_before_ = 0;
   std::uint64_t received_before_ = 0;
+  Shares shares_before_{};
 };
 
 }  // namespace dllm::pair

@@ -60,8 +60,11 @@ def test_a_pair_of_relays_tells_what_crossed_and_pings_through_the_tunnel() -> N
     meter.take(line({**SNAPSHOT, "pair": pair}))
     assert meter.link.mode == "pair"
     assert (meter.link.wire_bytes_up, meter.link.wire_bytes_down) == (4, 5)
+    assert meter.link.overhead_bytes_up is None
     assert meter.link.rtt_ms == 1.5
     assert meter.link.reason == "custom op"
+    meter.take(line({**SNAPSHOT, "pair": {**pair, "overhead_bytes_up": 3}}))
+    assert meter.link.overhead_bytes_up == 3
     broken = {**pair, "up": False, "reason": "held by studio"}
     meter.take(line({**SNAPSHOT, "mode": "plain", "pair": broken}))
     assert (meter.link.mode, meter.link.reason) == ("plain", "held by studio")
