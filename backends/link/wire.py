@@ -38,6 +38,10 @@ class PairLine(msgspec.Struct, frozen=True):
     up: bool = False
     reason: str | None = None
     """Why it is not up."""
+    place: str | None = None
+    """Where the head's relay dialled it."""
+    detour: str | None = None
+    """Why not at the first place that it was told."""
     unheard_ms: float | None = None
     """How long nothing has come from its machine; None for not long."""
     wire_bytes_up: int | None = 0

@@ -106,6 +106,11 @@ class Link(Value, frozen=True, kw_only=True):
     why: str = ""
     """Why a relay stands beside the worker, or none does: a sentence without its stop.
     """
+    way: str = ""
+    """What it leads through: ``local``, ``tunnel`` (SSH) or ``direct``; empty while it
+    is not up."""
+    way_reason: str = ""
+    """Why a tunnel, where there could be none."""
     reason: str = ""
     """Why it is plain, or what the guard refused last."""
     refused: int = 0

@@ -161,6 +161,15 @@ def crossed_text(link: Link) -> str:
     return f"crossed ↑ {up} ↓ {down}" if up else ""
 
 
+def way_text(link: Link) -> str:
+    """``direct, 0.31 ms``, ``tunnel, 1.20 ms (why)``; empty while it is not known."""
+    if not link.way:
+        return ""
+    rtt = "" if link.rtt_ms is None else f", {link.rtt_ms:.2f} ms"
+    why = f" ({link.way_reason})" if link.way_reason else ""
+    return f"{link.way}{rtt}{why}"
+
+
 def pairs_text(links: Sequence[Link]) -> str:
     """``2 pairs · 1.1 GiB of weights home, …``, all added up; empty without any."""
     paired = [link for link in links if link.wire_bytes_up is not None]

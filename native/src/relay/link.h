@@ -42,6 +42,8 @@ struct PairTally {
   bool is_up = false;
   bool is_sealed = false;
   std::string reason;  // why it is not up; empty: it has not been tried
+  std::string place;   // where this end dialled it
+  std::string detour;  // why not at the first place it was told; empty: it is that
   // Over the real connection, all that makes the link, TLS included.
   std::uint64_t wire_bytes_up = 0;
   std::uint64_t wire_bytes_down = 0;

@@ -120,6 +120,8 @@ std::string pair_object(const PairTally& pair) {
       .flag("up", pair.is_up)
       .flag("sealed", pair.is_sealed)
       .raw("reason", text_or_null(pair.reason))
+      .raw("place", text_or_null(pair.place))
+      .raw("detour", text_or_null(pair.detour))
       .raw("unheard_ms", millis_or_null(pair.unheard))
       .number("wire_bytes_up", pair.wire_bytes_up)
       .number("wire_bytes_down", pair.wire_bytes_down)
