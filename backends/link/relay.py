@@ -41,6 +41,11 @@ def worker_relay_name(worker: str) -> str:
     return f"worker-{relay_name(worker)}"
 
 
+def is_beside(process: str) -> bool:
+    """Whether a process of that short name is a relay beside a worker."""
+    return process.startswith(worker_relay_name(""))
+
+
 def is_relay(process: str) -> bool:
     """Whether a process of that short name is a relay, at either end of a link."""
     return process.startswith((relay_name(""), worker_relay_name("")))
