@@ -56,6 +56,16 @@ def wanted_place(setting: str) -> DataPlace:
     return DataPlace(address=str(address), port=port)
 
 
+def wrong_place(setting: object) -> UsageError | None:
+    """What is wrong with a setting, if it is a text at all."""
+    if isinstance(setting, str) and setting not in (AUTO, TUNNEL):
+        try:
+            wanted_place(setting)
+        except UsageError as error:
+            return error
+    return None
+
+
 def _parts(text: str) -> tuple[str, int]:
     """Address and port, 0 for none; an address of IPv6 has colons of its own."""
     found = _BRACKETED.fullmatch(text) or _PLAIN.fullmatch(text)

@@ -18,7 +18,7 @@ from backends.config import (
     is_within,
     load_config,
 )
-from backends.data_place import AUTO, TUNNEL, wanted_place
+from backends.data_place import wrong_place
 from backends.errors import DllmError, UsageError, did_you_mean
 from backends.paths import ENGINE_DIR_VARIABLE
 from backends.state import Value
@@ -364,7 +364,9 @@ def _wrong_peer(name: str, told: object, lines: Lines) -> Iterator[Problem]:
         yield Problem(line=line, setting=shown, what=what, hint=_allowed("peers"))
         return
     yield from _wrong(PeerConfig, told, names, lines)
-    yield from _wrong_data(told.get("data"), (*names, "data"), lines)
+    if wrong := wrong_place(told.get("data")):
+        at, data = lines.get((*names, "data"), 0), f"{shown}.data"
+        yield Problem(line=at, setting=data, what=wrong.what, hint=wrong.hint)
     if bool(told.get("ssh")) == bool(told.get("bare")):
         yield Problem(
             line=line,
@@ -372,18 +374,6 @@ def _wrong_peer(name: str, told: object, lines: Lines) -> Iterator[Problem]:
             what=f"{shown} needs either ssh or bare",
             hint=f"ssh: {ALLOWED['ssh']}; bare: {ALLOWED['bare']}",
         )
-
-
-def _wrong_data(
-    told: object, names: tuple[str, ...], lines: Lines
-) -> Iterator[Problem]:
-    if not isinstance(told, str) or told in (AUTO, TUNNEL):
-        return
-    try:
-        wanted_place(told)
-    except UsageError as error:
-        line, shown = lines.get(names, 0), ".".join(names)
-        yield Problem(line=line, setting=shown, what=error.what, hint=error.hint)
 
 
 def lines_of(text: str) -> Lines:

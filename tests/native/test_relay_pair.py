@@ -213,6 +213,21 @@ def test_the_best_place_that_answers_is_dialled(relay: Path, tmp_path: Path) -> 
         assert dialled(read, best)["detour"] is None
 
 
+def test_a_place_where_nobody_speaks_is_left_for_the_next(
+    relay: Path, tmp_path: Path
+) -> None:
+    other = f"unix:{tmp_path}/other"
+    with ExitStack() as stack:
+        worker = stack.enter_context(Worker())
+        mute = stack.enter_context(Worker())
+        log = tmp_path / "other.log"
+        stack.enter_context(FarEnd(relay, worker.port, log, "--listen", other))
+        places = (mute.port, tmp_path / "w.sock", "--pair-dial", other)
+        near = stack.enter_context(running(relay, *places, way="--pair-dial"))
+        read = stack.enter_context(near.stats())
+        assert "does not say who it is" in dialled(read, other)["detour"]
+
+
 @pytest.mark.usefixtures("with_tls")
 def test_a_worker_listens_wherever_it_can(relay: Path, tmp_path: Path) -> None:
     # An address of documentation: nobody's.

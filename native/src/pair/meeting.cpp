@@ -173,6 +173,11 @@ Nanos Meeting::dial_max() const {
   return is_last() ? kDialMax : kTryMax;
 }
 
+bool Meeting::is_mute(Caller& caller, Nanos now) const {
+  if (!place_.dials || is_last() || caller.link.end().is_up()) return false;
+  return now - dialed_at_ > kTryMax + pretended(lab_.get());
+}
+
 void Meeting::dial(Nanos now) {
   try {
     if (!dialing_) {
@@ -246,6 +251,7 @@ bool Meeting::attend(Caller& caller, Nanos now) {
   try {
     if (caller.leaving_until > 0) return caller.leave(now);
     caller.link.take_in(now);
+    if (is_mute(caller, now)) throw LinkBroken("whoever is there does not say who it is");
     return true;
   } catch (const LinkRefused& refusal) {
     ended(caller, refusal.what(), true, now);

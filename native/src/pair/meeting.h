@@ -68,6 +68,8 @@ class Meeting {
   // Where is dialled now, and for how long; which is the link's place when it is up.
   [[nodiscard]] const Endpoint& there() const;
   [[nodiscard]] Nanos dial_max() const;
+  // Who took our call there, and does not say who it is in the same time.
+  [[nodiscard]] bool is_mute(Caller& caller, Nanos now) const;
   [[nodiscard]] bool is_last() const { return at_ == place_.others.size(); }
   void drop_oldest();
   void dial(Nanos now);

@@ -1,7 +1,9 @@
 // Whose bytes they are: of a stream that is made of what many commands said.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <utility>
