@@ -205,6 +205,7 @@ async def test_a_pair_tells_what_stayed_home_and_what_crossed() -> None:
     paired = msgspec.structs.replace(
         MINI,
         mode="pair",
+        way="direct",
         why="mini has the model on disk",
         bytes_up=1 << 30,
         bytes_down=10 << 20,
@@ -222,7 +223,7 @@ async def test_a_pair_tells_what_stayed_home_and_what_crossed() -> None:
         assert "512 MiB" in mini
         assert "3.0 MiB of 1.0 GiB" in mini
         assert "11.0 of 10.0 MiB" in mini
-        assert mini.split()[1] == "pair"
+        assert mini.split()[1:3] == ["pair", "direct"]
         assert mini.rstrip().endswith("mini has the model on disk")
         app.traffic.show_snapshot(traffic(MINI, PLAIN))
         await until(pilot, lambda: "crossed up" not in screen_text(app))
