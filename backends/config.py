@@ -63,6 +63,9 @@ class PeerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """What one would give to ``ssh``: ``mini``, ``ada@10.0.0.7``, ``ada@host:2222``."""
     bare: str | None = None
     """``host:port`` of an rpc-server somebody else started."""
+    data: str | None = None
+    """How data reach its worker: ``auto`` directly where that goes, ``tunnel``, or the
+    address there at which the relay listens (``10.0.0.7``, ``10.0.0.7:50060``)."""
     engine: str | None = None
     """Directory of its llama.cpp. Unset: the one found first that fits."""
     threads: int | None = None

@@ -18,6 +18,7 @@ from backends.config import (
     is_within,
     load_config,
 )
+from backends.data_place import wrong_place
 from backends.errors import DllmError, UsageError, did_you_mean
 from backends.paths import ENGINE_DIR_VARIABLE
 from backends.state import Value
@@ -51,7 +52,7 @@ EFFECTS = {
 """From when on a change counts, by the setting or its table."""
 _TABLES = ("keys", "peers")
 _TEXTS = (
-    *("engine", "pair", "rejoin", "theme", "ssh", "bare"),
+    *("engine", "pair", "rejoin", "theme", "ssh", "bare", "data"),
     *("api_host", "api_certificate", "api_private_key"),
 )
 ALLOWED = {
@@ -79,6 +80,7 @@ ALLOWED = {
     "peers": "tables such as [peers.mini]",
     "ssh": 'what one gives to ssh, in quotes: "ada@mini"',
     "bare": 'an address in quotes: "10.0.0.3:50052"',
+    "data": 'in quotes: "auto", "tunnel", or an address there: "10.0.0.7:50060"',
     "threads": "a number",
     "memory_gib": "GiB by device: {CPU = 12.0}",
 }
@@ -362,6 +364,9 @@ def _wrong_peer(name: str, told: object, lines: Lines) -> Iterator[Problem]:
         yield Problem(line=line, setting=shown, what=what, hint=_allowed("peers"))
         return
     yield from _wrong(PeerConfig, told, names, lines)
+    if wrong := wrong_place(told.get("data")):
+        at, data = lines.get((*names, "data"), 0), f"{shown}.data"
+        yield Problem(line=at, setting=data, what=wrong.what, hint=wrong.hint)
     if bool(told.get("ssh")) == bool(told.get("bare")):
         yield Problem(
             line=line,

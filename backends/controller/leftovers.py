@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backends.errors import HostError
+from backends.link.relay import is_beside
 from backends.planning.blueprint import machines_of, needed_names, process_name
 from backends.state import Leftover
 
@@ -55,9 +56,14 @@ class Leftovers:
         return [
             Leftover(name=name, peer=machine, why=f"{machine} cannot be reached")
             for name, machine in names.items()
-            if machine not in connected
-            and self._book.may_run(machine, process_name(self._cluster, name))
+            if machine not in connected and self._may_stand(machine, name)
         ]
+
+    def _may_stand(self, machine: str, name: str) -> bool:
+        """A relay does not stand beside every worker: it counts where it was seen."""
+        guessed = is_beside(name) and not self._book.knows(machine)
+        full = process_name(self._cluster, name)
+        return not guessed and self._book.may_run(machine, full)
 
     def remember(self, left: Iterable[Leftover]) -> None:
         """Keep what could not be stopped, together with what was known of before."""

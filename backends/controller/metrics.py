@@ -46,7 +46,10 @@ LINK_BYTES = {
 }
 """Fields of a link, and what these bytes are."""
 GUESS_TOTALS = ("guessed", "accepted", "passes")
-COMMAND_FIGURES = ("count", "bytes_up", "bytes_down", "answered", "errors")
+COMMAND_FIGURES = (
+    *("count", "bytes_up", "bytes_down", "wire_bytes_up", "wire_bytes_down"),
+    *("answered", "errors"),
+)
 
 
 def prometheus_text(snapshot: ClusterSnapshot) -> str:
@@ -82,7 +85,8 @@ class _Figures(Collector):
         yield from self._requests()
         yield from map(self._link, LINK_FIGURES)
         yield from map(self._total, LINK_TOTALS)
-        yield self._modes()
+        yield self._how("mode", "is met")
+        yield self._how("way", "leads to its worker")
         yield from map(self._bytes, LINK_BYTES)
         yield from map(self._command, COMMAND_FIGURES)
 
@@ -119,12 +123,13 @@ class _Figures(Collector):
             family.add_metric([link.worker], getattr(link.generation, figure))
         return family
 
-    def _modes(self) -> Metric:
+    def _how(self, field: str, words: str) -> Metric:
         family = GaugeMetricFamily(
-            "dllm_link_mode", "1 for how a link is met", labels=["worker", "mode"]
+            f"dllm_link_{field}", f"1 for how a link {words}", labels=["worker", field]
         )
         for link in self._snapshot.links:
-            family.add_metric([link.worker, link.mode], 1)
+            if value := getattr(link, field):
+                family.add_metric([link.worker, value], 1)
         return family
 
     def _bytes(self, field: str) -> Metric:
@@ -143,5 +148,6 @@ class _Figures(Collector):
         )
         for link in self._snapshot.links:
             for name, command in link.commands.items():
-                family.add_metric([link.worker, name], getattr(command, figure))
+                if (value := getattr(command, figure)) is not None:
+                    family.add_metric([link.worker, name], value)
         return family

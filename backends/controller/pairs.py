@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backends.controller.together import together
+from backends.data_place import DataPlace
+from backends.errors import DllmError, PeerUnreachable
 from backends.planning.pairing import Beside, Pairing, alone_by_plan, judged
 from backends.planning.thin import check_stand_ins, check_thin
 from backends.split.flags import used_workers
@@ -43,6 +45,7 @@ async def pairings(
             program=machine.relay_program(),
             features=await _features(machine),
             models=told if set(models) <= set(told) else models,
+            data=await _data_place(machine),
         )
         head = machines.get(plan.head)
         here = Beside(machine=head.name, features=await _features(head))
@@ -56,6 +59,16 @@ async def pairings(
         features = await _features(machines.get(plan.head))
         check_stand_ins(plan, model, pairs, features)
     return pairs
+
+
+async def _data_place(machine: Machine) -> DataPlace:
+    """Where its relay may be met; what cannot be told is a reason for the tunnel."""
+    try:
+        return await machine.data_place()
+    except PeerUnreachable:
+        raise
+    except DllmError as error:
+        return DataPlace(why=error.what)
 
 
 async def _features(machine: Machine) -> tuple[str, ...]:

@@ -70,6 +70,10 @@ class ProcessBook:
             if cluster_of(record.name) == cluster
         )
 
+    def knows(self, machine: str) -> bool:
+        """Whether that machine ever told what runs there."""
+        return machine in self._known
+
     def may_run(self, machine: str, name: str) -> bool:
         """Whether a process may run on a machine, for all that we were told."""
         records = self._known.get(machine)

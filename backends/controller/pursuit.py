@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from backends.controller.auto_draft import AutoDraft
@@ -35,6 +36,7 @@ from backends.errors import (
     PeerUnreachable,
     ProcessFailed,
 )
+from backends.link.relay import worker_relay_name
 from backends.planning.blueprint import SERVER, machines_of, process_name
 from backends.planning.speculating import PLAIN, with_way
 from backends.state import AUTO_DRAFT, NO_DRAFT, ClusterState, DraftNow, Step, StepState
@@ -49,8 +51,10 @@ if TYPE_CHECKING:
     from backends.controller.chapters import Chapter
     from backends.controller.journal import Journal
     from backends.controller.trials import TrialBook
+    from backends.link.way import Route
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
+    from backends.planning.blueprint import Facts
     from backends.state import Leftover, MeasuredSplit, Plan
 
 log = logging.getLogger(__name__)
@@ -268,11 +272,20 @@ class Pursuit:
         )
         sockets = await self.survey.sockets(plan)
         with self._watch.listening(machines_of(plan)):
-            why = {name: one.why for name, one in built.facts.pairings.items()}
+            facts = built.facts
+            why = {name: one.why for name, one in facts.pairings.items()}
             async with self.links.following(
-                sockets, self._ways.rtt_ms, why.__getitem__, plan.server.draft_max
+                sockets,
+                self._ways.rtt_ms,
+                why.__getitem__,
+                partial(self._route, facts),
+                plan.server.draft_max,
             ):
                 await self._serve(plan, built)
+
+    def _route(self, facts: Facts, worker: str) -> Route:
+        port = facts.ports.get(worker_relay_name(worker), 0)
+        return self._ways.route(worker, facts.pairings[worker].data, port)
 
     async def _let_answers_end(self, plan: Plan) -> None:
         """Before anything is touched that serves: end what could not be gone on with.

@@ -13,6 +13,7 @@ from backends.link.absence import why_no_link
 from backends.link.limits import require_possible
 from backends.link.relay import RelayReader
 from backends.link.tokens import Outcomes, ServerCount
+from backends.link.way import Route
 from backends.link.weights import worker_weights
 
 if TYPE_CHECKING:
@@ -45,13 +46,15 @@ class Links:
         sockets: Mapping[str, Path],
         tunnel_rtt_ms: Callable[[str], float | None],
         why: Callable[[str], str] = lambda _: "",
+        route: Callable[[str], Route] = lambda _: Route(),
         guesses: int = 0,
     ) -> AsyncIterator[None]:
         """Follow the workers' relays, at these sockets, while the block runs.
 
         ``tunnel_rtt_ms`` gives the round trip of a worker's tunnel, if it has one;
-        ``why`` whether, and why, a relay stands beside the worker; ``guesses`` are
-        the tokens that a draft of the plan adds to a pass.
+        ``why`` whether, and why, a relay stands beside the worker; ``route`` how that
+        is reached now; ``guesses`` are the tokens that a draft of the plan adds to a
+        pass.
         """
         self._guesses = max(guesses, GUESSES_MAX)
         self._sockets = dict(sockets)
@@ -65,6 +68,7 @@ class Links:
                 partial(self._labs.get, worker),
                 self._outcomes,
                 why(worker),
+                partial(route, worker),
             )
             for worker, socket in sockets.items()
         }

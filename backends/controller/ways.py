@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from backends.controller.together import together
 from backends.errors import PeerUnreachable
-from backends.link.way import WayKind
+from backends.link.way import Route, WayKind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
+    from backends.data_place import DataPlace
     from backends.link.way import Way
 
 
@@ -67,6 +68,19 @@ class Ways:
         if known is None or known[1].kind is not WayKind.TUNNEL:
             return None
         return known[1].rtt_ms
+
+    def route(self, worker: str, data: DataPlace, port: int) -> Route:
+        """How its relay is reached: where it listens besides, and the way there is."""
+        known = self._ways.get(worker)
+        if known is None or not known[1].open:
+            return Route()
+        way = known[1]
+        return Route(
+            way.kind,
+            direct=data.endpoint(port),
+            why=data.why,
+            trouble=way.trouble,
+        )
 
     def require_open(self) -> None:
         """See that none broke.

@@ -11,6 +11,7 @@ import msgspec
 
 from backends.link.throughput import Throughput
 from backends.link.tokens import Guesses, Outcome, Outcomes, ServerCount, TokensPerPass
+from backends.link.way import Route, WayKind
 from backends.link.wire import (
     NS_PER_MS,
     NS_PER_S,
@@ -61,8 +62,13 @@ class LinkMeter:
         tunnel_rtt_ms: Callable[[], float | None] = lambda: None,
         outcomes: Outcomes | None = None,
         why: str = "",
+        route: Callable[[], Route] = Route,
     ) -> None:
-        """Nothing has been measured yet; ``why`` is that of the link."""
+        """Nothing has been measured yet; ``why`` is that of the link.
+
+        ``route`` tells how the relay gets to the worker now.
+        """
+        self._route = route
         self._tunnel_rtt_ms = tunnel_rtt_ms
         self._outcomes = Outcomes() if outcomes is None else outcomes
         self.passes: deque[Pass] = deque(maxlen=PASSES_KEPT)
@@ -171,11 +177,15 @@ class LinkMeter:
         )
         up_per_s, down_per_s = now or (None, None)
         pair = line.pair or ALONE
+        route = self._route()
+        way, way_reason = _way(line.pair, route)
         return msgspec.structs.replace(
             self._link,
             protocol=line.protocol or "",
             mode="pair" if line.pair and line.mode == "metered" else line.mode,
-            reason=_reason(line),
+            way=way,
+            way_reason=way_reason,
+            reason=_reason(line, route.trouble),
             refused=line.refused,
             waiting=line.waiting,
             unanswered_ms=line.unanswered_ms,
@@ -184,6 +194,8 @@ class LinkMeter:
             bytes_down=line.bytes_down,
             wire_bytes_up=pair.wire_bytes_up,
             wire_bytes_down=pair.wire_bytes_down,
+            overhead_bytes_up=pair.overhead_bytes_up,
+            overhead_bytes_down=pair.overhead_bytes_down,
             weight_bytes_home=pair.weight_bytes_home,
             weight_bytes_sent=pair.weight_bytes_sent,
             tensors_differ=pair.tensors_differ,
@@ -250,10 +262,26 @@ class LinkMeter:
         )
 
 
-def _reason(line: Line) -> str:
-    """Why the link is not as it should be, or what was refused last."""
-    broken = line.pair.reason if line.pair and not line.pair.up else None
+def _reason(line: Line, trouble: str) -> str:
+    """Why the link is not as it should be, or what was refused last.
+
+    What a tunnel says of itself says more than that the relay found nobody behind it.
+    """
+    is_down = line.pair is not None and not line.pair.up
+    broken = trouble or (line.pair.reason if line.pair else "") if is_down else ""
     return broken or line.plain_reason or line.refused_reason or ""
+
+
+def _way(pair: PairLine | None, route: Route) -> tuple[str, str]:
+    """What the link leads through, and why a tunnel."""
+    kind = "" if route.kind is None else route.kind.value
+    if route.kind is not WayKind.TUNNEL or pair is None:
+        return kind, ""
+    if not pair.up:
+        return "", ""
+    if route.direct and pair.place == route.direct:
+        return WayKind.DIRECT.value, ""
+    return kind, pair.detour or route.why
 
 
 def pass_times_ms(passes: Sequence[Pass]) -> list[float]:

@@ -11,6 +11,7 @@ import msgspec
 
 from backends.errors import HostError
 from backends.link.meter import LinkMeter
+from backends.link.way import Route
 from backends.link.wire import LINE_BYTES_MAX, parse
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ def worker_relay_name(worker: str) -> str:
     return f"worker-{relay_name(worker)}"
 
 
+def is_beside(process: str) -> bool:
+    """Whether a process of that short name is a relay beside a worker."""
+    return process.startswith(worker_relay_name(""))
+
+
 def is_relay(process: str) -> bool:
     """Whether a process of that short name is a relay, at either end of a link."""
     return process.startswith((relay_name(""), worker_relay_name("")))
@@ -53,16 +59,19 @@ def relay_argv(
     upstream: str,
     stats: str = "",
     pair: Sequence[str] | None = None,
+    direct: str = "",
 ) -> tuple[str, ...]:
     """The head end of a link: metering between llama-server and one worker.
 
     ``upstream`` is ``host:port`` of its rpc-server, as the head reaches it, or, where
     there are arguments of a ``pair``, of the relay beside that; ``binary`` and
-    ``stats`` are paths on the head.
+    ``stats`` are paths on the head. That relay is dialled at ``direct`` first, where it
+    listens besides.
     """
     return (
         *(binary, "head", "--name", worker),
         *("--listen", f"127.0.0.1:{listen_port}"),
+        *(("--pair-dial", direct) if direct else ()),
         *("--worker" if pair is None else "--pair-dial", upstream),
         *(pair or ()),
         *(("--stats", stats) if stats else ()),
@@ -97,14 +106,17 @@ def worker_relay_argv(
     rpc_server: str,
     models: Sequence[str] = (),
     key_file: str = "",
+    direct: str = "",
 ) -> tuple[str, ...]:
     """The far end of a link, beside the rpc-server of a worker.
 
-    All paths are on the worker's machine; ``models`` are files that hold the model.
+    All paths are on the worker's machine; ``models`` are files that hold the model. At
+    ``direct`` it listens too, if it can.
     """
     return (
         *(binary, "worker", "--name", worker),
         *("--listen", f"127.0.0.1:{listen_port}"),
+        *(("--listen", direct) if direct else ()),
         *("--worker", rpc_server),
         *(("--key-file", key_file) if key_file else ()),
         *_models(models),
@@ -133,15 +145,17 @@ class RelayReader:
         lab: Callable[[], Lab | None] = lambda: None,
         outcomes: Outcomes | None = None,
         why: str = "",
+        route: Callable[[], Route] = Route,
     ) -> None:
         """``stats`` is the relay's socket; ``changed`` is told of news.
 
         ``tunnel_rtt_ms`` is the round trip of the worker's tunnel, if it has one.
         ``lab`` is put on every relay that is connected: one started anew has none.
-        ``outcomes`` are shared by the relays of a cluster; ``why`` is the link's.
+        ``outcomes`` are shared by the relays of a cluster; ``why`` is the link's, and
+        ``route`` how it leads to the worker now.
         """
         self._lab = lab
-        self.meter = LinkMeter(worker, tunnel_rtt_ms, outcomes, why)
+        self.meter = LinkMeter(worker, tunnel_rtt_ms, outcomes, why, route)
         self._stats = stats
         self._changed = changed
         self._writer: asyncio.StreamWriter | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from backends.state import Value
 
@@ -24,6 +24,19 @@ class WayKind(StrEnum):
     """An SSH connection of ours."""
     DIRECT = "direct"
     """The network itself: a bare rpc-server, later a relay there."""
+
+
+class Route(NamedTuple):
+    """What the controller knows of how a relay on the head gets to its worker."""
+
+    kind: WayKind | None = None
+    """Of the way that it opened; None: it is not open."""
+    direct: str = ""
+    """Where the relay beside the worker may be met without that."""
+    why: str = ""
+    """Why it may not."""
+    trouble: str = ""
+    """Why nothing goes through the tunnel now."""
 
 
 class WaySpec(Value, frozen=True, kw_only=True):
@@ -72,6 +85,11 @@ class Way(Protocol):
         """What the user should know of it, in a sentence; usually empty."""
         ...
 
+    @property
+    def trouble(self) -> str:
+        """Why the newest connection through it failed; empty while all goes well."""
+        ...
+
     async def close(self) -> None:
         """Close it; fine when it is closed or broken."""
         ...
@@ -83,6 +101,7 @@ class PlainWay:
     incarnation = ""
     open = True
     note = ""
+    trouble = ""
 
     def __init__(
         self, endpoint: str, kind: WayKind = WayKind.LOCAL, rtt_ms: float | None = 0.0

@@ -38,10 +38,17 @@ class PairLine(msgspec.Struct, frozen=True):
     up: bool = False
     reason: str | None = None
     """Why it is not up."""
+    place: str | None = None
+    """Where the head's relay dialled it."""
+    detour: str | None = None
+    """Why not at the first place that it was told."""
     unheard_ms: float | None = None
     """How long nothing has come from its machine; None for not long."""
     wire_bytes_up: int | None = 0
     wire_bytes_down: int | None = 0
+    overhead_bytes_up: int | None = None
+    overhead_bytes_down: int | None = None
+    """Of them what belongs to no command; None where an older relay does not say."""
     weight_bytes_home: int | None = None
     weight_bytes_sent: int | None = None
     """None where the pair sends every weight without asking."""

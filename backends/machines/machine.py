@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
+from backends.data_place import DataPlace
 from backends.errors import ModelError
 from backends.link.way import PlainWay, local_way, unix_endpoint
 from backends.paths import relay_binary
@@ -72,6 +73,14 @@ class Machine(Protocol):
 
         Raises:
             DllmError: it is not installed there.
+        """
+        ...
+
+    async def data_place(self) -> DataPlace:
+        """Where other machines reach a relay there directly, for all that is known.
+
+        Raises:
+            DllmError: its settings, or its connection, do not allow to tell.
         """
         ...
 
@@ -155,6 +164,10 @@ class LocalMachine:
     def relay_program(self) -> str:
         """The helper installed with us."""
         return str(relay_binary())
+
+    async def data_place(self) -> DataPlace:
+        """Nowhere: what is here is reached through the connections that we made."""
+        return DataPlace(why="the worker is on the machine of the console")
 
     def relay_stats(self, worker: str) -> str:
         """A socket in our runtime directory."""

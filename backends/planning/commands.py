@@ -94,6 +94,12 @@ class Site:
         found = self.pairings.get(worker.name)
         return found if found and found.paired else None
 
+    def direct(self, worker: WorkerSpec) -> str:
+        """Where the relay beside a worker is met without a tunnel; empty: nowhere."""
+        pairing = self.pairing(worker)
+        port = self.port(worker_relay_name(worker.name))
+        return pairing.data.endpoint(port) if pairing else ""
+
     def way(self, worker: WorkerSpec) -> str:
         """Where the head reaches a worker, or the relay beside it."""
         name = worker_relay_name(worker.name) if self.pairing(worker) else worker.name
@@ -169,6 +175,7 @@ def worker_relay_command(worker: WorkerSpec, site: Site) -> Command:
             rpc_server=f"127.0.0.1:{site.port(worker.name)}",
             models=pairing.models,
             key_file=site.key_file(worker.peer, name, pairing),
+            direct=site.direct(worker),
         ),
     )
 
@@ -186,6 +193,7 @@ def relay_command(plan: Plan, worker: WorkerSpec, site: Site) -> Command:
             worker=worker.name,
             listen_port=site.port(name),
             upstream=site.way(worker),
+            direct=site.direct(worker),
             stats=site.stats.get(worker.name, ""),
             pair=site.pair_argv(plan.head, name, pairing) if pairing else None,
         ),

@@ -13,6 +13,7 @@ import hashlib
 import hmac
 from typing import TYPE_CHECKING
 
+from backends.data_place import DataPlace
 from backends.places import LOCAL
 from backends.split.flags import used_workers
 from backends.state import PairMode, Value
@@ -26,6 +27,8 @@ CAN_STAND = "worker"
 CAN_KEEP = "start:private"
 CAN_SEAL = "worker:tls"
 CAN_STAY_HOME = "worker:model"
+CAN_CHOOSE = "pair:ways"
+"""The head's relay dials several places, the one beside a worker listens at them."""
 CAN_BE_THIN = "head:thin"
 """Of the head's helper: its relay sends no hole of a thin file."""
 
@@ -43,6 +46,8 @@ class Pairing(Value, frozen=True, kw_only=True):
     """What both ends share; empty: they meet without."""
     identity: str = ""
     """As whom the head's relay comes, whichever process it is."""
+    data: DataPlace = DataPlace()
+    """Where it listens besides, for a connection without a tunnel."""
 
     def __repr__(self) -> str:
         """Without the key: this may get into a log."""
@@ -63,6 +68,7 @@ class Beside(Value, frozen=True, kw_only=True):
     features: tuple[str, ...]
     """What that can do, as its agent says."""
     models: tuple[str, ...] = ()
+    data: DataPlace = DataPlace()
 
 
 def may_pair(plan: Plan, worker: WorkerSpec) -> bool:
@@ -106,7 +112,19 @@ def judged(worker: WorkerSpec, there: Beside, head: Beside, secret: str) -> Pair
         models=() if too_old else there.models,
         key="" if unsealed else _derived(secret, f"key {worker.name}"),
         identity=_derived(secret, f"head {worker.name}")[:IDENTITY_DIGITS],
+        data=_data(there, head, unsealed),
     )
+
+
+def _data(there: Beside, head: Beside, unsealed: str) -> DataPlace:
+    """What leaves a machine is sealed, whatever it leaves through."""
+    if there.machine == head.machine:
+        return DataPlace()
+    if unsealed:
+        return DataPlace(why=f"dllm-relay on {unsealed} was built without TLS")
+    if old := _without(there, head, CAN_CHOOSE):
+        return DataPlace(why=f"dllm-relay on {old} is too old for another way")
+    return there.data
 
 
 def _without(there: Beside, head: Beside, *needed: str) -> str:

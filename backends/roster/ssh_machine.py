@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from backends.data_place import AUTO, place_of
 from backends.engine.protocols import protocols_match
 from backends.errors import EngineError, HostError, ModelError, PeerUnreachable
 from backends.machines.agent.agent_host import AgentHost
@@ -21,6 +22,7 @@ from backends.state import PeerFacts, Transport
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from backends.data_place import DataPlace
     from backends.engine.ask import Engine
     from backends.link.way import Way, WaySpec
     from backends.machines.ssh.connection import SshConnection
@@ -37,6 +39,7 @@ ANY_USER = "any user of {machine} can reach the worker"
 _AGENT_LINE = (
     'exec "$1" host --run-dir "${XDG_STATE_HOME:-$HOME/.local/state}/dllm-tui/run/$2"'
 )
+_SSH_CONNECTION = 'printf %s "${SSH_CONNECTION-}"'
 _MAKE_FOLDER = 'umask 077; mkdir -p -- "$1"'
 
 
@@ -49,10 +52,12 @@ class SshMachine:
         head_id: str,
         paths: Paths,
         rtt_ms: Callable[[], float | None],
+        data: str | None = None,
     ) -> None:
         """``head_id`` keeps our processes apart from those of other heads.
 
         ``rtt_ms`` tells the newest round trip; None while the machine is silent.
+        ``data`` is that setting of the peer.
         """
         self.name = connection.name
         self.transport = Transport.SSH
@@ -61,6 +66,7 @@ class SshMachine:
         self._head_id = head_id
         self._paths = paths
         self._rtt_ms = rtt_ms
+        self._data = data
         self._relay = ""
         self._host: AgentHost | None = None
         self._engines: tuple[Engine, ...] = ()
@@ -207,6 +213,13 @@ class SshMachine:
                 f"Install it: dllm-tui peers provision {self.name}.",
             )
         return self._relay
+
+    async def data_place(self) -> DataPlace:
+        """As its settings say, else the address at which its sshd was reached."""
+        if self._data not in (None, AUTO):
+            return place_of(self._data, "")
+        told = await self.connection.run(_SSH_CONNECTION)
+        return place_of(AUTO, told.stdout)
 
     def relay_stats(self, worker: str) -> str:
         """A socket beside its process directories."""

@@ -77,7 +77,11 @@ class SshPeer:
         self._light = False
         self.connection = SshConnection(name, destination)
         self.machine = SshMachine(
-            self.connection, head_id, paths, lambda: self.peer.rtt_ms
+            self.connection,
+            head_id,
+            paths,
+            lambda: self.peer.rtt_ms,
+            config.data,
         )
         self._looker = Looker(self.machine, config, paths)
         self._keeper = Keeper(self.connection, self._heard)

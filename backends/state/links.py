@@ -27,6 +27,9 @@ class LinkCommand(Value, frozen=True, kw_only=True):
     count: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
+    wire_bytes_up: int | None = None
+    wire_bytes_down: int | None = None
+    """What crossed for these between a pair of relays; None without one."""
     answered: int = 0
     """Of ``count``: by the relay, without asking the worker."""
     errors: int = 0
@@ -103,6 +106,11 @@ class Link(Value, frozen=True, kw_only=True):
     why: str = ""
     """Why a relay stands beside the worker, or none does: a sentence without its stop.
     """
+    way: str = ""
+    """What it leads through: ``local``, ``tunnel`` (SSH) or ``direct``; empty while it
+    is not up."""
+    way_reason: str = ""
+    """Why a tunnel, where there could be none."""
     reason: str = ""
     """Why it is plain, or what the guard refused last."""
     refused: int = 0
@@ -122,6 +130,10 @@ class Link(Value, frozen=True, kw_only=True):
     wire_bytes_down: int | None = None
     """What crossed for it between a pair of relays, TLS included, since their link
     started; None without a pair."""
+    overhead_bytes_up: int | None = None
+    overhead_bytes_down: int | None = None
+    """Of these what no command said: frames, pings, lists, TLS. With what crossed for
+    each command it makes up the whole."""
     weight_bytes_home: int | None = None
     """Weights that the worker's end took from its own disk; None where it cannot."""
     weight_bytes_sent: int | None = None

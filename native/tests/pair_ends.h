@@ -77,6 +77,11 @@ class Between {
   // Nothing crosses, and nobody is told.
   void pause(bool on) { paused_ = on; }
   [[nodiscard]] bool is_cut() const { return left_ == kCut; }
+  // All that has crossed of connections so far.
+  std::string crossed(bool up) {
+    const std::lock_guard lock(mutex_);
+    return up ? up_ : down_;
+  }
 
  private:
   static constexpr std::ptrdiff_t kCut = -1, kEndless = std::ptrdiff_t{1} << 60;
@@ -116,7 +121,13 @@ class Between {
     const ssize_t count = dllm::receive(from, {block, most});
     if (count <= 0) return false;
     if (up) spend(count);
+    note({reinterpret_cast<const char*>(block), static_cast<std::size_t>(count)}, up);
     return dllm::send_all(to, {block, static_cast<std::size_t>(count)});
+  }
+
+  void note(std::string_view bytes, bool up) {
+    const std::lock_guard lock(mutex_);
+    (up ? up_ : down_) += bytes;
   }
 
   // It may have been told to cut while these were on their way.
@@ -131,6 +142,8 @@ class Between {
   std::atomic<std::ptrdiff_t> left_ = kEndless;
   std::atomic<bool> ending_ = false;
   std::atomic<bool> paused_ = false;
+  std::mutex mutex_;
+  std::string up_, down_;
   std::minstd_rand random_{7};
   std::thread thread_;
 };
@@ -211,6 +224,50 @@ struct Pair {
   Between between;
   Head head;
 };
+
+// Of one direction of an unsealed link, the bytes that stand for what commands said.
+inline std::uint64_t of_commands(const std::string& crossed) {
+  using dllm::pair::FrameType;
+  constexpr std::size_t kHelloSizeAt = 12;
+  dllm::pair::Queue rest;
+  rest.append(dllm::pair::view(crossed));
+  rest.drop(dllm::load<std::uint32_t>(&rest.all()[kHelloSizeAt]));
+  std::uint64_t bytes = 0;
+  while (const auto frame = dllm::pair::first_frame(rest)) {
+    const auto type = frame->type;
+    const bool is_share =
+        type == FrameType::kData || type == FrameType::kHome || type == FrameType::kKnown;
+    bytes += is_share ? frame->payload.size() : 0;
+    rest.drop(frame->bytes());
+  }
+  return bytes;
+}
+
+// What commands and the link itself make of all that crossed.
+struct Split {
+  explicit Split(const dllm::Tally& tally) : whole(tally.pair) {
+    for (const dllm::CommandTally& command : tally.commands) {
+      up += command.wire_bytes_up;
+      down += command.wire_bytes_down;
+    }
+  }
+  [[nodiscard]] bool adds_up() const {
+    return up + whole.overhead_bytes_up.value_or(0) == whole.wire_bytes_up &&
+           down + whole.overhead_bytes_down.value_or(0) == whole.wire_bytes_down;
+  }
+  dllm::PairTally whole;
+  std::uint64_t up = 0, down = 0;
+};
+
+// Once all that was said is counted: every byte belongs to its command, or to the link.
+inline bool is_split_rightly(Pair& pair) {
+  return until([&] {
+    const Split split(pair.head.tally());
+    CHECK(split.adds_up());
+    return split.up > 0 && split.up == of_commands(pair.between.crossed(true)) &&
+           split.down == of_commands(pair.between.crossed(false));
+  });
+}
 
 // HELLO and a buffer, seen from both sides.
 inline void greet(int client, int server, transcript::Version version = k7) {

@@ -113,6 +113,19 @@ TEST(connections_that_ask_what_is_known_never_reach_the_server) {
   CHECK(pair.worker.link.tally.refused == 0);
 }
 
+TEST(what_is_told_ahead_belongs_to_the_questions_it_answers) {
+  Pair pair({}, dllm::kGoneAfter, no_models(), no_models(), true);
+  Server server(pair.server.get(), k7);
+  const UniqueFd client = pair.head.connect();
+  CHECK(ask(client.get(), hello(k7), hello_reply(k7)));
+  CHECK(ask(client.get(), allocation(k7)[0].request, reply(std::string(16, '\1'))));
+  CHECK(is_split_rightly(pair));
+  const dllm::Tally tally = pair.head.tally();
+  CHECK(tally.commands[dllm::kGetMaxSize].count == 0);
+  CHECK(tally.commands[dllm::kGetMaxSize].wire_bytes_down > 0);
+  CHECK(tally.commands[dllm::kGetMaxSize].wire_bytes_up == 0);
+}
+
 TEST(a_server_that_was_replaced_costs_one_client_at_most) {
   Pair pair(kKey, dllm::kGoneAfter, no_models(), no_models(), true);
   Server server(pair.server.get(), k7);

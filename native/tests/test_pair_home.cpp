@@ -24,6 +24,33 @@ TEST(what_is_at_home_does_not_cross) {
   CHECK(pair.head.tally().commands[dllm::kSetTensor].bytes_up == 2 * requests_for(model()).size());
 }
 
+TEST(every_byte_belongs_to_a_command_or_to_the_link_itself) {
+  std::vector<Made> part = model();
+  part.resize(3);
+  Files there(part);
+  std::uint64_t up_plain = 0;
+  for (const bool is_sealed : {false, true}) {
+    Random random(9);
+    Pair pair(is_sealed ? std::optional(kKey) : std::nullopt, dllm::kGoneAfter, there.home);
+    if (is_sealed) pair.head.link.lab.set({1, 0.1, 200, 1});
+    Talk talk(pair);
+    CHECK(talk.loads(requests_for(model()), random));
+    counted(pair, model().size(), bytes_of_all(model()));
+    if (!is_sealed) CHECK(is_split_rightly(pair));
+    // Whatever is around them, and however long they wait: the same.
+    CHECK(until([&] { return !is_sealed || Split(pair.head.tally()).up == up_plain; }));
+    const dllm::Tally tally = pair.head.tally();
+    const Split split(tally);
+    CHECK(split.adds_up());
+    if (!is_sealed) up_plain = split.up;
+    const auto& weights = tally.commands[dllm::kSetTensor];
+    const std::uint64_t sent = split.whole.weight_bytes_sent;
+    CHECK(weights.wire_bytes_up > sent && weights.wire_bytes_up < sent + 1000);
+    CHECK(weights.wire_bytes_down > weights.bytes_down);
+    CHECK(tally.commands[dllm::kGetDeviceMemory].wire_bytes_down == kTold.size());
+  }
+}
+
 TEST(a_worker_without_models_is_sent_them) {
   Random random(2);
   Pair pair;

@@ -2,8 +2,9 @@
 
 Between this machine and a real sshd in a network namespace, side by side in one run:
 round trips of 4 KB and 16 KB (one every 20 ms, as tokens come), and tokens per second
-of one worker there; each through an SSH tunnel of ours and plain, in turn. The plain
-worker listens on the network, as nobody should let one.
+of one worker there, also with relays that meet without the tunnel; each through an SSH
+tunnel of ours and plain, in turn. The plain worker listens on the network, as nobody
+should let one.
 """
 
 from __future__ import annotations
@@ -115,37 +116,42 @@ async def compare_trips(network: Network, peer: Machine) -> None:
 
 
 def compare_tokens(network: Network, peer: Machine) -> None:
-    """Tokens per second plain and through a tunnel, in turn."""
+    """Tokens per second plain, directly and through a tunnel, in turn."""
     over_ssh = HeadUser(network, CACHE)
+    direct = HeadUser(network, CACHE, state=network.home / "direct")
     plain = HeadUser(network, CACHE, state=network.home / "plain")
+    users = {"plain": plain, "direct": direct, "SSH": over_ssh}
     try:
-        over_ssh.run("peers", "add", peer.name)
-        over_ssh.run("peers", "provision", peer.name)
-        one_thread(over_ssh)
+        for user, data in ((over_ssh, "tunnel"), (direct, "auto")):
+            user.run("peers", "add", peer.name)
+            user.run("peers", "provision", peer.name)
+            set_up(user, data)
         start_plain_worker(over_ssh, peer)
         plain.run("peers", "add", "box", "--bare", f"{peer.address}:50052")
         model = str(MODEL_PATH)
         over_ssh.run("up", "--model", model, "--peer", peer.name, "--detach")
+        direct.run("up", "--model", model, "--peer", peer.name, "--detach")
         plain.run("up", "--model", model, "--peer", "box", "--detach")
-        rates: dict[str, list[float]] = {"plain": [], "SSH": []}
+        rates: dict[str, list[float]] = {way: [] for way in users}
         for _ in range(ANSWERS):
-            rates["plain"].append(tokens_per_s(plain))
-            rates["SSH"].append(tokens_per_s(over_ssh))
+            for way, user in users.items():
+                rates[way].append(tokens_per_s(user))
     finally:
-        over_ssh.run("stop")
-        plain.run("stop")
+        for user in users.values():
+            user.run("stop")
         peer.kill_processes()
     for way, found in rates.items():
         show(f"decode, {way}", found, "tok/s")
-    pairs = zip(rates["SSH"], rates["plain"], strict=True)
-    ratio = statistics.median(ssh / bare for ssh, bare in pairs)
-    print(f"decode, SSH / plain: median of {ANSWERS} pairs {ratio:.3f}")
+    for way in ("direct", "SSH"):
+        pairs = zip(rates[way], rates["plain"], strict=True)
+        ratio = statistics.median(own / bare for own, bare in pairs)
+        print(f"decode, {way} / plain: median of {ANSWERS} pairs {ratio:.3f}")
 
 
-def one_thread(user: HeadUser) -> None:
+def set_up(user: HeadUser, data: str) -> None:
     """Leave a core to the tunnel: head and worker share one machine here."""
     file = user.home / "config" / "dllm-tui" / "config.toml"
-    file.write_text(file.read_text() + "threads = 1\n")
+    file.write_text(f'{file.read_text()}threads = 1\ndata = "{data}"\n')
 
 
 def start_plain_worker(user: HeadUser, peer: Machine) -> None:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.native.pairing import AS_ASKED, FarEnd, key_file, paired
 from tests.native.relaying import (
     HELLO_REPLY,
     PATIENCE_S,
+    Stats,
     Worker,
     greet,
     receive,
@@ -141,12 +143,21 @@ def test_figures_of_a_pair_are_given_out(relay: Path, tmp_path: Path) -> None:
         near.stats() as read,
     ):
         greet(client, server)
+        # The first line may be from before the two had met.
         seen = read.until(
-            lambda line: bool(line.get("pair") and line["pair"]["wire_bytes_down"])
+            lambda line: bool(
+                line.get("pair")
+                and line["pair"]["up"]
+                and line["commands"].get("HELLO", {}).get("wire_bytes_down")
+            )
         )
-        assert seen["pair"]["up"]
         assert seen["pair"]["reason"] is None
         assert not seen["pair"]["sealed"]
+        commands = seen["commands"].values()
+        for way in ("up", "down"):
+            of_commands = sum(command[f"wire_bytes_{way}"] for command in commands)
+            whole = of_commands + seen["pair"][f"overhead_bytes_{way}"]
+            assert whole == seen["pair"][f"wire_bytes_{way}"]
         server.close()
         assert receive(client, len(HELLO_REPLY)) == b""
 
@@ -174,6 +185,69 @@ def test_a_head_that_comes_again_as_the_same_takes_its_place(
             near.stats() as read,
         ):
             read.until(lambda line: bool(line.get("pair") and line["pair"]["up"]))
+
+
+def dialled(read: Stats, place: str) -> dict[str, Any]:
+    """What is told of the link once it leads there."""
+    seen = read.until(lambda line: (line.get("pair") or {}).get("place") == place)
+    found: dict[str, Any] = seen["pair"]
+    return found
+
+
+def test_the_best_place_that_answers_is_dialled(relay: Path, tmp_path: Path) -> None:
+    """And sought anew whenever a link has ended."""
+    best, other = f"unix:{tmp_path}/best", f"unix:{tmp_path}/other"
+    with ExitStack() as stack:
+        worker = stack.enter_context(Worker())
+
+        def far(place: str) -> FarEnd:
+            log = tmp_path / f"{Path(place).name}.log"
+            return FarEnd(relay, worker.port, log, "--listen", place)
+
+        second = stack.enter_context(far(other))
+        first = stack.enter_context(far(best))
+        places = (best, tmp_path / "w.sock", "--pair-dial", other)
+        near = stack.enter_context(running(relay, *places, way="--pair-dial"))
+        read = stack.enter_context(near.stats())
+        assert dialled(read, best)["detour"] is None
+        first.process.terminate()
+        assert dialled(read, other)["detour"].startswith(f"cannot reach {best}: ")
+        stack.enter_context(far(best))
+        second.process.terminate()
+        assert dialled(read, best)["detour"] is None
+
+
+def test_a_place_where_nobody_speaks_is_left_for_the_next(
+    relay: Path, tmp_path: Path
+) -> None:
+    other = f"unix:{tmp_path}/other"
+    with ExitStack() as stack:
+        worker = stack.enter_context(Worker())
+        mute = stack.enter_context(Worker())
+        log = tmp_path / "other.log"
+        stack.enter_context(FarEnd(relay, worker.port, log, "--listen", other))
+        places = (mute.port, tmp_path / "w.sock", "--pair-dial", other)
+        near = stack.enter_context(running(relay, *places, way="--pair-dial"))
+        read = stack.enter_context(near.stats())
+        assert "does not say who it is" in dialled(read, other)["detour"]
+
+
+@pytest.mark.usefixtures("with_tls")
+def test_a_worker_listens_wherever_it_can(relay: Path, tmp_path: Path) -> None:
+    # An address of documentation: nobody's.
+    nowhere = ("--listen", "127.0.0.1:0", "--listen", "192.0.2.1:1")
+    key = key_file(tmp_path / "key")
+    with (
+        Worker() as worker,
+        FarEnd(relay, worker.port, tmp_path / "far.log", *nowhere, *key) as far,
+        running(relay, far.port, tmp_path / "w.sock", *key, way="--pair-dial") as near,
+        near.stats() as read,
+    ):
+        dialled(read, f"127.0.0.1:{far.port}")
+    assert "cannot listen" in far.log.read_text()
+    done = run(relay, *WORKER, "--listen", "127.0.0.1:0", "--listen", "192.0.2.1:1")
+    assert done.returncode == 1
+    assert "192.0.2.1:1 can be reached from other machines" in done.stderr
 
 
 def test_an_id_that_is_none_is_refused(relay: Path) -> None:

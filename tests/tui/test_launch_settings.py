@@ -363,6 +363,7 @@ def test_a_plan_as_the_command_that_launches_it() -> None:
     assert words[words.index("--slots") + 1] == "4"
     assert words[-3:] == ["--", "--alias", "my model"]
     assert "--threads" not in words
+    assert words[words.index("--pair") + 1] == "auto"
     assert "worker1/CPU=6" in words[words.index("--split") + 1]
     away = msgspec.structs.replace(people.SPREAD_PLAN, head="box")
     assert "--head box" in up_command(away)

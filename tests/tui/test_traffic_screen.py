@@ -205,6 +205,7 @@ async def test_a_pair_tells_what_stayed_home_and_what_crossed() -> None:
     paired = msgspec.structs.replace(
         MINI,
         mode="pair",
+        way="direct",
         why="mini has the model on disk",
         bytes_up=1 << 30,
         bytes_down=10 << 20,
@@ -222,10 +223,39 @@ async def test_a_pair_tells_what_stayed_home_and_what_crossed() -> None:
         assert "512 MiB" in mini
         assert "3.0 MiB of 1.0 GiB" in mini
         assert "11.0 of 10.0 MiB" in mini
-        assert mini.split()[1] == "pair"
+        assert mini.split()[1:3] == ["pair", "direct"]
         assert mini.rstrip().endswith("mini has the model on disk")
         app.traffic.show_snapshot(traffic(MINI, PLAIN))
         await until(pilot, lambda: "crossed up" not in screen_text(app))
+
+
+async def test_each_command_tells_what_crossed_for_it() -> None:
+    said = {
+        "GRAPH_COMPUTE": LinkCommand(
+            count=5, bytes_up=1000, wire_bytes_up=40, wire_bytes_down=0
+        ),
+        "HELLO": LinkCommand(
+            count=1, bytes_up=10, bytes_down=10, wire_bytes_up=17, wire_bytes_down=18
+        ),
+        "GET_MAX_SIZE": LinkCommand(wire_bytes_up=0, wire_bytes_down=36),
+    }
+    whole = {"wire_bytes_up": 60, "wire_bytes_down": 58}
+    own = {"overhead_bytes_up": 3, "overhead_bytes_down": 4}
+    paired = msgspec.structs.replace(MINI, commands=said, **whole, **own)
+    app = Traffic(MINI)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await app.fill(pilot)
+        assert "crossed" not in app.table.column_keys
+        app.traffic.show_snapshot(traffic(paired))
+        await until(pilot, lambda: "crossed" in app.table.column_keys)
+        crossed = app.table.column_keys.index("crossed")
+        shown = dict(zip(app.rows(), app.rows(crossed), strict=True))
+        assert shown == {
+            "GET_MAX_SIZE": "36 B",
+            "GRAPH_COMPUTE": "40 B   4%",
+            "HELLO": "35 B ×1.8",
+            "(link itself)": "7 B",
+        }
 
 
 def test_times_keep_three_figures() -> None:

@@ -79,6 +79,10 @@ def test_a_mistyped_name_is_met_halfway() -> None:
         ("theme = = 1", 1, "This is not TOML", "lines such as"),
         ("[peers.mini]\nthreads = 2", 1, "needs either ssh or bare", "ada@mini"),
         ('[peers.mini]\nssh = "x"\n shh = 1', 3, "peers.mini.shh", "Did you mean ssh"),
+        (
+            '[peers.b]\nssh = "x"\ndata = "0.0.0.0"',
+            *(3, "data cannot be 0.0.0.0", "Name the one"),
+        ),
         ('[peers.local]\nssh = "x"', 1, "The name local is taken", "another"),
         ('[peers."a b"]\nssh = "x"', 1, "cannot be a peer's name", "letters"),
         ("peers = 3", 1, "peers cannot be 3", "[peers.mini]"),

@@ -97,6 +97,9 @@ def test_each_link_says_how_it_is_met_and_what_crossed() -> None:
     paired = Link(
         worker="mini",
         mode="pair",
+        way="tunnel",
+        way_reason="cannot reach 10.0.0.7:4711: nobody answers",
+        rtt_ms=1.2,
         why="mini has it on disk",
         bytes_up=1 << 30,
         bytes_down=3 << 20,
@@ -109,8 +112,9 @@ def test_each_link_says_how_it_is_met_and_what_crossed() -> None:
     alone = Link(worker="box", why="it is bare")
     lines = status_lines(replace(busy_scene(0), links=(paired, alone)), 0.0)
     assert [x for x in lines if x.startswith("link")] == [
-        f"link     {'mini':24} pair      1.0 GiB of weights home, 0 B sent (12 tensors "
-        "differ) · crossed ↑ 3.0 MiB of 1.0 GiB ↓ 3.0 of 3.0 MiB · mini has it on disk",
+        f"link     {'mini':24} pair      tunnel, 1.20 ms (cannot reach 10.0.0.7:4711: "
+        "nobody answers) · 1.0 GiB of weights home, 0 B sent (12 tensors differ) · "
+        "crossed ↑ 3.0 MiB of 1.0 GiB ↓ 3.0 of 3.0 MiB · mini has it on disk",
         f"link     {'box':24} metered   it is bare",
     ]
 

@@ -31,6 +31,7 @@ from tui.work.quantities import (
     guesses_text,
     shared_text,
     silence_text,
+    way_text,
     weights_text,
 )
 
@@ -238,7 +239,8 @@ def _tokens(links: Sequence[Link]) -> list[str]:
 
 def _link(link: Link) -> str:
     """How it is met, by what, and what that leaves on the wire."""
-    parts = filter(None, (weights_text(link), crossed_text(link), link.why))
+    told = (way_text(link), link.reason, weights_text(link), crossed_text(link))
+    parts = filter(None, (*told, link.why))
     return f"link     {link.worker:24} {link.mode:9} {' · '.join(parts)}"
 
 

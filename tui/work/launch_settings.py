@@ -14,7 +14,6 @@ from backends.state import (
     NO_DRAFT,
     Ask,
     FlashAttention,
-    PairMode,
     Plan,
     ServerSettings,
 )
@@ -167,10 +166,11 @@ def _options(plan: Plan) -> Iterator[str]:
     for option, value, usual in told:
         if value != usual:
             yield from (option, str(value))
-    if not plan.relay:
-        yield "--no-relay"
-    if plan.pair is not PairMode.AUTO:
+    if plan.relay:
+        # The settings of whoever types it may say otherwise.
         yield from ("--pair", plan.pair.value)
+    else:
+        yield "--no-relay"
     if plan.extra_args:
         yield from ("--", *plan.extra_args)
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 UNKNOWN = "—"
 SAME_SHARE = 0.02
 """A pass of so nearly one token is one token's."""
+PERCENT_MAX = 1.5
+"""Of larger shares the factor says more."""
+TEN = 9.95
 BYTES_PER_MB = 1e6
 _CARRIED = (
     *("bytes_up", "bytes_down", "wire_bytes_up", "wire_bytes_down"),
@@ -108,6 +111,16 @@ def part_of(part: float, whole: float) -> str:
     return f"{in_unit(part, unit)}{own} of {in_unit(whole, whole_unit)} {whole_unit}"
 
 
+def ratio_text(part: float, whole: float) -> str:
+    """``12%`` of it, ``<1%``, ``×1.3`` where it is more; empty of nothing."""
+    if not whole:
+        return ""
+    share = part / whole
+    if share > PERCENT_MAX:
+        return f"×{share:.1f}" if share < TEN else f"×{share:.0f}"
+    return "<1%" if 0 < share < 1 / 100 else f"{share:.0%}"
+
+
 def ms_text(value_ms: float | None) -> str:
     """Milliseconds in six cells: ``  9.80``, `` 123.4``, ``  2345``, `` 12.3s``."""
     if value_ms is None:
@@ -146,6 +159,15 @@ def crossed_text(link: Link) -> str:
     """``crossed ↑ 1.2 of 9.8 MiB ↓ 3.1 of 3.0 MiB``; empty without a pair."""
     up, down = wire_up_text(link), wire_down_text(link)
     return f"crossed ↑ {up} ↓ {down}" if up else ""
+
+
+def way_text(link: Link) -> str:
+    """``direct, 0.31 ms``, ``tunnel, 1.20 ms (why)``; empty while it is not known."""
+    if not link.way:
+        return ""
+    rtt = "" if link.rtt_ms is None else f", {link.rtt_ms:.2f} ms"
+    why = f" ({link.way_reason})" if link.way_reason else ""
+    return f"{link.way}{rtt}{why}"
 
 
 def pairs_text(links: Sequence[Link]) -> str:

@@ -64,6 +64,13 @@ class TunnelWay:
         """Why the newest connection through it failed; None while all goes well."""
         return self._tunnel.last_error
 
+    @property
+    def trouble(self) -> str:
+        """The same as a sentence, of whichever part of it."""
+        if error := self.last_error:
+            return error.what
+        return self._beyond.trouble if self._beyond else ""
+
     async def close(self) -> None:
         """Close all of it."""
         self._closed = True

@@ -37,14 +37,20 @@ Length read_length(View bytes) {
 }  // namespace
 
 void Sender::requests(View bytes, Buffer& out) {
-  while (!bytes.empty()) bytes = bytes.subspan(step(bytes, out));
+  while (!bytes.empty()) {
+    const std::size_t before = out.size();
+    bytes = bytes.subspan(step(bytes, out));
+    runs_.append(id_, out.size() - before);
+  }
 }
 
 void Sender::head(View head, Buffer& out) {
+  const std::size_t before = out.size();
   learn(out);
   message_.clear();
   encoder_->head(head, message_);
   write_message(message_, out);
+  runs_.append(head[0], out.size() - before);
 }
 
 // Returns how many bytes it took.
@@ -101,6 +107,7 @@ std::size_t Sender::consume(View gathered, Buffer& out) {
     left_ -= taken;
     in_blocks_ = left_ > 0;
   } else {
+    id_ = gathered[0];
     const Begun begun = encoder_->begin(gathered, message_);
     taken = begun.taken;
     left_ = load<std::uint64_t>(gathered.data() + 1) - (taken - kRequestHeaderBytes);
@@ -112,8 +119,10 @@ std::size_t Sender::consume(View gathered, Buffer& out) {
 
 void Sender::end(Buffer& out) {
   if (held_.empty()) return;
+  const std::size_t before = out.size();
   write_message(std::to_array({kLoose}), out);
   Writer(out).bytes(held_);
+  runs_.append(in_blocks_ ? id_ : held_[0], out.size() - before);
   held_.clear();
 }
 

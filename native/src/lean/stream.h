@@ -7,6 +7,7 @@
 
 #include "decoder.h"
 #include "encoder.h"
+#include "relay/shares.h"
 
 namespace dllm::lean {
 
@@ -22,6 +23,8 @@ class Sender {
   void head(View head, Buffer& out);
   // The client sends no more: what was held back.
   void end(Buffer& out);
+  // The commands of all that was appended, until it is taken from there.
+  Runs& runs() { return runs_; }
 
  private:
   std::size_t step(View bytes, Buffer& out);
@@ -37,6 +40,8 @@ class Sender {
   Buffer message_;
   std::uint64_t left_ = 0;  // bytes of the present request behind what the messages stand for
   bool in_blocks_ = false;  // they go through block()
+  std::uint8_t id_ = kCommands;  // of the present request
+  Runs runs_;
 };
 
 class Receiver {

@@ -318,6 +318,7 @@ void HeadEnd::give_up(const std::string& reason) {
 }
 
 void HeadEnd::told(std::uint32_t session, Bytes message) {
+  told_shares_[kSetTensor] += message.size();
   if (!served_ || served_->id != session) return;
   try {
     served_->up.told(message);
@@ -333,6 +334,9 @@ void HeadEnd::listed(Bytes message) {
 }
 
 void HeadEnd::answered_ahead(std::uint32_t session, const std::vector<Known>& known) {
+  for (const Known& each : known) {
+    if (const auto id = id_of(each); id < kCommands) told_shares_[id] += encoded_bytes(each);
+  }
   if (!served_ || served_->id != session) return;
   for (const Known& each : known) {
     if (!served_->session.know(each)) return give_up("what its relay answers ahead makes no sense");
@@ -368,6 +372,7 @@ void HeadEnd::publish(Nanos now) {
   const PairTally before = tally;
   meeting_.note(tally);
   tally.unheard = unheard ? silent : 0;
+  link_.tally.note_shares(meeting_.sent_shares(), told_shares_);
   note(weights_.counts, tally);
   const bool refers = link && link->end().uses(kHome);
   if (const auto news = report_.news(weights_.counts, now); news && refers) link_.tell(*news);

@@ -76,6 +76,7 @@ class HeadEnd final : public Carrier, private MeetingOwner {
   const Pipe wake_ = make_pipe();
   HeadWeights weights_;
   HomeReport report_;
+  Shares told_shares_{};  // what came down for commands, beside their replies
   std::unique_ptr<Served> served_;
   std::vector<std::uint8_t> block_;
   Nanos published_ = 0;

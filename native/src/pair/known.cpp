@@ -37,6 +37,14 @@ std::vector<std::vector<std::uint8_t>> encode_known(const std::vector<Known>& kn
   return frames;
 }
 
+std::uint8_t id_of(const Known& known) {
+  return known.key.empty() ? std::uint8_t{kCommands} : static_cast<std::uint8_t>(known.key[0]);
+}
+
+std::size_t encoded_bytes(const Known& known) {
+  return 2 * sizeof(std::uint16_t) + known.key.size() + known.reply.size();
+}
+
 std::vector<Known> decode_known(View payload) {
   std::vector<Known> known;
   while (!payload.empty()) {

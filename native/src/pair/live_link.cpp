@@ -54,6 +54,12 @@ void LiveLink::take_in(Nanos now) {
   throw LinkBroken("its machine has not been heard for " + seconds + " s");
 }
 
+void LiveLink::give_out(Nanos now) {
+  wire_.write(end_.out(), now);
+  if (end_.waiting() == 0) departures_.sealed(wire_.sealed_bytes());
+  departures_.left(wire_.sent_bytes());
+}
+
 std::size_t LiveLink::room(std::uint32_t session) const {
   return has_room() ? end_.credit(session) : 0;
 }

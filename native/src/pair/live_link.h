@@ -1,6 +1,7 @@
 // A link over its connection: what both ends do with one in their loops.
 #pragma once
 
+#include "departures.h"
 #include "link_end.h"
 #include "wire.h"
 
@@ -26,7 +27,11 @@ class LiveLink {
   // Takes in what came, tells the owner, and judges silence. Throws LinkBroken.
   void take_in(Nanos now);
   // Sends what the end has to say. Throws LinkBroken.
-  void give_out(Nanos now) { wire_.write(end_.out(), now); }
+  void give_out(Nanos now);
+  // Whoever gives the end something of a command to send adds it here.
+  Shares& given() { return departures_.given(); }
+  // What has left of commands; all else that has is the link's own.
+  [[nodiscard]] const Shares& sent() const { return departures_.gone(); }
   // Bytes that may be sent in a session now.
   [[nodiscard]] std::size_t room(std::uint32_t session) const;
   // Whether more that needs no credit may be sent without pings standing behind it.
@@ -37,6 +42,7 @@ class LiveLink {
 
   Wire wire_;
   LinkEnd end_;
+  Departures departures_;
   const Lab& lab_;
   const Nanos patience_;
   const Nanos begun_;

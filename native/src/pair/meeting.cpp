@@ -94,17 +94,29 @@ Meeting::Meeting(const Place& place, Hello own, MeetingOwner& owner, const Lab& 
       lab_(lab),
       patience_(patience) {
   judge(place_);
-  if (place_.dials) return;
-  const Endpoint& at = place_.endpoint;
-  listener_ = at.path.empty() ? listen_tcp(at) : listen_unix(at.path);
-  set_blocking(listener_.get(), false);
+  if (!place_.dials) listen();
+}
+
+void Meeting::listen() {
+  const auto add = [this](const Endpoint& at) {
+    listeners_.push_back(at.path.empty() ? listen_tcp(at) : listen_unix(at.path));
+    set_blocking(listeners_.back().get(), false);
+  };
+  add(place_.endpoint);
+  for (const Endpoint& other : place_.others) {
+    try {
+      add(other);
+    } catch (const std::exception& error) {
+      complain(own_.name + ": " + error.what());
+    }
+  }
 }
 
 Meeting::~Meeting() = default;
 
 std::uint16_t Meeting::port() const {
-  const bool has_port = listener_ && place_.endpoint.path.empty();
-  return has_port ? bound_port(listener_.get()) : place_.endpoint.port;
+  const bool has_port = !listeners_.empty() && place_.endpoint.path.empty();
+  return has_port ? bound_port(listeners_.front().get()) : place_.endpoint.port;
 }
 
 LiveLink* Meeting::link() {
@@ -112,14 +124,14 @@ LiveLink* Meeting::link() {
 }
 
 void Meeting::add_waits(std::vector<pollfd>& waits) {
-  if (listener_) waits.push_back({listener_.get(), POLLIN, 0});
+  for (const UniqueFd& listener : listeners_) waits.push_back({listener.get(), POLLIN, 0});
   if (dialing_) waits.push_back({dialing_.get(), POLLOUT, 0});
   for (Caller& caller : callers_) unwatched(waits, caller.link.fd(), caller.link.events());
 }
 
 Nanos Meeting::due(Nanos now) {
   Nanos first = kNever;
-  if (place_.dials && callers_.empty()) first = dialing_ ? dialed_at_ + kDialMax : dial_at_;
+  if (place_.dials && callers_.empty()) first = dialing_ ? dialed_at_ + dial_max() : dial_at_;
   for (Caller& caller : callers_) {
     const bool leaves = caller.leaving_until > 0;
     first = std::min(first, leaves ? caller.leaving_until : caller.link.due(now));
@@ -128,13 +140,13 @@ Nanos Meeting::due(Nanos now) {
 }
 
 void Meeting::step(Nanos now) {
-  if (listener_) accept(now);
+  for (const UniqueFd& listener : listeners_) accept(listener.get(), now);
   if (place_.dials && callers_.empty()) dial(now);
   std::erase_if(callers_, [&](Caller& caller) { return !attend(caller, now); });
 }
 
-void Meeting::accept(Nanos now) {
-  while (UniqueFd fd = accept_client(listener_.get())) {
+void Meeting::accept(int listener, Nanos now) {
+  while (UniqueFd fd = accept_client(listener)) {
     if (callers_.size() >= kCallersMax) drop_oldest();
     set_blocking(fd.get(), false);
     tune(fd.get());
@@ -153,23 +165,36 @@ void Meeting::drop_oldest() {
   if (oldest != callers_.end()) callers_.erase(oldest);
 }
 
+const Endpoint& Meeting::there() const {
+  return at_ == 0 ? place_.endpoint : place_.others[at_ - 1];
+}
+
+Nanos Meeting::dial_max() const {
+  return is_last() ? kDialMax : kTryMax;
+}
+
+bool Meeting::is_mute(Caller& caller, Nanos now) const {
+  if (!place_.dials || is_last() || caller.link.end().is_up()) return false;
+  return now - dialed_at_ > kTryMax + pretended(lab_.get());
+}
+
 void Meeting::dial(Nanos now) {
   try {
     if (!dialing_) {
       if (now < dial_at_) return;
       dialed_at_ = now;
-      dialing_ = begin_connect(place_.endpoint);
+      dialing_ = begin_connect(there());
     }
     pollfd question{dialing_.get(), POLLOUT, 0};
     if (::poll(&question, 1, 0) == 0) {
-      if (now - dialed_at_ > kDialMax) throw LinkBroken("nobody answers");
+      if (now - dialed_at_ > dial_max()) throw LinkBroken("nobody answers");
       return;
     }
     if (const int error = connect_error(dialing_.get())) throw LinkBroken(std::strerror(error));
     add_caller(std::move(dialing_));
   } catch (const std::exception& error) {
     dialing_.reset();
-    fail("cannot reach " + text(place_.endpoint) + ": " + error.what(), now);
+    fail("cannot reach " + text(there()) + ": " + error.what(), now);
   }
 }
 
@@ -195,6 +220,7 @@ void Meeting::greeted(Caller& caller, const Hello& hello) {
 void Meeting::welcomed() {
   retry_ = kRetryFirst;
   reason_.clear();
+  if (at_ == 0) detour_.clear();
   refused_ = false;
   owner_.greeted(other_);
 }
@@ -208,6 +234,7 @@ void Meeting::send_away(Caller& caller, const std::string& reason) {
 void Meeting::release() {
   sent_before_ += holder_->link.wire().sent_bytes();
   received_before_ += holder_->link.wire().received_bytes();
+  shares_before_ += holder_->link.sent();
   holder_ = nullptr;
 }
 
@@ -224,6 +251,7 @@ bool Meeting::attend(Caller& caller, Nanos now) {
   try {
     if (caller.leaving_until > 0) return caller.leave(now);
     caller.link.take_in(now);
+    if (is_mute(caller, now)) throw LinkBroken("whoever is there does not say who it is");
     return true;
   } catch (const LinkRefused& refusal) {
     ended(caller, refusal.what(), true, now);
@@ -237,6 +265,8 @@ void Meeting::ended(Caller& caller, const std::string& reason, bool refused, Nan
   const bool held = caller.holds();
   const bool was_up = held && caller.link.end().is_up();
   if (held) release();
+  // A link that was is sought from the best place on.
+  if (was_up) at_ = place_.others.size();
   if (!holder_) {
     fail(reason, now);
     refused_ = refused;
@@ -247,6 +277,12 @@ void Meeting::ended(Caller& caller, const std::string& reason, bool refused, Nan
 void Meeting::fail(const std::string& reason, Nanos now) {
   reason_ = reason;
   refused_ = false;
+  if (place_.dials && !is_last()) {
+    if (at_++ == 0) detour_ = reason;
+    dial_at_ = now;
+    return;
+  }
+  at_ = 0;
   dial_at_ = now + retry_;
   retry_ = std::min(2 * retry_, kRetryMost);
 }
@@ -270,6 +306,12 @@ std::uint64_t Meeting::received_bytes() const {
   return received_before_ + (holder_ ? holder_->link.wire().received_bytes() : 0);
 }
 
+Shares Meeting::sent_shares() const {
+  Shares shares = shares_before_;
+  if (holder_) shares += holder_->link.sent();
+  return shares;
+}
+
 void Meeting::note(PairTally& tally) {
   LiveLink* live = link();
   const bool is_head = own_.role == Role::kHead;
@@ -277,6 +319,8 @@ void Meeting::note(PairTally& tally) {
   tally.is_up = live != nullptr;
   tally.is_sealed = place_.key.has_value();
   tally.reason = reason_;
+  tally.place = live && place_.dials ? text(there()) : "";
+  tally.detour = live ? detour_ : "";
   tally.wire_bytes_up = is_head ? sent_bytes() : received_bytes();
   tally.wire_bytes_down = is_head ? received_bytes() : sent_bytes();
   tally.rtt = live ? live->end().rtt() : 0;

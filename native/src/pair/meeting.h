@@ -26,10 +26,12 @@ class Meeting {
   // Between two attempts to dial.
   static constexpr Nanos kRetryFirst = kNanosPerSecond / 4;
   static constexpr Nanos kRetryMost = 4 * kNanosPerSecond;
+  // For a place that is not the last: behind it lies one where the other end surely is.
+  static constexpr Nanos kTryMax = 2 * kNanosPerSecond;
   // The link and those that have not said who they are; of these the oldest makes room.
   static constexpr std::size_t kCallersMax = 8;
 
-  // Listens at once, or throws. `own` names this end.
+  // Listens at once, at the first place at least, or throws. `own` names this end.
   Meeting(const Place& place, Hello own, MeetingOwner& owner, const Lab& lab, Nanos patience);
   ~Meeting();
   Meeting(const Meeting&) = delete;
@@ -53,13 +55,22 @@ class Meeting {
   [[nodiscard]] std::uint16_t port() const;
   // What a snapshot shows of it; bytes are those of all links so far.
   void note(PairTally& tally);
+  // What commands sent, over all links so far.
+  [[nodiscard]] Shares sent_shares() const;
   // Ends the link in order.
   void end(const std::string& reason, Nanos now);
 
  private:
   struct Caller;
 
-  void accept(Nanos now);
+  void listen();
+  void accept(int listener, Nanos now);
+  // Where is dialled now, and for how long; which is the link's place when it is up.
+  [[nodiscard]] const Endpoint& there() const;
+  [[nodiscard]] Nanos dial_max() const;
+  // Who took our call there, and does not say who it is in the same time.
+  [[nodiscard]] bool is_mute(Caller& caller, Nanos now) const;
+  [[nodiscard]] bool is_last() const { return at_ == place_.others.size(); }
   void drop_oldest();
   void dial(Nanos now);
   void add_caller(UniqueFd fd);
@@ -79,8 +90,10 @@ class Meeting {
   MeetingOwner& owner_;
   const Lab& lab_;
   const Nanos patience_;
-  UniqueFd listener_;
+  std::vector<UniqueFd> listeners_;
   UniqueFd dialing_;
+  std::size_t at_ = 0;  // of the places, the first of which is the best
+  std::string detour_;  // why another is the link's
   Nanos dial_at_ = 0;
   Nanos dialed_at_ = 0;
   Nanos retry_ = kRetryFirst;
@@ -93,6 +106,7 @@ class Meeting {
   bool refused_ = false;
   std::uint64_t sent_before_ = 0;
   std::uint64_t received_before_ = 0;
+  Shares shares_before_{};
 };
 
 }  // namespace dllm::pair

@@ -24,20 +24,29 @@ bool is_local(const Endpoint& endpoint) {
   return ntohl(place.sin_addr.s_addr) >> kNetShift == kLoopbackNet;
 }
 
-void judge(const Place& place) {
-  const bool local = is_local(place.endpoint);
-  const std::string where = text(place.endpoint);
+namespace {
+
+void judge(const Endpoint& endpoint, bool has_key) {
+  const bool local = is_local(endpoint);
+  const std::string where = text(endpoint);
   if (!local && !has_tls()) {
     throw std::runtime_error(
         where +
         " can be reached from other machines, and this dllm-relay was built without TLS: "
         "install OpenSSL's headers (Debian: libssl-dev) and build it anew, or use a tunnel");
   }
-  if (!local && !place.key) {
+  if (!local && !has_key) {
     throw std::runtime_error(where +
                              " can be reached from other machines: give both ends the same key "
                              "(--key-file PATH, or --key-stdin)");
   }
+}
+
+}  // namespace
+
+void judge(const Place& place) {
+  judge(place.endpoint, place.key.has_value());
+  for (const Endpoint& other : place.others) judge(other, place.key.has_value());
   make_seal(place);
 }
 

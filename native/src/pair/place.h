@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "hello.h"
 #include "key.h"
@@ -16,11 +17,14 @@ struct Place {
   bool dials = false;  // otherwise this end listens there
   std::optional<Key> key;
   std::optional<Id> id{};  // as whom; otherwise as nobody who was ever there
+  // An end that dials tries these, in order, where it cannot meet the other at `endpoint`; one that
+  // listens does so here too, where it can.
+  std::vector<Endpoint> others{};
 };
 
 // Nobody but this machine's users can reach it.
 bool is_local(const Endpoint& endpoint);
-// Throws std::runtime_error where what crosses would not be protected, or cannot be.
+// Throws std::runtime_error where what crosses at any of them would not be protected, or cannot be.
 void judge(const Place& place);
 std::unique_ptr<Seal> make_seal(const Place& place);
 

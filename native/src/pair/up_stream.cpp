@@ -87,8 +87,19 @@ void UpStream::requests(View bytes, LiveLink& link) {
     lean_->requests(bytes, shortened_);
     bytes = shortened_;
   }
-  up_.empty() && link.room(session_) >= bytes.size() ? link.end().send(session_, bytes)
-                                                     : up_.append(bytes);
+  up_.empty() && link.room(session_) >= bytes.size() ? send(bytes, link) : up_.append(bytes);
+}
+
+void UpStream::send(View bytes, LiveLink& link) {
+  link.end().send(session_, bytes);
+  if (lean_) lean_->runs().take(bytes.size(), link.given());
+}
+
+// Whatever led to it, it is about the data of a SET_TENSOR.
+void UpStream::send_home(View message, LiveLink& link) {
+  if (!link.end().has(session_)) return;
+  link.end().send_home(session_, message);
+  link.given()[kSetTensor] += message.size();
 }
 
 void UpStream::head(View head) {
@@ -132,13 +143,13 @@ bool UpStream::can_push(const LiveLink& link) const {
 bool UpStream::push_next(LiveLink& link) {
   if (!can_push(link)) return false;
   if (referrer_ && referrer_->has_next()) {
-    link.end().send_home(session_, encode(referrer_->next()));
+    send_home(encode(referrer_->next()), link);
   } else if (up_.message_is_next()) {
-    link.end().send_home(session_, up_.take_message());
+    send_home(up_.take_message(), link);
   } else {
     const View bytes = up_.bytes();
     const std::size_t count = std::min(link.room(session_), bytes.size());
-    link.end().send(session_, bytes.first(count));
+    send(bytes.first(count), link);
     up_.drop(count);
   }
   return true;

@@ -71,6 +71,8 @@ class UpStream final : public Weights {
   void check_hole(const home::TensorPlace& hole, const home::TensorKey& key,
                   std::uint64_t offset) const;
   void pass(View bytes, LiveLink& link);
+  void send(View bytes, LiveLink& link);
+  void send_home(View message, LiveLink& link);
   void requests(View bytes, LiveLink& link);
   void head(View head);
   void refer(const Decided& decided);

@@ -30,6 +30,10 @@ class Wire {
   void write(Queue& plain, Nanos now);
   // Sealed and not yet sent.
   [[nodiscard]] std::size_t backlog() const { return sealed_.size() + departing_.size(); }
+  // Since the link began, sent or not.
+  [[nodiscard]] std::uint64_t sealed_bytes() const {
+    return sent_bytes_ + backlog() + up_.under_way_bytes();
+  }
   [[nodiscard]] bool is_ready() const { return seal_->is_ready(); }
   // Over the real connection, all of it.
   [[nodiscard]] std::uint64_t sent_bytes() const { return sent_bytes_; }

@@ -19,7 +19,7 @@ connection that lasts. One head at a time: another is told who is there. Prints 
 it is ready; ends with SIGTERM.
 
   --listen ENDPOINT      where the head's relay dials: ADDRESS:PORT, [IPV6]:PORT or unix:PATH; port
-                         0 takes a free one
+                         0 takes a free one; may be repeated: further ones where that is possible
   --dial ENDPOINT        instead: where the head's relay listens (--pair-listen)
   --worker ENDPOINT      the rpc-server: ADDRESS:PORT, [IPV6]:PORT or unix:PATH
   --key-file PATH        the key both relays share: 64 hexadecimal digits in a file only its owner
@@ -49,9 +49,16 @@ struct Options {
 };
 
 void set_place(Options& options, const std::string& option, const std::string& value) {
-  if (options.is_placed) throw UsageError("worker needs one of --listen and --dial");
+  const bool listens = option == "--listen";
+  if (options.is_placed) {
+    if (!listens || options.place.dials) {
+      throw UsageError("worker needs one of --listen and --dial");
+    }
+    options.place.others.push_back(endpoint_for(option, value));
+    return;
+  }
   options.is_placed = true;
-  options.place.dials = option == "--dial";
+  options.place.dials = !listens;
   options.place.endpoint = endpoint_for(option, value);
 }
 

@@ -25,6 +25,7 @@ class DelayLine {
   // Whether nothing would be delayed now.
   [[nodiscard]] bool is_idle() const { return !lab_.on() && steps_.empty(); }
   [[nodiscard]] bool empty() const { return steps_.empty(); }
+  [[nodiscard]] std::size_t under_way_bytes() const { return under_way_; }
   // Whether so many bytes more may be under way.
   bool has_room(std::size_t bytes);
   // At most kStepBytes. `idle`: nothing is under way, here or behind.

@@ -27,7 +27,8 @@ when it listens; ends with SIGTERM.
 
   --listen ADDRESS:PORT  where llama-server connects; port 0 takes a free one
   --worker ENDPOINT      the rpc-server: ADDRESS:PORT, [IPV6]:PORT, or unix:PATH for a tunnel
-  --pair-dial ENDPOINT   instead: the worker's relay, which listens there
+  --pair-dial ENDPOINT   instead: the worker's relay, which listens there; may be repeated: where
+                         the first is not met within 2 s, the next is dialled
   --pair-listen ENDPOINT instead: the worker's relay dials here; its port is printed as pair_port
   --key-file PATH        the key both relays of a pair share: 64 hexadecimal digits in a file only
                          its owner may read. With it what crosses is TLS; anywhere but on this
@@ -65,8 +66,14 @@ struct Options {
 };
 
 void set_place(Options& options, const std::string& option, const std::string& value) {
+  const bool dials = option == "--pair-dial";
+  if (options.pairs) {
+    if (!dials || !options.place.dials) throw UsageError("one --pair-listen, or --pair-dial alone");
+    options.place.others.push_back(endpoint_for(option, value));
+    return;
+  }
   options.pairs = true;
-  options.place.dials = option == "--pair-dial";
+  options.place.dials = dials;
   options.place.endpoint = endpoint_for(option, value);
 }
 

@@ -8,6 +8,18 @@ Nanos pretended(const LabSettings& lab) {
   return static_cast<Nanos>(2 * (lab.latency_ms + 3 * lab.jitter_ms) * kNanosPerMilli);
 }
 
+void Tally::note_shares(const Shares& sent, const Shares& told) {
+  std::uint64_t own_up = pair.wire_bytes_up, own_down = pair.wire_bytes_down;
+  for (std::size_t id = 0; id < kCommands; ++id) {
+    commands[id].wire_bytes_up = sent[id];
+    commands[id].wire_bytes_down = commands[id].bytes_down + told[id];
+    own_up -= commands[id].wire_bytes_up;
+    own_down -= commands[id].wire_bytes_down;
+  }
+  pair.overhead_bytes_up = own_up;
+  pair.overhead_bytes_down = own_down;
+}
+
 void Link::note_silence(Nanos now) {
   const Nanos patience = kSilenceMax + pretended(lab.get());
   const bool silent = unanswered_since && now - *unanswered_since >= patience;

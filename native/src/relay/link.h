@@ -17,6 +17,7 @@
 #include "placement.h"
 #include "precedents.h"
 #include "rates.h"
+#include "shares.h"
 
 namespace dllm {
 
@@ -24,6 +25,9 @@ struct CommandTally {
   std::uint64_t count = 0;
   std::uint64_t bytes_up = 0;
   std::uint64_t bytes_down = 0;
+  // At the head's end of a pair: what crossed for these.
+  std::uint64_t wire_bytes_up = 0;
+  std::uint64_t wire_bytes_down = 0;
   std::uint64_t answered = 0;  // of `count`: by us, without asking the worker
   std::uint64_t errors = 0;    // refused, or the connection ended before the reply
   // Nanoseconds from the request's last byte to the reply's last byte.
@@ -39,9 +43,14 @@ struct PairTally {
   bool is_up = false;
   bool is_sealed = false;
   std::string reason;  // why it is not up; empty: it has not been tried
+  std::string place;   // where this end dialled it
+  std::string detour;  // why not at the first place it was told; empty: it is that
   // Over the real connection, all that makes the link, TLS included.
   std::uint64_t wire_bytes_up = 0;
   std::uint64_t wire_bytes_down = 0;
+  // Of them what belongs to no command: frames, pings, lists, TLS. None where nobody tells.
+  std::optional<std::uint64_t> overhead_bytes_up;
+  std::optional<std::uint64_t> overhead_bytes_down;
   // Weights: of the worker's own files, and sent to it; and of how many tensors that were other
   // ones than in its files, or in none.
   std::uint64_t weight_bytes_home = 0;
@@ -74,6 +83,10 @@ struct Tally {
   std::vector<std::string> waiting;  // clients that wait for their turn
   LinkEstimate estimate;
   PairTally pair;
+
+  // At the head's end of a pair: of the bytes it has just noted, what crossed for each command;
+  // `told` came down beside replies, which cross as they are.
+  void note_shares(const Shares& sent, const Shares& told);
 };
 
 struct Link {

@@ -29,13 +29,17 @@ std::string buckets(const Histogram& histogram) {
   return json::list(pairs);
 }
 
-std::string command_object(const CommandTally& tally) {
+std::string command_object(const CommandTally& tally, bool is_paired) {
   json::Object object;
   object.number("count", tally.count)
       .number("bytes_up", tally.bytes_up)
       .number("bytes_down", tally.bytes_down)
       .number("answered", tally.answered)
       .number("errors", tally.errors);
+  if (is_paired) {
+    object.number("wire_bytes_up", tally.wire_bytes_up)
+        .number("wire_bytes_down", tally.wire_bytes_down);
+  }
   if (tally.round_trip.count() == 0) return object.str();
   return object.number("p50_us", tally.round_trip.percentile(0.5) / std::uint64_t{kNanosPerMicro})
       .number("p99_us", tally.round_trip.percentile(0.99) / std::uint64_t{kNanosPerMicro})
@@ -45,10 +49,13 @@ std::string command_object(const CommandTally& tally) {
 }
 
 std::string commands_object(const Tally& tally) {
+  const bool is_paired = tally.pair.overhead_bytes_up.has_value();
   json::Object object;
   for (std::uint8_t id = 0; id < kCommands; ++id) {
     const CommandTally& command = tally.commands[id];
-    if (command.count || command.errors) object.raw(command_name(id), command_object(command));
+    const bool crossed = command.wire_bytes_up || command.wire_bytes_down;
+    if (!command.count && !command.errors && !crossed) continue;
+    object.raw(command_name(id), command_object(command, is_paired));
   }
   return object.str();
 }
@@ -113,9 +120,13 @@ std::string pair_object(const PairTally& pair) {
       .flag("up", pair.is_up)
       .flag("sealed", pair.is_sealed)
       .raw("reason", text_or_null(pair.reason))
+      .raw("place", text_or_null(pair.place))
+      .raw("detour", text_or_null(pair.detour))
       .raw("unheard_ms", millis_or_null(pair.unheard))
       .number("wire_bytes_up", pair.wire_bytes_up)
       .number("wire_bytes_down", pair.wire_bytes_down)
+      .raw("overhead_bytes_up", number_or_null(pair.overhead_bytes_up))
+      .raw("overhead_bytes_down", number_or_null(pair.overhead_bytes_down))
       .number("weight_bytes_home", pair.weight_bytes_home)
       .number("weight_bytes_sent", pair.weight_bytes_sent)
       .number("tensors", pair.tensors)

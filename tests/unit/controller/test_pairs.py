@@ -12,6 +12,7 @@ from backends.controller.builder import launch_steps
 from backends.controller.steps import StepBoard
 from backends.controller.survey import Survey
 from backends.controller.ways import Ways
+from backends.data_place import DataPlace
 from backends.engine.ask import Engine
 from backends.link.relay import worker_relay_argv
 from backends.link.way import local_way
@@ -58,6 +59,9 @@ class Able:
     @property
     def host(self) -> Able:
         return self
+
+    async def data_place(self) -> DataPlace:
+        return DataPlace(address="10.0.0.7")
 
     async def connect(self) -> None:
         return

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from backends.controller.ways import End, Ways
+from backends.data_place import DataPlace
 from backends.errors import PeerUnreachable
-from backends.link.way import PlainWay, Way, WayKind
+from backends.link.way import PlainWay, Route, Way, WayKind
 
 
 class Tunnel(PlainWay):
@@ -34,6 +35,21 @@ class Opener:
         tunnel.incarnation = str(len(self.tunnels))
         self.tunnels.append(tunnel)
         return tunnel
+
+
+async def test_a_route_is_told_while_the_way_is_open() -> None:
+    ways, opener = Ways(lambda: None), Opener()
+    place = DataPlace(address="10.0.0.7")
+    assert ways.route("w", place, 4) == Route()
+    await ways.lead("w", End("ada", "port 1"), opener)
+    opener.tunnels[0].trouble = "forbidden"
+    assert ways.route("w", place, 4) == Route(
+        WayKind.TUNNEL, direct="10.0.0.7:4", trouble="forbidden"
+    )
+    nowhere = ways.route("w", DataPlace(why="none"), 4)
+    assert (nowhere.direct, nowhere.why) == ("", "none")
+    opener.tunnels[0].breaks()
+    assert ways.route("w", place, 4) == Route()
 
 
 async def test_a_way_is_opened_once_and_again_when_it_leads_elsewhere() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from backends.link.meter import PASSES_SHOWN, LinkMeter
 from backends.link.trace import chrome_trace
+from backends.link.way import Route, WayKind
 from backends.link.wire import Line, parse
 from backends.state import Lab, Link
 
@@ -60,14 +61,50 @@ def test_a_pair_of_relays_tells_what_crossed_and_pings_through_the_tunnel() -> N
     meter.take(line({**SNAPSHOT, "pair": pair}))
     assert meter.link.mode == "pair"
     assert (meter.link.wire_bytes_up, meter.link.wire_bytes_down) == (4, 5)
+    assert meter.link.overhead_bytes_up is None
     assert meter.link.rtt_ms == 1.5
     assert meter.link.reason == "custom op"
+    meter.take(line({**SNAPSHOT, "pair": {**pair, "overhead_bytes_up": 3}}))
+    assert meter.link.overhead_bytes_up == 3
     broken = {**pair, "up": False, "reason": "held by studio"}
     meter.take(line({**SNAPSHOT, "mode": "plain", "pair": broken}))
     assert (meter.link.mode, meter.link.reason) == ("plain", "held by studio")
     meter.take(line(SNAPSHOT))
     assert (meter.link.mode, meter.link.wire_bytes_up) == ("metered", None)
     assert meter.link.rtt_ms == 8.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "pair", "way", "reason"),
+    [
+        (WayKind.LOCAL, {"place": "127.0.0.1:4"}, "local", ""),
+        (WayKind.TUNNEL, None, "tunnel", ""),
+        (WayKind.DIRECT, None, "direct", ""),
+        (WayKind.TUNNEL, {"place": "10.0.0.7:4"}, "direct", ""),
+        (WayKind.TUNNEL, {"place": "unix:/w", "detour": "no"}, "tunnel", "no"),
+        (WayKind.TUNNEL, {"place": "unix:/w"}, "tunnel", "bob has none"),
+        (WayKind.TUNNEL, {"up": False}, "", ""),
+        (None, {"place": "unix:/w"}, "", ""),
+    ],
+)
+def test_a_link_tells_what_it_leads_through(
+    kind: WayKind | None, pair: dict[str, object] | None, way: str, reason: str
+) -> None:
+    route = Route(kind, direct="10.0.0.7:4", why="bob has none")
+    meter = LinkMeter("w", route=lambda: route)
+    meter.take(line({**SNAPSHOT, "pair": pair and {"up": True, **pair}}))
+    assert (meter.link.way, meter.link.way_reason) == (way, reason)
+
+
+def test_a_link_that_is_down_tells_what_its_tunnel_says() -> None:
+    said = ["The sshd of bob forbids forwarding"]
+    meter = LinkMeter("w", route=lambda: Route(WayKind.TUNNEL, trouble=said[0]))
+    down = {"up": False, "reason": "the other end is gone"}
+    meter.take(line({**SNAPSHOT, "pair": down}))
+    assert meter.link.reason == said[0]
+    said[0] = ""
+    meter.take(line({**SNAPSHOT, "pair": down}))
+    assert meter.link.reason == "the other end is gone"
 
 
 def passes(*of: dict[str, object]) -> Line:

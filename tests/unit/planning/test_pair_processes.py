@@ -7,6 +7,7 @@ import shlex
 
 import msgspec
 
+from backends.data_place import DataPlace
 from backends.engine.ask import Engine
 from backends.planning.blueprint import Facts, Node, draw
 from backends.planning.commands import Site, commands
@@ -88,6 +89,16 @@ def test_a_relay_stands_beside_the_worker_and_the_head_s_dials_it() -> None:
     )
     assert beside.spec.private == head.spec.private == KEY
     assert found["llama-server"].spec.private == ""
+
+
+def test_a_place_of_its_own_is_listened_at_and_dialled_first() -> None:
+    found = nodes(with_pairing(data=DataPlace(address="10.0.0.7")))
+    beside, head = shlex.join(found[BESIDE].spec.argv), found["relay-bob"].spec.argv
+    assert "--listen 127.0.0.1:2 --listen 10.0.0.7:2 --worker" in beside
+    dialled = "--pair-dial 10.0.0.7:2 --pair-dial unix:/run/bob.way"
+    assert dialled in shlex.join(head)
+    told = with_pairing(data=DataPlace(address="fd00::7", port=9))
+    assert "--pair-dial [fd00::7]:9" in " ".join(nodes(told)["relay-bob"].spec.argv)
 
 
 def test_each_waits_for_what_it_talks_to() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from backends.data_place import DataPlace
 from backends.planning.blueprint import needed_names
 from backends.planning.pairing import (
+    CAN_CHOOSE,
     CAN_KEEP,
     CAN_SEAL,
     CAN_STAND,
@@ -18,7 +20,8 @@ from backends.planning.pairing import (
 from backends.split.layout import make_split
 from backends.state import PairMode, Plan, WorkerSpec
 
-ALL = (CAN_STAND, CAN_KEEP, CAN_SEAL, CAN_STAY_HOME)
+ALL = (CAN_STAND, CAN_KEEP, CAN_SEAL, CAN_STAY_HOME, CAN_CHOOSE)
+DATA = DataPlace(address="10.0.0.7")
 SECRET = "5a" * 32
 OWN = WorkerSpec(name="worker1")
 BOB = WorkerSpec(name="bob", peer="bob")
@@ -69,9 +72,16 @@ def pairing(
     models: tuple[str, ...] = ("/models/m.gguf",),
     secret: str = SECRET,
     worker: WorkerSpec = BOB,
+    head: str = "local",
 ) -> Pairing:
-    beside = Beside(machine="bob", program="/bin/relay", features=there, models=models)
-    return judged(worker, beside, Beside(machine="local", features=here), secret)
+    beside = Beside(
+        machine="bob",
+        program="/bin/relay",
+        features=there,
+        models=models,
+        data=DATA,
+    )
+    return judged(worker, beside, Beside(machine=head, features=here), secret)
 
 
 def test_a_pair_keeps_weights_at_home_and_has_a_key() -> None:
@@ -82,6 +92,18 @@ def test_a_pair_keeps_weights_at_home_and_has_a_key() -> None:
     assert len(bytes.fromhex(found.key)) == 32
     assert len(bytes.fromhex(found.identity)) == 16
     assert pairing(models=()).why == "bob has no copy of the model: its weights cross"
+
+
+def test_data_go_directly_only_between_ends_that_can_and_sealed() -> None:
+    def without(feature: str) -> tuple[str, ...]:
+        return tuple(each for each in ALL if each != feature)
+
+    assert pairing().data == DATA
+    unsealed = pairing(there=without(CAN_SEAL)).data
+    assert unsealed == DataPlace(why="dllm-relay on bob was built without TLS")
+    older = pairing(here=without(CAN_CHOOSE)).data
+    assert older == DataPlace(why="dllm-relay on local is too old for another way")
+    assert pairing(head="bob").data == DataPlace(), "nothing lies between"
 
 
 def test_keys_differ_by_launch_and_by_link_and_come_again() -> None:

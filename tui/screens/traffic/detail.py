@@ -197,6 +197,11 @@ def _sizes(row: TrafficRow) -> str:
         f"{format_bytes(figures.bytes_up)} up",
         f"{format_bytes(figures.bytes_down)} down",
     ]
+    if figures.wire_bytes_up is not None:
+        parts.append(
+            f"crossed ↑ {format_bytes(figures.wire_bytes_up)}"
+            f" ↓ {format_bytes(figures.wire_bytes_down or 0)}"
+        )
     if figures.answered:
         parts.append(f"{count_cell(figures.answered)} answered by its relay")
     if figures.errors:

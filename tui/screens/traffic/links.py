@@ -51,6 +51,7 @@ def _or_dash(text: Callable[[Link], str]) -> Callable[[Link], str]:
 
 COLUMNS = (
     LinkColumn("mode", 8, lambda link: link.mode),
+    LinkColumn("way", 8, lambda link: link.way or UNKNOWN, 100, True),
     LinkColumn("protocol", 9, lambda link: link.protocol or "—", 76),
     LinkColumn("rtt ms", 8, lambda link: _number(link.rtt_ms, ".2f")),
     LinkColumn("trips/tok", 10, trips_text),
@@ -111,11 +112,16 @@ class LinkFigures(StripWidget):
             return line([name, (_why_plain(link), palette.warn)], width)
         texts = (f"{column.text(link):>{column.width}}" for column in columns)
         figures: list[Part] = [name, ("".join(texts), palette.text)]
-        remark = safe_line(link.reason or link.why)
+        remark = safe_line(link.reason or _remark(link))
         if remark and parts_width(figures) + REMARK_CELLS_MIN <= width:
             style = palette.warn if link.reason else palette.dim
             figures.append((f"  {remark}", style))
         return line(figures, width)
+
+
+def _remark(link: Link) -> str:
+    """Why a tunnel, and why a pair or none."""
+    return " · ".join(filter(None, (link.way_reason, link.why)))
 
 
 def _why_plain(link: Link) -> str:

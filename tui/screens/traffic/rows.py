@@ -6,19 +6,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
 
+from backends.state import LinkCommand
 from backends.units import format_bytes
 from tui.kit.safe_text import safe_line
 from tui.kit.strips import clip
-from tui.work.quantities import count_cell, us_text
+from tui.work.quantities import UNKNOWN, count_cell, ratio_text, us_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from backends.state import Link, LinkCommand
+    from backends.state import Link
     from tui.kit.sort_order import SortOrder
 
+RATIO_CELLS = 5
 NAMES = frozenset({"worker", "command"})
 """Columns of names, which begin with A; numbers begin with the largest."""
+OWN = "(link itself)"
+"""In place of a command: frames, pings, lists and TLS of a pair."""
 
 
 class TrafficRow(NamedTuple):
@@ -34,6 +38,21 @@ class TrafficRow(NamedTuple):
         return f"{self.worker}\n{self.command}"
 
 
+def _crossed(figures: LinkCommand) -> int | None:
+    """What crossed between a pair, both ways; None without one."""
+    up, down = figures.wire_bytes_up, figures.wire_bytes_down
+    return None if up is None or down is None else up + down
+
+
+def _crossed_text(figures: LinkCommand) -> str:
+    """``1.2 MiB  12%``: that, and how much it is of what was said."""
+    crossed = _crossed(figures)
+    if crossed is None:
+        return UNKNOWN
+    said = figures.bytes_up + figures.bytes_down
+    return f"{format_bytes(crossed)}{ratio_text(crossed, said):>{RATIO_CELLS}}"
+
+
 class TrafficColumn(NamedTuple):
     """One column of the table."""
 
@@ -47,6 +66,8 @@ class TrafficColumn(NamedTuple):
     right: bool = True
     from_width: int = 0
     """Cells the table needs before this column appears."""
+    of_pairs: bool = False
+    """Shown only where a relay stands beside some worker."""
 
 
 COLUMNS = (
@@ -88,6 +109,15 @@ COLUMNS = (
         lambda row: format_bytes(row.figures.bytes_down),
         lambda row: row.figures.bytes_down,
         from_width=76,
+    ),
+    TrafficColumn(
+        "crossed",
+        "crossed",
+        12,
+        lambda row: _crossed_text(row.figures),
+        lambda row: _crossed(row.figures) or 0,
+        from_width=117,
+        of_pairs=True,
     ),
     TrafficColumn(
         "local",
@@ -135,18 +165,25 @@ def largest_first(order: SortOrder) -> bool:
     return (order.column not in NAMES) != order.reverse
 
 
-def columns_at(width: int) -> list[TrafficColumn]:
+def columns_at(width: int, *, paired: bool) -> list[TrafficColumn]:
     """The columns that have room."""
-    return [column for column in COLUMNS if column.from_width <= width]
+    wanted = (column for column in COLUMNS if paired or not column.of_pairs)
+    return [column for column in wanted if column.from_width <= width]
 
 
 def rows_of(links: Iterable[Link]) -> list[TrafficRow]:
-    """Every command that was used, link by link."""
+    """Every command that was used, and what is the link's own, link by link."""
     return [
-        TrafficRow(link.worker, name, link.commands[name])
+        TrafficRow(link.worker, name, figures)
         for link in links
-        for name in sorted(link.commands)
+        for name, figures in (*sorted(link.commands.items()), *_own(link))
     ]
+
+
+def _own(link: Link) -> Iterator[tuple[str, LinkCommand]]:
+    up, down = link.overhead_bytes_up, link.overhead_bytes_down
+    if up is not None:
+        yield OWN, LinkCommand(wire_bytes_up=up, wire_bytes_down=down)
 
 
 def arrange_rows(

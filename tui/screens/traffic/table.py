@@ -35,9 +35,11 @@ class TrafficTable(SortableTable[TrafficRow, TrafficColumn]):
 
 What llama-server asked of each worker, as the relay in front of it counted.
 
-- **home**: weights a worker's relay took from its own disk; **crossed**: what went
-  between a pair of relays, of what was said
-- **up**, **down**: bytes to the worker and back; **local**: answered by the relay
+- **home**: weights a worker's relay took from its own disk
+- **up**, **down**: bytes to the worker and back, as they were said; **local**: answered
+  by the relay
+- **crossed**: what went over the network for them between a pair of relays, and how
+  much that is of it; **(link itself)**: frames, pings, TLS
 - **p50**, **p99**, **max**: from the question's last byte to the answer's
 - The histogram is of the row under the cursor: time to the right, from one power of ten
   to the next; the taller a bar, the more calls took so long
@@ -82,6 +84,8 @@ What llama-server asked of each worker, as the relay in front of it counted.
         if rows != self._rows:
             self._rows = rows
             self.list_rows()
+            # A pair needs a column more.
+            self.on_resize()
 
     def set_filter(self, query: str) -> None:
         """Show only what matches."""
@@ -92,7 +96,8 @@ What llama-server asked of each worker, as the relay in front of it counted.
 
     def columns_at(self, width: int) -> list[TrafficColumn]:
         """The columns that have room, left to right."""
-        return columns_at(width)
+        paired = any(row.figures.wire_bytes_up is not None for row in self._rows)
+        return columns_at(width, paired=paired)
 
     def arranged(self) -> list[TrafficRow]:
         """The rows to list, in order."""
