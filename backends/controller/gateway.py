@@ -48,6 +48,8 @@ BINDING = frozenset(
     }
 )
 """Arguments that hold every answer to a form or a length."""
+SEEDING = frozenset({"-s", "--seed"})
+"""Arguments that settle what is drawn where a request does not."""
 
 
 class ApiPortTaken(HostError):
@@ -285,5 +287,6 @@ def _target(plan: Plan, hold_s: float) -> Target:
         model=model_alias(plan),
         weights=hashlib.sha256(answers).hexdigest()[:16],
         bound=not BINDING.isdisjoint(plan.extra_args),
+        seeded=not SEEDING.isdisjoint(plan.extra_args),
         hold_s=hold_s,
     )

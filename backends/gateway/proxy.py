@@ -18,15 +18,15 @@ from yarl import URL
 from backends.gateway.apis import RETRY_AFTER_S, meanwhile, unavailable
 from backends.gateway.asked import Asked
 from backends.gateway.language import Mode, Target
-from backends.gateway.reply import LOST, ClientLeft, Reply
+from backends.gateway.reply import KEEP_ALIVE_S, LOST, ClientLeft, Reply
 from backends.gateway.tally import Count, Tally
 from backends.gateway.tokens import CannotGoOn
-from backends.gateway.tries import AGAIN_S, KEEP_ALIVE_S, Tries
+from backends.gateway.tries import AGAIN_S, Tries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from backends.gateway.course import Course
+    from backends.gateway.story import Story
     from backends.state.requests import RequestCounts
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,6 @@ STOPPED = "Nothing serves: the cluster was stopped"
 LATE = "No model serves, and none did within the longest wait (api_wait_s)"
 TOO_LONG = "llama-server is being started again, and the request is too long to keep"
 DEADLY = "llama-server ended while it worked on this request, again and again"
-BOUND = "llama-server's arguments hold answers to a form or a length"
 OTHER = f"{LOST}; another model takes its place"
 
 
@@ -103,9 +102,9 @@ class Proxy:
         Of a stream that nobody goes on with it counts from the beginning: its first
         piece may come at any moment.
         """
-        if reply.course is None:
+        if reply.story is None:
             return asked.streams or not asked.replayable
-        return self.target.bound or bool(reply.course.why_not)
+        return self.target.bound or reply.story.is_fragile
 
     @contextlib.contextmanager
     def _in_flight(self, asked: Asked, reply: Reply) -> Iterator[None]:
@@ -125,7 +124,8 @@ class Proxy:
         if not asked.is_work:
             return await self._glance(asked, Reply(request))
         try:
-            reply = Reply(request, await _course(asked))
+            story = await _story(asked, may_seed=not self.target.seeded)
+            reply = Reply(request, story)
             response = await self._work(asked, reply)
         except asyncio.CancelledError:
             self.tally.add("left")
@@ -231,7 +231,7 @@ class Proxy:
             ClientLeft: nobody waits for it.
         """
         try:
-            answer = await self._ask(target, asked, reply.course)
+            answer = await self._ask(target, asked, reply.story)
         except CannotGoOn as error:
             return await reply.cut(f"{LOST}; {error}")
         except aiohttp.ClientConnectorError as error:
@@ -251,7 +251,7 @@ class Proxy:
             answer.close()
 
     async def _ask(
-        self, target: Target, asked: Asked, course: Course | None
+        self, target: Target, asked: Asked, story: Story | None
     ) -> aiohttp.ClientResponse:
         """Ask what the client asked, or for what is left of the answer.
 
@@ -259,14 +259,11 @@ class Proxy:
             CannotGoOn: that cannot be asked for.
         """
         path, body = asked.request.raw_path, await asked.body()
-        if course is not None:
-            if course.begins_anew:
-                course.ask_anew()
-            elif target.bound:
-                raise CannotGoOn(BOUND)
-            else:
-                fetch = partial(self._fetch, target, asked)
-                path, body = COMPLETION, await course.next_body(fetch)
+        if story is not None:
+            fetch = partial(self._fetch, target, asked)
+            rest = await story.next_body(fetch, bound=target.bound)
+            if rest is not None:
+                path, body = COMPLETION, rest
         return await self._request(target, asked, path, body)
 
     async def _fetch(
@@ -327,14 +324,14 @@ def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
     )
 
 
-async def _course(asked: Asked) -> Course | None:
+async def _story(asked: Asked, *, may_seed: bool) -> Story | None:
     """How the answer could be gone on with.
 
     Raises:
         ClientLeft: the client did not even tell all that it wants.
     """
     try:
-        return await asked.course()
+        return await asked.story(may_seed=may_seed)
     except (aiohttp.ClientError, OSError) as error:
         raise ClientLeft from error
 
