@@ -71,15 +71,24 @@ class Asked:
             return await self._read()
         return self._chunks()
 
+    @property
+    def is_short(self) -> bool:
+        """Whether the body can be read, and soon."""
+        length = self.request.content_length
+        coded = "Content-Encoding" in self.headers
+        longest = min(CONTINUED_BYTES_MAX, KEPT_BYTES_MAX)
+        return bool(self.is_work and not coded and length and length <= longest)
+
+    async def words(self) -> bytes:
+        """The body as the client sent it; for one that is short."""
+        return await self._read()
+
     async def story(self, *, may_seed: bool) -> Story | None:
         """How the answer can be gone on with; None where it could not be.
 
         From here on it is asked for together with what that needs.
         """
-        length = self.request.content_length
-        coded = "Content-Encoding" in self.headers
-        longest = min(CONTINUED_BYTES_MAX, KEPT_BYTES_MAX)
-        if not self.is_work or coded or not length or length > longest:
+        if not self.is_short:
             return None
         raw = await self._read()
         self.streams = _streams(raw)

@@ -17,6 +17,7 @@ from yarl import URL
 
 from backends.gateway.apis import RETRY_AFTER_S, meanwhile, unavailable
 from backends.gateway.asked import Asked
+from backends.gateway.conversations import Conversations
 from backends.gateway.language import Mode, Target
 from backends.gateway.reply import KEEP_ALIVE_S, LOST, ClientLeft, Reply
 from backends.gateway.tally import Count, Tally
@@ -26,6 +27,7 @@ from backends.gateway.tries import AGAIN_S, Tries
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from backends.gateway.conversations import Conversation
     from backends.gateway.story import Story
     from backends.state.requests import RequestCounts
 
@@ -62,6 +64,7 @@ class Proxy:
         """Hold whatever comes until a target is told."""
         self.tally = Tally()
         self.target = Target()
+        self.conversations = Conversations()
         self._clock = clock
         self._busy: set[tuple[Asked, Reply]] = set()
         self._turned = asyncio.Event()
@@ -85,6 +88,8 @@ class Proxy:
         if target == self.target:
             return
         log.info("%s: %s", target.mode, target.port or target.why or "no reason told")
+        if target.weights not in ("", self.target.weights):
+            self.conversations.forget()
         self.target = target
         event, self._turned = self._turned, asyncio.Event()
         event.set()
@@ -133,6 +138,8 @@ class Proxy:
         except ClientLeft:
             self.tally.add("left")
             return web.Response()
+        if not reply.broken and response.status == HTTPStatus.OK:
+            await self.conversations.remember(asked, reply.story, reply.server)
         self.tally.add("failed" if reply.broken else "passed")
         return response
 
@@ -230,6 +237,7 @@ class Proxy:
             Lost: there was none.
             ClientLeft: nobody waits for it.
         """
+        reply.server = target.server
         try:
             answer = await self._ask(target, asked, reply.story)
         except CannotGoOn as error:
@@ -260,14 +268,14 @@ class Proxy:
         """
         path, body = asked.request.raw_path, await asked.body()
         if story is not None:
-            fetch = partial(self._fetch, target, asked)
+            fetch = partial(self.fetch, target, asked)
             rest = await story.next_body(fetch, bound=target.bound)
             if rest is not None:
                 path, body = COMPLETION, rest
         return await self._request(target, asked, path, body)
 
-    async def _fetch(
-        self, target: Target, asked: Asked, path: str, body: bytes
+    async def fetch(
+        self, target: Target, asked: Asked | Conversation, path: str, body: bytes
     ) -> bytes:
         """What llama-server answers to a question of ours.
 
@@ -296,7 +304,7 @@ class Proxy:
     async def _request(
         self,
         target: Target,
-        asked: Asked,
+        asked: Asked | Conversation,
         path: str,
         body: bytes | AsyncIterator[bytes] | None,
     ) -> aiohttp.ClientResponse:

@@ -207,6 +207,16 @@ class Story:
         self._course, self._telling, self._behind = self._make(), Telling(), 0
         return None
 
+    async def reading(self, ask: Ask) -> bytes:
+        """What ``/completion`` is asked so that it reads the prompt and the answer.
+
+        Raises:
+            CannotGoOn: its tokens are not known.
+        """
+        body = await self._course.next_body(ask)
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        return msgspec.json.encode({**fields, "stream": False, "n_predict": 1})
+
     # --- as it comes --------------------------------------------------------------
 
     def take(self, event: bytes) -> bytes:
