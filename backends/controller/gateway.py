@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from backends.controller.breaker import Deaths
 from backends.controller.evidence import failure_of
+from backends.controller.journal import Served
 from backends.errors import DllmError, HostError, ProcessFailed
 from backends.gateway.access import Access
 from backends.gateway.language import GATEWAY, Mode, Target, gateway_argv
@@ -112,6 +113,19 @@ class Gateway:
         if self._port is None or self._target is None:
             return None
         return self._target if self._target.mode is Mode.SERVE else None
+
+    @property
+    def served(self) -> Served | None:
+        """The same, for a controller that comes after this one."""
+        if self._served is None or self._port is None:
+            return None
+        return Served(target=self._served, api_port=self._port)
+
+    def take_up(self, served: Served) -> None:
+        """Go on with what an earlier controller left, if its gateway is there."""
+        record = self._record()
+        if self._target is None and record is not None and record.alive:
+            self._port, self._target = served.api_port, served.target
 
     def breaks(self, plan: Plan) -> int:
         """How many answers would break if another plan took this one's place now.
