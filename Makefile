@@ -26,6 +26,8 @@ CTEST_AGAIN ?= --repeat until-pass:2
 # The output of one target after the other, where this make can.
 ORDERLY := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 FUZZ_S ?= 600
+# As often as that at most; without an end by default.
+FUZZ_RUNS ?= -1
 FUZZ_TARGETS := decoder home json lean link relay
 FUZZ_LONGEST := 4000
 # Tests of what several threads share.
@@ -203,7 +205,7 @@ fuzz: $(STAMP) ## libFuzzer on the decoders, the JSON parser, GGUF headers and t
 	mkdir -p $(addprefix $(NATIVE_FUZZ)/corpus/,$(FUZZ_TARGETS)) && tar -xJf native/fuzz/corpus.tar.xz -C $(NATIVE_FUZZ)/corpus
 	for target in $(FUZZ_TARGETS); do \
 		$(FUZZ_OPTIONS) $(NATIVE_FUZZ)/fuzz/fuzz_$$target -close_fd_mask=2 -max_len=$(FUZZ_LONGEST) \
-			-max_total_time=$(FUZZ_S) $(NATIVE_FUZZ)/corpus/$$target || exit 1; \
+			-max_total_time=$(FUZZ_S) -runs=$(FUZZ_RUNS) $(NATIVE_FUZZ)/corpus/$$target || exit 1; \
 	done
 
 corpus: ## Keep what `make fuzz` found that reaches new places

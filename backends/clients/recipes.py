@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING
 from backends.clients.jsonc import Jsonc
 from backends.clients.served import NO_KEY, VARIABLE, Served
 from backends.clients.yaml_text import (
-    scalar,
     with_entry,
     with_entry_below,
     with_settings,
@@ -144,21 +144,24 @@ def _aider(it: Served) -> Recipe:
 
 
 def _continue(it: Served) -> Recipe:
-    lines = [
-        f"- name: {scalar(f'{it.model} (dllm-tui)')}",
-        "  provider: openai",
-        f"  model: {scalar(it.model)}",
-        f"  apiBase: {scalar(it.url)}",
-        f"  apiKey: {scalar(_secret(it))}",
-        "  defaultCompletionOptions:",
-        f"    contextLength: {it.ctx_size}",
-        "  roles: [chat, edit, apply]",
-    ]
+    sign = f"({it.provider})"
+    entry = {
+        "name": f"{it.model} {sign}",
+        "provider": "openai",
+        "model": it.model,
+        "apiBase": it.url,
+        "apiKey": _secret(it),
+        "defaultCompletionOptions": {"contextLength": it.ctx_size},
+        "roles": ["chat", "edit", "apply"],
+    }
     heads = {"name": "dllm-tui", "version": "0.0.1", "schema": "v1"}
+
+    def is_ours(there: Mapping[str, object]) -> bool:
+        return str(there.get("name")).endswith(sign)
 
     def merge(text: str) -> str:
         text = text if text.strip() else with_settings("", heads)
-        return with_entry_below(text, "models", lines, it.provider)
+        return with_entry_below(text, "models", entry, is_ours)
 
     return Recipe(
         file=_folder("CONTINUE_GLOBAL_DIR", ".continue") / "config.yaml", merge=merge
@@ -197,12 +200,9 @@ def _zed(it: Served) -> Recipe:
 
 
 def _llm(it: Served) -> Recipe:
-    lines = [
-        f"- model_id: {scalar(it.provider)}",
-        f"  model_name: {scalar(it.model)}",
-        f"  api_base: {scalar(it.url)}",
-        *(["  api_key_name: dllm"] if it.needs_key else []),
-    ]
+    entry = {"model_id": it.provider, "model_name": it.model, "api_base": it.url}
+    if it.needs_key:
+        entry["api_key_name"] = "dllm"
     usual = _folder("XDG_CONFIG_HOME", ".config")
     if sys.platform == "darwin":
         usual = Path.home() / "Library" / "Application Support"
@@ -210,7 +210,9 @@ def _llm(it: Served) -> Recipe:
     ask = f"llm -m {it.provider} 'Why is the sky blue?'"
     return Recipe(
         file=folder / "extra-openai-models.yaml",
-        merge=lambda text: with_entry(text, lines, it.provider),
+        merge=lambda text: with_entry(
+            text, entry, lambda there: there.get("model_id") == it.provider
+        ),
         # A key in no variable: llm keeps it in a file of its own.
         use=("llm keys set dllm", ask) if it.needs_key else (ask,),
         key="",
@@ -237,7 +239,7 @@ def _openai_python(it: Served) -> Recipe:
 
 def _curl(it: Served) -> Recipe:
     message = {"role": "user", "content": "Why is the sky blue?"}
-    body = scalar({"model": it.model, "messages": [message], "max_tokens": 200})
+    body = json.dumps({"model": it.model, "messages": [message], "max_tokens": 200})
     lines = [
         f"curl {shlex.quote(f'{it.url}/chat/completions')}",
         "-H 'Content-Type: application/json'",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from backends.errors import DllmError, UsageError
-from backends.gateway.visitor import is_loopback
+from backends.gateway.access import is_loopback
 from backends.planning.commands import model_alias
 from backends.state import DEFAULT_CLUSTER, Value
 

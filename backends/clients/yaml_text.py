@@ -1,128 +1,156 @@
-"""YAML of clients, changed by lines: all that is not ours stays as it is.
-
-What we add to a list stands between two comments, by which it is found again.
-"""
+"""YAML of clients, changed in place: comments, order and quotes stay."""
 
 from __future__ import annotations
 
-import json
-import re
-from typing import TYPE_CHECKING
+import io
+from typing import TYPE_CHECKING, Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedSeq
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+from ruamel.yaml.util import load_yaml_guess_indent
 
 from backends.errors import DllmError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
-_VALUE = r"""(?P<value>[ \t]*(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\n]|'')*'|.*?))"""
-_COMMENT = r"(?:[ \t]+#.*|[ \t\r]*)"
-_MORE_LINES = re.compile(r"\s*\n(?:[ \t]+[^\s#]|- )")
-_FIRST_INDENT = re.compile(r"^(?P<indent> *)-(?: |$)", re.MULTILINE)
-
-
-def scalar(value: object) -> str:
-    """A value on one line: every JSON text is YAML too."""
-    return json.dumps(value, ensure_ascii=False)
+NEVER_FOLDED = 1 << 20
+"""Columns: lines that somebody wrote are not broken anew."""
 
 
 def with_settings(text: str, settings: Mapping[str, object]) -> str:
-    """A flat file with these settings, each in its own line.
+    """A file that is one mapping, with these members.
 
     Raises:
-        DllmError: it is written in a way that cannot be added to by lines.
+        DllmError: it is something else.
     """
-    _require_lines(text)
-    for name, value in settings.items():
-        line = f"{name}: {scalar(value)}"
-        there = _setting(name).search(text)
-        if there is None:
-            text = f"{_ended(text)}{line}\n"
-        elif _MORE_LINES.match(text, there.end()):
-            raise DllmError(f"{name} stands there in several lines")
-        else:
-            text = text[: there.start()] + line + text[there.end("value") :]
-    return text
 
+    def change(tree: Any) -> None:
+        tree.update({name: _quoted(value) for name, value in settings.items()})
 
-def _setting(name: str) -> re.Pattern[str]:
-    """Its line; what follows its value, a comment, is no part of that."""
-    quoted = rf"""(?:{re.escape(name)}|"{re.escape(name)}"|'{re.escape(name)}')"""
-    return re.compile(rf"^{quoted}[ \t]*:{_VALUE}{_COMMENT}$", re.MULTILINE)
-
-
-def _require_lines(text: str) -> None:
-    """See that what is added at the end, in lines, belongs to what is there.
-
-    Raises:
-        DllmError: it would not.
-    """
-    lines = [line for line in text.splitlines() if line.split("#")[0].strip()]
-    if any(line.startswith("...") for line in lines):
-        raise DllmError("its document is ended by three dots")
-    if next(iter(lines), "").lstrip()[:1] in ("{", "["):
-        raise DllmError("it is written in braces or brackets")
+    return _changed(text, {}, change)
 
 
 def without_settings(text: str, settings: Mapping[str, object]) -> str:
-    """A flat file without these lines, where they say just that."""
-    lines = {f"{name}: {scalar(value)}" for name, value in settings.items()}
-    kept = (one for one in text.splitlines(keepends=True) if one.rstrip() not in lines)
-    return "".join(kept)
-
-
-def with_entry(text: str, lines: Iterable[str], mark: str) -> str:
-    """A file that is one list, with this entry of ours at its end.
+    """A file that is one mapping, without these members where they say just that.
 
     Raises:
-        DllmError: it is written in a way that cannot be added to by lines.
+        DllmError: it is something else.
     """
-    text = "" if text.strip() == "[]" else _without(text, mark)
-    _require_lines(text)
-    return _ended(text) + _block(lines, mark, _indent(text, ""))
+
+    def change(tree: Any) -> None:
+        for name in settings.keys() & tree.keys():
+            if tree[name] == settings[name]:
+                del tree[name]
+
+    return _changed(text, {}, change)
 
 
-def with_entry_below(text: str, key: str, lines: Iterable[str], mark: str) -> str:
-    """A file with this entry of ours at the head of the list below a key.
+def with_entry(
+    text: str, entry: Mapping[str, object], is_ours: Callable[[Any], bool]
+) -> str:
+    """A file that is one list, with this entry in the place of ours, or as its last.
 
     Raises:
-        DllmError: the list is written in a way that cannot be added to by lines.
+        DllmError: it is something else.
     """
-    text = _without(text, mark)
-    _require_lines(text)
-    at = re.search(rf"^{re.escape(key)}:[ \t]*(?P<rest>[^\n]*)\n?", text, re.MULTILINE)
-    if at is None:
-        return f"{_ended(text)}{key}:\n{_block(lines, mark, '  ')}"
-    rest = at["rest"].partition("#")[0].strip()
-    if rest not in ("", "[]"):
-        raise DllmError(f"the list {key} stands in one line")
-    after = text[at.end() :]
-    indent = "  " if rest else _indent(after, "  ")
-    head = text[: at.start()] + (at[0] if not rest else f"{key}:\n")
-    return f"{_ended(head)}{_block(lines, mark, indent)}{after}"
+    return _changed(text, [], lambda tree: _put(tree, entry, is_ours, len(tree)))
 
 
-def _indent(after: str, usual: str) -> str:
-    """How far the entries of a list stand in, told by its first."""
-    lines = (line for line in after.splitlines() if line.split("#")[0].strip())
-    first = next(lines, "")
-    found = _FIRST_INDENT.match(first)
-    return found["indent"] if found else usual
+def with_entry_below(
+    text: str, name: str, entry: Mapping[str, object], is_ours: Callable[[Any], bool]
+) -> str:
+    """A file with this entry in the list below a name: in the place of ours, or first.
+
+    Raises:
+        DllmError: it is written otherwise.
+    """
+
+    def change(tree: Any) -> None:
+        if not isinstance(tree.setdefault(name, []), list):
+            raise DllmError(f"{name} is no list")
+        _put(tree[name], entry, is_ours, 0)
+
+    return _changed(text, {}, change)
 
 
-def _without(text: str, mark: str) -> str:
-    begin, end = (re.escape(one) for one in _marks(mark))
-    ours = re.compile(rf"^ *{begin}\r?\n(?:.*\n)*? *{end}\r?\n?", re.MULTILINE)
-    return ours.sub("", text)
+def _put(
+    entries: Any, entry: Mapping[str, object], is_ours: Callable[[Any], bool], at: int
+) -> None:
+    if not entries and isinstance(entries, CommentedSeq):
+        entries.fa.set_block_style()
+    ours = (there for there in entries if isinstance(there, dict) and is_ours(there))
+    if (there := next(ours, None)) is None:
+        entries.insert(at, _quoted(entry))
+    else:
+        _become(there, entry)
 
 
-def _block(lines: Iterable[str], mark: str, indent: str) -> str:
-    begin, end = _marks(mark)
-    return "".join(f"{indent}{line}\n" for line in (begin, *lines, end))
+def _become(there: Any, entry: Mapping[str, object]) -> None:
+    """Change what differs alone: comments belong to the members that they follow."""
+    for name in there.keys() - entry.keys():
+        del there[name]
+    there.update({n: _quoted(v) for n, v in entry.items() if there.get(n) != v})
 
 
-def _marks(mark: str) -> tuple[str, str]:
-    return f"# {mark}: written by dllm-tui connect", f"# {mark}: end"
+def _quoted(value: object) -> object:
+    """A value whose strings are no numbers or truths to any reader of YAML."""
+    if isinstance(value, str):
+        return DoubleQuotedScalarString(value)
+    if isinstance(value, dict):
+        return {name: _quoted(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_quoted(one) for one in value]
+    return value
 
 
-def _ended(text: str) -> str:
-    return text if not text or text.endswith("\n") else text + "\n"
+def _changed(text: str, empty: object, change: Callable[[Any], None]) -> str:
+    """The text of a tree after a change; the same text where nothing changed.
+
+    Raises:
+        DllmError: it is no YAML, or another kind of tree than `empty`.
+    """
+    try:
+        writer = _writer(text)
+        tree, before = (writer.load(text) for _ in range(2))
+    except (YAMLError, ValueError) as error:
+        raise DllmError(f"it is no YAML ({_reason(error)})") from error
+    # A tree of nothing keeps no comments.
+    head, tree = (_comments(text), empty) if tree is None else ("", tree)
+    if not isinstance(tree, type(empty)):
+        raise DllmError(f"it is no {'list' if empty == [] else 'mapping'}")
+    change(tree)
+    if tree == before:
+        return text
+    out = io.StringIO()
+    writer.dump(tree, out)
+    return (head + out.getvalue()).replace("\n", "\r\n" if "\r\n" in text else "\n")
+
+
+def _comments(text: str) -> str:
+    return "".join(f"{line}\n" for line in text.splitlines() if line[:1] == "#")
+
+
+def _reason(error: Exception) -> str:
+    """Where it goes wrong, and how, on one line."""
+    if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: {error.problem}"
+    return str(error).partition("\n")[0]
+
+
+def _writer(text: str) -> YAML:
+    """One that stands in as this text does.
+
+    Raises:
+        YAMLError: it cannot be read.
+    """
+    writer = YAML()
+    writer.preserve_quotes = True
+    writer.width = NEVER_FOLDED
+    writer.explicit_start = text.startswith("---")
+    _, indent, offset = load_yaml_guess_indent(text)
+    if indent:
+        writer.indent(mapping=offset or indent, sequence=indent, offset=offset)
+    return writer

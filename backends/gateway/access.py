@@ -25,6 +25,16 @@ BODY_MIB_MAX = 16
 """llama-server takes some sixty times the size of a request in memory."""
 
 
+def is_loopback(text: str) -> bool:
+    """Whether an address is of this machine alone."""
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
 class Access(Value, frozen=True, kw_only=True):
     """Who may reach a gateway, and how."""
 
@@ -41,7 +51,7 @@ class Access(Value, frozen=True, kw_only=True):
     @property
     def is_local(self) -> bool:
         """Whether nobody but this machine can reach it."""
-        return ipaddress.ip_address(self.host).is_loopback
+        return is_loopback(self.host)
 
     @property
     def is_everywhere(self) -> bool:

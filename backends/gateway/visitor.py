@@ -7,6 +7,8 @@ import socket
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from backends.gateway.access import is_loopback
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -40,16 +42,6 @@ def is_from_here(request: web.BaseRequest) -> bool:
 
 def _is_of_proxy(name: str) -> bool:
     return name.lower() in FORWARDED or name.lower().startswith(X_FORWARDED)
-
-
-def is_loopback(text: str) -> bool:
-    """Whether an address is of this machine alone."""
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
 
 
 def keys_in(request: web.BaseRequest) -> Iterator[str]:

@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from backends.state import EventTone, Sampling
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, until
+from tests.tui.helpers import screen_text, settled, text_of, until
 from tui.actions import keymap
 from tui.actions.chat import CHAT
 from tui.actions.cluster import CLUSTER, LIVE, PEERS, SPLIT
@@ -39,6 +39,7 @@ from tui.dialogs.theme import ThemeDialog
 from tui.screens.cluster.split.launch_dialog import LaunchDialog
 from tui.screens.models.picker import ModelPicker
 from tui.shell.app import DllmApp
+from tui.shell.key_bar import KeyBar
 from tui.work.chat_settings import ChatSettings
 from tui.work.event_words import Happening
 from tui.work.launch_form import LaunchForm
@@ -210,6 +211,24 @@ async def test_the_reported_way_out_of_a_quit_dialog(make_app: MakeApp) -> None:
         assert app.current_mode == "cluster"
         await pilot.press("s")
         await until(pilot, lambda: app.cluster.called("shutdown"))  # type: ignore[attr-defined]
+
+
+async def test_the_keys_behind_a_dialog_stay_as_they_were(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        behind = app.screen
+        before = text_of(behind.query_one(KeyBar))
+        assert "quit" in before
+        await pilot.press("q")
+        await until(pilot, lambda: app.screen is not behind)
+        behind.refresh_bindings()
+        await settled(pilot)
+        assert text_of(behind.query_one(KeyBar)) == before
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is behind)
+        await pilot.press("3")
+        await until(pilot, lambda: "median" in text_of(app.screen.query_one(KeyBar)))
 
 
 def test_what_a_dialog_lets_through_is_little() -> None:

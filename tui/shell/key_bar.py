@@ -118,6 +118,9 @@ class KeyBar(StripWidget):
         return len(self.note) + 1 if self.note else 0
 
     def _bindings_changed(self, screen: Screen[object]) -> None:
+        if not screen.is_active:
+            # Behind a dialog it stays as it was, dimmed like all the rest.
+            return
         chips = _chips(screen)
         if [chip[:3] for chip in chips] != [chip[:3] for chip in self._chips]:
             self._chips = chips

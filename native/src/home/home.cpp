@@ -12,7 +12,7 @@ const std::vector<Resident> kNone;
 }  // namespace
 
 void Home::add(ModelFiles files, std::vector<TensorSums> sums) {
-  models_.push_back(std::make_unique<Model>(std::move(files), std::move(sums)));
+  models_.push_back(std::make_unique<Model>(Model{std::move(files), std::move(sums)}));
   const Model& model = *models_.back();
   for (std::size_t i = 0; i < model.files.tensors().size(); ++i) {
     const TensorPlace& place = model.files.tensors()[i];

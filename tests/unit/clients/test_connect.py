@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
@@ -28,6 +28,9 @@ from backends.state import (
 from backends.writing import become
 from tui.cli import connect as connect_module
 from tui.cli.main import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 HERE = Served(url="http://127.0.0.1:8090/v1", model="big q4", ctx_size=4096)
 THERE = Served(url="https://studio:8090/v1", model="big q4", ctx_size=4096)
@@ -106,45 +109,33 @@ def test_json_keeps_what_others_wrote(name: str) -> None:
     assert "studio" in CLIENTS[name].recipe(THERE).merge(json.dumps(merged))
 
 
-def test_flat_yaml_keeps_comments_and_other_lines() -> None:
-    before = "# mine\nmodel: gpt # old\ndark-mode: true\n#openai-api-base: x"
-    after = with_settings(
-        before, {"model": "openai/m", "openai-api-base": "http://x\\1"}
-    )
-    assert after == (
-        '# mine\nmodel: "openai/m" # old\ndark-mode: true\n#openai-api-base: x\n'
-        'openai-api-base: "http://x\\\\1"\n'
-    )
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("a: 'it''s # it'  # mine\n", 'a: "new"  # mine\n'),
-        ('"a": "x\\" # y"\n', 'a: "new"\n'),
-        ("a: x#y\n", 'a: "new"\n'),
+        ("", 'a: "new"\n'),
+        ("# mine\n", '# mine\na: "new"\n'),
+        ("a: 'it''s # it' # mine\n", 'a: "new"        # mine\n'),
+        ("a: x#y\nb: 0x1F\nc: yes\n", 'a: "new"\nb: 0x1F\nc: yes\n'),
         ("a: x\r\nb: 1\r\n", 'a: "new"\r\nb: 1\r\n'),
         ("a:\n# mine\nb: 1\n", 'a: "new"\n# mine\nb: 1\n'),
-        ("a: x\n  # mine\n", 'a: "new"\n  # mine\n'),
+        ("a: >\n  some\n  words\nb: 'q'\n", "a: \"new\"\nb: 'q'\n"),
+        ("---\n{b: [1, 2], a: x}\n", '--- {b: [1, 2], a: "new"}\n'),
+        ("b: &b\n    c: 1\nd:\n    <<: *b\n", None),
     ],
 )
-def test_a_line_of_yaml_changes_in_its_value_alone(before: str, after: str) -> None:
+def test_a_setting_of_yaml_changes_in_its_value_alone(
+    before: str, after: str | None
+) -> None:
+    after = f'{before}a: "new"\n' if after is None else after
     assert with_settings(before, {"a": "new"}) == after
+    assert with_settings(after, {"a": "new"}) == after
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("a: >\n  some\n  words\n", "a:\n\n  - x\n", "a:\n- x\n"),
-        *("{a: x}\n", "# mine\n[x]\n", "b: 1\n...\n"),
-    ],
-)
-def test_yaml_that_lines_would_break_is_refused(text: str) -> None:
-    with pytest.raises(DllmError):
+@pytest.mark.parametrize("text", ["[x]\n", "a: [\n", "a: 1\na: 2\n", "a: *b\n", "a\n"])
+def test_yaml_that_cannot_be_added_to_is_refused_in_a_line(text: str) -> None:
+    with pytest.raises(DllmError) as caught:
         with_settings(text, {"a": "new"})
-    if not text.startswith("a"):
-        with pytest.raises(DllmError):
-            with_entry(text, ["- b"], "dllm")
+    assert "\n" not in caught.value.what
 
 
 def test_aider_is_told_of_no_key_only_where_none_is_needed() -> None:
@@ -155,18 +146,20 @@ def test_aider_is_told_of_no_key_only_where_none_is_needed() -> None:
     assert "openai-api-key: sk" in there.merge("openai-api-key: sk\n")
 
 
+def is_ours(there: Mapping[str, object]) -> bool:
+    return there.get("id") == "dllm"
+
+
 def test_lists_of_yaml_get_one_entry_of_ours() -> None:
-    once = with_entry("- model_id: other", ["- model_id: a"], "dllm")
-    again = with_entry(once, ["- model_id: b", "  x: 1"], "dllm")
-    assert once.startswith("- model_id: other\n# dllm: ")
-    assert "model_id: a" not in again
-    assert again.endswith("- model_id: b\n  x: 1\n# dllm: end\n")
-    carried = again.replace("\n", "\r\n")
-    assert with_entry(carried, ["- x: 1"], "dllm").count("# dllm: ") == 2
-    assert with_entry("[]\n", ["- x: 1"], "dllm").startswith("# dllm: ")
-    assert "\n  - x: 1\n" in with_entry("  - model_id: a\n", ["- x: 1"], "dllm")
-    beside = with_entry(again, ["- model_id: c"], "dllm-two")
-    assert "model_id: b" in beside
+    other = "- id: other # mine\n"
+    once = with_entry(other, {"id": "dllm", "x": 1, "y": "no"}, is_ours)
+    assert once == other + '- id: "dllm"\n  x: 1\n  y: "no"\n'
+    more = once + "# about the next\n- id: next\n"
+    again = with_entry(more, {"id": "dllm", "y": "b"}, is_ours)
+    assert again == more.replace("  x: 1\n", "").replace('"no"', '"b"')
+    assert with_entry("[]\n", {"x": 1}, is_ours) == "- x: 1\n"
+    assert with_entry("- plain\n", {"x": 1}, is_ours) == "- plain\n- x: 1\n"
+    assert "\n  - x: 1\n" in with_entry("  - id: a\n", {"x": 1}, is_ours)
 
 
 @pytest.mark.parametrize(
@@ -174,21 +167,21 @@ def test_lists_of_yaml_get_one_entry_of_ours() -> None:
     [
         ("name: x\nmodels:\n  - name: a\n    b: 1\nrules: []\n", "  "),
         ("models: # mine\n- name: a\n", ""),
-        ("models: []\nrules: []\n", "  "),
-        ("models:\n    # first\n    - name: a", "    "),
-        ("name: x", "  "),
+        ("models: []\nrules: []\n", ""),
+        ("models:\n    - name: a # first\n", "    "),
+        ("name: x\n", ""),
     ],
 )
-def test_an_entry_below_a_key_stands_in_as_the_others(before: str, indent: str) -> None:
-    after = with_entry_below(before, "models", ["- name: dllm", "  x: 1"], "dllm")
-    assert f"\n{indent}- name: dllm\n{indent}  x: 1\n{indent}# dllm: end\n" in after
-    assert (
-        with_entry_below(after, "models", ["- name: dllm", "  x: 1"], "dllm") == after
-    )
+def test_an_entry_below_a_name_stands_in_as_the_others(
+    before: str, indent: str
+) -> None:
+    after = with_entry_below(before, "models", {"id": "dllm", "x": 1}, is_ours)
+    assert f'\n{indent}- id: "dllm"\n{indent}  x: 1\n' in after
+    assert with_entry_below(after, "models", {"id": "dllm", "x": 1}, is_ours) == after
     for line in before.splitlines():
-        assert line.replace(" []", "") in after
-    with pytest.raises(DllmError, match="one line"):
-        with_entry_below("models: [{name: a}]", "models", ["- name: b"], "dllm")
+        assert line.replace("models: []", "models:") in after
+    with pytest.raises(DllmError, match="models is no list"):
+        with_entry_below("models: {}", "models", {"x": 1}, is_ours)
 
 
 def run(*arguments: str) -> tuple[str, str]:
