@@ -127,6 +127,10 @@ class Conversations:
         while len(self._kept) > KEPT_MAX or self.n_bytes > KEPT_BYTES_MAX:
             self._kept.pop(0)
 
+    def drop(self, one: Conversation) -> None:
+        """It is not read again."""
+        self._kept = [kept for kept in self._kept if kept is not one]
+
     def forget(self) -> None:
         """Another model would read something else in them."""
         self._kept.clear()

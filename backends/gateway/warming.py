@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from functools import partial
@@ -65,14 +64,16 @@ class Warming:
         while not changed.done() and (one := await self._next()):
             reading = asyncio.ensure_future(self._read(one))
             both: set[asyncio.Future[Any]] = {reading, changed}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
+            try:
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            finally:
                 # A client goes first; what was read of it stays read.
                 reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
+                (found,) = await asyncio.gather(reading, return_exceptions=True)
+            if not isinstance(found, int):
                 one.server, self._left = "", self._left + 1
                 break
-            read, tokens = read + 1, tokens + reading.result()
+            read, tokens = read + (found > 0), tokens + found
         if read:
             self._proxy.tally.warmed(read, tokens, time.monotonic() - began)
 
@@ -99,11 +100,16 @@ class Warming:
     async def _read(self, one: Conversation) -> int:
         """Have it read; so many tokens were."""
         target = self._proxy.target
-        # Whatever comes of it, it is not tried twice.
+        # Whatever comes of it, this one is not asked twice.
         one.server = target.server
-        with contextlib.suppress(aiohttp.ClientError, OSError, CannotGoOn, *NOT_JSON):
+        try:
             async with asyncio.timeout(READ_S):
                 return tokens_read(await self._asked(target, one))
+        except (aiohttp.ClientError, OSError):
+            # It may be what llama-server died of.
+            self._proxy.conversations.drop(one)
+        except (CannotGoOn, *NOT_JSON) as error:
+            log.info("a conversation is not read again: %s", error)
         return 0
 
     async def _asked(self, target: Target, one: Conversation) -> bytes:

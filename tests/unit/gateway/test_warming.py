@@ -147,6 +147,26 @@ async def test_a_client_goes_first_and_then_it_is_read() -> None:
     assert first == last
 
 
+async def test_what_it_may_have_died_of_is_not_read_again() -> None:
+    asked = []
+
+    async def dying(request: web.BaseRequest) -> web.Response:
+        if request.path == "/props":
+            return web.json_response({"total_slots": 4})
+        asked.append(await request.read())
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with both(Reader()) as (stage, port, other), upstream(dying) as third:
+        stage.serve(port, "1")
+        await stage.ask(CHAT, **said("a"))
+        stage.serve(third, "2")
+        await until(lambda: asked and not stage.proxy.conversations.cold("3"))
+        stage.serve(other, "3")
+        assert stage.proxy.tally.counts.warmed == 0
+
+
 @pytest.mark.parametrize("weights", ["other", "same"])
 async def test_another_model_reads_nothing_of_it(weights: str) -> None:
     second = Reader()
