@@ -13,6 +13,7 @@ MUTATIONS ?= 20000
 MUTATIONS_SANITIZED ?= 4000
 REFUSALS ?= 1000000
 MINUTES ?= 120
+TRIALS ?= 100
 PYTEST_ARGS ?=
 # Engines, machines and networks are mostly waited for; drawing and arithmetic take what
 # they leave of the cores, the longest first.
@@ -46,7 +47,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 .DEFAULT_GOAL := help
 .PHONY: help setup engine engines demo test test-abreast test-engine test-hosts test-gpu gpu-device check format native-test native-plain native-sanitized \
         host-tools tls-headers rivals bench bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-draft bench-gateway bench-llama \
-        bench-tunnel bench-watching fuzz corpus mutate soak refusals snapshots \
+        bench-tunnel bench-watching fuzz corpus mutate soak trials refusals snapshots \
         recording pictures train clean
 
 help: ## Show the targets
@@ -182,6 +183,9 @@ bench-draft: engines ## Tokens per second by way to guess, 10 ms away; TABLE=1 f
 
 soak: engine ## MINUTES of faults, one every 20 s, before four clients (two hours)
 	$(BIN)/python -m tests.engine.soak --minutes $(MINUTES)
+
+trials: engines ## TRIALS kills of a worker in a streamed answer; the same with stock alone
+	$(BIN)/python -m tests.engine.trials --trials $(TRIALS)
 
 bench-gateway: engines ## First token and tokens per second through a gateway, in pairs
 	$(BIN)/python -m tests.bench.bench_gateway

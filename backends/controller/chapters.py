@@ -9,7 +9,7 @@ from backends.controller.story import CONTROLLER
 from backends.errors import DllmError
 from backends.split.layout import format_range
 from backends.state import EventKind, EventTone, PeerState
-from backends.units import format_lab, format_seconds
+from backends.units import format_lab, format_seconds, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -93,6 +93,15 @@ class Chapter:
         if refused > 0:
             text = f"{_requests(refused)} waited in vain, or broke"
             self._tell(EventKind.WAITING, text, tone=EventTone.WARNING)
+
+    def warmed(self, before: RequestCounts, after: RequestCounts) -> None:
+        """Another llama-server has in its cache what the one before it had."""
+        number = after.warmed - before.warmed
+        tokens = after.warmed_tokens - before.warmed_tokens
+        took = format_seconds(after.warmed_s - before.warmed_s)
+        what = "1 conversation" if number == 1 else f"{number} conversations"
+        text = f"{what} read again ahead: {grouped(tokens)} tokens in {took}"
+        self._tell(EventKind.MENDED, text)
 
     def drained(self, by: Actor, *, on: bool) -> None:
         """Somebody let what comes wait, or go on."""

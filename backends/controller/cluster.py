@@ -155,7 +155,14 @@ class Cluster:
         if self._hands_off:
             self._journal.set_aside()
             self._hands_off = False
-        self._journal.save(Record(goal=goal, leftovers=self._leftovers.after(plan)))
+        served = self.gateway.served or self._journal.record.replaces
+        self._journal.save(
+            Record(
+                goal=goal,
+                leftovers=self._leftovers.after(plan),
+                replaces=served if plan else None,
+            )
+        )
         self.gateway.is_drained = False
         self._begin()
         return goal

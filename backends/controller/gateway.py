@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from backends.controller.breaker import Deaths
 from backends.controller.evidence import failure_of
+from backends.controller.journal import Served
 from backends.errors import DllmError, HostError, ProcessFailed
 from backends.gateway.access import Access
 from backends.gateway.language import GATEWAY, Mode, Target, gateway_argv
@@ -48,6 +49,8 @@ BINDING = frozenset(
     }
 )
 """Arguments that hold every answer to a form or a length."""
+SEEDING = frozenset({"-s", "--seed"})
+"""Arguments that settle what is drawn where a request does not."""
 
 
 class ApiPortTaken(HostError):
@@ -111,6 +114,19 @@ class Gateway:
             return None
         return self._target if self._target.mode is Mode.SERVE else None
 
+    @property
+    def served(self) -> Served | None:
+        """The same, for a controller that comes after this one."""
+        if self._served is None or self._port is None:
+            return None
+        return Served(target=self._served, api_port=self._port)
+
+    def take_up(self, served: Served) -> None:
+        """Go on with what an earlier controller left, if its gateway is there."""
+        record = self._record()
+        if self._target is None and record is not None and record.alive:
+            self._port, self._target = served.api_port, served.target
+
     def breaks(self, plan: Plan) -> int:
         """How many answers would break if another plan took this one's place now.
 
@@ -156,6 +172,8 @@ class Gateway:
         # A controller that comes later was told of none of those before it.
         before = self._board.snapshot.requests or counts
         self._board.update(requests=counts)
+        if counts.warmed > before.warmed:
+            self._chapter.warmed(before, counts)
         if counts.waiting and self._before_hold is None:
             self._before_hold = before
         elif not counts.waiting and self._before_hold is not None:
@@ -285,5 +303,6 @@ def _target(plan: Plan, hold_s: float) -> Target:
         model=model_alias(plan),
         weights=hashlib.sha256(answers).hexdigest()[:16],
         bound=not BINDING.isdisjoint(plan.extra_args),
+        seeded=not SEEDING.isdisjoint(plan.extra_args),
         hold_s=hold_s,
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.errors import ControllerError
+from backends.gateway.language import Target
 from backends.state import NOT_JSON, Failure, Leftover, MeasuredSplit, Plan, Value
 from backends.state.base import json_bytes
 from backends.writing import write_private
@@ -31,6 +32,13 @@ class Goal(Value, frozen=True, kw_only=True):
     """What is to run; None when nothing is."""
 
 
+class Served(Value, frozen=True, kw_only=True):
+    """What the gateway passed requests to when another plan was asked for."""
+
+    target: Target
+    api_port: int
+
+
 class Record(Value, frozen=True, kw_only=True):
     """The journal's content."""
 
@@ -50,6 +58,9 @@ class Record(Value, frozen=True, kw_only=True):
     served_since: float | None = None
     stand_in: Plan | None = None
     """What runs in place of the goal's plan while a machine of it is gone."""
+    replaces: Served | None = None
+    """What serves until the goal's plan takes its place: its answers end first, also
+    with another controller."""
     drained_since: float | None = None
     """Unix seconds from which on requests wait because a person said so."""
     unwatched_deaths: int = 0

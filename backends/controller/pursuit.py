@@ -290,14 +290,18 @@ class Pursuit:
     async def _let_answers_end(self, plan: Plan) -> None:
         """Before anything is touched that serves: end what could not be gone on with.
 
-        After trouble there is nothing to wait for: that has ended them already.
+        After trouble there is nothing to wait for: that has ended them already. An
+        earlier controller may have begun to wait.
         """
+        if served := self._journal.record.replaces:
+            self.gateway.take_up(served)
         began, count = self._clock(), self.gateway.breaks(plan)
         if count:
             step = Step(id="drain", title="Let answers end", detail=f"{count} of them")
             self._steps.reset(step, *launch_steps(plan))
         with self._steps.step("drain"):
             left = await self.gateway.let_end(plan, self.survey.drain_s())
+        self._journal.change(replaces=None)
         if count or left:
             self._chapter.let_end(count, left, self._clock() - began)
 

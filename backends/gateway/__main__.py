@@ -20,6 +20,7 @@ from backends.gateway.doorstep import Doorstep
 from backends.gateway.http_log import http_log
 from backends.gateway.language import LANGUAGE, Mode, Target
 from backends.gateway.proxy import Proxy
+from backends.gateway.warming import Warming
 
 log = logging.getLogger("backends.gateway")
 
@@ -93,6 +94,7 @@ async def run(port: int, socket: Path, access: Access) -> None:
         runner = web.ServerRunner(door, shutdown_timeout=SHUTDOWN_S)
         await runner.setup()
         control = asyncio.ensure_future(Control(proxy, socket).keep())
+        warming = asyncio.ensure_future(Warming(proxy).keep())
         doorstep = Doorstep(runner, access, port)
         try:
             await doorstep.open()
@@ -102,7 +104,8 @@ async def run(port: int, socket: Path, access: Access) -> None:
         finally:
             await doorstep.close()
             control.cancel()
-            await asyncio.gather(control, return_exceptions=True)
+            warming.cancel()
+            await asyncio.gather(control, warming, return_exceptions=True)
             await runner.cleanup()
 
 

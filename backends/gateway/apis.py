@@ -50,12 +50,18 @@ _NATIVE = ("/completion", "/completions", "/infill")
 _BETWEEN_EVENTS = (b"\n\n", b"\r\n\r\n")
 
 
+def has_known_end(path: str) -> bool:
+    """Whether a stream at this path tells by its events that it is whole."""
+    return path in _NATIVE or path in _ENDS
+
+
 class EndMark:
     """Looks for the end in a stream that is passed on as it comes."""
 
     def __init__(self, path: str) -> None:
         """Of an answer at this path."""
         self._is_native = path in _NATIVE
+        self._is_known = has_known_end(path)
         end = _ENDS.get(path)
         self._marks = (end, *_ERRORS) if end else ()
         self._kept = max(map(len, (_GOES_ON, *self._marks)))
@@ -70,8 +76,7 @@ class EndMark:
     @property
     def is_missing(self) -> bool:
         """Whether the stream has an end that is known, and it did not come."""
-        known = self._is_native or bool(self._marks)
-        return known and not (self._is_seen and self.is_between_events)
+        return self._is_known and not (self._is_seen and self.is_between_events)
 
     def look_at(self, chunk: bytes) -> None:
         """See what the next piece says."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiohttp import HttpVersion11
 
-from backends.gateway.courses import course_of
 from backends.gateway.headers import passed_on
+from backends.gateway.story import story_of
 from backends.gateway.wish import CONTINUED_BYTES_MAX
 from backends.state.base import NOT_JSON, Value
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aiohttp import web
     from multidict import CIMultiDict
 
-    from backends.gateway.course import Course
+    from backends.gateway.story import Story
 
 KEPT_BYTES_MAX = 16 << 20
 """A longer body goes through as it comes and cannot be sent twice."""
@@ -71,23 +71,32 @@ class Asked:
             return await self._read()
         return self._chunks()
 
-    async def course(self) -> Course | None:
+    @property
+    def is_short(self) -> bool:
+        """Whether the body can be read, and soon."""
+        length = self.request.content_length
+        coded = "Content-Encoding" in self.headers
+        longest = min(CONTINUED_BYTES_MAX, KEPT_BYTES_MAX)
+        return bool(self.is_work and not coded and length and length <= longest)
+
+    async def words(self) -> bytes:
+        """The body as the client sent it; for one that is short."""
+        return await self._read()
+
+    async def story(self, *, may_seed: bool) -> Story | None:
         """How the answer can be gone on with; None where it could not be.
 
         From here on it is asked for together with what that needs.
         """
-        length = self.request.content_length
-        coded = "Content-Encoding" in self.headers
-        longest = min(CONTINUED_BYTES_MAX, KEPT_BYTES_MAX)
-        if not self.is_work or coded or not length or length > longest:
+        if not self.is_short:
             return None
         raw = await self._read()
         self.streams = _streams(raw)
-        course = course_of(self.path, raw)
-        if course is not None:
-            self._whole = course.first_body(raw)
+        story = story_of(self.path, raw, may_seed=may_seed)
+        if story is not None:
+            self._whole = story.first_body
             self.headers.popall("Content-Length", None)
-        return course
+        return story
 
     async def _read(self) -> bytes:
         return b"".join([chunk async for chunk in self._chunks()])

@@ -48,6 +48,8 @@ class Target(Value, frozen=True, kw_only=True):
     """Whether only what was begun may go on: what comes waits."""
     bound: bool = False
     """Whether it holds every answer to a form or a length: none is gone on with."""
+    seeded: bool = False
+    """Whether a seed for all answers is among its arguments: none is added."""
     why: str = ""
     """What is told to those who are not served."""
     hold_s: float = HOLD_S

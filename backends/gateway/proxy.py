@@ -17,16 +17,18 @@ from yarl import URL
 
 from backends.gateway.apis import RETRY_AFTER_S, meanwhile, unavailable
 from backends.gateway.asked import Asked
+from backends.gateway.conversations import Conversations
 from backends.gateway.language import Mode, Target
-from backends.gateway.reply import LOST, ClientLeft, Reply
+from backends.gateway.reply import KEEP_ALIVE_S, LOST, ClientLeft, Reply
 from backends.gateway.tally import Count, Tally
 from backends.gateway.tokens import CannotGoOn
-from backends.gateway.tries import AGAIN_S, KEEP_ALIVE_S, Tries
+from backends.gateway.tries import AGAIN_S, Tries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from backends.gateway.course import Course
+    from backends.gateway.conversations import Conversation
+    from backends.gateway.story import Story
     from backends.state.requests import RequestCounts
 
 log = logging.getLogger(__name__)
@@ -43,7 +45,6 @@ STOPPED = "Nothing serves: the cluster was stopped"
 LATE = "No model serves, and none did within the longest wait (api_wait_s)"
 TOO_LONG = "llama-server is being started again, and the request is too long to keep"
 DEADLY = "llama-server ended while it worked on this request, again and again"
-BOUND = "llama-server's arguments hold answers to a form or a length"
 OTHER = f"{LOST}; another model takes its place"
 
 
@@ -63,6 +64,7 @@ class Proxy:
         """Hold whatever comes until a target is told."""
         self.tally = Tally()
         self.target = Target()
+        self.conversations = Conversations()
         self._clock = clock
         self._busy: set[tuple[Asked, Reply]] = set()
         self._turned = asyncio.Event()
@@ -86,6 +88,8 @@ class Proxy:
         if target == self.target:
             return
         log.info("%s: %s", target.mode, target.port or target.why or "no reason told")
+        if target.weights not in ("", self.target.weights):
+            self.conversations.forget()
         self.target = target
         event, self._turned = self._turned, asyncio.Event()
         event.set()
@@ -103,9 +107,9 @@ class Proxy:
         Of a stream that nobody goes on with it counts from the beginning: its first
         piece may come at any moment.
         """
-        if reply.course is None:
+        if reply.story is None:
             return asked.streams or not asked.replayable
-        return self.target.bound or bool(reply.course.why_not)
+        return self.target.bound or reply.story.is_fragile
 
     @contextlib.contextmanager
     def _in_flight(self, asked: Asked, reply: Reply) -> Iterator[None]:
@@ -125,7 +129,8 @@ class Proxy:
         if not asked.is_work:
             return await self._glance(asked, Reply(request))
         try:
-            reply = Reply(request, await _course(asked))
+            story = await _story(asked, may_seed=not self.target.seeded)
+            reply = Reply(request, story)
             response = await self._work(asked, reply)
         except asyncio.CancelledError:
             self.tally.add("left")
@@ -133,6 +138,8 @@ class Proxy:
         except ClientLeft:
             self.tally.add("left")
             return web.Response()
+        if not reply.broken and response.status == HTTPStatus.OK:
+            await self.conversations.remember(asked, reply.story, reply.server)
         self.tally.add("failed" if reply.broken else "passed")
         return response
 
@@ -230,8 +237,9 @@ class Proxy:
             Lost: there was none.
             ClientLeft: nobody waits for it.
         """
+        reply.server = target.server
         try:
-            answer = await self._ask(target, asked, reply.course)
+            answer = await self._ask(target, asked, reply.story)
         except CannotGoOn as error:
             return await reply.cut(f"{LOST}; {error}")
         except aiohttp.ClientConnectorError as error:
@@ -251,7 +259,7 @@ class Proxy:
             answer.close()
 
     async def _ask(
-        self, target: Target, asked: Asked, course: Course | None
+        self, target: Target, asked: Asked, story: Story | None
     ) -> aiohttp.ClientResponse:
         """Ask what the client asked, or for what is left of the answer.
 
@@ -259,18 +267,15 @@ class Proxy:
             CannotGoOn: that cannot be asked for.
         """
         path, body = asked.request.raw_path, await asked.body()
-        if course is not None:
-            if course.begins_anew:
-                course.ask_anew()
-            elif target.bound:
-                raise CannotGoOn(BOUND)
-            else:
-                fetch = partial(self._fetch, target, asked)
-                path, body = COMPLETION, await course.next_body(fetch)
+        if story is not None:
+            fetch = partial(self.fetch, target, asked)
+            rest = await story.next_body(fetch, bound=target.bound)
+            if rest is not None:
+                path, body = COMPLETION, rest
         return await self._request(target, asked, path, body)
 
-    async def _fetch(
-        self, target: Target, asked: Asked, path: str, body: bytes
+    async def fetch(
+        self, target: Target, asked: Asked | Conversation, path: str, body: bytes
     ) -> bytes:
         """What llama-server answers to a question of ours.
 
@@ -299,7 +304,7 @@ class Proxy:
     async def _request(
         self,
         target: Target,
-        asked: Asked,
+        asked: Asked | Conversation,
         path: str,
         body: bytes | AsyncIterator[bytes] | None,
     ) -> aiohttp.ClientResponse:
@@ -327,14 +332,14 @@ def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
     )
 
 
-async def _course(asked: Asked) -> Course | None:
+async def _story(asked: Asked, *, may_seed: bool) -> Story | None:
     """How the answer could be gone on with.
 
     Raises:
         ClientLeft: the client did not even tell all that it wants.
     """
     try:
-        return await asked.course()
+        return await asked.story(may_seed=may_seed)
     except (aiohttp.ClientError, OSError) as error:
         raise ClientLeft from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -23,11 +24,13 @@ from backends.gateway.headers import passed_on
 from backends.units import format_seconds
 
 if TYPE_CHECKING:
-    from backends.gateway.course import Course
+    from backends.gateway.story import Story
 
 HEALED = "X-Dllm-Healed"
 """A client that sends this field is told at the end of a stream that it was healed."""
 LOST = "llama-server ended in the middle of the answer"
+KEEP_ALIVE_S = 5.0
+"""Between two comments to a client that waits for a stream."""
 ERROR_BYTES_MAX = 1 << 20
 
 
@@ -38,17 +41,20 @@ class ClientLeft(Exception):
 class Reply:
     """Writes one answer."""
 
-    def __init__(self, request: web.BaseRequest, course: Course | None = None) -> None:
-        """Nothing is sent yet; with a ``course`` the answer can be gone on with."""
+    def __init__(self, request: web.BaseRequest, story: Story | None = None) -> None:
+        """Nothing is sent yet; with a ``story`` the answer can be gone on with."""
         self._request = request
-        self.course = course
+        self.story = story
         self._end_mark = EndMark(request.path)
         self._response: web.StreamResponse | None = None
+        self.server = ""
+        """The llama-server that was asked last."""
         self.carries_answer = False
         """Whether anything of llama-server's answer was sent."""
         self.broken = False
         """Whether it ended by an error of ours."""
         self._pauses_s: list[float] = []
+        self._written_at = time.monotonic()
 
     @property
     def is_begun(self) -> bool:
@@ -62,16 +68,16 @@ class Reply:
         return response is not None and response.content_type == EVENTS
 
     @property
-    def tokens(self) -> int:
-        """So many tokens of the answer the client has."""
-        return self.course.sent if self.course is not None else 0
+    def events(self) -> int:
+        """So many events of the answer the client has, as far as they are counted."""
+        return self.story.events if self.story is not None else 0
 
     @property
     def why_not(self) -> str:
         """Why no other llama-server is asked for the answer, or its rest."""
-        if self.course is None or not self.is_stream:
+        if self.story is None or not self.is_stream:
             return LOST if self.carries_answer else ""
-        why = "" if self.course.begins_anew else self.course.why_not
+        why = self.story.why_not
         return f"{LOST}; {why}" if why else ""
 
     def healed(self, waited_s: float) -> None:
@@ -86,6 +92,11 @@ class Reply:
         times, longest_s = len(self._pauses_s), max(self._pauses_s)
         longest = format_seconds(longest_s)
         return f": healed {times}, paused {longest} at most\n\n".encode()
+
+    @property
+    def _is_silent(self) -> bool:
+        """Whether a client that is kept from what it has needs a sign of life."""
+        return time.monotonic() - self._written_at >= KEEP_ALIVE_S
 
     async def keep_alive(self) -> None:
         """Send a comment, so that nobody on the way takes silence for death."""
@@ -106,8 +117,8 @@ class Reply:
             OSError: the same.
             ClientLeft: the client did.
         """
-        if self.course is not None and _is_plain_stream(answer):
-            return await self._follow(self.course, answer)
+        if self.story is not None and _is_plain_stream(answer):
+            return await self._follow(self.story, answer)
         if self._response is not None and answer.content_type != EVENTS:
             self.broken = self.carries_answer
             return await self._refused(await answer.content.read(ERROR_BYTES_MAX))
@@ -132,7 +143,7 @@ class Reply:
         return await self._end()
 
     async def _follow(
-        self, course: Course, answer: aiohttp.ClientResponse
+        self, story: Story, answer: aiohttp.ClientResponse
     ) -> web.StreamResponse:
         """Pass on whole events alone, and remember them.
 
@@ -148,16 +159,16 @@ class Reply:
         splitter = Splitter()
         try:
             async for chunk in answer.content.iter_any():
-                data = b"".join(map(course.take, splitter.take(chunk)))
-                self.carries_answer = course.begun
-                if data:
-                    await self._write(data)
+                data = b"".join(map(story.take, splitter.take(chunk)))
+                self.carries_answer = story.begun
+                if data or self._is_silent:
+                    await self._write(data or KEEP_ALIVE)
         except (aiohttp.ClientError, OSError):
-            if not course.is_told:
+            if not story.is_told:
                 raise
-        if not course.is_told:
+        if not story.is_told:
             raise aiohttp.ServerDisconnectedError
-        if rest := course.ending() + self._told_healed():
+        if rest := story.ending() + self._told_healed():
             await self._write(rest)
         return await self._end()
 
@@ -194,6 +205,7 @@ class Reply:
 
     async def _write(self, data: bytes) -> None:
         assert self._response is not None
+        self._written_at = time.monotonic()
         try:
             await self._response.write(data)
         except ConnectionError as error:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from backends.state.requests import KeyCounts, RequestCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator
 
 Count = Literal[
     "waiting",
@@ -65,11 +65,20 @@ class Tally:
         longest_s = max(waited_s, self.counts.held_longest_s)
         self._set(held=self.counts.held + (not again), held_longest_s=longest_s)
 
+    def warmed(self, number: int, tokens: int, seconds: float) -> None:
+        """So many conversations were read again."""
+        counts = self.counts
+        self._set(
+            warmed=counts.warmed + number,
+            warmed_tokens=counts.warmed_tokens + tokens,
+            warmed_s=counts.warmed_s + seconds,
+        )
+
     def _set(self, **changes: Any) -> None:
         self.counts = replace(self.counts, **changes)
         event, self._changed = self._changed, asyncio.Event()
         event.set()
 
-    async def change(self) -> None:
-        """Wait for the next change."""
-        await self._changed.wait()
+    def change(self) -> Coroutine[Any, Any, object]:
+        """Wait for the next change from now on, also where it is awaited later."""
+        return self._changed.wait()

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backends.gateway.language import Mode
+from backends.gateway.reply import KEEP_ALIVE_S
 
 if TYPE_CHECKING:
     from backends.gateway.language import Target
     from backends.gateway.reply import Reply
 
-KEEP_ALIVE_S = 5.0
-"""Between two comments to a client that waits for a stream."""
 AGAIN_S = 0.25
 """Between two looks for a llama-server that ought to be there, at first."""
 
@@ -30,7 +29,7 @@ class Tries:
         self.held = 0
         self.pause_s = AGAIN_S
         """Before the same llama-server is tried again."""
-        self.tokens = 0
+        self.events = 0
         """Of the answer, when the last one went."""
         self.weights = ""
         """Those that a part of the answer came from."""
@@ -50,8 +49,8 @@ class Tries:
         """Where more of the answer came, it is not what the others died of."""
         if reply.carries_answer:
             self.weights = self.weights or target.weights
-        if reply.tokens > self.tokens:
-            self.tokens = reply.tokens
+        if reply.events > self.events:
+            self.events = reply.events
             self.deadly.clear()
             self.held = 0
             self.pause_s = AGAIN_S

@@ -22,6 +22,10 @@ LIMITS = ("n_predict", "max_completion_tokens", "max_tokens")
 """The first that is given counts."""
 
 
+RANDOM_SEEDS = (None, -1, 0xFFFFFFFF)
+"""Seeds that leave the draw to chance."""
+
+
 class StreamOptions(Value, frozen=True):
     """What the client wants besides the text."""
 
@@ -54,13 +58,46 @@ def wish_of(raw: bytes) -> Wish | None:
             return None
         if any(_says_something(fields, name) for name in (*CONSTRAINED, *SHAPED)):
             return None
-        if any(
-            (_read(fields, name, int | None, default=1) or 1) != 1 for name in SEVERAL
-        ):
+        if _is_several(fields):
             return None
         return _wish(fields)
     except NOT_JSON:
         return None
+
+
+class Draw(Value, frozen=True):
+    """How a streamed answer is drawn that can be told again."""
+
+    is_random: bool
+    """Whether neither the temperature nor a seed settles what is drawn."""
+
+
+def draw_of(raw: bytes) -> Draw | None:
+    """What is asked for; None where the answer is no stream, or not to be told again.
+
+    Several answers at once come in an order of their own, and a clock says how far
+    one goes that has a limit of time.
+    """
+    try:
+        fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        if not _read(fields, "stream", bool, default=False) or _is_several(fields):
+            return None
+        if _says_something(fields, "t_max_predict_ms"):
+            return None
+        if "prompt" in fields and not is_one_prompt(fields["prompt"]):
+            return None
+        temperature = _read(fields, "temperature", float | None, default=None)
+        seed = _read(fields, "seed", int | None, default=None)
+    except NOT_JSON:
+        return None
+    is_greedy = temperature is not None and temperature <= 0
+    return Draw(is_random=seed in RANDOM_SEEDS and not is_greedy)
+
+
+def _is_several(fields: dict[str, msgspec.Raw]) -> bool:
+    return any(
+        (_read(fields, name, int | None, default=1) or 1) != 1 for name in SEVERAL
+    )
 
 
 def _wish(fields: dict[str, msgspec.Raw]) -> Wish:

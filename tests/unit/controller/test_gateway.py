@@ -218,6 +218,29 @@ async def test_answers_end_before_another_plan_takes_the_place(tmp_path: Path) -
     assert await gateway.let_end(other, 0.01) == 1
 
 
+async def test_another_controller_lets_end_what_one_began_to(tmp_path: Path) -> None:
+    host = Host()
+    first, second, late = (made(host, tmp_path) for _ in range(3))
+    assert first.served is None
+    await first.stand(8090)
+    first.serves(PLAN, 1, "one", 1.0)
+    served = first.served
+    assert served is not None
+    told = targets(second)
+    second.take_up(served)
+    ending = asyncio.create_task(second.let_end(PLAN, 60.0))
+    await until(lambda: told)
+    assert told == [replace(served.target, drains=True)]
+    drained(second, in_flight=1, fragile=1)
+    await asyncio.sleep(0.01)
+    assert not ending.done()
+    drained(second, in_flight=1)
+    assert await asyncio.wait_for(ending, 5) == 0
+    host.die()
+    late.take_up(served)
+    assert await asyncio.wait_for(late.let_end(PLAN, 60.0), 5) == 0
+
+
 async def test_after_trouble_nothing_is_waited_for(tmp_path: Path) -> None:
     gateway = made(Host(), tmp_path)
     told = targets(gateway)

@@ -18,10 +18,14 @@ FIRST = (
     b'data: {"choices":[{"delta":{"content":"a"}}],"id":"x",'
     b'"timings":{"predicted_n":1}}\n\n'
 )
+ENDED = {
+    "/v1/messages": (b'event: message_stop\ndata: {"type":"message_stop"}\n\n',),
+    "/v1/responses": (b'data: {"type":"response.completed"}\n\n',),
+}
 
 
 def until_told(
-    go_on: asyncio.Event, *begun: bytes
+    go_on: asyncio.Event, *begun: bytes, rest: tuple[bytes, ...] = WHOLE
 ) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
     """A handler whose streams wait for a word before their rest."""
 
@@ -32,7 +36,7 @@ def until_told(
         for piece in begun:
             await response.write(piece)
         await go_on.wait()
-        for piece in WHOLE:
+        for piece in rest:
             await response.write(piece)
         return response
 
@@ -108,7 +112,8 @@ async def test_what_a_relaunch_would_break_is_known_from_the_beginning(
     path: str, body: dict[str, Any], fragile: int
 ) -> None:
     go_on = asyncio.Event()
-    async with upstream(until_told(go_on)) as port, gateway() as stage:
+    rest = ENDED.get(path, WHOLE)
+    async with upstream(until_told(go_on, rest=rest)) as port, gateway() as stage:
         stage.serve(port)
         asking = asyncio.create_task(stage.ask(path, **body))
         await stage.until(in_flight=1)

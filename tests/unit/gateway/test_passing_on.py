@@ -180,7 +180,7 @@ async def test_what_breaks_off_within_an_event_is_no_whole_answer() -> None:
         async with upstream(streaming(WHOLE[0], b'data: {"n"', abort=True)) as port:
             stage.serve(port)
             with pytest.raises(aiohttp.ClientError):
-                await stage.ask("/v1/messages", stream=True)
+                await stage.ask(CHAT, stream=True, n=2)
         await stage.until(failed=1)
 
 

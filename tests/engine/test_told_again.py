@@ -1,0 +1,123 @@
+"""kill -9 in the middle of answers without ids: told once more, and the seam unseen."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from backends.gateway.telling import Telling
+from tests.engine.conftest import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.engine.conftest import User
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+KILLED_AFTER = 10
+"""Events, of more than twenty."""
+TEXT = {"type": "string", "minLength": 100, "maxLength": 140}
+SCHEMA = {"type": "object", "properties": {"id": TEXT}, "required": ["id"]}
+TURNS = {"messages": [{"role": "user", "content": "What is a split?"}]}
+LONG = {"max_tokens": 150, "stream": True}
+JSON = {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}
+TOOL = {"name": "add", "input_schema": SCHEMA}
+GREEDY = {"temperature": 0}
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    (MESSAGES, {**TURNS, **LONG, "temperature": 0, "tools": [TOOL]}),
+    (RESPONSES, {"input": "What is a split?", **LONG, "temperature": 0}),
+]
+DRAWN: dict[str, Any] = {**TURNS, **LONG, **JSON, "temperature": 1.5}
+"""The client chose no seed."""
+
+
+def answer(
+    port: int,
+    path: str,
+    body: dict[str, Any],
+    then: Callable[[], None] = lambda: None,
+) -> list[bytes]:
+    """The events of an answer; after some of them ``then`` is done."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    connection.request("POST", path, json.dumps(body).encode())
+    response = connection.getresponse()
+    assert response.status == 200, response.read()
+    events = []
+    for line in response:
+        if line.startswith(b"data: "):
+            events.append(line)
+            assert b'"error"' not in line, line
+            if len(events) == KILLED_AFTER:
+                then()
+    connection.close()
+    return events
+
+
+def told(events: list[bytes]) -> list[int]:
+    """Events without their names and times; a name that changes shows."""
+    telling = Telling()
+    return [telling.sum_of(event) for event in events]
+
+
+def kill_a_worker(user: User) -> None:
+    """Whichever."""
+    workers = (p for p in user.processes() if p.name() == "ggml-rpc-server")
+    next(workers).kill()
+
+
+def text_of(events: list[bytes]) -> str:
+    """What a chat said."""
+    said = [json.loads(event[6:]) for event in events if event != b"data: [DONE]\n"]
+    choices = [choice for event in said for choice in event["choices"]]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+def test_what_has_no_ids_outlives_a_worker(user: User, demo_model: str) -> None:
+    user.run("up", "--model", demo_model, "--workers", "2", "--detach")
+    user.run("lab", "set", "all", "--latency", "2ms")
+    port = urlsplit(user.status()["api_url"]).port or 0
+    kill = partial(kill_a_worker, user)
+    for path, body in ASKED:
+        whole = told(answer(port, path, body))
+        assert told(answer(port, path, body, kill)) == whole, path
+        assert len(whole) > KILLED_AFTER
+    assert len(json.loads(text_of(answer(port, CHAT, DRAWN, kill)))["id"]) >= 100
+    counts = user.status()["requests"]
+    assert (counts["failed"], counts["continued"]) == (0, 3)
+    stays_warm(user, port)
+    user.run("stop")
+    user.assert_nothing_left()
+
+
+def stays_warm(user: User, port: int) -> None:
+    """What a conversation finds in the cache after a kill is what it would have."""
+    turns: list[dict[str, str]] = []
+    missing = []
+    had = 0
+    for question in ("What is a split?", "What is a worker?", "And what is a link?"):
+        turns.append({"role": "user", "content": question})
+        body = {"messages": turns, "temperature": 0, "stream": True, "max_tokens": 24}
+        events = answer(port, CHAT, body)
+        timings = json.loads(events[-2][6:])["timings"]
+        missing.append(had - timings["cache_n"])
+        had = timings["cache_n"] + timings["prompt_n"] + timings["predicted_n"]
+        turns.append({"role": "assistant", "content": text_of(events)})
+        if len(missing) == 2:
+            read_again_after_a_kill(user)
+    # The last token of an answer is in no cache; that of one read again is.
+    assert 0 <= missing[2] <= missing[1], missing
+    assert "read again ahead" in " ".join(user.run("events").stdout.split())
+
+
+def read_again_after_a_kill(user: User) -> None:
+    """Returns once what was in the cache is in that of another llama-server."""
+    before = user.status()["requests"]["warmed"]
+    kill_a_worker(user)
+    wait_for(lambda: user.status()["requests"]["warmed"] > before, "it is read again")

@@ -1,0 +1,277 @@
+"""What has no ids is told once more: it must agree, and the seam is not seen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiohttp import web
+
+from backends.gateway import reply
+from backends.gateway.language import Mode
+from backends.gateway.story import OFTEN, RETOLD_MAX
+from backends.gateway.telling import Sums, Telling
+from tests.unit.gateway.standing import CHAT, gateway, until, upstream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.unit.gateway.standing import Stage
+
+MESSAGES, RESPONSES, NATIVE = "/v1/messages", "/v1/responses", "/completion"
+COMMENT = b": keep-alive\n\n"
+WORDS = ["{", '"id":', ' "a"', ", ", '"input_tokens":', " 4", "}"]
+"""What looks like a name or a figure within a text is none."""
+
+
+class Teller:
+    """A llama-server that says these words, with names and times of its own."""
+
+    def __init__(
+        self, number: int, breaks_at: int | None = None, words: Sequence[str] = WORDS
+    ) -> None:
+        """``breaks_at`` events it breaks off."""
+        self.number = number
+        self.breaks_at = breaks_at
+        self.words = words
+        self.pauses: asyncio.Event | None = None
+        """After its first event it waits for this."""
+        self.asked: list[dict[str, Any]] = []
+
+    def events(self, path: str) -> list[bytes]:
+        """All that it says there."""
+        return [_event(event) for event in _SAY[path](self.number, self.words)] + (
+            [b"data: [DONE]\n\n"] if path == CHAT else []
+        )
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request."""
+        self.asked.append(await request.json())
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for event in self.events(request.path)[: self.breaks_at]:
+            await response.write(event)
+            if self.pauses is not None:
+                await self.pauses.wait()
+        if self.breaks_at is not None and request.transport is not None:
+            # What was written must be on its way.
+            await asyncio.sleep(0.02)
+            request.transport.abort()
+        return response
+
+
+def _event(said: dict[str, Any]) -> bytes:
+    kind = f"event: {said['type']}\n" if "type" in said else ""
+    return f"{kind}data: {json.dumps(said, separators=(',', ':'))}\n\n".encode()
+
+
+def _timings(number: int) -> dict[str, Any]:
+    return {"timings": {"cache_n": number, "prompt_n": 9, "predicted_ms": number / 7}}
+
+
+def _tool_call(number: int, words: Sequence[str]) -> list[dict[str, Any]]:
+    def said(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        choice = {"finish_reason": reason, "index": 0, "delta": delta}
+        made = {"created": 1000 + number, "id": f"chatcmpl-{number}"}
+        return {"choices": [choice], **made}
+
+    def call(**more: Any) -> dict[str, Any]:
+        return said({"tool_calls": [{"index": 0, **more}]})
+
+    return [
+        said({"role": "assistant", "content": None}),
+        call(id=f"call-{number}", type="function", function={"name": "add"}),
+        *(call(function={"arguments": word}) for word in words),
+        {**said({}, "tool_calls"), **_timings(number)},
+    ]
+
+
+def _message(number: int, words: Sequence[str]) -> list[dict[str, Any]]:
+    usage = {"cache_read_input_tokens": number, "input_tokens": 9 - number}
+    message = {"id": f"msg-{number}", "role": "assistant", "usage": usage}
+    tool = {"type": "tool_use", "id": f"tool-{number}", "name": "add", "input": {}}
+    deltas = [{"type": "input_json_delta", "partial_json": word} for word in words]
+    return [
+        {"type": "message_start", "message": message},
+        {"type": "content_block_start", "index": 0, "content_block": tool},
+        *({"type": "content_block_delta", "index": 0, "delta": d} for d in deltas),
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "usage": {"output_tokens": len(words)}},
+        {"type": "message_stop"},
+    ]
+
+
+def _response(number: int, words: Sequence[str]) -> list[dict[str, Any]]:
+    answer, item = {"id": f"resp_{number}"}, {"id": f"msg_{number}"}
+    called = {"type": "function_call", "call_id": f"fc_{number}"}
+    delta = {"type": "response.output_text.delta", "item_id": item["id"]}
+    whole = {"text": "".join(words)}
+    return [
+        {"type": "response.created", "response": answer},
+        {"type": "response.output_item.added", "item": {**item, **called}},
+        *({**delta, "delta": word} for word in words),
+        {"type": "response.output_item.done", "item": {**item, **called, **whole}},
+        {
+            "type": "response.completed",
+            "response": {**answer, "created_at": 1, "output": [{**item, **whole}]},
+            **_timings(number),
+        },
+    ]
+
+
+def _native(number: int, words: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        *({"content": w, "stop": False, "id_slot": -1, "tokens": [7]} for w in words),
+        {"content": "", "stop": True, "id_slot": number, **_timings(number)},
+    ]
+
+
+_SAY = {CHAT: _tool_call, MESSAGES: _message, RESPONSES: _response, NATIVE: _native}
+ASKED: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": [{"content": "?"}], "tools": [{"type": "function"}]},
+    MESSAGES: {"messages": [{"content": "?"}], "tools": [{"name": "add"}]},
+    RESPONSES: {"input": "?"},
+    NATIVE: {"prompt": "?", "json_schema": {"type": "object"}},
+}
+
+
+def measured_out(raw: bytes) -> bytes:
+    """An answer without what each llama-server measures of it."""
+    return re.sub(rb'"timings":\{[^}]*\}|"id_slot":\d+', b"", raw)
+
+
+async def told(stage: Stage, path: str, *tellers: Teller) -> bytes:
+    """What a client gets of llama-servers of which each but the last breaks off."""
+    asking: asyncio.Task[tuple[int, bytes]] | None = None
+    for number, teller in enumerate(tellers):
+        async with upstream(teller) as port:
+            stage.serve(port, str(number))
+            body = {**ASKED[path], "stream": True}
+            asking = asking or asyncio.create_task(stage.ask(path, **body))
+            if teller is tellers[-1]:
+                return (await asking)[1]
+            await until(lambda one=teller: one.asked)  # type: ignore[misc]
+            await stage.until(waiting=1)
+    raise AssertionError("nobody told it")
+
+
+@pytest.mark.parametrize("breaks_at", [2, 3, 7])
+@pytest.mark.parametrize("path", ASKED)
+async def test_it_agrees_and_goes_on_as_if_one_had_told_it(
+    path: str, breaks_at: int
+) -> None:
+    first, second = Teller(1, breaks_at), Teller(2)
+    async with gateway() as stage:
+        raw = await told(stage, path, first, second)
+        await stage.until(passed=1, continued=1, failed=0)
+    whole = b"".join(Teller(1).events(path))
+    assert measured_out(raw) == measured_out(whole)
+    assert first.asked == second.asked
+
+
+@pytest.mark.parametrize("path", ASKED)
+async def test_it_is_told_as_often_as_it_breaks(path: str) -> None:
+    tellers = [Teller(1, 3), Teller(2, 1), Teller(3, 5), Teller(4, 4), Teller(5)]
+    async with gateway() as stage:
+        raw = await told(stage, path, *tellers)
+        await stage.until(passed=1, continued=4)
+    assert measured_out(raw) == measured_out(b"".join(Teller(1).events(path)))
+
+
+@pytest.mark.parametrize("path", ASKED)
+async def test_what_would_go_on_otherwise_is_an_error(path: str) -> None:
+    other = Teller(2, words=["{", "}"])
+    async with gateway() as stage:
+        raw = await told(stage, path, Teller(1, 4), other)
+        await stage.until(failed=1, passed=0)
+    begun = b"".join(Teller(1).events(path)[:4])
+    assert raw.startswith(begun)
+    error = json.loads(raw[len(begun) :].rpartition(b"data: ")[2])
+    assert "it would go on otherwise" in error["error"]["message"]
+
+
+async def test_a_shorter_one_is_another_one() -> None:
+    async with gateway() as stage:
+        raw = await told(stage, CHAT, Teller(1, 8), Teller(2, words=WORDS[:3]))
+        await stage.until(failed=1)
+    assert b"it would go on otherwise" in raw
+    assert b"[DONE]" not in raw
+
+
+async def test_one_that_lives_and_breaks_off_is_not_asked_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("backends.gateway.tries.AGAIN_S", 0.01)
+    teller = Teller(1, 4)
+    async with gateway() as stage:
+        raw = await told(stage, MESSAGES, teller)
+        await stage.until(failed=1)
+    assert OFTEN in raw.decode()
+    assert len(teller.asked) == 1 + RETOLD_MAX
+
+
+async def test_a_draw_gets_a_seed_so_that_it_is_drawn_again() -> None:
+    teller = Teller(1)
+    async with upstream(teller) as port, gateway() as stage:
+        stage.serve(port)
+        for settled in ({}, {"seed": -1}, {"temperature": 0}, {"seed": 5}):
+            await stage.ask(CHAT, **ASKED[CHAT], stream=True, **settled)
+        stage.tell(mode=Mode.SERVE, port=port, server="one", seeded=True)
+        await stage.ask(CHAT, **ASKED[CHAT], stream=True)
+        stage.serve(port)
+        await stage.ask(CHAT, **ASKED[CHAT])
+    seeds = [body.get("seed") for body in teller.asked]
+    assert all(isinstance(seed, int) and seed > 0 for seed in seeds[:2])
+    assert seeds[0] != seeds[1]
+    assert seeds[2:] == [None, 5, None, None]
+
+
+async def test_a_seed_of_ours_is_not_told() -> None:
+    async def echoing(request: web.BaseRequest) -> web.StreamResponse:
+        body = await request.json()
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        settings = {"generation_settings": {"seed": body["seed"], "top_k": 1}}
+        await response.write(_event({"content": "", "stop": True, **settings}))
+        return response
+
+    async with upstream(echoing) as port, gateway() as stage:
+        stage.serve(port)
+        _, raw = await stage.ask(NATIVE, prompt="?", stream=True, json_schema={"a": 1})
+        assert b'"seed":4294967295,' in raw
+        _, raw = await stage.ask(NATIVE, prompt="?", stream=True, seed=5)
+        assert b'"seed":5,' in raw
+
+
+async def test_a_client_that_is_kept_waiting_gets_comments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reply, "KEEP_ALIVE_S", 0.0)
+    second = Teller(2)
+    second.pauses = asyncio.Event()
+    body = {**ASKED[MESSAGES], "stream": True}
+    async with gateway() as stage:
+        async with upstream(Teller(1, 6)) as port:
+            stage.serve(port, "0")
+            asking = stage.client.post(stage.url + MESSAGES, json=body)
+            answer = await asking
+            await stage.until(waiting=1)
+        async with upstream(second) as port, answer:
+            stage.serve(port, "1")
+            begun = await answer.content.readuntil(COMMENT)
+            second.pauses.set()
+            raw = begun + await answer.read()
+    without = measured_out(raw.replace(COMMENT, b""))
+    assert without == measured_out(b"".join(Teller(1).events(MESSAGES)))
+
+
+def test_a_longer_answer_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backends.gateway.telling.EVENTS_MAX", 2)
+    sums = Sums()
+    for _ in range(3):
+        sums.add(Telling().sum_of(b"x"))
+    assert sums.is_full
+    assert len(sums) == 2

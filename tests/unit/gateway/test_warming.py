@@ -1,0 +1,212 @@
+"""What was in llama-server's cache is read again by the next one, while nobody asks."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiohttp import web
+
+from backends.gateway import conversations
+from backends.gateway.conversations import tokens_read
+from backends.gateway.language import Mode
+from backends.gateway.warming import Warming
+from tests.unit.gateway.acting import ANSWER, Actor, tokenized
+from tests.unit.gateway.standing import CHAT, Stage, gateway, until, upstream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+NATIVE, MESSAGES, RESPONSES = "/completion", "/v1/messages", "/v1/responses"
+LIMITS = {
+    CHAT: "max_tokens",
+    MESSAGES: "max_tokens",
+    RESPONSES: "max_output_tokens",
+    NATIVE: "n_predict",
+}
+
+
+class Reader:
+    """A llama-server that notes what it reads, and may take its time."""
+
+    def __init__(self, slots: int = 4) -> None:
+        """Answers at once."""
+        self.slots = slots
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+        self.ended = 0
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request."""
+        if request.path == "/props":
+            return web.json_response({"total_slots": self.slots})
+        body = await request.json()
+        if request.path == "/tokenize":
+            return web.json_response({"tokens": tokenized(body["content"])})
+        self.asked.append((request.path, body))
+        try:
+            if 1 in [body.get(limit) for limit in LIMITS.values()]:
+                await self.goes_on.wait()
+        finally:
+            self.ended += 1
+        return web.json_response({"timings": {"prompt_n": 5}})
+
+
+@asynccontextmanager
+async def warmed() -> AsyncIterator[Stage]:
+    """A gateway that reads ahead."""
+    async with gateway() as stage:
+        warming = asyncio.create_task(Warming(stage.proxy).keep())
+        try:
+            yield stage
+        finally:
+            warming.cancel()
+            await asyncio.gather(warming, return_exceptions=True)
+
+
+@asynccontextmanager
+async def both(second: Reader) -> AsyncIterator[tuple[Stage, int, int]]:
+    """That, and the ports of a llama-server and of the one after it."""
+    async with upstream(Reader()) as port, upstream(second) as other, warmed() as stage:
+        yield stage, port, other
+
+
+def said(*texts: str) -> dict[str, Any]:
+    """A conversation."""
+    return {"messages": [{"role": "user", "content": text} for text in texts]}
+
+
+async def test_the_longest_is_read_first_and_each_but_once() -> None:
+    first, second = Reader(), Reader()
+    async with upstream(first) as port, upstream(second) as other, warmed() as stage:
+        stage.serve(port, "1")
+        await stage.ask(CHAT, **said("short"))
+        await stage.ask(MESSAGES, **said("a", "b" * 90), max_tokens=70)
+        await stage.ask(RESPONSES, input="c" * 50, max_output_tokens=70, stream=False)
+        await stage.ask(CHAT, **said("off" * 90), cache_prompt=False)
+        # The same conversation, one turn later.
+        await stage.ask(CHAT, **said("short", "longer"))
+        stage.serve(other, "2")
+        await stage.until(warmed=3, warmed_tokens=15)
+        stage.serve(other, "2")
+        await stage.ask(CHAT, **said("new"))
+    assert second.asked == [
+        (MESSAGES, {**said("a", "b" * 90), "max_tokens": 1}),
+        (RESPONSES, {"input": "c" * 50, "max_output_tokens": 1}),
+        (CHAT, {**said("short", "longer"), "max_tokens": 1}),
+        (CHAT, said("new")),
+    ]
+
+
+async def test_an_answer_whose_tokens_are_known_is_read_with_the_prompt() -> None:
+    second = Reader()
+    async with upstream(Actor()) as port, upstream(second) as other, warmed() as stage:
+        stage.serve(port, "1")
+        await stage.ask(NATIVE, prompt="asked", stream=True)
+        stage.serve(other, "2")
+        await until(lambda: second.asked)
+    ((path, body),) = second.asked
+    assert path == NATIVE
+    assert body["prompt"] == ["asked", *ANSWER[:-1]]
+    assert (body["n_predict"], body["stream"]) == (1, False)
+
+
+async def test_no_more_is_read_than_there_are_slots_for() -> None:
+    second = Reader(slots=1)
+    async with both(second) as (stage, port, other):
+        stage.serve(port, "1")
+        await stage.ask(CHAT, **said("a"))
+        await stage.ask(CHAT, **said("long" * 9))
+        stage.serve(other, "2")
+        await stage.until(warmed=1)
+        await stage.ask(CHAT, **said("new"))
+        await stage.until(passed=3)
+    assert [body["messages"] for _, body in second.asked] == [
+        said("long" * 9)["messages"],
+        said("new")["messages"],
+    ]
+
+
+async def test_a_client_goes_first_and_then_it_is_read() -> None:
+    second = Reader()
+    second.goes_on.clear()
+    async with both(second) as (stage, port, other):
+        stage.serve(port, "1")
+        await stage.ask(CHAT, **said("a"))
+        stage.serve(other, "2")
+        await until(lambda: second.asked)
+        # Its reading does not end, and the client is answered all the same.
+        await stage.ask(CHAT, **said("new"))
+        await until(lambda: second.ended >= 2)
+        second.goes_on.set()
+        await stage.until(warmed=1)
+    first, *_, last = second.asked
+    assert first == last
+
+
+async def test_what_it_may_have_died_of_is_not_read_again() -> None:
+    asked = []
+
+    async def dying(request: web.BaseRequest) -> web.Response:
+        if request.path == "/props":
+            return web.json_response({"total_slots": 4})
+        asked.append(await request.read())
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with both(Reader()) as (stage, port, other), upstream(dying) as third:
+        stage.serve(port, "1")
+        await stage.ask(CHAT, **said("a"))
+        stage.serve(third, "2")
+        await until(lambda: asked and not stage.proxy.conversations.cold("3"))
+        stage.serve(other, "3")
+        assert stage.proxy.tally.counts.warmed == 0
+
+
+@pytest.mark.parametrize("weights", ["other", "same"])
+async def test_another_model_reads_nothing_of_it(weights: str) -> None:
+    second = Reader()
+    serving: dict[str, Any] = {"mode": Mode.SERVE}
+    async with both(second) as (stage, port, other):
+        stage.tell(**serving, port=port, server="1", weights="same")
+        await stage.ask(CHAT, **said("a"))
+        stage.tell(**serving, port=other, server="2", weights=weights)
+        if weights == "same":
+            await stage.until(warmed=1)
+        await stage.ask(CHAT, **said("new"))
+    assert len(second.asked) == 1 + (weights == "same")
+
+
+async def test_little_is_kept_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversations, "KEPT_BYTES_MAX", 700)
+    async with upstream(Reader()) as port, gateway() as stage:
+        stage.serve(port, "1")
+        kept = stage.proxy.conversations
+        for text in ("a" * 60, "b" * 60, "c" * 60):
+            await stage.ask(CHAT, **said(text))
+        assert len(kept.cold("2")) == 2
+        assert kept.n_bytes <= 700
+        await stage.ask(CHAT, **said("d" * 600))
+        assert kept.cold("2") == []
+        await stage.ask("/v1/embeddings", input="x")
+        assert kept.cold("2") == []
+        await stage.ask(CHAT, **said("e"))
+        monkeypatch.setattr(conversations, "ACTIVE_S", -1.0)
+        assert kept.cold("2") == []
+
+
+@pytest.mark.parametrize(
+    ("raw", "tokens"),
+    [
+        (b'{"timings":{"prompt_n":7}}', 7),
+        (b'{"usage":{"input_tokens":5}}', 5),
+        (b'{"usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":4}}}', 5),
+        (b"no", 0),
+    ],
+)
+def test_each_api_tells_what_was_read(raw: bytes, tokens: int) -> None:
+    assert tokens_read(raw) == tokens
