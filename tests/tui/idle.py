@@ -12,6 +12,7 @@ TURNS = 3
 """So many turns of the loop without work are rest: each looks at the sockets, too."""
 
 TIMERS = 60
+BUSY_TURNS = 1000
 """A console that never rests is left after so many."""
 
 
@@ -22,11 +23,11 @@ async def wait_for_idle(_min_sleep: float = 0, _max_sleep: float = 1) -> None:
     it takes a console that a busy machine gave nothing for one that is done.
     """
     loop: Any = asyncio.get_running_loop()
-    turns = timers = 0
-    while turns < TURNS and timers < TIMERS:
+    turns = timers = busy = 0
+    while turns < TURNS and timers < TIMERS and busy < BUSY_TURNS:
         await asyncio.sleep(0)
         if loop._ready:
-            turns = 0
+            turns, busy = 0, busy + 1
         elif (due_s := _next_due_s(loop)) < SOON_S:
             await asyncio.sleep(due_s)
             turns, timers = 0, timers + 1
@@ -46,4 +47,5 @@ async def wait_for_screen(_pilot: object, _timeout_s: float = 30) -> bool:
 def _next_due_s(loop: Any) -> float:
     """The time until the next timer; none if it is over."""
     whens = (timer.when() for timer in loop._scheduled if not timer.cancelled())
-    return max(0.0, min(whens, default=float("inf")) - loop.time())
+    due_s: float = min(whens, default=float("inf")) - loop.time()
+    return max(0.0, due_s)
