@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -115,6 +116,9 @@ class Stage:
             self.board.update(speed=Speed())
             self.auto.serves(8080)
             await self.auto.over(PLAN, self.way)
+
+    def has_left(self, way: Way) -> bool:
+        return not self.now.doing and self.way != way
 
     async def settled(self) -> None:
         await until(lambda: self.now is not None and not self.now.doing)
@@ -261,10 +265,10 @@ async def test_a_network_that_wavers_is_followed_each_time_later(
     await until(lambda: stage.way == TABLE and not stage.now.doing)
     stage.trials.clear()
     looks = []
-    for links, way in ((near, MODEL), (far, TABLE), (near, MODEL)):
-        before = stage.looks
+    for links in (near, far, near):
+        before, left = stage.looks, stage.way
         stage.board.update(links=links)
-        await until(lambda way=way: stage.way == way and not stage.now.doing)
+        await until(partial(stage.has_left, left))
         looks.append(stage.looks - before)
     assert looks[0] < looks[1] < looks[2]
     assert not stage.trials
