@@ -127,7 +127,9 @@ def test_a_killed_relay_is_started_again(user: User, demo_model: str) -> None:
     assert "relay-worker1 was killed by SIGKILL" in status["message"]
     assert "started again" in status["message"]
     assert status["measured"]["mismatches"] == []
-    died, mended, again = user.json("events")[-3:]
+    events = user.json("events")
+    at = next(i for i, event in enumerate(events) if event["kind"] == "died")
+    died, mended, again = events[at : at + 3]
     assert (died["process"], died["exit_signal"]) == ("relay-worker1", 9)
     assert "started again" in mended["text"]
     assert "serves again after" in again["text"]
