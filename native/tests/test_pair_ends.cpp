@@ -269,6 +269,8 @@ TEST(a_link_that_breaks_closes_the_client_and_comes_again) {
     Pair pair(sealed ? std::optional(kKey) : std::nullopt);
     UniqueFd client = pair.head.connect(), server = pair.accept();
     greet(client.get(), server.get());
+    CHECK(until([&] { return Split(pair.head.tally()).up > 0; }));
+    const Split first(pair.head.tally());
     pair.between.cut();
     const std::string got = read_to_end(client.get());
     CHECK(got.empty() || got == "broken off");
@@ -280,6 +282,8 @@ TEST(a_link_that_breaks_closes_the_client_and_comes_again) {
     server = pair.accept();
     greet(client.get(), server.get());
     CHECK(pair.head.was_told("the link broke"));
+    CHECK(until([&] { return Split(pair.head.tally()).up > first.up; }));
+    CHECK(Split(pair.head.tally()).adds_up());
   }
 }
 
