@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tui.kit.strips import StripWidget
     from tui.shell.app import DllmApp
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 """A machine that does other work may take seconds for what takes milliseconds."""
 
 
