@@ -47,8 +47,6 @@ STEADY_S, STEADY_MAX_S = 10.0, 3600.0
 LOOK_S = 0.5
 LIVE_TOKENS = 256
 """What clients asked for tells something from here on."""
-
-
 FAILURES_MAX = 2
 """A way whose trial failed so often is not tried again."""
 
@@ -81,12 +79,14 @@ class AutoDraft:
         self._begun_at = 0.0
         self._load_s = 0.0
         self._steady_s = STEADY_S
+        self._has_settled = False
         self._why = ""
 
     def forget(self) -> None:
         """Somebody launched anew: what could not be tried is tried again."""
         self._failures.clear()
         self._steady_s = STEADY_S
+        self._has_settled = False
         self._why = ""
         self._board.update(draft_now=None)
 
@@ -94,8 +94,10 @@ class AutoDraft:
         """How a plan is to guess that is brought up now: as it did last."""
         self._begun_at, self._port = self._clock(), 0
         ways, last = ways_of(plan), self._book.chosen(plan)
-        known = last is not None and last.draft in {way.draft for way in ways}
-        way = last if known and last is not None else ways[0]
+        allowed = {way.draft: way.draft_max for way in ways}
+        if last is None or last.draft_max > allowed.get(last.draft, -1):
+            last = ways[0]
+        way = last
         self._show(plan, way)
         return way
 
@@ -141,21 +143,28 @@ class AutoDraft:
                 self._settle(plan, way)
                 seen = now
             else:
-                await self._lasting(self._patience_s(site, way) - IDLE_S)
-                if site == self._site(plan):
-                    return self._changed(plan, choice)
+                is_left = self._is_left(site, way, choice)
+                await self._lasting(self._patience_s(is_left=is_left) - IDLE_S)
+                # Whoever was answered meanwhile may have told otherwise.
+                before = await self._hear(site, way, before)
+                again = choose(ways, self._book.of(site), way, self._given_up())
+                same = site == self._site(plan) and again.way == choice.way
+                if same and not self._is_asked:
+                    if is_left:
+                        self._steady_s = min(2 * self._steady_s, STEADY_MAX_S)
+                    return self._changed(plan, again)
 
-    def _patience_s(self, site: str, way: Way) -> float:
-        """How long nobody must have asked before there is another load."""
-        live = any(
+    def _is_left(self, site: str, way: Way, choice: Choice) -> bool:
+        """Whether a way had its turn: clients speak against it, or the network does."""
+        return (self._has_settled and choice.is_tried) or any(
             Way(one.draft, one.draft_max) == way and one.live_guesses
             for one in self._book.of(site)
         )
-        patience_s = max(self._load_s * LOAD_PART, IDLE_S)
-        if not live:
-            return patience_s
-        steady_s, self._steady_s = self._steady_s, min(2 * self._steady_s, STEADY_MAX_S)
-        return max(patience_s, steady_s)
+
+    def _patience_s(self, *, is_left: bool) -> float:
+        """How long nobody must have asked before there is another load."""
+        steady_s = self._steady_s if is_left else IDLE_S
+        return max(self._load_s * LOAD_PART, steady_s)
 
     # --- measuring ----------------------------------------------------------------
 
@@ -166,9 +175,7 @@ class AutoDraft:
         asked = asyncio.ensure_future(self._until_asked())
         try:
             await asyncio.wait({trial, asked}, return_when=asyncio.FIRST_COMPLETED)
-            if asked.done():
-                return False
-            if site == self._site(plan):
+            if not asked.done() and site == self._site(plan):
                 self._found(site, way, trial.result())
         except DllmError as error:
             self._failures[way] += 1
@@ -177,8 +184,9 @@ class AutoDraft:
             for task in (trial, asked):
                 task.cancel()
             await asyncio.gather(trial, asked, return_exceptions=True)
-            self._show(plan, way)
-        return True
+        # Not where the trial was cut short: the board is another goal's by then.
+        self._show(plan, way)
+        return asked.cancelled()
 
     def _found(self, site: str, way: Way, found: Found) -> None:
         trial = DraftTrial(
@@ -200,7 +208,10 @@ class AutoDraft:
     async def _hear(self, site: str, way: Way, before: Counts) -> Counts:
         """Take what became of guesses since, once that tells enough."""
         now = await self._counts(self._port)
-        tokens = (now.finished_tokens or 0) - (before.finished_tokens or 0)
+        if now.finished_tokens is None or before.finished_tokens is None:
+            # It did not answer in time: what was before it is not known apart.
+            return now
+        tokens = now.finished_tokens - before.finished_tokens
         if tokens < LIVE_TOKENS or way == PLAIN:
             return before
         self._book.heard(site, way, tokens, guesses_since(now.guesses, before.guesses))
@@ -221,8 +232,9 @@ class AutoDraft:
 
     @property
     def _is_asked(self) -> bool:
+        """Whether somebody does; where no gateway counts, anybody may."""
         asked = self._board.snapshot.requests
-        return asked is not None and bool(asked.waiting or asked.in_flight)
+        return asked is None or bool(asked.waiting or asked.in_flight)
 
     # --- telling ------------------------------------------------------------------
 
@@ -234,13 +246,14 @@ class AutoDraft:
         self._book.choose(plan, choice.way)
         if not choice.is_tried:
             self._why = ""
-            return f"Next it is measured {told(choice.way)}"
+            return f"It was loaded again, to be measured {told(choice.way)}"
         self._why = _verdict(choice.speedup)
         return f"From now on {told(choice.way)}: {self._why}"
 
     def _settle(self, plan: Plan, way: Way) -> None:
         """There is nothing better, as far as is known."""
         self._book.choose(plan, way)
+        self._has_settled = True
         trials = judged(self._book.of(self._site(plan)))
         mine = (t.speedup for t in trials if Way(t.draft, t.draft_max) == way)
         self._why = _verdict(next(mine, None))

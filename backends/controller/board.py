@@ -151,6 +151,14 @@ class Board:
         changed = self._changed
         await changed.wait()
 
+    async def reached(self, generation: int) -> None:
+        """Wait until a generation serves, failed, ended or was replaced."""
+        settled = (ClusterState.SERVING, ClusterState.FAILED, ClusterState.IDLE)
+        while (now := self.snapshot).generation <= generation and (
+            now.generation < generation or now.state not in settled
+        ):
+            await self.change()
+
     async def changes(self) -> AsyncIterator[ClusterSnapshot]:
         """The snapshot now, then whenever it changes, at most four a second."""
         while not self._closed:

@@ -20,11 +20,7 @@ from backends.controller.leftovers import Leftovers
 from backends.controller.pursuit import Pursuit
 from backends.controller.stand_in import require_there
 from backends.controller.story import CONTROLLER
-from backends.errors import (
-    ControllerError,
-    DllmError,
-    PeerUnreachable,
-)
+from backends.errors import ControllerError, DllmError, PeerUnreachable
 from backends.planning.blueprint import needed_names, short_name
 from backends.split.flags import check_exact, compile_split
 from backends.state import ClusterState
@@ -209,18 +205,6 @@ class Cluster:
         await self._pursuit.survey.require_port(plan)
         if self.board.snapshot.state is ClusterState.SERVING:
             await require_there(self._machines, plan)
-
-    async def reached(self, generation: int) -> None:
-        """Wait until a generation serves, failed, ended or was replaced."""
-        while not self._over(generation):
-            await self.board.change()
-
-    def _over(self, generation: int) -> bool:
-        snapshot = self.board.snapshot
-        settled = (ClusterState.SERVING, ClusterState.FAILED, ClusterState.IDLE)
-        return snapshot.generation > generation or (
-            snapshot.generation == generation and snapshot.state in settled
-        )
 
     def _load(self) -> None:
         """Take up what an earlier controller pursued."""

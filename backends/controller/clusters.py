@@ -149,7 +149,7 @@ class Clusters:
     async def stop_all(self, by: Actor = CONTROLLER) -> None:
         """End every goal, and wait until that is done as far as it can be."""
         goals = [(cluster, cluster.want(None, by=by)) for cluster in self]
-        await asyncio.gather(*(c.reached(goal.generation) for c, goal in goals))
+        await asyncio.gather(*(c.board.reached(goal.generation) for c, goal in goals))
 
     @property
     def busy(self) -> bool:

@@ -101,12 +101,12 @@ class Control:
                 writer.write(msgspec.json.encode(counts) + b"\n")
                 await writer.drain()
                 try:
+                    await asyncio.sleep(TELL_EVERY_S)
                     # What can be gone on with changes without a word.
                     timeout_s = LOOK_EVERY_S if counts.drains else None
                     await asyncio.wait({changed}, timeout=timeout_s)
                 finally:
                     changed.cancel()
-                await asyncio.sleep(TELL_EVERY_S)
 
 
 def _inode(file: Path) -> int:

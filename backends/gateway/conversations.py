@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 KEPT_MAX = 16
 KEPT_BYTES_MAX = 16 << 20
+TURN_BYTES = 64
+"""Of a message, what is kept beside its text."""
 EVENT_BYTES = 12
 """Of an answer, the sum of an event and the id of a token."""
 ACTIVE_S = 900.0
@@ -68,7 +70,8 @@ class Conversation:
         self._turns = tuple(_turns(self._fields))
         # What llama-server is told not to keep it has not lost.
         self.is_cached = self._fields.get("cache_prompt") != msgspec.Raw(b"false")
-        self.n_bytes = 3 * len(raw) + EVENT_BYTES * (story.events if story else 0)
+        self.length = 3 * len(raw) + EVENT_BYTES * (story.events if story else 0)
+        self.n_bytes = self.length + TURN_BYTES * len(self._turns)
 
     def goes_on_from(self, earlier: Conversation) -> bool:
         """Whether an earlier request is the beginning of this one."""
@@ -90,12 +93,15 @@ class Conversation:
 
 
 def _turns(fields: dict[str, msgspec.Raw]) -> Iterator[bytes]:
-    """What was said, by message; a text as it is without its end."""
-    said = next((fields[name] for name in _SAID if name in fields), None)
-    if said is None:
+    """What was said, by message; a prompt or text as it is without its end."""
+    name = next((name for name in _SAID if name in fields), None)
+    if name is None:
         return
-    raw = bytes(said)
-    if raw.startswith(b"["):
+    raw = bytes(fields[name])
+    if raw.startswith(b"[") and name == "prompt":
+        # Perhaps the ids of its tokens: hundreds of thousands.
+        yield raw.removesuffix(b"]")
+    elif raw.startswith(b"["):
         yield from map(bytes, msgspec.json.decode(raw, type=list[msgspec.Raw]))
     else:
         yield raw.removesuffix(b'"')
@@ -145,7 +151,7 @@ class Conversations:
         since = self._clock() - ACTIVE_S
         self._kept = [one for one in self._kept if one.at >= since]
         found = [one for one in self._kept if one.server != server]
-        return sorted(found, key=lambda one: one.n_bytes, reverse=True)
+        return sorted(found, key=lambda one: one.length, reverse=True)
 
 
 class _Timings(Value, frozen=True):

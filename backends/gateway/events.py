@@ -9,7 +9,7 @@ import msgspec
 from backends.gateway.tokens import CannotGoOn
 
 HELD_BYTES_MAX = 4 << 20
-"""An event that is not over after so much is passed on as it comes."""
+"""An event that is not over after so much ends its stream with an error."""
 DONE = b"data: [DONE]\n\n"
 ENDLESS = "llama-server sent an event without end"
 _END = b"\n\n"

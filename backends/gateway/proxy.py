@@ -177,7 +177,7 @@ class Proxy:
             target = self.target
             if tries.may_try(target):
                 try:
-                    with self._in_flight(asked, reply):
+                    with self._in_flight(asked, reply), reply.comforted():
                         return await self._pass_on(target, asked, reply)
                 except Lost as error:
                     tries.look_at(reply, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from http import HTTPStatus
@@ -24,6 +25,8 @@ from backends.gateway.headers import passed_on
 from backends.units import format_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from backends.gateway.story import Story
 
 HEALED = "X-Dllm-Healed"
@@ -53,6 +56,9 @@ class Reply:
         """Whether anything of llama-server's answer was sent."""
         self.broken = False
         """Whether it ended by an error of ours."""
+        self._is_unread = False
+        """Whether what was sent was not read, so that nobody could go on with it."""
+        self._is_over = False
         self._pauses_s: list[float] = []
         self._written_at = time.monotonic()
 
@@ -75,7 +81,7 @@ class Reply:
     @property
     def why_not(self) -> str:
         """Why no other llama-server is asked for the answer, or its rest."""
-        if self.story is None or not self.is_stream:
+        if self.story is None or self._is_unread or not self.is_stream:
             return LOST if self.carries_answer else ""
         why = self.story.why_not
         return f"{LOST}; {why}" if why else ""
@@ -93,10 +99,28 @@ class Reply:
         longest = format_seconds(longest_s)
         return f": healed {times}, paused {longest} at most\n\n".encode()
 
+    @contextlib.contextmanager
+    def comforted(self) -> Iterator[None]:
+        """Meanwhile the client of a begun stream that gets nothing gets comments."""
+        comforting = asyncio.ensure_future(self._comfort()) if self.is_stream else None
+        try:
+            yield
+        finally:
+            if comforting is not None:
+                comforting.cancel()
+
+    async def _comfort(self) -> None:
+        with contextlib.suppress(ClientLeft):
+            while True:
+                await asyncio.sleep(KEEP_ALIVE_S)
+                if self._is_silent:
+                    await self._write(KEEP_ALIVE)
+
     @property
     def _is_silent(self) -> bool:
-        """Whether a client that is kept from what it has needs a sign of life."""
-        return time.monotonic() - self._written_at >= KEEP_ALIVE_S
+        """Whether a client that waits needs a sign of life, and may get one."""
+        may_write = not self._is_over and self._end_mark.is_between_events
+        return may_write and time.monotonic() - self._written_at >= KEEP_ALIVE_S
 
     async def keep_alive(self) -> None:
         """Send a comment, so that nobody on the way takes silence for death."""
@@ -133,7 +157,7 @@ class Reply:
         # What follows the header fields of a stream may still come from another one.
         self.carries_answer = not self.is_stream
         async for chunk in answer.content.iter_any():
-            self.carries_answer = True
+            self.carries_answer = self._is_unread = True
             self._end_mark.look_at(chunk)
             await self._write(chunk)
         if self.is_stream and self._end_mark.is_missing:
@@ -161,8 +185,8 @@ class Reply:
             async for chunk in answer.content.iter_any():
                 data = b"".join(map(story.take, splitter.take(chunk)))
                 self.carries_answer = story.begun
-                if data or self._is_silent:
-                    await self._write(data or KEEP_ALIVE)
+                if data:
+                    await self._write(data)
         except (aiohttp.ClientError, OSError):
             if not story.is_told:
                 raise
@@ -213,6 +237,7 @@ class Reply:
 
     async def _end(self) -> web.StreamResponse:
         assert self._response is not None
+        self._is_over = True
         with contextlib.suppress(ConnectionError):
             await self._response.write_eof()
         return self._response

@@ -204,7 +204,9 @@ class Story:
                 raise
         if self._retold >= RETOLD_MAX:
             raise CannotGoOn(OFTEN)
-        self._course, self._telling, self._behind = self._make(), Telling(), 0
+        self._course, self._telling = self._make(), Telling()
+        # Reports of progress alone are not told again.
+        self._behind = 0 if self.events else None
         return None
 
     async def reading(self, ask: Ask) -> bytes:

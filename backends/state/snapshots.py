@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from typing import Annotated
+
+import msgspec
 
 from backends.state.base import Value
 from backends.state.links import Link
@@ -189,7 +192,7 @@ class DraftTrial(Value, frozen=True, kw_only=True):
     """``none``, ``ngram``, or the draft model's file."""
     draft_max: int = 0
     """Tokens it guessed at a time; 0 without a draft."""
-    tok_per_s: float
+    tok_per_s: Annotated[float, msgspec.Meta(gt=0)]
     """Of all slots together."""
     tokens: int
     guesses: Guesses = Guesses()

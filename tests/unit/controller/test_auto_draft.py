@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,7 @@ from backends.errors import ControllerError
 from backends.planning.speculating import PLAIN, Way
 from backends.state import (
     ClusterState,
+    DraftTrial,
     Guesses,
     Lab,
     Link,
@@ -70,6 +72,8 @@ class Stage:
         self.chapter: Any = Chapter()
         self.way = PLAIN
         self.trials: list[Way] = []
+        self.rates = RATES
+        self.looks = 0
         self.fails: set[Way] = set()
         self.hangs = asyncio.Event()
         self.hangs.set()
@@ -84,9 +88,13 @@ class Stage:
             TrialBook(self.file),
             trial=self.trial,
             counts=self.counted,
-            sleep=lambda _: asyncio.sleep(0),
+            sleep=self.look,
             clock=lambda: 7.0,
         )
+
+    async def look(self, _duration_s: float) -> None:
+        self.looks += 1
+        await asyncio.sleep(0)
 
     async def trial(self, _port: int, slots: int) -> Found:
         assert slots == 1
@@ -95,7 +103,7 @@ class Stage:
         if self.way in self.fails:
             raise ControllerError("no answer")
         guesses = Guesses() if self.way == PLAIN else RIGHT
-        return Found(RATES[self.way], 700, guesses)
+        return Found(self.rates[self.way], 700, guesses)
 
     async def counted(self, _port: int) -> Counts:
         return self.counts
@@ -108,6 +116,9 @@ class Stage:
             self.board.update(speed=Speed())
             self.auto.serves(8080)
             await self.auto.over(PLAN, self.way)
+
+    def has_left(self, way: Way) -> bool:
+        return not self.now.doing and self.way != way
 
     async def settled(self) -> None:
         await until(lambda: self.now is not None and not self.now.doing)
@@ -171,6 +182,44 @@ async def test_a_client_that_asks_ends_a_trial_which_comes_again(
     assert stage.trials == [PLAIN, PLAIN, TABLE, MODEL]
 
 
+async def test_a_trial_cut_short_leaves_nothing_on_the_board(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.hangs.clear()
+    task = asyncio.create_task(stage.run())
+    await until(lambda: bool(stage.trials))
+    stage.auto.forget()  # Somebody stops the cluster.
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert stage.now is None
+
+
+async def test_where_nobody_counts_requests_nobody_is_known_to_be_idle(
+    stage: Stage,
+) -> None:
+    stage.board.update(requests=None)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not stage.trials
+    stage.board.update(requests=RequestCounts())
+    await stage.settled()
+    assert set(stage.trials) == set(RATES)
+
+
+async def test_what_a_server_did_not_count_in_time_is_not_what_clients_asked(
+    stage: Stage,
+) -> None:
+    await stage.settled()
+    stage.counts = Counts()
+    stage.board.update(speed=Speed(tokens=1))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    await stage.asks(LIVE_TOKENS, WRONG)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert stage.way == MODEL
+    assert all(one.live_guesses is None for one in stage.now.trials)
+
+
 async def test_a_way_that_fails_again_is_not_tried_any_more(stage: Stage) -> None:
     stage.fails.add(TABLE)
     await stage.settled()
@@ -204,6 +253,34 @@ async def test_another_network_is_tried_anew(stage: Stage) -> None:
     await until(lambda: len(stage.trials) == len(RATES))
     await stage.settled()
     assert set(stage.trials) == set(RATES)
+
+
+async def test_a_network_that_wavers_is_followed_each_time_later(
+    stage: Stage,
+) -> None:
+    near, far = (), (Link(worker="ada", lab=Lab(latency_ms=10)),)
+    await stage.settled()
+    stage.rates = {PLAIN: 20.0, TABLE: 60.0, MODEL: 24.0}
+    stage.board.update(links=far)
+    await until(lambda: stage.way == TABLE and not stage.now.doing)
+    stage.trials.clear()
+    looks = []
+    for links in (near, far, near):
+        before, left = stage.looks, stage.way
+        stage.board.update(links=links)
+        await until(partial(stage.has_left, left))
+        looks.append(stage.looks - before)
+    assert looks[0] < looks[1] < looks[2]
+    assert not stage.trials
+
+
+async def test_no_more_is_guessed_than_is_allowed_now(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    TrialBook(stage.file).choose(PLAN, Way(MODEL.draft, MODEL.draft_max + 1))
+    assert stage.made().begins(PLAN) == PLAIN
+    shorter = Way(MODEL.draft, MODEL.draft_max - 1)
+    TrialBook(stage.file).choose(PLAN, shorter)
+    assert stage.made().begins(PLAN) == shorter
 
 
 async def test_a_draft_that_is_lost_is_left_out(stage: Stage) -> None:
@@ -254,6 +331,16 @@ def test_a_book_that_cannot_be_read_or_written_begins_anew(tmp_path: Path) -> No
     gone = TrialBook(tmp_path / "trials.json" / "no" / "folder")
     gone.choose(PLAN, MODEL)
     assert gone.chosen(PLAN) == MODEL
+
+
+def test_a_rate_that_cannot_be_makes_a_book_unreadable(tmp_path: Path) -> None:
+    book = TrialBook(tmp_path / "trials.json")
+    trial = DraftTrial(draft="none", tok_per_s=20.0, tokens=1, at=1.0)
+    book.keep("site", trial)
+    assert TrialBook(tmp_path / "trials.json").of("site") == (trial,)
+    written = (tmp_path / "trials.json").read_text()
+    (tmp_path / "trials.json").write_text(written.replace("20.0", "0.0"))
+    assert TrialBook(tmp_path / "trials.json").of("site") == ()
 
 
 def test_a_way_in_words() -> None:

@@ -7,6 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -14,7 +15,7 @@ from backends.gateway import reply
 from backends.gateway.language import Mode
 from backends.gateway.story import OFTEN, RETOLD_MAX
 from backends.gateway.telling import Sums, Telling
-from tests.unit.gateway.standing import CHAT, gateway, until, upstream
+from tests.unit.gateway.standing import CHAT, gateway, streaming, until, upstream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -249,7 +250,7 @@ async def test_a_seed_of_ours_is_not_told() -> None:
 async def test_a_client_that_is_kept_waiting_gets_comments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reply, "KEEP_ALIVE_S", 0.0)
+    monkeypatch.setattr(reply, "KEEP_ALIVE_S", 0.01)
     second = Teller(2)
     second.pauses = asyncio.Event()
     body = {**ASKED[MESSAGES], "stream": True}
@@ -266,6 +267,73 @@ async def test_a_client_that_is_kept_waiting_gets_comments(
             raw = begun + await answer.read()
     without = measured_out(raw.replace(COMMENT, b""))
     assert without == measured_out(b"".join(Teller(1).events(MESSAGES)))
+
+
+async def test_a_client_gets_comments_while_the_prompt_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reply, "KEEP_ALIVE_S", 0.01)
+    is_read, second = asyncio.Event(), Teller(2)
+
+    async def reading(request: web.BaseRequest) -> web.StreamResponse:
+        """Not even header fields come before the prompt is read."""
+        await is_read.wait()
+        return await second(request)
+
+    body = {**ASKED[MESSAGES], "stream": True}
+    async with gateway() as stage:
+        async with upstream(Teller(1, 6)) as port:
+            stage.serve(port, "0")
+            answer = await stage.client.post(stage.url + MESSAGES, json=body)
+            await stage.until(waiting=1)
+        async with upstream(reading) as port, answer:
+            stage.serve(port, "1")
+            await stage.until(in_flight=1, waiting=0)
+            begun = b"".join([await answer.content.readuntil(COMMENT) for _ in "12"])
+            is_read.set()
+            raw = begun + await answer.read()
+    without = measured_out(raw.replace(COMMENT, b""))
+    assert without == measured_out(b"".join(Teller(1).events(MESSAGES)))
+
+
+async def test_where_only_progress_was_told_it_is_told_from_the_beginning() -> None:
+    progress = _event({"choices": [], "prompt_progress": {"processed": 1}})
+
+    async def breaking(request: web.BaseRequest) -> web.StreamResponse:
+        return await streaming(progress, abort=True)(request)
+
+    async with gateway() as stage:
+        async with upstream(breaking) as port:
+            stage.serve(port, "0")
+            asking = asyncio.create_task(stage.ask(CHAT, **ASKED[CHAT], stream=True))
+            await stage.until(waiting=1)
+        async with upstream(Teller(2)) as port:
+            stage.serve(port, "1")
+            _, raw = await asking
+        await stage.until(passed=1, failed=0)
+    assert raw == progress + b"".join(Teller(2).events(CHAT))
+
+
+async def test_what_was_passed_on_unread_is_not_told_again() -> None:
+    async def coded(request: web.BaseRequest) -> web.StreamResponse:
+        await request.read()
+        fields = {"Content-Type": "text/event-stream", "Content-Encoding": "br"}
+        response = web.StreamResponse(headers=fields)
+        await response.prepare(request)
+        await response.write(b"half")
+        await asyncio.sleep(0.02)
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    async with upstream(coded) as port, gateway() as stage:
+        stage.serve(port)
+        body = {**ASKED[CHAT], "stream": True}
+        url, client = stage.url + CHAT, stage.client
+        with pytest.raises(aiohttp.ClientPayloadError):
+            async with client.post(url, json=body, auto_decompress=False) as answer:
+                await answer.read()
+        await stage.until(failed=1, waiting=0)
 
 
 def test_a_longer_answer_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import tracemalloc
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiohttp import web
+from multidict import CIMultiDict
 
 from backends.gateway import conversations
-from backends.gateway.conversations import tokens_read
+from backends.gateway.conversations import Conversation, tokens_read
 from backends.gateway.language import Mode
 from backends.gateway.warming import Warming
 from tests.unit.gateway.acting import ANSWER, Actor, tokenized
@@ -182,14 +185,14 @@ async def test_another_model_reads_nothing_of_it(weights: str) -> None:
 
 
 async def test_little_is_kept_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversations, "KEPT_BYTES_MAX", 700)
+    monkeypatch.setattr(conversations, "KEPT_BYTES_MAX", 900)
     async with upstream(Reader()) as port, gateway() as stage:
         stage.serve(port, "1")
         kept = stage.proxy.conversations
         for text in ("a" * 60, "b" * 60, "c" * 60):
             await stage.ask(CHAT, **said(text))
         assert len(kept.cold("2")) == 2
-        assert kept.n_bytes <= 700
+        assert kept.n_bytes <= 900
         await stage.ask(CHAT, **said("d" * 600))
         assert kept.cold("2") == []
         await stage.ask("/v1/embeddings", input="x")
@@ -197,6 +200,18 @@ async def test_little_is_kept_and_not_for_long(monkeypatch: pytest.MonkeyPatch) 
         await stage.ask(CHAT, **said("e"))
         monkeypatch.setattr(conversations, "ACTIVE_S", -1.0)
         assert kept.cold("2") == []
+
+
+@pytest.mark.parametrize("said", [{"prompt": [1] * 5000}, {"input": [1] * 5000}])
+def test_all_that_is_kept_is_counted(said: dict[str, Any]) -> None:
+    raw = json.dumps(said).encode()
+    tracemalloc.start()
+    try:
+        one = Conversation(NATIVE, raw, CIMultiDict(), None)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size <= one.n_bytes
 
 
 @pytest.mark.parametrize(
