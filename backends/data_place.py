@@ -8,6 +8,8 @@ import re
 from backends.errors import UsageError
 from backends.state import Value
 
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
 AUTO = "auto"
 TUNNEL = "tunnel"
 PORT_MAX = 65535
@@ -37,23 +39,47 @@ def wanted_place(setting: str) -> DataPlace:
     """What an address with or without a port says.
 
     Raises:
-        UsageError: it says none, or every address.
+        UsageError: it says none, or one at which no other machine finds a relay.
     """
     host, port = _parts(setting.strip())
     try:
-        address = ipaddress.ip_address(host)
+        address = _address(host)
     except ValueError:
         raise UsageError(
             f"data cannot be {setting}",
             f'Write "{AUTO}", "{TUNNEL}", or an address of that machine with or '
             'without a port: "10.0.0.7", "10.0.0.7:50060", "[fd00::7]:50060".',
         ) from None
-    if address.is_unspecified:
+    if wrong := _unfit(address):
         raise UsageError(
-            f"data cannot be {setting}: that is every address",
+            f"data cannot be {setting}: that is {wrong}",
             "Name the one at which this machine reaches the other.",
         )
     return DataPlace(address=str(address), port=port)
+
+
+def _address(text: str) -> _Address:
+    """As a machine has it: one of IPv4 may come in the clothes of IPv6.
+
+    Raises:
+        ValueError: it is none.
+    """
+    address = ipaddress.ip_address(text)
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _unfit(address: _Address) -> str:
+    """What keeps a relay from being met at an address, if anything does."""
+    if address.is_unspecified:
+        return "every address"
+    if address.is_loopback:
+        return "a loopback address"
+    if address.is_multicast:
+        return "an address of many machines"
+    # It leads nowhere without the name of a network, which is another at each end.
+    if address.version == 6 and (address.is_link_local or address.scope_id):
+        return "a link-local address"
+    return ""
 
 
 def wrong_place(setting: object) -> UsageError | None:
@@ -89,11 +115,10 @@ def place_of(setting: str | None, ssh_connection: str) -> DataPlace:
         return wanted_place(wanted)
     words = ssh_connection.split()
     try:
-        address = ipaddress.ip_address(words[-2])
+        address = _address(words[-2])
     except (IndexError, ValueError):
         return DataPlace(why="its sshd does not say at which address it was reached")
-    if address.is_loopback:
-        return DataPlace(why="its sshd is reached at a loopback address")
-    if address.is_link_local:
-        return DataPlace(why="its sshd is reached at a link-local address")
+    wrong = "a link-local address" if address.is_link_local else _unfit(address)
+    if wrong:
+        return DataPlace(why=f"its sshd is reached at {wrong}")
     return DataPlace(address=str(address))

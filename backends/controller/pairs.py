@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backends.controller.together import together
-from backends.data_place import DataPlace
+from backends.data_place import DataPlace, wanted_place
 from backends.errors import DllmError, PeerUnreachable
+from backends.link.relay import direct_in, models_in
 from backends.planning.pairing import Beside, Pairing, alone_by_plan, judged
 from backends.planning.thin import check_stand_ins, check_thin
 from backends.split.flags import used_workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from backends.machines.machine import Machine, Machines
     from backends.state import ModelInfo, Plan, WorkerSpec
@@ -23,12 +24,12 @@ async def pairings(
     model: ModelInfo,
     machines: Machines,
     secret: Callable[[], str],
-    known: Callable[[WorkerSpec], tuple[str, ...]] = lambda _: (),
+    running: Callable[[WorkerSpec], tuple[str, ...]] = lambda _: (),
 ) -> dict[str, Pairing]:
     """How the relay of the head meets each worker; nothing for a plan without relays.
 
-    ``secret`` gives that of the goal, for keys. ``known`` gives the models that a relay
-    which runs beside a worker was told of: where they are enough it is left alone.
+    ``secret`` gives that of the goal, for keys. ``running`` gives the command line of
+    the relay that serves beside a worker: where it does, that is left alone.
 
     Raises:
         DllmError: a machine is not connected, or has no helper; or a thin file lacks
@@ -39,13 +40,14 @@ async def pairings(
         if alone := alone_by_plan(plan, worker):
             return Pairing(why=alone)
         machine = machines.get(worker.peer)
-        models, told = await machine.copies_of(model), known(worker)
+        argv = running(worker)
+        models, told = await machine.copies_of(model), models_in(argv)
         there = Beside(
             machine=machine.name,
             program=machine.relay_program(),
             features=await _features(machine),
             models=told if set(models) <= set(told) else models,
-            data=await _data_place(machine),
+            data=await _data_place(machine, argv),
         )
         head = machines.get(plan.head)
         here = Beside(machine=head.name, features=await _features(head))
@@ -61,14 +63,22 @@ async def pairings(
     return pairs
 
 
-async def _data_place(machine: Machine) -> DataPlace:
-    """Where its relay may be met; what cannot be told is a reason for the tunnel."""
+async def _data_place(machine: Machine, running: Sequence[str]) -> DataPlace:
+    """Where its relay may be met; what cannot be told is a reason for the tunnel.
+
+    One that serves stays where it listens, however SSH reaches its machine meanwhile.
+    """
     try:
-        return await machine.data_place()
+        if known := direct_in(running):
+            return wanted_place(known)
+        place = await machine.data_place()
     except PeerUnreachable:
         raise
     except DllmError as error:
         return DataPlace(why=error.what)
+    if running and place.address:
+        return DataPlace(why="its relay was started without another address")
+    return place
 
 
 async def _features(machine: Machine) -> tuple[str, ...]:

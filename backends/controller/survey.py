@@ -17,7 +17,7 @@ from backends.controller.ways import End
 from backends.errors import DllmError, HostError, PlanError
 from backends.gateway.access import Access, require_address, require_safe
 from backends.gateway.language import GATEWAY
-from backends.link.relay import models_in, worker_relay_name
+from backends.link.relay import worker_relay_name
 from backends.link.way import WaySpec, direct_way, path_of, port_of
 from backends.machines.machine import open_way
 from backends.places import LOCAL
@@ -100,7 +100,7 @@ class Survey:
             model,
             self._machines,
             self._secret,
-            self._models_known,
+            self._told,
         )
         ports = await self._ports(plan, pairings)
         return Facts(
@@ -120,8 +120,8 @@ class Survey:
     def _folder(self, machine: str) -> str:
         return f"{self._machines.get(machine).host.run_dir}/{self._cluster}"
 
-    def _models_known(self, worker: WorkerSpec) -> tuple[str, ...]:
-        """The models that the relay which runs beside a worker was told of.
+    def _told(self, worker: WorkerSpec) -> tuple[str, ...]:
+        """The command line of the relay that runs beside a worker.
 
         Before this goal has served, that is one of an earlier goal, with its model.
         """
@@ -129,7 +129,7 @@ class Survey:
             return ()
         name = worker_relay_name(worker.name)
         record = self._record(self._machines.get(worker.peer), name)
-        return models_in(record.argv) if record else ()
+        return record.argv if record else ()
 
     async def _engines(self, plan: Plan) -> dict[str, Engine]:
         engines = await engines_of(plan, self._machines)

@@ -133,6 +133,11 @@ def models_in(argv: Sequence[str]) -> tuple[str, ...]:
     return tuple(value for option, value in pairwise(argv) if option == "--model")
 
 
+def direct_in(argv: Sequence[str]) -> str:
+    """Where such a relay listens besides, by its command line; empty: nowhere."""
+    return "".join([at for option, at in pairwise(argv) if option == "--listen"][1:])
+
+
 class RelayReader:
     """Follows one relay's counters until cancelled, over restarts of the relay."""
 

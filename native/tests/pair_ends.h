@@ -252,7 +252,8 @@ struct Split {
     }
   }
   [[nodiscard]] bool adds_up() const {
-    return up + whole.overhead_bytes_up.value_or(0) == whole.wire_bytes_up &&
+    return up <= whole.wire_bytes_up && down <= whole.wire_bytes_down &&
+           up + whole.overhead_bytes_up.value_or(0) == whole.wire_bytes_up &&
            down + whole.overhead_bytes_down.value_or(0) == whole.wire_bytes_down;
   }
   dllm::PairTally whole;

@@ -218,11 +218,59 @@ TEST(a_machine_that_is_not_heard_is_told_long_before_it_is_given_up) {
   CHECK(until([&] { return pair.head.tally().pair.unheard == 0; }));
 }
 
+// A head that dials two places, of which the first goes through `near`, the last through `far`.
+struct TwoWays {
+  explicit TwoWays(std::optional<Key> key)
+      : server(dllm::listen_unix(dir / "server")),
+        worker({path_in(dir, "worker"), false, key}, path_in(dir, "server")),
+        near(path_in(dir, "near"), path_in(dir, "worker")),
+        far(path_in(dir, "far"), path_in(dir, "worker")),
+        head({path_in(dir, "near"), true, key, {}, {path_in(dir, "far")}}, "studio", kGoneAfter) {}
+
+  bool is_met(const char* place) {
+    const std::string wanted = dllm::text(path_in(dir, place));
+    return until([&] { return head.tally().pair.place == wanted; });
+  }
+
+  static constexpr dllm::Nanos kGoneAfter = 4 * dllm::kNanosPerSecond;
+  check::TempDir dir;
+  UniqueFd server;
+  Worker worker;
+  Between near;
+  Between far;
+  Head head;
+};
+
+TEST(a_way_that_is_silent_is_left_for_one_that_answers) {
+  TwoWays pair(kKey);
+  CHECK(pair.is_met("near"));
+  pair.near.pause(true);
+  CHECK(until([&] { return pair.head.was_told("its relay answers by another way"); }));
+  CHECK(pair.is_met("far"));
+  CHECK(!pair.head.tally().pair.detour.empty());
+}
+
+TEST(a_machine_that_is_silent_by_all_ways_keeps_its_link) {
+  TwoWays pair(kKey);
+  CHECK(pair.is_met("near"));
+  const auto silent = [&](dllm::Nanos least) { return pair.head.tally().pair.unheard > least; };
+  pair.near.pause(true);
+  pair.far.pause(true);
+  CHECK(until([&] { return silent(TwoWays::kGoneAfter); }));
+  pair.far.pause(false);
+  pair.near.pause(false);
+  CHECK(until([&] { return !silent(0); }));
+  CHECK(pair.is_met("near"));
+  CHECK(!pair.head.was_told("the link broke"));
+}
+
 TEST(a_link_that_breaks_closes_the_client_and_comes_again) {
   for (const bool sealed : {false, true}) {
     Pair pair(sealed ? std::optional(kKey) : std::nullopt);
     UniqueFd client = pair.head.connect(), server = pair.accept();
     greet(client.get(), server.get());
+    CHECK(until([&] { return Split(pair.head.tally()).up > 0; }));
+    const Split first(pair.head.tally());
     pair.between.cut();
     const std::string got = read_to_end(client.get());
     CHECK(got.empty() || got == "broken off");
@@ -234,6 +282,8 @@ TEST(a_link_that_breaks_closes_the_client_and_comes_again) {
     server = pair.accept();
     greet(client.get(), server.get());
     CHECK(pair.head.was_told("the link broke"));
+    CHECK(until([&] { return Split(pair.head.tally()).up > first.up; }));
+    CHECK(Split(pair.head.tally()).adds_up());
   }
 }
 

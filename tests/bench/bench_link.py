@@ -198,9 +198,8 @@ def pair(stack: ExitStack, site: Site, model: Path) -> Iterator[Relay]:
         stack.enter_context(far)
         where = f"{machine.address}:{far.port}"
         stats = site.work / f"{machine.name}.sock"
-        yield stack.enter_context(
-            running(site.relay, where, stats, *key, way="--pair-dial")
-        )
+        near = running(site.relay, where, stats, *key, way="--pair-dial")
+        yield stack.enter_context(near)
 
 
 Way = Callable[[ExitStack, Site, Path], "Iterator[str | Relay]"]
@@ -371,12 +370,10 @@ def compare_starts(site: Site, rounds: int) -> None:
                 ("first", "second"), here, away, strict=True
             ):
                 trips = (away_s - here_s) / (2 * AWAY_MS / 1000)
-                print(
-                    f"{which:6} start, {STARTING} workers, {way:11}: {here_s:.2f} s"
-                    f" here, {away_s:.2f} s at {AWAY_MS} ms each way"
-                    f" ({trips:.0f} round trips), {questions} questions waited",
-                    flush=True,
-                )
+                what = f"{which:6} start, {STARTING} workers, {way:11}"
+                far = f"{away_s:.2f} s at {AWAY_MS} ms each way ({trips:.0f} trips)"
+                waited = f"{questions} questions waited"
+                print(f"{what}: {here_s:.2f} s here, {far}, {waited}", flush=True)
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from backends.errors import UsageError
     [
         ("10.0.0.2 51234 10.0.0.7 22", "10.0.0.7"),
         ("fd00::2 51234 fd00::7 22\n", "fd00::7"),
+        ("::ffff:10.0.0.2 51234 ::ffff:10.0.0.7 22", "10.0.0.7"),
     ],
 )
 def test_the_address_is_that_at_which_ssh_came(
@@ -30,6 +31,9 @@ def test_the_address_is_that_at_which_ssh_came(
         ("127.0.0.1 51234 127.0.0.1 2222", "at a loopback address"),
         ("::1 51234 ::1 22", "at a loopback address"),
         ("fe80::2%eth0 51234 fe80::7%eth0 22", "at a link-local address"),
+        ("fd00::2%eth0 51234 fd00::7%eth0 22", "at a link-local address"),
+        ("::ffff:127.0.0.1 1 ::ffff:127.0.0.1 22", "at a loopback address"),
+        ("10.0.0.2 51234 0.0.0.0 22", "at every address"),
     ],
 )
 def test_no_address_has_a_reason(ssh_connection: str, why: str) -> None:
@@ -42,6 +46,7 @@ def test_no_address_has_a_reason(ssh_connection: str, why: str) -> None:
     ("setting", "endpoint"),
     [
         ("10.0.0.7", "10.0.0.7:7"),
+        ("169.254.3.7", "169.254.3.7:7"),
         ("10.0.0.7:50060", "10.0.0.7:50060"),
         ("fd00::7", "[fd00::7]:7"),
         ("[fd00::7]", "[fd00::7]:7"),
@@ -62,6 +67,7 @@ def test_a_tunnel_may_be_told() -> None:
     [
         *("mini", "mini.local:4711", "10.0.0.7:", "10.0.0.7:0", "10.0.0.7:65536"),
         *("", "[fd00::7", "10.0.0.7:x", "0.0.0.0", "[::]:4711", "unix:/x"),
+        *("::ffff:0.0.0.0", "127.0.0.1:4711", "::1", "fe80::7%eth0", "ff02::1"),
     ],
 )
 def test_what_is_no_address_is_refused(setting: str) -> None:

@@ -92,7 +92,8 @@ Meeting::Meeting(const Place& place, Hello own, MeetingOwner& owner, const Lab& 
       own_(as(place, std::move(own))),
       owner_(owner),
       lab_(lab),
-      patience_(patience) {
+      patience_(patience),
+      second_way_(place_, lab, patience) {
   judge(place_);
   if (!place_.dials) listen();
 }
@@ -126,6 +127,7 @@ LiveLink* Meeting::link() {
 void Meeting::add_waits(std::vector<pollfd>& waits) {
   for (const UniqueFd& listener : listeners_) waits.push_back({listener.get(), POLLIN, 0});
   if (dialing_) waits.push_back({dialing_.get(), POLLOUT, 0});
+  second_way_.add_waits(waits);
   for (Caller& caller : callers_) unwatched(waits, caller.link.fd(), caller.link.events());
 }
 
@@ -176,6 +178,11 @@ Nanos Meeting::dial_max() const {
 bool Meeting::is_mute(Caller& caller, Nanos now) const {
   if (!place_.dials || is_last() || caller.link.end().is_up()) return false;
   return now - dialed_at_ > kTryMax + pretended(lab_.get());
+}
+
+bool Meeting::is_forsaken(Caller& caller, Nanos now) {
+  if (!place_.dials || is_last() || !caller.holds()) return false;
+  return second_way_.condemns(caller.link.end().silence(now), now);
 }
 
 void Meeting::dial(Nanos now) {
@@ -235,6 +242,7 @@ void Meeting::release() {
   sent_before_ += holder_->link.wire().sent_bytes();
   received_before_ += holder_->link.wire().received_bytes();
   shares_before_ += holder_->link.sent();
+  second_way_.calm();
   holder_ = nullptr;
 }
 
@@ -252,6 +260,10 @@ bool Meeting::attend(Caller& caller, Nanos now) {
     if (caller.leaving_until > 0) return caller.leave(now);
     caller.link.take_in(now);
     if (is_mute(caller, now)) throw LinkBroken("whoever is there does not say who it is");
+    if (is_forsaken(caller, now)) {
+      throw LinkBroken("nothing comes from " + text(there()) +
+                       " any more, though its relay answers by another way");
+    }
     return true;
   } catch (const LinkRefused& refusal) {
     ended(caller, refusal.what(), true, now);

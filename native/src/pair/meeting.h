@@ -12,6 +12,7 @@
 #include "live_link.h"
 #include "place.h"
 #include "relay/link.h"
+#include "second_way.h"
 
 namespace dllm::pair {
 
@@ -71,6 +72,8 @@ class Meeting {
   // Who took our call there, and does not say who it is in the same time.
   [[nodiscard]] bool is_mute(Caller& caller, Nanos now) const;
   [[nodiscard]] bool is_last() const { return at_ == place_.others.size(); }
+  // Nothing more comes of the link, though the other end is there.
+  [[nodiscard]] bool is_forsaken(Caller& caller, Nanos now);
   void drop_oldest();
   void dial(Nanos now);
   void add_caller(UniqueFd fd);
@@ -99,6 +102,7 @@ class Meeting {
   Nanos retry_ = kRetryFirst;
   std::list<Caller> callers_;
   Caller* holder_ = nullptr;  // of the callers
+  SecondWay second_way_;
   Hello other_;
   std::string other_place_;
   Nanos linked_since_ = 0;

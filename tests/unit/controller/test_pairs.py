@@ -14,11 +14,18 @@ from backends.controller.survey import Survey
 from backends.controller.ways import Ways
 from backends.data_place import DataPlace
 from backends.engine.ask import Engine
+from backends.errors import HostError
 from backends.link.relay import worker_relay_argv
 from backends.link.way import local_way
 from backends.machines.host import ProcessRecord
 from backends.machines.machine import LocalMachine
-from backends.planning.pairing import CAN_KEEP, CAN_SEAL, CAN_STAND, CAN_STAY_HOME
+from backends.planning.pairing import (
+    CAN_CHOOSE,
+    CAN_KEEP,
+    CAN_SEAL,
+    CAN_STAND,
+    CAN_STAY_HOME,
+)
 from backends.split.layout import make_split
 from backends.state import (
     EngineInfo,
@@ -47,7 +54,7 @@ PLAN = Plan(
 class Able:
     """A machine that can do everything, and what runs on it."""
 
-    features = (CAN_STAND, CAN_KEEP, CAN_SEAL, CAN_STAY_HOME)
+    features = (CAN_STAND, CAN_KEEP, CAN_SEAL, CAN_STAY_HOME, CAN_CHOOSE)
     run_dir = "/run/dllm"
     transport = Transport.LOCAL
 
@@ -55,13 +62,16 @@ class Able:
         self.name = name
         self.seen = seen
         self.copies: tuple[str, ...] = ()
+        self.place: DataPlace | HostError = DataPlace(address="10.0.0.7")
 
     @property
     def host(self) -> Able:
         return self
 
     async def data_place(self) -> DataPlace:
-        return DataPlace(address="10.0.0.7")
+        if isinstance(self.place, HostError):
+            raise self.place
+        return self.place
 
     async def connect(self) -> None:
         return
@@ -100,8 +110,8 @@ class Able:
         return way
 
 
-def beside(model: str) -> ProcessRecord:
-    """The relay that runs beside bob's worker, with that model."""
+def beside(model: str, direct: str = "") -> ProcessRecord:
+    """The relay that runs beside bob's worker, with that model, and met there."""
     return ProcessRecord(
         name="default/worker-relay-bob",
         role=ProcessRole.WORKER_RELAY,
@@ -113,6 +123,7 @@ def beside(model: str) -> ProcessRecord:
             listen_port=2,
             rpc_server="127.0.0.1:1",
             models=[model],
+            direct=direct,
         ),
         port=2,
     )
@@ -160,6 +171,38 @@ async def test_what_an_earlier_goal_s_relay_was_told_of_is_no_copy(
     pairing = facts.pairings["bob"]
     assert pairing.models == told
     assert pairing.why.startswith(why)
+
+
+HERE = "[fd00::7]:4711"
+NOWHERE = "its relay was started without another address"
+
+
+@pytest.mark.parametrize(
+    ("direct", "now", "found", "why"),
+    [
+        (HERE, DataPlace(address="10.0.0.7"), HERE, ""),
+        (HERE, DataPlace(why="its sshd does not say"), HERE, ""),
+        (HERE, HostError("bob opens no further session"), HERE, ""),
+        ("", DataPlace(address="10.0.0.7"), "", NOWHERE),
+        ("", DataPlace(why="its sshd does not say"), "", "its sshd does not say"),
+    ],
+)
+async def test_a_relay_that_serves_is_left_where_it_listens(
+    direct: str, now: DataPlace | HostError, found: str, why: str
+) -> None:
+    bob = Able("bob", beside(BEFORE, direct))
+    bob.place = now
+    machines = {"local": Able("local"), "bob": bob}
+    facts = await survey_of(machines, has_served=True).facts(PLAN)
+    data = facts.pairings["bob"].data
+    assert (data.endpoint(2), data.why) == (found, why)
+
+
+async def test_a_goal_that_has_not_served_looks_where_its_relays_are_met() -> None:
+    bob = Able("bob", beside(BEFORE, HERE))
+    machines = {"local": Able("local"), "bob": bob}
+    facts = await survey_of(machines, has_served=False).facts(PLAN)
+    assert facts.pairings["bob"].data == DataPlace(address="10.0.0.7")
 
 
 def file(path: str, size_bytes: int = 9, problem: str = "") -> ModelFile:
