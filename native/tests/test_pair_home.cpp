@@ -137,7 +137,7 @@ TEST(a_disk_that_is_slow_keeps_the_link) {
   there.memories[0]->before_read([](models::Memory&, std::uint64_t) {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
   });
-  Pair pair({}, dllm::kNanosPerSecond, there.home);
+  Pair pair({}, 2 * dllm::kNanosPerSecond, there.home);
   Talk talk(pair);
   CHECK(talk.loads(requests_for(model()), random));
   CHECK(counted(pair, model().size(), bytes_of_all(model())).weight_bytes_sent == 0);
