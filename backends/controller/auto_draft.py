@@ -28,7 +28,7 @@ from backends.state import AUTO_DRAFT, NGRAM_DRAFT, ClusterState, DraftNow, Draf
 from backends.units import format_factor, format_speed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from backends.controller.board import Board
     from backends.controller.chapters import Chapter
@@ -95,9 +95,9 @@ class AutoDraft:
         self._begun_at, self._port = self._clock(), 0
         ways, last = ways_of(plan), self._book.chosen(plan)
         allowed = {way.draft: way.draft_max for way in ways}
-        if last is None or last.draft_max > allowed.get(last.draft, -1):
-            last = ways[0]
-        way = last
+        way = ways[0]
+        if last is not None and last.draft_max <= allowed.get(last.draft, -1):
+            way = last
         self._show(plan, way)
         return way
 
@@ -135,24 +135,37 @@ class AutoDraft:
                 await self._board.change()
                 continue
             before = await self._hear(site, way, before)
-            choice = choose(ways, self._book.of(site), way, self._given_up())
-            if choice.way == way and not choice.is_tried:
-                is_idle = await self._try(plan, way, site)
-                before = await self._counts(self._port)
-            elif choice.way == way:
+            choice = self._choice(ways, site, way)
+            if choice.way != way:
+                before, why = await self._leave(plan, way, choice, before)
+                if why:
+                    return why
+            elif choice.is_tried:
                 self._settle(plan, way)
                 seen = now
             else:
-                is_left = self._is_left(site, way, choice)
-                await self._lasting(self._patience_s(is_left=is_left) - IDLE_S)
-                # Whoever was answered meanwhile may have told otherwise.
-                before = await self._hear(site, way, before)
-                again = choose(ways, self._book.of(site), way, self._given_up())
-                same = site == self._site(plan) and again.way == choice.way
-                if same and not self._is_asked:
-                    if is_left:
-                        self._steady_s = min(2 * self._steady_s, STEADY_MAX_S)
-                    return self._changed(plan, again)
+                is_idle = await self._try(plan, way, site)
+                before = await self._counts(self._port)
+
+    def _choice(self, ways: Sequence[Way], site: str, way: Way) -> Choice:
+        return choose(ways, self._book.of(site), way, self._given_up())
+
+    async def _leave(
+        self, plan: Plan, way: Way, choice: Choice, before: Counts
+    ) -> tuple[Counts, str]:
+        """Wait for the moment to load another way; why it is loaded, if it came."""
+        site = self._site(plan)
+        is_left = self._is_left(site, way, choice)
+        await self._lasting(self._patience_s(is_left=is_left) - IDLE_S)
+        # Whoever was answered meanwhile may have told otherwise.
+        before = await self._hear(site, way, before)
+        again = self._choice(ways_of(plan), site, way)
+        same = site == self._site(plan) and again.way == choice.way
+        if not same or self._is_asked:
+            return before, ""
+        if is_left:
+            self._steady_s = min(2 * self._steady_s, STEADY_MAX_S)
+        return before, self._changed(plan, again)
 
     def _is_left(self, site: str, way: Way, choice: Choice) -> bool:
         """Whether a way had its turn: clients speak against it, or the network does."""
