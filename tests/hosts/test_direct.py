@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 from typing import TYPE_CHECKING
 
+import psutil
+
+from tests.engine.conftest import wait_for
 from tests.hosts.test_cluster import MODEL, answer, prepared, user
 from tests.hosts.test_pairs import BESIDE, link, process
 
@@ -24,6 +29,14 @@ def ssh_bytes(address: str) -> int:
     argv = ["ss", "-Htin", "dst", address, "dport", "=", ":22"]
     shown = subprocess.check_output(argv, text=True)
     return sum(map(int, re.findall(r"bytes_sent:(\d+)", shown)))
+
+
+def send_data_to_bob(user: HeadUser, place: str) -> None:
+    """Set where his data go; the next controller begins with that."""
+    gone = user.status()["controller_pid"]
+    os.kill(gone, signal.SIGKILL)
+    wait_for(lambda: not psutil.pid_exists(gone), "it is gone")
+    user.run("config", "set", "peers.bob.data", place)
 
 
 def test_data_go_directly_where_the_port_is_reached(
@@ -54,7 +67,7 @@ def test_a_port_out_of_reach_costs_the_tunnel_and_is_told(
     prepared(user, "bob")
     bob = network.peer("bob")
     bob.run(["ip", "addr", "add", f"{APART}/32", "dev", "lo"])
-    user.run("config", "set", "peers.bob.data", APART)
+    send_data_to_bob(user, APART)
     subprocess.run(["ip", "route", "add", "blackhole", f"{APART}/32"], check=True)
     try:
         user.run("up", "--model", MODEL, "--peer", "bob", "--detach")
@@ -68,7 +81,7 @@ def test_a_port_out_of_reach_costs_the_tunnel_and_is_told(
     assert seen["way"] == "tunnel"
     assert seen["way_reason"].startswith(f"cannot reach {APART}:{port}: ")
     user.run("stop")
-    user.run("config", "set", "peers.bob.data", "tunnel")
+    send_data_to_bob(user, "tunnel")
     user.run("up", "--model", MODEL, "--peer", "bob", "--detach")
     assert answer(user)
     seen = link(user)
