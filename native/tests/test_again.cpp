@@ -150,6 +150,22 @@ TEST(nothing_is_allocated_ahead_where_there_is_no_room) {
   CHECK(loading.ask(buffer_question(70 * kMiB)) == given && loading.waited);
 }
 
+TEST(what_is_there_is_handed_out_though_there_was_no_room_for_the_next) {
+  Accountant server(k8);
+  Relays relays(server);
+  begin(relays, kUsual);
+  relays.near.answers.forget();
+  server.hang_up();
+  Connection loading(relays);
+  loading.ask(hello(k8));
+  server.live[99] = kFree - 971 * kMiB;
+  loading.ask(buffer_question(900 * kMiB));
+  CHECK(server.live.size() == 3);
+  const std::string given = reply(bytes(std::uint64_t{2}, 70 * kMiB));
+  CHECK(loading.ask(buffer_question(70 * kMiB)) == given && !loading.waited);
+  CHECK(!loading.near.is_contradicted() && server.count(dllm::kFreeBuffer) == 0);
+}
+
 TEST(whoever_asks_how_much_is_free_is_told_without_what_nobody_asked_for) {
   Accountant server(k8);
   Relays relays(server);

@@ -2,6 +2,7 @@
 // it asked for when it started before, in that order.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <optional>
 
@@ -39,8 +40,8 @@ class Provision {
   std::deque<Spare> give_up();
   // No more is expected. Returns what the connection has allocated, once.
   Precedents::Row end();
-  // The worker had no room.
-  void expect_nothing() { expected_.clear(); }
+  // The worker had no room: beyond those that are there none is allocated.
+  void expect_no_more() { expected_.resize(std::min(expected_.size(), spares_.size())); }
 
   // What to allocate next; none: all that is expected is there.
   [[nodiscard]] const std::string* next() const;

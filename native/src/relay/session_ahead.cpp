@@ -131,7 +131,7 @@ void Session::follow(const Due& due, View payload) {
                        request_decoder_.is_between() && open_questions() == 0;
   if (rule.id == kGetAllocSize && asks_ahead_) link_.precedents.size_asked(due.asked);
   const bool has_room = rule.id != kAllocBuffer || load<std::uint64_t>(payload.data()) != 0;
-  if (!has_room) provision_.expect_nothing();
+  if (!has_room) provision_.expect_no_more();
   if (!can_ask) return;
   const bool held = holds_replies();
   std::ranges::move(follow_ups(*protocol(), rule, view(due.asked), payload),
@@ -211,7 +211,7 @@ void Session::lead_on(const Due& due, View payload) {
     ask_again(load<std::uint32_t>(payload.data()));
   }
   if (rule.id == kAllocBuffer) {
-    more.empty() ? provision_.expect_nothing() : provision_.allocated(due.asked, payload);
+    more.empty() ? provision_.expect_no_more() : provision_.allocated(due.asked, payload);
   }
   if (rule.id != kGetAllocSize) std::ranges::move(more, std::back_inserter(to_ask_));
   if (std::optional<Known> filled = provision_.take_filled()) {
