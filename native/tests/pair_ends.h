@@ -29,7 +29,7 @@ using Outcome = dllm::Carrier::Outcome;
 constexpr transcript::Version k7{7, 0, 0};
 constexpr Key kKey{4, 2};
 // Under a sanitizer, beside other tests, a second of work may take a minute.
-constexpr int kPatienceMs = 120'000;
+constexpr int kPatienceMs = 30'000;
 
 inline bool write_text(int fd, const std::string& text) {
   return dllm::send_all(fd, {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});

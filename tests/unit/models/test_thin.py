@@ -292,18 +292,19 @@ def test_called_off_at_the_very_end_nothing_is_left(
 
     async def heard(child: asyncio.subprocess.Process, *told: Any) -> ThinFile:
         said = await followed(child, *told)
-        asyncio.get_running_loop().call_soon(tasks[-1].cancel)
+        wait = child.wait
+
+        async def while_it_is_waited_for() -> int:
+            monkeypatch.setattr(child, "wait", wait)
+            raise asyncio.CancelledError
+
+        monkeypatch.setattr(child, "wait", while_it_is_waited_for)
         return said
 
-    async def written() -> None:
-        tasks.append(asyncio.ensure_future(write_thin(plan)))
-        await tasks[-1]
-
-    tasks: list[asyncio.Future[tuple[ThinFile, ...]]] = []
     for called_off in (unheard, heard):
         monkeypatch.setattr(thinning, "_followed", called_off)
         with pytest.raises(asyncio.CancelledError):
-            asyncio.run(written())
+            asyncio.run(write_thin(plan))
         assert list(tmp_path.iterdir()) == []
 
 
