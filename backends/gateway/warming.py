@@ -110,6 +110,10 @@ class Warming:
             self._proxy.conversations.drop(one)
         except (CannotGoOn, *NOT_JSON) as error:
             log.info("a conversation is not read again: %s", error)
+        except Exception:
+            # Clients are answered all the same, and the next conversation is read.
+            log.exception("a conversation is not read again, and why was not foreseen")
+            self._proxy.conversations.drop(one)
         return 0
 
     async def _asked(self, target: Target, one: Conversation) -> bytes:
