@@ -99,8 +99,7 @@ class Conversation:
 def _told_of(body: bytes) -> bytes:
     """The same, and llama-server tells after each batch how far it is.
 
-    It notices then that nobody listens any more. Else it looks once a second at most,
-    and not at all while it tells others something more often.
+    It notices then that nobody listens any more; else it looks once a second.
     """
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     return msgspec.json.encode({**fields, "stream": True, "return_progress": True})
