@@ -93,15 +93,23 @@ async def test_a_stream_with_any_line_ends_goes_on_after_a_loss(
 
 async def test_an_event_of_many_megabytes_is_told_once_more() -> None:
     """As where the probability of every word is asked for with each token."""
-    pieces = [b'data: {"n":%d,"all":"%s"}\n\n' % (n, b"x" * (5 << 20)) for n in (1, 2)]
-    end = b"data: [DONE]\n\n"
+
+    def told(number: int, name: bytes) -> list[bytes]:
+        words = b'{"id":7,"token":"word"},' * 200_000
+        events = [
+            b'data: {"n":%d,"all":[%s],"created":%d,"id":"%s"}\n\n'
+            % (n, words, number, name)
+            for n in (1, 2)
+        ]
+        return [*events, b"data: [DONE]\n\n"]
+
     async with gateway() as stage:
-        async with upstream(streaming(pieces[0], abort=True)) as port:
+        async with upstream(streaming(told(1, b"a")[0], abort=True)) as port:
             stage.serve(port, "1")
             asking = asyncio.create_task(stage.ask(stream=True, n_probs=150_000))
             await stage.until(waiting=1)
-        async with upstream(streaming(*pieces, end)) as port:
+        async with upstream(streaming(*told(2, b"b"))) as port:
             stage.serve(port, "2")
             status, raw = await asking
         await stage.until(continued=1, passed=1, failed=0)
-    assert (status, raw == b"".join([*pieces, end])) == (200, True)
+    assert (status, raw == b"".join(told(1, b"a"))) == (200, True)
