@@ -46,11 +46,19 @@ class Warming:
         while True:
             changed = asyncio.ensure_future(self._proxy.tally.change())
             try:
-                if self._is_idle:
-                    await self._read_on(changed)
+                await self._read_soundly(changed)
                 await changed
             finally:
                 changed.cancel()
+
+    async def _read_soundly(self, changed: asyncio.Future[object]) -> None:
+        """What goes wrong is told, and tried again when something has changed."""
+        try:
+            if self._is_idle:
+                await self._read_on(changed)
+        except Exception:
+            # Clients are answered all the same.
+            log.exception("nothing is read ahead now, and why was not foreseen")
 
     @property
     def _is_idle(self) -> bool:

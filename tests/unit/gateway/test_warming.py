@@ -207,6 +207,24 @@ async def test_what_nobody_foresaw_is_logged_and_the_next_is_read(
     assert "why was not foreseen" in told.message
 
 
+async def test_what_goes_wrong_before_any_is_read_is_logged_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def confused(_: object) -> int:
+        raise ZeroDivisionError
+
+    second = Reader()
+    async with both(second) as (stage, port, other):
+        stage.serve(port, "1")
+        await stage.ask(CHAT, **said("a"))
+        with monkeypatch.context() as patched:
+            patched.setattr(Warming, "_slots", confused)
+            stage.serve(other, "2")
+            await until(lambda: "nothing is read ahead now" in caplog.text)
+        stage.proxy.tally.stir()
+        await until(lambda: second.asked or stage.proxy.tally.counts.warmed)
+
+
 @pytest.mark.parametrize("weights", ["other", "same"])
 async def test_another_model_reads_nothing_of_it(weights: str) -> None:
     second = Reader()
