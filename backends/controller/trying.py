@@ -20,7 +20,7 @@ from backends.state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 TRIAL_S = 60.0
 """It takes at most so long."""
@@ -49,25 +49,36 @@ async def counted(port: int) -> Counts:
         return await client.counts()
 
 
-async def tried(port: int, slots: int) -> Found:
+def _nobody(_number: int) -> None:
+    """Hears of no round."""
+
+
+async def tried(
+    port: int, slots: int, begins: Callable[[int], None] = _nobody
+) -> Found:
     """Ask with every slot at once: something new, and for the same once more.
+
+    ``begins`` is told the number of each round, of at most ``ROUNDS_MAX``.
 
     Raises:
         ControllerError: it did not answer, or not in time.
     """
     try:
         async with asyncio.timeout(TRIAL_S), ServerClient(port) as client:
-            return await _tried(client, slots)
+            return await _tried(client, slots, begins)
     except TimeoutError as error:
         raise ControllerError(f"The trial took more than {TRIAL_S:g} s") from error
 
 
-async def _tried(client: ServerClient, slots: int) -> Found:
+async def _tried(
+    client: ServerClient, slots: int, begins: Callable[[int], None]
+) -> Found:
     warm = await _answers(client, slots, _asking(), TOKENS_MIN)
     limit = _length(warm)
     before = await client.counts()
     rounds: list[list[Told]] = []
-    for _ in range(ROUNDS_MAX):
+    for number in range(1, ROUNDS_MAX + 1):
+        begins(number)
         new = await _answers(client, slots, _asking(), limit)
         again = await _answers(client, slots, _asking(new[0][0]), limit)
         rounds += [new, again]
