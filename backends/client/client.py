@@ -269,11 +269,10 @@ class ControllerClient:
         Raises:
             DllmError: it does not go by it, or did not answer in time.
         """
-        if not await self.running():
-            return
         try:
             async with asyncio.timeout(SETTINGS_S):
-                await self._call("POST", "/v1/settings", dict[str, str])
+                if await self.running():
+                    await self._call("POST", "/v1/settings", dict[str, str])
         except TimeoutError as error:
             raise ControllerError(
                 f"It did not answer within {SETTINGS_S:g} s",
