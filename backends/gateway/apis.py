@@ -102,6 +102,8 @@ def is_anthropic(path: str) -> bool:
 
 def error_body(path: str, message: str, status: HTTPStatus = UNAVAILABLE) -> bytes:
     """That a request is not served, in the shape of the API."""
+    # A header it tells of may hold bytes that are no text.
+    message = message.encode(errors="replace").decode()
     openai, anthropic = _KINDS[status]
     if is_anthropic(path):
         error = {"type": anthropic, "message": message}
