@@ -105,6 +105,21 @@ def test_what_a_draft_costs_is_said_before() -> None:
     assert told(replace(drafted(), speculation=None)) == []
 
 
+def test_guesses_that_cross_the_network_are_told_before() -> None:
+    server = replace(SERVER, draft="mtp")
+    far = Speculation(type="draft-mtp", device="ada/CPU", n_layer=1)
+    plan = drafted(server=server, speculation=far)
+    check_draft(plan)
+
+    def told(plan: Plan) -> str:
+        return " ".join(remarks(plan, MODEL, (), {"local": PLAIN, "ada": ADA}))
+
+    assert "each guess takes a round trip" in told(plan)
+    near = replace(plan, speculation=replace(far, device="local/CUDA0"))
+    assert "each guess takes" not in told(near)
+    assert "each guess takes" not in told(drafted())
+
+
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
