@@ -145,15 +145,15 @@ def _logs_everything(plan: Plan) -> str:
 
 
 def _guesses_cross(plan: Plan) -> str:
-    """That layers of the model guess on a worker, which takes trips of its own."""
+    """That layers of the model guess on a worker, which takes trips of their own."""
     guess = plan.speculation
     far = guess is not None and not guess.device.startswith(f"{plan.head}/")
     if guess is None or plan.server.draft != MTP_DRAFT or not far:
         return ""
     return (
         f"The layers that guess are on {guess.device}, with the model's last ones: "
-        "each guess takes a round trip there. A device of the head that holds the last "
-        "layers would save it."
+        "each guess takes round trips there, and may cost more than it gives. On a "
+        "device of the head it costs none."
     )
 
 

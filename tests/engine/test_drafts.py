@@ -32,7 +32,7 @@ TOKENS = 60
 TRIPS_PER_TOKEN_MAX = 0.5
 SEEDS = range(64 if EVERYTHING else 8)
 DRAWN = {"temperature": 1.5, "n_predict": 16}
-SAME_MIN = 0.75
+SAME_MIN = 0.5
 """What is drawn is the same but where two candidates are as likely to the last bit,
 which a pass of several tokens rounds differently. Guesses that had a say in it would
 change nearly every answer."""
@@ -139,14 +139,15 @@ def test_a_relay_that_dies_in_mid_draft(
         user.kill("relay-worker1")
         outcome = cut.result(timeout=120)
     assert outcome["error"] or outcome["content"].startswith(text)
-    wait_for(lambda: user.pid("llama-server") not in (None, server), "another server")
-    wait_for(lambda: user.status()["state"] == "serving", "serving again")
+    wait_for(lambda: user.pid("llama-server") not in (None, server), "another", 180)
+    wait_for(lambda: user.status()["state"] == "serving", "serving again", 180)
     answer = asked(user)
     assert answer["content"] == text
     for made in counted(user):
         assert made["trips"] / made["tokens"] <= TRIPS_PER_TOKEN_MAX
-    made_now = [one["timings"]["draft_n_accepted"] for one in (answer, outcome)]
-    wait_for(lambda: accepted(user) == sum(made_now), "guesses counted")
+    mine, cut_off = (one["timings"]["draft_n_accepted"] for one in (answer, outcome))
+    # What was cut off is asked again, or had ended just before.
+    wait_for(lambda: accepted(user) in (mine, mine + cut_off), "guesses counted")
     assert user.status()["speed"]["guesses"]["passes"] > 0
     user.run("stop")
 
@@ -166,6 +167,12 @@ def accepted(user: User) -> int:
     return int(guesses["accepted"])
 
 
+def reserved(status: Any) -> dict[str, int]:
+    """The caches of the model alone, by device."""
+    buffers = status["measured"]["buffers"]
+    return {each["device"]: each["kv_bytes"] for each in buffers}
+
+
 @pytest.fixture
 def guessing_model(tmp_path: Path) -> str:
     """One whose last layer guesses (MTP)."""
@@ -183,13 +190,15 @@ def test_layers_of_the_model_itself_guess(
     up = ("up", "--model", guessing_model, "--workers", "1", "--detach")
     user.run(*up)
     text = asked(user)["content"]
+    plain = reserved(user.status())
     told = user.run(*up, "--replace", "--draft", "mtp")
-    assert "each guess takes a round trip" in told.stdout + told.stderr
+    assert "each guess takes round trips there" in told.stdout + told.stderr
     answer = asked(user)
     assert answer["content"] == text
     assert answer["timings"]["draft_n_accepted"] > TOKENS / 2
     status = user.status()
     assert status["plan"]["speculation"]["device"] == "worker1/CPU"
+    assert reserved(status) == plain
     assert status["measured"]["mismatches"] == []
     user.run("stop")
 

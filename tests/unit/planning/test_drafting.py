@@ -114,7 +114,7 @@ def test_guesses_that_cross_the_network_are_told_before() -> None:
     def told(plan: Plan) -> str:
         return " ".join(remarks(plan, MODEL, (), {"local": PLAIN, "ada": ADA}))
 
-    assert "each guess takes a round trip" in told(plan)
+    assert "each guess takes round trips" in told(plan)
     near = replace(plan, speculation=replace(far, device="local/CUDA0"))
     assert "each guess takes" not in told(near)
     assert "each guess takes" not in told(drafted())
