@@ -144,6 +144,16 @@ def test_a_plan_must_say_how_its_draft_runs(
         check_draft(plan)
 
 
+def test_a_stand_ins_own_layers_guess_where_its_last_ones_are() -> None:
+    far = Speculation(type="draft-mtp", device="ada/CPU", n_layer=1)
+    plan = drafted(server=replace(SERVER, draft="mtp"), speculation=far)
+    model = replace(MODEL, n_layer_nextn=1)
+    rest = plan_without(plan, ["ada"], model, {"local": PLAIN, "ada": ADA})
+    assert rest.speculation is not None
+    assert rest.speculation.device == "local/CPU"
+    check_draft(rest)
+
+
 def test_a_stand_in_has_no_draft_that_does_not_fit() -> None:
     plan = drafted(split=plan_for(PLAIN, ADA, peers=("ada",)).split)
     tight = here(device("local", "CPU", 20 * MIB))
