@@ -36,7 +36,7 @@ SAME_MIN = 0.5
 """What is drawn is the same but where two candidates are as likely to the last bit,
 which a pass of several tokens rounds differently. Guesses that had a say in it would
 change nearly every answer."""
-PAUSE_S = 1.0
+PAUSE_S = 3.0
 """Between looks at what takes a while: each starts a program."""
 QUESTION = {
     "prompt": "What is a split?",
