@@ -24,6 +24,7 @@ from backends.state import (
     ServerSettings,
     Speculation,
 )
+from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
 from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Head:
     async def model(self, path: str) -> ModelInfo:
         return read_model(path)
 
-    async def engine(self, _wanted: str | None) -> Any:
+    async def engine(self, _wanted: str | None = None) -> Any:
         return SimpleNamespace(flags=self.flags)
 
     async def reached(self, _names: object) -> None:
@@ -50,6 +51,9 @@ class Head:
 
     async def models(self) -> tuple[()]:
         return ()
+
+    def files(self, model: ModelInfo) -> list[str]:
+        return [model.path]
 
     def get(self, _name: str) -> Any:
         return self
@@ -122,6 +126,24 @@ def test_a_model_without_layers_to_guess_with_is_refused(
     drafting = Drafting(HEAD, HEAD, HEAD, HEAD.models)
     with pytest.raises(PlanError, match=r"m\.gguf has no layers to guess with"):
         asyncio.run(drafting.settled(plan, (PLAIN, ADA)))
+
+
+@pytest.mark.parametrize(
+    ("knows", "why"),
+    [(True, ""), (False, "This llama.cpp does not know the way draft-mtp")],
+)
+def test_layers_of_the_model_itself_are_listed_or_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows: bool, why: str
+) -> None:
+    file = tmp_path / "m.gguf"
+    params = LLAMA | {"block_count": 3, "nextn_predict_layers": 1}
+    write_gguf(file, params, llama_tensors(3), arch="glm4moe")
+    more = {"--spec-type draft-mtp"} if knows else set()
+    monkeypatch.setattr(HEAD, "flags", HEAD.flags | more)
+    drafting = Drafting(HEAD, HEAD, HEAD, HEAD.models)
+    found = asyncio.run(drafting.candidates(str(file), ()))
+    assert found.heads == (("draft-mtp",) if knows else ())
+    assert found.head_why_not == why
 
 
 async def nothing(*_: object) -> Drafts:
