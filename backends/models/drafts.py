@@ -32,8 +32,8 @@ _OWN_LAYERS = frozenset(
     }
 )
 """Architectures of which llama.cpp runs one layer that a model has to guess with
-(``graph_mtp`` in ``src/models``); of others it loads such layers at most, and ends when
-it is to run them."""
+(``graph_mtp`` in ``src/models``); of others it loads such layers at most, and has
+nothing to run them with."""
 _OWN_LAYERS_IN_TURN = frozenset({"hy_v3", "mimo2", "step35"})
 """Those of which it runs any number of them, each for one token more."""
 
