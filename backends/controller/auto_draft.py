@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from backends.controller.trials import Network
+from backends.controller.trials import Network, of_cluster
 from backends.controller.trying import ROUNDS_MAX, counted, tried
 from backends.errors import DllmError
 from backends.planning.speculating import (
@@ -58,6 +58,8 @@ LIVE_TOKENS = 256
 """What clients asked for tells something from here on."""
 FAILURES_MAX = 2
 """A way whose trial failed so often is not tried again."""
+VERDICT_S = 10.0
+"""What still serves so long after a trial failed lost nothing that the trial needed."""
 
 
 class AutoDraft:
@@ -102,7 +104,7 @@ class AutoDraft:
     def begins(self, plan: Plan) -> Way:
         """How a plan is to guess that is brought up now: as it did last."""
         self._begun_at, self._port = self._clock(), 0
-        ways, last = ways_of(plan), self._book.chosen(plan)
+        ways, last = ways_of(plan), self._book.chosen(plan, self._cluster)
         allowed = {way.draft: way.draft_max for way in ways}
         way = ways[0]
         if last is not None and last.draft_max <= allowed.get(last.draft, -1):
@@ -113,7 +115,7 @@ class AutoDraft:
     def give_up(self, plan: Plan, way: Way) -> None:
         """A way cannot be had any more, until somebody launches anew."""
         self._failures[way] = FAILURES_MAX
-        self._book.choose(plan, PLAIN)
+        self._book.choose(plan, PLAIN, self._cluster)
 
     def blames(self, way: Way) -> bool:
         """Whether a llama-server that ended never served, and was to guess that way."""
@@ -202,8 +204,7 @@ class AutoDraft:
             if not asked.done() and site == self._site(plan):
                 self._found(plan, site, way, trial.result())
         except DllmError as error:
-            self._failures[way] += 1
-            self._chapter.tried(f"The trial {told(way)} failed: {error.what}")
+            await self._failed(way, error)
         finally:
             for task in (trial, asked):
                 task.cancel()
@@ -211,6 +212,15 @@ class AutoDraft:
         # Not where the trial was cut short: the board is another goal's by then.
         self._show(plan, way)
         return asked.cancelled()
+
+    async def _failed(self, way: Way, error: DllmError) -> None:
+        """Count it against a way, but for what died in the middle: that ends ``over``.
+
+        A worker or a relay that dies takes the answer with it before anybody sees it.
+        """
+        await self._sleep(VERDICT_S)
+        self._failures[way] += 1
+        self._chapter.tried(f"The trial {told(way)} failed: {error.what}")
 
     def _found(self, plan: Plan, site: str, way: Way, found: Found) -> None:
         trial = DraftTrial(
@@ -264,11 +274,16 @@ class AutoDraft:
     # --- telling ------------------------------------------------------------------
 
     def _site(self, plan: Plan) -> str:
-        return self._network.site(plan, self._board.snapshot.links)
+        site = self._network.site(plan, self._board.snapshot.links)
+        return of_cluster(self._cluster, site)
+
+    @property
+    def _cluster(self) -> str:
+        return self._board.snapshot.cluster
 
     def _changed(self, plan: Plan, choice: Choice) -> str:
         """Have another way brought up."""
-        self._book.choose(plan, choice.way)
+        self._book.choose(plan, choice.way, self._cluster)
         if not choice.is_tried:
             self._why = ""
             return f"It was loaded again, to be measured {told(choice.way)}"
@@ -277,7 +292,7 @@ class AutoDraft:
 
     def _settle(self, plan: Plan, way: Way) -> None:
         """There is nothing better, as far as is known."""
-        self._book.choose(plan, way)
+        self._book.choose(plan, way, self._cluster)
         self._has_settled = True
         trials = judged(self._book.of(self._site(plan)))
         mine = (t.speedup for t in trials if Way(t.draft, t.draft_max) == way)

@@ -10,17 +10,31 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from backends.controller.engines import OTHER_DRAFT, blaming_draft
-from backends.engine.drafting import MTP, knows, way_to_guess, ways_known
-from backends.errors import DllmError, PlanError
-from backends.models.drafts import Judge, best_first, head_misfit, head_way
+from backends.engine.drafting import way_to_guess, ways_known
+from backends.errors import DllmError, EngineError, PlanError
+from backends.models.drafts import (
+    Judge,
+    best_first,
+    head_misfit,
+    head_way,
+    own_layers_misfit,
+)
 from backends.models.vocabulary import read_vocabulary, why_not
 from backends.planning.drafting import best_place, check_draft, whole_on
 from backends.planning.proposal import plan_devices
 from backends.planning.room import require_room
-from backends.state import AUTO_DRAFT, NGRAM_DRAFT, NO_DRAFT, Drafts, Speculation
+from backends.split.speculation import own_layers
+from backends.state import (
+    AUTO_DRAFT,
+    MTP_DRAFT,
+    NGRAM_DRAFT,
+    NO_DRAFT,
+    Drafts,
+    Speculation,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from backends.controller.memory_api import MemoryApi
     from backends.machines.machine import Machines
@@ -69,8 +83,11 @@ class Drafting:
         anew = await self.settled(plan, peers)
         if plan.speculation is None or anew.speculation is None:
             return anew
-        if plan.speculation.model != anew.speculation.model:
-            # What ``auto`` would choose from now is another model, or none.
+        if (
+            not anew.speculation.model
+            or plan.speculation.model != anew.speculation.model
+        ):
+            # No model, or what ``auto`` would choose from now is another one.
             return anew
         # Where it goes was settled by the memory of then; the rest is as it is now.
         kept = replace(
@@ -91,16 +108,15 @@ class Drafting:
         devices = _devices(plan, peers)
         listed = await self.candidates(plan.model, await self._models())
         guesses: list[Speculation] = []
-        for draft in (*best_first(listed), NGRAM_DRAFT):
-            if guesses and draft != NGRAM_DRAFT:
+        for draft in (*best_first(listed), MTP_DRAFT, NGRAM_DRAFT):
+            if guesses and draft not in (MTP_DRAFT, NGRAM_DRAFT):
                 continue
             with contextlib.suppress(DllmError):
                 guess = await self._found(plan, draft, peers)
-                require_room(replace(plan, speculation=guess), model, devices)
+                together = _in_turn(*guesses, guess)
+                require_room(replace(plan, speculation=together), model, devices)
                 guesses.append(guess)
-        if not guesses:
-            return None
-        return replace(guesses[0], instead=tuple(guesses[1:]))
+        return _in_turn(*guesses) if guesses else None
 
     async def _found(
         self, plan: Plan, draft: str, peers: Sequence[Peer]
@@ -111,6 +127,8 @@ class Drafting:
         if draft == NGRAM_DRAFT:
             return Speculation(type=way_to_guess(engine.flags, draft))
         model = await self._readers.model(plan.model)
+        if draft == MTP_DRAFT:
+            return self._with_own_layers(plan, model, engine.flags)
         with blaming_draft():
             info = await self._readers.model(draft)
         head_for = head_way(info.arch)
@@ -147,14 +165,29 @@ class Drafting:
             for file in found
             if file.path not in (model.path, *model.files) and not file.problem
         ]
+        heads, why_not_own = _own_ways(model, flags)
         return Drafts(
             model=model.path,
             size_bytes=model.size_bytes,
-            heads=(MTP,) if model.n_layer_nextn and knows(flags, MTP) else (),
+            heads=heads,
+            head_why_not=why_not_own,
             candidates=tuple(
                 sorted(judged, key=lambda one: (bool(one.why_not), one.size_bytes))
             ),
         )
+
+    def _with_own_layers(
+        self, plan: Plan, model: ModelInfo, flags: Collection[str]
+    ) -> Speculation:
+        """Layers of the model itself.
+
+        Raises:
+            PlanError: it has none, or none that llama.cpp runs.
+            EngineError: the engine guesses with none.
+        """
+        if why := own_layers_misfit(model):
+            raise PlanError(why, OTHER_DRAFT)
+        return own_layers(plan, model, way_to_guess(flags, MTP_DRAFT))
 
     def _require_its_head(self, model: ModelInfo, head: ModelInfo) -> None:
         """llama-server would end in the middle of the load.
@@ -190,6 +223,22 @@ def with_found(drafts: Drafts, found: Sequence[DraftFound]) -> Drafts:
 
     candidates = (replace(one, found=of(one.path)) for one in drafts.candidates)
     return replace(drafts, candidates=tuple(candidates), ngram=of(NGRAM_DRAFT))
+
+
+def _own_ways(model: ModelInfo, flags: Collection[str]) -> tuple[tuple[str, ...], str]:
+    """The ways that layers of the model itself can guess in, or why there are none."""
+    if not model.n_layer_nextn:
+        return (), ""
+    if why := own_layers_misfit(model):
+        return (), why
+    try:
+        return (way_to_guess(flags, MTP_DRAFT),), ""
+    except EngineError as error:
+        return (), error.what
+
+
+def _in_turn(first: Speculation, *others: Speculation) -> Speculation:
+    return replace(first, instead=others)
 
 
 def _devices(plan: Plan, peers: Sequence[Peer]) -> tuple[Device, ...]:

@@ -13,6 +13,7 @@ from backends.paths import relay_binary
 from backends.places import LOCAL, at_peer
 from backends.split.flags import compile_split
 from backends.split.loads import plan_loads
+from backends.split.speculation import with_own_weights
 from backends.state import Plan, PlanMemory, Value
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class MemoryApi:
             )
         except DllmError as error:
             return PlanMemory(devices=predicted(plan, model), note=str(error))
-        return PlanMemory(devices=devices)
+        return PlanMemory(devices=with_own_weights(devices, plan, model))
 
     def files(self, model: ModelInfo) -> list[str]:
         """Files of ours that have the model's header, the first part first.

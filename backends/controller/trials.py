@@ -1,4 +1,4 @@
-"""What each way to guess was found to bring, kept per model, draft and network."""
+"""What each way to guess was found to bring, kept per cluster, model and network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from backends.controller.paces import SITES_KEPT, site_of
 from backends.planning.speculating import Way, found_of
-from backends.state import NOT_JSON, DraftTrial, Value
+from backends.state import DEFAULT_CLUSTER, NOT_JSON, DraftTrial, Value
 from backends.writing import write_private
 
 if TYPE_CHECKING:
@@ -76,14 +76,15 @@ class TrialBook:
                 live = replace(trial, live_tokens=tokens, live_guesses=guesses)
                 self.keep(site, live)
 
-    def chosen(self, plan: Plan) -> Way | None:
-        """What a plan guessed with last."""
-        return self._pages.chosen.get(site_of(plan, {}))
+    def chosen(self, plan: Plan, cluster: str = DEFAULT_CLUSTER) -> Way | None:
+        """What a plan guessed with last in a cluster."""
+        return self._pages.chosen.get(of_cluster(cluster, site_of(plan, {})))
 
-    def choose(self, plan: Plan, way: Way) -> None:
+    def choose(self, plan: Plan, way: Way, cluster: str = DEFAULT_CLUSTER) -> None:
         """Remember what it guesses with."""
-        if self.chosen(plan) != way:
-            chosen = {**self._pages.chosen, site_of(plan, {}): way}
+        if self.chosen(plan, cluster) != way:
+            page = of_cluster(cluster, site_of(plan, {}))
+            chosen = {**self._pages.chosen, page: way}
             self._write(replace(self._pages, chosen=_latest(chosen)))
 
     def _write(self, pages: _Pages) -> None:
@@ -91,6 +92,14 @@ class TrialBook:
         self._pages = pages
         with contextlib.suppress(OSError):
             write_private(self._file, msgspec.json.encode(pages))
+
+
+def of_cluster(cluster: str, site: str) -> str:
+    """A word for a plan and network that is this cluster's own.
+
+    Two clusters of one plan answer other clients, whose text suits other ways.
+    """
+    return site if cluster == DEFAULT_CLUSTER else f"{cluster}: {site}"
 
 
 class Network:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from backends.engine.ask import SPEC_TYPE, spec_type
 from backends.errors import EngineError
-from backends.state import NGRAM_DRAFT
+from backends.state import MTP_DRAFT, NGRAM_DRAFT
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -65,8 +65,12 @@ def way_to_guess(flags: Collection[str], draft: str, head: str = "") -> str:
         if known:
             return known[0]
         raise EngineError("This llama.cpp cannot guess without a draft model", _BUILD)
+    if draft == MTP_DRAFT:
+        head = MTP
     if head and not knows(flags, head):
         raise EngineError(f"This llama.cpp does not know the way {head}", _BUILD)
+    if draft == MTP_DRAFT:
+        return MTP
     typed = SPEC_TYPE not in flags or knows(flags, head or DRAFT_MODEL)
     if not typed or not set(flags).issuperset(_NEEDED):
         raise EngineError(
@@ -83,12 +87,16 @@ def guessing_argv(
     *,
     is_alone: bool = False,
 ) -> tuple[str, ...]:
-    """Guess so many tokens at a time, all of the work being the head's own.
+    """Guess so many tokens at a time, all of the work of a draft being the head's own.
 
     ``model_path`` is where the head keeps the draft model. ``is_alone``: the model
     itself has nothing for the head's CPU to compute, whose threads would only wait.
     """
     typed = (SPEC_TYPE, guess.type) if SPEC_TYPE in flags else ()
+    length = next((flag for flag in _LENGTHS if flag in flags), "")
+    limit = (length, str(tokens)) if length else ()
+    if guess.draft == MTP_DRAFT:
+        return (*typed, *limit)
     if not guess.model:
         sizes = (("n", LOOKUP_TOKENS), ("m", tokens))
         named = ((f"--spec-{guess.type}-size-{name}", n) for name, n in sizes)
@@ -98,8 +106,6 @@ def guessing_argv(
     on_cpu = name == "CPU"
     placed = ("-devd", "none" if on_cpu else name)
     layers = ("-ngld", "0" if on_cpu else str(guess.n_layer + 1))
-    length = next((flag for flag in _LENGTHS if flag in flags), "")
-    limit = (length, str(tokens)) if length else ()
     threads = _threads(flags, guess, is_alone=is_alone) if on_cpu else ()
     return ("-md", model_path, *placed, *layers, *typed, *limit, *threads)
 

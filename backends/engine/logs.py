@@ -32,6 +32,7 @@ _DEVICE = re.compile(r"using device (\S+) \(([^)]*)\)")
 _OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers")
 _LISTENING = re.compile(r"listening on (https?://[^\s,]+)")
 _LOADING = re.compile(r"load_tensors: loading model tensors")
+_OWN_LAYERS = re.compile(r"creating MTP draft context against the target model")
 _CONTEXT = re.compile(r"constructing llama_context|llama_new_context_with_model:")
 _WARMUP = re.compile(r"warming up the model")
 _READY = re.compile(r"main: model loaded|llama_server: model loaded|update_slots: all")
@@ -62,7 +63,7 @@ class LoadLog:
     """Facts from a llama-server's log, fed as it grows.
 
     Only the first model of a start counts: a draft model loaded after it prints the
-    same lines.
+    same lines, and so does what the model's own layers guess in.
     """
 
     def __init__(self) -> None:
@@ -93,6 +94,7 @@ class LoadLog:
             (_OFFLOADED, self._offloaded),
             (_OPENING, lambda _: self._enter("reading the header")),
             (_LOADING, self._loading),
+            (_OWN_LAYERS, self._drafting),
             (_CONTEXT, lambda _: self._enter("reserving memory", 1.0)),
             (_WARMUP, lambda _: self._enter("warming up", 1.0)),
             (_READY, lambda _: self._enter("ready", 1.0)),
@@ -149,6 +151,9 @@ class LoadLog:
     def _loading(self, _: re.Match[str]) -> None:
         self._loads += 1
         self._enter("loading weights")
+
+    def _drafting(self, _: re.Match[str]) -> None:
+        self._loads += 1
 
     def _layer(self, match: re.Match[str]) -> None:
         if self._loads <= 1 and len(match[1]) < 7:

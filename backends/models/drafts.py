@@ -24,6 +24,40 @@ _HEADS = {"eagle3": "draft-eagle3", "dflash": "draft-dflash"}
 """Architectures that are no models of their own but heads of another, and the way to
 guess they are made for."""
 
+_OWN_LAYERS = frozenset(
+    {
+        *("bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4"),
+        *("glm-dsa", "glm4moe", "glm5-next", "nemotron_h_moe"),
+        *("qwen35", "qwen35moe", "qwen3next", "qwen4exp"),
+    }
+)
+"""Architectures of which llama.cpp runs one layer that a model has to guess with
+(``graph_mtp`` in ``src/models``); of others it loads such layers at most, and has
+nothing to run them with."""
+_OWN_LAYERS_IN_TURN = frozenset({"hy_v3", "mimo2", "step35"})
+"""Those of which it runs any number of them, each for one token more."""
+
+
+def own_layers_misfit(model: ModelInfo) -> str:
+    """Why the layers a model has to guess with (MTP) cannot; empty where they can."""
+    name = Path(model.path).name
+    own = (
+        model.layers[model.n_layer - model.n_layer_nextn :]
+        if model.n_layer_nextn
+        else ()
+    )
+    if not own:
+        return f"{name} has no layers to guess with"
+    if not all(layer.bytes for layer in own):
+        return f"{name} was made without the layers to guess with that its header names"
+    if model.arch not in _OWN_LAYERS | _OWN_LAYERS_IN_TURN:
+        return f"llama.cpp is not known to guess with layers of {model.arch} models"
+    if len(own) > 1 and model.arch in _OWN_LAYERS:
+        return (
+            f"llama.cpp guesses with one layer of {model.arch} models, not {len(own)}"
+        )
+    return ""
+
 
 def head_way(arch: str) -> str:
     """The way to guess that a head is made for; empty for a model."""

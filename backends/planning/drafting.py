@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from backends.errors import PlanError
 from backends.split.layout import is_head_cpu, make_split
 from backends.split.loads import overcommitted, plan_loads
-from backends.state import AUTO_DRAFT, NGRAM_DRAFT, NO_DRAFT, Plan, ServerSettings
+from backends.state import AUTO_DRAFT, NO_DRAFT, Plan, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,9 +39,8 @@ def check_draft(plan: Plan) -> None:
             )
     if draft == AUTO_DRAFT:
         return
-    model = "" if draft == NGRAM_DRAFT else draft
     own = guess is not None and guess.device.startswith(f"{plan.head}/")
-    if guess is None or guess.model != model or (model and not own):
+    if guess is None or guess.draft != draft or (guess.model and not own):
         raise PlanError(
             f"The plan does not say how its draft {draft} runs on {plan.head}",
             "Let the plan be proposed.",

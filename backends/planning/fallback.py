@@ -13,6 +13,7 @@ from backends.planning.proposal import plan_devices
 from backends.planning.room import require_room
 from backends.planning.sharing import shared_out
 from backends.split.layout import devices
+from backends.split.speculation import with_own_layers
 from backends.state import NO_DRAFT
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _shared_out(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> P
     if not left:
         raise PlanError("No device of the plan is left")
     split = shared_out(model, left, plan.ctx_size, head=plan.head, server=plan.server)
-    found = replace(plan, split=split)
+    found = with_own_layers(replace(plan, split=split), model)
     check_plan(found, model)
     require_room(found, model, left)
     return with_prompt_cache(found, model, left)

@@ -10,6 +10,7 @@ from backends.split.buffers import F32_BYTES
 from backends.split.flags import is_relayed, used_workers
 from backends.split.layout import is_head_cpu, make_split
 from backends.split.loads import overcommitted, plan_loads
+from backends.state import MTP_DRAFT
 from backends.units import format_bytes, format_ms, format_speed
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def remarks(
         _fits_alone(plan, model, devices),
         _logs_everything(plan),
         _breaks_off(plan),
+        _guesses_cross(plan),
     )
     return tuple(sentence for sentence in found if sentence)
 
@@ -139,6 +141,19 @@ def _logs_everything(plan: Plan) -> str:
     return (
         "Without relays only llama-server's verbose log tells which layer went where: "
         "it keeps every prompt and every answer, on the head's disk."
+    )
+
+
+def _guesses_cross(plan: Plan) -> str:
+    """That layers of the model guess on a worker, which takes trips of their own."""
+    guess = plan.speculation
+    far = guess is not None and not guess.device.startswith(f"{plan.head}/")
+    if guess is None or plan.server.draft != MTP_DRAFT or not far:
+        return ""
+    return (
+        f"The layers that guess are on {guess.device}, with the model's last ones: "
+        "each guess takes round trips there, and may cost more than it gives. On a "
+        "device of the head it costs none."
     )
 
 

@@ -76,6 +76,7 @@ from backends.state.models import (
 from backends.state.plans import (
     AUTO_DRAFT,
     DRAFT_MAX,
+    MTP_DRAFT,
     NGRAM_DRAFT,
     NO_DRAFT,
     Ask,
@@ -122,6 +123,7 @@ __all__ = [
     "DRAFT_MAX",
     "LAB_DELAY_MAX_MS",
     "LAB_RATE_MAX_MB_S",
+    "MTP_DRAFT",
     "NGRAM_DRAFT",
     "NOT_JSON",
     "NO_DRAFT",

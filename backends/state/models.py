@@ -171,6 +171,8 @@ class Drafts(Value, frozen=True, kw_only=True):
     heads: tuple[str, ...] = ()
     """Ways to guess that the model itself has layers for (``draft-mtp``), and that the
     engine knows."""
+    head_why_not: str = ""
+    """Why layers of the model itself, where it has any, cannot guess."""
     candidates: tuple[DraftCandidate, ...] = ()
     """Those that can first, then by size."""
     ngram: tuple[DraftFound, ...] = ()

@@ -12,6 +12,8 @@ from backends.state.memory import DeviceMemory
 NO_DRAFT = "none"
 NGRAM_DRAFT = "ngram"
 """A draft that is no model: tables of what was said before."""
+MTP_DRAFT = "mtp"
+"""No other model either: layers of the model itself (multi-token prediction)."""
 AUTO_DRAFT = "auto"
 """Whatever of these, or of the models found, is measured to be fastest."""
 DRAFT_MAX = 8
@@ -94,31 +96,35 @@ class ServerSettings(Value, frozen=True, kw_only=True):
     threads: int | None = None
     """Threads of llama-server itself; None: as llama.cpp chooses."""
     draft: str = NO_DRAFT
-    """What guesses ahead: a small model's file, ``ngram``, ``auto`` or ``none``."""
+    """What guesses ahead: a small model's file, ``ngram``, ``mtp``, ``auto``, ``none``.
+    """
     draft_max: int = DRAFT_MAX
     """Tokens it guesses at a time; at most so many where ``auto`` chooses."""
 
 
 class Speculation(Value, frozen=True, kw_only=True):
-    """What guesses ahead on the head, so that several tokens share a round trip."""
+    """What guesses ahead, so that several tokens share a round trip: on the head, but
+    for layers of the model itself, which run where its last layers do.
+    """
 
     type: str
     """As llama-server calls it: ``draft-simple``, ``ngram-map-k``."""
     model: str = ""
-    """The draft model's file; empty where tables guess."""
+    """The draft model's file; empty where tables guess, or layers of the model."""
     device: str = ""
-    """The head's device that holds all of that model."""
+    """The head's device that holds all of that model, or the one with those layers;
+    empty where tables guess."""
     n_layer: int = 0
     """The draft model's layers."""
     memory: tuple[DeviceMemory, ...] = ()
-    """What it takes of the head's devices, for the plan's context and slots."""
+    """What it takes beside the model, for the plan's context and slots."""
     instead: tuple[Speculation, ...] = ()
-    """What ``auto`` may choose in its place, which takes no more memory."""
+    """What ``auto`` may choose in its place; there is room for all of it."""
 
     @property
     def draft(self) -> str:
         """As server settings name it."""
-        return self.model or NGRAM_DRAFT
+        return self.model or (MTP_DRAFT if self.device else NGRAM_DRAFT)
 
 
 class Ask(Value, frozen=True, kw_only=True):

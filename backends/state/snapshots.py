@@ -172,7 +172,7 @@ class Pace(Value, frozen=True, kw_only=True):
     """
 
     draft: str
-    """``none``, ``ngram``, or the draft model's file."""
+    """``none``, ``ngram``, ``mtp``, or the draft model's file."""
     draft_max: int = 0
     """Tokens it guessed at a time; 0 without a draft."""
     clients: int = 1
@@ -191,7 +191,7 @@ class DraftTrial(Value, frozen=True, kw_only=True):
     model: str = ""
     """What it guessed for."""
     draft: str
-    """``none``, ``ngram``, or the draft model's file."""
+    """``none``, ``ngram``, ``mtp``, or the draft model's file."""
     draft_max: int = 0
     """Tokens it guessed at a time; 0 without a draft."""
     tok_per_s: Annotated[float, msgspec.Meta(gt=0)]

@@ -14,6 +14,7 @@ N_VOCAB = 512
 N_HEAD = 4
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 CONTROL, BYTE, NORMAL = 3, 6, 1
+SCALE = 0.02
 RUN = 512  # numbers until a repeating tensor repeats itself
 
 
@@ -31,6 +32,7 @@ def write_llama(
     quantized: bool = False,
     whole: bool = False,
     split: int = 0,
+    n_layer_nextn: int = 0,
 ) -> None:
     """Write an f16 llama of random weights with a byte-fallback tokenizer.
 
@@ -38,10 +40,15 @@ def write_llama(
     output reuses the token embedding. ``repeating``: each tensor repeats a short run of
     numbers, so that its bytes compress well. ``quantized``: the attention is Q8_0, and
     with ``whole`` every matrix. ``split``: several files, each of so many tensors.
+    ``n_layer_nextn``: a HY V3 with so many more layers, which guess how it goes on.
     """
-    writer = gguf.GGUFWriter(file, "llama", split_max_tensors=split)
+    arch = "hy_v3" if n_layer_nextn else "llama"
+    writer = gguf.GGUFWriter(file, arch, split_max_tensors=split)
     writer.add_name("synthetic")
-    writer.add_block_count(n_layer)
+    writer.add_block_count(n_layer + n_layer_nextn)
+    if n_layer_nextn:
+        writer.add_nextn_predict_layers(n_layer_nextn)
+        writer.add_expert_feed_forward_length(n_ff)
     writer.add_context_length(n_ctx)
     writer.add_embedding_length(n_embd)
     writer.add_feed_forward_length(n_ff)
@@ -56,7 +63,11 @@ def write_llama(
     _add_tokenizer(writer, n_vocab)
     parts = ("" if whole else ".attn_") if quantized else None
     tensors = Tensors(writer, repeating=repeating, quantized=parts)
-    _add_tensors(tensors, n_layer, n_embd, n_ff, n_expert, n_vocab, tied=tied)
+    n_blocks = n_layer + n_layer_nextn
+    tensors.embedding_scale = 1.0 if n_layer_nextn else SCALE
+    _add_tensors(tensors, n_blocks, n_embd, n_ff, n_expert, n_vocab, tied=tied)
+    if n_layer_nextn:
+        _make_guess(tensors, n_layer, n_blocks, n_embd)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -91,11 +102,14 @@ class Tensors:
         self._repeating = repeating
         self._quantized = quantized
         self._random = np.random.default_rng(0)
+        self.embedding_scale = SCALE
+        """The larger, the less blocks change of what they are given."""
 
     def add(self, name: str, *shape: int) -> None:
         """A matrix of small numbers."""
         drawn = RUN if self._repeating else shape
-        weights = self._random.standard_normal(drawn, dtype=np.float32) * 0.02
+        scale = self.embedding_scale if name == "token_embd" else SCALE
+        weights = self._random.standard_normal(drawn, dtype=np.float32) * scale
         weights = np.resize(weights, shape)
         if self._quantized is not None and self._quantized in name:
             q8_0 = gguf.GGMLQuantizationType.Q8_0
@@ -107,6 +121,11 @@ class Tensors:
     def add_norm(self, name: str, count: int) -> None:
         """A vector of ones."""
         self._writer.add_tensor(f"{name}.weight", np.ones(count, np.float32))
+
+    def add_first_half(self, name: str, count: int) -> None:
+        """A matrix that passes on the first of two vectors, set end to end."""
+        weights = np.eye(count, 2 * count, dtype=np.float16)
+        self._writer.add_tensor(f"{name}.weight", weights)
 
 
 def _add_tensors(
@@ -137,3 +156,17 @@ def _add_tensors(
     tensors.add_norm("output_norm", n_embd)
     if not tied:
         add("output", n_vocab, n_embd)
+
+
+def _make_guess(tensors: Tensors, n_layer: int, n_blocks: int, n_embd: int) -> None:
+    """Have the last blocks go on from the newest token alone, as the others nearly do,
+    whose embedding outweighs what blocks change.
+    """
+    for index in range(n_blocks):
+        for part in ("attn_q_norm", "attn_k_norm"):
+            tensors.add_norm(f"blk.{index}.{part}", n_embd // N_HEAD)
+    for index in range(n_layer, n_blocks):
+        block = f"blk.{index}.nextn."
+        tensors.add_first_half(f"{block}eh_proj", n_embd)
+        tensors.add_norm(f"{block}enorm", n_embd)
+        tensors.add_norm(f"{block}hnorm", n_embd)

@@ -70,9 +70,11 @@ async def _asked(client: ControllerClient, path: str) -> Drafts:
 def _lines(found: Drafts) -> Iterator[str]:
     for way in found.heads:
         yield (
-            f"The model has layers of its own to guess with (-- --spec-type {way}); "
+            f"The model has layers of its own to guess with (--draft mtp: {way}); "
             "they run where its last layers do."
         )
+    if found.head_why_not:
+        yield safe_line(f"No --draft mtp: {found.head_why_not}.")
     for one in found.candidates:
         yield _line(one)
         if not one.why_not and not one.head:

@@ -127,13 +127,14 @@ _SERVER_OPTIONS = (
     ),
     click.option(
         "--draft",
-        metavar="MODEL|ngram|auto|none",
+        metavar="MODEL|ngram|mtp|auto|none",
         default=USUAL.draft,
         show_default=True,
         shell_complete=completing("models"),
-        help="What guesses ahead on the head, so that several tokens share a round "
-        "trip: a small model of the same vocabulary, tables of what was said, or "
-        "(auto) whatever trials, and then the answers, show to be fastest.",
+        help="What guesses ahead, so that several tokens share a round trip: a small "
+        "model of the same vocabulary, tables of what was said, layers of the model "
+        "itself (mtp), or (auto) whatever trials, and then the answers, show to be "
+        "fastest.",
     ),
     click.option(
         "--draft-max",

@@ -15,6 +15,7 @@ from backends.planning.prompt_cache import prompts_kept_mib
 from backends.state import (
     AUTO_DRAFT,
     DEFAULT_CLUSTER,
+    MTP_DRAFT,
     NGRAM_DRAFT,
     NO_DRAFT,
     ChatDelta,
@@ -294,5 +295,5 @@ def required_draft(draft: str) -> str:
     Raises:
         DllmError: there is no such file.
     """
-    ways = (NO_DRAFT, NGRAM_DRAFT, AUTO_DRAFT)
+    ways = (NO_DRAFT, NGRAM_DRAFT, MTP_DRAFT, AUTO_DRAFT)
     return draft if draft in ways else require_model(draft)

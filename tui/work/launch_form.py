@@ -22,6 +22,7 @@ from backends.split.buffers import slot_tokens
 from backends.state import (
     AUTO_DRAFT,
     DRAFT_MAX,
+    MTP_DRAFT,
     NGRAM_DRAFT,
     NO_DRAFT,
     FlashAttention,
@@ -172,7 +173,7 @@ class LaunchForm:
     def _draft(self, text: str) -> str:
         """A word for what guesses, or a file's path; only the controller can look."""
         draft = text.strip() or NO_DRAFT
-        if draft in (NO_DRAFT, NGRAM_DRAFT, AUTO_DRAFT) or at_peer(draft):
+        if draft in (NO_DRAFT, NGRAM_DRAFT, MTP_DRAFT, AUTO_DRAFT) or at_peer(draft):
             return draft
         return os.path.normpath(os.path.join(self.directory, os.path.expanduser(draft)))
 

@@ -10,6 +10,7 @@ import msgspec
 
 from backends.state import (
     AUTO_DRAFT,
+    MTP_DRAFT,
     NGRAM_DRAFT,
     NO_DRAFT,
     Ask,
@@ -236,7 +237,8 @@ def draft_text(plan: Plan) -> str:
         return f"draft auto: {', '.join(names)} or none, whatever is fastest"
     tokens = f"{server.draft_max} token{'' if server.draft_max == 1 else 's'}"
     if not guess.model:
-        return f"draft {guess.type}, {tokens}"
+        where = f"{MTP_DRAFT} on {guess.device}" if guess.device else guess.type
+        return f"draft {where}, {tokens}"
     device = guess.device.rpartition("/")[2]
     return f"draft {model_name(guess.model)} on {device}, {tokens}"
 

@@ -10,7 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from backends.config import Config
-from backends.controller.auto_draft import FAILURES_MAX, LIVE_TOKENS, AutoDraft, told
+from backends.controller.auto_draft import (
+    FAILURES_MAX,
+    LIVE_TOKENS,
+    VERDICT_S,
+    AutoDraft,
+    told,
+)
 from backends.controller.board import Board
 from backends.controller.trials import Network, TrialBook, band
 from backends.controller.trying import ROUNDS_MAX, Found
@@ -68,8 +74,8 @@ class Chapter:
 class Stage:
     """A cluster that serves in whatever way is wanted."""
 
-    def __init__(self, folder: Path) -> None:
-        self.board = Board(Config)
+    def __init__(self, folder: Path, cluster: str = "default") -> None:
+        self.board = Board(Config, cluster=cluster)
         self.board.update(state=ClusterState.SERVING, requests=RequestCounts())
         self.chapter: Any = Chapter()
         self.way = PLAIN
@@ -80,6 +86,10 @@ class Stage:
         self.fails: set[Way] = set()
         self.hangs = asyncio.Event()
         self.hangs.set()
+        self.lives = asyncio.Event()
+        """Whatever a trial needs, also a moment after it failed."""
+        self.lives.set()
+        self.is_judging = False
         self.counts = Counts(finished_tokens=0)
         self.file = folder / "trials.json"
         self.auto = self.made()
@@ -95,8 +105,11 @@ class Stage:
             clock=lambda: 7.0,
         )
 
-    async def look(self, _duration_s: float) -> None:
+    async def look(self, duration_s: float) -> None:
         self.looks += 1
+        if duration_s == VERDICT_S:
+            self.is_judging = True
+            await self.lives.wait()
         await asyncio.sleep(0)
 
     async def trial(
@@ -115,6 +128,16 @@ class Stage:
 
     async def counted(self, _port: int) -> Counts:
         return self.counts
+
+    def begins(self) -> None:
+        """The cluster is pursued."""
+        self.is_judging = False
+        self.task = asyncio.create_task(self.run())
+
+    async def ends(self) -> None:
+        """It is not any more, because something died or somebody said so."""
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
 
     async def run(self) -> None:
         """Bring up whatever is wanted, as long as it changes."""
@@ -145,10 +168,9 @@ class Stage:
 @pytest.fixture
 async def stage(tmp_path: Path) -> Any:
     stage = Stage(tmp_path)
-    task = asyncio.create_task(stage.run())
+    stage.begins()
     yield stage
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await stage.ends()
 
 
 async def test_every_way_is_tried_once_and_the_fastest_stays(stage: Stage) -> None:
@@ -235,11 +257,10 @@ async def test_a_client_that_asks_ends_a_trial_which_comes_again(
 async def test_a_trial_cut_short_leaves_nothing_on_the_board(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.hangs.clear()
-    task = asyncio.create_task(stage.run())
+    stage.begins()
     await until(lambda: bool(stage.trials))
     stage.auto.forget()  # Somebody stops the cluster.
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await stage.ends()
     assert stage.now is None
 
 
@@ -275,6 +296,30 @@ async def test_a_way_that_fails_again_is_not_tried_any_more(stage: Stage) -> Non
     await stage.settled()
     assert stage.trials == [PLAIN, *[TABLE] * FAILURES_MAX, MODEL]
     assert "The trial with ngram, 8 tokens failed: no answer" in stage.chapter.texts
+
+
+async def test_a_trial_that_something_died_in_is_not_the_ways_fault(
+    stage: Stage,
+) -> None:
+    stage.fails.add(TABLE)
+    stage.lives.clear()
+    for _ in range(FAILURES_MAX):
+        await until(lambda: stage.is_judging)
+        await stage.ends()
+        stage.begins()
+    stage.fails.clear()
+    stage.lives.set()
+    await stage.settled()
+    assert stage.trials.count(TABLE) == FAILURES_MAX + 1
+    assert not any("failed" in text for text in stage.chapter.texts)
+
+
+async def test_two_clusters_of_one_plan_remember_apart(stage: Stage) -> None:
+    await stage.settled()
+    other = Stage(stage.file.parent, "other")
+    assert other.auto.begins(PLAN) == PLAIN
+    other.auto.give_up(PLAN, TABLE)
+    assert stage.made().begins(PLAN) == MODEL
 
 
 async def test_what_clients_ask_for_turns_a_draft_off(stage: Stage) -> None:

@@ -11,23 +11,26 @@ from msgspec.structs import replace
 
 from backends.controller.drafting import Drafting
 from backends.controller.engines import draft_path
-from backends.errors import ModelError
+from backends.errors import ModelError, PlanError
 from backends.models.layers import read_model
 from backends.planning.speculating import PLAIN as PLAIN_WAY
 from backends.planning.speculating import Way, ways_of
+from backends.split.layout import counts, with_counts
 from backends.state import (
     AUTO_DRAFT,
+    MTP_DRAFT,
     NGRAM_DRAFT,
     Drafts,
     ServerSettings,
     Speculation,
 )
+from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
 from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.state import ModelInfo
+    from backends.state import ModelInfo, Split
 
 PLAN = plan_for(PLAIN, ADA, peers=("ada",))
 
@@ -35,17 +38,22 @@ PLAN = plan_for(PLAIN, ADA, peers=("ada",))
 class Head:
     """Reads models, and has an engine that guesses one way."""
 
+    flags = frozenset({"--spec-type", "--spec-type ngram-simple"})
+
     async def model(self, path: str) -> ModelInfo:
         return read_model(path)
 
-    async def engine(self, _wanted: str | None) -> Any:
-        return SimpleNamespace(flags={"--spec-type", "--spec-type ngram-simple"})
+    async def engine(self, _wanted: str | None = None) -> Any:
+        return SimpleNamespace(flags=self.flags)
 
     async def reached(self, _names: object) -> None:
         """It is there."""
 
     async def models(self) -> tuple[()]:
         return ()
+
+    def files(self, model: ModelInfo) -> list[str]:
+        return [model.path]
 
     def get(self, _name: str) -> Any:
         return self
@@ -74,10 +82,7 @@ def test_a_kept_plan_guesses_as_the_engine_of_now_can() -> None:
 
 
 def test_auto_chooses_from_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def drafts(*_: object) -> Drafts:
-        return Drafts(model="/m", size_bytes=100)
-
-    monkeypatch.setattr(Drafting, "candidates", drafts)
+    monkeypatch.setattr(Drafting, "candidates", nothing)
     monkeypatch.setattr(HEAD, "model", of_model, raising=False)
     drafting = Drafting(HEAD, HEAD, HEAD, HEAD.models)
     auto = replace(PLAN, server=ServerSettings(draft=AUTO_DRAFT))
@@ -89,3 +94,61 @@ def test_auto_chooses_from_what_there_is(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def of_model(_path: str) -> ModelInfo:
     return MODEL
+
+
+def test_auto_tries_layers_of_the_model_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    guessing = replace(MODEL, arch="glm4moe", n_layer_nextn=1)
+
+    async def model(_path: str) -> ModelInfo:
+        return guessing
+
+    monkeypatch.setattr(Drafting, "candidates", nothing)
+    monkeypatch.setattr(HEAD, "model", model, raising=False)
+    monkeypatch.setattr(HEAD, "flags", HEAD.flags | {"--spec-type draft-mtp"})
+    drafting = Drafting(HEAD, HEAD, HEAD, HEAD.models)
+    auto = replace(PLAN, server=ServerSettings(draft=AUTO_DRAFT))
+    settled = asyncio.run(drafting.settled(auto, (PLAIN, ADA)))
+    assert ways_of(settled) == (PLAIN_WAY, Way(NGRAM_DRAFT, 8), Way(MTP_DRAFT, 8))
+    # Another split has other last layers.
+    turned = replace(settled, split=split_of(settled.split, 13))
+    anew = asyncio.run(drafting.require(turned, (PLAIN, ADA)))
+    places = [one.speculation and one.speculation.device for one in (settled, anew)]
+    assert places == ["ada/CPU", "local/CPU"]
+
+
+def test_a_model_without_layers_to_guess_with_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(HEAD, "model", of_model, raising=False)
+    plan = replace(PLAN, server=ServerSettings(draft=MTP_DRAFT))
+    drafting = Drafting(HEAD, HEAD, HEAD, HEAD.models)
+    with pytest.raises(PlanError, match=r"m\.gguf has no layers to guess with"):
+        asyncio.run(drafting.settled(plan, (PLAIN, ADA)))
+
+
+@pytest.mark.parametrize(
+    ("knows", "why"),
+    [(True, ""), (False, "This llama.cpp does not know the way draft-mtp")],
+)
+def test_layers_of_the_model_itself_are_listed_or_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows: bool, why: str
+) -> None:
+    file = tmp_path / "m.gguf"
+    params = LLAMA | {"block_count": 3, "nextn_predict_layers": 1}
+    write_gguf(file, params, llama_tensors(3), arch="glm4moe")
+    more = {"--spec-type draft-mtp"} if knows else set()
+    monkeypatch.setattr(HEAD, "flags", HEAD.flags | more)
+    drafting = Drafting(HEAD, HEAD, HEAD, HEAD.models)
+    found = asyncio.run(drafting.candidates(str(file), ()))
+    assert found.heads == (("draft-mtp",) if knows else ())
+    assert found.head_why_not == why
+
+
+async def nothing(*_: object) -> Drafts:
+    return Drafts(model="/m", size_bytes=100)
+
+
+def split_of(split: Split, on_first: int) -> Split:
+    return with_counts(split, (on_first, sum(counts(split)) - on_first))

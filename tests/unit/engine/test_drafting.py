@@ -82,6 +82,17 @@ def test_tables_are_as_long_as_what_is_guessed() -> None:
     )
 
 
+def test_layers_of_the_model_itself_guess_where_they_are() -> None:
+    way = way_to_guess(HELP, "mtp")
+    assert way == "draft-mtp"
+    guess = Speculation(type=way, device="w/CPU", n_layer=1)
+    assert guessing_argv(HELP, guess, "", 3) == (
+        *("--spec-type", "draft-mtp", "--spec-draft-n-max", "3"),
+    )
+    with pytest.raises(EngineError, match="does not know the way draft-mtp"):
+        way_to_guess(HELP - {"--spec-type draft-mtp"}, "mtp")
+
+
 def test_a_head_guesses_in_the_way_that_it_is_made_for() -> None:
     flags = {"--spec-type", "--spec-type draft-eagle3", "-md", "-devd", "-ngld"}
     assert ways_known(flags) == {"draft-eagle3"}

@@ -126,6 +126,16 @@ def test_a_draft_model_does_not_hide_the_first() -> None:
     assert (log.layer_devices, log.buffers) == before
 
 
+def test_layers_that_guess_do_not_hide_the_model() -> None:
+    log = fed(captured("load_lv5").rpartition("srv  llama_server: model loaded")[0])
+    before = log.buffers
+    device = next(name for name, kind in before if kind == "compute")
+    log.feed("I init: creating MTP draft context against the target model '/m.gguf'\n")
+    log.feed(f"I llama_kv_cache: {device} KV buffer size = 1.00 MiB\n")
+    log.feed(f"I sched_reserve: {device} compute buffer size = 4.64 MiB\n")
+    assert log.buffers == before
+
+
 def test_a_server_that_wakes_loads_anew() -> None:
     asleep = "I srv: server is exiting sleeping state\n"
     log = fed(captured("load_lv5"), asleep)

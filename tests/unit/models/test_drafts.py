@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from backends.models.drafts import Judge, best_first, head_way
+from backends.models.drafts import Judge, best_first, head_way, own_layers_misfit
 from backends.models.layers import read_model
-from backends.state import DraftCandidate, Drafts, ModelFile
+from backends.state import DraftCandidate, Drafts, Layer, ModelFile, ModelInfo
 from tests.unit.models.ggufs import TOKENS, write_gguf
 
 if TYPE_CHECKING:
@@ -88,3 +88,31 @@ def test_of_small_models_the_largest_comes_first() -> None:
     wrong = replace(candidates[1], path="wrong", why_not="other words")
     found = Drafts(model="/m", size_bytes=1000, candidates=(*candidates, wrong))
     assert best_first(found) == ("tenth", "tiny", "fifth", "half")
+
+
+@pytest.mark.parametrize(
+    ("arch", "own_bytes", "why"),
+    [
+        ("glm4moe", (5,), ""),
+        ("step35", (5, 5), ""),
+        ("glm4moe", (), "m.gguf has no layers to guess with"),
+        ("glm4moe", (0,), "was made without the layers"),
+        ("glm4moe", (5, 5), "guesses with one layer of glm4moe models, not 2"),
+        ("exaone-moe", (5,), "not known to guess with layers of exaone-moe"),
+    ],
+)
+def test_layers_of_the_model_itself(
+    arch: str, own_bytes: tuple[int, ...], why: str
+) -> None:
+    sizes = (9, 9, *own_bytes)
+    model = ModelInfo(
+        path="/m.gguf",
+        arch=arch,
+        n_layer=len(sizes),
+        n_layer_nextn=len(own_bytes),
+        n_embd=8,
+        n_vocab=8,
+        layers=tuple(Layer(index=i, bytes=size) for i, size in enumerate(sizes)),
+    )
+    said = own_layers_misfit(model)
+    assert (why in said) if why else not said

@@ -105,6 +105,21 @@ def test_what_a_draft_costs_is_said_before() -> None:
     assert told(replace(drafted(), speculation=None)) == []
 
 
+def test_guesses_that_cross_the_network_are_told_before() -> None:
+    server = replace(SERVER, draft="mtp")
+    far = Speculation(type="draft-mtp", device="ada/CPU", n_layer=1)
+    plan = drafted(server=server, speculation=far)
+    check_draft(plan)
+
+    def told(plan: Plan) -> str:
+        return " ".join(remarks(plan, MODEL, (), {"local": PLAIN, "ada": ADA}))
+
+    assert "each guess takes round trips" in told(plan)
+    near = replace(plan, speculation=replace(far, device="local/CUDA0"))
+    assert "each guess takes" not in told(near)
+    assert "each guess takes" not in told(drafted())
+
+
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
@@ -127,6 +142,16 @@ def test_a_plan_must_say_how_its_draft_runs(
         return
     with pytest.raises(PlanError, match=what):
         check_draft(plan)
+
+
+def test_a_stand_ins_own_layers_guess_where_its_last_ones_are() -> None:
+    far = Speculation(type="draft-mtp", device="ada/CPU", n_layer=1)
+    plan = drafted(server=replace(SERVER, draft="mtp"), speculation=far)
+    model = replace(MODEL, n_layer_nextn=1)
+    rest = plan_without(plan, ["ada"], model, {"local": PLAIN, "ada": ADA})
+    assert rest.speculation is not None
+    assert rest.speculation.device == "local/CPU"
+    check_draft(rest)
 
 
 def test_a_stand_in_has_no_draft_that_does_not_fit() -> None:

@@ -74,8 +74,9 @@ are kept with it, and nothing runs with them before you launch.
 The **context** is shared by the **slots**. The **KV cache** in a smaller type takes
 less memory and is a little less exact; V in a quantised type needs flash attention.
 A **draft**, a small model of the same vocabulary or `ngram` (what was said before),
-guesses so many **draft tokens** on the head, which then share one round trip; `auto`
-tries at idle moments what is fastest, and keeps to it.
+guesses so many **draft tokens** on the head, which then share one round trip; so do
+layers of the model itself (`mtp`), where its last layers are. `auto` tries at idle
+moments what is fastest, and keeps to it.
 **Local workers** are CPU workers on this machine, for trying things.
 
 **{launching.up} {launching.down}** go from field to field, **{option.left}
@@ -286,7 +287,7 @@ def _field(name: str, text: str) -> Input | OptionStrip:
     if name in STRIPS:
         return OptionStrip(STRIPS[name], text, id=name)
     if name == "draft":
-        placeholder = "none, ngram, auto, or the file of a small model"
+        placeholder = "none, ngram, mtp, auto, or the file of a small model"
         return LineInput(text, placeholder=placeholder, id=name)
     if name == "extra_args":
         placeholder = "further llama-server arguments: --temp 0.2"
