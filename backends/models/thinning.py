@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import signal
+import tempfile
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 SUFFIX = ".gguf"
 _END_S = 10.0
+_TRIED_BYTES = 1 << 20
+_BLOCK_BYTES = 512
+"""What ``st_blocks`` counts."""
 
 
 class ThinPlan(Value, frozen=True, kw_only=True):
@@ -63,7 +67,7 @@ class ThinFile(Value, frozen=True, kw_only=True):
 
 
 def plan_thin(model: Path, keep: str, out: Path | None = None) -> ThinPlan:
-    """What it would take to keep some parts of a model; writes nothing.
+    """What it would take to keep some parts of a model; leaves nothing behind.
 
     Args:
         model: any part of it.
@@ -73,7 +77,7 @@ def plan_thin(model: Path, keep: str, out: Path | None = None) -> ThinPlan:
 
     Raises:
         ModelError: the model cannot be read, is thin itself, or has no such parts; or
-            something is where the file is to be.
+            something is where the file is to be, or its file system holds no holes.
     """
     files = files_of(model)
     headers = model_headers(files[0])
@@ -90,6 +94,7 @@ def plan_thin(model: Path, keep: str, out: Path | None = None) -> ThinPlan:
             "Keep its layer, or use a newer dllm-tui.",
         )
     targets = _targets(files, out)
+    _check_holes(targets[0].absolute().parent, info.size_bytes)
     return ThinPlan(
         model=info.path,
         files=info.files,
@@ -255,3 +260,26 @@ def _free_bytes(targets: Sequence[Path]) -> int:
             f"{printable(str(folder))} cannot be written to ({error.strerror})",
             "Make it, or write elsewhere (--out).",
         ) from error
+
+
+def _check_holes(folder: Path, size_bytes: int) -> None:
+    """Refuse to write where a hole would take as much as what it stands for."""
+    if not holds_holes(folder):
+        raise ModelError(
+            f"The file system of {printable(str(folder))} cannot hold holes: a thin "
+            f"file would take {format_bytes(size_bytes)} there, as much as the model",
+            "Write it elsewhere (--out).",
+        )
+
+
+def holds_holes(folder: Path) -> bool:
+    """Whether a file there takes no room where nothing was written; tried with one.
+
+    Where none can be made this is for whoever writes there to say.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder) as tried:
+            tried.truncate(_TRIED_BYTES)
+            return os.fstat(tried.fileno()).st_blocks * _BLOCK_BYTES < _TRIED_BYTES
+    except OSError:
+        return True

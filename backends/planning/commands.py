@@ -176,6 +176,7 @@ def worker_relay_command(worker: WorkerSpec, site: Site) -> Command:
             models=pairing.models,
             key_file=site.key_file(worker.peer, name, pairing),
             direct=site.direct(worker),
+            remembers=pairing.remembers,
         ),
     )
 

@@ -27,6 +27,8 @@ CAN_STAND = "worker"
 CAN_KEEP = "start:private"
 CAN_SEAL = "worker:tls"
 CAN_STAY_HOME = "worker:model"
+CAN_REMEMBER = "worker:remember"
+"""It keeps what is asked at a start for the relay that comes after it."""
 CAN_CHOOSE = "pair:ways"
 """The head's relay dials several places, the one beside a worker listens at them."""
 CAN_BE_THIN = "head:thin"
@@ -42,6 +44,8 @@ class Pairing(Value, frozen=True, kw_only=True):
     """``dllm-relay`` on the worker's machine; empty: the head's relay is alone."""
     models: tuple[str, ...] = ()
     """Files there that hold the model, for all that is known."""
+    remembers: bool = False
+    """Whether it keeps what is asked at a start."""
     key: str = ""
     """What both ends share; empty: they meet without."""
     identity: str = ""
@@ -110,6 +114,7 @@ def judged(worker: WorkerSpec, there: Beside, head: Beside, secret: str) -> Pair
         why=why,
         program=there.program,
         models=() if too_old else there.models,
+        remembers=CAN_REMEMBER in there.features,
         key="" if unsealed else _derived(secret, f"key {worker.name}"),
         identity=_derived(secret, f"head {worker.name}")[:IDENTITY_DIGITS],
         data=_data(there, head, unsealed),

@@ -1,4 +1,8 @@
-"""How many layers each device gets where a person did not say."""
+"""How many layers each device gets where a person did not say.
+
+Of a thin file the head computes what is there at either end, as far as its memory goes:
+the workers may have no more than the rest.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ from backends.split.loads import (
     device_loads,
     overcommitted,
     pool_of,
+    proportional,
+    shared_rooms,
     sizes_by_layer,
 )
 
@@ -37,6 +43,8 @@ def shared_out(
     layers only where the others together cannot hold all, and no more of them than it
     must. Where nothing fits, the split is the proportional one all the same.
     """
+    if ends := _ends(model, devices, head):
+        return _around(ends, model, devices, ctx_size, head, server)
     others = [d for d in devices if not is_head_cpu(d.id, head)]
     lead = [device.id for device in devices if is_head_cpu(device.id, head)]
     ids = [*lead, *(device.id for device in others)]
@@ -57,6 +65,74 @@ def shared_out(
             tight = make_split(model.n_layer, ids, [*(kept for _ in lead), *filled])
             return tight if fits(tight) else split
     return split
+
+
+def _ends(
+    model: ModelInfo, devices: Sequence[Device], head: str
+) -> tuple[int, int] | None:
+    """How many layers of a thin file the head can have first and last.
+
+    None where there is nobody else to take what is between, or nothing is.
+    """
+    if model.thin is None or all(_is_of(head, device) for device in devices):
+        return None
+    output = model.thin.embedding if model.tied_output else model.thin.output
+    there = [*(index in model.thin.layers for index in range(model.n_layer)), output]
+    if all(there):
+        return None
+    has_cpu = any(is_head_cpu(device.id, head) for device in devices)
+    has_others = any(_is_accelerator_of(head, device) for device in devices)
+    return (
+        there.index(False) if has_cpu and model.thin.embedding else 0,
+        there[::-1].index(False) if has_others else 0,
+    )
+
+
+def _around(
+    ends: tuple[int, int],
+    model: ModelInfo,
+    devices: Sequence[Device],
+    ctx_size: int,
+    head: str,
+    server: ServerSettings,
+) -> Split:
+    """What is between goes to the workers; where the head is too small, more."""
+    sizes = sizes_by_layer(model, ctx_size, server)
+    groups = (
+        [device for device in devices if is_head_cpu(device.id, head)],
+        [device for device in devices if not _is_of(head, device)],
+        [device for device in devices if _is_accelerator_of(head, device)],
+    )
+    ids = [device.id for group in groups for device in group]
+
+    def shared(spared: int) -> Split:
+        first, last = (max(count - spared, 0) for count in ends)
+        after = len(sizes) - last
+        parts = sizes[:first], sizes[first:after], sizes[after:]
+        counts_of = map(_shared_among, groups, parts)
+        return make_split(model.n_layer, ids, [n for part in counts_of for n in part])
+
+    def fits(split: Split) -> bool:
+        loads = device_loads(model, split, ctx_size, head=head, server=server)
+        return not overcommitted(loads, devices)
+
+    found = (shared(spared) for spared in range(max(ends) + 1))
+    return next(filter(fits, found), shared(0))
+
+
+def _shared_among(devices: Sequence[Device], sizes: Sequence[int]) -> list[int]:
+    """In proportion to their memory, in their order."""
+    if not devices or not sizes:
+        return [0 for _ in devices]
+    return proportional(sizes, shared_rooms(devices, {}))
+
+
+def _is_of(head: str, device: Device) -> bool:
+    return device.id.startswith(f"{head}/")
+
+
+def _is_accelerator_of(head: str, device: Device) -> bool:
+    return _is_of(head, device) and not is_head_cpu(device.id, head)
 
 
 def _filled(

@@ -338,7 +338,7 @@ def balance(
     if not workers:
         return make_split(model.n_layer, lead, [model.n_layer + 1])
     sizes = sizes_by_layer(model, ctx_size, server)
-    shares = _proportional(sizes, shared_rooms(workers, ours or {}))
+    shares = proportional(sizes, shared_rooms(workers, ours or {}))
     ids = [*lead, *(device.id for device in workers)]
     return make_split(model.n_layer, ids, [*(0 for _ in lead), *shares])
 
@@ -365,7 +365,7 @@ def sizes_by_layer(
     return [weight + kv for weight, kv in pairs]
 
 
-def _proportional(sizes: Sequence[int], room: Sequence[int]) -> list[int]:
+def proportional(sizes: Sequence[int], room: Sequence[int]) -> list[int]:
     """Counts whose cumulative bytes come nearest to the cumulative room."""
     total_room = sum(room)
     if not total_room:

@@ -1,5 +1,6 @@
 // The walk of a GGUF header and the reader of kept tables: whatever they are given, they refuse it
-// or tell of tensors that lie in the file, apart from each other. And the worker's end of tensors
+// or tell of tensors that lie in the file, apart from each other. The reader of kept questions: what
+// it tells is within its bounds, and told again the same. And the worker's end of tensors
 // that stay home: whatever it is told, it hands out no more than was offered, within its bounds.
 #include <cstdlib>
 
@@ -7,6 +8,8 @@
 #include "home/sidecar.h"
 #include "home_models.h"
 #include "input.h"
+#include "kept.h"
+#include "pair/notebook.h"
 
 namespace {
 
@@ -89,6 +92,23 @@ void read_sidecar(std::span<const std::uint8_t> input) {
   demand(builder.done_bytes() == files.tensor_bytes());
 }
 
+void read_notebook(std::span<const std::uint8_t> input) {
+  static const std::string kept = [] {
+    dllm::Precedents precedents;
+    precedents.learn(dllm::Version{8, 0, 0});
+    precedents.learn(std::string("devices"));
+    precedents.size_asked(std::string(dllm::kFieldsMax, '\1'));
+    precedents.allocated({std::string(12, '\1'), std::string(12, '\2')});
+    return dllm::pair::encode_notebook(precedents, "1");
+  }();
+  const std::string before_sum = kept.substr(0, kept.size() - sizeof(std::uint64_t));
+  const auto read = dllm::pair::decode_notebook(dllm::with_sum(edited(before_sum, input)), "1");
+  if (!read) return;
+  demand(read->sizes().size() <= dllm::Precedents::kSizesMax);
+  const auto again = dllm::pair::decode_notebook(dllm::pair::encode_notebook(*read, "1"), "1");
+  demand(again && again->sizes() == read->sizes() && again->rows() == read->rows());
+}
+
 const dllm::home::Home& home() {
   static dllm::home::Home home;
   if (home.list().empty()) home.add(models::opened({whole()}));
@@ -144,6 +164,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   walk({reinterpret_cast<const char*>(data), size});
   walk(edited(whole(), {data, std::min<std::size_t>(size, 64)}));
   read_sidecar({data, std::min<std::size_t>(size, 64)});
+  read_notebook({data, std::min<std::size_t>(size, 64)});
   tell_worker({data, std::min<std::size_t>(size, 512)});
   read_list({data, size});
   return 0;

@@ -5,6 +5,7 @@
 
 #include "input.h"
 #include "model_worker.h"
+#include "pair/notebook.h"
 #include "relay/session.h"
 
 namespace {
@@ -82,6 +83,11 @@ class PairedConnection {
       for (const std::string& each : before) ask(ends, worker, each);
     }
     near_link_.answers.forget();
+    // The relay beside the worker is another one by now.
+    const std::string notebook = dllm::pair::encode_notebook(far_link_.precedents, "1");
+    const auto kept = dllm::pair::decode_notebook(notebook, "1");
+    demand(kept.has_value());
+    far_link_.precedents = *kept;
     begin(version);
     ends_.emplace(near_link_, far_link_);
   }

@@ -330,22 +330,47 @@ def starts_s(
 ) -> list[tuple[float, int]]:
     """How long starts over workers take, and questions that waited for them.
 
-    One of a model they have not seen, and the same again.
+    One of a model they have not seen, the same again, and once more through relays
+    that follow those.
     """
-    with ExitStack() as stack:
-        relays = []
-        for index in range(STARTING):
-            log = site.work / f"near{index}.log"
-            port = start_worker(stack, engine(site.version), log)
-            stats = site.work / f"near{index}.sock"
-            ends = paired(site.relay, port, stats, near_options=options)
-            relays.append(stack.enter_context(ends)[0])
-        for relay in relays:
-            with relay.stats() as stats_read:
-                stats_read.send({"lab": {"latency_ms": latency_ms}})
-                stats_read.until(lambda line: bool((line.get("pair") or {}).get("up")))
-        ports = [relay.port for relay in relays]
-        return [_start_s(site, model, ports, relays) for _ in ("first", "second")]
+    found = []
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as cache:
+        logs = [site.work / f"near{index}.log" for index in range(STARTING)]
+        workers = [start_worker(stack, engine(site.version), log) for log in logs]
+        for times in (2, 1):
+            with ExitStack() as pairs:
+                relays = [
+                    _far_away(pairs, site, worker, latency_ms, cache, options)
+                    for worker in enumerate(workers)
+                ]
+                ports = [relay.port for relay in relays]
+                found += [_start_s(site, model, ports, relays) for _ in range(times)]
+    return found
+
+
+def _far_away(
+    stack: ExitStack,
+    site: Site,
+    worker: tuple[int, int],
+    latency_ms: int,
+    cache: str,
+    options: tuple[str, ...],
+) -> Relay:
+    """A pair before one of the workers, once it is up."""
+    index, port = worker
+    ends = paired(
+        site.relay,
+        port,
+        site.work / f"near{index}.sock",
+        near_options=options,
+        far_options=("--remember",),
+        before_far=("env", f"XDG_CACHE_HOME={cache}"),
+    )
+    relay, _ = stack.enter_context(ends)
+    with relay.stats() as stats:
+        stats.send({"lab": {"latency_ms": latency_ms}})
+        stats.until(lambda line: bool((line.get("pair") or {}).get("up")))
+    return relay
 
 
 def _start_s(
@@ -367,7 +392,7 @@ def compare_starts(site: Site, rounds: int) -> None:
             here = starts_s(site, model, 0, *options)
             away = starts_s(site, model, AWAY_MS, *options)
             for which, (here_s, _), (away_s, questions) in zip(
-                ("first", "second"), here, away, strict=True
+                ("first", "second", "later"), here, away, strict=True
             ):
                 trips = (away_s - here_s) / (2 * AWAY_MS / 1000)
                 what = f"{which:6} start, {STARTING} workers, {way:11}"

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["user"]
 
 NAME = "only 'there'.gguf"
+SPLIT = {"local/CPU": 4, "bob/CPU": 9}
+"""Of the bundled model: twelve layers and the output."""
 
 
 def put(network: Network, source: Path | str) -> str:
@@ -57,6 +59,29 @@ def test_the_head_goes_where_the_model_is(network: Network, user: HeadUser) -> N
     assert list(kept.glob("*.table"))
     user.run("peers", "clean", "ada")
     assert not kept.exists()
+
+
+def test_a_thin_head_gets_the_rest_from_a_machine_that_has_it(
+    network: Network, user: HeadUser
+) -> None:
+    """Nobody says a split: the head computes what it has."""
+    prepared(user, "bob")
+    user.run("peers", "copy", "bob", str(MODEL_PATH))
+    head = user.home / "head.gguf"
+    keep = ("--keep", "0-3", "--out", str(head))
+    user.run("models", "thin", str(MODEL_PATH), *keep)
+    user.run("up", "--model", str(head), "--peer", "bob", "--detach")
+    status = user.status()
+    shares = status["plan"]["split"]["shares"]
+    assert {share["device"]: share["layers"] for share in shares} == SPLIT
+    assert status["measured"]["mismatches"] == []
+    assert [link["weight_bytes_sent"] for link in status["links"]] == [0]
+    assert answer(user)
+    user.run("stop")
+    # For the next relay there; no secret is in it.
+    kept = network.peer("bob").home / ".cache" / "dllm-tui" / "starts"
+    (notebook,) = kept.glob("*.starts")
+    assert notebook.stat().st_mode & 0o777 == 0o600
 
 
 async def test_only_the_header_comes(network: Network, tmp_path: Path) -> None:

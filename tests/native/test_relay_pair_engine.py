@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +12,11 @@ from tests.native.pairing import all_waited_for, key_file, paired, waited_for
 from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
 
 if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.native.relaying import Relay
 
 pytestmark = pytest.mark.engine
 
@@ -81,13 +85,41 @@ def test_the_same_tokens_through_pairs(
     assert all(len(each) == TOKENS for each in direct)
 
 
+@contextmanager
+def remembering(relay: Path, workers: list[int], work: Path) -> Iterator[list[Relay]]:
+    """Pairs before workers, which keep what is asked for those that follow them."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                paired(
+                    relay,
+                    port,
+                    work / f"w{i}.sock",
+                    far_options=("--remember",),
+                    before_far=("env", f"XDG_CACHE_HOME={work / 'cache'}"),
+                )
+            )[0]
+            for i, port in enumerate(workers)
+        ]
+
+
+def counted_start(
+    version: str, model: Path, pairs: list[Relay], log: Path
+) -> tuple[list[Counter[str]], list[int]]:
+    """What waited for each worker until a llama-server had started, and its tokens."""
+    before = [all_waited_for(each) for each in pairs]
+    with server(version, model, [each.port for each in pairs], log) as url:
+        waited = [waited_for(*each) for each in zip(pairs, before, strict=True)]
+        return waited, Cluster(url).complete(SHORT_PROMPT, TOKENS)
+
+
 @pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
 def test_a_start_waits_for_few_answers_across_the_link(
     relay: Path, model: Path, tmp_path: Path, version: str
 ) -> None:
     """Of some 35 a worker: one greeting, three buffers, and sizes of a kind each.
 
-    Of a second start only the greeting and a buffer.
+    Of a second start only the greeting and a buffer, also through relays that follow.
     """
     with ExitStack() as stack:
         workers = [
@@ -96,19 +128,13 @@ def test_a_start_waits_for_few_answers_across_the_link(
         ]
         with server(version, model, workers, tmp_path / "direct.log") as url:
             direct = Cluster(url).complete(SHORT_PROMPT, TOKENS)
-        pairs = [
-            stack.enter_context(paired(relay, port, tmp_path / f"w{i}.sock"))[0]
-            for i, port in enumerate(workers)
-        ]
-        ports = [each.port for each in pairs]
         starts = []
-        for _ in range(3):
-            before = [all_waited_for(each) for each in pairs]
-            with server(version, model, ports, tmp_path / "paired.log") as url:
-                starts.append(
-                    [waited_for(*each) for each in zip(pairs, before, strict=True)]
-                )
-                assert Cluster(url).complete(SHORT_PROMPT, TOKENS) == direct
+        for times in (2, 1):
+            with remembering(relay, workers, tmp_path) as pairs:
+                for _ in range(times):
+                    started = counted_start(version, model, pairs, tmp_path / "log")
+                    starts.append(started[0])
+                    assert started[1] == direct
     for of_worker in starts[0]:
         # The last one holds the output too.
         assert 1 <= of_worker.pop("GET_ALLOC_SIZE") <= 5

@@ -21,8 +21,9 @@ Examples:
   dllm-tui models thin glm-4.7-flash --keep output,0-9 --out head.gguf
   dllm-tui models thin big-00001-of-00004.gguf --keep 10-46 --out /srv/models
 
-The head needs a file with its own layers; each worker, one with its. Start such a head
-with a --split that gives the rest to workers: dllm-tui up --model head.gguf …
+The head needs a file with its own layers, the first ones for its CPU, the last and the
+output for its GPUs; each worker, one with its. The rest then goes to workers: dllm-tui
+up --model head.gguf …
 """
 
 

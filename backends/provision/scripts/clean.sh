@@ -64,6 +64,7 @@ for engine in "$root"/engines/*; do
 done
 take "$root/relay"
 take "$root/tensors"
+take "$root/starts"
 take "$work"
 
 # Of our own process directories the agent took what had ended; these are of other heads.

@@ -1,15 +1,11 @@
 #include "sidecar.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
 
+#include "kept.h"
 #include "posix.h"
 
 namespace dllm::home {
@@ -23,74 +19,13 @@ constexpr std::size_t kSidecarBytesMax = 64U << 20;
 // FAT tells two seconds apart.
 constexpr std::int64_t kFreshNs = 2'000'000'000;
 
-class Writer {
- public:
-  template <typename Number>
-  Writer& number(Number value) {
-    data_.append(reinterpret_cast<const char*>(&value), sizeof value);
-    return *this;
-  }
-  Writer& text(std::string_view text) {
-    number<std::uint64_t>(text.size());
-    data_.append(text);
-    return *this;
-  }
-  Writer& numbers(const std::vector<std::uint64_t>& values) {
-    number<std::uint64_t>(values.size());
-    for (const std::uint64_t value : values) number(value);
-    return *this;
-  }
-  std::string take() { return std::move(data_); }
-
- private:
-  std::string data_;
-};
-
-// Its reads give zeros from the first one on that goes beyond the end.
-class Reader {
- public:
-  explicit Reader(std::string_view data) : data_(data) {}
-
-  template <typename Number>
-  Number number() {
-    Number value{};
-    if (data_.size() < sizeof value) {
-      fine_ = false;
-      data_ = {};
-      return value;
-    }
-    std::memcpy(&value, data_.data(), sizeof value);
-    data_.remove_prefix(sizeof value);
-    return value;
-  }
-  std::vector<std::uint64_t> numbers(std::uint64_t most) {
-    const auto count = number<std::uint64_t>();
-    fine_ = fine_ && count <= most && count <= data_.size() / sizeof(std::uint64_t);
-    std::vector<std::uint64_t> values;
-    for (std::uint64_t i = 0; fine_ && i < count; ++i) values.push_back(number<std::uint64_t>());
-    return values;
-  }
-  // Whether what comes next is just that text.
-  bool starts_with(std::string_view text) {
-    fine_ = fine_ && data_.starts_with(text);
-    if (fine_) data_.remove_prefix(text.size());
-    return fine_;
-  }
-  [[nodiscard]] bool fine() const { return fine_; }
-  [[nodiscard]] bool ended() const { return fine_ && data_.empty(); }
-
- private:
-  std::string_view data_;
-  bool fine_ = true;
-};
-
 Bytes bytes_of(std::string_view text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
 // What a table belongs to: the files as they were, and where each tensor lies in them.
 std::string belonging(const std::vector<FileId>& ids, const ModelFiles& files) {
-  Writer writer;
+  Packer writer;
   writer.number<std::uint64_t>(ids.size());
   for (const FileId& id : ids) {
     writer.text(id.path).number(id.size_bytes).number(id.mtime_ns).number(id.inode);
@@ -105,14 +40,14 @@ std::string belonging(const std::vector<FileId>& ids, const ModelFiles& files) {
 }
 
 std::string preamble(const std::vector<FileId>& ids, const ModelFiles& files) {
-  Writer writer;
+  Packer writer;
   writer.number<std::uint64_t>(kChunkBytes).number(xxh64(bytes_of(belonging(ids, files))));
-  Writer versioned;
+  Packer versioned;
   versioned.number(kVersion);
   return std::string(kMagic) + versioned.take() + writer.take();
 }
 
-TensorSums read_sums(Reader& reader, std::uint64_t size_bytes) {
+TensorSums read_sums(Unpacker& reader, std::uint64_t size_bytes) {
   TensorSums sums;
   sums.fnv1a = reader.number<std::uint64_t>();
   sums.xxh64 = reader.number<std::uint64_t>();
@@ -120,7 +55,7 @@ TensorSums read_sums(Reader& reader, std::uint64_t size_bytes) {
   return sums;
 }
 
-HalfTensor read_half(Reader& reader, std::uint64_t chunks_max) {
+HalfTensor read_half(Unpacker& reader, std::uint64_t chunks_max) {
   HalfTensor half;
   half.fnv1a = reader.number<std::uint64_t>();
   for (std::uint64_t& lane : half.lanes) lane = reader.number<std::uint64_t>();
@@ -131,16 +66,12 @@ HalfTensor read_half(Reader& reader, std::uint64_t chunks_max) {
 }  // namespace
 
 std::string sidecar_directory() {
-  const char* const cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && cache[0] == '/') return std::string(cache) + "/dllm-tui/tensors";
-  const char* const home = std::getenv("HOME");
-  if (home != nullptr && home[0] == '/') return std::string(home) + "/.cache/dllm-tui/tensors";
-  return "";
+  return cache_directory("tensors");
 }
 
 std::string encode_sidecar(const std::vector<FileId>& ids, const ModelFiles& files,
                            const TableSoFar& so_far) {
-  Writer writer;
+  Packer writer;
   writer.number<std::uint64_t>(so_far.whole.size());
   for (const TensorSums& sums : so_far.whole) {
     writer.number(sums.fnv1a).number(sums.xxh64).numbers(sums.chunks);
@@ -148,20 +79,15 @@ std::string encode_sidecar(const std::vector<FileId>& ids, const ModelFiles& fil
   writer.number(so_far.half.fnv1a);
   for (const std::uint64_t lane : so_far.half.lanes) writer.number(lane);
   writer.numbers(so_far.half.chunks);
-  std::string data = preamble(ids, files) + writer.take();
-  Writer end;
-  end.number(xxh64(bytes_of(data)));
-  return data + end.take();
+  return with_sum(preamble(ids, files) + writer.take());
 }
 
 std::optional<TableSoFar> decode_sidecar(std::string_view data, const std::vector<FileId>& ids,
                                          const ModelFiles& files) {
-  constexpr std::size_t kEndBytes = sizeof(std::uint64_t);
-  if (data.size() < kEndBytes || data.size() > kSidecarBytesMax) return std::nullopt;
-  const std::string_view before_end = data.substr(0, data.size() - kEndBytes);
-  Reader end(data.substr(before_end.size()));
-  if (end.number<std::uint64_t>() != xxh64(bytes_of(before_end))) return std::nullopt;
-  Reader reader(before_end);
+  if (data.size() > kSidecarBytesMax) return std::nullopt;
+  const std::optional<std::string_view> before_sum = without_sum(data);
+  if (!before_sum) return std::nullopt;
+  Unpacker reader(*before_sum);
   if (!reader.starts_with(preamble(ids, files))) return std::nullopt;
   const std::vector<TensorPlace>& tensors = files.tensors();
   const auto whole = reader.number<std::uint64_t>();
@@ -199,12 +125,7 @@ std::optional<TableSoFar> Sidecar::load(const ModelFiles& files) const {
 }
 
 void Sidecar::save(const ModelFiles& files, const TableSoFar& so_far) const {
-  std::filesystem::create_directories(directory_);
-  const UniqueFd directory = open_at(AT_FDCWD, directory_, O_RDONLY | O_DIRECTORY);
-  ::fchmod(directory.get(), 0700);
-  // Two at once would write into the same temporary file.
-  check(retry([&] { return ::flock(directory.get(), LOCK_EX); }), "cannot lock " + directory_);
-  write_file_atomic(directory.get(), name_, encode_sidecar(ids_, files, so_far));
+  keep(directory_, name_, encode_sidecar(ids_, files, so_far));
 }
 
 bool too_fresh(const std::vector<FileId>& ids, std::int64_t now_ns) {

@@ -1,8 +1,11 @@
 #include "worker.h"
 
 #include <csignal>
+#include <optional>
 #include <thread>
 
+#include "kept.h"
+#include "notebook.h"
 #include "program.h"
 #include "relay/arguments.h"
 #include "relay/stats.h"
@@ -29,6 +32,9 @@ it is ready; ends with SIGTERM.
   --model PATH           a model beside this worker, by any part of a split one; may be repeated. What
                          of it llama-server loads here is read from this file where its bytes are
                          the same, and does not cross
+  --remember             keep what llama-server asks here when it starts (questions, no answers) in
+                         the user's cache directory (dllm-tui/starts), for the relay of that name
+                         that comes next: the first start through that waits less, too
   --name NAME            the worker's name, for heads, counters and log
   --stats PATH           Unix socket that gives out counters as JSON lines
   --gone-after SECONDS   give a head up when nothing is heard of its machine for so long (20)
@@ -46,6 +52,7 @@ struct Options {
   std::string stats;
   Nanos gone_after = kGoneAfter;
   bool guard = true;
+  bool remember = false;
 };
 
 void set_place(Options& options, const std::string& option, const std::string& value) {
@@ -88,6 +95,8 @@ Options parse_options(std::span<char* const> args) {
     const std::string option = args[at];
     if (option == "--no-guard") {
       options.guard = false;
+    } else if (option == "--remember") {
+      options.remember = true;
     } else if (option == "--key-stdin") {
       options.place.key = read_key_input();
     } else {
@@ -110,6 +119,9 @@ int worker(std::span<char* const> args, const char* version) {
   ::signal(SIGPIPE, SIG_IGN);
   Link link(options.name, false, options.guard);
   link.gone_after = options.gone_after;
+  std::optional<Notebook> notebook;
+  const std::string kept_in = options.remember ? cache_directory("starts") : "";
+  if (!kept_in.empty()) notebook.emplace(link, kept_in, version);
   home::Home home;
   open_models(home, options.models);
   WorkerEnd end(link, options.place, options.worker, home);
@@ -117,11 +129,15 @@ int worker(std::span<char* const> args, const char* version) {
   Pipe stop = make_pipe();
   std::thread stats_thread([&] { stats.run(stop.reader.get()); });
   std::thread loop([&] { end.run(stop.reader.get()); });
+  std::thread notebook_thread([&] {
+    if (notebook) notebook->run(stop.reader.get());
+  });
   print_ports(end.port());
   int signal = 0;
   ::sigwait(&signals, &signal);
   stop.writer.reset();
   loop.join();
+  notebook_thread.join();
   stats_thread.join();
   return kExitOk;
 }

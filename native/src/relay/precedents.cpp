@@ -34,20 +34,33 @@ void keep_latest(std::vector<Kept>& all, Kept one, std::size_t most) {
 
 void Precedents::learn(Version version) {
   if (std::exchange(version_, version) == version) return;
+  devices_.clear();
+  forget();
+}
+
+void Precedents::learn(const std::string& devices) {
+  if (std::exchange(devices_, devices) != devices) forget();
+}
+
+void Precedents::forget() {
   sizes_.clear();
   rows_.clear();
+  ++revision_;
 }
 
 void Precedents::size_asked(std::string fields) {
   fields = without_places(std::move(fields));
   if (std::ranges::find(sizes_, fields) != sizes_.end()) return;
   keep_latest(sizes_, std::move(fields), kSizesMax);
+  ++revision_;
 }
 
 void Precedents::allocated(Row row) {
   if (row.empty() || row.size() > kRowMax) return;
+  if (!rows_.empty() && rows_.back() == row) return;
   std::erase_if(rows_, [&](const Row& each) { return each.front() == row.front(); });
   keep_latest(rows_, std::move(row), kRowsMax);
+  ++revision_;
 }
 
 Precedents::Row Precedents::behind(const std::string& first) const {

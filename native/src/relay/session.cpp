@@ -297,6 +297,7 @@ void Session::drop_held() {
 bool Session::refuse(const char* reason) {
   refused_ = true;
   meter_.refused(reason);
+  if (!asking_.empty()) link_.precedents.forget();
   drop_held();
   meter_.book();
   return false;

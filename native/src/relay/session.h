@@ -76,7 +76,7 @@ class Session final : private RequestSink, private ReplySink {
   // What they found out, to be told before the replies that were held back.
   std::vector<Known> take_known() { return std::exchange(found_, {}); }
   // The worker says no more: what was held back.
-  std::vector<std::uint8_t> take_held() { return std::exchange(held_replies_, {}); }
+  std::vector<std::uint8_t> take_held();
 
   // Of the reply that comes next, as the worker's end timed it.
   void timed(Trip trip);
@@ -143,7 +143,7 @@ class Session final : private RequestSink, private ReplySink {
   void own_closed(Due due);
   bool own_answered(const Due& due, View payload);
   void follow(const Due& due, View payload);
-  void ask_again(std::uint32_t devices);
+  void ask_again();
   void allocate_next();
   void lead_on(const Due& due, View payload);
   bool compare(const Due& due, View payload);
@@ -192,6 +192,7 @@ class Session final : private RequestSink, private ReplySink {
   // At the worker's end.
   bool asks_ahead_ = false;
   bool is_hurried_ = false;  // behind HELLO comes what was not waited for
+  std::string devices_told_;  // until all is
   Provision provision_;
   std::vector<FollowUp> to_ask_;
   std::string asking_;        // what the reply to the question we ask is known by

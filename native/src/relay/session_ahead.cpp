@@ -129,7 +129,8 @@ void Session::follow(const Due& due, View payload) {
   const Rule& rule = *due.awaited.rule;
   const bool can_ask = asks_ahead_ && !plain_ && protocol() && protocol()->is_exact() &&
                        request_decoder_.is_between() && open_questions() == 0;
-  if (rule.id == kGetAllocSize && asks_ahead_) link_.precedents.size_asked(due.asked);
+  const bool is_size = rule.id == kGetAllocSize && asks_ahead_ && protocol();
+  if (is_size && protocol()->is_exact()) link_.precedents.size_asked(due.asked);
   const bool has_room = rule.id != kAllocBuffer || load<std::uint64_t>(payload.data()) != 0;
   if (!has_room) provision_.expect_no_more();
   if (!can_ask) return;
@@ -148,7 +149,9 @@ void Session::allocate_next() {
 }
 
 // The sizes that were asked when llama-server started before, and those they lead to.
-void Session::ask_again(std::uint32_t devices) {
+void Session::ask_again() {
+  link_.precedents.learn(devices_told_);
+  const auto devices = load<std::uint32_t>(view(std::exchange(devices_told_, {})).data());
   const Rule* const rule = protocol()->rule(kGetAllocSize);
   for (const std::string& fields : link_.precedents.sizes()) {
     const bool has_device = fields.size() % kTensorBytes == sizeof devices;
@@ -208,7 +211,9 @@ void Session::lead_on(const Due& due, View payload) {
     // Who brings its greeting along has been told that, for this start.
     const auto is_memory = [](const FollowUp& each) { return each.key[0] == kGetDeviceMemory; };
     if (is_hurried_) std::erase_if(more, is_memory);
-    ask_again(load<std::uint32_t>(payload.data()));
+  }
+  if (is_one_of(rule.id, {kDeviceCount, kGetAlignment, kGetMaxSize})) {
+    devices_told_ += text_of(payload);
   }
   if (rule.id == kAllocBuffer) {
     more.empty() ? provision_.expect_no_more() : provision_.allocated(due.asked, payload);
@@ -218,6 +223,14 @@ void Session::lead_on(const Due& due, View payload) {
     found_.push_back(std::move(*filled));
     allocate_next();
   }
+  if (!devices_told_.empty() && !holds_replies()) ask_again();
+}
+
+// It may be that our questions were too much for it.
+std::vector<std::uint8_t> Session::take_held() {
+  const std::lock_guard lock(link_.mutex);
+  if (own_open_ > 0) link_.precedents.forget();
+  return std::exchange(held_replies_, {});
 }
 
 std::size_t Session::ready(View bytes) {

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import os
+import re
 import resource
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ from backends.models.thinning import ThinFile, plan_thin, write_thin
 from backends.paths import user_paths
 from backends.split.layout import make_split
 from backends.state import Plan
+from backends.units import format_bytes
 from tests.engine.synthetic import write_llama
 from tests.unit.models.ggufs import llama_tensors, write_gguf
 from tui.cli.main import cli
@@ -112,6 +114,19 @@ def test_every_part_of_a_split_model_is_thin(tmp_path: Path) -> None:
     assert len(info.files) == len(parts)
     assert info.thin is not None
     assert thin_words(info.thin) == f"thin: 3 of {parts[0].name}"
+
+
+def test_a_file_system_without_holes_is_refused_with_the_size(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is none to try it on here; what it would answer is said for it."""
+    assert thinning.holds_holes(tmp_path)
+    assert thinning.holds_holes(tmp_path / "missing"), "that is for the writer to say"
+    monkeypatch.setattr(thinning, "holds_holes", lambda _: False)
+    size = re.escape(format_bytes(model.stat().st_size))
+    with pytest.raises(ModelError, match=rf"cannot hold holes: .* take {size} there"):
+        plan_thin(model, "0", tmp_path / "new.gguf")
+    assert not (tmp_path / "new.gguf").exists()
 
 
 def test_nothing_is_overwritten_and_nothing_half_is_left(

@@ -9,6 +9,7 @@ from backends.planning.blueprint import needed_names
 from backends.planning.pairing import (
     CAN_CHOOSE,
     CAN_KEEP,
+    CAN_REMEMBER,
     CAN_SEAL,
     CAN_STAND,
     CAN_STAY_HOME,
@@ -20,7 +21,7 @@ from backends.planning.pairing import (
 from backends.split.layout import make_split
 from backends.state import PairMode, Plan, WorkerSpec
 
-ALL = (CAN_STAND, CAN_KEEP, CAN_SEAL, CAN_STAY_HOME, CAN_CHOOSE)
+ALL = (CAN_STAND, CAN_KEEP, CAN_SEAL, CAN_STAY_HOME, CAN_CHOOSE, CAN_REMEMBER)
 DATA = DataPlace(address="10.0.0.7")
 SECRET = "5a" * 32
 OWN = WorkerSpec(name="worker1")
@@ -92,6 +93,8 @@ def test_a_pair_keeps_weights_at_home_and_has_a_key() -> None:
     assert len(bytes.fromhex(found.key)) == 32
     assert len(bytes.fromhex(found.identity)) == 16
     assert pairing(models=()).why == "bob has no copy of the model: its weights cross"
+    assert found.remembers
+    assert not pairing(there=(CAN_STAND, CAN_KEEP)).remembers
 
 
 def test_data_go_directly_only_between_ends_that_can_and_sealed() -> None:

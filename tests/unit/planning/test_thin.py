@@ -9,9 +9,11 @@ from backends.demo import MODEL_PATH
 from backends.errors import PlanError
 from backends.models.layers import read_model
 from backends.planning.pairing import CAN_BE_THIN, Pairing
+from backends.planning.sharing import shared_out
 from backends.planning.thin import check_stand_ins, check_thin
 from backends.split.layout import make_split
-from backends.state import PairMode, Plan, ThinModel, WorkerSpec
+from backends.state import Device, PairMode, Plan, ThinModel, WorkerSpec
+from tests.unit.planning.machines import device
 
 MODEL = read_model(MODEL_PATH)
 N = MODEL.n_layer
@@ -40,6 +42,46 @@ def plan(*counts: int, worker: WorkerSpec = MINI, **more: object) -> Plan:
     devices = ["local/CPU", *worker.device_ids]
     split = make_split(N, devices, counts)
     return replace(Plan(model="/head.gguf", split=split, workers=(worker,)), **more)
+
+
+CPU, GPU = device("local", "CPU"), device("local", "CUDA0")
+ADA, BOB = device("ada", "CUDA0"), device("bob", "CUDA0")
+
+
+@pytest.mark.parametrize(
+    ("there", "devices", "expected"),
+    [
+        (thin(range(4), output=False), (CPU, ADA, BOB), [4, 5, 4]),
+        (thin(range(4)), (CPU, ADA), [4, N - 3]),
+        (thin(range(9, N)), (CPU, ADA, GPU), [0, 9, N - 8]),
+        (thin(range(9, N), output=False), (CPU, ADA, GPU), [0, N + 1, 0]),
+        (thin(range(4), embedding=False), (CPU, ADA), [0, N + 1]),
+        (thin(range(3, 5), output=False), (CPU, ADA, GPU), [0, N + 1, 0]),
+        (thin(range(9, N)), (CPU, ADA, device("local", "CUDA0", 1)), [0, N + 1, 0]),
+    ],
+)
+def test_a_proposal_gives_the_head_what_is_there(
+    there: ThinModel, devices: tuple[Device, ...], expected: list[int]
+) -> None:
+    model = replace(MODEL, tied_output=False, thin=there)
+    split = shared_out(model, devices, 256, head="local")
+    assert [share.layers for share in split.shares] == expected
+    assert [share.device for share in split.shares] == [each.id for each in devices]
+    if there.embedding:
+        workers = tuple(
+            WorkerSpec(name=name, peer=name, devices=("CUDA0",))
+            for name in ("ada", "bob")
+        )
+        check_thin(replace(plan(4, N - 3), split=split, workers=workers), model)
+
+
+def test_a_whole_head_or_one_alone_shares_as_ever() -> None:
+    whole = replace(MODEL, thin=thin(range(N)))
+    usual = shared_out(MODEL, (CPU, ADA, GPU), 256, head="local")
+    assert shared_out(whole, (CPU, ADA, GPU), 256, head="local") == usual
+    alone = replace(MODEL, thin=thin(range(4)))
+    usual = shared_out(MODEL, (CPU, GPU), 256, head="local")
+    assert shared_out(alone, (CPU, GPU), 256, head="local") == usual
 
 
 def refused(asked: Plan, kept: ThinModel) -> str:

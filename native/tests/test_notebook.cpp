@@ -1,0 +1,163 @@
+// What the relay beside a worker remembers: of which rpc-server, and from one relay to the next.
+#include <sys/stat.h>
+
+#include <thread>
+
+#include "pair/notebook.h"
+#include "posix.h"
+#include "starts.h"
+
+using namespace starts;
+using check::TempDir;
+using dllm::pair::decode_notebook;
+using dllm::pair::encode_notebook;
+using dllm::pair::Notebook;
+
+TEST(what_another_set_of_devices_was_asked_is_forgotten) {
+  struct Other final : Server {
+    using Server::Server;
+    std::string answer(std::uint8_t id, const std::string& fields) override {
+      if (id == changed) return reply(std::string(id == dllm::kDeviceCount ? 4 : 8, '\1'));
+      return Server::answer(id, fields);
+    }
+    int changed = -1;
+  };
+  for (const int id : {dllm::kDeviceCount, dllm::kGetAlignment, dllm::kGetMaxSize}) {
+    Accountant usual(k8);
+    Relays before(usual);
+    begin(before, kUsual);
+    Other server(k8);
+    server.changed = id;
+    Relays relays(server);
+    relays.far.precedents = before.far.precedents;
+    Connection first(relays);
+    first.ask(hello(k8));
+    CHECK(server.count(dllm::kGetAllocSize) == 0);
+    CHECK(relays.far.precedents.sizes().empty() && relays.far.precedents.rows().empty());
+  }
+}
+
+TEST(questions_that_may_have_been_too_much_are_not_asked_again) {
+  Accountant server(k8);
+  Relays relays(server);
+  begin(relays, kUsual);
+  relays.near.answers.forget();
+  Session far(relays.far);
+  far.ask_ahead(true);
+  std::string asked = hello(k8);
+  std::string replies = server.answer(text(far.requests(bytes_of(asked), relays.now)));
+  far.replies(bytes_of(replies), relays.now);
+  CHECK(!far.own_requests(relays.now).worker.empty());
+  // It broke off.
+  far.take_held();
+  CHECK(relays.far.precedents.sizes().empty() && relays.far.precedents.rows().empty());
+}
+
+TEST(the_first_start_through_the_next_relay_waits_for_a_greeting_and_a_buffer) {
+  for (const Version version : {Version{6, 0, 0}, k7, k8}) {
+    Accountant server(version);
+    std::string notebook;
+    {
+      Relays relays(server);
+      CHECK(begin(relays, kUsual, version, recompute(version)) == 1 + 3 + 2);
+      notebook = encode_notebook(relays.far.precedents, "1.2");
+    }
+    Relays relays(server);
+    const auto kept = decode_notebook(notebook, "1.2");
+    CHECK(kept && encode_notebook(*kept, "1.2") == notebook);
+    relays.far.precedents = *kept;
+    CHECK(begin(relays, kUsual, version, recompute(version)) == 2);
+    // Answers are this server's, whatever the memory is now.
+    CHECK(server.count(dllm::kFreeBuffer) == 0 && server.count(dllm::kAllocBuffer) == 2 * 3);
+  }
+}
+
+TEST(a_notebook_that_is_not_whole_or_of_another_release_tells_nothing) {
+  Accountant server(k8);
+  Relays relays(server);
+  begin(relays, kUsual);
+  const std::string notebook = encode_notebook(relays.far.precedents, "1.2");
+  CHECK(!decode_notebook(notebook, "1.3") && !decode_notebook(notebook, "1.20"));
+  Random random(5);
+  for (std::size_t size = 0; size < notebook.size(); size += 1 + random() % 8) {
+    CHECK(!decode_notebook(notebook.substr(0, size), "1.2"));
+    std::string flipped = notebook;
+    flipped[size] = static_cast<char>(flipped[size] ^ (1 << random() % 8));
+    CHECK(!decode_notebook(flipped, "1.2"));
+  }
+  CHECK(!decode_notebook(notebook + '\0', "1.2"));
+  // Whole, but nothing that could be asked.
+  dllm::Precedents odd;
+  odd.learn(k8);
+  odd.size_asked("short");
+  CHECK(!decode_notebook(encode_notebook(odd, "1.2"), "1.2"));
+  odd.forget();
+  odd.allocated({"longer than that"});
+  CHECK(!decode_notebook(encode_notebook(odd, "1.2"), "1.2"));
+  odd.learn(Version{99, 0, 0});
+  CHECK(!decode_notebook(encode_notebook(odd, "1.2"), "1.2"));
+}
+
+TEST(the_longest_notebook_is_read_again) {
+  dllm::Precedents most;
+  most.learn(k8);
+  for (std::uint32_t i = 0; i < dllm::Precedents::kSizesMax; ++i) most.size_asked(product(3 + i));
+  for (std::uint64_t row = 0; row < dllm::Precedents::kRowsMax; ++row) {
+    most.allocated(dllm::Precedents::Row(dllm::Precedents::kRowMax, bytes(0U, row)));
+  }
+  const auto kept = decode_notebook(encode_notebook(most, "1.2"), "1.2");
+  CHECK(kept && kept->sizes() == most.sizes() && kept->rows() == most.rows());
+}
+
+TEST(a_notebook_is_kept_in_a_file_of_its_owner) {
+  const TempDir folder;
+  const std::string directory = folder / "cache/starts";
+  const auto write_down = [&](dllm::Link& link) {
+    Notebook notebook(link, directory, "1.2");
+    dllm::Pipe stop = dllm::make_pipe();
+    std::thread thread([&] { notebook.run(stop.reader.get()); });
+    {
+      const std::lock_guard lock(link.mutex);
+      link.precedents.learn(k8);
+      link.precedents.allocated({bytes(0U, kMiB)});
+    }
+    stop.writer.reset();
+    thread.join();
+    return notebook.path();
+  };
+  dllm::Link link("mini", false, true);
+  const std::string path = write_down(link);
+  struct stat status {};
+  CHECK(::stat(path.c_str(), &status) == 0 && (status.st_mode & 0777) == 0600);
+  CHECK(::stat(directory.c_str(), &status) == 0 && (status.st_mode & 0777) == 0700);
+  dllm::Link next("mini", false, true), other("nuc", false, true), later("mini", false, true);
+  CHECK(Notebook(next, directory, "1.2").path() == path);
+  CHECK(next.precedents.rows() == link.precedents.rows());
+  CHECK(Notebook(other, directory, "1.2").path() != path && other.precedents.rows().empty());
+  const Notebook of_later(later, directory, "1.3");
+  CHECK(later.precedents.rows().empty());
+  // Junk in its place does no harm, and is replaced.
+  check::spill(path, "junk");
+  dllm::Link after("mini", false, true);
+  CHECK(write_down(after) == path && after.told.empty());
+  dllm::Link last("mini", false, true);
+  const Notebook of_last(last, directory, "1.2");
+  CHECK(last.precedents.rows() == after.precedents.rows());
+}
+
+TEST(where_nothing_can_be_kept_that_is_told_once) {
+  const TempDir folder;
+  const std::string file = folder / "file";
+  check::spill(file, "in the way");
+  dllm::Link link("mini", false, true);
+  Notebook notebook(link, file, "1.2");
+  for (std::uint64_t size = 1; size < 3; ++size) {
+    dllm::Pipe stop = dllm::make_pipe();
+    stop.writer.reset();
+    link.precedents.allocated({bytes(0U, size)});
+    notebook.run(stop.reader.get());
+  }
+  CHECK(link.told.size() == 1 && link.told[0].starts_with("mini: cannot keep in " + file));
+}
+
+RUN_TESTS()
