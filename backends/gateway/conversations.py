@@ -123,6 +123,8 @@ class Conversations:
             one = Conversation(asked.path, await asked.words(), asked.headers, story)
         except NOT_JSON:
             return
+        if story is not None:
+            story.forget_events()
         one.server, one.at = server, self._clock()
         if one.is_cached:
             self._keep(one)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections import deque
 
 EVENTS_MAX = 1 << 18
 """A longer answer is not told again: two mebibytes of sums."""
+LATEST_BYTES_MAX = 256 << 10
+"""So much is kept as it came: a sum takes some 10 µs, and is rarely asked for."""
 _VARYING = re.compile(
     rb'"(?:(?P<id>id|item_id|call_id)":"(?P<name>[^"\\]*)"'
     rb'|(?P<made>created|created_at)":(?P<at>\d+)'
@@ -60,25 +63,48 @@ class Telling:
         return _VARYING.sub(renamed, event)
 
 
-class Sums:
-    """What a client was told, eight bytes an event."""
+class Record:
+    """What a client was told: eight bytes an event, but for the latest ones."""
 
     def __init__(self) -> None:
         """Nothing yet."""
+        self._telling = Telling()
         self._sums = array("q")
+        self._latest: deque[bytes] = deque()
+        self._latest_bytes = 0
         self.is_full = False
         """Whether there were more than are kept."""
 
     def __len__(self) -> int:
         """So many events the client has."""
-        return len(self._sums)
+        return len(self._sums) + len(self._latest)
 
-    def add(self, one: int) -> None:
+    def add(self, event: bytes) -> None:
         """One more was told."""
         self.is_full = self.is_full or len(self) >= EVENTS_MAX
-        if not self.is_full:
-            self._sums.append(one)
+        if self.is_full:
+            return
+        self._latest.append(event)
+        self._latest_bytes += len(event)
+        while self._latest_bytes > LATEST_BYTES_MAX:
+            self._sum_oldest()
 
-    def agree(self, number: int, one: int) -> bool:
-        """Whether the event of this number was that one."""
-        return self._sums[number] == one
+    @property
+    def telling(self) -> Telling:
+        """The telling that all of it is of."""
+        self._sum_all()
+        return self._telling
+
+    def agrees(self, number: int, other: int) -> bool:
+        """Whether the event of this number has the sum of that other one."""
+        self._sum_all()
+        return self._sums[number] == other
+
+    def _sum_all(self) -> None:
+        while self._latest:
+            self._sum_oldest()
+
+    def _sum_oldest(self) -> None:
+        event = self._latest.popleft()
+        self._latest_bytes -= len(event)
+        self._sums.append(self._telling.sum_of(event))
