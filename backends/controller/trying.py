@@ -20,7 +20,7 @@ from backends.state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 TRIAL_S = 60.0
 """It takes at most so long."""
@@ -56,25 +56,36 @@ async def counted(port: int) -> Counts:
         return await client.counts()
 
 
-async def tried(port: int, slots: int) -> Found:
+def _nobody(_number: int) -> None:
+    """Hears of no round."""
+
+
+async def tried(
+    port: int, slots: int, begins: Callable[[int], None] = _nobody
+) -> Found:
     """Ask with every slot at once: something new, and for the same once more.
+
+    ``begins`` is told the number of each round, of at most ``ROUNDS_MAX``.
 
     Raises:
         ControllerError: it did not answer, or not in time.
     """
     try:
         async with asyncio.timeout(TRIAL_S), ServerClient(port) as client:
-            return await measured(client, slots)
+            return await measured(client, slots, begins)
     except TimeoutError as error:
         raise ControllerError(f"The trial took more than {TRIAL_S:g} s") from error
 
 
-async def measured(client: ServerClient, slots: int) -> Found:
+async def measured(
+    client: ServerClient, slots: int, begins: Callable[[int], None] = _nobody
+) -> Found:
     warm = await _answers(client, slots, _asking(QUESTIONS[-1]), TOKENS_MIN)
     limit = _length(warm)
     before = await client.counts()
     rounds: list[Round] = []
     while not _is_enough(rounds):
+        begins(len(rounds) + 1)
         question = QUESTIONS[len(rounds) % len(QUESTIONS)]
         new = await _answers(client, slots, _asking(question), limit)
         again = await _answers(client, slots, _asking(question, new[0][0]), limit)

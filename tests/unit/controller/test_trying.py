@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.controller.trying import QUESTIONS, measured
+from backends.controller.trying import QUESTIONS, ROUNDS_MAX, measured
 from backends.engine.server import Counts, ServerClient
 from backends.errors import ControllerError
 from backends.state import ChatDelta, ChatRequest, ChatTimings, Guesses
@@ -68,6 +68,13 @@ async def test_a_slow_one_is_not_asked_for_long() -> None:
     server = Server(always(1.0))
     await measured(server, 1)
     assert len(server.asked) == 3
+
+
+async def test_each_round_is_told_before_it_begins() -> None:
+    server, begun = Server(always(1000.0)), list[tuple[int, int]]()
+    await measured(server, 2, lambda number: begun.append((number, len(server.asked))))
+    # Warmed up by every slot at once, then a question and the same once more.
+    assert begun == [(n, 2 + 4 * (n - 1)) for n in range(1, ROUNDS_MAX + 1)]
 
 
 async def test_an_answer_of_one_token_tells_nothing() -> None:
