@@ -15,6 +15,8 @@ REFUSALS ?= 1000000
 MINUTES ?= 120
 TRIALS ?= 100
 PYTEST_ARGS ?=
+# Further targets of a test run.
+BESIDE ?=
 # Engines, machines and networks are mostly waited for; drawing and arithmetic take what
 # they leave of the cores, the longest first.
 TESTS_ABREAST := tests/test_docs.py tests/test_packaging.py tests/native tests/tui tests/unit
@@ -45,7 +47,7 @@ RIVALS := socat haproxy
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine engines demo test test-abreast test-engine test-hosts test-gpu gpu-device check format native-test native-plain native-sanitized \
+.PHONY: help setup engine engines demo test test-abreast test-engine test-hosts test-gpu gpu-device check format native-test native-built native-plain native-sanitized \
         host-tools tls-headers rivals bench bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-draft bench-gateway bench-llama \
         bench-tunnel bench-watching fuzz corpus mutate soak trials refusals snapshots \
         recording pictures train clean
@@ -88,9 +90,11 @@ format: $(STAMP) ## Format and mend what can be mended
 
 native-test: native-plain native-sanitized ## The helper program's own tests, plain and with sanitizers
 
-native-plain: $(STAMP)
+native-built: $(STAMP)
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DDLLM_MUTATIONS=$(MUTATIONS)
 	cmake --build $(NATIVE_BUILD)
+
+native-plain: native-built
 	ctest --test-dir $(NATIVE_BUILD) --parallel 2 $(CTEST_AGAIN) --output-on-failure
 
 native-sanitized: $(STAMP)
@@ -105,8 +109,8 @@ native-sanitized: $(STAMP)
 mutate: $(STAMP) ## A million made-up conversations through the guard and the decoder, as CI does
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 	cmake --build $(NATIVE_BUILD) --target mutate_decoder mutate_relay
-	$(NATIVE_BUILD)/fuzz/mutate_decoder 500000 & decoder=$$!; \
-		$(NATIVE_BUILD)/fuzz/mutate_relay 500000 && wait $$decoder
+	nice $(NATIVE_BUILD)/fuzz/mutate_decoder 500000 & decoder=$$!; \
+		nice $(NATIVE_BUILD)/fuzz/mutate_relay 500000 && wait $$decoder
 
 refusals: engines ## REFUSALS requests of every refused class; each thousandth before a real worker
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
@@ -140,10 +144,13 @@ gpu-device: $(STAMP)
 	@! $(BIN)/python -m tests.gpu.engine >/dev/null 2>&1 || \
 		tests/gpu/set_up.sh $(CACHE)/gpu-tests build/gpu-tests
 
-# The sanitizers' compilers fill the time in which machines and engines are waited for.
-test: tls-headers check native-plain engines host-tools gpu-device ## Every check there is
+# Four parts at a time share the cores: the sanitizers' compilers fill the time in which machines and
+# engines are waited for. What comes BESIDE begins when another part has ended.
+test: tls-headers ## Every check there is
+	@$(MAKE) --no-print-directory --jobs=2 $(ORDERLY) check native-built
+	@$(MAKE) --no-print-directory engines host-tools gpu-device
 	@echo "Running the tests: some twenty minutes, and each part is shown when it ends."
-	@$(MAKE) --no-print-directory --jobs=4 --keep-going $(ORDERLY) test-abreast test-engine test-hosts native-sanitized
+	@$(MAKE) --no-print-directory --jobs=4 --keep-going $(ORDERLY) test-abreast test-engine test-hosts native-plain native-sanitized $(BESIDE)
 
 test-abreast:
 	@nice $(BIN)/pytest $(AGAIN) $(ABREAST) $(TESTS_ABREAST) $(PYTEST_ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -14,11 +15,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import psutil
 import pytest
 
+from backends.client.http import request
 from backends.demo import MODEL_PATH
+from backends.state import ClusterSnapshot
 from tests.engine.synthetic import write_llama
+from tui.cli.session import cluster_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,12 +32,17 @@ WAIT_S = 60.0
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
-    """Poll until a condition gives something true; fail the test otherwise."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    """Poll until a condition gives something true; fail the test otherwise.
+
+    A look that costs much, as a command does, leaves as long to what is waited for.
+    """
+    begun = time.monotonic()
+    deadline = begun + timeout_s
+    while begun < deadline:
         if value := condition():
             return value
-        time.sleep(0.02)
+        time.sleep(min(max(time.monotonic() - begun, 0.02), 1.0))
+        begun = time.monotonic()
     pytest.fail(f"not within {timeout_s} s: {what}")
 
 
@@ -42,6 +52,11 @@ def running_pid(status: dict[str, Any], name: str) -> int | None:
         if process["name"] == name and process["state"] != "exited":
             return int(process["pid"])
     return None
+
+
+async def _told(controller: Path) -> ClusterSnapshot:
+    async with request(controller, "GET", "/v1/snapshot") as response:
+        return msgspec.json.decode(await response.read(), type=ClusterSnapshot)
 
 
 class User:
@@ -98,6 +113,17 @@ class User:
         out, err = process.communicate(timeout=60)
         assert out, err
         return json.loads(out)
+
+    def look(self) -> Any:
+        """What ``status --json`` would say, without a program for every look.
+
+        Of a controller that runs: none is started, replaced or waited for.
+        """
+        try:
+            snapshot = asyncio.run(_told(self.home / "run/dllm-tui/controller.sock"))
+        except OSError:
+            snapshot = ClusterSnapshot()
+        return cluster_json(snapshot)
 
     def pid(self, name: str) -> int | None:
         """Process id of a process of the cluster, while it runs."""

@@ -24,9 +24,13 @@ def serve(user: User, model: str, *more: str) -> None:
     user.run("up", "--model", model, "--workers", "2", "--detach", *more)
 
 
+def pid_now(user: User, name: str) -> int | None:
+    return running_pid(user.look(), name)
+
+
 def failed(user: User) -> dict[str, object]:
     """The failure shown once the cluster has failed."""
-    wait_for(lambda: user.status()["state"] == "failed", "state failed")
+    wait_for(lambda: user.look()["state"] == "failed", "state failed")
     failure: dict[str, object] = user.status()["failure"]
     return failure
 
@@ -87,7 +91,7 @@ def test_a_worker_that_keeps_dying_is_done_without(user: User, demo_model: str) 
 
 def devices(user: User) -> set[str]:
     """Those that layers are on, where it serves."""
-    status = user.status()
+    status = user.look()
     if status["state"] != "serving":
         return set()
     return {device for device, *_ in status["measured"]["layers"]}
@@ -111,7 +115,7 @@ def kill_and_mend(user: User, name: str) -> None:
 
     def serving_again() -> bool:
         # One look for both: between two, the cluster may have begun to start again.
-        status = user.status()
+        status = user.look()
         now = running_pid(status, name)
         return status["state"] == "serving" and now not in (None, before)
 
@@ -135,7 +139,7 @@ def test_a_killed_relay_is_started_again(user: User, demo_model: str) -> None:
     assert "serves again after" in again["text"]
     assert user.pid("worker1") == worker, "the worker has not noticed"
     assert user.json("chat", "Who are you?", "--temperature", "0")["text"] == answer
-    wait_for(lambda: user.status()["links"][0]["protocol"], "the new relay is read")
+    wait_for(lambda: user.look()["links"][0]["protocol"], "the new relay is read")
 
 
 def test_a_relay_that_keeps_dying_is_blamed(user: User, demo_model: str) -> None:
@@ -151,9 +155,9 @@ def test_a_relay_killed_during_the_load_is_started_again(
     gate = Gate(user)
     command = user.start("up", "--model", big_model, "--detach")
     worker = gate.freeze_load()
-    relay = wait_for(lambda: user.pid("relay-worker2"), "the relay started")
+    relay = wait_for(lambda: pid_now(user, "relay-worker2"), "the relay started")
     os.kill(relay, signal.SIGKILL)
-    wait_for(lambda: user.pid("relay-worker2") not in (None, relay), "a new relay")
+    wait_for(lambda: pid_now(user, "relay-worker2") not in (None, relay), "a new one")
     worker.resume()
     _, err = command.communicate(timeout=120)
     assert command.returncode == 0, err
@@ -169,7 +173,7 @@ def test_a_chat_outlives_a_worker(user: User, demo_model: str) -> None:
     os.kill(worker, signal.SIGKILL)
     _, err = chat.communicate(timeout=60)
     assert chat.returncode == 0, err
-    wait_for(lambda: user.pid("worker1") not in (None, worker), "a new worker")
+    wait_for(lambda: pid_now(user, "worker1") not in (None, worker), "a new worker")
     wait_for(lambda: user.status()["state"] == "serving", "serving")
 
 

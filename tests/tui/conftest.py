@@ -11,9 +11,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from textual.css.stylesheet import Stylesheet
 from textual.widgets import Input, TextArea
 
 from tests.tui import scenes
+from tests.tui.parsing import parse_once
 from tests.tui.scripted import ScriptedCluster
 from tui.flows import settling
 from tui.shell import console
@@ -34,6 +36,7 @@ def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
     monkeypatch.setattr(Input.cursor_blink, "_default", False)
     monkeypatch.setattr(TextArea.cursor_blink, "_default", False)
+    monkeypatch.setattr(Stylesheet, "_parse_rules", parse_once)
     # A toast of four seconds may be gone before a busy machine has looked for it.
     monkeypatch.setattr(console, "TOAST_S", dict.fromkeys(console.TOAST_S, 3600.0))
     # A plan settles when a test says so: pictures must not depend on its pace.
