@@ -96,13 +96,6 @@ class Disk:
         monkeypatch.setattr(ChatStore, "save", save_or_not)
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition; fails after some seconds."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 -- any condition, not one of ours
-            await asyncio.sleep(0.002)
-
-
 async def until_state(
     states: AsyncGenerator[ChatState, None], condition: Callable[[ChatState], object]
 ) -> ChatState:

@@ -28,9 +28,9 @@ from tests.unit.controller.chatting import (
     Model,
     chats_in,
     conversation,
-    until,
     until_state,
 )
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,8 @@ import pytest
 from backends.controller.chat.store import ChatStore
 from backends.errors import ControllerError, UsageError
 from backends.state import ChatChange, ChatDelta
-from tests.unit.controller.chatting import DONE, MODEL, Model, chats_in, until
+from tests.unit.controller.chatting import DONE, MODEL, Model, chats_in
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
