@@ -10,7 +10,8 @@ from backends.controller.load import LoadWatch
 from backends.engine.server import Health, ServerClient
 from backends.machines.host import pid_of
 from backends.places import LOCAL
-from backends.planning.blueprint import SERVER, process_name
+from backends.planning.blueprint import process_name
+from backends.planning.commands import SERVER
 from backends.split.compare import measured_split
 from backends.split.flags import is_relayed
 from backends.split.held import ServerLog, format_in_part, held_split

@@ -14,7 +14,8 @@ from backends.controller.stand_in import told_stand_in
 from backends.engine.explain import lost_port
 from backends.errors import DllmError, NeedsAnswer, PeerUnreachable, ProcessFailed
 from backends.link.relay import is_relay
-from backends.planning.blueprint import SERVER, machines_of
+from backends.planning.blueprint import machines_of
+from backends.planning.commands import SERVER
 from backends.roster.bare import blamed
 
 if TYPE_CHECKING:

@@ -37,7 +37,8 @@ from backends.errors import (
     ProcessFailed,
 )
 from backends.link.relay import worker_relay_name
-from backends.planning.blueprint import SERVER, machines_of, process_name
+from backends.planning.blueprint import machines_of, process_name
+from backends.planning.commands import SERVER
 from backends.planning.speculating import PLAIN, with_way
 from backends.state import AUTO_DRAFT, NO_DRAFT, ClusterState, DraftNow, Step, StepState
 
