@@ -45,7 +45,7 @@ class PlanFlows:
         """
         path = _whole_path(path)
         model = await self._cluster.inspect(path)
-        plan = await self._cluster.propose(path)
+        plan = await self._cluster.propose(Ask(model=path))
         self._desk.put(plan, model)
         self._app.show_desk()
 
