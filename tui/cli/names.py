@@ -96,7 +96,7 @@ async def _model_names() -> list[str]:
 
 def programs(context: click.Context) -> list[str]:
     """The clients that can be told of the API."""
-    from backends.clients.recipes import CLIENTS
+    from backends.connect.recipes import CLIENTS
 
     return list(CLIENTS)
 
