@@ -79,6 +79,13 @@ async def chats_in(folder: Path, *, keep: bool = True) -> AsyncIterator[Chats]:
     await chats.close()
 
 
+@asynccontextmanager
+async def a_chat(folder: Path) -> AsyncIterator[tuple[Model, LiveChat]]:
+    """The current conversation with a model, and who answers in it."""
+    async with chats_in(folder) as chats:
+        yield Model(), await chats.current("default", MODEL)
+
+
 class Disk:
     """A disk that is full until it is not."""
 
