@@ -11,7 +11,6 @@ import asyncssh
 import pytest
 import pytest_asyncio
 
-from backends.paths import Paths
 from backends.state import EngineInfo, EngineSource
 from tests.unit.provision.local_shell import LocalShell
 
@@ -69,17 +68,6 @@ def home(tmp_path: Path) -> Path:
 def shell(home: Path) -> LocalShell:
     """The peer."""
     return LocalShell(home)
-
-
-@pytest.fixture
-def paths(tmp_path: Path) -> Paths:
-    """The head's own directories."""
-    return Paths(
-        config_dir=tmp_path / "config",
-        state_dir=tmp_path / "state",
-        cache_dir=tmp_path / "cache",
-        runtime_dir=tmp_path / "run",
-    )
 
 
 def write_program(path: Path, answer: str, code: int = 0, padding: int = 0) -> Path:
