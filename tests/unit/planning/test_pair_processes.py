@@ -8,19 +8,16 @@ import shlex
 import msgspec
 
 from backends.data_place import DataPlace
-from backends.engine.ask import Engine
 from backends.planning.blueprint import Facts, Node, draw
 from backends.planning.commands import Site, commands
 from backends.planning.pairing import Pairing
 from backends.split.layout import make_split
 from backends.state import (
-    EngineInfo,
-    EngineSource,
     Plan,
     ProcessRole,
     WorkerSpec,
 )
-from tests.unit.planning.machines import MODEL
+from tests.unit.planning.machines import MODEL, engine
 
 BESIDE = "worker-relay-bob"
 KEY, IDENTITY = "5a" * 32, "5b" * 16
@@ -36,16 +33,6 @@ PLAN = Plan(
     split=make_split(12, ["bob/CPU"], [13]),
     workers=(WorkerSpec(name="bob", peer="bob"),),
 )
-
-
-def engine(machine: str) -> Engine:
-    info = EngineInfo(
-        directory=f"/{machine}",
-        server_path=f"/{machine}/llama-server",
-        worker_path=f"/{machine}/rpc-server",
-        source=EngineSource.CONFIG,
-    )
-    return Engine(info=info, flags=frozenset())
 
 
 FACTS = Facts(
