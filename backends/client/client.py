@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -292,13 +291,10 @@ class ControllerClient:
         """End what goes on at a machine; the next time it resumes."""
         return await self._call("POST", _peer(name, "cancel"), Peer)
 
-    async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
+    def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """Stream an answer; closing the iterator stops the generation."""
         target = self._of("/v1/chat")
-        stream = self._connection.stream("POST", target, ChatDelta, request)
-        async with aclosing(stream) as deltas:
-            async for delta in deltas:
-                yield delta
+        return self._connection.stream("POST", target, ChatDelta, request)
 
     async def _call(
         self, method: str, target: str, kind: type[T], body: object = None
