@@ -103,7 +103,7 @@ class Problem(Value, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """Both of it."""
+        """What is wrong, and what to write instead."""
         return f"{self.what}. {self.hint}".rstrip(". ")
 
 

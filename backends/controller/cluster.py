@@ -385,7 +385,10 @@ class Cluster:
 
 
 def _asks_for(plan: Plan, pursued: Plan | None) -> bool:
-    """Whether that is pursued already; memory, which changes, has its say only once."""
+    """Whether that plan is pursued already.
+
+    How many prompts are kept follows from the memory at the launch, so it may differ.
+    """
     if pursued is None:
         return False
     kept_mib = pursued.prompt_cache_mib

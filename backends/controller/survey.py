@@ -118,7 +118,8 @@ class Survey:
     def _told(self, worker: WorkerSpec) -> tuple[str, ...]:
         """The command line of the relay that runs beside a worker.
 
-        Before this goal has served, that is one of an earlier goal, with its model.
+        Nothing before this goal has served: one that runs then is of an earlier goal,
+        with another model.
         """
         if not self._has_served():
             return ()
@@ -211,7 +212,7 @@ class Survey:
         self._api_ports.choose(self._cluster, port)
 
     def lose_port(self) -> None:
-        """The port of the API was another program's, though it looked free."""
+        """Another program took the port of the API, though it had looked free."""
         self._api_ports.lose(self._cluster)
 
     def demanded_port(self, plan: Plan) -> int | None:

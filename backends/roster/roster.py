@@ -164,8 +164,8 @@ class Peers:
     async def follow(self, wanted: Mapping[str, PeerConfig]) -> bool:
         """Look after the peers of changed settings, and after no others.
 
-        One that is part of a cluster stays what it is until that has ended: then False,
-        and the same is to be asked again.
+        A peer that works for a cluster keeps its old settings until that has ended. As
+        long as there is one, the answer is False, and the caller asks again later.
         """
         changed = [n for n, config in self._configs.items() if wanted.get(n) != config]
         for name in changed:
