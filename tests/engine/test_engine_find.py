@@ -198,7 +198,6 @@ async def argv_for(
     ports: list[int],
     *,
     port: int,
-    verbosity: int = LAYERS_VERBOSITY,
 ) -> tuple[str, ...]:
     """A server with layers 0-4 on the head, then 3 and 5 on the workers."""
     return server_argv(
@@ -212,7 +211,7 @@ async def argv_for(
         ctx_size=512,
         server=ServerSettings(),
         port=port,
-        verbosity=verbosity,
+        verbosity=LAYERS_VERBOSITY,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,12 +102,6 @@ def engine(tmp_path: Path) -> EngineInfo:
 def relay(tmp_path: Path) -> Path:
     """The head's relay: a script that knows its version."""
     return write_program(tmp_path / "dllm-relay", "dllm-relay 9.9.9")
-
-
-@pytest.fixture
-def real_relay() -> Path:
-    """The relay that is installed with us."""
-    return Path(sysconfig.get_path("scripts")) / "dllm-relay"
 
 
 @pytest.fixture
