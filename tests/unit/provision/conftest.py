@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncssh
@@ -15,6 +14,7 @@ from tests.unit.provision.local_shell import LocalShell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from backends.provision.upload import Files
     from backends.state import PeerWork
