@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from backends.state import Failure, PeerQuestion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -22,6 +23,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 class DllmError(Exception):
     """Base of every expected error; its text is fit to show as it is."""
 
+    worker = ""
+    """The worker that cannot be had for it; empty where it is about anything else."""
+
     def __init__(self, what: str, hint: str = "") -> None:
         """Say what went wrong (and where) and what to do about it."""
         super().__init__(f"{what}. {hint}" if hint else what)
@@ -31,6 +35,20 @@ class DllmError(Exception):
     def failure(self, at: float = 0.0) -> Failure:
         """The same as a value that can cross the border."""
         return Failure(what=self.what, hint=self.hint, at=at)
+
+
+@contextmanager
+def about_worker(name: str) -> Iterator[None]:
+    """Have what goes wrong meanwhile tell which worker cannot be had for it.
+
+    Raises:
+        DllmError: the error itself.
+    """
+    try:
+        yield
+    except DllmError as error:
+        error.worker = name
+        raise
 
 
 class UsageError(DllmError):
@@ -81,3 +99,7 @@ class ProcessFailed(DllmError):
     def failure(self, at: float = 0.0) -> Failure:
         """The evidence itself."""
         return self.evidence
+
+
+class NeverListened(ProcessFailed):
+    """A process of ours runs, and nobody can use it."""

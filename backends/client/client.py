@@ -48,6 +48,8 @@ T = TypeVar("T")
 
 SETTLE_S = 4.0
 SETTLE_POLL_S = 0.1
+SETTINGS_S = 5.0
+"""Changed settings are waited for so long: none of them is worth more."""
 
 
 class ControllerClient:
@@ -219,6 +221,24 @@ class ControllerClient:
 
         story = Story(EventFiles(self._paths.events_dir))
         story.tell(EventKind.ENGINE, what, by=myself(ASKING.get().program))
+
+    async def settings_taken(self) -> None:
+        """Wait until a running controller goes by what ``config.toml`` says now.
+
+        Starts none: the next one reads it anyway.
+
+        Raises:
+            DllmError: it does not go by it, or did not answer in time.
+        """
+        try:
+            async with asyncio.timeout(SETTINGS_S):
+                if await self.running():
+                    await self._call("POST", "/v1/settings", dict[str, str])
+        except TimeoutError as error:
+            raise ControllerError(
+                f"It did not answer within {SETTINGS_S:g} s",
+                "It follows by itself as soon as it can.",
+            ) from error
 
     async def memory(self, plan: Plan) -> PlanMemory:
         """What a plan takes of each device, as the engine says where it can be asked.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 ANSWER_PART = 4
 """Where a client wants to know how long an answer may be: so much of the context."""
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+"""What Zed takes for a word of a name: digits are one, and so is each hump."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,7 @@ def _zed(it: Served) -> Recipe:
         },
     }
     # Named by the provider; Zed asks for a key also where none is needed.
-    variable = f"{it.provider.upper().replace('-', '_')}_API_KEY"
+    variable = "_".join([*_WORD.findall(it.provider), "API_KEY"]).upper()
     return Recipe(
         file=_folder("XDG_CONFIG_HOME", ".config") / "zed" / "settings.json",
         merge=_json((at("api_url"), it.url), (at("available_models"), [model])),

@@ -165,6 +165,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
         chat_api=ChatApi(clusters, chats),
         peer_api=PeerApi(peers, clusters.story),
         model_api=ModelApi(peers, clusters.story),
+        follower=follower,
         ended=ended,
         info=info,
     )

@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 from backends.controller.askers import asker
-from backends.controller.drafting import Drafting
+from backends.controller.drafting import Drafting, with_found
 from backends.controller.memory_api import MemoryApi
 from backends.controller.metrics import prometheus_text
 from backends.controller.occupancy import held_by, machines_now
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from backends.controller.chat_api import ChatApi
     from backends.controller.cluster import Cluster
     from backends.controller.clusters import Clusters
+    from backends.controller.follow import Follower
     from backends.controller.model_api import ModelApi
     from backends.controller.peer_api import PeerApi
     from backends.machines.machine import Machines
@@ -110,6 +111,7 @@ class Api:
         peer_api: PeerApi,
         model_api: ModelApi,
         chat_api: ChatApi,
+        follower: Follower,
         ended: asyncio.Event,
         info: ControllerInfo,
     ) -> None:
@@ -123,6 +125,7 @@ class Api:
         self._peer_api = peer_api
         self._model_api = model_api
         self._chat_api = chat_api
+        self._follower = follower
         self._ended = ended
         self._info = info
         self.streams = 0
@@ -144,6 +147,7 @@ class Api:
                 web.get("/v1/events", self._events),
                 web.get("/v1/story", self._story),
                 web.post("/v1/story", self._tell),
+                web.post("/v1/settings", self._settings),
                 web.post("/v1/propose", self._propose),
                 web.post("/v1/preview", self._preview),
                 web.post("/v1/memory", self._memory.memory),
@@ -214,6 +218,11 @@ class Api:
 
     async def _version(self, request: web.Request) -> web.Response:
         return json_response(self._info)
+
+    async def _settings(self, request: web.Request) -> web.Response:
+        """Answers once what the file of the settings says now counts."""
+        await self._follower.taken()
+        return json_response({})
 
     async def _propose(self, request: web.Request) -> web.Response:
         asked = await body(request, Ask)
@@ -316,7 +325,9 @@ class Api:
         """What of the models found here could guess ahead for one."""
         listing = merged(self._catalogue.listing, self._machines.values())
         path = request.query.get("path", "")
-        return json_response(await self._drafting.candidates(path, listing.models))
+        drafts = await self._drafting.candidates(path, listing.models)
+        found = self._clusters.trials.found_for(drafts.model)
+        return json_response(with_found(drafts, found))
 
     async def _log(self, request: web.Request) -> web.Response:
         offset = number(request, "offset", 0)

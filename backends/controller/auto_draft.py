@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from backends.controller.trials import Network
-from backends.controller.trying import counted, tried
+from backends.controller.trying import ROUNDS_MAX, counted, tried
 from backends.errors import DllmError
 from backends.planning.speculating import (
     PLAIN,
@@ -22,9 +23,17 @@ from backends.planning.speculating import (
     choose,
     guesses_since,
     judged,
+    progress,
     ways_of,
 )
-from backends.state import AUTO_DRAFT, NGRAM_DRAFT, ClusterState, DraftNow, DraftTrial
+from backends.state import (
+    AUTO_DRAFT,
+    NGRAM_DRAFT,
+    ClusterState,
+    DraftMeasuring,
+    DraftNow,
+    DraftTrial,
+)
 from backends.units import format_factor, format_speed
 
 if TYPE_CHECKING:
@@ -60,7 +69,7 @@ class AutoDraft:
         chapter: Chapter,
         book: TrialBook,
         *,
-        trial: Callable[[int, int], Awaitable[Found]] = tried,
+        trial: Callable[[int, int, Callable[[int], None]], Awaitable[Found]] = tried,
         counts: Callable[[int], Awaitable[Counts]] = counted,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.time,
@@ -183,13 +192,15 @@ class AutoDraft:
 
     async def _try(self, plan: Plan, way: Way, site: str) -> bool:
         """One trial; whether nobody asked meanwhile, which ends it."""
-        self._show(plan, way, doing=f"measuring {told(way)}")
-        trial = asyncio.ensure_future(self._trial(self._port, plan.server.slots))
+        begins = partial(self._show_round, plan, way)
+        begins(0)
+        slots = plan.server.slots
+        trial = asyncio.ensure_future(self._trial(self._port, slots, begins))
         asked = asyncio.ensure_future(self._until_asked())
         try:
             await asyncio.wait({trial, asked}, return_when=asyncio.FIRST_COMPLETED)
             if not asked.done() and site == self._site(plan):
-                self._found(site, way, trial.result())
+                self._found(plan, site, way, trial.result())
         except DllmError as error:
             self._failures[way] += 1
             self._chapter.tried(f"The trial {told(way)} failed: {error.what}")
@@ -201,8 +212,9 @@ class AutoDraft:
         self._show(plan, way)
         return asked.cancelled()
 
-    def _found(self, site: str, way: Way, found: Found) -> None:
+    def _found(self, plan: Plan, site: str, way: Way, found: Found) -> None:
         trial = DraftTrial(
+            model=plan.model,
             draft=way.draft,
             draft_max=way.draft_max,
             tok_per_s=found.tok_per_s,
@@ -272,8 +284,23 @@ class AutoDraft:
         self._why = _verdict(next(mine, None))
         self._show(plan, way, is_settled=True)
 
+    def _show_round(self, plan: Plan, way: Way, number: int) -> None:
+        """A trial began, or a further round of it."""
+        trials = self._book.of(self._site(plan))
+        this, ways = progress(ways_of(plan), trials, way, self._given_up())
+        measuring = DraftMeasuring(
+            way=this, ways=ways, round_number=number, rounds_max=ROUNDS_MAX
+        )
+        self._show(plan, way, doing=f"measuring {told(way)}", measuring=measuring)
+
     def _show(
-        self, plan: Plan, way: Way, *, doing: str = "", is_settled: bool = False
+        self,
+        plan: Plan,
+        way: Way,
+        *,
+        doing: str = "",
+        measuring: DraftMeasuring | None = None,
+        is_settled: bool = False,
     ) -> None:
         if plan.server.draft != AUTO_DRAFT:
             return
@@ -283,6 +310,7 @@ class AutoDraft:
                 draft=way.draft,
                 draft_max=way.draft_max,
                 doing=doing or waiting,
+                measuring=measuring,
                 why=self._why,
                 trials=judged(self._book.of(self._site(plan))),
             )

@@ -21,6 +21,7 @@ from backends.state import (
     ClusterState,
     Failure,
     Peer,
+    PeerData,
     PeerRole,
     PeerState,
     Speed,
@@ -56,6 +57,8 @@ class Board:
         self._memory_there: tuple[Device, ...] = ()
         self._others: tuple[Held, ...] = ()
         self._known: tuple[Peer, ...] = ()
+        self._data: dict[str, PeerData] = {}
+        """By peer, how its data went last."""
         self._changed = asyncio.Event()
         self._closed = False
         self.snapshot = ClusterSnapshot(
@@ -182,8 +185,20 @@ class Board:
         return (
             _as_head_or_idle(here, snapshot),
             *(_local_worker(worker, here, snapshot) for worker in workers),
-            *(_in_cluster(peer, snapshot) for peer in known),
+            *(_in_cluster(self._with_data(peer, snapshot), snapshot) for peer in known),
         )
+
+    def _with_data(self, peer: Peer, snapshot: ClusterSnapshot) -> Peer:
+        """A peer with how its data go now, or went last."""
+        if peer.data is None:
+            return peer
+        if now := _data_now(peer, snapshot):
+            self._data[peer.name] = now
+        last = self._data.get(peer.name, PeerData())
+        data = msgspec.structs.replace(
+            last, wanted=peer.data.wanted, now=now is not None
+        )
+        return msgspec.structs.replace(peer, data=data)
 
     def _local_workers(self, snapshot: ClusterSnapshot) -> Sequence[WorkerSpec]:
         if snapshot.plan is not None:
@@ -214,6 +229,18 @@ def _local_worker(worker: WorkerSpec, here: Peer, snapshot: ClusterSnapshot) -> 
         state=_peer_state(snapshot, worker.name),
         devices=worker_devices(worker, here),
     )
+
+
+def _data_now(peer: Peer, snapshot: ClusterSnapshot) -> PeerData | None:
+    """How data go to the workers of a peer; None where none is met."""
+    plan = snapshot.plan
+    names = {w.name for w in plan.workers if w.peer == peer.name} if plan else ()
+    links = [link for link in snapshot.links if link.worker in names and link.way]
+    if not links:
+        return None
+    ways = dict.fromkeys(link.way for link in links)
+    why = next((link.way_reason for link in links if link.way_reason), "")
+    return PeerData(ways=tuple(ways), why=why, now=True)
 
 
 def _in_cluster(peer: Peer, snapshot: ClusterSnapshot) -> Peer:

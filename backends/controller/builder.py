@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from backends.controller.evidence import failure_of
 from backends.controller.together import together
 from backends.controller.watch import Expected
-from backends.errors import HostError, ProcessFailed
+from backends.errors import HostError, NeverListened, ProcessFailed, about_worker
 from backends.gateway.language import GATEWAY
-from backends.link.relay import relay_name, worker_relay_name
+from backends.link.relay import relay_name, worker_of, worker_relay_name
 from backends.places import LOCAL
 from backends.planning.blueprint import (
     STAGES,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from backends.state import Leftover, Plan
 
 LISTEN_POLL_S = 0.1
-LISTEN_TIMEOUT_S = 60.0
 # Another program may take a free port between our look and the bind of it.
 PORT_ATTEMPTS = 3
 
@@ -224,7 +223,7 @@ class Builder:
     ) -> ProcessRecord:
         """One process of the blueprint, started unless it fits, and listening."""
         host = self._machines.get(node.machine).host
-        with self._steps.step(node.short_name):
+        with self._steps.step(node.short_name), about_worker(_worker_of(node)):
             if node in missing:
                 await host.remove(node.spec.name)
                 record = await host.start(node.specified(incarnations))
@@ -246,11 +245,12 @@ class Builder:
         """Wait until that process listens.
 
         Raises:
-            ProcessFailed: it ended, or does not listen in time.
+            ProcessFailed: it ended.
+            NeverListened: it does not listen in time.
             PortTaken: it ended because another program has its port.
         """
         port = record.port or 0
-        deadline = self._clock() + LISTEN_TIMEOUT_S
+        deadline = self._clock() + self._survey.listen_s
         while not await host.listens(record.pid, port):
             now = await host.record(record.name)
             if now is None or not now.alive:
@@ -259,7 +259,7 @@ class Builder:
                 failure = await failure_of(host, now or record, self._clock())
                 raise ProcessFailed(failure)
             if self._clock() > deadline:
-                raise ProcessFailed(await self._silent(host, record, port))
+                raise NeverListened(await self._silent(host, record, port))
             await asyncio.sleep(LISTEN_POLL_S)
 
     async def _silent(
@@ -275,6 +275,12 @@ class Builder:
             argv=failure.argv,
             log_tail=failure.log_tail,
         )
+
+
+def _worker_of(node: Node) -> str:
+    """The worker without which one can do where this process cannot be had."""
+    is_its = node.spec.role in (ProcessRole.WORKER, ProcessRole.WORKER_RELAY)
+    return worker_of(node.short_name) if is_its else ""
 
 
 def _where(node: Node) -> str:

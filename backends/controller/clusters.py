@@ -50,7 +50,7 @@ class Clusters:
         self._engine: EngineInfo | None = None
         self.book: ProcessBook
         self._paces = Paces(paths.paces_file)
-        self._trials = TrialBook(paths.trials_file)
+        self.trials = TrialBook(paths.trials_file)
         self.story = Story(EventFiles(paths.events_dir), self._happened)
         self._peer_chapter = PeerChapter(self.story)
 
@@ -104,7 +104,7 @@ class Clusters:
             self._api_ports,
             self.story,
             self._paths.gateway_socket(name),
-            self._trials,
+            self.trials,
         )
         self._clusters[name] = cluster
         board.show_peers(self._peers)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from backends.controller.memory_api import MemoryApi
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
-    from backends.state import Device, ModelFile, ModelInfo, Peer, Plan
+    from backends.state import Device, DraftFound, ModelFile, ModelInfo, Peer, Plan
 
 
 class Drafting:
@@ -180,6 +180,16 @@ class Drafting:
             raise PlanError(
                 f"{files[1].name} cannot guess for {files[0].name}: {why}", OTHER_DRAFT
             )
+
+
+def with_found(drafts: Drafts, found: Sequence[DraftFound]) -> Drafts:
+    """The candidates with what was found of each."""
+
+    def of(draft: str) -> tuple[DraftFound, ...]:
+        return tuple(one for one in found if one.draft == draft)
+
+    candidates = (replace(one, found=of(one.path)) for one in drafts.candidates)
+    return replace(drafts, candidates=tuple(candidates), ngram=of(NGRAM_DRAFT))
 
 
 def _devices(plan: Plan, peers: Sequence[Peer]) -> tuple[Device, ...]:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from backends.engine.protocols import require_same_protocol
-from backends.errors import ModelError
+from backends.errors import ModelError, about_worker
 from backends.places import LOCAL
 from backends.planning.blueprint import own_workers
 
@@ -34,8 +34,9 @@ async def engines_of(plan: Plan, machines: Machines) -> dict[str, Engine]:
         if worker.peer in engines:
             continue
         wanted = plan.engine if worker.peer == LOCAL else None
-        there = await machines.get(worker.peer).engine(wanted, protocol)
-        require_same_protocol(protocol, there.info.rpc_protocol, worker.peer)
+        with about_worker(worker.name):
+            there = await machines.get(worker.peer).engine(wanted, protocol)
+            require_same_protocol(protocol, there.info.rpc_protocol, worker.peer)
         engines[worker.peer] = there
     return engines
 

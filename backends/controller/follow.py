@@ -54,6 +54,9 @@ class Follower:
         self._known = known
         self._seen = _stamp(file)
         self._all_peers = True
+        self._wrong: DllmError | None = None
+        """Why what the file says now does not count."""
+        self._looking = asyncio.Lock()
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
@@ -67,13 +70,32 @@ class Follower:
             except Exception:
                 log.exception("the settings are followed again")
 
+    async def taken(self) -> None:
+        """Wait until what the file says now counts.
+
+        Raises:
+            DllmError: it does not; what was known stays.
+        """
+        await self._look()
+        if self._wrong is not None:
+            raise self._wrong
+
     async def _look(self) -> None:
-        stamp = _stamp(self._file)
-        if stamp != self._seen:
-            self._seen = stamp
+        async with self._looking:
+            stamp = _stamp(self._file)
+            if stamp != self._seen:
+                self._seen = stamp
+                await self._try_to_take()
+            elif not self._all_peers:
+                self._all_peers = await self._peers(self._known.peers)
+
+    async def _try_to_take(self) -> None:
+        self._wrong = None
+        try:
             await self._take(self._readers.config())
-        elif not self._all_peers:
-            self._all_peers = await self._peers(self._known.peers)
+        except DllmError as error:
+            self._wrong = error
+            raise
 
     async def _take(self, config: Config) -> None:
         before, self._known = self._known, config

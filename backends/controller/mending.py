@@ -12,7 +12,13 @@ from backends.controller.breaker import DEATHS_MAX, GIVEN_UP, Breaker
 from backends.controller.occupancy import still_held
 from backends.controller.stand_in import told_stand_in
 from backends.engine.explain import lost_port
-from backends.errors import DllmError, NeedsAnswer, PeerUnreachable, ProcessFailed
+from backends.errors import (
+    DllmError,
+    NeedsAnswer,
+    NeverListened,
+    PeerUnreachable,
+    ProcessFailed,
+)
 from backends.link.relay import is_relay
 from backends.planning.blueprint import machines_of
 from backends.planning.commands import SERVER
@@ -38,6 +44,7 @@ TOO_OFTEN = "{what}, {times} times within two minutes of serving"
 # A lost connection to a machine ends nothing for so long.
 BACK_WITHIN_S = 60.0
 BACK_POLL_S = 1.0
+GOES_ON = "The cluster goes on by itself when the machine is back."
 
 
 class DiedTooOften(ProcessFailed):
@@ -90,6 +97,8 @@ class Mending:
         Raises:
             DllmError: starting again mends nothing, and the rest cannot do it alone.
         """
+        if error.worker and isinstance(error, NeverListened):
+            return await self.without_refused(running, error)
         try:
             self._require_mendable(await blamed(error, running), error)
         except DiedTooOften as failed:
@@ -105,7 +114,7 @@ class Mending:
         """
         try:
             await self._back(running, error)
-        except (PeerUnreachable, NeedsAnswer) as gone:
+        except (PeerUnreachable, NeedsAnswer):
             record = self._journal.record
             if record.served_since is None:
                 raise
@@ -113,15 +122,28 @@ class Mending:
                 rest = await self._stand_ins.instead_of(running, self._held(running))
             except DllmError as why:
                 what = f"{error.what}, and what is left cannot do it: {why.what}"
-                raise PeerUnreachable(what, gone.hint) from why
+                raise PeerUnreachable(what, _hint(GOES_ON, why)) from why
             if rest != running:
                 how = told_stand_in(rest, running)
                 self.tell(f"{error.what}: went on without it, {how}")
             return rest
         return running
 
-    async def _without_worker(self, running: Plan, failed: DiedTooOften) -> Plan:
-        """What to go on with when a worker that is there ends again and again.
+    async def without_refused(self, running: Plan, error: DllmError) -> Plan:
+        """What to go on with when a machine is there and cannot start a worker again.
+
+        Raises:
+            DllmError: it is about no worker, nothing has served yet, or the rest
+                cannot do it alone.
+        """
+        if not error.worker or self._journal.record.served_since is None:
+            raise error
+        failure = error.failure(self._clock())
+        failure = msgspec.structs.replace(failure, process=error.worker)
+        return await self._without_worker(running, ProcessFailed(failure))
+
+    async def _without_worker(self, running: Plan, failed: ProcessFailed) -> Plan:
+        """What to go on with when a worker that is there is of no use any more.
 
         Raises:
             DllmError: it is no worker, or the rest cannot do it alone.
@@ -134,8 +156,9 @@ class Mending:
             rest = await self._stand_ins.instead_of(running, held, worker)
         except DllmError as why:
             what = f"{failed.what}, and what is left cannot do it: {why.what}"
+            hint = _hint(failed.hint, why)
             raise ProcessFailed(
-                msgspec.structs.replace(failed.evidence, what=what)
+                msgspec.structs.replace(failed.evidence, what=what, hint=hint)
             ) from why
         self._chapter.failed(failed.evidence)
         how = told_stand_in(rest, running)
@@ -168,11 +191,7 @@ class Mending:
                 await asyncio.sleep(BACK_POLL_S)
             else:
                 return
-        raise PeerUnreachable(
-            error.what,
-            "The cluster goes on by itself when the machine is back; or launch without "
-            "it.",
-        )
+        raise PeerUnreachable(error.what, f"{GOES_ON} Or launch without it.")
 
     def _require_mendable(self, error: DllmError, died: ProcessFailed) -> None:
         """Let a failure stand unless starting again mends it, and not too often.
@@ -219,3 +238,8 @@ class Mending:
         self._survey.lose_port()
         again = "the gateway was started again with another port"
         self.tell(f"{error.what}: {again}")
+
+
+def _hint(first: str, why: DllmError) -> str:
+    """What would make it possible again, the easiest first."""
+    return " ".join(filter(None, (first, why.hint)))

@@ -215,6 +215,9 @@ class Pursuit:
                 # Adopted or not: the machine may have been off meanwhile.
                 adopted = False
                 running = await self._mending.again_or_without(running, error)
+            except DllmError as error:
+                adopted = False
+                running = await self._mending.without_refused(running, error)
 
     async def _bring_up_for(self, plan: Plan, running: Plan) -> None:
         """Keep up what stands in for a plan; returns once the plan can be had."""

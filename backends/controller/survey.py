@@ -45,6 +45,9 @@ log = logging.getLogger(__name__)
 API = "api"
 """Name of the way to llama-server."""
 
+LISTEN_S = 60.0
+LISTEN_AGAIN_S = 20.0
+
 
 class Survey:
     """Finds out, for one cluster, all that its plan leaves open; starts nothing."""
@@ -74,6 +77,11 @@ class Survey:
         self._steps = steps
         self._api_ports = api_ports
         self._access = Access()
+
+    @property
+    def listen_s(self) -> float:
+        """So long a process may take until it listens: less where it did before."""
+        return LISTEN_AGAIN_S if self._has_served() else LISTEN_S
 
     async def facts(self, plan: Plan) -> Facts:
         """Everything the blueprint of a plan needs.

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from backends.controller.paces import SITES_KEPT, site_of
-from backends.planning.speculating import Way
+from backends.planning.speculating import Way, found_of
 from backends.state import NOT_JSON, DraftTrial, Value
 from backends.writing import write_private
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.state import Guesses, Link, Plan
+    from backends.state import DraftFound, Guesses, Link, Plan
 
 T = TypeVar("T")
 RTT_EDGES_MS = (2.0, 8.0, 32.0, 128.0)
@@ -48,6 +49,16 @@ class TrialBook:
     def of(self, site: str) -> tuple[DraftTrial, ...]:
         """What was tried with a plan over a network."""
         return self._pages.trials.get(site, ())
+
+    def found_for(self, model: str) -> tuple[DraftFound, ...]:
+        """What was found of every way to guess for a model, newest first."""
+        sites = (
+            trials
+            for trials in self._pages.trials.values()
+            if any(trial.model == model for trial in trials)
+        )
+        found = chain.from_iterable(map(found_of, sites))
+        return tuple(sorted(found, key=lambda one: one.at, reverse=True))
 
     def keep(self, site: str, trial: DraftTrial) -> None:
         """One trial, in place of an earlier one of the same way."""

@@ -20,18 +20,25 @@ from backends.state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 TRIAL_S = 60.0
 """It takes at most so long."""
 ANSWER_S = 8.0
 """An answer should take about so long, where the cluster is slow."""
 TOKENS_MIN, TOKENS_MAX = 16, 64
-ENOUGH_S = 2.0
-"""Answers that took so long together tell enough."""
-ROUNDS_MAX = 4
-QUESTION = "Explain in a few sentences what a computer is and how it works."
+QUESTIONS = (
+    "Explain in a few sentences what a computer is and how it works.",
+    "What is a language model, and what is a token?",
+)
+ENOUGH_S, ENOUGH_ROUNDS = 2.0, 2 * len(QUESTIONS)
+"""Answers that took so long together tell enough, if each was given twice."""
+SLOW_S, VERY_SLOW_S = 8.0, 20.0
+"""Then each once is enough, or one: what else the machine does matters little."""
+ROUNDS_MAX = 12
 Told = tuple[str, ChatTimings]
+Round = tuple[tuple[ChatTimings, ChatTimings], ...]
+"""By slot: the answer to a question, and to the same once more."""
 
 
 class Found(NamedTuple):
@@ -49,48 +56,72 @@ async def counted(port: int) -> Counts:
         return await client.counts()
 
 
-async def tried(port: int, slots: int) -> Found:
+def _nobody(_number: int) -> None:
+    """Hears of no round."""
+
+
+async def tried(
+    port: int, slots: int, begins: Callable[[int], None] = _nobody
+) -> Found:
     """Ask with every slot at once: something new, and for the same once more.
+
+    ``begins`` is told the number of each round, of at most ``ROUNDS_MAX``.
 
     Raises:
         ControllerError: it did not answer, or not in time.
     """
     try:
         async with asyncio.timeout(TRIAL_S), ServerClient(port) as client:
-            return await _tried(client, slots)
+            return await measured(client, slots, begins)
     except TimeoutError as error:
         raise ControllerError(f"The trial took more than {TRIAL_S:g} s") from error
 
 
-async def _tried(client: ServerClient, slots: int) -> Found:
-    warm = await _answers(client, slots, _asking(), TOKENS_MIN)
+async def measured(
+    client: ServerClient, slots: int, begins: Callable[[int], None] = _nobody
+) -> Found:
+    warm = await _answers(client, slots, _asking(QUESTIONS[-1]), TOKENS_MIN)
     limit = _length(warm)
     before = await client.counts()
-    rounds: list[list[Told]] = []
-    for _ in range(ROUNDS_MAX):
-        new = await _answers(client, slots, _asking(), limit)
-        again = await _answers(client, slots, _asking(new[0][0]), limit)
-        rounds += [new, again]
-        if sum(_seconds(one[0][1]) for one in rounds) >= ENOUGH_S:
-            break
+    rounds: list[Round] = []
+    while not _is_enough(rounds):
+        begins(len(rounds) + 1)
+        question = QUESTIONS[len(rounds) % len(QUESTIONS)]
+        new = await _answers(client, slots, _asking(question), limit)
+        again = await _answers(client, slots, _asking(question, new[0][0]), limit)
+        rounds.append(tuple((a[1], b[1]) for a, b in zip(new, again, strict=True)))
     after = await client.counts()
-    by_slot = zip(*rounds, strict=True)
-    rate = sum(_rate([timings for _, timings in told]) for told in by_slot)
+    rate = sum(map(_rate, zip(*_undisturbed(rounds), strict=True)))
     if rate <= 0:
         raise ControllerError("The answers of the trial were too short")
     return Found(
         rate,
-        sum(timings.tokens for told in rounds for _, timings in told),
+        sum(one.tokens for told in rounds for answers in told for one in answers),
         guesses_since(after.guesses, before.guesses),
     )
 
 
-def _asking(answer: str = "") -> tuple[ChatMessage, ...]:
-    """The question; with an answer, that and the question once more."""
-    question = ChatMessage(role="user", content=QUESTION)
+def _is_enough(rounds: Sequence[Round]) -> bool:
+    seconds = sum(_seconds(one) for told in rounds for one in told[0])
+    if len(rounds) >= ENOUGH_ROUNDS:
+        return seconds >= ENOUGH_S or len(rounds) >= ROUNDS_MAX
+    limit_s = SLOW_S if len(rounds) >= len(QUESTIONS) else VERY_SLOW_S
+    return seconds >= limit_s
+
+
+def _undisturbed(rounds: Sequence[Round]) -> Iterator[Round]:
+    """The fastest round of each question: what else a machine does only slows."""
+    for number in range(min(len(QUESTIONS), len(rounds))):
+        same = rounds[number :: len(QUESTIONS)]
+        yield max(same, key=lambda told: sum(_rate([answers]) for answers in told))
+
+
+def _asking(question: str, answer: str = "") -> tuple[ChatMessage, ...]:
+    """A question; with its answer, that and the question once more."""
+    asked = ChatMessage(role="user", content=question)
     if not answer:
-        return (question,)
-    return (question, ChatMessage(role="assistant", content=answer), question)
+        return (asked,)
+    return (asked, ChatMessage(role="assistant", content=answer), asked)
 
 
 async def _answers(
@@ -126,8 +157,9 @@ def _seconds(timings: ChatTimings) -> float:
     return timings.tokens / timings.tok_per_s if timings.tok_per_s else 0.0
 
 
-def _rate(told: Sequence[ChatTimings]) -> float:
-    """The first token of an answer takes no time of its own."""
-    seconds = sum(map(_seconds, told))
-    tokens = sum(timings.tokens - 1 for timings in told if timings.tok_per_s)
+def _rate(told: Iterable[tuple[ChatTimings, ChatTimings]]) -> float:
+    """Of one slot; the first token of an answer takes no time of its own."""
+    timings = [one for answers in told for one in answers]
+    seconds = sum(map(_seconds, timings))
+    tokens = sum(one.tokens - 1 for one in timings if one.tok_per_s)
     return tokens / seconds if seconds else 0.0

@@ -27,6 +27,11 @@ MTP = "draft-mtp"
 _NEEDED = ("-md", "-devd", "-ngld")
 _LENGTHS = ("--spec-draft-n-max", "--draft-max")
 """How to say how far to guess; where the first is known, the second only complains."""
+ONE_THREAD_BYTES = 16 << 20
+"""Threads wait for one another in every layer: weights no larger than this (1 to 2 ms
+of one core's memory bandwidth a token) are read sooner by one, above all where others
+want the cores too."""
+_THREADS = "-td"
 _BUILD = "Build a newer one: dllm-tui engine build."
 
 
@@ -71,11 +76,17 @@ def way_to_guess(flags: Collection[str], draft: str, head: str = "") -> str:
 
 
 def guessing_argv(
-    flags: Collection[str], guess: Speculation, model_path: str, tokens: int
+    flags: Collection[str],
+    guess: Speculation,
+    model_path: str,
+    tokens: int,
+    *,
+    is_alone: bool = False,
 ) -> tuple[str, ...]:
     """Guess so many tokens at a time, all of the work being the head's own.
 
-    ``model_path`` is where the head keeps the draft model.
+    ``model_path`` is where the head keeps the draft model. ``is_alone``: the model
+    itself has nothing for the head's CPU to compute, whose threads would only wait.
     """
     typed = (SPEC_TYPE, guess.type) if SPEC_TYPE in flags else ()
     if not guess.model:
@@ -89,4 +100,15 @@ def guessing_argv(
     layers = ("-ngld", "0" if on_cpu else str(guess.n_layer + 1))
     length = next((flag for flag in _LENGTHS if flag in flags), "")
     limit = (length, str(tokens)) if length else ()
-    return ("-md", model_path, *placed, *layers, *typed, *limit)
+    threads = _threads(flags, guess, is_alone=is_alone) if on_cpu else ()
+    return ("-md", model_path, *placed, *layers, *typed, *limit, *threads)
+
+
+def _threads(
+    flags: Collection[str], guess: Speculation, *, is_alone: bool
+) -> tuple[str, ...]:
+    """Of a draft model on the CPU; else as many as llama-server has."""
+    weights = sum(one.model_bytes for one in guess.memory)
+    if not 0 < weights <= ONE_THREAD_BYTES or _THREADS not in flags:
+        return ()
+    return (_THREADS, "1", *(("-t", "1") if is_alone else ()))

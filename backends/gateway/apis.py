@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
+from backends.gateway.events import LineFeeds
 from backends.gateway.language import Mode
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ _GOES_ON = b'"stop":false'
 """In every event but the last of llama-server's own APIs; what the last one has is for
 the client to choose (``response_fields``)."""
 _NATIVE = ("/completion", "/completions", "/infill")
-_BETWEEN_EVENTS = (b"\n\n", b"\r\n\r\n")
+_BETWEEN_EVENTS = b"\n\n"
 
 
 def has_known_end(path: str) -> bool:
@@ -65,8 +66,11 @@ class EndMark:
         end = _ENDS.get(path)
         self._marks = (end, *_ERRORS) if end else ()
         self._kept = max(map(len, (_GOES_ON, *self._marks)))
+        self._lines = LineFeeds()
         self._tail = b"\n\n"
         self._is_seen = False
+        self._goes_on = False
+        """Whether the last event, as far as it has come, is not the end."""
 
     @property
     def is_between_events(self) -> bool:
@@ -80,10 +84,12 @@ class EndMark:
 
     def look_at(self, chunk: bytes) -> None:
         """See what the next piece says."""
-        joined = self._tail + chunk
+        joined = self._tail + self._lines.take(chunk)
         if self._is_native:
-            last = joined.rstrip(b"\n").rpartition(b"\n\n")[2]
-            self._is_seen = _GOES_ON not in last
+            _, begins, last = joined.rstrip(b"\n").rpartition(b"\n\n")
+            went_on = not begins and self._goes_on
+            self._goes_on = went_on or _GOES_ON in last
+            self._is_seen = not self._goes_on
         else:
             self._is_seen = self._is_seen or any(m in joined for m in self._marks)
         self._tail = joined[-self._kept :]
@@ -96,6 +102,8 @@ def is_anthropic(path: str) -> bool:
 
 def error_body(path: str, message: str, status: HTTPStatus = UNAVAILABLE) -> bytes:
     """That a request is not served, in the shape of the API."""
+    # A header it tells of may hold bytes that are no text.
+    message = message.encode(errors="replace").decode()
     openai, anthropic = _KINDS[status]
     if is_anthropic(path):
         error = {"type": anthropic, "message": message}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from backends.gateway.events import Splitter, payload
 from backends.gateway.tokens import CannotGoOn
 from backends.gateway.wish import LIMITS, SEVERAL
 from backends.state.base import NOT_JSON, Value
@@ -43,6 +44,8 @@ _LIMIT = {
     "/v1/messages": "max_tokens",
 }
 """By path: what limits an answer."""
+_TELL_PROGRESS = frozenset(path for path in _LIMIT if "completion" in path)
+"""Where llama-server tells how far it has read: not in every API."""
 _SAID = ("messages", "input", "prompt")
 
 
@@ -84,12 +87,22 @@ class Conversation:
         """Path and body of what has it read: one token more is made, and lost."""
         if self._story is not None:
             try:
-                return COMPLETION, await self._story.reading(ask)
+                return COMPLETION, _told_of(await self._story.reading(ask))
             except CannotGoOn:
                 pass
         dropped = {*LIMITS, *SEVERAL, "stream", "stream_options"}
         kept = {k: v for k, v in self._fields.items() if k not in dropped}
-        return self._path, msgspec.json.encode({**kept, _LIMIT[self._path]: 1})
+        body = msgspec.json.encode({**kept, _LIMIT[self._path]: 1})
+        return self._path, _told_of(body) if self._path in _TELL_PROGRESS else body
+
+
+def _told_of(body: bytes) -> bytes:
+    """The same, and llama-server tells after each batch how far it is.
+
+    It notices then that nobody listens any more; else it looks once a second.
+    """
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode({**fields, "stream": True, "return_progress": True})
 
 
 def _turns(fields: dict[str, msgspec.Raw]) -> Iterator[bytes]:
@@ -123,6 +136,8 @@ class Conversations:
             one = Conversation(asked.path, await asked.words(), asked.headers, story)
         except NOT_JSON:
             return
+        if story is not None:
+            story.forget_events()
         one.server, one.at = server, self._clock()
         if one.is_cached:
             self._keep(one)
@@ -174,8 +189,9 @@ class _Read(Value, frozen=True):
 
 def tokens_read(raw: bytes) -> int:
     """So many tokens were read for an answer, in the words of whichever API."""
+    said = [payload(event) for event in Splitter().take(raw)]
     try:
-        told = msgspec.json.decode(raw, type=_Read)
+        told = msgspec.json.decode(next(filter(None, reversed(said)), raw), type=_Read)
     except NOT_JSON:
         return 0
     if told.timings is not None:

@@ -8,12 +8,31 @@ import msgspec
 
 from backends.gateway.tokens import CannotGoOn
 
-HELD_BYTES_MAX = 4 << 20
-"""An event that is not over after so much ends its stream with an error."""
+HELD_BYTES_MAX = 64 << 20
+"""An event that is not over after so much ends its stream with an error. With every
+word's probability for each token one takes tens of megabytes, and is whole."""
 DONE = b"data: [DONE]\n\n"
 ENDLESS = "llama-server sent an event without end"
 _END = b"\n\n"
 _DATA = b"data: "
+
+
+class LineFeeds:
+    """Gives each line the one end that llama-server uses: a stream may have three."""
+
+    def __init__(self) -> None:
+        """Nothing has come yet."""
+        self._is_split = False
+        """Whether the last line ended in what may be half of its end."""
+
+    def take(self, chunk: bytes) -> bytes:
+        """The next piece, with line feeds alone."""
+        if self._is_split:
+            chunk = chunk.removeprefix(b"\n")
+        self._is_split = chunk.endswith(b"\r")
+        if b"\r" not in chunk:
+            return chunk
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 class Splitter:
@@ -21,7 +40,8 @@ class Splitter:
 
     def __init__(self) -> None:
         """Nothing has come yet."""
-        self._rest = b""
+        self._lines = LineFeeds()
+        self._rest = bytearray()
 
     def take(self, chunk: bytes) -> list[bytes]:
         """The events that are whole by now, each with the blank line after it.
@@ -29,10 +49,17 @@ class Splitter:
         Raises:
             CannotGoOn: one has no end.
         """
-        *whole, self._rest = (self._rest + chunk).split(_END)
+        # What was looked through is not looked through again, but for half an end.
+        looked = max(len(self._rest) - 1, 0)
+        self._rest += self._lines.take(chunk)
+        end = self._rest.rfind(_END, looked)
+        if end >= 0:
+            whole = bytes(self._rest[:end]).split(_END)
+            del self._rest[: end + len(_END)]
+            return [event + _END for event in whole]
         if len(self._rest) > HELD_BYTES_MAX:
             raise CannotGoOn(ENDLESS)
-        return [event + _END for event in whole]
+        return []
 
 
 def payload(event: bytes) -> bytes:

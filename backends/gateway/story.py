@@ -14,7 +14,7 @@ import msgspec
 
 from backends.gateway.apis import EndMark, has_known_end
 from backends.gateway.courses import course_of
-from backends.gateway.telling import Sums, Telling
+from backends.gateway.telling import Record, Telling
 from backends.gateway.tokens import TOO_LONG, CannotGoOn
 from backends.gateway.wish import draw_of
 
@@ -33,6 +33,8 @@ SEEDS = 1 << 31
 UNSEEDED = 0xFFFFFFFF
 """What llama-server names the seed of who asks for none."""
 _ERRORS = (b'data: {"error"', b"event: error\n", b"error: ")
+_NO_PART = (b":", *_ERRORS)
+"""What events begin with that are no part of the answer."""
 _PROGRESS = b'"prompt_progress":'
 """How far a prompt is read: how often that is told depends on what is remembered."""
 
@@ -133,8 +135,9 @@ class Story:
         self._make = make
         self._course = make()
         self._seed = seed
-        self._first = self._telling = Telling()
-        self._sums = Sums()
+        self._record = Record()
+        self._telling: Telling | None = None
+        """The one that comes now, where it is not the first."""
         self._behind: int | None = None
         """So many events were told once more; None where the client has them all."""
         self._retold = 0
@@ -148,7 +151,7 @@ class Story:
     @property
     def events(self) -> int:
         """So many events of the answer the client has."""
-        return len(self._sums)
+        return len(self._record)
 
     @property
     def begun(self) -> bool:
@@ -173,7 +176,7 @@ class Story:
     @property
     def why_not(self) -> str:
         """Why nobody is asked to go on with it; empty where somebody is."""
-        if not self._sums.is_full or self._course.begins_anew:
+        if not self._record.is_full or self._course.begins_anew:
             return ""
         return self._course.why_not and TOO_LONG
 
@@ -200,7 +203,7 @@ class Story:
             if not self.is_behind:
                 return await self._course.next_body(ask)
         except CannotGoOn:
-            if self._sums.is_full:
+            if self._record.is_full:
                 raise
         if self._retold >= RETOLD_MAX:
             raise CannotGoOn(OFTEN)
@@ -208,6 +211,10 @@ class Story:
         # Reports of progress alone are not told again.
         self._behind = 0 if self.events else None
         return None
+
+    def forget_events(self) -> None:
+        """The answer is whole: nobody will tell it once more."""
+        self._record = Record()
 
     async def reading(self, ask: Ask) -> bytes:
         """What ``/completion`` is asked so that it reads the prompt and the answer.
@@ -228,7 +235,7 @@ class Story:
             CannotGoOn: what comes is no continuation of what was.
         """
         told = self._course.take(event)
-        if not told or event.startswith((b":", *_ERRORS)):
+        if not told or event.startswith(_NO_PART):
             self._behind = None if event.startswith(_ERRORS) else self._behind
             return told
         if self._seed:
@@ -240,18 +247,19 @@ class Story:
     def _told(self, event: bytes) -> bytes:
         """An event that the client has not."""
         self._retold = 0
-        if self._telling is not self._first:
-            event = self._telling.as_in(self._first, event)
-        self._sums.add(self._first.sum_of(event))
+        if self._telling is not None:
+            event = self._telling.as_in(self._record.telling, event)
+        self._record.add(event)
         return event
 
     def _again(self, event: bytes) -> bytes:
         """One that it ought to have."""
         assert self._behind is not None
+        assert self._telling is not None
         self._retold += self._behind == 0
-        if not self._sums.agree(self._behind, self._telling.sum_of(event)):
+        if not self._record.agrees(self._behind, self._telling.sum_of(event)):
             raise CannotGoOn(OTHERWISE)
-        is_last = self._behind + 1 == len(self._sums)
+        is_last = self._behind + 1 == len(self._record)
         self._behind = None if is_last else self._behind + 1
         return b""
 

@@ -9,9 +9,20 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 EVENTS_MAX = 1 << 18
 """A longer answer is not told again: two mebibytes of sums."""
+LATEST_BYTES_MAX = 256 << 10
+"""So much is kept as it came: a sum takes some 10 µs, and is rarely asked for."""
+LONG_BYTES = 1 << 20
+EDGE_BYTES = 1 << 16
+"""Of a long event, what is looked through at either end: what varies stands there, and
+in the middle what was asked for. Others wait while it is read."""
 _VARYING = re.compile(
     rb'"(?:(?P<id>id|item_id|call_id)":"(?P<name>[^"\\]*)"'
     rb'|(?P<made>created|created_at)":(?P<at>\d+)'
@@ -32,7 +43,7 @@ class Telling:
 
     def sum_of(self, event: bytes) -> int:
         """The same number for the same event of another telling."""
-        return hash(_VARYING.sub(self._without, event))
+        return hash(_changed(event, self._without))
 
     def _without(self, found: re.Match[bytes]) -> bytes:
         if found["made"]:
@@ -57,28 +68,60 @@ class Telling:
                 return b'"%s":%s' % (made, first._made[made])
             return found[0]
 
-        return _VARYING.sub(renamed, event)
+        return _changed(event, renamed)
 
 
-class Sums:
-    """What a client was told, eight bytes an event."""
+def _changed(event: bytes, change: Callable[[re.Match[bytes]], bytes]) -> bytes:
+    """The event with whatever varies in it changed."""
+    if len(event) <= LONG_BYTES:
+        return _VARYING.sub(change, event)
+    ends = (event[:EDGE_BYTES], event[-EDGE_BYTES:])
+    first, last = (_VARYING.sub(change, end) for end in ends)
+    return b"".join((first, event[EDGE_BYTES:-EDGE_BYTES], last))
+
+
+class Record:
+    """What a client was told: eight bytes an event, but for the latest ones."""
 
     def __init__(self) -> None:
         """Nothing yet."""
+        self._telling = Telling()
         self._sums = array("q")
+        self._latest: deque[bytes] = deque()
+        self._latest_bytes = 0
         self.is_full = False
         """Whether there were more than are kept."""
 
     def __len__(self) -> int:
         """So many events the client has."""
-        return len(self._sums)
+        return len(self._sums) + len(self._latest)
 
-    def add(self, one: int) -> None:
+    def add(self, event: bytes) -> None:
         """One more was told."""
         self.is_full = self.is_full or len(self) >= EVENTS_MAX
-        if not self.is_full:
-            self._sums.append(one)
+        if self.is_full:
+            return
+        self._latest.append(event)
+        self._latest_bytes += len(event)
+        while self._latest_bytes > LATEST_BYTES_MAX:
+            self._sum_oldest()
 
-    def agree(self, number: int, one: int) -> bool:
-        """Whether the event of this number was that one."""
-        return self._sums[number] == one
+    @property
+    def telling(self) -> Telling:
+        """The telling that all of it is of."""
+        self._sum_all()
+        return self._telling
+
+    def agrees(self, number: int, other: int) -> bool:
+        """Whether the event of this number has the sum of that other one."""
+        self._sum_all()
+        return self._sums[number] == other
+
+    def _sum_all(self) -> None:
+        while self._latest:
+            self._sum_oldest()
+
+    def _sum_oldest(self) -> None:
+        event = self._latest.popleft()
+        self._latest_bytes -= len(event)
+        self._sums.append(self._telling.sum_of(event))

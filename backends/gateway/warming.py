@@ -46,11 +46,19 @@ class Warming:
         while True:
             changed = asyncio.ensure_future(self._proxy.tally.change())
             try:
-                if self._is_idle:
-                    await self._read_on(changed)
+                await self._read_soundly(changed)
                 await changed
             finally:
                 changed.cancel()
+
+    async def _read_soundly(self, changed: asyncio.Future[object]) -> None:
+        """What goes wrong is told, and tried again when something has changed."""
+        try:
+            if self._is_idle:
+                await self._read_on(changed)
+        except Exception:
+            # Clients are answered all the same.
+            log.exception("nothing is read ahead now, and why was not foreseen")
 
     @property
     def _is_idle(self) -> bool:
@@ -110,6 +118,10 @@ class Warming:
             self._proxy.conversations.drop(one)
         except (CannotGoOn, *NOT_JSON) as error:
             log.info("a conversation is not read again: %s", error)
+        except Exception:
+            # Clients are answered all the same, and the next conversation is read.
+            log.exception("a conversation is not read again, and why was not foreseen")
+            self._proxy.conversations.drop(one)
         return 0
 
     async def _asked(self, target: Target, one: Conversation) -> bytes:

@@ -46,6 +46,11 @@ def is_beside(process: str) -> bool:
     return process.startswith(worker_relay_name(""))
 
 
+def worker_of(process: str) -> str:
+    """The worker that a process of that short name is, or stands beside."""
+    return process.removeprefix(worker_relay_name(""))
+
+
 def is_relay(process: str) -> bool:
     """Whether a process of that short name is a relay, at either end of a link."""
     return process.startswith((relay_name(""), worker_relay_name("")))

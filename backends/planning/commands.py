@@ -238,18 +238,26 @@ def server_command(
             port=site.port(SERVER),
             verbosity=BUFFERS_VERBOSITY if is_relayed(plan) else LAYERS_VERBOSITY,
             alias=model_alias(plan) if named else "",
-            guessing=_guessing(plan, site),
+            guessing=_guessing(plan, placement, site),
             prompt_cache_mib=plan.prompt_cache_mib,
             extra=plan.extra_args,
         ),
     )
 
 
-def _guessing(plan: Plan, site: Site) -> tuple[str, ...]:
+def _guessing(plan: Plan, placement: Placement, site: Site) -> tuple[str, ...]:
     """What makes llama-server guess ahead, where the plan has a draft."""
     if plan.speculation is None or plan.server.draft == AUTO_DRAFT:
         # It begins without.
         return ()
     flags = site.engines[plan.head].flags
     tokens = plan.server.draft_max
-    return guessing_argv(flags, plan.speculation, site.draft_path, tokens)
+    is_away = placement.n_gpu_layers > plan.split.n_layer
+    return guessing_argv(
+        flags,
+        plan.speculation,
+        site.draft_path,
+        tokens,
+        # Further arguments may give the CPU work that the plan knows nothing of.
+        is_alone=is_away and plan.server.threads is None and not plan.extra_args,
+    )

@@ -81,20 +81,38 @@ def _in_context(plan: Plan, ctx_min: int | None, made: Callable[[Plan], Plan]) -
     """What is made of a plan with the longest context that it can be made with.
 
     Raises:
-        PlanError: with none; it tells why not with the plan's own.
+        PlanError: with none; it tells why not with the plan's own, and what would do.
     """
     try:
         return made(plan)
     except PlanError as error:
-        shorter = range(ctx_min or plan.ctx_size, plan.ctx_size, CTX_STEP)
-        found, low, high = None, -1, len(shorter)
-        while high - low > 1:
-            middle = (low + high) // 2
-            try:
-                found = made(replace(plan, ctx_size=shorter[middle]))
-                low = middle
-            except PlanError:
-                high = middle
+        found = _longest(plan, ctx_min or plan.ctx_size, made)
         if found is None:
-            raise error from None
+            would_do = _longest(plan, CTX_STEP, made)
+            raise PlanError(error.what, _way_out(would_do)) from None
         return found
+
+
+def _longest(plan: Plan, ctx_min: int, made: Callable[[Plan], Plan]) -> Plan | None:
+    """What is made of it with the longest of the shorter contexts, by bisection."""
+    shorter = range(ctx_min, plan.ctx_size, CTX_STEP)
+    found, low, high = None, -1, len(shorter)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            found = made(replace(plan, ctx_size=shorter[middle]))
+            low = middle
+        except PlanError:
+            high = middle
+    return found
+
+
+def _way_out(would_do: Plan | None) -> str:
+    """What a person can do about it."""
+    if would_do is None:
+        return "Free memory there, add a machine, or take a smaller model."
+    ctx_size = would_do.ctx_size
+    return (
+        f"What is left holds it with a context of {ctx_size} tokens (--ctx {ctx_size}):"
+        f" ctx_size_min = {ctx_size} or less has it go on so by itself."
+    )

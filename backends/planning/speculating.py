@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from backends.state import NGRAM_DRAFT, NO_DRAFT, Guesses
+from backends.state import (
+    NGRAM_DRAFT,
+    NO_DRAFT,
+    DraftFound,
+    DraftVerdict,
+    Guesses,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -80,6 +86,33 @@ def judged(trials: Sequence[DraftTrial]) -> tuple[DraftTrial, ...]:
     return tuple(replace(trial, speedup=_present(trial, plain)) for trial in trials)
 
 
+def found_of(trials: Sequence[DraftTrial]) -> tuple[DraftFound, ...]:
+    """What the trials of one plan and network tell of each way to guess."""
+    plain = _plain(trials)
+    rate = plain.tok_per_s if plain else None
+    return tuple(_found(one, rate) for one in judged(trials) if _way(one) != PLAIN)
+
+
+def _found(trial: DraftTrial, plain_tok_per_s: float | None) -> DraftFound:
+    return DraftFound(
+        draft=trial.draft,
+        draft_max=trial.draft_max,
+        tok_per_s=trial.tok_per_s,
+        plain_tok_per_s=plain_tok_per_s,
+        speedup=trial.speedup,
+        acceptance=(trial.live_guesses or trial.guesses).acceptance,
+        verdict=None if trial.speedup is None else verdict(trial.speedup),
+        at=trial.at,
+    )
+
+
+def verdict(speedup: float) -> DraftVerdict:
+    """What so many times as fast as none comes to."""
+    if speedup > WORTH:
+        return DraftVerdict.PAYS
+    return DraftVerdict.LOSES if speedup * WORTH < 1 else DraftVerdict.SAME
+
+
 def choose(
     ways: Sequence[Way],
     trials: Iterable[DraftTrial],
@@ -92,7 +125,7 @@ def choose(
     """
     usable = [trial for trial in judged(tuple(trials)) if _way(trial) not in given_up]
     known = {_way(trial): trial.speedup for trial in usable}
-    allowed = [way for way in _with_lengths(ways, known) if way not in given_up]
+    allowed = _allowed(ways, known, given_up)
     untried = [way for way in allowed if way not in known]
     for way in (running, *untried):
         if way in untried:
@@ -108,6 +141,24 @@ def choose(
     now = found.get(running)
     way = best if now is None or found[best] > WORTH * now else running
     return Choice(way, way in known, found[way])
+
+
+def progress(
+    ways: Sequence[Way],
+    trials: Iterable[DraftTrial],
+    running: Way,
+    given_up: Collection[Way] = (),
+) -> tuple[int, int]:
+    """Which of how many ways is measured while ``running`` is, from 1."""
+    known = {_way(trial) for trial in trials} - {running}
+    allowed = _allowed(ways, {*known, running}, given_up)
+    return sum(way in known for way in allowed) + 1, len(allowed)
+
+
+def _allowed(
+    ways: Sequence[Way], known: Iterable[Way], given_up: Collection[Way]
+) -> list[Way]:
+    return [way for way in _with_lengths(ways, known) if way not in given_up]
 
 
 def speedup(tokens: int, guesses: Guesses, cost: float, length: int) -> float:

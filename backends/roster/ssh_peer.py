@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from backends.data_place import AUTO
 from backends.errors import ControllerError, DllmError, HostError, PeerUnreachable
 from backends.machines.ssh.connection import SshConnection
 from backends.machines.ssh.destination import Destination
@@ -22,7 +23,7 @@ from backends.provision.provision import Way, provision
 from backends.roster.judging import judged
 from backends.roster.looking import Looker
 from backends.roster.ssh_machine import SshMachine
-from backends.state import Peer, PeerFacts, PeerState, PeerWork, Transport
+from backends.state import Peer, PeerData, PeerFacts, PeerState, PeerWork, Transport
 from backends.units import format_age
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class SshPeer:
             since=time.time(),
             transport=Transport.SSH,
             address=str(destination),
+            data=PeerData(wanted=config.data or AUTO),
         )
 
     @property

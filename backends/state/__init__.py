@@ -50,6 +50,7 @@ from backends.state.machines import (
     EngineSource,
     Peer,
     PeerAnswer,
+    PeerData,
     PeerFacts,
     PeerQuestion,
     PeerRole,
@@ -62,7 +63,9 @@ from backends.state.machines import (
 from backends.state.memory import DeviceMemory, MemorySource, PlanMemory
 from backends.state.models import (
     DraftCandidate,
+    DraftFound,
     Drafts,
+    DraftVerdict,
     Layer,
     LayerBytes,
     ModelCatalogue,
@@ -95,6 +98,7 @@ from backends.state.snapshots import (
     ClusterBrief,
     ClusterSnapshot,
     ClusterState,
+    DraftMeasuring,
     DraftNow,
     DraftTrial,
     Failure,

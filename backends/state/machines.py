@@ -192,6 +192,20 @@ class PeerWork(Value, frozen=True, kw_only=True):
     log_tail: tuple[str, ...] = ()
 
 
+class PeerData(Value, frozen=True, kw_only=True):
+    """How data go to the workers of a peer reached over SSH."""
+
+    wanted: str = "auto"
+    """By its settings: ``auto``, ``tunnel``, or an address of it."""
+    ways: tuple[str, ...] = ()
+    """``direct``, ``tunnel``: how the cluster's data go or, where it does not serve,
+    went last; several where workers differ, none before it did."""
+    why: str = ""
+    """Why not directly."""
+    now: bool = False
+    """Whether they go that way now."""
+
+
 class Peer(Value, frozen=True, kw_only=True):
     """A machine (or a local worker standing for one) the console knows."""
 
@@ -211,6 +225,8 @@ class Peer(Value, frozen=True, kw_only=True):
     devices: tuple[Device, ...] = ()
     note: str = ""
     """One sentence: why it is unreachable, what is missing, what to do."""
+    data: PeerData | None = None
+    """None where there is no choice: this machine, bare rpc-servers."""
     question: PeerQuestion | None = None
     work: PeerWork | None = None
     facts: PeerFacts | None = None

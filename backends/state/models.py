@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from backends.state.base import Value
 
 
@@ -116,6 +118,35 @@ class ModelFile(Value, frozen=True, kw_only=True):
     """Machines that hold these bytes; ``local`` is the one we run on."""
 
 
+class DraftVerdict(StrEnum):
+    """Whether guessing with a draft is worth it."""
+
+    PAYS = "pays"
+    SAME = "makes no difference"
+    LOSES = "costs more than it brings"
+
+
+class DraftFound(Value, frozen=True, kw_only=True):
+    """What ``--draft auto`` found of a way to guess, over one network."""
+
+    draft: str
+    """``ngram``, or the draft model's file."""
+    draft_max: int
+    """Tokens it guessed at a time."""
+    tok_per_s: float
+    """With it, in the trial; of all slots together."""
+    plain_tok_per_s: float | None = None
+    """Without any; None before that was measured."""
+    speedup: float | None = None
+    """Times as fast as none, by what clients asked for where that is known."""
+    acceptance: float | None = None
+    """The part of its guesses that was right, likewise; None where none was made."""
+    verdict: DraftVerdict | None = None
+    """None before it could be compared."""
+    at: float
+    """Unix seconds of the trial."""
+
+
 class DraftCandidate(Value, frozen=True, kw_only=True):
     """A model found here that might guess ahead for another."""
 
@@ -128,6 +159,8 @@ class DraftCandidate(Value, frozen=True, kw_only=True):
     """The way to guess that it is a head for (``draft-eagle3``); empty for a model."""
     why_not: str = ""
     """Why it cannot, or is not worth it; empty where it can."""
+    found: tuple[DraftFound, ...] = ()
+    """What ``auto`` found of it on this machine, newest first; empty: nothing yet."""
 
 
 class Drafts(Value, frozen=True, kw_only=True):
@@ -140,6 +173,8 @@ class Drafts(Value, frozen=True, kw_only=True):
     engine knows."""
     candidates: tuple[DraftCandidate, ...] = ()
     """Those that can first, then by size."""
+    ngram: tuple[DraftFound, ...] = ()
+    """What ``auto`` found of guessing without a model."""
 
 
 class ModelCatalogue(Value, frozen=True, kw_only=True):

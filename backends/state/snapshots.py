@@ -188,6 +188,8 @@ class Pace(Value, frozen=True, kw_only=True):
 class DraftTrial(Value, frozen=True, kw_only=True):
     """What one way to guess was measured to bring, all else being as it is now."""
 
+    model: str = ""
+    """What it guessed for."""
     draft: str
     """``none``, ``ngram``, or the draft model's file."""
     draft_max: int = 0
@@ -209,6 +211,19 @@ class DraftTrial(Value, frozen=True, kw_only=True):
     """
 
 
+class DraftMeasuring(Value, frozen=True, kw_only=True):
+    """How far measuring has come; what is measured is ``DraftNow``'s own way."""
+
+    way: int
+    """Which of the ways to guess, from 1."""
+    ways: int
+    """All that are known to be worth it; what they show may add a shorter one."""
+    round_number: int = 0
+    """Of its questions, from 1; 0 while it is warmed up."""
+    rounds_max: int = 0
+    """Fewer do where answers take long."""
+
+
 class DraftNow(Value, frozen=True, kw_only=True):
     """How it guesses now, where that is not simply what the plan says."""
 
@@ -216,6 +231,8 @@ class DraftNow(Value, frozen=True, kw_only=True):
     draft_max: int = 0
     doing: str = ""
     """What is being measured; empty once that has settled."""
+    measuring: DraftMeasuring | None = None
+    """While a trial runs."""
     why: str = ""
     """Why it guesses so, with the figures."""
     trials: tuple[DraftTrial, ...] = ()

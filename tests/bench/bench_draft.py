@@ -56,8 +56,8 @@ class Scope(NamedTuple):
 
 
 SHORT = Scope((10,), (1,), 3)
-QUICK = Scope((0, 10), (1,), 1)
-TABLE = Scope((0, 1, 5, 10, 30), (1, 4), 1)
+QUICK = Scope((0, 10), (1,), 3)
+TABLE = Scope((0, 1, 5, 10, 30), (1, 4), 3)
 Message = dict[str, str]
 Cell = tuple[int, int, str]
 """Slots, latency, kind of text."""

@@ -167,6 +167,9 @@ def test_auto_finds_out_what_guesses_best(
     server = next(p for p in status["processes"] if p["name"] == "llama-server")
     assert ("--spec-type" in server["argv"]) == (now["draft"] == "ngram")
     assert status["plan"]["server"]["draft"] == "auto"
+    (found,) = user.json("models", "drafts", demo_model)["ngram"]
+    assert found["tok_per_s"] == trials["ngram"]["tok_per_s"]
+    assert found["plain_tok_per_s"] == trials["none"]["tok_per_s"]
     assert asked(user)["content"]
     user.run("stop")
 

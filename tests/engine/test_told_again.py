@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
 from backends.gateway.telling import Telling
@@ -15,6 +16,7 @@ from tests.engine.conftest import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.engine.conftest import User
 
@@ -29,11 +31,33 @@ TURNS = {"messages": [{"role": "user", "content": "What is a split?"}]}
 LONG = {"max_tokens": 150, "stream": True}
 JSON = {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}
 TOOL = {"name": "add", "input_schema": SCHEMA}
+TEMPLATE = """\
+{% if tools %}<|im_start|>system
+{{ tools | tojson }}<|im_end|>
+{% endif %}\
+{% for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content or "" }}\
+{% for call in message.tool_calls or [] %}\
+<tool_call>{"name": "{{ call.function.name }}", \
+"arguments": {{ call.function.arguments | tojson }}}</tool_call>\
+{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""The bundled model's own, and words for a call: of tools it knows nothing."""
+CALLED: dict[str, Any] = {
+    "messages": [*TURNS["messages"], {"role": "assistant", "content": "<tool_call>"}],
+    "tools": [{"type": "function", "function": {"name": "add", "parameters": SCHEMA}}],
+    "tool_choice": "required",
+    "cache_prompt": False,
+}
+"""Made to begin with a call it can say nothing but one. It is not read again ahead."""
 GREEDY = {"temperature": 0}
-ASKED: list[tuple[str, dict[str, Any]]] = [
-    (MESSAGES, {**TURNS, **LONG, "temperature": 0, "tools": [TOOL]}),
-    (RESPONSES, {"input": "What is a split?", **LONG, "temperature": 0}),
+ASKED: list[tuple[str, dict[str, Any], bytes]] = [
+    (MESSAGES, {**TURNS, **LONG, **GREEDY, "tools": [TOOL]}, b"text_delta"),
+    (RESPONSES, {"input": "What is a split?", **LONG, **GREEDY}, b"output_text.delta"),
+    (CHAT, {**CALLED, **LONG, **GREEDY}, b'"tool_calls":[{"index":0,"function":{"arg'),
 ]
+"""Where, what, and what is in the middle of the answer."""
 DRAWN: dict[str, Any] = {**TURNS, **LONG, **JSON, "temperature": 1.5}
 """The client chose no seed."""
 
@@ -67,9 +91,9 @@ def told(events: list[bytes]) -> list[int]:
 
 
 def kill_a_worker(user: User) -> None:
-    """Whichever."""
+    """Each in its turn: one that dies too often is done without."""
     workers = (p for p in user.processes() if p.name() == "ggml-rpc-server")
-    next(workers).kill()
+    min(workers, key=psutil.Process.create_time).kill()
 
 
 def text_of(events: list[bytes]) -> str:
@@ -79,18 +103,36 @@ def text_of(events: list[bytes]) -> str:
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
-def test_what_has_no_ids_outlives_a_worker(user: User, demo_model: str) -> None:
-    user.run("up", "--model", demo_model, "--workers", "2", "--detach")
+def arguments_of(events: list[bytes]) -> str:
+    """What a chat called a tool with first; it may go on calling."""
+    said = [json.loads(event[6:]) for event in events if event != b"data: [DONE]\n"]
+    choices = [choice for event in said for choice in event["choices"]]
+    calls = [
+        call for choice in choices for call in choice["delta"].get("tool_calls", ())
+    ]
+    return "".join(c["function"]["arguments"] for c in calls if c["index"] == 0)
+
+
+def test_what_has_no_ids_outlives_a_worker(
+    user: User, demo_model: str, tmp_path: Path
+) -> None:
+    template = tmp_path / "with-tools.jinja"
+    template.write_text(TEMPLATE)
+    launch = ("up", "--model", demo_model, "--workers", "2", "--detach")
+    user.run(*launch, "--", "--chat-template-file", str(template))
     user.run("lab", "set", "all", "--latency", "2ms")
     port = urlsplit(user.status()["api_url"]).port or 0
     kill = partial(kill_a_worker, user)
-    for path, body in ASKED:
+    for path, body, middle in ASKED:
         whole = told(answer(port, path, body))
-        assert told(answer(port, path, body, kill)) == whole, path
+        events = answer(port, path, body, kill)
+        assert told(events) == whole, path
         assert len(whole) > KILLED_AFTER
+        assert middle in events[KILLED_AFTER - 1], events[KILLED_AFTER - 1]
+    assert len(json.loads(arguments_of(events))["id"]) >= 100
     assert len(json.loads(text_of(answer(port, CHAT, DRAWN, kill)))["id"]) >= 100
     counts = user.status()["requests"]
-    assert (counts["failed"], counts["continued"]) == (0, 3)
+    assert (counts["failed"], counts["continued"]) == (0, 4)
     stays_warm(user, port)
     user.run("stop")
     user.assert_nothing_left()

@@ -42,12 +42,21 @@ def serving_again(user: HeadUser, why: str) -> dict[str, Any]:
     return found
 
 
-def test_a_killed_worker_is_started_again(network: Network, user: HeadUser) -> None:
+def test_a_killed_worker_is_started_again_or_done_without(
+    network: Network, user: HeadUser
+) -> None:
     serve(user, "ada", "bob")
     before, worker = answer(user), user.pid("ada")
-    network.peer("bob").run(["pkill", "-9", "ggml-rpc-server"])
+    bob, whole = network.peer("bob"), used(user.status())
+    bob.run(["pkill", "-9", "ggml-rpc-server"])
     serving_again(user, "bob was killed by SIGKILL")
     assert user.pid("ada") == worker, "the others' workers have not noticed"
+    assert answer(user) == before
+    engine = user.json("peers", "probe", "bob")[0]["facts"]["engines"][0]["directory"]
+    bob.run(["mv", engine, f"{engine}.gone"])
+    bob.run(["pkill", "-9", "ggml-rpc-server"])
+    status = serving_again(user, "went on without bob, 13 on ada/CPU")
+    assert used(status) == {"ada/CPU": sum(whole.values())}
     assert answer(user) == before
 
 

@@ -15,6 +15,7 @@ from backends.state import (
     Failure,
     ModelFile,
     Peer,
+    PeerData,
     PeerFacts,
     PeerQuestion,
     PeerState,
@@ -93,6 +94,7 @@ ADA = Peer(
         device("ada/CUDA0", DeviceKind.CUDA, 24),
     ),
     facts=ADA_FACTS,
+    data=PeerData(ways=("direct",)),
 )
 BOB = Peer(
     name="bob",

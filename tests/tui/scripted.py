@@ -168,6 +168,10 @@ class ScriptedCluster:
                 return peer
         return Peer(name=name, state=PeerState.PROBING, transport=Transport.SSH)
 
+    async def settings_taken(self) -> None:
+        """As if it went by them."""
+        self._call("settings_taken", None)
+
     async def peers_to_pick(self) -> tuple[str, ...]:
         """Some names."""
         self._call("peers_to_pick", None)

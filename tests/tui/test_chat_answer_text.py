@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +20,9 @@ from tui.screens.cluster.chat.answer_text import AnswerText
 from tui.screens.cluster.chat.transcript import ChatTranscript
 
 if TYPE_CHECKING:
+    from textual.geometry import Region
     from textual.pilot import Pilot
+    from textual.strip import Strip
 
 PARAGRAPH = "Air **scatters** short waves more than long ones. " * 20
 TEXT = (
@@ -77,6 +80,14 @@ def test_only_the_last_block_is_drawn_again() -> None:
     before = rows.rows
     rows.add(" and more\n\nfour")
     assert all(old is new for old, new in zip(before[:3], rows.rows, strict=False))
+
+
+def test_a_piece_makes_no_parser_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = MarkdownRows(40, {})
+    rows.add("one")
+    monkeypatch.setattr("rich.markdown.MarkdownIt", None)
+    rows.add(" two\n\nthree")
+    assert [row.text.strip() for row in rows.rows] == ["one two", "", "three"]
 
 
 def test_code_that_is_too_wide_goes_on_in_another_row() -> None:
@@ -147,6 +158,30 @@ async def test_words_of_a_followed_answer_lay_nothing_out() -> None:
             app.give(ChatDelta(text=f"word {number} "))
         await until(pilot, lambda: "word 299" in screen_text(app))
         assert layouts == []
+        await answer(app, pilot, DONE)
+
+
+async def test_the_pace_follows_what_drawing_and_painting_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cpu_s, paint = 0.0, AnswerText.render_lines
+
+    def painted(text: AnswerText, crop: Region) -> list[Strip]:
+        nonlocal cpu_s
+        cpu_s += 0.5
+        return paint(text, crop)
+
+    clock = SimpleNamespace(thread_time=lambda: cpu_s)
+    monkeypatch.setattr("tui.screens.cluster.chat.answer.time", clock)
+    monkeypatch.setattr(AnswerText, "render_lines", painted)
+    app = ChatStage()
+    async with app.run_test(size=(80, 24)) as pilot:
+        coming = await ask(app, pilot)
+        assert coming._drawing_s == 0.0
+        for word in ("first", "second"):
+            app.give(ChatDelta(text=f"{word} "))
+            await until(pilot, partial(shown, app, word))
+        await until(pilot, lambda: coming._drawing_s >= 0.5)
         await answer(app, pilot, DONE)
 
 

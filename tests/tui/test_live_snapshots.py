@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from tests.tui.links import BOX, MINI, PLAIN
 from tests.tui.looks import SIZES, name_of
@@ -49,6 +50,12 @@ def test_no_relays(
 def test_in_little_room(make_app: MakeApp, snap_compare: Compare) -> None:
     app = make_app(ScriptedCluster(serving(MINI, BOX)))
     assert snap_compare(app, terminal_size=(60, 18), run_before=on_live)
+
+
+def test_how_data_go(make_app: MakeApp, snap_compare: Compare) -> None:
+    links = replace(MINI, way="direct"), replace(BOX, way="tunnel")
+    app = make_app(ScriptedCluster(serving(*links)))
+    assert snap_compare(app, terminal_size=(120, 36), run_before=on_live)
 
 
 def test_one_link_nobody_reads(make_app: MakeApp, snap_compare: Compare) -> None:

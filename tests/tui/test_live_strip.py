@@ -387,3 +387,15 @@ async def test_what_pairs_left_at_home_is_on_the_frame(make_app: MakeApp) -> Non
         await settled(pilot)
         pane = app.screen.query_one(LivePane)
         await until(pilot, lambda: "1 pair · crossed" in str(pane.border_subtitle))
+
+
+def test_each_link_says_how_data_go_where_some_go_elsewhere() -> None:
+    far = msgspec.structs.replace(MINI, way="direct")
+    by_ssh = msgspec.structs.replace(BOX, way="tunnel")
+    for room in (156, 116, 96):
+        assert ["mini direct", "box  tunnel"] in labels(serving(far, by_ssh), room)
+    assert ["mini", "box"] in labels(serving(far, by_ssh), 76)
+    here = [msgspec.structs.replace(link, way="local") for link in (MINI, BOX)]
+    assert labels(serving(*here), 116) == labels(serving(MINI, BOX), 116)
+    down = msgspec.structs.replace(far, way="")
+    assert ["mini ", "box  tunnel"] in labels(serving(down, by_ssh), 116)

@@ -172,6 +172,7 @@ async def test_enter_shows_all_that_is_known(make_app: MakeApp) -> None:
             "gcc 12.2.0",
             "212 GiB free",
             "GLM-4.7-Flash-Q4_K_M.gguf",
+            "direct last time · set to auto",
             "600 µs there and back · 112 MB/s",
             "as ours (+0.4 s)",
             "2 m ago",

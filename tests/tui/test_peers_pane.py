@@ -8,7 +8,14 @@ import msgspec
 import pytest
 
 from backends.split.layout import make_split
-from backends.state import Peer, PeerRole, PeerState, QuestionKind, Transport
+from backends.state import (
+    Peer,
+    PeerData,
+    PeerRole,
+    PeerState,
+    QuestionKind,
+    Transport,
+)
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
@@ -17,7 +24,14 @@ from tui.screens.cluster.peers.block import PeerBlock
 from tui.screens.cluster.peers.list import PeerList, unfit_actions
 from tui.work.desk import Desk
 from tui.work.lineup import Lineup
-from tui.work.peer_words import LOOKS, path_words, since_text, state_words, why_not
+from tui.work.peer_words import (
+    LOOKS,
+    data_text,
+    path_words,
+    since_text,
+    state_words,
+    why_not,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,8 +114,9 @@ def test_why_not_says_why_and_which_key_helps() -> None:
 
 def test_only_keys_that_fit_the_selected_peer_are_offered() -> None:
     assert unfit_actions(people.ADA) == {"peers.provision", "peers.cancel"}
-    assert unfit_actions(people.EVE) == {"peers.use", "peers.cancel"}
-    assert unfit_actions(people.FRED) == {"peers.use", "peers.provision"}
+    no_data = {"peers.data"}
+    assert unfit_actions(people.EVE) == no_data | {"peers.use", "peers.cancel"}
+    assert unfit_actions(people.FRED) == no_data | {"peers.use", "peers.provision"}
     assert "peers.open" in unfit_actions(None)
 
 
@@ -169,6 +184,32 @@ async def test_the_selected_peer_shows_its_whole_note(make_app: MakeApp) -> None
         await pilot.press("j")
         await until(pilot, lambda: "firewall?" in text_of(found))
         assert len(found.lines()) == found.size.height
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (None, ""),
+        (PeerData(wanted="tunnel"), ""),
+        (PeerData(ways=("direct",), now=True), "direct now"),
+        (PeerData(ways=("direct", "tunnel")), "direct and tunnel last time"),
+        (PeerData(ways=("tunnel",), why="no TLS", now=True), "tunnel now (no TLS)"),
+    ],
+)
+def test_how_data_go_to_a_peer_in_words(data: PeerData | None, text: str) -> None:
+    assert data_text(msgspec.structs.replace(people.ADA, data=data)) == text
+
+
+async def test_the_selected_peer_shows_how_data_go(make_app: MakeApp) -> None:
+    data = PeerData(ways=("tunnel",), why="nobody answers at 10.0.0.7:41231", now=True)
+    bob = msgspec.structs.replace(people.BOB, data=data)
+    app = make_app(ScriptedCluster(people.here(people.ADA, bob)))
+    async with app.run_test(size=(120, 36)) as pilot:
+        found = await shown(pilot)
+        assert "tunnel now" not in text_of(found)
+        app._home.go_to("peers")
+        await pilot.press("G")
+        await until(pilot, lambda: "data: tunnel now (nobody" in text_of(found))
 
 
 async def test_how_long_a_peer_is_away_is_told_anew(make_app: MakeApp) -> None:

@@ -8,12 +8,16 @@ import pytest
 from textual.widgets import Input
 
 from backends.config import Config, load_config
+from backends.errors import DllmError
 from backends.paths import Paths
 from backends.settings import SettingsFile
+from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
+from tests.tui.peering import on_peers
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.help import HelpDialog
+from tui.dialogs.line import LineDialog
 from tui.dialogs.settings import SettingsDialog
 
 if TYPE_CHECKING:
@@ -112,6 +116,24 @@ async def test_a_setting_is_written_and_comments_stay(
         assert load_config(paths).workers == 2
 
 
+async def test_a_launch_right_after_goes_by_what_was_changed(
+    app: DllmApp, paths: Paths
+) -> None:
+    cluster = app.cluster
+    assert isinstance(cluster, ScriptedCluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await put(pilot, "ctx_size", "8192")
+        await until(pilot, done(app, "ctx_size"))
+        assert len(cluster.called("settings_taken")) == 1
+        cluster.errors["settings_taken"] = DllmError("It did not answer within 5 s")
+        await put(pilot, "workers", "4")
+        await until(pilot, done(app, "workers"))
+        assert load_config(paths).workers == 4
+        await until(pilot, lambda: toasts(app))
+        assert "does not go by it yet: It did not answer" in toasts(app)[-1]
+
+
 async def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
     app: DllmApp, paths: Paths
 ) -> None:
@@ -195,3 +217,29 @@ async def test_the_value_has_room_at_the_least_size(app: DllmApp) -> None:
         field = dialog.query_one("#settings-text")
         assert dialog.region.contains_region(field.region)
         assert field.region.height == 1
+
+
+async def test_how_data_go_to_a_peer_is_set_from_the_peers(
+    make_app: MakeApp, paths: Paths
+) -> None:
+    paths.config_file.write_text('[peers.ada]\nssh = "ada@ada.lan"  # mine\n')
+    cluster = ScriptedCluster(people.here(people.ADA))
+    app = make_app(cluster, settings=SettingsFile(paths))
+
+    async def chosen(pilot: Pilot[None], text: str) -> None:
+        await pilot.press("d")
+        await until(pilot, lambda: isinstance(app.screen, LineDialog))
+        app.screen.query_one(Input).value = text
+        await pilot.press("enter")
+
+    async with app.run_test(size=SIZE) as pilot:
+        await on_peers(pilot)
+        await pilot.press("G")
+        await chosen(pilot, "10.0.0.7:50060")
+        await until(pilot, lambda: cluster.called("settings_taken"))
+        assert load_config(paths).peers["ada"].data == "10.0.0.7:50060"
+        assert "# mine" in paths.config_file.read_text()
+        await until(pilot, lambda: "by 10.0.0.7:50060: the peer" in toasts(app)[-1])
+        await chosen(pilot, "127.0.0.1")
+        await until(pilot, lambda: "a loopback address" in toasts(app)[-1])
+        assert load_config(paths).peers["ada"].data == "10.0.0.7:50060"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from backends.errors import DllmError, UsageError
+from backends.client.client import ControllerClient
+from backends.errors import ControllerError, DllmError, UsageError
 from backends.paths import user_paths
 from backends.settings import problems
 from tui.cli import config as config_module
@@ -38,6 +39,7 @@ def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where the settings are; there are none."""
     for name in ("CONFIG", "STATE", "CACHE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("DLLM_ENGINE_DIR", raising=False)
     file = user_paths().config_file
     file.parent.mkdir(parents=True)
@@ -183,6 +185,33 @@ def test_a_setting_is_set_in_its_line_and_unset_again(file: Path) -> None:
     assert config("unset", "keys.cluster.launch").exit_code == 0
     assert "cluster.launch" not in file.read_text()
     assert config("unset", "engine").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "words", [("set", "workers", "4"), ("unset", "workers"), ("edit",)], ids=str
+)
+def test_a_running_controller_goes_by_it_before_the_command_ends(
+    file: Path, editor: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    file.write_text(GOOD)
+    editor.write_text("workers = 4\n")
+    written: list[bool] = []
+
+    def look() -> None:
+        written.append("workers = 3" not in file.read_text())
+
+    async def taken(_: object) -> None:
+        look()
+        if len(written) > 1:
+            raise ControllerError("It did not answer within 5 s")
+
+    monkeypatch.setattr(ControllerClient, "settings_taken", taken)
+    assert "does not go by it" not in config(*words).output
+    again = config(*words)
+    assert written == [True, True]
+    assert again.exit_code == 0
+    said = again.output.splitlines()[-1]
+    assert said.startswith("The controller does not go by it yet: It did not answer")
 
 
 @pytest.mark.parametrize(

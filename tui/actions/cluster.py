@@ -204,6 +204,13 @@ PEERS = (
     Action(
         "peers.copy", "c", "ask('copy')", "copy model", "Copy the model to the peer"
     ),
+    Action(
+        "peers.data",
+        "d",
+        "ask('data')",
+        "data",
+        "Choose how data go to the peer: directly, or through SSH",
+    ),
     Action("peers.log", "o", "ask('log')", "open log", "Read the log of its worker"),
     Action(
         "peers.remove",

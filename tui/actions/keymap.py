@@ -40,7 +40,7 @@ ACTING = frozenset(
     {
         *("cluster.launch", "cluster.stop", "live.provision"),
         *("peers.add", "peers.provision", "peers.cancel", "peers.copy"),
-        *("peers.remove",),
+        *("peers.remove", "peers.data"),
         *(action.id for action in LAB),
         *(action.id for action in SLIDER if "focus_slider" not in action.action),
     }

@@ -14,7 +14,7 @@ from backends.settings import ALLOWED, all_settings, change, read_text
 from backends.writing import write_private
 from tui.cli.names import theme_names
 from tui.cli.options import completing
-from tui.cli.output import emit_json, json_option, on_terminal, say, show
+from tui.cli.output import emit_json, json_option, on_terminal, run, say, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,12 +82,13 @@ def check_config(as_json: bool) -> None:
 @click.argument("name", shell_complete=completing("settings"))
 @click.argument("value")
 def set_config(name: str, value: str) -> None:
-    """Set NAME to VALUE; comments stay, and a running controller follows.
+    """Set NAME to VALUE; comments stay, and a running controller goes by it then.
 
     Texts need no quotes of TOML: theme dllm-light. Several folders go between commas.
     """
     change(user_paths(), name, value, all_problems)
     say(f"{name} is set in {user_paths().config_file}.")
+    _wait_for_controller()
 
 
 @config.command("unset", epilog=EXAMPLES)
@@ -96,6 +97,7 @@ def unset_config(name: str) -> None:
     """Bring the default of NAME back: its line is taken out."""
     change(user_paths(), name, None, all_problems)
     say(f"{name} has its default again.")
+    _wait_for_controller()
 
 
 @config.command("edit", epilog=EXAMPLES)
@@ -111,6 +113,7 @@ def edit_config() -> None:
         found = all_problems(read_text(user_paths()))
         if not found:
             say(f"{file} is fine.")
+            _wait_for_controller()
             return
         say("\n".join(_lines(found)))
         answer = _asked()
@@ -118,6 +121,16 @@ def edit_config() -> None:
         _go_back(before)
     else:
         raise click.exceptions.Exit(1)
+
+
+def _wait_for_controller() -> None:
+    """Let whatever comes next find a running controller with these settings."""
+    from backends.client.client import ControllerClient
+
+    try:
+        run(ControllerClient().settings_taken())
+    except DllmError as error:
+        say(f"The controller does not go by it yet: {error}")
 
 
 def _asked() -> str:

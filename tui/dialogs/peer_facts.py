@@ -15,6 +15,7 @@ from backends.units import (
 )
 from tui.kit.safe_text import safe_line
 from tui.work.peer_words import (
+    data_text,
     hint_of,
     note_text,
     path_words,
@@ -54,6 +55,9 @@ def _state(peer: Peer, now: float) -> Iterator[Row]:
     yield from _work(peer)
     yield "role", role_word(peer)
     yield "address", " · ".join(filter(None, (peer.address, path_words(peer))))
+    if peer.data is not None:
+        went = data_text(peer) or "none went yet"
+        yield "data", f"{went} · set to {peer.data.wanted}"
 
 
 def _work(peer: Peer) -> Iterator[Row]:

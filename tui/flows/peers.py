@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from backends.data_place import AUTO
 from backends.errors import DllmError
 from backends.places import LOCAL
+from backends.settings import EFFECTS
 from backends.state import Ask, Peer, PeerRole, ProcessRole, Transport
 from tui.shell.messages import LogWanted, Notice, PeerWanted
 from tui.work.launch_settings import LaunchSettings
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from backends.state import Plan
     from tui.flows.console import DeskConsole
+    from tui.flows.settings import SettingsFlow
     from tui.seam.cluster import Cluster
     from tui.work.desk import Desk
     from tui.work.event_log import Severity
@@ -29,14 +32,21 @@ if TYPE_CHECKING:
     Step = Callable[[Peer], Coroutine[Any, Any, None]]
 
 PICK_FIRST = "Pick a model first: {cluster.model}"
+DATA_REMARK = (
+    "auto: directly where it can be reached, else through SSH · tunnel: through SSH "
+    "alone · an address there, such as 10.0.0.7:50060: directly at that"
+)
 
 
 class PeerFlows:
     """Coroutines the app runs in workers; errors of the cluster come out of them."""
 
-    def __init__(self, app: DeskConsole, cluster: Cluster, desk: Desk) -> None:
+    def __init__(
+        self, app: DeskConsole, cluster: Cluster, desk: Desk, settings: SettingsFlow
+    ) -> None:
         """Work on an app's desk."""
         self._app = app
+        self._settings = settings
         self._cluster = cluster
         self._desk = desk
         self._ended: set[str] = set()
@@ -60,6 +70,7 @@ class PeerFlows:
             "join": self.join,
             "lead": self.lead,
             "log": self.log,
+            "data": self.data,
             "remove": self.remove,
         }
         return steps[verb](peer) if peer is not None else None
@@ -96,6 +107,21 @@ class PeerFlows:
         answer = await self._app.push_screen_wait(dialog)
         if answer is not None:
             await self._cluster.answer_peer(peer.name, answer)
+
+    async def data(self, peer: Peer) -> None:
+        """Ask how data are to go to a peer, and set that."""
+        if peer.data is None:
+            self._say(f"Data go to {peer.name} in one way only", "warning")
+            return
+        from tui.dialogs.line import LineDialog
+
+        title, wanted = f"How data go to {peer.name}", peer.data.wanted
+        dialog = LineDialog(title, wanted, AUTO, DATA_REMARK)
+        text = await self._app.push_screen_wait(dialog)
+        if text is not None and text.strip() != wanted:
+            await self._settings.change(f"peers.{peer.name}.data", text.strip() or None)
+            said = f"Data go to {peer.name} by {text.strip() or AUTO}"
+            self._say(f"{said}: {EFFECTS['peers']}")
 
     async def remove(self, peer: Peer) -> None:
         """Forget a peer, after asking."""

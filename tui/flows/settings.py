@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from backends.errors import UsageError
+from backends.errors import DllmError, UsageError
 from tui.actions.settings_check import all_problems
 from tui.shell.console import REFUSED
 from tui.shell.messages import Notice
@@ -13,14 +13,20 @@ from tui.shell.messages import Notice
 if TYPE_CHECKING:
     from backends.settings import Problem, Setting, SettingsFile
     from tui.flows.console import DeskConsole
+    from tui.seam.cluster import Cluster
+
+NO_FILE = "This console has no settings file"
 
 
 class SettingsFlow:
     """What the app runs in a worker; errors of the file come out of it."""
 
-    def __init__(self, app: DeskConsole, file: SettingsFile | None) -> None:
+    def __init__(
+        self, app: DeskConsole, cluster: Cluster, file: SettingsFile | None
+    ) -> None:
         """Change this file; without one there is nothing to change."""
         self._app = app
+        self._cluster = cluster
         self._file = file
 
     async def all(self) -> list[Setting]:
@@ -32,20 +38,34 @@ class SettingsFlow:
         from tui.dialogs.settings import SettingsDialog
 
         if self._file is None:
-            self._app.post_message(Notice("This console has no settings file"))
+            self._app.post_message(Notice(NO_FILE))
             return
         settings = await asyncio.to_thread(self._file.read)
-        dialog = SettingsDialog(self._file.name, settings, self._change, find=name)
+        dialog = SettingsDialog(self._file.name, settings, self.change, find=name)
         await self._app.push_screen_wait(dialog)
 
-    async def _change(self, name: str, text: str | None) -> list[Setting]:
-        """Write one, let the console follow; all of them as they are then."""
-        assert self._file is not None
+    async def change(self, name: str, text: str | None) -> list[Setting]:
+        """Write one, let console and controller follow; all of them as they are then.
+
+        Raises:
+            DllmError: it cannot be that, or there is nowhere to write it.
+        """
+        if self._file is None:
+            raise UsageError(NO_FILE)
         if self._app.readonly:
             raise UsageError(REFUSED)
         await asyncio.to_thread(self._file.change, name, text, self._problems)
         self._app.follow_settings(await asyncio.to_thread(self._file.config))
+        await self._wait_for_controller()
         return await asyncio.to_thread(self._file.read)
+
+    async def _wait_for_controller(self) -> None:
+        """A launch right after goes by what was changed."""
+        try:
+            await self._cluster.settings_taken()
+        except DllmError as error:
+            said = f"The controller does not go by it yet: {error}"
+            self._app.post_message(Notice(said, "warning"))
 
     def _problems(self, text: str) -> list[Problem]:
         return all_problems(text, self._app.theme_names)

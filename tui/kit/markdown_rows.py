@@ -9,6 +9,7 @@ again.
 from __future__ import annotations
 
 import io
+from copy import copy
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -156,10 +157,18 @@ class _Blocks(Markdown):
         "code_block": _Code,
     }
 
-    def __init__(self, tokens: list[Token]) -> None:
-        """Draw what these say."""
-        super().__init__("")
-        self.parsed = tokens
+    @classmethod
+    def of(cls, tokens: list[Token]) -> _Blocks:
+        """What draws these."""
+        made = copy(_no_blocks())
+        made.parsed = tokens
+        return made
+
+
+@cache
+def _no_blocks() -> _Blocks:
+    """What all others are copies of: each made anew would make a parser of its own."""
+    return _Blocks("")
 
 
 class MarkdownRows:
@@ -202,7 +211,7 @@ class MarkdownRows:
     def _drawn(self, block: list[Token]) -> list[Strip]:
         """Rows of a block, with a blank one above where that belongs."""
         options = self._console.options
-        shown = self._console.render(_Blocks(block), options)
+        shown = self._console.render(_Blocks.of(block), options)
         rows = list(_strips(shown, options.max_width))
         if block[0].type not in ("fence", "code_block"):
             rows = _trimmed(rows)

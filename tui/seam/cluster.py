@@ -100,6 +100,10 @@ class Cluster(Protocol):
         """What happened in the last days, beyond an event's number, oldest first."""
         ...
 
+    async def settings_taken(self) -> None:
+        """Wait until a running controller goes by what ``config.toml`` says now."""
+        ...
+
     async def memory(self, plan: Plan) -> PlanMemory:
         """What a plan takes of each device; the engine's word where it can be asked."""
         ...

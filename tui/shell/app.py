@@ -106,11 +106,11 @@ class DllmApp(DeskConsole):
         self._memory_file = memory_file
         self._memory = memory
         self._flows = PlanFlows(self, cluster, self.desk)
-        self._peer_flows = PeerFlows(self, cluster, self.desk)
+        self._settings = SettingsFlow(self, cluster, settings)
+        self._peer_flows = PeerFlows(self, cluster, self.desk, self._settings)
         self._settling = Settling(self, cluster, self.desk)
         self._headers = Headers(self, cluster, self.desk)
         self._questions = Questions(self, self.desk, self._peer_flows)
-        self._settings = SettingsFlow(self, settings)
         self._happenings = Happenings(self, cluster, self.desk)
         self._finding = Finding(self, cluster, self.desk, self._settings)
         self._initial_model = initial_model

@@ -9,7 +9,7 @@ from backends.units import format_factor, format_rate, format_speed
 from tui.work.names import model_name
 
 if TYPE_CHECKING:
-    from backends.state import ClusterSnapshot, DraftTrial
+    from backends.state import ClusterSnapshot, DraftMeasuring, DraftTrial
 
 
 def paces_text(snapshot: ClusterSnapshot) -> str:
@@ -44,7 +44,17 @@ def auto_text(snapshot: ClusterSnapshot) -> str:
     if now is None:
         return ""
     chosen = way_text(now.draft, now.draft_max)
-    return " · ".join(filter(None, (f"auto: {chosen}", now.why, now.doing)))
+    doing = f"{now.doing}{_progress(now.measuring)}"
+    return " · ".join(filter(None, (f"auto: {chosen}", now.why, doing)))
+
+
+def _progress(measuring: DraftMeasuring | None) -> str:
+    """`` (way 2 of 3, round 1 of at most 4)``; empty while nothing is measured."""
+    if measuring is None:
+        return ""
+    this, most = measuring.round_number, measuring.rounds_max
+    now = f"round {this} of at most {most}" if this else "warming up"
+    return f" (way {measuring.way} of {measuring.ways}, {now})"
 
 
 def trials_text(snapshot: ClusterSnapshot) -> tuple[str, ...]:

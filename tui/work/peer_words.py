@@ -99,6 +99,15 @@ def path_words(peer: Peer) -> str:
     return f"{peer.transport} {format_ms(peer.rtt_ms):>7}"
 
 
+def data_text(peer: Peer) -> str:
+    """``direct now``, ``tunnel last time (why)``; empty before data went anywhere."""
+    data = peer.data
+    if data is None or not data.ways:
+        return ""
+    why = f" ({data.why})" if data.why else ""
+    return f"{' and '.join(data.ways)} {'now' if data.now else 'last time'}{why}"
+
+
 def note_text(peer: Peer) -> str:
     """The note, without what a key of this console does."""
     if peer.question is not None:

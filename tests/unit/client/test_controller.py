@@ -17,6 +17,7 @@ import pytest
 from backends.client.asking import ASKING, Asking
 from backends.client.calls import RequestFailed
 from backends.client.client import ControllerClient
+from backends.config import PeerConfig, put_peer
 from backends.controller.lock import lock_holder
 from backends.errors import ControllerError
 from backends.state import API_VERSION
@@ -49,6 +50,38 @@ async def raw(paths: Paths, request: bytes) -> bytes:
 def post(target: str, body: bytes) -> bytes:
     head = f"POST {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
+
+
+async def test_what_follows_changed_settings_finds_them_taken(
+    client: ControllerClient, paths: Paths
+) -> None:
+    for name in ("box", "attic"):
+        put_peer(paths, name, PeerConfig(bare="127.0.0.1:9"))
+        await client.settings_taken()
+        assert (await client.peers())[-1].name == name
+    paths.config_file.write_text("workers = 0\n")
+    with pytest.raises(RequestFailed, match="workers cannot be 0"):
+        await client.settings_taken()
+
+
+async def test_a_controller_that_does_not_take_settings_is_waited_for_no_longer(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = ControllerClient(paths)
+    await client.settings_taken()
+    assert not client.started_controller
+
+    async def always() -> bool:
+        return True
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(client, "running", always)
+    monkeypatch.setattr(client, "_call", never)
+    monkeypatch.setattr("backends.client.client.SETTINGS_S", 0.01)
+    with pytest.raises(ControllerError, match="did not answer within"):
+        await client.settings_taken()
 
 
 async def test_the_lock_tells_who_runs(client: ControllerClient, paths: Paths) -> None:

@@ -109,6 +109,53 @@ def test_json_keeps_what_others_wrote(name: str) -> None:
     assert "studio" in CLIENTS[name].recipe(THERE).merge(json.dumps(merged))
 
 
+def test_zed_is_told_what_its_settings_have_to_say(home: Path) -> None:
+    """All that it insists on, and where it looks for it."""
+    recipe = CLIENTS["zed"].recipe(HERE)
+    assert recipe.file == home / ".config" / "zed" / "settings.json"
+    mine = '// mine\n{"theme": "One", "language_models": {"openai": {}},}\n'
+    told = recipe.merge(mine)
+    assert told.startswith('// mine\n{"theme": "One"')
+    capabilities = {
+        "tools": True,
+        "images": False,
+        "parallel_tool_calls": False,
+        "prompt_cache_key": False,
+    }
+    model = {
+        "name": "big q4",
+        "display_name": "big q4",
+        "max_tokens": 4096,
+        "capabilities": capabilities,
+    }
+    ours = {"api_url": HERE.url, "available_models": [model]}
+    assert json.loads(told.removeprefix("// mine\n")) == {
+        "theme": "One",
+        "language_models": {"openai": {}, "openai_compatible": {"dllm": ours}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("provider", "variable"),
+    [
+        ("dllm", "DLLM_API_KEY"),
+        ("dllm-lab", "DLLM_LAB_API_KEY"),
+        ("dllm-lab2", "DLLM_LAB_2_API_KEY"),
+        ("dllm-70b_at-home", "DLLM_70_B_AT_HOME_API_KEY"),
+        ("dllm-bigLab", "DLLM_BIG_LAB_API_KEY"),
+        ("dllm-GPULab", "DLLM_GPU_LAB_API_KEY"),
+    ],
+)
+def test_zed_looks_for_a_key_by_the_words_of_the_provider(
+    provider: str, variable: str
+) -> None:
+    here, there = (
+        CLIENTS["zed"].recipe(replace(it, provider=provider)) for it in (HERE, THERE)
+    )
+    assert here.more == {variable: "none"}
+    assert (there.key, there.more) == (variable, {})
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

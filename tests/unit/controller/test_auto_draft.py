@@ -13,13 +13,14 @@ from backends.config import Config
 from backends.controller.auto_draft import FAILURES_MAX, LIVE_TOKENS, AutoDraft, told
 from backends.controller.board import Board
 from backends.controller.trials import Network, TrialBook, band
-from backends.controller.trying import Found
+from backends.controller.trying import ROUNDS_MAX, Found
 from backends.engine.server import Counts
 from backends.errors import ControllerError
 from backends.planning.speculating import PLAIN, Way
 from backends.state import (
     ClusterState,
     DraftTrial,
+    DraftVerdict,
     Guesses,
     Lab,
     Link,
@@ -35,6 +36,7 @@ from tests.waiting import until
 from tui.work.paces import auto_text, trials_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 MODEL = Way("/models/small.gguf", 8)
@@ -72,6 +74,7 @@ class Stage:
         self.chapter: Any = Chapter()
         self.way = PLAIN
         self.trials: list[Way] = []
+        self.shown: list[str] = []
         self.rates = RATES
         self.looks = 0
         self.fails: set[Way] = set()
@@ -96,9 +99,14 @@ class Stage:
         self.looks += 1
         await asyncio.sleep(0)
 
-    async def trial(self, _port: int, slots: int) -> Found:
+    async def trial(
+        self, _port: int, slots: int, begins: Callable[[int], None]
+    ) -> Found:
         assert slots == 1
         self.trials.append(self.way)
+        self.shown.append(auto_text(self.board.snapshot))
+        begins(2)
+        self.shown.append(auto_text(self.board.snapshot))
         await self.hangs.wait()
         if self.way in self.fails:
             raise ControllerError("no answer")
@@ -153,6 +161,48 @@ async def test_every_way_is_tried_once_and_the_fastest_stays(stage: Stage) -> No
         stage.board.snapshot
     )
     assert stage.chapter.texts[-1] == "Measured with small, 8 tokens: 60.0 tok/s"
+
+
+async def test_it_says_how_far_measuring_has_come(stage: Stage) -> None:
+    await stage.settled()
+    plain, ngram = "measuring without a draft", "measuring with ngram, 8 tokens"
+    assert [text.rpartition(" · ")[2] for text in stage.shown[:4]] == [
+        f"{plain} (way 1 of 3, warming up)",
+        f"{plain} (way 1 of 3, round 2 of at most {ROUNDS_MAX})",
+        f"{ngram} (way 2 of 3, warming up)",
+        f"{ngram} (way 2 of 3, round 2 of at most {ROUNDS_MAX})",
+    ]
+    assert "(way 3 of 3, " in stage.shown[-1]
+    assert stage.now.measuring is None
+
+
+async def test_a_way_that_cannot_be_tried_is_not_counted(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.auto.give_up(PLAN, TABLE)
+    task = asyncio.create_task(stage.run())
+    await stage.settled()
+    assert "(way 2 of 2, " in stage.shown[-1]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_what_was_found_of_a_model_is_told_whatever_the_network(
+    stage: Stage,
+) -> None:
+    await stage.settled()
+    book = TrialBook(stage.file)
+    assert book.found_for("/models/other.gguf") == ()
+    small, ngram = sorted(book.found_for(PLAN.model), key=lambda one: one.draft)
+    assert (small.draft, small.plain_tok_per_s, small.tok_per_s) == (
+        *(MODEL.draft, RATES[PLAIN], RATES[MODEL]),
+    )
+    assert (small.acceptance, small.verdict) == (0.75, DraftVerdict.PAYS)
+    assert ngram.draft == "ngram"
+    assert ngram.speedup == pytest.approx(1.2)
+    stage.board.update(links=(Link(worker="ada", lab=Lab(latency_ms=10)),))
+    await until(lambda: len(stage.trials) == 2 * len(RATES))
+    await stage.settled()
+    assert len(TrialBook(stage.file).found_for(PLAN.model)) == 4
 
 
 async def test_what_was_found_is_kept(stage: Stage) -> None:

@@ -18,7 +18,9 @@ from backends.state import (
     DeviceMemory,
     EngineInfo,
     EngineSource,
+    Link,
     MeasuredSplit,
+    PeerData,
 )
 from tests.unit.planning.machines import (
     BOB,
@@ -145,3 +147,26 @@ async def test_every_board_is_told_what_the_other_clusters_hold(tmp_path: Path) 
         assert missing_mib(default.board) == {}, "its own is not counted against it"
     finally:
         await known.leave()
+
+
+def test_how_data_go_to_a_peer_is_kept_when_they_go_no_more() -> None:
+    shown = board()
+    plan = plan_for(WITH_GPU, BOB, workers=1, peers=("bob",))
+    shown.show_peers((replace(BOB, data=PeerData(wanted="10.0.0.7")),))
+    shown.show_memory(CPU)
+
+    def data() -> PeerData | None:
+        return next(p.data for p in shown.snapshot.peers if p.name == "bob")
+
+    assert data() == PeerData(wanted="10.0.0.7")
+    why = "nobody answers"
+    worker = next(one.name for one in plan.workers if one.peer == "bob")
+    link = Link(worker=worker, way="tunnel", way_reason=why)
+    shown.begin(1, plan, ClusterState.SERVING)
+    shown.update(links=(Link(worker="worker1", way="local"), link))
+    went = PeerData(wanted="10.0.0.7", ways=("tunnel",), why=why, now=True)
+    assert data() == went
+    shown.idle()
+    assert data() == replace(went, now=False)
+    shown.show_peers((BOB,))
+    assert data() is None

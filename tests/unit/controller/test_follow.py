@@ -12,7 +12,7 @@ import pytest
 from backends.config import Config, PeerConfig, load_config
 from backends.controller import follow
 from backends.controller.follow import Follower
-from backends.errors import EngineError
+from backends.errors import DllmError, EngineError
 from backends.models.catalogue import Catalogue
 from backends.paths import Paths
 from tests.waiting import until
@@ -36,6 +36,8 @@ class Controller:
         self.looked = 0
         self.reads = 0
         self.told = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     # --- the parts -----------------------------------------------------------------
 
@@ -63,6 +65,7 @@ class Controller:
         self.messages.append(message)
 
     async def follow(self, peers: Mapping[str, PeerConfig]) -> bool:
+        await self.gate.wait()
         self.peers.append(dict(peers))
         return self.all_taken
 
@@ -78,7 +81,7 @@ class Controller:
         self.told += 1
 
     @asynccontextmanager
-    async def followed(self) -> AsyncIterator[None]:
+    async def followed(self) -> AsyncIterator[Follower]:
         parts = cast("Any", self)
         follower = Follower(
             self.paths.config_file,
@@ -91,7 +94,7 @@ class Controller:
         )
         task = asyncio.create_task(follower.run())
         try:
-            yield
+            yield follower
         finally:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -148,6 +151,41 @@ async def test_a_peer_of_a_cluster_is_asked_for_until_it_is_taken(
         controller.write("workers = 'x'\n")
         await until(lambda: controller.reads > reads)
         assert len(controller.peers) == n_asked + 1
+
+
+async def test_who_waits_for_the_settings_finds_them_taken(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "LOOK_EVERY_S", 3600.0)
+    async with controller.followed() as follower:
+        await follower.taken()
+        assert controller.peers == []
+        controller.write('[peers.nuc]\nssh = "nuc"\n')
+        await follower.taken()
+        assert controller.peers == [{"nuc": PeerConfig(ssh="nuc")}]
+        controller.write("workers = 'x'\n")
+        for _ in range(2):
+            with pytest.raises(DllmError, match="workers cannot be 'x'"):
+                await follower.taken()
+        controller.write("workers = 3\n")
+        await follower.taken()
+        assert controller.peers[1:] == [{}]
+
+
+async def test_settings_that_are_being_taken_are_waited_for(
+    controller: Controller,
+) -> None:
+    controller.gate.clear()
+    async with controller.followed() as follower:
+        controller.write('[peers.nuc]\nssh = "nuc"\n')
+        await until(lambda: controller.told == 1)
+        waiting = asyncio.create_task(follower.taken())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        controller.gate.set()
+        await waiting
+        assert controller.peers == [{"nuc": PeerConfig(ssh="nuc")}]
 
 
 async def test_other_folders_are_searched_after_a_search_under_way() -> None:

@@ -9,7 +9,15 @@ import pytest
 
 from backends.controller.journal import Record
 from backends.controller.mending import DiedTooOften, Mending
-from backends.errors import NeedsAnswer, PeerUnreachable, PlanError, ProcessFailed
+from backends.errors import (
+    EngineError,
+    NeedsAnswer,
+    NeverListened,
+    PeerUnreachable,
+    PlanError,
+    ProcessFailed,
+    about_worker,
+)
 from backends.planning.fallback import plan_without
 from backends.state import Failure, PeerQuestion, QuestionKind
 from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for
@@ -69,7 +77,7 @@ async def test_a_worker_that_ends_again_and_again_is_done_without(
 
     async def instead_of(plan: Plan, held: object, worker: str) -> Plan:
         if rest is None:
-            raise PlanError("local/CPU is too small")
+            raise PlanError("local/CPU is too small", "Free memory there.")
         assert worker == "ada"
         return rest
 
@@ -77,7 +85,9 @@ async def test_a_worker_that_ends_again_and_again_is_done_without(
     mending._stand_ins = SimpleNamespace(instead_of=instead_of)
     mending._chapter.failed = lambda failure: None
     if rest is None:
-        with pytest.raises(ProcessFailed, match=r"5 times, and what is left .* small"):
+        with pytest.raises(
+            ProcessFailed, match=r"5 times, and what is left .* small. Free memory"
+        ):
             await mending._without_worker(PLAN, failed)
         return
     assert await mending._without_worker(PLAN, failed) == REST
@@ -85,3 +95,52 @@ async def test_a_worker_that_ends_again_and_again_is_done_without(
     server = DiedTooOften(Failure(what="llama-server ended", process="llama-server"))
     with pytest.raises(DiedTooOften):
         await mending._without_worker(PLAN, server)
+
+
+def refused(worker: str) -> EngineError:
+    """A machine that is there has lost its engine."""
+    error = EngineError("ada has no llama.cpp engine")
+    with pytest.raises(EngineError), about_worker(worker):
+        raise error
+    return error
+
+
+def served(served_since: float | None, told: list[str]) -> Any:
+    """One that did serve, or not, and can go on without ada."""
+    mending = made(served_since, REST, told)
+
+    async def instead_of(plan: Plan, held: object, worker: str) -> Plan:
+        assert worker == "ada"
+        return REST
+
+    mending._stand_ins = SimpleNamespace(instead_of=instead_of)
+    mending._chapter.failed = lambda failure: told.append(f"failed: {failure.what}")
+    mending._clock = lambda: 0.0
+    return mending
+
+
+async def test_a_worker_that_cannot_be_started_again_is_done_without() -> None:
+    told: list[str] = []
+    assert await served(1.0, told).without_refused(PLAN, refused("ada")) == REST
+    assert told == [
+        "failed: ada has no llama.cpp engine",
+        "ada has no llama.cpp engine: went on without ada, 13 on local/CPU",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("served_since", "worker"), [(None, "ada"), (1.0, "")], ids=["never", "other"]
+)
+async def test_what_never_served_or_is_about_no_worker_stays_an_error(
+    served_since: float | None, worker: str
+) -> None:
+    error = refused(worker)
+    with pytest.raises(EngineError) as raised:
+        await served(served_since, []).without_refused(PLAN, error)
+    assert raised.value is error
+
+
+async def test_a_worker_that_runs_and_never_listens_is_not_tried_five_times() -> None:
+    error = NeverListened(Failure(what="ada runs but does not listen", process="ada"))
+    error.worker = "ada"
+    assert await served(1.0, []).again_or_without(PLAN, error) == REST

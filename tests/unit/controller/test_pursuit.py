@@ -9,16 +9,23 @@ import pytest
 
 from backends.controller import pursuit as pursuit_module
 from backends.controller.breaker import DEATHS_MAX, Breaker
+from backends.controller.engines import engines_of
 from backends.controller.journal import Journal, Record
 from backends.controller.mending import DiedTooOften
 from backends.controller.pursuit import Pursuit
 from backends.controller.trials import TrialBook
 from backends.controller.unwatched import UnwatchedDeaths
-from backends.errors import NeedsAnswer, PeerUnreachable, PlanError, ProcessFailed
+from backends.errors import (
+    EngineError,
+    NeedsAnswer,
+    PeerUnreachable,
+    PlanError,
+    ProcessFailed,
+)
 from backends.state import Failure
 from tests.unit.controller.test_auto_draft import MODEL, Stage
 from tests.unit.controller.test_auto_draft import PLAN as AUTO
-from tests.unit.controller.test_mending import ASKS, GONE, PLAN, REST, made
+from tests.unit.controller.test_mending import ASKS, GONE, PLAN, REST, made, served
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,10 +79,47 @@ async def test_what_ended_unwatched_is_begun_again_and_taken_up_once() -> None:
 
     pursuit._journal = SimpleNamespace(record=Record())
     pursuit._take_up, pursuit._bring_up_for = take_up, bring_up_for
-    pursuit._mending = SimpleNamespace(again_or_without=again_or_without)
+    pursuit._mending = made(1.0, REST, [])
+    pursuit._mending.again_or_without = again_or_without
     with pytest.raises(PlanError, match="enough"):
         await pursuit._keep_up(PLAN, adopted=True)
     assert done == ["take up", "ada ended", "bring up"]
+
+
+@pytest.mark.parametrize("has_served", [True, False])
+async def test_a_machine_that_cannot_start_its_worker_again_is_done_without(
+    has_served: bool,
+) -> None:
+    """From the engine that is looked for in vain to the plan that stands in."""
+    pursuit: Any = Pursuit.__new__(Pursuit)
+    done: list[int] = []
+
+    async def engine(*_: object) -> Any:
+        return SimpleNamespace(info=SimpleNamespace(rpc_protocol="8.0.0"))
+
+    async def no_engine(*_: object) -> Any:
+        raise EngineError("ada has no llama.cpp engine")
+
+    async def reached(names: object) -> None:
+        pass
+
+    async def bring_up(plan: Plan, running: Plan) -> None:
+        done.append(len(running.workers))
+        await engines_of(running, machines)
+        raise PlanError("enough")
+
+    there = {"local": SimpleNamespace(engine=engine)}
+    away = SimpleNamespace(engine=no_engine)
+    machines: Any = SimpleNamespace(
+        get=lambda name: there.get(name, away), reached=reached
+    )
+    pursuit._journal = SimpleNamespace(record=Record())
+    pursuit._machines = machines
+    pursuit._mending = served(1.0 if has_served else None, [])
+    pursuit._bring_up_for = bring_up
+    with pytest.raises(PlanError if has_served else EngineError):
+        await pursuit._keep_up(PLAN, adopted=False)
+    assert done == ([1, 0] if has_served else [1])
 
 
 async def test_later_controllers_know_how_often_it_ended_unwatched(

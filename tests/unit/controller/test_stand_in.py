@@ -35,6 +35,7 @@ from tests.unit.planning.machines import (
     device,
     here,
     model_of,
+    peer,
     plan_for,
 )
 from tests.waiting import until
@@ -46,6 +47,20 @@ PLAN = plan_for(PLAIN, ADA, peers=("ada",))
 BIG = model_of(layer_bytes=200 * MIB)
 PLAN_BIG = plan_for(
     here(device("local", "CPU", 4 * GIB)), ADA, peers=("ada",), model=BIG
+)
+LONG = replace(
+    MODEL,
+    n_ctx_train=1 << 20,
+    layers=tuple(replace(one, kv_bytes_per_token=1 << 16) for one in MODEL.layers),
+)
+PLAN_LONG = replace(
+    plan_for(
+        here(device("local", "CPU", 4 * GIB)),
+        peer("ada", device("ada", "CPU", 100 * GIB)),
+        peers=("ada",),
+        model=LONG,
+    ),
+    ctx_size=1 << 16,
 )
 REST = plan_without(PLAN, ["ada"], MODEL, {"local": PLAIN, "ada": ADA})
 
@@ -192,14 +207,15 @@ class Memory:
             raise PeerUnreachable("ada is gone")
 
 
-def parts_of(machines: Any) -> StandIns:
+def parts_of(machines: Any, **config: Any) -> StandIns:
     async def model(path: str) -> Any:
-        return BIG
+        return BIG if not config else LONG
 
     async def engine() -> Any:
         return SimpleNamespace(info=SimpleNamespace(devices=()))
 
-    readers: Any = SimpleNamespace(model=model, engine=engine, config=Config)
+    settings = Config(**config)
+    readers: Any = SimpleNamespace(model=model, engine=engine, config=lambda: settings)
     nothing: Any = None
     return StandIns(machines, readers, nothing, nothing)
 
@@ -231,6 +247,17 @@ def test_what_a_dead_llama_server_held_is_free_already() -> None:
     assert held is not None
     assert held.memory[0].kv_bytes == GIB
     assert still_held(PLAN, record, [dead]) is None
+
+
+async def test_the_context_is_shorter_where_the_settings_allow_that() -> None:
+    """Down to a floor, and only as short as it must be."""
+    machines = Memory(local=4 * GIB)
+    with pytest.raises(PlanError, match="ctx_size_min = "):
+        await parts_of(machines, rejoin="never").instead_of(PLAN_LONG, None)
+    found = await parts_of(machines, ctx_size_min=1024).instead_of(PLAN_LONG, None)
+    assert 1024 <= found.ctx_size < PLAN_LONG.ctx_size
+    told = f", context {found.ctx_size} instead of {PLAN_LONG.ctx_size}"
+    assert told_stand_in(found, PLAN_LONG) == f"13 on local/CPU{told}"
 
 
 def test_a_split_is_told_in_one_line() -> None:

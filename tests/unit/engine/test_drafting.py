@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from backends.engine.ask import parse_flags
 from backends.engine.drafting import guessing_argv, way_to_guess, ways_known
 from backends.errors import EngineError
-from backends.state import Speculation
+from backends.state import DeviceMemory, Speculation
 
 HELP = parse_flags(
     (Path(__file__).parent / "data" / "help_speculative.txt").read_text()
@@ -55,6 +56,17 @@ def test_all_of_a_draft_model_stays_on_the_head() -> None:
         *("--spec-type", "draft-simple", "--spec-draft-n-max", "8"),
     )
     assert guessing_argv(HELP, ON_GPU, "/d", 8)[2:6] == ("-devd", "CUDA1", "-ngld", "5")
+
+
+@pytest.mark.parametrize(("mib", "told"), [(9, ("-td", "1")), (17, ()), (0, ())])
+def test_a_tiny_draft_model_has_one_thread(mib: int, told: tuple[str, ...]) -> None:
+    taken = DeviceMemory(device="a/CPU", model_bytes=mib << 20)
+    guess = replace(ON_CPU, memory=(taken,))
+    assert guessing_argv(HELP, guess, "/d.gguf", 8)[10:] == told
+    alone = guessing_argv(HELP, guess, "/d.gguf", 8, is_alone=True)
+    assert alone[10:] == (*told, *(("-t", "1") if told else ()))
+    assert guessing_argv(HELP - {"-td"}, guess, "/d.gguf", 8)[10:] == ()
+    assert "-td" not in guessing_argv(HELP, replace(guess, device="a/GPU"), "/d", 8)
 
 
 def test_an_earlier_engine_is_told_in_its_own_words() -> None:

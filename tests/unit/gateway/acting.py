@@ -32,8 +32,11 @@ def tokenized(text: str) -> list[int]:
 class Actor:
     """Answers; ``breaks_at`` events it breaks off, where that is told."""
 
-    def __init__(self, breaks_at: int | None = None, number: int = 1) -> None:
-        """``number`` tells it from other ones."""
+    def __init__(
+        self, breaks_at: int | None = None, number: int = 1, end: bytes = b"\n"
+    ) -> None:
+        """``number`` tells it from other ones; ``end`` is that of its lines."""
+        self.end = end
         self.asked: list[tuple[str, Any]] = []
         self.breaks_at = breaks_at
         self.number = number
@@ -56,7 +59,7 @@ class Actor:
                 await asyncio.sleep(0.02)
                 request.transport.abort()
                 return response
-            await response.write(event)
+            await response.write(event.replace(b"\n", self.end))
             sent += 1
         return response
 

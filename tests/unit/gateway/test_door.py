@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiohttp import web
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from backends.gateway import __main__ as gateway_module
@@ -308,6 +308,8 @@ TALK = st.lists(st.one_of(HEADS, st.binary(max_size=60)), min_size=1, max_size=3
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(talk=TALK)
+@example(talk=[b"GET / HTTP/1.1\r\nHost: \x80\r\n\r\n"])
+@example(talk=[b"GET / HTTP/1.1\r\nHost: x\r\nOrigin: http://\x80\r\n\r\n"])
 def test_whatever_is_sent_gets_an_answer_or_an_end(
     talk: list[bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,7 +14,7 @@ from aiohttp import web
 from backends.gateway import reply
 from backends.gateway.language import Mode
 from backends.gateway.story import OFTEN, RETOLD_MAX
-from backends.gateway.telling import Sums, Telling
+from backends.gateway.telling import Record, Telling
 from tests.unit.gateway.standing import CHAT, gateway, streaming, upstream
 from tests.waiting import until
 
@@ -339,8 +339,22 @@ async def test_what_was_passed_on_unread_is_not_told_again() -> None:
 
 def test_a_longer_answer_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backends.gateway.telling.EVENTS_MAX", 2)
-    sums = Sums()
+    record = Record()
     for _ in range(3):
-        sums.add(Telling().sum_of(b"x"))
-    assert sums.is_full
-    assert len(sums) == 2
+        record.add(b"x")
+    assert record.is_full
+    assert len(record) == 2
+
+
+def test_earlier_events_are_known_by_their_sums(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("backends.gateway.telling.LATEST_BYTES_MAX", 64)
+    record, other = Record(), Telling()
+    events = [b'data: {"id":"one","text":"%d"}' % number for number in range(9)]
+    for event in events:
+        record.add(event)
+    assert len(record) == 9
+    for number, event in enumerate(events):
+        assert record.agrees(number, other.sum_of(event.replace(b"one", b"two")))
+    assert not record.agrees(0, other.sum_of(b'data: {"id":"two","text":"1"}'))

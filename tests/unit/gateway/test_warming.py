@@ -13,6 +13,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from backends.gateway import conversations
+from backends.gateway import warming as warming_module
 from backends.gateway.conversations import Conversation, tokens_read
 from backends.gateway.language import Mode
 from backends.gateway.warming import Warming
@@ -30,6 +31,18 @@ LIMITS = {
     RESPONSES: "max_output_tokens",
     NATIVE: "n_predict",
 }
+
+PROGRESS = b"".join(
+    b"data: %s\n\n" % said
+    for said in (
+        b'{"prompt_progress":{"total":5,"cache":0,"processed":2,"time_ms":1}}',
+        b'{"choices":[],"timings":{"prompt_n":5}}',
+        b"[DONE]",
+    )
+)
+"""A prompt that is read, as llama-server tells of it."""
+NOTICED = {"stream": True, "return_progress": True}
+"""What has llama-server notice between two batches that nobody listens any more."""
 
 
 class Reader:
@@ -56,7 +69,9 @@ class Reader:
                 await self.goes_on.wait()
         finally:
             self.ended += 1
-        return web.json_response({"timings": {"prompt_n": 5}})
+        if not body.get("return_progress"):
+            return web.json_response({"timings": {"prompt_n": 5}})
+        return web.Response(body=PROGRESS, content_type="text/event-stream")
 
 
 @asynccontextmanager
@@ -100,7 +115,7 @@ async def test_the_longest_is_read_first_and_each_but_once() -> None:
     assert second.asked == [
         (MESSAGES, {**said("a", "b" * 90), "max_tokens": 1}),
         (RESPONSES, {"input": "c" * 50, "max_output_tokens": 1}),
-        (CHAT, {**said("short", "longer"), "max_tokens": 1}),
+        (CHAT, {**said("short", "longer"), "max_tokens": 1, **NOTICED}),
         (CHAT, said("new")),
     ]
 
@@ -115,7 +130,8 @@ async def test_an_answer_whose_tokens_are_known_is_read_with_the_prompt() -> Non
     ((path, body),) = second.asked
     assert path == NATIVE
     assert body["prompt"] == ["asked", *ANSWER[:-1]]
-    assert (body["n_predict"], body["stream"]) == (1, False)
+    assert body["n_predict"] == 1
+    assert NOTICED.items() <= body.items()
 
 
 async def test_no_more_is_read_than_there_are_slots_for() -> None:
@@ -171,6 +187,45 @@ async def test_what_it_may_have_died_of_is_not_read_again() -> None:
         assert stage.proxy.tally.counts.warmed == 0
 
 
+async def test_what_nobody_foresaw_is_logged_and_the_next_is_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def confused(raw: bytes) -> int:
+        if raw.startswith(b"data: "):
+            return tokens_read(raw)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(warming_module, "tokens_read", confused)
+    second = Reader()
+    async with both(second) as (stage, port, other):
+        stage.serve(port, "1")
+        await stage.ask(CHAT, **said("a"))
+        await stage.ask(RESPONSES, input="c" * 50)
+        stage.serve(other, "2")
+        await stage.until(warmed=1)
+    assert [path for path, _ in second.asked] == [RESPONSES, CHAT]
+    (told,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "why was not foreseen" in told.message
+
+
+async def test_what_goes_wrong_before_any_is_read_is_logged_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def confused(_: object) -> int:
+        raise ZeroDivisionError
+
+    second = Reader()
+    async with both(second) as (stage, port, other):
+        stage.serve(port, "1")
+        await stage.ask(CHAT, **said("a"))
+        with monkeypatch.context() as patched:
+            patched.setattr(Warming, "_slots", confused)
+            stage.serve(other, "2")
+            await until(lambda: "nothing is read ahead now" in caplog.text)
+        stage.proxy.tally.stir()
+        await until(lambda: second.asked or stage.proxy.tally.counts.warmed)
+
+
 @pytest.mark.parametrize("weights", ["other", "same"])
 async def test_another_model_reads_nothing_of_it(weights: str) -> None:
     second = Reader()
@@ -222,6 +277,8 @@ def test_all_that_is_kept_is_counted(said: dict[str, Any]) -> None:
         (b'{"usage":{"input_tokens":5}}', 5),
         (b'{"usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":4}}}', 5),
         (b"no", 0),
+        (PROGRESS, 5),
+        (PROGRESS[:60], 0),
     ],
 )
 def test_each_api_tells_what_was_read(raw: bytes, tokens: int) -> None:

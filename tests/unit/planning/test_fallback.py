@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -114,10 +115,13 @@ def test_the_context_is_as_long_as_what_is_left_can_hold(ctx_min: int | None) ->
     assert alone(least(ctx_size), ctx_min).ctx_size == ctx_size
     tight = least(2048)
     if ctx_min is None:
-        with pytest.raises(PlanError, match="too small"):
+        with pytest.raises(PlanError, match="too small") as caught:
             alone(tight, None)
+        would_do = int(re.findall(r"--ctx (\d+)", caught.value.hint)[0])
+        assert 2048 - CTX_STEP < would_do <= 2048
+        assert alone(tight, would_do).ctx_size == would_do
         return
     found = alone(tight, ctx_min).ctx_size
     assert 2048 - CTX_STEP < found <= 2048
-    with pytest.raises(PlanError):
+    with pytest.raises(PlanError, match=r"too small.*Free memory there"):
         alone(least(16) - 1, ctx_min)

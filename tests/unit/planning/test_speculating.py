@@ -17,9 +17,11 @@ from backends.planning.speculating import (
     Way,
     choose,
     cost_of_guess,
+    found_of,
     guesses_since,
     judged,
     speedup,
+    verdict,
     ways_of,
     with_way,
 )
@@ -204,3 +206,28 @@ def test_guesses_are_counted_from_a_moment_on() -> None:
     assert (told.passes, told.accepted) == (5, 7)
     assert len(told.by_position) == 3
     assert guesses_since(Guesses(), Guesses()) == Guesses()
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (2.0, "pays"),
+        (WORTH, "makes no difference"),
+        (1 / WORTH, "makes no difference"),
+        (0.9, "costs more than it brings"),
+    ],
+)
+def test_what_a_speedup_comes_to(times: float, said: str) -> None:
+    assert verdict(times) == said
+
+
+def test_what_was_found_of_each_way() -> None:
+    plain, model = trial(PLAIN, 20.0), trial(MODEL, 50.0, guesses_of(0.9, 8))
+    (found,) = found_of((plain, model))
+    assert (found.draft, found.plain_tok_per_s, found.speedup) == (*MODEL[:1], 20, 2.5)
+    assert found.acceptance == model.guesses.acceptance
+    live = Guesses(guessed=100, accepted=10, passes=50)
+    (heard,) = found_of((plain, replace(model, live_tokens=300, live_guesses=live)))
+    assert heard.acceptance == 0.1
+    (alone,) = found_of((model,))
+    assert (alone.plain_tok_per_s, alone.speedup, alone.verdict) == (None, None, None)

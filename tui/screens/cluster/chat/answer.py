@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 DRAW_MIN_S = 0.1
 DRAW_MAX_S = 1.0
 """Least and most time between two drawings while an answer comes."""
-CPU_SHARE = 0.04
-"""Of a core, for drawing: the model may need this one."""
+CPU_SHARE = 0.045
+"""Of a core, for drawing and painting: the model may need this one."""
 
 
 class ChatAnswer(ChatTurn):
@@ -109,7 +109,7 @@ class ChatAnswer(ChatTurn):
                     await self._pause()
 
     async def _pause(self) -> None:
-        """Let more come: what the last drawing took tells how often there can be one.
+        """Let more come: what a drawing took tells how often there can be one.
 
         Where its end is not followed all of it is laid out, which takes longest.
         """
@@ -138,6 +138,10 @@ class ChatAnswer(ChatTurn):
         if text:
             self._add(text)
         self._say(coming_text(reply, answering))
+        self.call_after_refresh(self._painted, began)
+
+    def _painted(self, began: float) -> None:
+        """Know what it took to draw and to paint, and what else came between."""
         self._drawing_s = time.thread_time() - began
 
     def _add(self, text: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.segment import Segment
+from rich.style import Style
 from textual import work
 from textual.geometry import Region
 from textual.strip import Strip
@@ -15,7 +16,6 @@ from tui.kit.worker_reports import report_worker
 from tui.shell.messages import Notice
 
 if TYPE_CHECKING:
-    from rich.style import Style
     from textual import events
     from textual.selection import Selection
     from textual.worker import Worker
@@ -84,6 +84,8 @@ class AnswerText(Widget):
         self._view_rows = view_rows
         self._made: MarkdownRows | None = None
         self._rows: list[Strip] = []
+        self._ground = Style()
+        """Of all rows that are painted together: finding it takes longer than a row."""
 
     def add(self, text: str) -> None:
         """Take in more, and paint the rows that became others."""
@@ -176,9 +178,10 @@ class AnswerText(Widget):
         before = self._seen()
         self._rows = self._made.rows
         self._settle_height()
-        for y, (old, new) in enumerate(zip(before, self._seen(), strict=True)):
-            if old != new:
-                self.refresh(Region(0, y, self.size.width, 1))
+        both = zip(before, self._seen(), strict=True)
+        if changed := [y for y, (old, new) in enumerate(both) if old != new]:
+            n_rows = changed[-1] - changed[0] + 1
+            self.refresh(Region(0, changed[0], self.size.width, n_rows))
 
     def _settle_height(self) -> None:
         """Have rows enough: a few more than it has now, so that this is seldom."""
@@ -206,12 +209,17 @@ class AnswerText(Widget):
         seen = self._rows[self._above :]
         return [*seen, *[None] * (self.size.height - len(seen))]
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Rows, all on the same ground."""
+        self._ground = self.rich_style
+        return super().render_lines(crop)
+
     def render_line(self, y: int) -> Strip:
         """One row, with what is selected of it."""
         index = self._above + y
         if index >= len(self._rows):
-            return Strip.blank(self.size.width, self.rich_style)
-        row = self._rows[index].apply_style(self.rich_style)
+            return Strip.blank(self.size.width, self._ground)
+        row = self._rows[index].apply_style(self._ground)
         span = self.text_selection.get_span(index) if self.text_selection else None
         if span is not None:
             row = self._selected(row, *span)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.cells import cell_len
 
 from backends.link.totals import token_totals
+from backends.link.way import WayKind
 from backends.state import ProcessRole
 from backends.units import format_bytes, format_rate
 from tui.kit.safe_text import safe_line
+from tui.kit.strips import clip
 from tui.work.quantities import (
     UNKNOWN,
     bytes_text,
@@ -69,9 +71,11 @@ class LinkLook(NamedTuple):
     name_cells: int
     rate_cells: int
     """0: no throughput; few: both ways together."""
+    way_cells: int = 0
+    """0: not what it leads through."""
 
 
-RTT_CELLS = 8
+RTT_CELLS, WAY_CELLS = 8, 7
 NO_RATE, SUM_CELLS, EACH_WAY_CELLS = 0, 11, 19
 
 
@@ -106,9 +110,11 @@ def _layouts(
     yield [*first, *full, house], GRAPH_CELLS
     look = _look(links, SUM_CELLS)
     some = _link_columns(links, look, rows, needed)
-    yield [*first, *some, house], GRAPH_CELLS
+    yield [*first, *some, house], GRAPH_CELLS_MIN if look.way_cells else GRAPH_CELLS
     for n_columns in range(needed, 0, -1):
-        yield [*first, *_link_columns(links, look, rows, n_columns)], GRAPH_CELLS_MIN
+        for each in (look, look._replace(way_cells=0)):
+            fewer = _link_columns(links, each, rows, n_columns)
+            yield [*first, *fewer], GRAPH_CELLS_MIN
     few = _link_columns(links, LinkLook(SHORT_NAME_CELLS, NO_RATE), rows, 1)
     yield [*first, *few], GRAPH_CELLS_MIN
     yield [*first, *few], -GAP_CELLS
@@ -146,7 +152,10 @@ def _wire_column(links: Sequence[Link]) -> LiveColumn:
 
 def _look(links: Sequence[Link], rate_cells: int) -> LinkLook:
     longest = max((cell_len(safe_line(link.worker)) for link in links), default=0)
-    return LinkLook(min(max(longest, 4), NAME_CELLS_MAX) + 1, rate_cells)
+    # Where none leads to another machine there is nothing to tell apart.
+    far = any(link.way not in ("", WayKind.LOCAL) for link in links)
+    name_cells = min(max(longest, 4), NAME_CELLS_MAX) + 1
+    return LinkLook(name_cells, rate_cells, WAY_CELLS if far else 0)
 
 
 def _link_columns(
@@ -159,23 +168,26 @@ def _link_columns(
         hidden = len(figures) - room + 1
         figures[room - 1 :] = [Figure(f"+{hidden}", "")]
     several = iter(figures)
-    cells = look.name_cells, RTT_CELLS + look.rate_cells
+    cells = look.name_cells + look.way_cells, RTT_CELLS + look.rate_cells
     return [
         LiveColumn(*cells, (first, *islice(several, rows - 1))) for first in several
     ]
 
 
 def _link_figure(link: Link, look: LinkLook) -> Figure:
+    label = safe_line(link.worker)
+    if look.way_cells:
+        label = f"{clip(label, look.name_cells - 1)} {link.way}"
     if silence := silence_text(link):
         cells = RTT_CELLS + look.rate_cells
         # Where there is room for the age alone, its colour says the rest.
         said = silence if len(silence) <= cells else silence.removeprefix("silent ")
-        return Figure(safe_line(link.worker), f"{said:>{cells}}", warn=True)
+        return Figure(label, f"{said:>{cells}}", warn=True)
     rate = rate_text(link, each_way=look.rate_cells == EACH_WAY_CELLS)
     value = f"{rtt_text(link.rtt_ms):>{RTT_CELLS}}"
     if look.rate_cells:
         value += f"{rate:>{look.rate_cells}}"
-    return Figure(safe_line(link.worker), value, warn=link.mode == "plain")
+    return Figure(label, value, warn=link.mode == "plain")
 
 
 def _house_column(snapshot: ClusterSnapshot) -> LiveColumn:

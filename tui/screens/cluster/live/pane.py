@@ -89,7 +89,9 @@ the speed of reading the question, both as llama-server measures them. The graph
 column per second of generating, from 0; a blank column is a pause.
 
 **trips/tok**, **up/tok** and **down/tok** are the round trips and bytes of one token,
-all workers together; then each link's own round trip and what goes over it now.
+all workers together; then each link's own round trip and what goes over it now. Where
+data go to other machines, and there is room, each link says how: *direct*, or through
+the SSH *tunnel*; Peers and Traffic say why.
 
 **token** is a typical token: lettered blocks compute (the head first, then each
 worker), `░` is on the way there, `▒` on the way back, `─` waits. *p50* and *p99* are of

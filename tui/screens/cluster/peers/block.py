@@ -12,6 +12,7 @@ from tui.kit.sources import style_of, told
 from tui.kit.strips import Part, clip, line, spread, wrapped
 from tui.work.names import letter
 from tui.work.peer_words import (
+    data_text,
     hint_of,
     look_of,
     note_text,
@@ -125,7 +126,9 @@ class PeerBlock:
         key = [("hint", f"{hint.key} {hint.text}")] if hint else []
         if key and not self.selected:
             return key
-        return self._wrapped(note_text(self.peer)) + key
+        data = data_text(self.peer) if self.selected else ""
+        told = (note_text(self.peer), data and f"data: {data}")
+        return [row for text in told for row in self._wrapped(text)] + key
 
     def _work(self) -> list[tuple[str, str]]:
         work = self.peer.work

@@ -299,6 +299,7 @@ def unfit_actions(peer: Peer | None) -> frozenset[str]:
     """Actions that would refuse the selected peer: they are not offered."""
     useful = {
         "peers.open": peer is not None,
+        "peers.data": peer is not None and peer.data is not None,
         "peers.use": peer is not None and not why_not(peer),
         "peers.provision": peer is not None and peer.state in UNFIT,
         "peers.cancel": peer is not None and peer.work is not None,

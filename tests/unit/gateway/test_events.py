@@ -1,0 +1,115 @@
+"""Where the events of a stream end, whatever its line ends, and however long it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from backends.gateway import events as events_module
+from backends.gateway.apis import EndMark
+from backends.gateway.events import ENDLESS, Splitter
+from backends.gateway.tokens import CannotGoOn
+from tests.unit.gateway.acting import TEXT, Actor
+from tests.unit.gateway.standing import CHAT, gateway, streaming, upstream
+
+NATIVE = "/completion"
+ENDS = [b"\n", b"\r\n", b"\r"]
+EVENTS = [b": there\n\n", b"event: x\ndata: {}\n\n", b"data: [DONE]\n\n"]
+ASKED: dict[str, dict[str, Any]] = {
+    NATIVE: {"prompt": "asked", "stream": True},
+    CHAT: {"messages": [{"role": "user", "content": "x"}], "stream": True},
+}
+
+
+def pieces_of(raw: bytes, size: int) -> list[bytes]:
+    """The same, so many bytes at a time."""
+    return [raw[at : at + size] for at in range(0, len(raw), size)]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_events_are_the_same_with_any_line_ends_and_in_any_pieces(end: bytes) -> None:
+    raw = b"".join(EVENTS).replace(b"\n", end)
+    for size in range(1, len(raw) + 1):
+        splitter = Splitter()
+        found = [splitter.take(piece) for piece in pieces_of(raw, size)]
+        assert [event for events in found for event in events] == EVENTS, size
+
+
+def test_each_event_is_told_as_soon_as_it_is_over() -> None:
+    splitter = Splitter()
+    assert splitter.take(b"data: 1\r\rdata: 2\r") == [b"data: 1\n\n"]
+    assert splitter.take(b"\r") == [b"data: 2\n\n"]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(
+    ("path", "last"),
+    [(CHAT, b"data: [DONE]\n\n"), (NATIVE, b'data: {"content":""}\n\n')],
+)
+def test_an_end_is_seen_with_any_line_ends(path: str, last: bytes, end: bytes) -> None:
+    raw = (b'data: {"stop":false}\n\n' + last).replace(b"\n", end)
+    for size in range(1, len(raw) + 1):
+        mark, told = EndMark(path), b""
+        for piece in pieces_of(raw, size):
+            mark.look_at(piece)
+            told += piece
+            if len(told) < len(raw) - len(end):
+                assert mark.is_missing, told
+        assert not mark.is_missing, size
+
+
+def test_an_event_without_end_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_module, "HELD_BYTES_MAX", 20)
+    splitter = Splitter()
+    assert splitter.take(b"data: 1\n\n" + b"x" * 30) == [b"data: 1\n\n"]
+    with pytest.raises(CannotGoOn, match=ENDLESS):
+        splitter.take(b"x")
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("path", ASKED)
+async def test_a_stream_with_any_line_ends_goes_on_after_a_loss(
+    path: str, end: bytes
+) -> None:
+    async with gateway() as stage:
+        async with upstream(Actor(3, end=end)) as port:
+            stage.serve(port, "1")
+            asking = asyncio.create_task(stage.ask(path, **ASKED[path]))
+            await stage.until(waiting=1)
+        async with upstream(Actor(number=2, end=end)) as port:
+            stage.serve(port, "2")
+            status, raw = await asking
+        await stage.until(continued=1, passed=1, failed=0)
+    assert (status, b"\r" in raw) == (200, False)
+    lines = [x[6:] for x in raw.splitlines() if x.startswith(b"data: {")]
+    said = [json.loads(line) for line in lines]
+    choices = [c["delta"] for event in said for c in event.get("choices", ())]
+    texts = [*(e.get("content") for e in said), *(d.get("content") for d in choices)]
+    assert "".join(filter(None, texts)) == TEXT
+
+
+async def test_an_event_of_many_megabytes_is_told_once_more() -> None:
+    """As where the probability of every word is asked for with each token."""
+
+    def told(number: int, name: bytes) -> list[bytes]:
+        words = b'{"id":7,"token":"word"},' * 200_000
+        events = [
+            b'data: {"n":%d,"all":[%s],"created":%d,"id":"%s"}\n\n'
+            % (n, words, number, name)
+            for n in (1, 2)
+        ]
+        return [*events, b"data: [DONE]\n\n"]
+
+    async with gateway() as stage:
+        async with upstream(streaming(told(1, b"a")[0], abort=True)) as port:
+            stage.serve(port, "1")
+            asking = asyncio.create_task(stage.ask(stream=True, n_probs=150_000))
+            await stage.until(waiting=1)
+        async with upstream(streaming(*told(2, b"b"))) as port:
+            stage.serve(port, "2")
+            status, raw = await asking
+        await stage.until(continued=1, passed=1, failed=0)
+    assert (status, raw == b"".join(told(1, b"a"))) == (200, True)

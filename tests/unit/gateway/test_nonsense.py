@@ -1,0 +1,112 @@
+"""Whatever is asked, and whatever llama-server says to it: an answer or an end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import aiohttp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from backends.gateway.language import Mode
+from tests.unit.gateway.standing import CHAT, gateway, streaming, upstream
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    import pytest
+    from aiohttp import web
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=9), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+NAMES = (
+    *("prompt", "messages", "input", "stop", "seed", "temperature", "n", "logprobs"),
+    *("n_predict", "max_tokens", "tools", "stream_options", "response_format"),
+    *("timings_per_token", "t_max_predict_ms", "cache_prompt"),
+)
+USUAL = {"prompt": "x", "messages": [{"role": "user", "content": "x"}], "n_predict": 9}
+ASKED = st.builds(
+    lambda odd: {**USUAL, "stream": True, **odd},
+    st.dictionaries(st.sampled_from(NAMES), ANYTHING, max_size=4),
+)
+BODIES = ASKED.map(lambda it: json.dumps(it).encode()) | st.binary(max_size=90)
+PATHS = st.sampled_from(
+    [CHAT, "/completion", "/v1/completions", "/v1/messages", "/v1/responses", "/infill"]
+)
+DELTAS = st.fixed_dictionaries({"delta": st.just({"content": "a"}) | ANYTHING})
+CHATS = st.fixed_dictionaries(
+    {"choices": st.lists(DELTAS | ANYTHING, min_size=1, max_size=2)},
+    optional={"timings": ANYTHING, "id": ANYTHING},
+)
+NATIVE = st.fixed_dictionaries(
+    {"content": st.text(max_size=3) | ANYTHING, "stop": st.booleans() | ANYTHING},
+    optional={"tokens": st.just([1]) | ANYTHING, "tokens_predicted": ANYTHING},
+)
+EVENTS = st.builds(
+    lambda it, end: b"data: " + json.dumps(it).encode() + end,
+    CHATS | NATIVE | ANYTHING,
+    st.sampled_from([b"\n\n", b"\n\n", b"\r\n\r\n", b"\r\r", b"\n", b""]),
+)
+ANSWERS = st.lists(EVENTS | st.binary(max_size=60), max_size=4)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(path=PATHS, body=BODIES, answers=st.lists(ANSWERS, min_size=1, max_size=2))
+def test_whatever_is_asked_and_answered_comes_to_an_end(
+    path: str, body: bytes, answers: list[list[bytes]], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.clear()
+    status, raw = asyncio.run(_answered(path, body, answers))
+    assert status in (0, 200, 503)
+    assert b"Traceback" not in raw
+    assert "Traceback" not in caplog.text
+
+
+async def _answered(
+    path: str, body: bytes, answers: list[list[bytes]]
+) -> tuple[int, bytes]:
+    """What a client gets of llama-servers that say this, one after the other."""
+    seen: list[int] = []
+
+    def saying(number: int) -> object:
+        tell = streaming(*answers[number], abort=True)
+
+        async def handler(request: web.BaseRequest) -> web.StreamResponse:
+            seen.append(number)
+            return await tell(request)
+
+        return handler
+
+    async with gateway() as stage:
+
+        async def ask() -> tuple[int, bytes]:
+            try:
+                async with stage.client.post(stage.url + path, data=body) as answer:
+                    return answer.status, await answer.read()
+            except aiohttp.ClientError:
+                # An answer that was cut off in the middle of an event.
+                return 0, b""
+
+        asking = asyncio.create_task(ask())
+        counts = stage.proxy.tally
+        for number in range(len(answers)):
+            async with upstream(saying(number)) as port:  # type: ignore[arg-type]
+                stage.serve(port, str(number))
+                await until(
+                    lambda one=number: (  # type: ignore[misc]
+                        asking.done() or (one in seen and counts.counts.waiting)
+                    )
+                )
+        stage.tell(mode=Mode.END)
+        return await asking

@@ -1,0 +1,99 @@
+"""``models drafts``: what could guess for a model, and what auto found of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from backends.state import DraftCandidate, DraftFound, Drafts, DraftVerdict
+from tui.cli import drafts as drafts_module
+from tui.cli.drafts import found_text
+from tui.cli.main import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+AT = 1_763_820_000.0
+FAST = DraftFound(
+    draft="/m/small.gguf",
+    draft_max=8,
+    tok_per_s=61.2,
+    plain_tok_per_s=22.5,
+    speedup=2.72,
+    acceptance=0.71,
+    verdict=DraftVerdict.PAYS,
+    at=AT,
+)
+SLOW = DraftFound(
+    draft="ngram",
+    draft_max=8,
+    tok_per_s=20.0,
+    plain_tok_per_s=22.5,
+    speedup=0.89,
+    verdict=DraftVerdict.LOSES,
+    at=AT,
+)
+EARLIER = DraftFound(draft="/m/small.gguf", draft_max=8, tok_per_s=40.0, at=AT - 60)
+FOUND = Drafts(
+    model="/m/big.gguf",
+    size_bytes=1 << 30,
+    candidates=(
+        DraftCandidate(
+            path="/m/small.gguf",
+            name="small.gguf",
+            size_bytes=1 << 26,
+            found=(FAST, EARLIER),
+        ),
+        DraftCandidate(path="/m/mid.gguf", name="mid.gguf", size_bytes=1 << 27),
+        DraftCandidate(
+            path="/m/o.gguf", name="o.gguf", size_bytes=1, why_not="its words differ"
+        ),
+    ),
+    ngram=(SLOW,),
+)
+
+
+@pytest.fixture(autouse=True)
+def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A model about which a controller tells that."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+    async def found(_path: str) -> Drafts:
+        return FOUND
+
+    monkeypatch.setattr(drafts_module, "_found", found)
+    model = tmp_path / "big.gguf"
+    model.write_bytes(b"GGUF")
+    yield model
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_below_each_stands_what_auto_found(model: Path) -> None:
+    said = CliRunner().invoke(cli, ["models", "drafts", str(model)]).output
+    lines = said.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        *("small.gguf", "auto:", "mid.gguf", "auto:", "o.gguf", "ngram", "auto:"),
+    ]
+    assert lines[1] == (
+        "  auto: 61.2 tok/s, 22.5 without (×2.72): pays · 71 % of guesses right · "
+        "8 tokens at a time · 2025-11-22 14:00"
+    )
+    assert lines[3] == "  auto: not tried yet"
+    assert "(×0.89): costs more than it brings · 8 tokens" in lines[6]
+    assert "not compared yet" in found_text(EARLIER)
+
+
+def test_json_has_all_of_it(model: Path) -> None:
+    said = CliRunner().invoke(cli, ["models", "drafts", str(model), "--json"]).output
+    small, mid, _ = json.loads(said)["candidates"]
+    assert [one["tok_per_s"] for one in small["found"]] == [61.2, 40.0]
+    assert small["found"][0]["verdict"] == "pays"
+    assert mid["found"] == []
+    assert json.loads(said)["ngram"][0]["verdict"] == "costs more than it brings"
