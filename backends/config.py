@@ -75,6 +75,11 @@ class PeerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     model_dirs: tuple[str, ...] = ()
     """Further folders searched for GGUF files there."""
 
+    def budget_bytes(self, device: str) -> int | None:
+        """The most a plan may put on a device; None: all that is free."""
+        gib = self.memory_gib.get(device)
+        return None if gib is None else int(gib * (1 << 30))
+
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything ``config.toml`` may say; each field's text is its documentation."""

@@ -59,7 +59,7 @@ def wanted_place(setting: str) -> DataPlace:
 
 
 def _address(text: str) -> _Address:
-    """As a machine has it: one of IPv4 may come in the clothes of IPv6.
+    """An IP address; IPv4 written as IPv6 (``::ffff:10.0.0.7``) becomes plain IPv4.
 
     Raises:
         ValueError: it is none.

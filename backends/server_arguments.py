@@ -54,40 +54,23 @@ _SETTINGS = {
     for name in names
 }
 _NUMBERS = frozenset({"slots", "threads"})
+_FLASH_ATTENTION = {
+    **dict.fromkeys(("on", "enabled", "true", "1"), FlashAttention.ON),
+    **dict.fromkeys(("off", "disabled", "false", "0"), FlashAttention.OFF),
+    **dict.fromkeys(("auto", "-1"), FlashAttention.AUTO),
+}
 
 # Options whose value is a file or a folder, by llama-server's own help.
 _PATHS = frozenset(
     [
-        "-md",
-        "--model-draft",
-        "--spec-draft-model",
-        "-mv",
-        "--model-vocoder",
-        "-mm",
-        "--mmproj",
-        "--lora",
-        "--control-vector",
-        "--log-file",
-        "--log-prompts-dir",
-        "--grammar-file",
-        "-jf",
-        "--json-schema-file",
-        "-lcs",
-        "--lookup-cache-static",
-        "-lcd",
-        "--lookup-cache-dynamic",
-        "--path",
-        "--ui-config-file",
-        "--webui-config-file",
-        "--mcp-servers-config",
-        "--api-key-file",
-        "--ssl-key-file",
-        "--ssl-cert-file",
-        "--slot-save-path",
-        "--media-path",
-        "--models-dir",
-        "--models-preset",
-        "--chat-template-file",
+        *("-md", "--model-draft", "--spec-draft-model", "-mv", "--model-vocoder"),
+        *("-mm", "--mmproj", "--lora", "--control-vector"),
+        *("--log-file", "--log-prompts-dir", "--grammar-file"),
+        *("-jf", "--json-schema-file", "-lcs", "--lookup-cache-static"),
+        *("-lcd", "--lookup-cache-dynamic", "--path", "--ui-config-file"),
+        *("--webui-config-file", "--mcp-servers-config", "--api-key-file"),
+        *("--ssl-key-file", "--ssl-cert-file", "--slot-save-path", "--media-path"),
+        *("--models-dir", "--models-preset", "--chat-template-file"),
         "--video-ffmpeg-dir",
     ]
 )
@@ -107,11 +90,6 @@ _WEIGHTS = frozenset(
     ]
 )
 # Of these several may be given, between commas, each with a scale after a colon.
-_FLASH_ATTENTION = {
-    **dict.fromkeys(("on", "enabled", "true", "1"), FlashAttention.ON),
-    **dict.fromkeys(("off", "disabled", "false", "0"), FlashAttention.OFF),
-    **dict.fromkeys(("auto", "-1"), FlashAttention.AUTO),
-}
 _LISTS = frozenset({"--lora", "--control-vector"})
 _SCALED = frozenset({"--lora-scaled", "--control-vector-scaled"})
 

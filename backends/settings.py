@@ -28,15 +28,12 @@ if TYPE_CHECKING:
 
     from backends.paths import Paths
 
+_NEXT_LAUNCH = (
+    *("engine", "api_port", "api_host", "api_certificate", "api_private_key"),
+    *("api_request_mib", "api_wait_s", "api_drain_s"),
+)
 EFFECTS = {
-    "engine": "counts from the next launch on",
-    "api_port": "counts from the next launch on",
-    "api_host": "counts from the next launch on",
-    "api_certificate": "counts from the next launch on",
-    "api_private_key": "counts from the next launch on",
-    "api_request_mib": "counts from the next launch on",
-    "api_wait_s": "counts from the next launch on",
-    "api_drain_s": "counts from the next launch on",
+    **dict.fromkeys(_NEXT_LAUNCH, "counts from the next launch on"),
     "ctx_size_min": "counts from the next time a machine is lost",
     "rejoin": "counts from the next time a machine is back",
     "workers": "counts for the next model picked",
@@ -106,7 +103,7 @@ class Problem(Value, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """Both of it."""
+        """What is wrong, and what to write instead."""
         return f"{self.what}. {self.hint}".rstrip(". ")
 
 

@@ -27,6 +27,11 @@ def grouped(count: int) -> str:
     return f"{count:,}".replace(",", " ")
 
 
+def format_count(count: int, noun: str) -> str:
+    """``1 token``, ``42 tokens``, ``20 000 lines``."""
+    return f"{grouped(count)} {noun}{'' if count == 1 else 's'}"
+
+
 def format_bytes(n_bytes: float) -> str:
     """``16.9 GiB``; three significant figures, binary units."""
     value = float(n_bytes)

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import gc
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from backends.paths import Paths
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # These machines are shared: one may stand still for longer than any example takes.
 settings.register_profile(
@@ -18,3 +25,14 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    """Directories of somebody who has nothing yet; none is made."""
+    return Paths(
+        config_dir=tmp_path / "config",
+        state_dir=tmp_path / "state",
+        cache_dir=tmp_path / "cache",
+        runtime_dir=tmp_path / "run",
+    )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 async def agreed(
-    paths: Paths, found: Found, silence_s: float, *, replaces: bool = True
+    paths: Paths, found: Found, silence_s: float, *, replaces: bool
 ) -> Found:
     """A controller that speaks our API: the one found, or one that takes its place.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -16,7 +16,7 @@ from backends.errors import ControllerError, DllmError, UsageError
 from backends.state import NOT_JSON, SILENCE_MAX_S, Failure
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
     from pathlib import Path
 
     from backends.paths import Paths
@@ -105,16 +105,8 @@ class Connection:
             RequestFailed: the answer is a failure.
             ControllerError: it could not be asked, or its answer not be read.
         """
-        require_allowed(method, target)
-        content = _encode(body)
-        socket = await self.start()
-        try:
-            async with http.request(
-                socket, method, target, content, silence_s=self._silence_s
-            ) as response:
-                return _decoded(response.status, await response.read(), kind)
-        except OSError as error:
-            raise self._lost(error) from error
+        async with self._answer(method, target, body) as response:
+            return _decoded(response.status, await response.read(), kind)
 
     async def stream(
         self, method: str, target: str, kind: type[T], body: object = None
@@ -126,20 +118,12 @@ class Connection:
             RequestFailed: a failure answered it, or ended it.
             ControllerError: it could not be asked, or its answer not be read.
         """
-        require_allowed(method, target)
-        content = _encode(body)
-        socket = await self.start()
-        try:
-            async with http.request(
-                socket, method, target, content, silence_s=self._silence_s
-            ) as response:
-                if response.status != 200:
-                    _decoded(response.status, await response.read(), Failure)
-                async for line in response.lines():
-                    _require_whole(line)
-                    yield _value(line, kind)
-        except OSError as error:
-            raise self._lost(error) from error
+        async with self._answer(method, target, body) as response:
+            if response.status != 200:
+                _decoded(response.status, await response.read(), Failure)
+            async for line in response.lines():
+                _require_whole(line)
+                yield _value(line, kind)
 
     async def followed(
         self, target: str, kind: type[F], applied: Callable[[F, S | None], S]
@@ -158,6 +142,22 @@ class Connection:
                 except ValueError as error:
                     raise not_understood(error) from error
                 yield last
+
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, target: str, body: object
+    ) -> AsyncIterator[http.Response]:
+        """Ask; what breaks before the answer is read becomes a sentence."""
+        require_allowed(method, target)
+        content = _encode(body)
+        socket = await self.start()
+        try:
+            async with http.request(
+                socket, method, target, content, silence_s=self._silence_s
+            ) as response:
+                yield response
+        except OSError as error:
+            raise self._lost(error) from error
 
     def _lost(self, error: OSError) -> ControllerError:
         """What became of a connection, as a sentence; the next call looks again."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -20,6 +19,7 @@ from backends.paths import Paths, user_paths
 from backends.state import (
     DEFAULT_CLUSTER,
     SILENCE_MAX_S,
+    Ask,
     ChatDelta,
     ChatRequest,
     ClusterSnapshot,
@@ -29,7 +29,6 @@ from backends.state import (
     LogChunk,
     ModelCatalogue,
     ModelInfo,
-    PairMode,
     Pass,
     Peer,
     PeerAnswer,
@@ -38,12 +37,11 @@ from backends.state import (
     PlanMemory,
     Preview,
     ProvisionMode,
-    ServerSettings,
 )
 from backends.state.delta import Frame, applied
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
 T = TypeVar("T")
@@ -123,46 +121,9 @@ class ControllerClient:
         target = self._of("/v1/events", hold=int(hold), generation=generation)
         return self._connection.followed(target, Frame, applied)
 
-    async def propose(
-        self,
-        model: str,
-        *,
-        workers: int | None = None,
-        peers: Sequence[str] | None = None,
-        head: str | None = None,
-        counts: Sequence[int] | None = None,
-        split: Mapping[str, int] | None = None,
-        exclude: Sequence[str] = (),
-        worker_threads: int | None = None,
-        ctx_size: int | None = None,
-        server: ServerSettings | None = None,
-        api_port: int | None = None,
-        relay: bool = True,
-        pair: PairMode | None = None,
-        force: bool = False,
-        extra_args: Sequence[str] = (),
-        directory: str = "",
-    ) -> Plan:
-        """A plan for a model: see ``backends.state.Ask`` for what can be asked."""
-        asked = {
-            "model": model,
-            "workers": workers,
-            "peers": list(peers) if peers is not None else None,
-            "head": head,
-            "counts": list(counts) if counts is not None else None,
-            "split": dict(split) if split is not None else None,
-            "exclude": list(exclude),
-            "worker_threads": worker_threads,
-            "ctx_size": ctx_size,
-            "server": server or ServerSettings(),
-            "api_port": api_port,
-            "relay": relay,
-            "pair": pair,
-            "force": force,
-            "extra_args": list(extra_args),
-            "directory": directory,
-        }
-        return await self._call("POST", self._of("/v1/propose"), Plan, asked)
+    async def propose(self, ask: Ask) -> Plan:
+        """A plan for a model."""
+        return await self._call("POST", self._of("/v1/propose"), Plan, ask)
 
     async def preview(self, plan: Plan) -> Preview:
         """What a launch of this plan would do; starts nothing."""
@@ -350,13 +311,10 @@ class ControllerClient:
         """End what goes on at a machine; the next time it resumes."""
         return await self._call("POST", _peer(name, "cancel"), Peer)
 
-    async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
+    def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """Stream an answer; closing the iterator stops the generation."""
         target = self._of("/v1/chat")
-        stream = self._connection.stream("POST", target, ChatDelta, request)
-        async with aclosing(stream) as deltas:
-            async for delta in deltas:
-                yield delta
+        return self._connection.stream("POST", target, ChatDelta, request)
 
     async def _call(
         self, method: str, target: str, kind: type[T], body: object = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -26,25 +25,19 @@ class ModelsClient:
         """Ask over a connection."""
         self._connection = connection
 
-    async def hashing(
+    def hashing(
         self, path: str, *, machine: str = LOCAL
     ) -> AsyncGenerator[Hashing, None]:
         """Hash every tensor of a model on a machine; at last the hashes."""
         asked = {"path": path, "machine": machine}
-        stream = self._connection.stream("POST", "/v1/models/hash", Hashing, asked)
-        async with aclosing(stream) as told:
-            async for one in told:
-                yield one
+        return self._connection.stream("POST", "/v1/models/hash", Hashing, asked)
 
-    async def seeding(
+    def seeding(
         self, path: str, *, machine: str, directory: str = "", dry: bool = False
     ) -> AsyncGenerator[Seeding, None]:
         """Fill the cache of a stock worker there from a model there."""
         asked = {"path": path, "machine": machine, "directory": directory, "dry": dry}
-        stream = self._connection.stream("POST", "/v1/models/seed", Seeding, asked)
-        async with aclosing(stream) as told:
-            async for one in told:
-                yield one
+        return self._connection.stream("POST", "/v1/models/seed", Seeding, asked)
 
     async def drafts(self, path: str) -> Drafts:
         """What of the models found so far could guess ahead for one."""

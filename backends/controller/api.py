@@ -18,7 +18,6 @@ import msgspec
 from aiohttp import web
 
 from backends.controller.askers import asker
-from backends.controller.clusters import DEFAULT
 from backends.controller.drafting import Drafting, with_found
 from backends.controller.memory_api import MemoryApi
 from backends.controller.metrics import prometheus_text
@@ -43,6 +42,7 @@ from backends.planning.room import room_for
 from backends.roster.holdings import merged
 from backends.split.speculation import with_draft
 from backends.state import (
+    DEFAULT_CLUSTER,
     Actor,
     Ask,
     ControllerInfo,
@@ -175,7 +175,7 @@ class Api:
         Raises:
             UsageError: that cannot be a name.
         """
-        return self._clusters.get(request.query.get("cluster", DEFAULT))
+        return self._clusters.get(request.query.get("cluster", DEFAULT_CLUSTER))
 
     async def _snapshot(self, request: web.Request) -> web.Response:
         cluster = self._of(request)

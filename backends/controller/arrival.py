@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from backends.planning.blueprint import used_workers
+from backends.split.flags import used_workers
 from backends.split.loads import plan_loads
 from backends.units import format_bytes, format_seconds
 

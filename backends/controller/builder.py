@@ -13,16 +13,16 @@ from backends.gateway.language import GATEWAY
 from backends.link.relay import relay_name, worker_of, worker_relay_name
 from backends.places import LOCAL
 from backends.planning.blueprint import (
-    SERVER,
     STAGES,
     Blueprint,
     Facts,
     compare,
     draw,
     short_name,
-    used_workers,
 )
+from backends.planning.commands import SERVER
 from backends.planning.pairing import paired_workers
+from backends.split.flags import used_workers
 from backends.state import Failure, ProcessRole, Step, Value
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from backends.controller.story import CONTROLLER
 from backends.errors import DllmError
 from backends.split.layout import format_range
 from backends.state import EventKind, EventTone, PeerState
-from backends.units import format_lab, format_seconds, grouped
+from backends.units import format_count, format_lab, format_seconds, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -99,7 +99,7 @@ class Chapter:
         number = after.warmed - before.warmed
         tokens = after.warmed_tokens - before.warmed_tokens
         took = format_seconds(after.warmed_s - before.warmed_s)
-        what = "1 conversation" if number == 1 else f"{number} conversations"
+        what = format_count(number, "conversation")
         text = f"{what} read again ahead: {grouped(tokens)} tokens in {took}"
         self._tell(EventKind.MENDED, text)
 
@@ -246,11 +246,11 @@ def _presence(peer: Peer) -> str | None:
 
 
 def _requests(count: int) -> str:
-    return f"{count} request{'' if count == 1 else 's'} to the API"
+    return f"{format_count(count, 'request')} to the API"
 
 
 def _answers(count: int) -> str:
-    return f"{count} answer{'' if count == 1 else 's'} that another split would break"
+    return f"{format_count(count, 'answer')} that another split would break"
 
 
 def _model(plan: Plan) -> str:

@@ -10,9 +10,9 @@ import msgspec
 from aiohttp import web
 
 from backends.controller.chat.asking import Asking, serving_port
-from backends.controller.clusters import DEFAULT
 from backends.controller.responses import body, json_response, start_stream
 from backends.state import (
+    DEFAULT_CLUSTER,
     ChatChange,
     ChatImport,
     ChatQuestion,
@@ -142,7 +142,7 @@ class ChatApi:
         return await self._chats.get(request.match_info["id"])
 
     def _of(self, request: web.Request) -> Cluster:
-        return self._clusters.get(request.query.get("cluster", DEFAULT))
+        return self._clusters.get(request.query.get("cluster", DEFAULT_CLUSTER))
 
 
 def _reply_to_come(conversation: Conversation, cluster: Cluster) -> Reply:

@@ -26,7 +26,7 @@ from backends.split.flags import check_exact, compile_split
 from backends.state import ClusterState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
     from backends.controller.api_ports import ApiPorts
@@ -59,15 +59,12 @@ class Cluster:
         story: Story,
         gateway_socket: Path,
         trials: TrialBook,
-        *,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         """Use these parts; nothing is read or started before ``run``."""
         self.name = name
         self.board = board
         self._machines = machines
         self._journal = journal
-        self._clock = clock
         self.chapter = Chapter(story, name)
         self._leftovers = Leftovers(name, machines, board, journal, book)
         self._pursuit = Pursuit(
@@ -81,7 +78,7 @@ class Cluster:
             self.chapter,
             gateway_socket,
             trials,
-            clock,
+            time.time,
         )
         self._api_ports = api_ports
         self.gateway = self._pursuit.gateway
@@ -179,7 +176,7 @@ class Cluster:
             )
         if on == is_drained:
             return
-        self._journal.change(drained_since=self._clock() if on else None)
+        self._journal.change(drained_since=time.time() if on else None)
         self.board.update(drained_since=self._journal.record.drained_since)
         self.chapter.drained(by, on=on)
         self.gateway.drain(on)
@@ -303,7 +300,7 @@ class Cluster:
             log.warning("%s", error)
             return
         failure = msgspec.structs.replace(
-            error.failure(self._clock()),
+            error.failure(time.time()),
             served=self._journal.record.served_since is not None,
         )
         log.error("%s", failure.sentence)
@@ -379,7 +376,7 @@ class Cluster:
     def leave_alone(self, error: DllmError) -> None:
         """Touch nothing of what runs, until somebody decides."""
         self._hands_off = True
-        failure = error.failure(self._clock())
+        failure = error.failure(time.time())
         self._journal.record = msgspec.structs.replace(
             self._journal.record, failure=failure
         )
@@ -388,7 +385,10 @@ class Cluster:
 
 
 def _asks_for(plan: Plan, pursued: Plan | None) -> bool:
-    """Whether that is pursued already; memory, which changes, has its say only once."""
+    """Whether that plan is pursued already.
+
+    How many prompts are kept follows from the memory at the launch, so it may differ.
+    """
     if pursued is None:
         return False
     kept_mib = pursued.prompt_cache_mib

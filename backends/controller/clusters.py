@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DEFAULT = DEFAULT_CLUSTER
-
 
 class Clusters:
     """Makes clusters when they are first named, and runs them."""
@@ -67,17 +65,17 @@ class Clusters:
         self.book.take()
         folder = self._paths.clusters_dir
         journals = {file.stem for file in folder.glob("*.json")}
-        for name in sorted(journals | self.book.clusters() | {DEFAULT}):
+        for name in sorted(journals | self.book.clusters() | {DEFAULT_CLUSTER}):
             if CLUSTER_NAME.fullmatch(name):
                 self.get(name)
         await self.look_at_memory()
 
     def __iter__(self) -> Iterator[Cluster]:
         """Every cluster, the default one first."""
-        names = sorted(self._clusters, key=lambda name: (name != DEFAULT, name))
+        names = sorted(self._clusters, key=lambda name: (name != DEFAULT_CLUSTER, name))
         return (self._clusters[name] for name in names)
 
-    def get(self, name: str = DEFAULT) -> Cluster:
+    def get(self, name: str = DEFAULT_CLUSTER) -> Cluster:
         """A cluster, made if nobody named it before.
 
         Raises:
@@ -249,7 +247,7 @@ class Clusters:
 
 def _is_shown(cluster: Cluster) -> bool:
     idle = cluster.board.snapshot.state is ClusterState.IDLE
-    return cluster.name == DEFAULT or not idle
+    return cluster.name == DEFAULT_CLUSTER or not idle
 
 
 def _brief(cluster: Cluster) -> ClusterBrief:

@@ -8,8 +8,8 @@ import signal
 import traceback
 from typing import TYPE_CHECKING
 
-from backends.engine.explain import CUT_OFF
-from backends.engine.logs import clean_lines, explain, refused_argument
+from backends.engine.explain import CUT_OFF, explain, refused_argument
+from backends.engine.logs import clean_lines
 from backends.errors import HostError, ProcessFailed
 from backends.planning.blueprint import cluster_of, short_name
 from backends.state import Failure, ProcessRole

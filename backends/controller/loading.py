@@ -6,11 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from backends.controller.arrival import Arrival, overall
-from backends.controller.load import LoadWatch
+from backends.engine.logs import LoadLog
 from backends.engine.server import Health, ServerClient
 from backends.machines.host import pid_of
 from backends.places import LOCAL
-from backends.planning.blueprint import SERVER, process_name
+from backends.planning.blueprint import process_name
+from backends.planning.commands import SERVER
 from backends.split.compare import measured_split
 from backends.split.flags import is_relayed
 from backends.split.held import ServerLog, format_in_part, held_split
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from backends.controller.builder import Built
     from backends.controller.steps import StepBoard
     from backends.controller.watch import Watch
+    from backends.machines.agent.agent_host import AgentHost
     from backends.machines.machine import Machines
     from backends.state import MeasuredSplit, Plan
     from backends.state.weights import WorkerWeights
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 POLL_S = 0.1
 # Every look at another machine's log is a round trip.
 POLL_REMOTE_S = 0.5
+READ_BYTES = 1 << 20
 
 
 class Loading:
@@ -126,6 +129,30 @@ class Loading:
         return measured_split(
             plan, placement, log.layer_devices, log.device_endpoints, log.buffers
         )
+
+
+class LoadWatch:
+    """Follows a log from its beginning and knows how far the load is."""
+
+    def __init__(self, host: AgentHost, name: str) -> None:
+        """Follow the log of one process on one host."""
+        self._host = host
+        self._name = name
+        self._offset = 0
+        self.log = LoadLog()
+        """What it tells so far."""
+
+    async def read(self) -> bool:
+        """Take in the next part of the log; False when there is nothing new."""
+        chunk = await self._host.read_log(self._name, self._offset, READ_BYTES)
+        self._offset = chunk.next_offset
+        self.log.feed(chunk.text)
+        return bool(chunk.text)
+
+    async def read_all(self) -> None:
+        """Take in all that is there now."""
+        while await self.read():
+            pass
 
 
 def _verdict(measured: MeasuredSplit, plan: Plan) -> str:

@@ -20,7 +20,8 @@ from backends.errors import (
     ProcessFailed,
 )
 from backends.link.relay import is_relay
-from backends.planning.blueprint import SERVER, machines_of
+from backends.planning.blueprint import machines_of
+from backends.planning.commands import SERVER
 from backends.roster.bare import blamed
 
 if TYPE_CHECKING:

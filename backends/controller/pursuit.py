@@ -37,7 +37,8 @@ from backends.errors import (
     ProcessFailed,
 )
 from backends.link.relay import worker_relay_name
-from backends.planning.blueprint import SERVER, machines_of, process_name
+from backends.planning.blueprint import machines_of, process_name
+from backends.planning.commands import SERVER
 from backends.planning.speculating import PLAIN, with_way
 from backends.state import AUTO_DRAFT, NO_DRAFT, ClusterState, DraftNow, Step, StepState
 
@@ -291,10 +292,10 @@ class Pursuit:
         return self._ways.route(worker, facts.pairings[worker].data, port)
 
     async def _let_answers_end(self, plan: Plan) -> None:
-        """Before anything is touched that serves: end what could not be gone on with.
+        """Before touching what serves, wait for answers that could not be continued.
 
-        After trouble there is nothing to wait for: that has ended them already. An
-        earlier controller may have begun to wait.
+        After trouble there are none: it has broken them already. An earlier controller
+        may have begun to wait.
         """
         if served := self._journal.record.replaces:
             self.gateway.take_up(served)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from backends.state.weights import WorkerWeights
 
 GUESSES_MAX = 16
-"""Tokens a draft of further arguments guesses ahead at most, as a rule."""
+"""The most tokens that a draft given by further arguments guesses ahead, usually."""
 
 
 class Links:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from backends.config import API_PORT_DEFAULT, Config
 from backends.controller.beside import check_whole
@@ -21,15 +20,10 @@ from backends.link.relay import worker_relay_name
 from backends.link.way import WaySpec, direct_way, path_of, port_of
 from backends.machines.machine import open_way
 from backends.places import LOCAL
-from backends.planning.blueprint import (
-    SERVER,
-    Facts,
-    machines_of,
-    needed_names,
-    process_name,
-    used_workers,
-)
+from backends.planning.blueprint import Facts, machines_of, needed_names, process_name
+from backends.planning.commands import SERVER
 from backends.roster.bare import connects
+from backends.split.flags import used_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -116,10 +110,11 @@ class Survey:
             engines=engines,
             model=model,
             model_path=model_path,
+            thin=model.thin is not None,
             draft_path=draft,
             ports=ports,
             ways=await self._endpoints(plan, ports, pairings),
-            relay_program=head.relay_program() if plan.relay else "",
+            relay=head.relay_program() if plan.relay else "",
             stats=stats_of(self._cluster, plan, head),
             pairings=pairings,
             folders={m: self._folder(m) for m in machines_of(plan)},
@@ -131,7 +126,8 @@ class Survey:
     def _told(self, worker: WorkerSpec) -> tuple[str, ...]:
         """The command line of the relay that runs beside a worker.
 
-        Before this goal has served, that is one of an earlier goal, with its model.
+        Nothing before this goal has served: one that runs then is of an earlier goal,
+        with another model.
         """
         if not self._has_served():
             return ()
@@ -217,14 +213,14 @@ class Survey:
     async def elsewhere(self, facts: Facts) -> Facts:
         """The same, with another port for llama-server on this machine."""
         port = await self._machines.get(LOCAL).host.free_port()
-        return msgspec.structs.replace(facts, ports={**facts.ports, SERVER: port})
+        return replace(facts, ports={**facts.ports, SERVER: port})
 
     def keep_port(self, port: int) -> None:
         """A llama-server of an earlier release gives out the API itself."""
         self._api_ports.choose(self._cluster, port)
 
     def lose_port(self) -> None:
-        """The port of the API was another program's, though it looked free."""
+        """Another program took the port of the API, though it had looked free."""
         self._api_ports.lose(self._cluster)
 
     def demanded_port(self, plan: Plan) -> int | None:

@@ -13,12 +13,8 @@ from backends.controller.evidence import failure_of
 from backends.errors import ProcessFailed
 from backends.gateway.language import GATEWAY
 from backends.link.relay import is_relay, worker_relay_name
-from backends.planning.blueprint import (
-    SERVER,
-    needed_names,
-    own_workers,
-    process_name,
-)
+from backends.planning.blueprint import needed_names, own_workers, process_name
+from backends.planning.commands import SERVER
 from backends.state import Failure
 
 if TYPE_CHECKING:

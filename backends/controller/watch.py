@@ -71,7 +71,7 @@ class Watch:
         self.stir()
 
     def forget(self) -> None:
-        """All is about to be built anew, what was reported of included."""
+        """Drop what was reported: all of it is about to be built anew."""
         self._reported = None
 
     async def require(self) -> None:

@@ -70,7 +70,7 @@ class Ways:
         return known[1].rtt_ms
 
     def route(self, worker: str, data: DataPlace, port: int) -> Route:
-        """How its relay is reached: where it listens besides, and the way there is."""
+        """How the relay beside a worker is reached: over which way, and where else."""
         known = self._ways.get(worker)
         if known is None or not known[1].open:
             return Route()

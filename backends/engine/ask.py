@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FORMAT = 5
 """Changes when a kept answer would be read differently."""
 FORMAT_FIRST = 4
-"""Of the oldest answers that are taken up where nothing may be asked."""
+"""The oldest format still read where the engine must not be asked."""
 NO_GPU = {
     "CUDA_VISIBLE_DEVICES": "",
     "HIP_VISIBLE_DEVICES": "",
@@ -41,7 +41,7 @@ NO_GPU = {
 }
 """In the environment of an engine that is asked something no GPU is needed for."""
 TRACES = "-lv 4: trace"
-"""Among an engine's options where its level 4 is below debugging; it is 5 then."""
+"""Among an engine's options where log level 4 is tracing; debugging is 5 then."""
 SPEC_TYPE = "--spec-type"
 ANSWER_S = 60.0
 """Longest wait for one answer; a first CUDA or Metal start compiles kernels."""

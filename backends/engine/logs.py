@@ -7,12 +7,8 @@ import re
 from collections import deque
 from typing import TYPE_CHECKING
 
-from backends.engine.explain import explain, refused_argument
-
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-__all__ = ["LoadLog", "clean_lines", "explain", "refused_argument", "strip_line"]
 
 ERRORS_KEPT = 20
 LINE_CHARS_MAX = 8192

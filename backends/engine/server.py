@@ -16,7 +16,7 @@ from backends.engine.sse import AnswerReader, events, failed
 from backends.state import NOT_JSON, Guesses, Value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
     from backends.state import ChatDelta, ChatRequest
 
@@ -75,18 +75,15 @@ class ServerClient:
     def __init__(
         self,
         port: int,
-        host: str = "127.0.0.1",
         *,
         tls: bool = False,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Address a server, or its gateway (``tls``); nothing is sent yet."""
-        self._base = f"{'https' if tls else 'http'}://{host}:{port}"
+        self._base = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
         # Its certificate is for a name, and this is our own gateway's loopback.
         self._verify = not tls
         self._idle_timeout_s = idle_timeout_s
-        self._clock = clock
         self._session: aiohttp.ClientSession | None = None
         self._slots: tuple[Slot, ...] = ()
 
@@ -161,7 +158,7 @@ class ServerClient:
         Closing the iterator closes the connection, on which the server stops at its
         next token.
         """
-        reader = AnswerReader(self._clock)
+        reader = AnswerReader(time.monotonic)
         try:
             async with contextlib.aclosing(self._stream(request, reader)) as deltas:
                 async for delta in deltas:

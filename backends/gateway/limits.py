@@ -54,11 +54,10 @@ class Allowance:
 class Allowances:
     """Those of all keys, by name."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         """Nobody came yet."""
-        self._clock = clock
         self._known: dict[str, Allowance] = {}
 
     def of(self, key: Key) -> Allowance:
         """That of one key."""
-        return self._known.setdefault(key.name, Allowance(self._clock))
+        return self._known.setdefault(key.name, Allowance(time.monotonic))

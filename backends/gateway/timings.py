@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from backends.state.base import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 
 class Timings(Value, frozen=True):
@@ -55,16 +55,15 @@ def _rates(what: str, number: int, duration_ms: float) -> dict[str, float]:
 class Stopwatch:
     """Measures what one llama-server takes, which tells it only at the end."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         """The question was just asked."""
-        self._clock = clock
-        self._asked = clock()
+        self._asked = time.monotonic()
         self._first: float | None = None
         self._last = 0.0
 
     def token(self) -> None:
         """A token came."""
-        self._last = self._clock()
+        self._last = time.monotonic()
         if self._first is None:
             self._first = self._last
 

@@ -159,8 +159,8 @@ class LinkMeter:
     def take_silence(self) -> bool:
         """The relay has said nothing for a while; whether anything changed.
 
-        It is silent when nothing moves, so the last throughput no longer holds; of a
-        request without an answer it would tell all the while.
+        A relay is silent while nothing moves: the last throughput no longer holds, and
+        no request waits for its answer, for it would keep telling of one.
         """
         before, moving = self._link, self._link.bytes_per_s_up is not None
         if before.unanswered_ms is not None:

@@ -33,17 +33,17 @@ class Params:
             return max((self._checked(key, item) for item in value), default=default)
         return default if value is None else self._checked(key, value)
 
-    def per_layer(self, key: str, n_layer: int, default: int = 0) -> list[int]:
+    def per_layer(self, key: str, n_layer: int) -> list[int]:
         """One number per layer, from an array or from one number for all.
 
-        A short array is filled up with `default`: some files leave out the layers that
+        A short array is filled up with zeros: some files leave out the layers that
         predict further tokens.
         """
         value = self.raw(key)
         if not isinstance(value, tuple):
-            return [self.number(key, default)] * n_layer
+            return [self.number(key)] * n_layer
         numbers = [self._checked(key, item) for item in value[:n_layer]]
-        return numbers + [default] * (n_layer - len(numbers))
+        return numbers + [0] * (n_layer - len(numbers))
 
     def flags(self, key: str, n_layer: int) -> list[bool] | None:
         """One yes or no per layer, None when the file has no such array."""

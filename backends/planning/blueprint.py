@@ -6,17 +6,17 @@ was started from an equal one, after the very processes and ways it depends on.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.engine.ask import Engine
 from backends.gateway.language import GATEWAY
 from backends.link.relay import relay_name, worker_relay_name
 from backends.machines.host import ProcessRecord, ProcessSpec
 from backends.places import LOCAL
-from backends.planning.commands import SERVER as SERVER
 from backends.planning.commands import (
+    SERVER,
     Site,
     placement_at,
     relay_command,
@@ -24,12 +24,12 @@ from backends.planning.commands import (
     worker_command,
     worker_relay_command,
 )
-from backends.planning.pairing import Pairing, paired_workers
+from backends.planning.pairing import paired_workers
 from backends.split.flags import (
     Placement,
     check_exact,
+    used_workers,
 )
-from backends.split.flags import used_workers as used_workers
 from backends.state import (
     ModelInfo,
     Plan,
@@ -53,44 +53,12 @@ STAGES = (
 """In this order they start."""
 
 
-class Facts(Value, frozen=True, kw_only=True):
-    """What a blueprint is drawn from, besides the plan."""
+@dataclass(frozen=True, kw_only=True)
+class Facts(Site):
+    """A site of which everything is known: what a blueprint is drawn from."""
 
     cluster: str
-    engines: dict[str, Engine]
-    """By machine: of the head, and of every machine with a worker of ours."""
     model: ModelInfo
-    model_path: str
-    """Where the head keeps it."""
-    draft_path: str = ""
-    """The same of the draft model; empty without one."""
-    ports: dict[str, int]
-    """Loopback port of each process on its own machine, by the process' short name."""
-    ways: dict[str, str] = {}
-    """Worker to where the head finds it: ``127.0.0.1:PORT``, ``unix:/path``."""
-    relay_program: str = ""
-    stats: dict[str, str] = {}
-    """Worker to the socket, on the head, where its relay gives out counters."""
-    pairings: dict[str, Pairing] = {}
-    """By worker."""
-    folders: dict[str, str] = {}
-    """By machine: the folder there of the cluster's process directories."""
-
-    @property
-    def site(self) -> Site:
-        """The same as command lines are made from."""
-        return Site(
-            engines=self.engines,
-            relay=self.relay_program,
-            model_path=self.model_path,
-            thin=self.model.thin is not None,
-            draft_path=self.draft_path,
-            ports=self.ports,
-            ways=self.ways,
-            stats=self.stats,
-            pairings=self.pairings,
-            folders=self.folders,
-        )
 
 
 class Node(Value, frozen=True, kw_only=True):
@@ -182,29 +150,22 @@ def draw(plan: Plan, facts: Facts) -> Blueprint:
     Raises:
         PlanError: llama.cpp cannot follow the plan's split.
     """
-    placement = placed(plan, facts)
-    site = facts.site
-    workers = tuple(_worker(worker, facts, site) for worker in own_workers(plan))
+    placement = placement_at(plan, facts)
+    check_exact(plan, placement)
+    workers = tuple(_worker(worker, facts) for worker in own_workers(plan))
     relayed = used_workers(plan) if plan.relay else ()
-    beside = tuple(_worker_relay(w, facts, site) for w in relayed if site.pairing(w))
-    relays = tuple(_relay(plan, worker, facts, site) for worker in relayed)
+    beside = tuple(_worker_relay(w, facts) for w in relayed if facts.pairing(w))
+    relays = tuple(_relay(plan, worker, facts) for worker in relayed)
     before = (*workers, *beside, *relays)
     server = _server(plan, placement, facts, before)
     return Blueprint(nodes=(*before, server), placement=placement)
 
 
-def placed(plan: Plan, facts: Facts) -> Placement:
-    """The arguments that place the layers, with the ports of the facts."""
-    placement = placement_at(plan, facts.site)
-    check_exact(plan, placement)
-    return placement
-
-
-def _worker(worker: WorkerSpec, facts: Facts, site: Site) -> Node:
+def _worker(worker: WorkerSpec, facts: Facts) -> Node:
     spec = ProcessSpec(
         name=process_name(facts.cluster, worker.name),
         role=ProcessRole.WORKER,
-        argv=worker_command(worker, site).argv,
+        argv=worker_command(worker, facts).argv,
         port=facts.ports[worker.name],
         env=ENGINE_ENV,
         # A stock rpc-server dies of a client that leaves before its answer.
@@ -213,12 +174,12 @@ def _worker(worker: WorkerSpec, facts: Facts, site: Site) -> Node:
     return Node(machine=worker.peer, short_name=worker.name, spec=spec)
 
 
-def _worker_relay(worker: WorkerSpec, facts: Facts, site: Site) -> Node:
+def _worker_relay(worker: WorkerSpec, facts: Facts) -> Node:
     name = worker_relay_name(worker.name)
     spec = ProcessSpec(
         name=process_name(facts.cluster, name),
         role=ProcessRole.WORKER_RELAY,
-        argv=worker_relay_command(worker, site).argv,
+        argv=worker_relay_command(worker, facts).argv,
         port=facts.ports[name],
         private=facts.pairings[worker.name].key,
     )
@@ -226,12 +187,12 @@ def _worker_relay(worker: WorkerSpec, facts: Facts, site: Site) -> Node:
     return Node(machine=worker.peer, short_name=name, spec=spec, waits_for=waits_for)
 
 
-def _relay(plan: Plan, worker: WorkerSpec, facts: Facts, site: Site) -> Node:
-    name, pairing = relay_name(worker.name), site.pairing(worker)
+def _relay(plan: Plan, worker: WorkerSpec, facts: Facts) -> Node:
+    name, pairing = relay_name(worker.name), facts.pairing(worker)
     spec = ProcessSpec(
         name=process_name(facts.cluster, name),
         role=ProcessRole.RELAY,
-        argv=relay_command(plan, worker, site).argv,
+        argv=relay_command(plan, worker, facts).argv,
         port=facts.ports[name],
         private=pairing.key if pairing else "",
     )
@@ -247,11 +208,11 @@ def _server(
     spec = ProcessSpec(
         name=process_name(facts.cluster, SERVER),
         role=ProcessRole.SERVER,
-        argv=server_command(plan, placement, facts.site).argv,
+        argv=server_command(plan, placement, facts).argv,
         port=facts.ports[SERVER],
         env=ENGINE_ENV,
     )
-    unnamed = server_command(plan, placement, facts.site, named=False).argv
+    unnamed = server_command(plan, placement, facts, named=False).argv
     ways = [] if plan.relay else [f"way:{w.name}" for w in used_workers(plan)]
     waits_for = (*(node.short_name for node in before), *ways)
     return Node(

@@ -1,18 +1,45 @@
-"""What any plan must keep to, whether we proposed it or somebody sent it whole."""
+"""What can be meant: the numbers of a request, and any plan, whoever made it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from backends.errors import PlanError
-from backends.planning.asking import check_port, check_worker_count
 from backends.planning.thin import check_thin
 from backends.server_arguments import checked_arguments, settings_apart
 from backends.server_settings import check_context, check_server, check_threads
 from backends.split.layout import counts, devices, make_split
 
 if TYPE_CHECKING:
-    from backends.state import ModelInfo, Plan
+    from backends.state import Ask, ModelInfo, Plan
+
+
+WORKERS_MAX = 16
+"""As many devices as llama.cpp takes."""
+
+
+def check_numbers(asked: Ask, model: ModelInfo) -> None:
+    """Refuse numbers that cannot be meant.
+
+    Raises:
+        PlanError: one is negative, zero where it may not be, or beyond what makes
+            sense; it names the number and what is allowed.
+    """
+    check_worker_count(asked.workers)
+    _check_port(asked.api_port)
+    check_threads(asked.worker_threads)
+    if asked.ctx_size is not None:
+        check_context(asked.ctx_size, model)
+    for count in (*(asked.counts or ()), *(asked.split or {}).values()):
+        if count < 0:
+            raise PlanError(
+                f"The split has a negative share ({count})",
+                "Use whole layers, 0 or more.",
+            )
+    if asked.counts is not None and asked.split is not None:
+        raise PlanError(
+            "The split is given twice, by order and by name", "Give one of them."
+        )
 
 
 def check_plan(plan: Plan, model: ModelInfo) -> None:
@@ -23,7 +50,7 @@ def check_plan(plan: Plan, model: ModelInfo) -> None:
             argument is the plan's to decide, the split is not one of this model over
             devices of this plan, or a thin file lacks what it is needed for.
     """
-    check_port(plan.api_port)
+    _check_port(plan.api_port)
     check_worker_count(len(plan.workers))
     for worker in plan.workers:
         check_threads(worker.threads)
@@ -63,3 +90,26 @@ def _check_split(plan: Plan, model: ModelInfo) -> None:
                 f"The plan has no device {name}",
                 f"It has {', '.join((*sorted(known), f'{plan.head}/…'))}.",
             )
+
+
+def check_worker_count(count: int | None) -> None:
+    """Refuse more workers than llama.cpp takes devices.
+
+    Raises:
+        PlanError: it says what is allowed.
+    """
+    _within(count, 0, WORKERS_MAX, "workers", "cannot be started")
+
+
+def _check_port(port: int | None) -> None:
+    """Refuse a port that is none.
+
+    Raises:
+        PlanError: it says what is allowed.
+    """
+    _within(port, 1, 65535, "as port", "is none")
+
+
+def _within(value: int | None, low: int, high: int, what: str, why: str) -> None:
+    if value is not None and not low <= value <= high:
+        raise PlanError(f"{value} {what} {why}", f"Give {low} to {high}.")

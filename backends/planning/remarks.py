@@ -11,7 +11,7 @@ from backends.split.flags import is_relayed, used_workers
 from backends.split.layout import is_head_cpu, make_split
 from backends.split.loads import overcommitted, plan_loads
 from backends.state import MTP_DRAFT
-from backends.units import format_bytes, format_ms, format_speed
+from backends.units import format_bytes, format_count, format_ms, format_speed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ def _head_idle(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> st
     if near or any(share.layers for share in own):
         return ""
     sent = token_bytes(plan, model)
-    trips = "1 round trip" if len(workers) == 1 else f"{len(workers)} round trips"
+    trips = format_count(len(workers), "round trip")
     text = (
         f"Slow: {plan.head} computes no layer, so that every token makes {trips} and "
         f"the last worker sends {format_bytes(F32_BYTES * model.n_vocab)} for it "
@@ -111,7 +111,7 @@ def _on_the_cpu(plan: Plan) -> str:
     rest = [share for share in others if share.layers]
     if not is_head_cpu(first.device, plan.head) or not first.layers or not rest:
         return ""
-    n_layers = "1 layer" if first.layers == 1 else f"{first.layers} layers"
+    n_layers = format_count(first.layers, "layer")
     return f"{first.device} computes the first {n_layers} itself."
 
 

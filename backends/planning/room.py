@@ -23,7 +23,7 @@ from backends.state import (
     Transport,
     Value,
 )
-from backends.units import format_bytes
+from backends.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -159,7 +159,7 @@ def _too_big(load: DeviceLoad, device: Device) -> bool:
 
 
 def _layers(load: DeviceLoad) -> str:
-    return "1 layer" if load.n_layers == 1 else f"{load.n_layers} layers"
+    return format_count(load.n_layers, "layer")
 
 
 def _exactly(n_bytes: int) -> str:

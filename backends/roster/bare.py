@@ -53,7 +53,7 @@ class BarePeer:
     ) -> None:
         """``in_use`` tells whether our own cluster holds it now."""
         self._endpoint = config.bare or ""
-        self._budgets_gib = config.memory_gib
+        self._budget_bytes = config.budget_bytes
         self._readers = readers
         self._changed = changed
         self._in_use = in_use
@@ -149,14 +149,13 @@ class BarePeer:
         Whether several share one memory it does not tell.
         """
         name = DEVICE if n_devices == 1 else found.name
-        budget = self._budgets_gib.get(name)
         return Device(
             id=f"{self.peer.name}/{name}",
             name=name,
             description=f"rpc-server at {self.peer.address}",
             total_bytes=found.total_bytes,
             free_bytes=found.free_bytes,
-            budget_bytes=None if budget is None else int(budget * (1 << 30)),
+            budget_bytes=self._budget_bytes(name),
             memory_pool=f"{self.peer.name}/{name}",
         )
 

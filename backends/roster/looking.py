@@ -33,7 +33,6 @@ MODELS_S = 10.0
 IDENTITIES_S = 2.0
 """How long a look may read the identities of models; the next one goes on."""
 IDENTITIES_AT_ONCE = 4
-_GIB = 1 << 30
 
 
 class Looker:
@@ -153,9 +152,7 @@ class Looker:
             return error.what
 
     def _budgeted(self, device: Device) -> Device:
-        gib = self._config.memory_gib.get(device.name)
-        budget_bytes = None if gib is None else int(gib * _GIB)
-        return replace(device, budget_bytes=budget_bytes)
+        return replace(device, budget_bytes=self._config.budget_bytes(device.name))
 
     # --- models -------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from backends.config import (
     PeerConfig,
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from backends.roster.ssh_peer import SshPeer
     from backends.state import ModelInfo, Peer
 
+    KnownPeer = SshPeer | BarePeer
+
 log = logging.getLogger(__name__)
 
 REACH_TIMEOUT_S = 30.0
@@ -43,31 +45,6 @@ SILENT_PATIENCE_S = 5.0
 """How long after its last sign of life a suspect peer is still waited for."""
 RESTART_PAUSES_S = (1.0, 4.0, 15.0, 60.0)
 """After errors of ours in looking after a peer."""
-
-
-class KnownPeer(Protocol):
-    """One peer of the settings."""
-
-    @property
-    def peer(self) -> Peer:
-        """How it is, for everybody to see."""
-        ...
-
-    async def run(self) -> None:
-        """Look after it until cancelled."""
-        ...
-
-    async def look(self) -> None:
-        """Look at it now.
-
-        Raises:
-            HostError: it cannot be reached or does not answer.
-        """
-        ...
-
-    def fail(self, note: str) -> None:
-        """Show that it is not looked after now, and why."""
-        ...
 
 
 class Peers:
@@ -164,8 +141,8 @@ class Peers:
     async def follow(self, wanted: Mapping[str, PeerConfig]) -> bool:
         """Look after the peers of changed settings, and after no others.
 
-        One that is part of a cluster stays what it is until that has ended: then False,
-        and the same is to be asked again.
+        A peer that works for a cluster keeps its old settings until that has ended. As
+        long as there is one, the answer is False, and the caller asks again later.
         """
         changed = [n for n, config in self._configs.items() if wanted.get(n) != config]
         for name in changed:
@@ -316,10 +293,7 @@ class Peers:
                 f"{name} is a bare rpc-server: nothing can be done there but use it",
                 "Add the machine by its SSH name for more.",
             )
-        assert hasattr(known, "machine")
-        return known  # type: ignore[return-value]
+        return known
 
     def _ssh_peers(self) -> list[SshPeer]:
-        return [
-            self.ssh(n) for n, k in self._known.items() if not isinstance(k, BarePeer)
-        ]
+        return [k for k in self._known.values() if not isinstance(k, BarePeer)]

@@ -131,9 +131,9 @@ class SshPeer:
                     self._news.clear()
 
     async def _wait_for_a_reason(self) -> None:
-        """Until there is news of it, or nobody has looked at it for long.
+        """Wait until there is news of the peer, or the last look is long ago.
 
-        While it serves there is no hurry: looking would take from its work.
+        An old look is no reason while it serves: looking would slow it down.
         """
         while True:
             with contextlib.suppress(TimeoutError):

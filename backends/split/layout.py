@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from backends.errors import PlanError
 from backends.state import LayerRange, Share, Split
+from backends.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,8 +26,8 @@ def make_split(
     """
     if len(devices) != len(counts):
         raise PlanError(
-            f"The split names {_several(len(counts), 'share')} for "
-            f"{_several(len(devices), 'device')}",
+            f"The split names {format_count(len(counts), 'share')} for "
+            f"{format_count(len(devices), 'device')}",
             f"Give one number of layers for each of {', '.join(devices)}.",
         )
     if len(set(devices)) != len(devices):
@@ -46,11 +47,6 @@ def make_split(
         for device, count in zip(devices, counts, strict=True)
     )
     return Split(n_layer=n_layer, shares=shares)
-
-
-def _several(number: int, word: str) -> str:
-    """``1 share``, ``2 shares``."""
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def counts(split: Split) -> tuple[int, ...]:

@@ -254,9 +254,9 @@ def ours_by_pool(
     """Bytes that a cluster of ours takes of what is free in each pool.
 
     ``memory`` are its measured (or else predicted) figures, ``devices`` those it names.
-    It is what ``overcommitted`` takes as ``ours``. With ``arrived``, bytes by device,
-    what has still to come. The head's CPU maps the file: its weights can be put out of
-    memory at any time, and count as free.
+    The result is what ``overcommitted`` takes as ``ours``. With ``arrived`` (bytes by
+    device) only what has still to come is counted. The head's CPU maps the file: the
+    system can drop those weights at any time, so they count as free.
     """
     pools = {device.id: pool_of(device) for device in devices}
     arrived = arrived or {}

@@ -27,7 +27,8 @@ from backends.demo import MODEL_PATH
 from backends.engine import accelerators, build, compiling, install
 from backends.engine.versions import find_source
 from backends.paths import user_paths
-from tests.bench.bench_relay import free_port, start
+from tests.bench.bench_relay import start
+from tests.native.stock import free_port
 
 PROGRAM = "llama-bench"
 WORKERS = 2

@@ -23,6 +23,8 @@ from contextlib import ExitStack
 from math import inf
 from pathlib import Path
 
+from tests.native.stock import free_port
+
 SIZES = (4096, 16384)
 TRIPS = 40
 BULK_BYTES = 256 << 20
@@ -47,12 +49,6 @@ listen relay
     bind 127.0.0.1:{own}
     server worker 127.0.0.1:{worker}
 """
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def commands(build: Path, worker: int, work: Path) -> dict[str, tuple[int, list[str]]]:

@@ -13,6 +13,7 @@ import pytest
 from backends.engine.find import find_engine
 from backends.paths import user_paths
 from tests.engine.conftest import wait_for
+from tests.native.stock import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,12 +46,6 @@ class Somebody:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

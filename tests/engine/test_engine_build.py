@@ -20,12 +20,12 @@ import pytest
 
 from backends.engine import build, build_errors, find, install, versions
 from backends.errors import EngineError
-from backends.paths import Paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from backends.engine.build import BuildProgress
+    from backends.paths import Paths
 
 pytestmark = pytest.mark.engine
 CMAKELISTS = """
@@ -74,17 +74,6 @@ def write_sdist(folder: Path, **programs: str) -> str:
             info.size = len(text)
             tar.addfile(info, io.BytesIO(text.encode()))
     return hashlib.sha256(archive.read_bytes()).hexdigest()
-
-
-@pytest.fixture
-def paths(tmp_path: Path) -> Paths:
-    """Directories of nobody."""
-    return Paths(
-        config_dir=tmp_path / "config",
-        state_dir=tmp_path / "state",
-        cache_dir=tmp_path / "cache",
-        runtime_dir=tmp_path / "run",
-    )
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +22,8 @@ from backends.engine.argv import (
     worker_argv,
 )
 from backends.engine.ask import describe
-from backends.engine.logs import LoadLog, clean_lines, explain
+from backends.engine.explain import explain
+from backends.engine.logs import LoadLog, clean_lines
 from backends.engine.server import Health, ServerClient
 from backends.errors import EngineError
 from backends.machines.agent.here import local_host_for_now
@@ -36,6 +36,7 @@ from backends.state import (
     ServerSettings,
 )
 from tests.engine.synthetic import write_llama
+from tests.native.stock import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -149,13 +150,6 @@ async def test_a_program_that_hangs_is_not_waited_for(
 # --- driving it -----------------------------------------------------------------
 
 
-def free_port() -> int:
-    """A loopback port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 async def listens(port: int) -> bool:
     """Whether somebody listens there."""
     try:
@@ -204,7 +198,6 @@ async def argv_for(
     ports: list[int],
     *,
     port: int,
-    verbosity: int = LAYERS_VERBOSITY,
 ) -> tuple[str, ...]:
     """A server with layers 0-4 on the head, then 3 and 5 on the workers."""
     return server_argv(
@@ -218,7 +211,7 @@ async def argv_for(
         ctx_size=512,
         server=ServerSettings(),
         port=port,
-        verbosity=verbosity,
+        verbosity=LAYERS_VERBOSITY,
     )
 
 

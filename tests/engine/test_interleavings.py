@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from backends.errors import DllmError
-from backends.state import ClusterState
+from backends.state import Ask, ClusterState
 from tests.engine.driving import alive, client_of, kill_controller, settled, wanted
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Requests:
 async def plans_for(client: ControllerClient, model: str) -> list[Plan]:
     """A few that share workers, and a few that do not."""
     return [
-        await client.propose(model, workers=len(counts), counts=counts)
+        await client.propose(Ask(model=model, workers=len(counts), counts=counts))
         for counts in ((6, 7), (5, 8), (4, 4, 5), (13,))
     ]
 

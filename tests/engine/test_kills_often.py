@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.state import ClusterState
+from backends.state import Ask, ClusterState
 from tests.engine.driving import (
     alive,
     client_of,
@@ -59,7 +59,7 @@ async def test_who_was_killed_is_told(
     user: User, demo_model: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     client = client_of(user, monkeypatch)
-    plan = await client.propose(demo_model, workers=2)
+    plan = await client.propose(Ask(model=demo_model, workers=2))
     times_s = []
     for _ in range(KILLS):
         snapshot = await serving(client, plan)
@@ -78,7 +78,7 @@ async def test_a_killed_controller_is_not_noticed(
 ) -> None:
     """What serves keeps its processes over any number of controllers."""
     client = client_of(user, monkeypatch)
-    plan = await client.propose(demo_model, workers=2)
+    plan = await client.propose(Ask(model=demo_model, workers=2))
     before = await serving(client, plan)
     for _ in range(KILLS):
         await kill_controller(client)
@@ -97,7 +97,7 @@ async def test_a_worker_killed_unwatched_is_blamed_and_not_its_victims(
 ) -> None:
     """Controller and worker killed: both begin anew, with a relay of their own."""
     client = client_of(user, monkeypatch)
-    plan = await client.propose(demo_model, workers=2)
+    plan = await client.propose(Ask(model=demo_model, workers=2))
     for _ in range(KILLS):
         before = await serving(client, plan)
         await kill_controller(client)

@@ -11,7 +11,7 @@ import pytest
 from backends.engine.find import find_engine
 from backends.paths import user_paths
 from tests.engine.conftest import wait_for
-from tests.engine.test_bare import free_port
+from tests.native.stock import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.engine.conftest import wait_for
-from tests.engine.test_bare import free_port
 from tests.gpu import engine
+from tests.native.stock import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

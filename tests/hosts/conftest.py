@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +12,13 @@ import pytest
 
 from tests.hosts.container import wait_until
 from tests.hosts.network import Network, missing
+from tests.hosts.user import HeadUser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _HERE = Path(__file__).parent
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
 _LEFTOVER_PATIENCE_S = 5.0
 
 
@@ -54,6 +58,20 @@ def network(machines: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[Netw
     yield machines
     left = _leftovers(machines)
     assert not left, f"left on peers: {left}"
+
+
+@pytest.fixture
+def user(network: Network) -> Iterator[HeadUser]:
+    """Somebody who can ssh to every peer."""
+    network.write_ssh_config()
+    someone = HeadUser(network, _CACHE)
+    try:
+        yield someone
+    finally:
+        # Not all of the machines need be within reach.
+        someone.start("stop").communicate(timeout=60)
+        for process in someone.processes():
+            process.send_signal(signal.SIGKILL)
 
 
 def _leftovers(network: Network) -> dict[str, list[str]]:

@@ -120,7 +120,6 @@ class Network:
 
     def write_ssh_config(
         self,
-        extra: str = "",
         *,
         known: bool = True,
         identity: Path | None = None,
@@ -128,11 +127,11 @@ class Network:
     ) -> Path:
         """Write the head's ssh config: one Host per peer, by its own name.
 
-        ``extra`` is put first, where it wins; ``options`` adds settings to a peer's
-        block; ``known`` writes all host keys into known_hosts, otherwise none.
+        ``options`` adds settings to a peer's block; ``known`` writes all host keys into
+        known_hosts, otherwise none.
         """
         blocks = (self._block(peer, identity, options) for peer in self.peers)
-        self.config_file.write_text(f"{extra}\n" + "\n".join(blocks))
+        self.config_file.write_text("\n".join(blocks))
         lines = [f"{p.address},{p.address6} {p.host_key}\n" for p in self.peers]
         self.known_hosts.write_text("".join(lines) if known else "")
         self.known_hosts.chmod(0o600)

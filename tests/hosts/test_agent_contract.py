@@ -1,5 +1,8 @@
 """What holds for the agent of this machine holds for one over a real sshd."""
 
+# The tests it imports run here again, with the hosts of this file.
+# ruff: noqa: F401
+
 from __future__ import annotations
 
 import shutil
@@ -49,31 +52,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.hosts.network import Network
-
-__all__ = [
-    "test_a_cancelled_stop_can_be_repeated",
-    "test_a_log_is_read_on_from_where_one_was",
-    "test_a_name_is_free_again_after_the_end",
-    "test_a_new_process_restarts_the_log",
-    "test_a_process_may_end_in_its_own_way",
-    "test_a_start_that_is_cancelled_is_whole_or_not_at_all",
-    "test_an_end_is_told_with_its_exit_status",
-    "test_asking_a_program",
-    "test_bytes_in_arguments_arrive",
-    "test_environment_and_working_directory",
-    "test_how_it_ended_is_known",
-    "test_it_is_seen_stopping_meanwhile",
-    "test_many_start_at_once",
-    "test_messages_are_not_held_up_by_a_slow_stop",
-    "test_no_such_process",
-    "test_one_of_many_starts_of_one_name_wins",
-    "test_reading_while_it_grows",
-    "test_sigpipe",
-    "test_stopping_is_seen",
-    "test_stopping_what_has_ended_is_fine",
-    "test_two_stops_at_once_are_fine",
-    "test_who_ignores_term_is_killed_after_the_grace",
-]
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 

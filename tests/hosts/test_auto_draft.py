@@ -11,14 +11,12 @@ import pytest
 
 from backends.demo import MODEL_PATH
 from tests.engine.test_drafts import EVERYTHING, settled
-from tests.hosts.test_cluster import answer, prepared, user
 from tests.hosts.test_models_elsewhere import put
+from tests.hosts.user import answer, prepared
 
 if TYPE_CHECKING:
     from tests.hosts.network import Network
     from tests.hosts.user import HeadUser
-
-__all__ = ["user"]
 
 HEADS = ["ada", "local"] if EVERYTHING else ["ada"]
 

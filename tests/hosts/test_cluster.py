@@ -2,52 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
-import pytest
 
-from backends.demo import MODEL_PATH
 from tests.engine.conftest import wait_for
-from tests.hosts.user import HeadUser
+from tests.hosts.user import MODEL, answer, prepared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.hosts.network import Network
-
-MODEL = str(MODEL_PATH)
-QUESTION = "Who are you?"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-
-
-@pytest.fixture
-def user(network: Network) -> Iterator[HeadUser]:
-    """Somebody who can ssh to every peer."""
-    network.write_ssh_config()
-    someone = HeadUser(network, CACHE)
-    try:
-        yield someone
-    finally:
-        # Not all of the machines need be within reach.
-        someone.start("stop").communicate(timeout=60)
-        for process in someone.processes():
-            process.send_signal(signal.SIGKILL)
-
-
-def prepared(user: HeadUser, *names: str) -> None:
-    for name in names:
-        user.run("peers", "add", name)
-        user.run("peers", "provision", name)
-
-
-def answer(user: HeadUser) -> str:
-    return str(user.json("chat", QUESTION, "--temperature", "0")["text"])
+    from tests.hosts.user import HeadUser
 
 
 def listeners(user: HeadUser) -> dict[str, int]:

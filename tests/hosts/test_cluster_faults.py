@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from tests.engine.conftest import wait_for
-from tests.hosts.test_cluster import MODEL, answer, prepared, user
+from tests.hosts.user import MODEL, answer, prepared
 
 if TYPE_CHECKING:
     from tests.hosts.network import Network
     from tests.hosts.user import HeadUser
-
-__all__ = ["user"]
 
 
 def serve(user: HeadUser, *names: str) -> None:

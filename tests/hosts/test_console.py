@@ -8,7 +8,7 @@ from backends.client.client import ControllerClient
 from backends.paths import user_paths
 from backends.state import ClusterState, PeerState
 from tests.engine.test_console import until
-from tests.hosts.test_cluster import MODEL, user
+from tests.hosts.user import MODEL
 from tests.tui.helpers import last_answer, screen_text
 from tui.screens.cluster.chat.composer import Composer
 from tui.screens.cluster.peers.list import PeerList
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from tests.hosts.network import Network
     from tests.hosts.user import HeadUser
-
-__all__ = ["user"]
 
 
 class Session:

@@ -6,14 +6,12 @@ import re
 import subprocess
 from typing import TYPE_CHECKING
 
-from tests.hosts.test_cluster import MODEL, answer, prepared, user
 from tests.hosts.test_pairs import BESIDE, link, process
+from tests.hosts.user import MODEL, answer, prepared
 
 if TYPE_CHECKING:
     from tests.hosts.network import Network
     from tests.hosts.user import HeadUser
-
-__all__ = ["user"]
 
 APART = "198.51.100.7"
 """Of a network that nobody here knows the way to."""

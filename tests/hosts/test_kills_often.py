@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.state import ClusterState
+from backends.state import Ask, ClusterState
 from tests.engine.driving import client_of, serving, settled
 from tests.engine.test_kills_often import KILLS, pid_of, told
 from tests.hosts.reaching import until
-from tests.hosts.test_cluster import MODEL, prepared, user
+from tests.hosts.user import MODEL, prepared
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tests.hosts.machine import Machine
     from tests.hosts.network import Network
     from tests.hosts.user import HeadUser
-
-__all__ = ["user"]
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -40,7 +38,7 @@ async def cluster(
     await asyncio.to_thread(prepared, user, "ada", "bob")
     await asyncio.to_thread(user.json, "peers", "copy", "ada", MODEL)
     client = client_of(user, monkeypatch)
-    yield client, await client.propose(MODEL, head="ada", peers=["bob"])
+    yield client, await client.propose(Ask(model=MODEL, head="ada", peers=("bob",)))
     await asyncio.to_thread(user.run, "stop", "--all")
     for machine in (network.peer("ada"), network.peer("bob")):
         assert machine.processes() == []

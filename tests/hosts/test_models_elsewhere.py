@@ -13,15 +13,13 @@ from backends.models.layers import read_model
 from backends.provision.headers import read_there
 from tests.engine.synthetic import write_llama
 from tests.hosts.reaching import reach
-from tests.hosts.test_cluster import answer, prepared, user
+from tests.hosts.user import answer, prepared
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.hosts.network import Network
     from tests.hosts.user import HeadUser
-
-__all__ = ["user"]
 
 NAME = "only 'there'.gguf"
 SPLIT = {"local/CPU": 4, "bob/CPU": 9}

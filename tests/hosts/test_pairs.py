@@ -11,14 +11,12 @@ import psutil
 import pytest
 
 from tests.engine.conftest import wait_for
-from tests.hosts.test_cluster import MODEL, answer, prepared, user
 from tests.hosts.test_cluster_faults import serve, serving_again
+from tests.hosts.user import MODEL, answer, prepared
 
 if TYPE_CHECKING:
     from tests.hosts.network import Network
     from tests.hosts.user import HeadUser
-
-__all__ = ["user"]
 
 BESIDE = "worker-relay-bob"
 

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.engine.conftest import wait_for
-from tests.hosts.test_cluster import MODEL, answer, prepared, user
+from tests.hosts.user import MODEL, answer, prepared
 
 if TYPE_CHECKING:
     from tests.hosts.network import Network
     from tests.hosts.user import HeadUser
-
-__all__ = ["user"]
 
 
 def test_a_new_peer_is_looked_at(network: Network, user: HeadUser) -> None:

@@ -56,17 +56,6 @@ def engine() -> EngineInfo:
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> Paths:
-    """The head's own directories."""
-    return Paths(
-        config_dir=tmp_path / "config",
-        state_dir=tmp_path / "state",
-        cache_dir=tmp_path / "cache",
-        runtime_dir=tmp_path / "run",
-    )
-
-
-@pytest.fixture
 def peer(network: Network) -> Machine:
     """A peer with an empty home."""
     network.write_ssh_config()

@@ -6,12 +6,17 @@ import os
 import sysconfig
 from typing import TYPE_CHECKING
 
+from backends.demo import MODEL_PATH
 from tests.engine.conftest import User
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.hosts.network import Network
+
+
+MODEL = str(MODEL_PATH)
+QUESTION = "Who are you?"
 
 
 class HeadUser(User):
@@ -33,3 +38,15 @@ class HeadUser(User):
             "NO_COLOR": "1",
         }
         self.env = network.env(**{**folders, **more})
+
+
+def prepared(user: HeadUser, *names: str) -> None:
+    """Make peers known, with engine and helper."""
+    for name in names:
+        user.run("peers", "add", name)
+        user.run("peers", "provision", name)
+
+
+def answer(user: HeadUser) -> str:
+    """What is answered without chance, to the same question every time."""
+    return str(user.json("chat", QUESTION, "--temperature", "0")["text"])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.paths import relay_binary
+from tests.native.relaying import Relay, Worker, running
 from tests.native.spawning import Spawner, kill_marked
 
 if TYPE_CHECKING:
@@ -37,3 +38,17 @@ def spawner(relay: Path, tmp_path: Path) -> Iterator[Spawner]:
     """Starts processes; whatever still runs afterwards is killed."""
     yield Spawner(relay, tmp_path)
     kill_marked(tmp_path)
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    """A worker that is not there yet but listens."""
+    with Worker() as listening:
+        yield listening
+
+
+@pytest.fixture
+def head(relay: Path, worker: Worker, tmp_path: Path) -> Iterator[Relay]:
+    """A relay before it."""
+    with running(relay, worker.port, tmp_path / "w.sock") as started:
+        yield started

@@ -33,11 +33,6 @@ def start_id(pid: int) -> str | None:
     return _start_id_macos(pid) if sys.platform == "darwin" else _start_id_linux(pid)
 
 
-def is_same(pid: int, recorded: str) -> bool:
-    """Whether the process with that number is still the one recorded."""
-    return recorded != "" and start_id(pid) == recorded
-
-
 @cache
 def _boot_id() -> str:
     try:

@@ -6,28 +6,19 @@ import json
 import os
 import signal
 import subprocess
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from tests.native.identity import start_id
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 PATIENCE_S = 20.0
-POLL_S = 0.005
-
-
-def until(condition: Callable[[], bool], what: str = "the condition") -> None:
-    """Wait for something that must come true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(POLL_S)
 
 
 @dataclass(frozen=True)
@@ -58,12 +49,12 @@ class Spawned:
 
     def wait_gone(self) -> None:
         """Wait until it does not run any more."""
-        until(lambda: not self.alive, "its end")
+        wait_until(lambda: not self.alive, "its end")
 
     def ended(self) -> dict[str, Any]:
         """``exit.json``, once it is there."""
         path = self.directory / "exit.json"
-        until(path.exists, "exit.json")
+        wait_until(path.exists, "exit.json")
         value: dict[str, Any] = json.loads(path.read_text())
         return value
 

@@ -34,26 +34,11 @@ from tests.native.relaying import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 MAX_RSS_BYTES = 32 << 20
 CUSTOM_OP = 95
 BIG_BYTES = 1 << 30
-
-
-@pytest.fixture
-def worker() -> Iterator[Worker]:
-    """A worker that is not there yet but listens."""
-    with Worker() as listening:
-        yield listening
-
-
-@pytest.fixture
-def head(relay: Path, worker: Worker, tmp_path: Path) -> Iterator[Relay]:
-    """A relay before it."""
-    with running(relay, worker.port, tmp_path / "w.sock") as started:
-        yield started
 
 
 def ask_hello(head: Relay) -> bytes:

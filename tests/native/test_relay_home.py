@@ -24,7 +24,7 @@ from tests.native.relaying import (
     in_thread,
     receive,
 )
-from tests.native.spawning import until
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     import socket
@@ -117,7 +117,7 @@ def test_an_end_killed_in_a_load_is_noticed_and_the_other_goes_on(
         other = far.process if victim == "near" else near.process
         assert other.poll() is None
         log = far.log if victim == "near" else near.log
-        until(lambda: "the link broke" in log.read_text())
+        wait_until(lambda: "the link broke" in log.read_text())
         assert log.read_text().count("the link broke") == 1
 
 

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import shutil
 import stat
-import time
 from typing import TYPE_CHECKING
 
-from tests.native.relaying import HELLO_REQUEST, PATIENCE_S, Worker, greet, running
+from tests.native.relaying import HELLO_REQUEST, Worker, greet, running
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from tests.native.relaying import Relay, Stats
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something that must come true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.01)
 
 
 def meet(head: Relay, worker: Worker, stats: Stats, bytes_up: int) -> None:
@@ -45,7 +36,7 @@ def test_figures_can_be_had_again_where_the_directory_vanished(
         shutil.rmtree(folder)
         meet(head, worker, before, hello)
         folder.mkdir(mode=0o700)
-        until(path.exists, "its socket")
+        wait_until(path.exists, "its socket")
         with head.stats() as after:
             after.snapshot(bytes_up=hello)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -27,26 +27,11 @@ from tests.native.relaying import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 ASK_MEMORY = request(GET_DEVICE_MEMORY, bytes(4))
 MEMORY = reply(bytes(16))
 SHOWN_WITHIN_S = 2.0
-
-
-@pytest.fixture
-def worker() -> Iterator[Worker]:
-    """A worker that is not there yet but listens."""
-    with Worker() as listening:
-        yield listening
-
-
-@pytest.fixture
-def head(relay: Path, worker: Worker, tmp_path: Path) -> Iterator[Relay]:
-    """A relay before it."""
-    with running(relay, worker.port, tmp_path / "w.sock") as started:
-        yield started
 
 
 def test_a_request_without_an_answer_is_shown_with_its_age(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.native.spawning import until
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -182,7 +182,7 @@ def test_long_command_lines(spawner: Spawner) -> None:
 
 def test_children_of_it_share_its_group(spawner: Spawner) -> None:
     child = spawner.start("sh", "-c", "sleep 60 & echo $!; wait")
-    until(lambda: child.log.endswith("\n"))
+    wait_until(lambda: child.log.endswith("\n"))
     assert os.getpgid(int(child.log)) == child.pid
     os.killpg(child.pid, signal.SIGKILL)
     assert child.ended()["signal"] == signal.SIGKILL
@@ -194,4 +194,4 @@ def test_a_closed_terminal_stream_is_no_obstacle(spawner: Spawner) -> None:
         ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *argv], timeout=20, check=True
     )
     log = spawner.folder / "p/log"
-    until(lambda: log.exists() and log.read_text() == "fine\n", "the log")
+    wait_until(lambda: log.exists() and log.read_text() == "fine\n", "the log")

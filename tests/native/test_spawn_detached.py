@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from tests.native.identity import start_id
-from tests.native.spawning import Spawned, marked, until
+from tests.native.spawning import Spawned, marked
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.native.spawning import Spawner
@@ -36,13 +37,13 @@ def test_a_hang_up_of_the_terminal_ends_neither(spawner: Spawner) -> None:
         # The shell stays, as the session leader whose terminal goes away.
         os.execvp("sh", ["sh", "-c", '"$@"; exec sleep 60', "sh", *argv])
     record = spawner.folder / "p/process.json"
-    until(record.exists, "the record")
+    wait_until(record.exists, "the record")
     os.close(terminal)
     os.waitpid(shell, 0)
     process = json.loads(record.read_text())
     child = Spawned(record.parent, process["pid"], process["start_id"])
     # The record is there a moment before the program is.
-    until(lambda: marked(spawner.folder) == {child.pid}, "the program")
+    wait_until(lambda: marked(spawner.folder) == {child.pid}, "the program")
     assert child.alive
     assert start_id(process["supervisor_pid"]) == process["supervisor_start_id"]
 
@@ -62,7 +63,7 @@ def test_the_supervisor_stays_with_its_child(
 def test_a_killed_supervisor_leaves_the_child_and_its_record(spawner: Spawner) -> None:
     child = spawner.start("sleep", "60")
     os.kill(child.record["supervisor_pid"], signal.SIGKILL)
-    until(lambda: start_id(child.record["supervisor_pid"]) is None)
+    wait_until(lambda: start_id(child.record["supervisor_pid"]) is None)
     assert child.alive
     assert spawner.run("true").returncode == 1
     os.kill(child.pid, signal.SIGKILL)
@@ -107,7 +108,7 @@ def test_a_caller_killed_at_any_moment_leaves_a_whole_record_or_none(
         caller.kill()
         caller.wait()
     settled = time.monotonic() + 1.0
-    until(lambda: time.monotonic() > settled)
+    wait_until(lambda: time.monotonic() > settled)
     recorded = {
         json.loads(path.read_text())["pid"]
         for path in spawner.folder.glob("*/process.json")
@@ -127,7 +128,7 @@ def test_two_hundred_at_once(spawner: Spawner) -> None:
     for child in children:
         os.killpg(child.pid, signal.SIGTERM)
     assert {child.ended()["signal"] for child in children} == {signal.SIGTERM}
-    until(lambda: all(start_id(pid) is None for pid in supervisors))
+    wait_until(lambda: all(start_id(pid) is None for pid in supervisors))
 
 
 def test_of_many_with_one_name_one_wins(spawner: Spawner) -> None:

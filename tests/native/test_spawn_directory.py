@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.native.identity import start_id
-from tests.native.spawning import until
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +80,7 @@ def test_the_supervisor_ends_with_its_child(spawner: Spawner) -> None:
     child = spawner.start("sleep", "60")
     supervisor = child.record["supervisor_pid"]
     os.kill(child.pid, signal.SIGTERM)
-    until(lambda: start_id(supervisor) is None, "the end of the supervisor")
+    wait_until(lambda: start_id(supervisor) is None, "the end of the supervisor")
     assert (child.directory / "exit.json").exists()
 
 
@@ -246,10 +246,10 @@ def test_the_log_stays_within_its_limit(spawner: Spawner) -> None:
     options = ["--log-limit", "20000"]
     child = spawner.start(sys.executable, "-c", WRITER.format(0.001), options=options)
     rotated = child.directory / "log.1"
-    until(rotated.exists, "log.1")
+    wait_until(rotated.exists, "log.1")
     assert 20_000 <= rotated.stat().st_size <= 40_000
     first = rotated.stat().st_mtime_ns
-    until(lambda: rotated.stat().st_mtime_ns != first, "a second rotation")
+    wait_until(lambda: rotated.stat().st_mtime_ns != first, "a second rotation")
     assert child.alive
     assert set(rotated.read_text().splitlines()) <= {"x" * n for n in range(100)}
 
@@ -267,7 +267,9 @@ def test_supervising_costs_nothing(spawner: Spawner) -> None:
     child = spawner.start("sleep", "60")
     supervisor = psutil.Process(child.record["supervisor_pid"])
     began = supervisor.num_ctx_switches().voluntary
-    until(lambda: supervisor.num_ctx_switches().voluntary >= began + 2, "two checks")
+    wait_until(
+        lambda: supervisor.num_ctx_switches().voluntary >= began + 2, "two checks"
+    )
     times = supervisor.cpu_times()
     assert times.user + times.system < 0.05
     assert supervisor.memory_info().rss < 64 << 20
@@ -280,5 +282,5 @@ def test_the_directory_may_vanish(spawner: Spawner) -> None:
         path.unlink()
     child.directory.rmdir()
     os.kill(child.pid, signal.SIGTERM)
-    until(lambda: start_id(supervisor) is None, "the end of the supervisor")
+    wait_until(lambda: start_id(supervisor) is None, "the end of the supervisor")
     assert not child.directory.exists()

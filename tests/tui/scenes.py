@@ -84,13 +84,6 @@ BOX = Device(
     total_bytes=12 * GIB,
     free_bytes=int(11.4 * GIB),
 )
-NUC_CPU = Device(
-    id="nuc/CPU",
-    name="CPU",
-    kind=DeviceKind.CPU,
-    total_bytes=16 * GIB,
-    free_bytes=9 * GIB,
-)
 
 
 def homelab_peers(state: PeerState = PeerState.READY) -> tuple[Peer, ...]:
@@ -351,14 +344,14 @@ def demo_serving(plan: Plan = DEMO_PLAN) -> ClusterSnapshot:
     )
 
 
-def demo_failed(plan: Plan = DEMO_PLAN) -> ClusterSnapshot:
+def demo_failed() -> ClusterSnapshot:
     """A worker's port was taken."""
     return msgspec.structs.replace(
         idle(),
         seq=5,
         state=ClusterState.FAILED,
-        plan=plan,
-        planned=ranges(plan.split),
+        plan=DEMO_PLAN,
+        planned=ranges(DEMO_PLAN.split),
         model=DEMO,
         failure=Failure(
             what="worker2 ended while it was starting",

@@ -31,14 +31,13 @@ from backends.state import (
     Plan,
     PlanMemory,
     ProvisionMode,
-    ServerSettings,
     Transport,
 )
 from tests.tui import scenes
 from tests.tui.scripted_chats import ScriptedChats
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
 
     from backends.state import ChatRequest
@@ -142,40 +141,16 @@ class ScriptedCluster:
         finally:
             self._queues.remove(queue)
 
-    async def propose(
-        self,
-        model: str,
-        *,
-        workers: int | None = None,
-        peers: Sequence[str] | None = None,
-        head: str | None = None,
-        counts: Sequence[int] | None = None,
-        exclude: Sequence[str] = (),
-        worker_threads: int | None = None,
-        ctx_size: int | None = None,
-        server: ServerSettings | None = None,
-        extra_args: Sequence[str] = (),
-    ) -> Plan:
+    async def propose(self, ask: Ask) -> Plan:
         """The plan kept for that model."""
-        self._call("propose", model)
-        if workers is not None or peers is not None or head is not None:
-            self._call("propose_on", (workers, peers, head))
-            return self._proposed(
-                Ask(
-                    model=model,
-                    workers=workers,
-                    peers=None if peers is None else tuple(peers),
-                    head=head,
-                    exclude=tuple(exclude),
-                    worker_threads=worker_threads,
-                    ctx_size=ctx_size,
-                    server=server or ServerSettings(),
-                    extra_args=tuple(extra_args),
-                )
-            )
-        plan = self.plans[model]
-        if counts is not None:
-            split = with_counts(plan.split, counts)
+        self._call("propose", ask.model)
+        line_up = (ask.workers, ask.peers, ask.head)
+        if line_up != (None, None, None):
+            self._call("propose_on", line_up)
+            return self._proposed(ask)
+        plan = self.plans[ask.model]
+        if ask.counts is not None:
+            split = with_counts(plan.split, ask.counts)
             plan = msgspec.structs.replace(plan, split=split)
         return plan
 

@@ -11,11 +11,11 @@ from backends.state import (
     Failure,
     Sampling,
 )
+from backends.units import format_count
 from tui.screens.cluster.chat.text import failure_text, figures_text, waiting_text
 from tui.screens.cluster.chat.turn import SPEAKER_CELLS, speaker_of
 from tui.work.chat_settings import FIELDS, parse_sampling
 from tui.work.prompts import PromptHistory
-from tui.work.quantities import count_text
 
 
 def test_prompts_are_walked_back_and_forth_and_the_draft_is_kept() -> None:
@@ -78,8 +78,8 @@ def test_waiting_says_how_much_of_the_prompt_is_read() -> None:
 
 
 def test_counts_and_failures_read_as_sentences() -> None:
-    assert count_text(1, "line") == "1 line"
-    assert count_text(20_000, "line") == "20 000 lines"
+    assert format_count(1, "line") == "1 line"
+    assert format_count(20_000, "line") == "20 000 lines"
     assert failure_text(Failure(what="It broke")) == "It broke."
     assert failure_text(Failure(what="It broke", hint="Mend it.")) == (
         "It broke. Mend it."

@@ -38,8 +38,8 @@ async def test_w_leaves_a_peer_out_and_takes_it_in_again(make_app: MakeApp) -> N
         await pilot.press("w")
         await until(pilot, lambda: machines(app) == ["bob", "box", "ada"])
         assert cluster.called("propose_on") == [
-            (0, ["bob", "box"], "local"),
-            (0, ["bob", "box", "ada"], "local"),
+            (0, ("bob", "box"), "local"),
+            (0, ("bob", "box", "ada"), "local"),
         ]
 
 

@@ -85,11 +85,11 @@ def test_names_of_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     now = ClusterSnapshot(processes=(process,), links=(Link(worker="worker1"),))
 
-    async def asked(cluster: str) -> ClusterSnapshot:
+    def told(ask: object, cluster: str) -> ClusterSnapshot:
         assert cluster == "second"
         return now
 
-    monkeypatch.setattr(names, "_asked", asked)
+    monkeypatch.setattr(names, "_told", told)
     assert offered("dllm-tui logs --cluster second ll") == ["llama-server"]
     assert offered("dllm-tui lab set --cluster second ") == ["all", "worker1"]
 

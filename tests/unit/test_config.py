@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def paths(tmp_path: Path) -> Paths:
-    return Paths(
-        config_dir=tmp_path / "config",
-        state_dir=tmp_path / "state",
-        cache_dir=tmp_path / "cache",
-        runtime_dir=tmp_path / "run",
-    )
-
-
 def write(paths: Paths, text: str) -> None:
     paths.config_dir.mkdir(exist_ok=True)
     paths.config_file.write_text(text)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from backends.errors import UsageError
+from backends.units import format_count
 from tui.cli.options import completing
 from tui.cli.output import emit_json, json_option, run, say, show
 from tui.work.names import model_name
 from tui.work.peer_words import since_text
-from tui.work.quantities import count_text
 
 if TYPE_CHECKING:
     from backends.client.chats import ChatsClient
@@ -59,7 +59,7 @@ def list_chats(as_json: bool) -> None:
     for problem in listing.problems:
         say(problem)
     where = f"in {listing.folder}" if listing.folder else "on disk: keep_chats = false"
-    say(f"{count_text(len(listing.chats), 'chat')}; kept {where}")
+    say(f"{format_count(len(listing.chats), 'chat')}; kept {where}")
 
 
 @chats.command("show")
@@ -102,7 +102,7 @@ def pick_answer(chat: str, question: int, answer: int) -> None:
     followed it.
     """
     state = run(_pick(chat, question - 1, answer - 1))
-    turns = count_text(len(state.conversation.turns), "question")
+    turns = format_count(len(state.conversation.turns), "question")
     say(f"Goes on from answer {answer} to question {question}; {turns} asked")
 
 
@@ -128,7 +128,7 @@ def delete_chat(chat: str | None, everything: bool, yes: bool) -> None:
         say("Nothing was deleted.")
         sys.exit(1)
     run(_delete(found))
-    say(f"Deleted {count_text(len(found), 'chat')}.")
+    say(f"Deleted {format_count(len(found), 'chat')}.")
 
 
 def _agreed(found: tuple[ChatBrief, ...]) -> bool:
@@ -137,7 +137,7 @@ def _agreed(found: tuple[ChatBrief, ...]) -> bool:
         raise UsageError("This deletes what cannot be brought back", "Add --yes.")
     for brief in found:
         say(_line(brief))
-    return click.confirm(f"Delete {count_text(len(found), 'chat')}?", err=True)
+    return click.confirm(f"Delete {format_count(len(found), 'chat')}?", err=True)
 
 
 def _client() -> ChatsClient:

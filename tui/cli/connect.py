@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backends.clients.merging import merge_into
-from backends.clients.recipes import CLIENTS
-from backends.clients.served import served
+from backends.connect.merging import merge_into
+from backends.connect.recipes import CLIENTS
+from backends.connect.served import served
 from backends.errors import UsageError, did_you_mean
 from tui.cli.options import cluster_option, completing
 from tui.cli.output import emit_json, json_option, run, say, show
 from tui.cli.status import current_snapshot
 
 if TYPE_CHECKING:
-    from backends.clients.merging import Merged
-    from backends.clients.recipes import Recipe
-    from backends.clients.served import Served
+    from backends.connect.merging import Merged
+    from backends.connect.recipes import Recipe
+    from backends.connect.served import Served
 
 EXAMPLES = """
 \b

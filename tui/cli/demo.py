@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from backends.state import ChatMessage, ChatRequest, LayerRange, Sampling
+from backends.state import Ask, ChatMessage, ChatRequest, LayerRange, Sampling
 from tui.cli.ending import tidily
 from tui.cli.options import cluster_option, completing
 from tui.cli.output import emit_json, json_option, run, say, show, shower, unseen
@@ -149,16 +149,18 @@ async def _plan(client: ControllerClient, options: DemoOptions) -> Plan:
 
     A GPU here is left out, so that the demo shows the same on any laptop.
     """
-    found = await client.propose(options.model, workers=WORKERS)
+    found = await client.propose(Ask(model=options.model, workers=WORKERS))
     own = [s.device for s in found.split.shares if s.device.startswith("local/")]
     gpus = [device for device in own if device != "local/CPU"]
     split = options.split
     return await client.propose(
-        options.model,
-        workers=_workers(split),
-        exclude=gpus,
-        counts=None if isinstance(split, dict) else split,
-        split=split if isinstance(split, dict) else None,
+        Ask(
+            model=options.model,
+            workers=_workers(split),
+            exclude=tuple(gpus),
+            counts=None if isinstance(split, dict) else split,
+            split=split if isinstance(split, dict) else None,
+        )
     )
 
 

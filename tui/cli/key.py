@@ -14,10 +14,10 @@ from backends.gateway.keys import (
     KeyFile,
 )
 from backends.paths import user_paths
+from backends.units import format_count
 from tui.cli.options import completing
 from tui.cli.output import emit_json, json_option, say, show
 from tui.work.peer_words import since_text
-from tui.work.quantities import count_text
 
 EXAMPLES = """
 \b
@@ -74,7 +74,7 @@ def list_keys(as_json: bool) -> None:
         return
     for one in found:
         show(_line(one))
-    say(count_text(len(found), "key"))
+    say(format_count(len(found), "key"))
 
 
 @key.command("remove", epilog=EXAMPLES)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from click.shell_completion import CompletionItem
 
@@ -18,11 +18,15 @@ from backends.state import DEFAULT_CLUSTER, ClusterSnapshot
 from tui.work.theme_folders import theme_folders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     import click
 
+    from backends.client.client import ControllerClient
+
     Source = Callable[[click.Context], Iterable[str]]
+
+T = TypeVar("T")
 
 PATIENCE_S = 1.0
 """Whoever pressed Tab waits; a controller that is silent so long is passed over."""
@@ -57,7 +61,8 @@ def clusters(context: click.Context) -> list[str]:
 
 def chats(context: click.Context) -> list[str]:
     """The names of the chats kept, else their ids."""
-    return asyncio.run(_chat_names())
+    listing = _told(lambda client: client.chats.listing())
+    return [chat.name or chat.id for chat in listing.chats] if listing else []
 
 
 def peers(context: click.Context) -> list[str]:
@@ -96,7 +101,7 @@ async def _model_names() -> list[str]:
 
 def programs(context: click.Context) -> list[str]:
     """The clients that can be told of the API."""
-    from backends.clients.recipes import CLIENTS
+    from backends.connect.recipes import CLIENTS
 
     return list(CLIENTS)
 
@@ -167,26 +172,20 @@ def _config() -> Config:
 def _snapshot(context: click.Context) -> ClusterSnapshot:
     """What the controller knows now; nothing, where none runs."""
     cluster = context.params.get("cluster") or DEFAULT_CLUSTER
-    with contextlib.suppress(TimeoutError):
-        return asyncio.run(_asked(cluster))
-    return ClusterSnapshot()
+    return _told(lambda client: client.snapshot(), cluster) or ClusterSnapshot()
 
 
-async def _asked(cluster: str) -> ClusterSnapshot:
+def _told(
+    ask: Callable[[ControllerClient], Awaitable[T]], cluster: str = DEFAULT_CLUSTER
+) -> T | None:
+    """What a controller answers; None where none runs, or none that is quick."""
     from backends.client.client import ControllerClient
 
-    async with asyncio.timeout(PATIENCE_S):
-        client = ControllerClient(cluster=cluster)
-        return await client.snapshot() if await client.running() else ClusterSnapshot()
-
-
-async def _chat_names() -> list[str]:
-    from backends.client.client import ControllerClient
-
-    client = ControllerClient()
-    with contextlib.suppress(TimeoutError):
+    async def answer() -> T | None:
         async with asyncio.timeout(PATIENCE_S):
-            if await client.running():
-                listing = await client.chats.listing()
-                return [chat.name or chat.id for chat in listing.chats]
-    return []
+            client = ControllerClient(cluster=cluster)
+            return await ask(client) if await client.running() else None
+
+    with contextlib.suppress(TimeoutError):
+        return asyncio.run(answer())
+    return None

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from backends.errors import PlanError
-from backends.state import FlashAttention, PairMode, ServerSettings
+from backends.state import Ask, FlashAttention, PairMode, ServerSettings
 from tui.cli.options import cluster_option, completing, server_options
 from tui.cli.output import emit_json, json_option, run, say, show
 from tui.cli.preview import preview_json, preview_text
@@ -44,26 +44,12 @@ Examples:
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asked of ``up``."""
+    """What the user wants of ``up``."""
 
-    model: str
-    workers: int | None
-    peers: tuple[str, ...]
-    head: str | None
-    split: tuple[int, ...] | dict[str, int] | None
-    exclude: tuple[str, ...]
-    worker_threads: int | None
-    ctx_size: int | None
-    server: ServerSettings
-    port: int | None
+    ask: Ask
     detach: bool
     replace: bool
-    dry_run: bool
-    force: bool
-    relay: bool
-    pair: PairMode | None
     as_json: bool
-    server_args: tuple[str, ...]
 
 
 @click.command(epilog=EXAMPLES)
@@ -160,12 +146,14 @@ def up(
     from backends.split.flags import parse_split
     from tui.cli.ending import tidily
 
-    options = UpOptions(
+    shares = parse_split(split) if split is not None else None
+    ask = Ask(
         model=require_model(model),
         workers=workers,
-        peers=peers,
+        peers=peers or None,
         head=head,
-        split=parse_split(split) if split is not None else None,
+        counts=None if isinstance(shares, dict) else shares,
+        split=shares if isinstance(shares, dict) else None,
         exclude=exclude,
         worker_threads=worker_threads,
         ctx_size=ctx,
@@ -178,16 +166,14 @@ def up(
             draft=required_draft(draft),
             draft_max=draft_max,
         ),
-        port=port,
-        detach=detach,
-        replace=replace,
-        dry_run=dry_run,
-        force=force,
+        api_port=port,
         relay=not no_relay,
         pair=PairMode(pair) if pair else None,
-        as_json=as_json,
-        server_args=server_args,
+        force=force,
+        extra_args=server_args,
+        directory=os.getcwd(),
     )
+    options = UpOptions(ask=ask, detach=detach, replace=replace, as_json=as_json)
     client = ControllerClient(cluster=cluster)
     run(_dry_run(client, options) if dry_run else tidily(client, _up(client, options)))
 
@@ -195,7 +181,7 @@ def up(
 async def _dry_run(client: ControllerClient, options: UpOptions) -> None:
     """Show what a launch would do; a controller started for it does not stay."""
     try:
-        preview = await client.preview(await _plan(client, options))
+        preview = await client.preview(await _plan(client, options.ask))
     finally:
         if client.started_controller:
             await client.shutdown(only_if_idle=True)
@@ -206,7 +192,7 @@ async def _dry_run(client: ControllerClient, options: UpOptions) -> None:
 
 
 async def _up(client: ControllerClient, options: UpOptions) -> None:
-    plan = await _plan(client, options)
+    plan = await _plan(client, options.ask)
     preview = await client.preview(plan)
     if preview.refusal is not None:
         raise PlanError(preview.refusal.what, preview.refusal.hint)
@@ -224,25 +210,7 @@ async def _up(client: ControllerClient, options: UpOptions) -> None:
             await until_ended(serving, snapshots)
 
 
-async def _plan(client: ControllerClient, options: UpOptions) -> Plan:
-    if options.peers or options.head:
+async def _plan(client: ControllerClient, ask: Ask) -> Plan:
+    if ask.peers or ask.head:
         await client.settled_peers()
-    split = options.split
-    return await client.propose(
-        options.model,
-        workers=options.workers,
-        peers=options.peers or None,
-        head=options.head,
-        counts=None if isinstance(split, dict) else split,
-        split=split if isinstance(split, dict) else None,
-        exclude=options.exclude,
-        worker_threads=options.worker_threads,
-        ctx_size=options.ctx_size,
-        server=options.server,
-        api_port=options.port,
-        relay=options.relay,
-        pair=options.pair,
-        force=options.force,
-        extra_args=options.server_args,
-        directory=os.getcwd(),
-    )
+    return await client.propose(ask)

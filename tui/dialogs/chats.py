@@ -9,13 +9,13 @@ from textual.containers import Vertical
 from textual.reactive import reactive
 from textual.widgets import Input, Static
 
+from backends.units import format_count
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
 from tui.kit.line_input import LineInput
 from tui.kit.strips import StripWidget, clip, spread
 from tui.work.names import model_name
 from tui.work.peer_words import since_text
-from tui.work.quantities import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -181,7 +181,7 @@ model goes on with the one that runs now.
 
     def _summarise(self) -> None:
         fitting = len(self._rows.fitting)
-        text = count_text(self._count, "chat")
+        text = format_count(self._count, "chat")
         if self._rows.typed:
             text = f"{fitting} of {text}"
         self._remark.update(text if self._count else "No chat is kept yet.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from backends.units import (
     format_bytes,
+    format_count,
     format_mb_s,
     format_ms,
     format_offset,
@@ -101,7 +102,7 @@ def _facts(facts: PeerFacts, now: float) -> Iterator[Row]:
 
 
 def _cores(facts: PeerFacts) -> str:
-    cores = f"{facts.cores} core{'' if facts.cores == 1 else 's'}"
+    cores = format_count(facts.cores, "core")
     fast = facts.performance_cores
     return f"{cores}, {fast} of them fast" if 0 < fast < facts.cores else cores
 

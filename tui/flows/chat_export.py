@@ -12,11 +12,11 @@ import msgspec
 
 from backends.errors import DllmError
 from backends.state import to_json
+from backends.units import format_count
 from backends.writing import write_new
 from tui.kit.safe_text import safe, safe_line
 from tui.screens.cluster.chat.text import ended_text
 from tui.work.names import model_name
-from tui.work.quantities import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,7 @@ def _turn_paragraphs(turn: Turn, number: int) -> Iterator[str]:
 def _then_text(reply: Reply) -> str:
     """What is not written of an answer that the chat does not go on from."""
     many = len(reply.then) > 1
-    followed = count_text(len(reply.then), "question") + " followed this answer"
+    followed = format_count(len(reply.then), "question") + " followed this answer"
     return f"{followed}; a file in .json has {'them' if many else 'it'}."
 
 

@@ -19,8 +19,8 @@ from backends.state import (
     Sampling,
     Turn,
 )
+from backends.units import format_count
 from tui.shell.messages import Notice, Trouble
-from tui.work.quantities import count_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
@@ -148,7 +148,7 @@ class ChatFlows:
             self._keep_undo(_Undo("choose", before.id, turn, shown))
         if followed:
             stay = "stay with their" if followed > 1 else "stays with its"
-            text = f"{count_text(followed, 'question')} after it {stay} answer"
+            text = f"{format_count(followed, 'question')} after it {stay} answer"
             self._app.tell(f"Asked again. {text}: {{chat.undo}} goes back.")
 
     @property
@@ -195,7 +195,7 @@ class ChatFlows:
         now = self._now
         await self._cluster.chats.begin(self._model)
         self._keep_undo(_Undo("open", now.id))
-        said = count_text(len(now.turns), "question")
+        said = format_count(len(now.turns), "question")
         self._app.tell(f"Began anew. {{chat.undo}} brings back the chat of {said}.")
 
     async def _open(self) -> None:
@@ -219,7 +219,7 @@ class ChatFlows:
         from tui.dialogs.choice import confirm
 
         now = self._now
-        questions = count_text(len(now.turns), "question")
+        questions = format_count(len(now.turns), "question")
         text = f"{now.title}\n\n{questions} and their answers are deleted from disk."
         dialog = confirm("Delete this chat?", text, "Delete it", "y")
         if await self._app.push_screen_wait(dialog) == "yes":

@@ -9,12 +9,13 @@ import msgspec
 
 from backends.data_place import AUTO
 from backends.errors import DllmError
+from backends.places import LOCAL
 from backends.settings import EFFECTS
-from backends.state import Peer, PeerRole, ProcessRole, Transport
+from backends.state import Ask, Peer, PeerRole, ProcessRole, Transport
 from tui.shell.messages import LogWanted, Notice, PeerWanted
 from tui.work.launch_settings import LaunchSettings
 from tui.work.lineup import Lineup
-from tui.work.names import LOCAL, model_name
+from tui.work.names import model_name
 from tui.work.peer_words import FINE, why_not
 
 if TYPE_CHECKING:
@@ -251,13 +252,15 @@ class PeerFlows:
         """Put a plan for other machines on the desk, the rest as it was."""
         able, missing = self._able(lineup)
         proposed = await self._cluster.propose(
-            plan.model,
-            workers=lineup.own,
-            peers=able,
-            head=lineup.head,
-            worker_threads=LaunchSettings.of(plan).worker_threads,
-            ctx_size=plan.ctx_size,
-            server=plan.server,
+            Ask(
+                model=plan.model,
+                workers=lineup.own,
+                peers=tuple(able),
+                head=lineup.head,
+                worker_threads=LaunchSettings.of(plan).worker_threads,
+                ctx_size=plan.ctx_size,
+                server=plan.server,
+            )
         )
         same_head = proposed.head == plan.head
         proposed = msgspec.structs.replace(
@@ -283,7 +286,7 @@ class PeerFlows:
 
     async def _own_workers(self, plan: Plan) -> int:
         """How many workers this machine gets: as the configuration says."""
-        proposed = await self._cluster.propose(plan.model, peers=())
+        proposed = await self._cluster.propose(Ask(model=plan.model, peers=()))
         return max(sum(w.peer == LOCAL for w in proposed.workers), 1)
 
     # --- inside ---------------------------------------------------------------------

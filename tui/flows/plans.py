@@ -45,7 +45,7 @@ class PlanFlows:
         """
         path = _whole_path(path)
         model = await self._cluster.inspect(path)
-        plan = await self._cluster.propose(path)
+        plan = await self._cluster.propose(Ask(model=path))
         self._desk.put(plan, model)
         self._app.show_desk()
 
@@ -126,7 +126,7 @@ class PlanFlows:
         snapshot = self._desk.snapshot
         if snapshot is None or not self._desk.alive:
             self._app.post_message(Notice("Nothing runs"))
-        elif await self._agrees("Stop?", _what_ends(snapshot), "Stop it", "y"):
+        elif await self._agrees("Stop?", _what_ends(snapshot), "Stop it"):
             self._app.take(await self._cluster.stop())
 
     async def export_trace(self) -> None:
@@ -220,20 +220,20 @@ class PlanFlows:
         if draft is not None and draft.misfits:
             names = ", ".join(sorted(draft.misfits))
             text = f"The split puts more on {names} than fits. It will probably fail."
-            if not await self._agrees("Launch anyway?", text, "Launch it", "y"):
+            if not await self._agrees("Launch anyway?", text, "Launch it"):
                 return False
         if runs_now(snapshot) is None or snapshot is None:
             return True
         if not snapshot.speed.requests_active:
             return True
         text = f"{_what_ends(snapshot)}\n\n{_what_follows(snapshot, draft)}"
-        return await self._agrees("Launch?", text, "Launch it", "y")
+        return await self._agrees("Launch?", text, "Launch it")
 
-    async def _agrees(self, title: str, text: str, verb: str, key: str) -> bool:
+    async def _agrees(self, title: str, text: str, verb: str) -> bool:
         from tui.dialogs.choice import confirm
 
         return (
-            await self._app.push_screen_wait(confirm(title, text, verb, key)) == "yes"
+            await self._app.push_screen_wait(confirm(title, text, verb, "y")) == "yes"
         )
 
 

@@ -97,11 +97,10 @@ class FilterBar(Horizontal):
 
     def __init__(
         self,
-        placeholder: str = "",
+        placeholder: str,
         *,
         sign: str = "/",
         id: str | None = None,  # noqa: A002
-        classes: str | None = None,
     ) -> None:
         """Create a hidden bar.
 
@@ -109,9 +108,8 @@ class FilterBar(Horizontal):
             placeholder: Says what may be typed.
             sign: Stands before the field.
             id: The ID of the widget in the DOM.
-            classes: Space separated list of class names.
         """
-        super().__init__(id=id, classes=classes)
+        super().__init__(id=id)
         self._sign = sign
         self._input = LineInput(placeholder=placeholder)
         self._note = Label(classes="filter-note", markup=False)

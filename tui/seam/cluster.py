@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 from backends.state import ProvisionMode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator
 
     from backends.state import (
+        Ask,
         ClusterSnapshot,
         Event,
         Lab,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         PeerAnswer,
         Plan,
         PlanMemory,
-        ServerSettings,
     )
     from tui.seam.chats import Chats
 
@@ -53,27 +53,10 @@ class Cluster(Protocol):
         """
         ...
 
-    async def propose(
-        self,
-        model: str,
-        *,
-        workers: int | None = None,
-        peers: Sequence[str] | None = None,
-        head: str | None = None,
-        counts: Sequence[int] | None = None,
-        exclude: Sequence[str] = (),
-        worker_threads: int | None = None,
-        ctx_size: int | None = None,
-        server: ServerSettings | None = None,
-        extra_args: Sequence[str] = (),
-    ) -> Plan:
-        """A plan for a model, balanced by memory.
+    async def propose(self, ask: Ask) -> Plan:
+        """A plan for a model, balanced by memory where ``ask`` names no layers.
 
-        ``workers`` is how many work on this machine, ``peers`` which others work (with
-        neither: every peer that is ready, else this machine), ``head`` who runs
-        llama-server (else this machine). ``counts`` are whole layers per worker (output
-        counted), else balanced; ``None`` elsewhere means what the configuration says.
-        Paths among ``extra_args``, for llama-server, must be whole.
+        Paths among the arguments for llama-server must be whole.
         """
         ...
 

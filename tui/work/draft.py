@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from backends.places import LOCAL
 from backends.split.layout import ranges
 from backends.split.loads import (
     DeviceLoad,
@@ -19,7 +20,6 @@ from backends.split.loads import (
 )
 from backends.split.speculation import loads_with_draft, with_draft
 from backends.state import Transport
-from tui.work.names import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

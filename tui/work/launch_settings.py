@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from backends.places import LOCAL
 from backends.state import (
     AUTO_DRAFT,
     MTP_DRAFT,
@@ -18,7 +19,8 @@ from backends.state import (
     Plan,
     ServerSettings,
 )
-from tui.work.names import LOCAL, model_name
+from backends.units import format_count
+from tui.work.names import model_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -211,7 +213,7 @@ def _differences(new: Plan, old: Plan) -> Iterator[str]:
     if new.server.cache_type_v != old.server.cache_type_v:
         yield f"V {new.server.cache_type_v}"
     if new.server.slots != old.server.slots:
-        yield "1 slot" if new.server.slots == 1 else f"{new.server.slots} slots"
+        yield format_count(new.server.slots, "slot")
     if new.server.flash_attention is not old.server.flash_attention:
         yield f"flash attention {new.server.flash_attention.value}"
     if new.server.threads != old.server.threads:
@@ -235,7 +237,7 @@ def draft_text(plan: Plan) -> str:
     if server.draft == AUTO_DRAFT:
         names = [model_name(one.draft) for one in (guess, *guess.instead)]
         return f"draft auto: {', '.join(names)} or none, whatever is fastest"
-    tokens = f"{server.draft_max} token{'' if server.draft_max == 1 else 's'}"
+    tokens = format_count(server.draft_max, "token")
     if not guess.model:
         where = f"{MTP_DRAFT} on {guess.device}" if guess.device else guess.type
         return f"draft {where}, {tokens}"
@@ -246,4 +248,4 @@ def draft_text(plan: Plan) -> str:
 def _threads(count: int | None) -> str:
     if count is None:
         return "threads as usual"
-    return "1 thread" if count == 1 else f"{count} threads"
+    return format_count(count, "thread")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from backends.places import LOCAL
 from backends.state import Peer, PeerRole, Transport
 from tui.work.draft import renamed
-from tui.work.names import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

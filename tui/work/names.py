@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-LOCAL = "local"
-"""What this machine is called among the peers."""
-
-
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 

@@ -12,6 +12,7 @@ from backends.units import (
     US_PER_MS,
     format_age,
     format_bytes,
+    format_count,
     format_mb_s,
     format_ms,
     format_percent,
@@ -37,11 +38,6 @@ _CARRIED = (
     *("weight_bytes_home", "weight_bytes_sent", "tensors_differ"),
 )
 _UNITS = (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
-
-
-def count_text(count: int, noun: str) -> str:
-    """``1 token``, ``42 tokens``, ``20 000 lines``."""
-    return f"{grouped(count)} {noun}" + ("" if count == 1 else "s")
 
 
 def count_cell(count: int) -> str:
@@ -176,7 +172,8 @@ def pairs_text(links: Sequence[Link]) -> str:
     if not paired:
         return ""
     whole = reduce(_together, paired)
-    parts = (count_text(len(paired), "pair"), weights_text(whole), crossed_text(whole))
+    pairs = format_count(len(paired), "pair")
+    parts = (pairs, weights_text(whole), crossed_text(whole))
     return " · ".join(filter(None, parts))
 
 

@@ -33,7 +33,6 @@ class Chats:
         store: ChatStore,
         keep: Callable[[], bool],
         *,
-        clock: Callable[[], float] = time.time,
         save_s: float = SAVE_S,
     ) -> None:
         """Nothing is read before it is asked for; ``keep`` says whether to write any.
@@ -42,7 +41,6 @@ class Chats:
         """
         self._store = store
         self._keep = keep
-        self._clock = clock
         self._save_s = save_s
         self._briefs: dict[str, ChatBrief] = {}
         self._held: dict[str, LiveChat] = {}
@@ -257,14 +255,13 @@ class Chats:
     def _newest_at(self) -> float:
         """Now, and later than any other was opened, whatever the clock says."""
         opened = (self._brief(chat).opened_at for chat in self._briefs)
-        return max(self._clock(), max(opened, default=0.0) + 0.001)
+        return max(time.time(), max(opened, default=0.0) + 0.001)
 
     def _hold(self, conversation: Conversation) -> LiveChat:
         chat = LiveChat(
             conversation,
             keep=self._write,
             told=self.tell,
-            clock=self._clock,
             save_s=self._save_s,
         )
         self._held[conversation.id] = chat

@@ -43,8 +43,7 @@ class LiveChat:
         *,
         keep: Callable[[Conversation], Awaitable[None]],
         told: Callable[[], None],
-        clock: Callable[[], float] = time.time,
-        save_s: float = SAVE_S,
+        save_s: float,
     ) -> None:
         """Hold a conversation.
 
@@ -53,13 +52,11 @@ class LiveChat:
                 nobody's any more.
             keep: writes it to disk; raises OSError where that refuses.
             told: called after every change.
-            clock: Unix seconds.
             save_s: seconds between two writes while an answer comes.
         """
         self._conversation = edits.ended(conversation, "interrupted")
         self._keep = keep
         self._told = told
-        self._clock = clock
         self._save_s = save_s
         self._texts: list[str] = []
         self._reasonings: list[str] = []
@@ -100,7 +97,7 @@ class LiveChat:
     def put(self, conversation: Conversation) -> None:
         """Go on with another state of it."""
         self._conversation = msgspec.structs.replace(
-            conversation, changed_at=self._clock()
+            conversation, changed_at=time.time()
         )
         self._touch()
 
@@ -187,7 +184,7 @@ class LiveChat:
         except asyncio.CancelledError:
             reason = self._stopped_for
         except DllmError as error:
-            failure = error.failure(self._clock())
+            failure = error.failure(time.time())
         except Exception as error:
             failure = Failure(what=f"The answer broke: {type(error).__name__}: {error}")
         self._end("error" if failure else reason, failure)

@@ -82,7 +82,7 @@ class AgentHost(ModelAgent):
         self._seen: dict[str, ProcessRecord] = {}
         self._stopping: Counter[tuple[str, int | None]] = Counter()
         self._endings: set[asyncio.Future[ProcessRecord | None]] = set()
-        self._subscribers: list[_Subscriber] = []
+        self._subscribers: dict[object, Callable[[], None]] = {}
 
     async def connect(self) -> None:
         """Start the agent, if there is none, and hear of every process.
@@ -218,13 +218,12 @@ class AgentHost(ModelAgent):
 
     def subscribe(self, told: Callable[[], None]) -> Callable[[], None]:
         """Call ``told`` whenever ``seen`` has changed; returns what ends that."""
-        # Each its own, so that one that subscribes twice leaves once.
-        subscriber = _Subscriber(told)
-        self._subscribers.append(subscriber)
+        # A key of its own, so that one that subscribes twice leaves once.
+        key = object()
+        self._subscribers[key] = told
 
         def end() -> None:
-            with contextlib.suppress(ValueError):
-                self._subscribers.remove(subscriber)
+            self._subscribers.pop(key, None)
 
         return end
 
@@ -243,9 +242,9 @@ class AgentHost(ModelAgent):
             self._tell()
 
     def _tell(self) -> None:
-        for subscriber in tuple(self._subscribers):
+        for told in tuple(self._subscribers.values()):
             try:
-                subscriber.told()
+                told()
             except Exception:
                 # One that fails must not take the connection, and the others, with it.
                 log.exception("news of %s were not taken", self._name)
@@ -282,13 +281,6 @@ class AgentHost(ModelAgent):
         if answer.get("record") is None:
             return None
         return self._shown(record_of(self._part(answer["record"], Told)))
-
-
-class _Subscriber:
-    """One subscription; equal to no other."""
-
-    def __init__(self, told: Callable[[], None]) -> None:
-        self.told = told
 
 
 async def _finished(work: Coroutine[Any, Any, T]) -> T:

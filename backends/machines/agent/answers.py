@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backends.state import Device, DeviceKind, Value
+from backends.units import format_count
 
 
 class LimitTold(Value, frozen=True, kw_only=True):
@@ -26,7 +27,7 @@ def device_of(memory: MemoryTold, host: str) -> Device:
     """Main memory as the device the engine calls CPU; the narrowest limit counts."""
     limits = [limit.limit_bytes for limit in memory.limits]
     available = [limit.available_bytes for limit in memory.limits]
-    cores = f"{memory.cores} core{'' if memory.cores == 1 else 's'}"
+    cores = format_count(memory.cores, "core")
     return Device(
         id=f"{host}/CPU",
         name="CPU",

@@ -59,7 +59,7 @@ class Channel:
         self.ended = asyncio.Event()
 
     async def open(self) -> None:
-        """Read on to the first line of the agent; what comes before is passed over.
+        """Read up to the agent's first line; what a login shell prints is passed over.
 
         Raises:
             HostError: there is no agent, or none we understand.

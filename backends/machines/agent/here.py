@@ -83,7 +83,7 @@ def local_host(
 ) -> AgentHost:
     """The machine we run on, over the processes in ``run_dir``.
 
-    Nothing is started or made before the first call; to be closed at the end.
+    The first call starts its agent; the caller closes it at the end.
     """
 
     directory = os.path.abspath(run_dir)

@@ -60,14 +60,9 @@ class TunnelWay:
         return None if own is None or beyond is None else own + beyond
 
     @property
-    def last_error(self) -> HostError | None:
-        """Why the newest connection through it failed; None while all goes well."""
-        return self._tunnel.last_error
-
-    @property
     def trouble(self) -> str:
-        """The same as a sentence, of whichever part of it."""
-        if error := self.last_error:
+        """Why the newest connection through any part of it failed; usually empty."""
+        if error := self._tunnel.last_error:
             return error.what
         return self._beyond.trouble if self._beyond else ""
 

@@ -8,23 +8,15 @@
 #include <cstring>
 #include <system_error>
 
+#include "host/files.h"
 #include "host/memory.h"
 
 namespace dllm::home {
 
 namespace {
 
-std::int64_t mtime_of(const struct stat& status) {
-#ifdef __APPLE__
-  const timespec& time = status.st_mtimespec;
-#else
-  const timespec& time = status.st_mtim;
-#endif
-  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-}
-
 FileId id_of(const std::string& path, const struct stat& status) {
-  return {path, static_cast<std::uint64_t>(status.st_size), mtime_of(status), status.st_ino};
+  return {path, static_cast<std::uint64_t>(status.st_size), host::mtime_ns(status), status.st_ino};
 }
 
 [[noreturn]] void unreadable(const std::string& path) {

@@ -28,15 +28,6 @@ constexpr std::uint64_t kEndBlocks = 8;
 constexpr std::uint64_t kMiddleBlocks = 8;
 constexpr std::size_t kIdentityDigits = 32;
 
-std::int64_t mtime_of(const struct stat& status) {
-#ifdef __APPLE__
-  const timespec& time = status.st_mtimespec;
-#else
-  const timespec& time = status.st_mtim;
-#endif
-  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-}
-
 char lower(char letter) {
   return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
 }
@@ -81,7 +72,7 @@ class Walker {
     } else if (S_ISDIR(status.st_mode)) {
       if (level < depth_) enter(path, level + 1);
     } else if (S_ISREG(status.st_mode) && ends_with(path, suffix_)) {
-      add({path, static_cast<std::uint64_t>(status.st_size), mtime_of(status),
+      add({path, static_cast<std::uint64_t>(status.st_size), mtime_ns(status),
            std::to_string(status.st_dev) + ":" + std::to_string(status.st_ino)});
     }
   }
@@ -103,6 +94,15 @@ class Walker {
 };
 
 }  // namespace
+
+std::int64_t mtime_ns(const struct stat& status) {
+#ifdef __APPLE__
+  const timespec& time = status.st_mtimespec;
+#else
+  const timespec& time = status.st_mtim;
+#endif
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
 
 Walk find_files(const std::vector<std::string>& folders, const std::string& suffix, int depth,
                 std::size_t limit) {

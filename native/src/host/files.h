@@ -1,6 +1,8 @@
 // Model files: finding them, and telling which bytes one holds.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -14,6 +16,9 @@ struct FoundFile {
   std::int64_t mtime_ns = 0;
   std::string inode;  // the same for one file under two names; empty for a link that leads nowhere
 };
+
+// When a file changed last.
+std::int64_t mtime_ns(const struct stat& status);
 
 struct Walk {
   std::vector<FoundFile> files;  // by path

@@ -11,6 +11,7 @@
 
 #include "json.h"
 #include "options.h"
+#include "relay/arguments.h"
 #include "worker.h"
 
 namespace dllm {
@@ -31,16 +32,6 @@ Prints {"port", "pid"} when it listens; ends with SIGTERM, or when the pipe at i
 namespace {
 
 constexpr int kClientsMax = 64;
-
-// Before the first thread: all inherit it.
-sigset_t block_ending_signals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  return signals;
-}
 
 // A terminal, a file or /dev/null tells nothing of the parent.
 bool is_parents_pipe(int fd) {

@@ -30,9 +30,10 @@ from backends.state import (
 )
 from tests.unit.client.conftest import controllers_of, processes_of
 from tests.unit.client.scripted import ScriptedController, serving
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
     from typing import Any
 
@@ -64,13 +65,6 @@ async def done(process: asyncio.subprocess.Process) -> Done:
         out, err = await process.communicate()
     assert b"Traceback" not in err, err.decode()
     return Done(process.returncode or 0, out.decode(), err.decode())
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that another process does."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 -- any condition, not one of ours
-            await asyncio.sleep(0.01)
 
 
 async def command(*args: str) -> Done:

@@ -17,6 +17,7 @@ from backends.config import set_value
 from backends.paths import user_paths
 from backends.split.layout import make_split
 from backends.state import (
+    Ask,
     ChatChange,
     ChatImport,
     ChatRequest,
@@ -56,6 +57,7 @@ WATCHING = {
 NOT_SENT = {"cluster", "use", "chats"}
 PLAN = Plan(model="m.gguf", split=make_split(1, ["a/CPU"], [2]))
 MADE_UP: dict[str, Any] = {
+    "ask": Ask(model="m.gguf"),
     "model": "m.gguf",
     "plan": PLAN,
     "path": "m.gguf",

@@ -79,6 +79,13 @@ async def chats_in(folder: Path, *, keep: bool = True) -> AsyncIterator[Chats]:
     await chats.close()
 
 
+@asynccontextmanager
+async def a_chat(folder: Path) -> AsyncIterator[tuple[Model, LiveChat]]:
+    """The current conversation with a model, and who answers in it."""
+    async with chats_in(folder) as chats:
+        yield Model(), await chats.current("default", MODEL)
+
+
 class Disk:
     """A disk that is full until it is not."""
 
@@ -94,13 +101,6 @@ class Disk:
 
         monkeypatch.setattr(live, "RETRY_S", 0.01)
         monkeypatch.setattr(ChatStore, "save", save_or_not)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition; fails after some seconds."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 -- any condition, not one of ours
-            await asyncio.sleep(0.002)
 
 
 async def until_state(

@@ -36,9 +36,9 @@ from backends.state import (
     Speed,
 )
 from backends.state.requests import RequestCounts
-from tests.unit.gateway.standing import until
 from tests.unit.planning.machines import ADA, plan_for
 from tests.unit.planning.machines import PLAIN as HEAD
+from tests.waiting import until
 from tui.work.paces import auto_text, trials_text
 
 if TYPE_CHECKING:

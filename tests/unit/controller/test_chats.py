@@ -26,11 +26,12 @@ from tests.unit.controller.chatting import (
     MODEL,
     Disk,
     Model,
+    a_chat,
     chats_in,
     conversation,
-    until,
     until_state,
 )
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,9 +48,7 @@ async def test_what_was_asked_and_came_is_on_disk_before_the_answer_ends(
     tmp_path: Path,
 ) -> None:
     """As a kill -9 in the middle of it would find it."""
-    model = Model()
-    async with chats_in(tmp_path) as chats:
-        chat = await chats.current("default", MODEL)
+    async with a_chat(tmp_path) as (model, chat):
         model.ask(chat, "Why?")
         await chat.saved()
         (kept,) = ChatStore(tmp_path).all()
@@ -104,9 +103,7 @@ async def test_two_who_look_see_the_same_and_no_word_twice(tmp_path: Path) -> No
 async def test_stopping_keeps_what_came_and_ends_the_generation(
     tmp_path: Path,
 ) -> None:
-    model = Model()
-    async with chats_in(tmp_path) as chats:
-        chat = await chats.current("default", MODEL)
+    async with a_chat(tmp_path) as (model, chat):
         model.ask(chat, "Why?")
         model.say(ChatDelta(text="Half"))
         await until(lambda: newest(chat.state).text)
@@ -119,9 +116,7 @@ async def test_stopping_keeps_what_came_and_ends_the_generation(
 
 
 async def test_a_controller_that_ends_says_so_in_the_answer(tmp_path: Path) -> None:
-    model = Model()
-    async with chats_in(tmp_path) as chats:
-        chat = await chats.current("default", MODEL)
+    async with a_chat(tmp_path) as (model, chat):
         model.ask(chat, "Why?")
         model.say(ChatDelta(text="Half"))
         await until(lambda: newest(chat.state).text)
@@ -153,9 +148,7 @@ async def test_one_question_at_a_time_and_only_to_what_was_seen(
 async def test_an_answer_asked_again_stands_beside_and_is_gone_on_from(
     tmp_path: Path,
 ) -> None:
-    model = Model()
-    async with chats_in(tmp_path) as chats:
-        chat = await chats.current("default", MODEL)
+    async with a_chat(tmp_path) as (model, chat):
         for turns, text in enumerate(("One.", "Two.")):
             question, again = (None, 0) if turns else ("Why?", None)
             model.ask(chat, question, turns=turns, again=again)
@@ -174,9 +167,7 @@ async def test_an_answer_asked_again_stands_beside_and_is_gone_on_from(
 
 
 async def test_questions_without_an_answer_are_not_sent_along(tmp_path: Path) -> None:
-    model = Model()
-    async with chats_in(tmp_path) as chats:
-        chat = await chats.current("default", MODEL)
+    async with a_chat(tmp_path) as (model, chat):
         chat.change(ChatChange(system="Be brief.", sampling=Sampling(top_k=1)))
         model.ask(chat, "lost")
         model.say(DONE)
@@ -246,9 +237,7 @@ async def test_a_full_disk_is_told_until_it_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
-    model = Model()
-    async with chats_in(tmp_path) as chats:
-        chat = await chats.current("default", MODEL)
+    async with a_chat(tmp_path) as (model, chat):
         model.ask(chat, "Why?")
         model.say(ChatDelta(text="So."), DONE)
         await until(lambda: "No space left on device" in chat.state.problem)

@@ -9,7 +9,8 @@ import pytest
 from backends.controller.chat.store import ChatStore
 from backends.errors import ControllerError, UsageError
 from backends.state import ChatChange, ChatDelta
-from tests.unit.controller.chatting import DONE, MODEL, Model, chats_in, until
+from tests.unit.controller.chatting import DONE, MODEL, Model, a_chat, chats_in
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,9 +77,7 @@ async def test_while_an_answer_comes_it_is_the_one_that_is_gone_on_from(
     tmp_path: Path,
 ) -> None:
     """Else its words would be taken for another's."""
-    model = Model()
-    async with chats_in(tmp_path) as chats:
-        chat = await chats.current("default", MODEL)
+    async with a_chat(tmp_path) as (model, chat):
         await three(model, chat)
         model.ask(chat, None, 3, again=0)
         with pytest.raises(ControllerError, match="still coming"):
@@ -92,9 +91,7 @@ async def test_while_an_answer_comes_it_is_the_one_that_is_gone_on_from(
 async def test_an_interrupted_answer_costs_nothing_of_the_other_line(
     tmp_path: Path,
 ) -> None:
-    model = Model()
-    async with chats_in(tmp_path) as chats:
-        chat = await chats.current("default", MODEL)
+    async with a_chat(tmp_path) as (model, chat):
         await three(model, chat)
         model.ask(chat, None, 3, again=0)
         await chat.saved()
@@ -107,9 +104,7 @@ async def test_an_interrupted_answer_costs_nothing_of_the_other_line(
 
 
 async def test_what_said_nothing_is_not_kept_beside(tmp_path: Path) -> None:
-    model = Model()
-    async with chats_in(tmp_path) as chats:
-        chat = await chats.current("default", MODEL)
+    async with a_chat(tmp_path) as (model, chat):
         await answered(model, chat, "Frist?", "")
         await answered(model, chat, "First?", "One.", again=0)
         (turn,) = chat.conversation.turns
@@ -117,9 +112,7 @@ async def test_what_said_nothing_is_not_kept_beside(tmp_path: Path) -> None:
 
 
 async def test_what_was_never_asked_cannot_be_asked_again(tmp_path: Path) -> None:
-    model = Model()
-    async with chats_in(tmp_path) as chats:
-        chat = await chats.current("default", MODEL)
+    async with a_chat(tmp_path) as (model, chat):
         with pytest.raises(UsageError, match="Nothing was asked"):
             model.ask(chat, None, 0, again=0)
         await answered(model, chat, "First?", "One.")

@@ -12,14 +12,8 @@ from backends.controller import __main__ as controller
 from backends.controller.chat.store import ChatStore
 from backends.errors import ControllerError, DllmError
 from backends.state import ChatChange
-from tests.unit.controller.chatting import (
-    MODEL,
-    Disk,
-    Model,
-    chats_in,
-    conversation,
-    until,
-)
+from tests.unit.controller.chatting import MODEL, Disk, Model, chats_in, conversation
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,12 +15,11 @@ from backends.controller.follow import Follower
 from backends.errors import DllmError, EngineError
 from backends.models.catalogue import Catalogue
 from backends.paths import Paths
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
-
-LOOKS = 2000
 
 
 class Controller:
@@ -106,14 +105,6 @@ class Controller:
 def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Controller:
     monkeypatch.setattr(follow, "LOOK_EVERY_S", 0.005)
     return Controller(tmp_path)
-
-
-async def until(condition: Any) -> None:
-    for _ in range(LOOKS):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    pytest.fail("it did not come about")
 
 
 async def test_folders_peers_and_engine_follow_the_file(

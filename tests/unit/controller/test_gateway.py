@@ -18,8 +18,8 @@ from backends.controller.story import Story
 from backends.machines.host import ProcessRecord
 from backends.state import ProcessRole, ProcessState
 from backends.state.requests import RequestCounts
-from tests.unit.gateway.standing import until
 from tests.unit.planning.machines import ADA, PLAIN, plan_for
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

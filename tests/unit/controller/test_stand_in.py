@@ -26,7 +26,6 @@ from backends.state import (
     QuestionKind,
 )
 from backends.state.requests import RequestCounts
-from tests.unit.gateway.standing import until
 from tests.unit.planning.machines import (
     ADA,
     GIB,
@@ -39,6 +38,7 @@ from tests.unit.planning.machines import (
     peer,
     plan_for,
 )
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

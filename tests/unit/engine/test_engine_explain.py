@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from backends.engine.logs import clean_lines, explain
+from backends.engine.explain import explain
+from backends.engine.logs import clean_lines
 
 DATA = Path(__file__).parent / "data"
 

@@ -27,16 +27,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
+def paths(paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
     """Empty directories, no variable, nothing on PATH."""
     monkeypatch.delenv(ENGINE_DIR_VARIABLE, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    return Paths(
-        config_dir=tmp_path / "config",
-        state_dir=tmp_path / "state",
-        cache_dir=tmp_path / "cache",
-        runtime_dir=tmp_path / "run",
-    )
+    return paths
 
 
 def put(folder: Path, *names: str) -> Path:

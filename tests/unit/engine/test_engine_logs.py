@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.engine.logs import LoadLog, clean_lines, explain
+from backends.engine.explain import explain
+from backends.engine.logs import LoadLog, clean_lines
 
 DATA = Path(__file__).parent / "data"
 MIB = 1 << 20

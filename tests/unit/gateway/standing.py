@@ -13,6 +13,7 @@ from backends.gateway.__main__ import server_of
 from backends.gateway.door import Door
 from backends.gateway.language import Mode, Target
 from backends.gateway.proxy import Proxy
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -37,15 +38,6 @@ async def upstream(handler: Handler) -> AsyncIterator[int]:
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition; fail where it does not come."""
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("not within 10 s")
 
 
 class Stage:

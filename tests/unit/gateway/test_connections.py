@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from backends.gateway import proxy, tries
-from tests.unit.gateway.standing import gateway, until, upstream
+from tests.unit.gateway.standing import gateway, upstream
+from tests.waiting import until
 
 if TYPE_CHECKING:
     import pytest

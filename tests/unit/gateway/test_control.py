@@ -16,7 +16,7 @@ from backends.gateway.language import Mode, Target
 from backends.gateway.link import Link
 from backends.gateway.proxy import Proxy
 from backends.state.requests import RequestCounts
-from tests.unit.gateway.standing import until
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,8 @@ from backends.gateway import reply
 from backends.gateway.language import Mode
 from backends.gateway.story import OFTEN, RETOLD_MAX
 from backends.gateway.telling import Record, Telling
-from tests.unit.gateway.standing import CHAT, gateway, streaming, until, upstream
+from tests.unit.gateway.standing import CHAT, gateway, streaming, upstream
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,8 @@ from backends.gateway.conversations import Conversation, tokens_read
 from backends.gateway.language import Mode
 from backends.gateway.warming import Warming
 from tests.unit.gateway.acting import ANSWER, Actor, tokenized
-from tests.unit.gateway.standing import CHAT, Stage, gateway, until, upstream
+from tests.unit.gateway.standing import CHAT, Stage, gateway, upstream
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -16,7 +16,6 @@ from backends.machines.host import ProcessSpec
 from backends.state import ProcessRole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from backends.machines.agent.agent_host import AgentHost
@@ -92,14 +91,6 @@ def stray_in_a_lost_session() -> tuple[int, int]:
         stray = int(leader.stdout.readline())
     leader.wait()
     return stray, leader.pid
-
-
-async def until(condition: Callable[[], bool], what: str = "the condition") -> None:
-    """Wait for something that must come true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        await asyncio.sleep(POLL_S)
 
 
 async def first_line(host: AgentHost, name: str = "p") -> str:

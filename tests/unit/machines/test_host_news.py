@@ -24,8 +24,8 @@ from tests.unit.machines.processes import (
     python,
     shell,
     spec,
-    until,
 )
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from backends.machines.agent.agent_host import AgentHost
 
 
-def supervisor_of(run_dir: Path, name: str = "p") -> int:
-    record = json.loads((run_dir / name / "process.json").read_text())
+def supervisor_of(run_dir: Path) -> int:
+    record = json.loads((run_dir / "p/process.json").read_text())
     return int(record["supervisor_pid"])
 
 

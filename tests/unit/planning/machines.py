@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from backends.config import Config
+from backends.engine.ask import Engine
 from backends.planning.proposal import propose
 from backends.state import (
     Ask,
     Device,
     DeviceKind,
+    EngineInfo,
+    EngineSource,
     Layer,
     ModelInfo,
     Peer,
@@ -81,6 +84,17 @@ BARE = Peer(
     address="10.0.0.3:50052",
     devices=(device("box", "RPC0"), device("box", "RPC1")),
 )
+
+
+def engine(machine: str) -> Engine:
+    """One that a machine has, in a folder of the machine's name."""
+    info = EngineInfo(
+        directory=f"/{machine}",
+        server_path=f"/{machine}/llama-server",
+        worker_path=f"/{machine}/rpc-server",
+        source=EngineSource.CONFIG,
+    )
+    return Engine(info=info, flags=frozenset())
 
 
 def plan_for(

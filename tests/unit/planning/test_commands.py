@@ -11,27 +11,17 @@ from backends.engine.ask import TRACES, Engine
 from backends.planning.commands import Site, commands, model_alias
 from backends.planning.proposal import plan_devices
 from backends.planning.remarks import remarks, token_bytes
-from backends.state import EngineInfo, EngineSource, Peer, Plan
+from backends.state import Peer, Plan
 from tests.unit.planning.machines import (
     BARE,
     BOB,
     PLAIN,
     WITH_GPU,
     device,
+    engine,
     model_of,
     plan_for,
 )
-
-
-def engine(machine: str) -> Engine:
-    info = EngineInfo(
-        directory=f"/{machine}",
-        server_path=f"/{machine}/llama-server",
-        worker_path=f"/{machine}/rpc-server",
-        source=EngineSource.CONFIG,
-    )
-    return Engine(info=info, flags=frozenset())
-
 
 SITE = Site(
     engines={name: engine(name) for name in ("local", "bob")},

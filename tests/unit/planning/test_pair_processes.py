@@ -8,19 +8,16 @@ import shlex
 import msgspec
 
 from backends.data_place import DataPlace
-from backends.engine.ask import Engine
 from backends.planning.blueprint import Facts, Node, draw
 from backends.planning.commands import Site, commands
 from backends.planning.pairing import Pairing
 from backends.split.layout import make_split
 from backends.state import (
-    EngineInfo,
-    EngineSource,
     Plan,
     ProcessRole,
     WorkerSpec,
 )
-from tests.unit.planning.machines import MODEL
+from tests.unit.planning.machines import MODEL, engine
 
 BESIDE = "worker-relay-bob"
 KEY, IDENTITY = "5a" * 32, "5b" * 16
@@ -38,16 +35,6 @@ PLAN = Plan(
 )
 
 
-def engine(machine: str) -> Engine:
-    info = EngineInfo(
-        directory=f"/{machine}",
-        server_path=f"/{machine}/llama-server",
-        worker_path=f"/{machine}/rpc-server",
-        source=EngineSource.CONFIG,
-    )
-    return Engine(info=info, flags=frozenset())
-
-
 FACTS = Facts(
     cluster="one",
     engines={name: engine(name) for name in ("local", "bob")},
@@ -55,7 +42,7 @@ FACTS = Facts(
     model_path="/here/m.gguf",
     ports={"bob": 1, BESIDE: 2, "relay-bob": 3, "llama-server": 4},
     ways={"bob": "unix:/run/bob.way"},
-    relay_program="/here/dllm-relay",
+    relay="/here/dllm-relay",
     stats={"bob": "/run/bob.sock"},
     pairings={"bob": PAIRED},
     folders={"local": "/here/run/one", "bob": "/there/run/one"},
@@ -68,7 +55,7 @@ def nodes(facts: Facts) -> dict[str, Node]:
 
 def with_pairing(**changes: object) -> Facts:
     changed = msgspec.structs.replace(PAIRED, **changes)
-    return msgspec.structs.replace(FACTS, pairings={"bob": changed})
+    return dataclasses.replace(FACTS, pairings={"bob": changed})
 
 
 def test_a_relay_stands_beside_the_worker_and_the_head_s_dials_it() -> None:
@@ -119,7 +106,7 @@ def test_a_head_s_relay_alone_is_what_it_was() -> None:
     """Also to the digest: what an earlier release started is kept."""
     alone = nodes(with_pairing(program=""))
     assert list(alone) == ["bob", "relay-bob", "llama-server"]
-    before = nodes(msgspec.structs.replace(FACTS, pairings={}, folders={}))
+    before = nodes(dataclasses.replace(FACTS, pairings={}, folders={}))
     for name, node in alone.items():
         assert node.spec.digest == before[name].spec.digest
     assert "--worker unix:/run/bob.way" in " ".join(alone["relay-bob"].spec.argv)
@@ -128,7 +115,7 @@ def test_a_head_s_relay_alone_is_what_it_was() -> None:
 def test_a_launch_that_is_only_shown_has_neither_key_nor_ports() -> None:
     site = Site(
         engines=FACTS.engines,
-        relay=FACTS.relay_program,
+        relay=FACTS.relay,
         model_path=FACTS.model_path,
         pairings=FACTS.pairings,
     )

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import sysconfig
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncssh
 import pytest
 import pytest_asyncio
 
-from backends.paths import Paths
 from backends.state import EngineInfo, EngineSource
 from tests.unit.provision.local_shell import LocalShell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from backends.provision.upload import Files
     from backends.state import PeerWork
@@ -71,17 +69,6 @@ def shell(home: Path) -> LocalShell:
     return LocalShell(home)
 
 
-@pytest.fixture
-def paths(tmp_path: Path) -> Paths:
-    """The head's own directories."""
-    return Paths(
-        config_dir=tmp_path / "config",
-        state_dir=tmp_path / "state",
-        cache_dir=tmp_path / "cache",
-        runtime_dir=tmp_path / "run",
-    )
-
-
 def write_program(path: Path, answer: str, code: int = 0, padding: int = 0) -> Path:
     """A program that prints a line whatever it is asked."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,12 +102,6 @@ def engine(tmp_path: Path) -> EngineInfo:
 def relay(tmp_path: Path) -> Path:
     """The head's relay: a script that knows its version."""
     return write_program(tmp_path / "dllm-relay", "dllm-relay 9.9.9")
-
-
-@pytest.fixture
-def real_relay() -> Path:
-    """The relay that is installed with us."""
-    return Path(sysconfig.get_path("scripts")) / "dllm-relay"
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from backends.service.unit import (
     launchd_agent,
     systemd_unit,
 )
-from tests.unit.gateway.standing import until
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from textual.reactive import reactive
 
+from backends.units import format_count
 from tui.kit.keys import with_keys
 from tui.kit.strips import Part, StripWidget, parts_width, spread
 from tui.work.log_levels import LogLevel
-from tui.work.quantities import count_text
 
 if TYPE_CHECKING:
     from textual.strip import Strip
@@ -74,7 +74,7 @@ class LogStatus(StripWidget):
         follows = with_keys(self.app, "{log.follow:short} follows")
         if not standing.unseen:
             return f"◌ paused, {follows}  ", self.palette.warn
-        unseen = count_text(standing.unseen, "new line")
+        unseen = format_count(standing.unseen, "new line")
         return f"↓ {unseen}, {follows}  ", self.palette.warn
 
     def _level(self) -> list[Part]:
@@ -84,9 +84,9 @@ class LogStatus(StripWidget):
 
     def _counts(self, standing: LogStanding) -> Part:
         """Lines held, and how many of them are shown."""
-        counted = count_text(standing.lines, "line")
+        counted = format_count(standing.lines, "line")
         if standing.matching != standing.lines:
-            shown = count_text(standing.matching, "line").rpartition(" ")[0]
+            shown = format_count(standing.matching, "line").rpartition(" ")[0]
             counted = f"{shown} of {counted}"
         return counted, self.palette.dim
 

@@ -16,7 +16,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tui.actions.keymap import bindings
-from tui.screens.logs.buffer import LINE_LIMIT, LogBuffer
+from tui.screens.logs.buffer import LogBuffer
 from tui.screens.logs.rows import LogRow, LogRows
 from tui.shell.messages import Copyable
 from tui.work.log_levels import LogLevel, level_of, prefix_length
@@ -127,23 +127,14 @@ The last 20 000 lines of one process, as it writes them.
 
     def __init__(
         self,
-        title: str = "log",
+        title: str,
         *,
-        limit: int = LINE_LIMIT,
         id: str | None = None,  # noqa: A002
-        classes: str | None = None,
     ) -> None:
-        """Create an empty log.
-
-        Args:
-            title: Names the log when it is copied.
-            limit: Lines to keep.
-            id: The ID of the widget in the DOM.
-            classes: Space separated list of class names.
-        """
-        super().__init__(id=id, classes=classes)
+        """Create an empty log; its ``title`` names it when it is copied."""
+        super().__init__(id=id)
         self.title = title
-        self._buffer = LogBuffer(limit)
+        self._buffer = LogBuffer()
         self._rows = LogRows(self._buffer)
         self._seen_end = 0
         self._marks: set[int] = set()

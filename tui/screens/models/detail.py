@@ -9,10 +9,9 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from backends.units import format_bytes
+from backends.units import format_bytes, format_count
 from tui.kit.safe_text import safe_line
 from tui.kit.sources import predicted
-from tui.work.quantities import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -93,7 +92,7 @@ def _facts(info: ModelInfo) -> Iterable[Content]:
     """Sizes and counts, those that are there."""
     yield _fact("size", _size_text(info))
     if info.n_ctx_train:
-        yield _fact("context", count_text(info.n_ctx_train, "token"))
+        yield _fact("context", format_count(info.n_ctx_train, "token"))
     if kv_bytes := sum(layer.kv_bytes_per_token for layer in info.layers):
         yield _fact("KV cache", f"{predicted(format_bytes(kv_bytes))} a token (f16)")
     if info.n_expert:

@@ -8,10 +8,10 @@ from rich.text import Text
 from textual.fuzzy import Matcher
 
 from backends.places import LOCAL
-from backends.units import format_bytes
+from backends.units import format_bytes, format_count
 from tui.kit.safe_text import safe_line
 from tui.kit.strips import clip
-from tui.work.quantities import count_text, short_count
+from tui.work.quantities import short_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -178,7 +178,7 @@ def looks_like_path(text: str) -> bool:
 def summary_text(catalogue: ModelCatalogue, shown: int) -> str:
     """``12 models · 84 GiB``, or that the search goes on."""
     total = sum(model.size_bytes for model in catalogue.models)
-    counted = count_text(len(catalogue.models), "model")
+    counted = format_count(len(catalogue.models), "model")
     if shown != len(catalogue.models):
         counted = f"{shown} of {counted}"
     parts = [counted]

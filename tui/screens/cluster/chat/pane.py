@@ -13,6 +13,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from backends.state import Sampling
+from backends.units import format_count
 from tui.actions.keymap import bindings
 from tui.kit.keys import with_keys
 from tui.kit.strips import resubtitle, retitle
@@ -21,7 +22,6 @@ from tui.screens.cluster.chat.transcript import ChatTranscript
 from tui.screens.cluster.chat.turn import speaker_of
 from tui.screens.cluster.chat.variants import AnswerVariants
 from tui.shell.messages import Copyable, Notice
-from tui.work.quantities import count_text
 
 if TYPE_CHECKING:
     from textual import events
@@ -378,7 +378,7 @@ class ChatPane(Widget):
     def _unseen_changed(self, event: ChatTranscript.Unseen) -> None:
         event.stop()
         self._unseen.display = event.rows > 0
-        words = f"↓ {count_text(event.rows, 'new line')}"
+        words = f"↓ {format_count(event.rows, 'new line')}"
         self._unseen.update(words, layout=False)
 
     def on_click(self, event: events.Click) -> None:

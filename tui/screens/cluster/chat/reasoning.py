@@ -9,8 +9,8 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widgets import Static
 
+from backends.units import format_count
 from tui.screens.cluster.chat.answer_text import AnswerText
-from tui.work.quantities import count_text
 
 if TYPE_CHECKING:
     from textual import events
@@ -90,7 +90,7 @@ class ChatReasoning(Vertical):
     def _show(self) -> None:
         """Draw the header, and the text where it is open."""
         sign = "▾" if self.unfolded else "▸"
-        words = count_text(len(self.text.split()), "word")
+        words = format_count(len(self.text.split()), "word")
         title = "thinking" if self.thinking else "reasoning"
         head = Content(f"{sign} {title} · {words}")
         # One of the same length leaves everything where it is.

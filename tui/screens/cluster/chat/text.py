@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.units import format_percent, format_seconds, format_speed
+from backends.units import format_count, format_percent, format_seconds, format_speed
 from tui.work.names import model_name
-from tui.work.quantities import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +58,7 @@ def _figures(timings: ChatTimings) -> list[str]:
         parts.append(format_speed(timings.tok_per_s))
     if timings.first_token_s is not None:
         parts.append(f"first token {format_seconds(timings.first_token_s)}")
-    parts.append(count_text(timings.tokens, "token"))
+    parts.append(format_count(timings.tokens, "token"))
     return parts
 
 
@@ -70,7 +69,7 @@ def coming_text(reply: Reply, answering: Answering | None) -> str:
     if answering is None:
         return waiting_text(None)
     if answering.ahead:
-        return f"{count_text(answering.ahead, 'request')} ahead"
+        return f"{format_count(answering.ahead, 'request')} ahead"
     return waiting_text(answering.prompt_progress)
 
 
@@ -128,7 +127,7 @@ def _variant_parts(turn: Turn, index: int, worded: bool) -> Iterator[str]:
         cut = len(words) > WORDS_CHARS
         yield f"“{words[:WORDS_CHARS].rstrip()}{'…' if cut else ''}”"
     if then := this.reply.then:
-        yield f"{count_text(len(then), 'question')} followed"
+        yield f"{format_count(len(then), 'question')} followed"
 
 
 def made_with(turn: Turn) -> Iterator[str]:

@@ -13,13 +13,13 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Static
 
+from backends.units import format_count
 from tui.kit.keys import with_keys
 from tui.kit.safe_text import safe
 from tui.kit.worker_reports import report_worker
 from tui.screens.cluster.chat.answer import ChatAnswer
 from tui.screens.cluster.chat.shown import ShownTurn, key_of, speaker_in, width_of
 from tui.screens.cluster.chat.turn import ChatQuestion
-from tui.work.quantities import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -240,7 +240,7 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         if self._first != self._told_earlier:
             self._told_earlier = self._first
             self._more.display = self._first > 0
-            count = count_text(self._first, "earlier question")
+            count = format_count(self._first, "earlier question")
             shows = with_keys(self.app, "{chat.first} shows")
             self._more.update(f"▲ {count} · {shows}")
 

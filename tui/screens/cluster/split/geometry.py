@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
+REACH = 1
+"""Columns beside a handle that still take hold of it."""
+
 
 @dataclass(frozen=True)
 class BarGeometry:
@@ -57,14 +60,14 @@ class BarGeometry:
         position = (x - self._handle_offset(index)) * self.total / self.spare
         return min(max(round(position), 0), self.total)
 
-    def boundary_near(self, x: int, reach: int = 1) -> int | None:
-        """The boundary whose handle is nearest to a column, within reach."""
+    def boundary_near(self, x: int) -> int | None:
+        """The boundary whose handle is at a column or beside it."""
         near = min(
             range(len(self.positions)),
             key=lambda index: abs(self.handle_x(index) - x),
             default=None,
         )
-        if near is None or abs(self.handle_x(near) - x) > reach:
+        if near is None or abs(self.handle_x(near) - x) > REACH:
             return None
         return near
 

@@ -10,7 +10,7 @@ from textual.widgets import Button, Input, Static
 
 from backends.errors import DllmError
 from backends.split.cache_types import CACHE_TYPES
-from backends.state import FlashAttention, MemorySource
+from backends.state import Ask, FlashAttention, MemorySource
 from backends.units import format_bytes
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
@@ -229,15 +229,17 @@ asked.
         plan = self._form.plan
         try:
             proposed = await self._cluster.propose(
-                plan.model,
-                workers=settings.workers,
-                peers=other_machines(plan),
-                head=plan.head,
-                exclude=excluded(plan),
-                worker_threads=settings.worker_threads,
-                ctx_size=settings.ctx_size,
-                server=settings.server,
-                extra_args=settings.extra_args,
+                Ask(
+                    model=plan.model,
+                    workers=settings.workers,
+                    peers=other_machines(plan),
+                    head=plan.head,
+                    exclude=excluded(plan),
+                    worker_threads=settings.worker_threads,
+                    ctx_size=settings.ctx_size,
+                    server=settings.server,
+                    extra_args=settings.extra_args,
+                )
             )
         except DllmError as error:
             self._applying = False

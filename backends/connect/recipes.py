@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backends.clients.jsonc import Jsonc
-from backends.clients.served import NO_KEY, VARIABLE, Served
-from backends.clients.yaml_text import (
+from backends.connect.jsonc import Jsonc
+from backends.connect.served import NO_KEY, VARIABLE, Served
+from backends.connect.yaml_text import (
     with_entry,
     with_entry_below,
     with_settings,

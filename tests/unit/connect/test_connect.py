@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from backends.clients import merging
-from backends.clients.merging import merge_into
-from backends.clients.recipes import CLIENTS, Client
-from backends.clients.served import Served, served
-from backends.clients.yaml_text import with_entry, with_entry_below, with_settings
+from backends.connect import merging
+from backends.connect.merging import merge_into
+from backends.connect.recipes import CLIENTS, Client
+from backends.connect.served import Served, served
+from backends.connect.yaml_text import with_entry, with_entry_below, with_settings
 from backends.errors import DllmError, UsageError
 from backends.state import (
     ClusterSnapshot,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.clients.jsonc import Jsonc, NotJson
+from backends.connect.jsonc import Jsonc, NotJson
 
 SETTINGS = """\
 // Zed's own words.

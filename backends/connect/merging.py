@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from backends.clients.recipes import Recipe
+    from backends.connect.recipes import Recipe
 
 FOR_THE_OWNER = 0o600
 

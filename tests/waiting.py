@@ -1,0 +1,33 @@
+"""Waiting for what must come true, however busy the machine is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PATIENCE_S = 60.0
+POLL_S = 0.005
+
+
+async def until(condition: Callable[[], object], what: str = "the condition") -> None:
+    """Wait while the event loop goes on."""
+    for _ in _looks(condition, what):
+        await asyncio.sleep(POLL_S)
+
+
+def wait_until(condition: Callable[[], object], what: str = "the condition") -> None:
+    """Wait for what another thread or process does."""
+    for _ in _looks(condition, what):
+        time.sleep(POLL_S)
+
+
+def _looks(condition: Callable[[], object], what: str) -> Iterator[None]:
+    """Once for each look at which the condition did not hold yet."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        yield
