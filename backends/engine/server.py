@@ -85,6 +85,7 @@ class ServerClient:
         self._verify = not tls
         self._idle_timeout_s = idle_timeout_s
         self._session: aiohttp.ClientSession | None = None
+        self._answering: aiohttp.ClientSession | None = None
         self._slots: tuple[Slot, ...] = ()
 
     async def __aenter__(self) -> Self:
@@ -98,17 +99,33 @@ class ServerClient:
 
     async def close(self) -> None:
         """Close every connection."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        for session in (self._session, self._answering):
+            if session is not None:
+                await session.close()
+        self._session = self._answering = None
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=POLL_TIMEOUT_S),
-                connector=aiohttp.TCPConnector(limit=0, ssl=self._verify),
-            )
+            self._session = self._connecting(force_close=False)
         return self._session
+
+    def _open_answering(self) -> aiohttp.ClientSession:
+        """Where each question has a connection of its own.
+
+        A kept one may have been closed by llama-server; through an SSH tunnel that is
+        seen too late, and what is not sure to be unread is not asked twice.
+        """
+        if self._answering is None:
+            self._answering = self._connecting(force_close=True)
+        return self._answering
+
+    def _connecting(self, *, force_close: bool) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=POLL_TIMEOUT_S),
+            connector=aiohttp.TCPConnector(
+                limit=0, ssl=self._verify, force_close=force_close
+            ),
+        )
 
     async def health(self) -> Health:
         """Whether the model is loaded; a server that does not answer is unreachable."""
@@ -181,7 +198,7 @@ class ServerClient:
             sock_connect=CONNECT_TIMEOUT_S,
             sock_read=self._idle_timeout_s,
         )
-        response = await self._open().post(
+        response = await self._open_answering().post(
             f"{self._base}/v1/chat/completions",
             json=chat_body(request),
             timeout=timeout,
