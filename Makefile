@@ -11,6 +11,8 @@ NATIVE_FUZZ := build/native-fuzz
 # Conversations of the fuzz targets a test run makes up, new ones each time; with sanitizers fewer.
 MUTATIONS ?= 20000
 MUTATIONS_SANITIZED ?= 4000
+# Ninja counts the cores itself, and cannot take part in this make's turns.
+CMAKE_BUILD := env -u MAKEFLAGS -u MFLAGS cmake --build
 REFUSALS ?= 1000000
 MINUTES ?= 120
 TRIALS ?= 100
@@ -92,7 +94,7 @@ native-test: native-plain native-sanitized ## The helper program's own tests, pl
 
 native-built: $(STAMP)
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DDLLM_MUTATIONS=$(MUTATIONS)
-	cmake --build $(NATIVE_BUILD)
+	$(CMAKE_BUILD) $(NATIVE_BUILD)
 
 native-plain: native-built
 	ctest --test-dir $(NATIVE_BUILD) --parallel 2 $(CTEST_AGAIN) --output-on-failure
@@ -100,21 +102,21 @@ native-plain: native-built
 native-sanitized: $(STAMP)
 	@cmake -S native -B $(NATIVE_SANITIZED) -G Ninja -DCMAKE_BUILD_TYPE=Debug -DDLLM_SANITIZE=address,undefined \
 		-DDLLM_MUTATIONS=$(MUTATIONS_SANITIZED)
-	@nice cmake --build $(NATIVE_SANITIZED)
+	@nice $(CMAKE_BUILD) $(NATIVE_SANITIZED)
 	@ctest --test-dir $(NATIVE_SANITIZED) --parallel 2 $(CTEST_AGAIN) --output-on-failure
 	@cmake -S native -B $(NATIVE_THREADS) -G Ninja -DCMAKE_BUILD_TYPE=Debug -DDLLM_SANITIZE=thread
-	@nice cmake --build $(NATIVE_THREADS) --target $(WITH_THREADS)
+	@nice $(CMAKE_BUILD) $(NATIVE_THREADS) --target $(WITH_THREADS)
 	@ctest --test-dir $(NATIVE_THREADS) --parallel 2 $(CTEST_AGAIN) --output-on-failure -R '^($(subst $(space),|,$(patsubst test_%,%,$(WITH_THREADS))))$$'
 
 mutate: $(STAMP) ## A million made-up conversations through the guard and the decoder, as CI does
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
-	cmake --build $(NATIVE_BUILD) --target mutate_decoder mutate_relay
+	$(CMAKE_BUILD) $(NATIVE_BUILD) --target mutate_decoder mutate_relay
 	nice $(NATIVE_BUILD)/fuzz/mutate_decoder 500000 & decoder=$$!; \
 		nice $(NATIVE_BUILD)/fuzz/mutate_relay 500000 && wait $$decoder
 
 refusals: engines ## REFUSALS requests of every refused class; each thousandth before a real worker
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
-	cmake --build $(NATIVE_BUILD) --target judge
+	$(CMAKE_BUILD) $(NATIVE_BUILD) --target judge
 	$(BIN)/python -m tests.native.refuse $(NATIVE_BUILD)/tests/judge $(REFUSALS)
 	DLLM_REFUSALS=$$(($(REFUSALS) / 1000)) $(BIN)/pytest tests/native/test_relay_refusals.py $(PYTEST_ARGS)
 
@@ -169,12 +171,12 @@ bench: bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench
 
 bench-relay: $(STAMP) rivals ## The relay against a bare copy relay, socat and haproxy
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
-	cmake --build $(NATIVE_BUILD) --target bench_programs
+	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_programs
 	$(BIN)/python -m tests.bench.bench_relay $(NATIVE_BUILD)
 
 bench-lean: $(STAMP) ## The encodings between two relays: bytes and time beside stock
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
-	cmake --build $(NATIVE_BUILD) --target bench_lean
+	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_lean
 	$(NATIVE_BUILD)/bench/bench_lean $(NATIVE_BUILD)/tests/recordings-depth
 
 bench-link: engines host-tools ## Loads and long prompts over a network, stock and by pairs (root)
@@ -182,7 +184,7 @@ bench-link: engines host-tools ## Loads and long prompts over a network, stock a
 
 bench-decode: engine ## Tokens per second through relays and bare copy relays against direct
 	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
-	cmake --build $(NATIVE_BUILD) --target bench_programs
+	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_programs
 	$(BIN)/python -m tests.bench.bench_decode $(NATIVE_BUILD)
 
 bench-draft: engines ## Tokens per second by way to guess, 10 ms away; TABLE=1 for more links and clients, QUICK=1 for a part
@@ -208,7 +210,7 @@ bench-watching: setup host-tools ## Tokens with and without the watching of peer
 
 fuzz: $(STAMP) ## libFuzzer on the decoders, the JSON parser, GGUF headers and the guard (needs clang++)
 	CXX=clang++ cmake -S native -B $(NATIVE_FUZZ) -G Ninja -DDLLM_SANITIZE=address,undefined -DDLLM_FUZZ=ON
-	cmake --build $(NATIVE_FUZZ) --target $(addprefix fuzz_,$(FUZZ_TARGETS))
+	$(CMAKE_BUILD) $(NATIVE_FUZZ) --target $(addprefix fuzz_,$(FUZZ_TARGETS))
 	mkdir -p $(addprefix $(NATIVE_FUZZ)/corpus/,$(FUZZ_TARGETS)) && tar -xJf native/fuzz/corpus.tar.xz -C $(NATIVE_FUZZ)/corpus
 	for target in $(FUZZ_TARGETS); do \
 		$(FUZZ_OPTIONS) $(NATIVE_FUZZ)/fuzz/fuzz_$$target -close_fd_mask=2 -max_len=$(FUZZ_LONGEST) \
