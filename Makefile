@@ -35,8 +35,8 @@ FUZZ_RUNS ?= -1
 FUZZ_TARGETS := decoder home json lean link relay
 FUZZ_LONGEST := 4000
 # Tests of what several threads share.
-WITH_THREADS := test_lab test_pair_ahead test_pair_cuts test_pair_ends test_pair_home test_relay test_session \
-  mutate_sockets
+WITH_THREADS := test_lab test_notebook test_pair_ahead test_pair_cuts test_pair_ends test_pair_home \
+  test_relay test_session mutate_sockets
 space := $(subst ,, )
 # The sanitizer's memory of freed blocks would outgrow the program a hundredfold.
 FUZZ_OPTIONS := ASAN_OPTIONS=quarantine_size_mb=8:malloc_context_size=3

@@ -24,7 +24,7 @@ from backends.split.loads import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from backends.state import Device, ModelInfo, ServerSettings, Split
 
@@ -96,7 +96,10 @@ def _around(
     head: str,
     server: ServerSettings,
 ) -> Split:
-    """What is between goes to the workers; where the head is too small, more."""
+    """What is between goes to the workers; where the head is too small, more.
+
+    To them by memory in proportion too, and where that does not fit, one after another.
+    """
     sizes = sizes_by_layer(model, ctx_size, server)
     groups = (
         [device for device in devices if is_head_cpu(device.id, head)],
@@ -105,19 +108,22 @@ def _around(
     )
     ids = [device.id for group in groups for device in group]
 
-    def shared(spared: int) -> Split:
-        first, last = (max(count - spared, 0) for count in ends)
-        after = len(sizes) - last
-        parts = sizes[:first], sizes[first:after], sizes[after:]
-        counts_of = map(_shared_among, groups, parts)
-        return make_split(model.n_layer, ids, [n for part in counts_of for n in part])
+    def shared() -> Iterator[Split]:
+        for spared in range(max(ends) + 1):
+            first, last = (max(count - spared, 0) for count in ends)
+            after = len(sizes) - last
+            parts = sizes[:first], sizes[first:after], sizes[after:]
+            lead, even, rest = map(_shared_among, groups, parts)
+            yield make_split(model.n_layer, ids, [*lead, *even, *rest])
+            filled = _filled(model, groups[1], ctx_size, first, server, after)
+            if filled is not None:
+                yield make_split(model.n_layer, ids, [*lead, *filled, *rest])
 
     def fits(split: Split) -> bool:
         loads = device_loads(model, split, ctx_size, head=head, server=server)
         return not overcommitted(loads, devices)
 
-    found = (shared(spared) for spared in range(max(ends) + 1))
-    return next(filter(fits, found), shared(0))
+    return next(filter(fits, shared()), next(shared()))
 
 
 def _shared_among(devices: Sequence[Device], sizes: Sequence[int]) -> list[int]:
@@ -141,9 +147,13 @@ def _filled(
     ctx_size: int,
     first: int,
     server: ServerSettings,
+    after: int | None = None,
 ) -> list[int] | None:
-    """Layers from ``first`` on, each device filled in turn; None if some are left."""
-    sizes = sizes_by_layer(model, ctx_size, server)
+    """Layers from ``first`` on, each device filled in turn; None if some are left.
+
+    ``after``: the first one that is not theirs; None: all that follow are.
+    """
+    sizes = sizes_by_layer(model, ctx_size, server)[:after]
     n_copies = copies(len(devices), all_offloaded=not first)
     compute = device_compute_bytes(model, ctx_size, n_copies, server)
     taken: dict[str, int] = {}

@@ -1,5 +1,6 @@
 // What the relay beside a worker remembers: of which rpc-server, and from one relay to the next.
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -51,6 +52,35 @@ TEST(questions_that_may_have_been_too_much_are_not_asked_again) {
   // It broke off.
   far.take_held();
   CHECK(relays.far.precedents.sizes().empty() && relays.far.precedents.rows().empty());
+}
+
+TEST(questions_whose_replies_cannot_be_told_apart_are_not_asked_again) {
+  Accountant server(k8);
+  Relays relays(server);
+  begin(relays, kUsual);
+  Session far(relays.far);
+  far.ask_ahead(true);
+  std::string asked = hello(k8);
+  std::string replies = server.answer(text(far.requests(bytes_of(asked), relays.now)));
+  far.replies(bytes_of(replies), relays.now);
+  CHECK(!far.own_requests(relays.now).worker.empty());
+  std::string odd = reply("neither");
+  far.replies(bytes_of(odd), relays.now);
+  CHECK(far.is_contradicted());
+  CHECK(relays.far.precedents.sizes().empty() && relays.far.precedents.rows().empty());
+}
+
+TEST(a_client_that_asks_how_many_devices_there_are_has_nothing_forgotten) {
+  Accountant server(k8);
+  Relays relays(server);
+  begin(relays, kUsual);
+  relays.near.answers.forget();
+  Connection asking(relays);
+  asking.ask(hello(k8));
+  relays.near.answers.forget();
+  CHECK(asking.ask(request(dllm::kDeviceCount, "")) == reply(bytes(std::uint32_t{2})));
+  CHECK(asking.crossed && server.asked.back() == dllm::kGetDeviceMemory);
+  CHECK(!relays.far.precedents.sizes().empty() && !relays.far.precedents.rows().empty());
 }
 
 TEST(the_first_start_through_the_next_relay_waits_for_a_greeting_and_a_buffer) {
@@ -145,19 +175,28 @@ TEST(a_notebook_is_kept_in_a_file_of_its_owner) {
   CHECK(last.precedents.rows() == after.precedents.rows());
 }
 
-TEST(where_nothing_can_be_kept_that_is_told_once) {
+TEST(where_nothing_can_be_kept_that_is_told_once_and_tried_again) {
   const TempDir folder;
   const std::string file = folder / "file";
   check::spill(file, "in the way");
   dllm::Link link("mini", false, true);
+  link.precedents.learn(k8);
   Notebook notebook(link, file, "1.2");
-  for (std::uint64_t size = 1; size < 3; ++size) {
+  const auto end = [&] {
     dllm::Pipe stop = dllm::make_pipe();
     stop.writer.reset();
-    link.precedents.allocated({bytes(0U, size)});
     notebook.run(stop.reader.get());
+  };
+  for (std::uint64_t size = 1; size < 3; ++size) {
+    link.precedents.allocated({bytes(0U, size)});
+    end();
   }
   CHECK(link.told.size() == 1 && link.told[0].starts_with("mini: cannot keep in " + file));
+  CHECK(::unlink(file.c_str()) == 0);
+  end();
+  dllm::Link next("mini", false, true);
+  const Notebook of_next(next, file, "1.2");
+  CHECK(next.precedents.rows() == link.precedents.rows());
 }
 
 RUN_TESTS()

@@ -22,8 +22,8 @@ Examples:
   dllm-tui models thin big-00001-of-00004.gguf --keep 10-46 --out /srv/models
 
 The head needs a file with its own layers, the first ones for its CPU, the last and the
-output for its GPUs; each worker, one with its. The rest then goes to workers: dllm-tui
-up --model head.gguf …
+output for its GPUs; each worker, one with its. The rest then goes to workers:
+dllm-tui up --model head.gguf …
 """
 
 

@@ -20,6 +20,8 @@ constexpr std::uint32_t kFormat = 1;
 // As much as is remembered, with its sizes, is half of that.
 constexpr std::size_t kBytesMax = 384 << 10;
 constexpr int kEveryMs = 1000;
+// Where it failed: the disk may have room again.
+constexpr int kAgainMs = 60'000;
 
 std::string name_for(const std::string& worker) {
   const View bytes = view(worker);
@@ -98,7 +100,8 @@ Notebook::Notebook(Link& link, std::string directory, std::string release)
       release_(std::move(release)),
       name_(name_for(link.name)) {
   const std::string file = path();
-  const UniqueFd opened(retry([&] { return ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
+  const UniqueFd opened(retry([&] { return ::open(file.c_str(), kFlags); }));
   if (!opened) return;
   std::optional<Precedents> kept;
   try {
@@ -115,7 +118,8 @@ Notebook::Notebook(Link& link, std::string directory, std::string release)
 
 void Notebook::run(int stop) {
   pollfd wait{stop, POLLIN, 0};
-  while (retry([&] { return ::poll(&wait, 1, kEveryMs); }) == 0) keep_news();
+  const auto waited = [&] { return ::poll(&wait, 1, has_failed_ ? kAgainMs : kEveryMs); };
+  while (retry(waited) == 0) keep_news();
   keep_news();
 }
 
@@ -126,9 +130,9 @@ void Notebook::keep_news() {
     if (link_.precedents.revision() == kept_) return;
     now = link_.precedents;
   }
-  kept_ = now.revision();
   try {
     keep(directory_, name_, encode_notebook(now, release_));
+    kept_ = now.revision();
     has_failed_ = false;
   } catch (const std::exception& error) {
     if (std::exchange(has_failed_, true)) return;

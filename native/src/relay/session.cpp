@@ -315,6 +315,7 @@ void Session::go_plain(const std::string& reason) {
   plain_ = true;
   // Nobody could tell any more which replies are ours.
   is_contradicted_ = is_contradicted_ || owed_ > 0 || open_questions() < dues_.size();
+  if (own_open_ > 0 || !asking_.empty()) link_.precedents.forget();
   if (weights_) weights_->unread();
   request_decoder_.give_up();
   reply_decoder_.give_up();

@@ -212,9 +212,10 @@ void Session::lead_on(const Due& due, View payload) {
     const auto is_memory = [](const FollowUp& each) { return each.key[0] == kGetDeviceMemory; };
     if (is_hurried_) std::erase_if(more, is_memory);
   }
-  if (is_one_of(rule.id, {kDeviceCount, kGetAlignment, kGetMaxSize})) {
-    devices_told_ += text_of(payload);
-  }
+  // All that is told of devices begins with their number, where it was us who asked for that.
+  const bool is_count = rule.id == kDeviceCount;
+  const bool is_figure = is_one_of(rule.id, {kGetAlignment, kGetMaxSize});
+  if (is_count || (is_figure && !devices_told_.empty())) devices_told_ += text_of(payload);
   if (rule.id == kAllocBuffer) {
     more.empty() ? provision_.expect_no_more() : provision_.allocated(due.asked, payload);
   }

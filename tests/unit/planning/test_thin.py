@@ -12,8 +12,9 @@ from backends.planning.pairing import CAN_BE_THIN, Pairing
 from backends.planning.sharing import shared_out
 from backends.planning.thin import check_stand_ins, check_thin
 from backends.split.layout import make_split
+from backends.split.loads import device_loads, overcommitted
 from backends.state import Device, PairMode, Plan, ThinModel, WorkerSpec
-from tests.unit.planning.machines import device
+from tests.unit.planning.machines import MIB, device, model_of
 
 MODEL = read_model(MODEL_PATH)
 N = MODEL.n_layer
@@ -73,6 +74,17 @@ def test_a_proposal_gives_the_head_what_is_there(
             for name in ("ada", "bob")
         )
         check_thin(replace(plan(4, N - 3), split=split, workers=workers), model)
+
+
+def test_workers_are_filled_where_shares_in_proportion_do_not_fit() -> None:
+    model = replace(model_of(100 * MIB), tied_output=False)
+    model = replace(model, thin=thin(range(2), output=False))
+    ada = device("ada", "CUDA0", 300 * MIB)
+    devices = (CPU, ada, device("bob", "CUDA0", 950 * MIB))
+    split = shared_out(model, devices, 256, head="local")
+    assert [share.layers for share in split.shares] == [2, 2, 9]
+    loads = device_loads(model, split, 256, head="local")
+    assert not overcommitted(loads, devices)
 
 
 def test_a_whole_head_or_one_alone_shares_as_ever() -> None:
