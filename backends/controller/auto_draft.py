@@ -91,10 +91,13 @@ class AutoDraft:
         self._load_s = 0.0
         self._steady_s = STEADY_S
         self._has_settled = False
+        self._is_shown = False
+        """Whether the board is that of the goal it guesses for."""
         self._why = ""
 
     def forget(self) -> None:
         """Somebody launched anew: what could not be tried is tried again."""
+        self._is_shown = False
         self._failures.clear()
         self._steady_s = STEADY_S
         self._has_settled = False
@@ -104,6 +107,7 @@ class AutoDraft:
     def begins(self, plan: Plan) -> Way:
         """How a plan is to guess that is brought up now: as it did last."""
         self._begun_at, self._port = self._clock(), 0
+        self._is_shown = True
         ways, last = ways_of(plan), self._book.chosen(plan, self._cluster)
         allowed = {way.draft: way.draft_max for way in ways}
         way = ways[0]
@@ -209,8 +213,8 @@ class AutoDraft:
             for task in (trial, asked):
                 task.cancel()
             await asyncio.gather(trial, asked, return_exceptions=True)
-        # Not where the trial was cut short: the board is another goal's by then.
-        self._show(plan, way)
+            # Also where something died meanwhile, which may take a while to mend.
+            self._show(plan, way)
         return asked.cancelled()
 
     async def _failed(self, way: Way, error: DllmError) -> None:
@@ -255,11 +259,12 @@ class AutoDraft:
     # --- waiting ------------------------------------------------------------------
 
     async def _lasting(self, duration_s: float) -> None:
-        """Wait until nobody has asked anything for so long."""
+        """Wait until nobody has asked anything for so long, and no slot was busy."""
         lasted_s = 0.0
         while lasted_s < duration_s:
             await self._sleep(LOOK_S)
-            lasted_s = 0.0 if self._is_asked else lasted_s + LOOK_S
+            disturbs = self._is_asked or self._is_busy
+            lasted_s = 0.0 if disturbs else lasted_s + LOOK_S
 
     async def _until_asked(self) -> None:
         while not self._is_asked:
@@ -270,6 +275,11 @@ class AutoDraft:
         """Whether somebody does; where no gateway counts, anybody may."""
         asked = self._board.snapshot.requests
         return asked is None or bool(asked.waiting or asked.in_flight)
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether a slot is, with or without a client: the gateway reads ahead too."""
+        return self._board.snapshot.speed.requests_active > 0
 
     # --- telling ------------------------------------------------------------------
 
@@ -317,7 +327,7 @@ class AutoDraft:
         measuring: DraftMeasuring | None = None,
         is_settled: bool = False,
     ) -> None:
-        if plan.server.draft != AUTO_DRAFT:
+        if plan.server.draft != AUTO_DRAFT or not self._is_shown:
             return
         waiting = "" if is_settled else "to be measured when nobody asks"
         self._board.update(

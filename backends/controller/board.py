@@ -121,6 +121,7 @@ class Board:
             message=failure.sentence,
             api_url=None,
             speed=Speed(),
+            draft_now=None,
             served_since=None,
         )
 

@@ -69,7 +69,9 @@ class StandIns:
         now = await machines_now(self._machines, self._readers)
         machines = room_for(now, held, ())
         by_name = {machine.name: machine for machine in machines}
-        found = plan_without(
+        # Many contexts may be tried.
+        found = await asyncio.to_thread(
+            plan_without,
             plan,
             lost,
             model,

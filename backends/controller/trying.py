@@ -36,6 +36,8 @@ ENOUGH_S, ENOUGH_ROUNDS = 2.0, 2 * len(QUESTIONS)
 SLOW_S, VERY_SLOW_S = 8.0, 20.0
 """Then each once is enough, or one: what else the machine does matters little."""
 ROUNDS_MAX = 12
+ASKED_MAX = 3
+"""It is asked so often what it counted."""
 Told = tuple[str, ChatTimings]
 Round = tuple[tuple[ChatTimings, ChatTimings], ...]
 """By slot: the answer to a question, and to the same once more."""
@@ -82,7 +84,7 @@ async def measured(
 ) -> Found:
     warm = await _answers(client, slots, _asking(QUESTIONS[-1]), TOKENS_MIN)
     limit = _length(warm)
-    before = await client.counts()
+    before = await _counts(client)
     rounds: list[Round] = []
     while not _is_enough(rounds):
         begins(len(rounds) + 1)
@@ -90,15 +92,31 @@ async def measured(
         new = await _answers(client, slots, _asking(question), limit)
         again = await _answers(client, slots, _asking(question, new[0][0]), limit)
         rounds.append(tuple((a[1], b[1]) for a, b in zip(new, again, strict=True)))
-    after = await client.counts()
+    after = await _counts(client)
     rate = sum(map(_rate, zip(*_undisturbed(rounds), strict=True)))
     if rate <= 0:
         raise ControllerError("The answers of the trial were too short")
     return Found(
         rate,
         sum(one.tokens for told in rounds for answers in told for one in answers),
-        guesses_since(after.guesses, before.guesses),
+        _guesses_between(before, after),
     )
+
+
+async def _counts(client: ServerClient) -> Counts:
+    """What it counted, asked again where it does not tell in time."""
+    for _ in range(ASKED_MAX - 1):
+        counts = await client.counts()
+        if counts.finished_tokens is not None:
+            return counts
+    return await client.counts()
+
+
+def _guesses_between(before: Counts, after: Counts) -> Guesses:
+    """What became of them; nothing where it did not tell before or after."""
+    if None in (before.finished_tokens, after.finished_tokens):
+        return Guesses()
+    return guesses_since(after.guesses, before.guesses)
 
 
 def _is_enough(rounds: Sequence[Round]) -> bool:

@@ -69,8 +69,9 @@ class EndMark:
         self._lines = LineFeeds()
         self._tail = b"\n\n"
         self._is_seen = False
-        self._goes_on = False
-        """Whether the last event, as far as it has come, is not the end."""
+        self._goes_on: bool | None = None
+        """Whether the last event, as far as it has come, is not the end; None before
+        the first."""
 
     @property
     def is_between_events(self) -> bool:
@@ -86,13 +87,19 @@ class EndMark:
         """See what the next piece says."""
         joined = self._tail + self._lines.take(chunk)
         if self._is_native:
-            _, begins, last = joined.rstrip(b"\n").rpartition(b"\n\n")
-            went_on = not begins and self._goes_on
-            self._goes_on = went_on or _GOES_ON in last
-            self._is_seen = not self._goes_on
+            self._goes_on = self._still_goes_on(joined)
+            self._is_seen = self._goes_on is False
         else:
             self._is_seen = self._is_seen or any(m in joined for m in self._marks)
         self._tail = joined[-self._kept :]
+
+    def _still_goes_on(self, joined: bytes) -> bool | None:
+        """What the last event says; a comment only that llama-server works."""
+        rest, *events = joined.rstrip(b"\n").split(b"\n\n")
+        told = [event for event in events if event and not event.startswith(b":")]
+        if told:
+            return _GOES_ON in told[-1]
+        return _GOES_ON in rest if self._goes_on is False else self._goes_on
 
 
 def is_anthropic(path: str) -> bool:

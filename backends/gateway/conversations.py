@@ -12,7 +12,7 @@ import msgspec
 
 from backends.gateway.events import Splitter, payload
 from backends.gateway.tokens import CannotGoOn
-from backends.gateway.wish import LIMITS, SEVERAL
+from backends.gateway.wish import LIMITS, SEVERAL, SHAPED
 from backends.state.base import NOT_JSON, Value
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ class Conversation:
                 return COMPLETION, _told_of(await self._story.reading(ask))
             except CannotGoOn:
                 pass
-        dropped = {*LIMITS, *SEVERAL, "stream", "stream_options"}
+        # Nobody sees what is told; some of its shapes are refused in a stream.
+        dropped = {*LIMITS, *SEVERAL, *SHAPED, "stream", "stream_options"}
         kept = {k: v for k, v in self._fields.items() if k not in dropped}
         body = msgspec.json.encode({**kept, _LIMIT[self._path]: 1})
         return self._path, _told_of(body) if self._path in _TELL_PROGRESS else body

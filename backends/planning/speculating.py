@@ -123,6 +123,9 @@ def choose(
 
     ``given_up`` could not be tried.
     """
+    if PLAIN in given_up:
+        # Nothing would tell that any other is better.
+        return Choice(PLAIN, is_tried=True)
     usable = [trial for trial in judged(tuple(trials)) if _way(trial) not in given_up]
     known = {_way(trial): trial.speedup for trial in usable}
     allowed = _allowed(ways, known, given_up)
@@ -131,9 +134,6 @@ def choose(
         if way in untried:
             return Choice(way, is_tried=False)
     found = {way: s for way, s in known.items() if way in allowed and s is not None}
-    if PLAIN not in found:
-        # It could not be tried: nothing tells that any other is better.
-        return Choice(PLAIN, is_tried=True)
     shorter = _shorter(usable)
     if shorter and shorter.way not in (*found, *given_up):
         found |= {shorter.way: shorter.speedup or 0.0}

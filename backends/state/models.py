@@ -173,6 +173,8 @@ class Drafts(Value, frozen=True, kw_only=True):
     engine knows."""
     head_why_not: str = ""
     """Why layers of the model itself, where it has any, cannot guess."""
+    mtp: tuple[DraftFound, ...] = ()
+    """What ``auto`` found of guessing with these layers."""
     candidates: tuple[DraftCandidate, ...] = ()
     """Those that can first, then by size."""
     ngram: tuple[DraftFound, ...] = ()

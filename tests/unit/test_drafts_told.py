@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
+from backends.controller.drafting import with_found
 from backends.state import DraftCandidate, DraftFound, Drafts, DraftVerdict
 from tui.cli import drafts as drafts_module
 from tui.cli.drafts import found_text
@@ -88,6 +90,24 @@ def test_below_each_stands_what_auto_found(model: Path) -> None:
     assert lines[3] == "  auto: not tried yet"
     assert "(×0.89): costs more than it brings · 8 tokens" in lines[6]
     assert "not compared yet" in found_text(EARLIER)
+
+
+def test_what_auto_found_of_layers_of_the_model_stands_below_them(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = replace(FAST, draft="mtp")
+    told = replace(FOUND, heads=("draft-mtp",), candidates=())
+
+    async def found(_path: str) -> Drafts:
+        return with_found(told, (own, SLOW))
+
+    monkeypatch.setattr(drafts_module, "_found", found)
+    said = CliRunner().invoke(cli, ["models", "drafts", str(model)]).output
+    layers, auto, ngram, table, _ = said.splitlines()
+    assert "--draft mtp" in layers
+    assert "(×2.72): pays" in auto
+    assert ngram.startswith("ngram")
+    assert "(×0.89)" in table
 
 
 def test_json_has_all_of_it(model: Path) -> None:

@@ -73,6 +73,7 @@ def _lines(found: Drafts) -> Iterator[str]:
             f"The model has layers of its own to guess with (--draft mtp: {way}); "
             "they run where its last layers do."
         )
+        yield from _found_lines(found.mtp)
     if found.head_why_not:
         yield safe_line(f"No --draft mtp: {found.head_why_not}.")
     for one in found.candidates:

@@ -264,6 +264,39 @@ async def test_a_trial_cut_short_leaves_nothing_on_the_board(tmp_path: Path) -> 
     assert stage.now is None
 
 
+async def test_what_is_read_ahead_is_neither_measured_nor_disturbed(
+    stage: Stage,
+) -> None:
+    stage.hangs.clear()
+    await until(lambda: stage.trials == [PLAIN])
+    stage.board.update(requests=RequestCounts(in_flight=1))
+    stage.hangs.set()
+    await until(lambda: "nobody asks" in stage.now.doing)
+    stage.board.update(requests=RequestCounts(), speed=Speed(requests_active=1))
+    looks = stage.looks
+    await until(lambda: stage.looks > looks + 50)
+    assert stage.trials == [PLAIN]
+    stage.board.update(speed=Speed())
+    await stage.settled()
+    assert stage.trials == [PLAIN, PLAIN, TABLE, MODEL]
+
+
+async def test_a_trial_that_something_died_in_is_shown_no_more(stage: Stage) -> None:
+    stage.hangs.clear()
+    await until(lambda: bool(stage.trials))
+    assert stage.now.measuring is not None
+    await stage.ends()
+    assert stage.now.measuring is None
+    assert stage.now.doing == "to be measured when nobody asks"
+
+
+async def test_a_model_that_answers_nothing_is_loaded_no_more(stage: Stage) -> None:
+    stage.fails |= set(RATES)
+    await stage.settled()
+    assert stage.trials == [PLAIN] * FAILURES_MAX
+    assert stage.way == PLAIN
+
+
 async def test_where_nobody_counts_requests_nobody_is_known_to_be_idle(
     stage: Stage,
 ) -> None:

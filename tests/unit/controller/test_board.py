@@ -16,8 +16,10 @@ from backends.state import (
     ClusterState,
     DeviceBuffers,
     DeviceMemory,
+    DraftNow,
     EngineInfo,
     EngineSource,
+    Failure,
     Link,
     MeasuredSplit,
     PeerData,
@@ -147,6 +149,13 @@ async def test_every_board_is_told_what_the_other_clusters_hold(tmp_path: Path) 
         assert missing_mib(default.board) == {}, "its own is not counted against it"
     finally:
         await known.leave()
+
+
+def test_what_failed_guesses_no_more() -> None:
+    shown = board()
+    shown.update(draft_now=DraftNow(draft="ngram", doing="to be measured"))
+    shown.failed(Failure(what="ada is gone"))
+    assert shown.snapshot.draft_now is None
 
 
 def test_how_data_go_to_a_peer_is_kept_when_they_go_no_more() -> None:

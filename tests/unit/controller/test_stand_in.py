@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,8 @@ from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from backends.state import Plan
 
 PLAN = plan_for(PLAIN, ADA, peers=("ada",))
 BIG = model_of(layer_bytes=200 * MIB)
@@ -258,6 +261,21 @@ async def test_the_context_is_shorter_where_the_settings_allow_that() -> None:
     assert 1024 <= found.ctx_size < PLAN_LONG.ctx_size
     told = f", context {found.ctx_size} instead of {PLAN_LONG.ctx_size}"
     assert told_stand_in(found, PLAN_LONG) == f"13 on local/CPU{told}"
+
+
+async def test_nothing_waits_while_many_contexts_are_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = list[threading.Thread]()
+
+    def noted(*args: Any, **more: Any) -> Plan:
+        threads.append(threading.current_thread())
+        return plan_without(*args, **more)
+
+    monkeypatch.setattr(stand_in, "plan_without", noted)
+    await parts_of(Memory(local=3 * GIB)).instead_of(PLAN, None)
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 def test_a_split_is_told_in_one_line() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.controller.trying import QUESTIONS, ROUNDS_MAX, measured
+from backends.controller.trying import ASKED_MAX, QUESTIONS, ROUNDS_MAX, measured
 from backends.engine.server import Counts, ServerClient
 from backends.errors import ControllerError
 from backends.state import ChatDelta, ChatRequest, ChatTimings, Guesses
@@ -22,9 +22,14 @@ class Server(ServerClient):
         self._speeds = speeds
         self._tokens = tokens
         self.asked: list[ChatRequest] = []
+        self.told = [
+            Counts(finished_tokens=tokens, guesses=Guesses(guessed=tokens))
+            for tokens in (100, 160)
+        ]
+        """What it counted before a trial, and after it."""
 
     async def counts(self) -> Counts:
-        return Counts(finished_tokens=0, guesses=Guesses())
+        return self.told.pop(0)
 
     async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         self.asked.append(request)
@@ -55,6 +60,18 @@ async def test_what_else_the_machine_does_is_not_measured() -> None:
 async def test_slots_are_counted_together() -> None:
     found = await measured(Server(always(50.0)), 4)
     assert found.tok_per_s == pytest.approx(4 * 50 * 31 / 32)
+
+
+@pytest.mark.parametrize("untold", [0, 1])
+async def test_counts_that_do_not_come_in_time_tell_of_no_guesses(untold: int) -> None:
+    server = Server(always(50.0))
+    assert (await measured(server, 1)).guesses.guessed == 60
+    late = Server(always(50.0))
+    late.told.insert(untold, Counts())
+    assert (await measured(late, 1)).guesses.guessed == 60
+    silent = Server(always(50.0))
+    silent.told[untold : untold + 1] = [Counts()] * ASKED_MAX
+    assert (await measured(silent, 1)).guesses == Guesses()
 
 
 async def test_a_fast_cluster_answers_everything_twice() -> None:

@@ -61,6 +61,23 @@ def test_an_end_is_seen_with_any_line_ends(path: str, last: bytes, end: bytes) -
         assert not mark.is_missing, size
 
 
+@pytest.mark.parametrize(
+    ("told", "is_whole"),
+    [
+        (b":\n\n", False),
+        (b'data: {"stop":false}\n\n:\n\n: there\n\n', False),
+        (b':\n\ndata: {"stop":false}\n\n:\n\ndata: {"stop":true}\n\n', True),
+        (b'data: {"stop":false}\n\ndata: {"stop":true}\n\n:\n\n', True),
+    ],
+)
+def test_a_sign_of_life_is_no_end(told: bytes, is_whole: bool) -> None:
+    for size in range(1, len(told) + 1):
+        mark = EndMark(NATIVE)
+        for piece in pieces_of(told, size):
+            mark.look_at(piece)
+        assert mark.is_missing is not is_whole, size
+
+
 def test_an_event_without_end_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_module, "HELD_BYTES_MAX", 20)
     splitter = Splitter()

@@ -134,6 +134,21 @@ async def test_an_answer_whose_tokens_are_known_is_read_with_the_prompt() -> Non
     assert NOTICED.items() <= body.items()
 
 
+async def test_what_is_refused_in_a_stream_is_not_asked_to_be_read() -> None:
+    """As where tools are given and the probabilities of words are wanted."""
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    second = Reader()
+    async with both(second) as (stage, port, other):
+        stage.serve(port, "1")
+        wanted = {"logprobs": True, "top_logprobs": 3}
+        await stage.ask(CHAT, **said("a"), tools=tools, **wanted)
+        stage.serve(other, "2")
+        await stage.until(warmed=1)
+    assert second.asked == [
+        (CHAT, {**said("a"), "tools": tools, "max_tokens": 1, **NOTICED})
+    ]
+
+
 async def test_no_more_is_read_than_there_are_slots_for() -> None:
     second = Reader(slots=1)
     async with both(second) as (stage, port, other):

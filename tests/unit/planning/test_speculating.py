@@ -83,6 +83,7 @@ def test_everything_is_tried_first_what_runs_before_the_others() -> None:
     assert choose(WAYS, (plain,), PLAIN, {TABLE}) == (MODEL, False, None)
     assert choose(WAYS, (plain,), PLAIN, {TABLE, MODEL}) == (PLAIN, True, 1.0)
     assert choose((PLAIN,), (), PLAIN, {PLAIN}) == (PLAIN, True, None)
+    assert choose(WAYS, (), PLAIN, {PLAIN}) == (PLAIN, True, None)
     alone = (trial(TABLE, 20.0),)
     assert choose((PLAIN, TABLE), alone, TABLE, {PLAIN}) == (PLAIN, True, None)
 
