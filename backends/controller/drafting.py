@@ -216,13 +216,18 @@ class Drafting:
 
 
 def with_found(drafts: Drafts, found: Sequence[DraftFound]) -> Drafts:
-    """The candidates with what was found of each."""
+    """The ways to guess with what was found of each."""
 
     def of(draft: str) -> tuple[DraftFound, ...]:
         return tuple(one for one in found if one.draft == draft)
 
     candidates = (replace(one, found=of(one.path)) for one in drafts.candidates)
-    return replace(drafts, candidates=tuple(candidates), ngram=of(NGRAM_DRAFT))
+    return replace(
+        drafts,
+        head_found=of(MTP_DRAFT),
+        candidates=tuple(candidates),
+        ngram=of(NGRAM_DRAFT),
+    )
 
 
 def _own_ways(model: ModelInfo, flags: Collection[str]) -> tuple[tuple[str, ...], str]:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
+from backends.controller.drafting import with_found
 from backends.state import DraftCandidate, DraftFound, Drafts, DraftVerdict
 from tui.cli import drafts as drafts_module
 from tui.cli.drafts import found_text
@@ -56,6 +58,7 @@ FOUND = Drafts(
     ),
     ngram=(SLOW,),
 )
+OWN = replace(FAST, draft="mtp", draft_max=1)
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +91,23 @@ def test_below_each_stands_what_auto_found(model: Path) -> None:
     assert lines[3] == "  auto: not tried yet"
     assert "(×0.89): costs more than it brings · 8 tokens" in lines[6]
     assert "not compared yet" in found_text(EARLIER)
+
+
+def test_what_auto_found_of_layers_of_the_model_itself_stands_below_them(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = replace(with_found(FOUND, (OWN, SLOW)), heads=("draft-mtp",))
+
+    async def found(_path: str) -> Drafts:
+        return layers
+
+    monkeypatch.setattr(drafts_module, "_found", found)
+    said = CliRunner().invoke(cli, ["models", "drafts", str(model)]).output
+    lines = said.splitlines()
+    assert "(--draft mtp: draft-mtp)" in lines[0]
+    assert lines[1].startswith("  auto: 61.2 tok/s, 22.5 without (×2.72): pays")
+    assert "right · 1 token at a time" in lines[1]
+    assert "(×0.89): costs more" in lines[-1]
 
 
 def test_json_has_all_of_it(model: Path) -> None:
