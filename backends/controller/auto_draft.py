@@ -34,7 +34,7 @@ from backends.state import (
     DraftNow,
     DraftTrial,
 )
-from backends.units import format_factor, format_speed
+from backends.units import format_count, format_factor, format_speed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -348,7 +348,7 @@ def told(way: Way) -> str:
         return "without a draft"
     name = PurePath(way.draft.rpartition(":")[2]).stem
     name = NGRAM_DRAFT if way.draft == NGRAM_DRAFT else name
-    return f"with {name}, {way.draft_max} token{'' if way.draft_max == 1 else 's'}"
+    return f"with {name}, {format_count(way.draft_max, 'token')}"
 
 
 def _verdict(speedup: float | None) -> str:

@@ -216,7 +216,7 @@ class Drafting:
 
 
 def with_found(drafts: Drafts, found: Sequence[DraftFound]) -> Drafts:
-    """The candidates, and the ways without a file, with what was found of each."""
+    """The ways to guess with what was found of each."""
 
     def of(draft: str) -> tuple[DraftFound, ...]:
         return tuple(one for one in found if one.draft == draft)
@@ -224,8 +224,8 @@ def with_found(drafts: Drafts, found: Sequence[DraftFound]) -> Drafts:
     candidates = (replace(one, found=of(one.path)) for one in drafts.candidates)
     return replace(
         drafts,
+        head_found=of(MTP_DRAFT),
         candidates=tuple(candidates),
-        mtp=of(MTP_DRAFT),
         ngram=of(NGRAM_DRAFT),
     )
 

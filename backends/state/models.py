@@ -130,7 +130,7 @@ class DraftFound(Value, frozen=True, kw_only=True):
     """What ``--draft auto`` found of a way to guess, over one network."""
 
     draft: str
-    """``ngram``, or the draft model's file."""
+    """``ngram``, ``mtp``, or the draft model's file."""
     draft_max: int
     """Tokens it guessed at a time."""
     tok_per_s: float
@@ -173,8 +173,8 @@ class Drafts(Value, frozen=True, kw_only=True):
     engine knows."""
     head_why_not: str = ""
     """Why layers of the model itself, where it has any, cannot guess."""
-    mtp: tuple[DraftFound, ...] = ()
-    """What ``auto`` found of guessing with these layers."""
+    head_found: tuple[DraftFound, ...] = ()
+    """What ``auto`` found of guessing with those layers."""
     candidates: tuple[DraftCandidate, ...] = ()
     """Those that can first, then by size."""
     ngram: tuple[DraftFound, ...] = ()

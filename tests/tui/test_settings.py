@@ -226,20 +226,25 @@ async def test_how_data_go_to_a_peer_is_set_from_the_peers(
     cluster = ScriptedCluster(people.here(people.ADA))
     app = make_app(cluster, settings=SettingsFile(paths))
 
-    async def chosen(pilot: Pilot[None], text: str) -> None:
+    async def chosen(pilot: Pilot[None], text: str, before: str) -> None:
         await pilot.press("d")
         await until(pilot, lambda: isinstance(app.screen, LineDialog))
-        app.screen.query_one(Input).value = text
+        field = app.screen.query_one(Input)
+        assert field.value == before
+        field.value = text
         await pilot.press("enter")
 
     async with app.run_test(size=SIZE) as pilot:
         await on_peers(pilot)
         await pilot.press("G")
-        await chosen(pilot, "10.0.0.7:50060")
+        await chosen(pilot, "10.0.0.7:50060", before="auto")
         await until(pilot, lambda: cluster.called("settings_taken"))
         assert load_config(paths).peers["ada"].data == "10.0.0.7:50060"
         assert "# mine" in paths.config_file.read_text()
         await until(pilot, lambda: "by 10.0.0.7:50060: the peer" in toasts(app)[-1])
-        await chosen(pilot, "127.0.0.1")
+        await chosen(pilot, "127.0.0.1", before="10.0.0.7:50060")
         await until(pilot, lambda: "a loopback address" in toasts(app)[-1])
         assert load_config(paths).peers["ada"].data == "10.0.0.7:50060"
+        # It can be taken back though the peer, in use, goes by "auto" all the time.
+        await chosen(pilot, "auto", before="10.0.0.7:50060")
+        await until(pilot, lambda: load_config(paths).peers["ada"].data == "auto")

@@ -58,6 +58,7 @@ FOUND = Drafts(
     ),
     ngram=(SLOW,),
 )
+OWN = replace(FAST, draft="mtp", draft_max=1)
 
 
 @pytest.fixture(autouse=True)
@@ -92,22 +93,21 @@ def test_below_each_stands_what_auto_found(model: Path) -> None:
     assert "not compared yet" in found_text(EARLIER)
 
 
-def test_what_auto_found_of_layers_of_the_model_stands_below_them(
+def test_what_auto_found_of_layers_of_the_model_itself_stands_below_them(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = replace(FAST, draft="mtp")
-    told = replace(FOUND, heads=("draft-mtp",), candidates=())
+    layers = replace(with_found(FOUND, (OWN, SLOW)), heads=("draft-mtp",))
 
     async def found(_path: str) -> Drafts:
-        return with_found(told, (own, SLOW))
+        return layers
 
     monkeypatch.setattr(drafts_module, "_found", found)
     said = CliRunner().invoke(cli, ["models", "drafts", str(model)]).output
-    layers, auto, ngram, table, _ = said.splitlines()
-    assert "--draft mtp" in layers
-    assert "(×2.72): pays" in auto
-    assert ngram.startswith("ngram")
-    assert "(×0.89)" in table
+    lines = said.splitlines()
+    assert "(--draft mtp: draft-mtp)" in lines[0]
+    assert lines[1].startswith("  auto: 61.2 tok/s, 22.5 without (×2.72): pays")
+    assert "right · 1 token at a time" in lines[1]
+    assert "(×0.89): costs more" in lines[-1]
 
 
 def test_json_has_all_of_it(model: Path) -> None:

@@ -14,7 +14,7 @@ from backends.state import (
     MeasuredSplit,
     Speculation,
 )
-from backends.state.requests import RequestCounts
+from backends.state.requests import KeyCounts, RequestCounts
 from tests.unit.state.scene import busy_scene
 from tui.cli.session import measured_text
 from tui.cli.status import status_lines
@@ -66,6 +66,9 @@ def test_requests_are_told_once_there_were_any() -> None:
     figures = "2 waiting · 0 in flight · 5 answered · 1 failed · 1 asked again"
     assert said(some) == [f"requests {figures}"]
     assert said(replace(some, continued=3)) == [f"requests {figures} · 3 continued"]
+    keyed = replace(some, keys={"lab": KeyCounts(requests=1)})
+    lines = status_lines(replace(busy_scene(0), requests=keyed), 0.0)
+    assert "key      lab              1 request · 0 in flight" in lines
 
 
 def test_a_drain_is_told_and_how_to_end_it() -> None:

@@ -10,6 +10,7 @@ import click
 from backends.state import NGRAM_DRAFT
 from backends.units import (
     format_bytes,
+    format_count,
     format_factor,
     format_percent,
     format_rate,
@@ -73,7 +74,7 @@ def _lines(found: Drafts) -> Iterator[str]:
             f"The model has layers of its own to guess with (--draft mtp: {way}); "
             "they run where its last layers do."
         )
-        yield from _found_lines(found.mtp)
+        yield from _found_lines(found.head_found)
     if found.head_why_not:
         yield safe_line(f"No --draft mtp: {found.head_why_not}.")
     for one in found.candidates:
@@ -105,7 +106,7 @@ def found_text(one: DraftFound) -> str:
     told = (
         f"{format_speed(one.tok_per_s)}{without}{factor}{said}",
         "" if right is None else f"{format_percent(right)} of guesses right",
-        f"{one.draft_max} tokens at a time",
+        f"{format_count(one.draft_max, 'token')} at a time",
         time.strftime("%Y-%m-%d %H:%M", time.localtime(one.at)),
     )
     return " · ".join(filter(None, told))

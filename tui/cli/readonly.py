@@ -16,9 +16,9 @@ WATCHES = frozenset(
     {
         *("chat", "completion", "doctor", "events", "inspect", "logs", "status"),
         *("trace", "config show", "config check", "engine status", "lab show"),
-        *("models list", "models verify", "models info", "peers list", "peers probe"),
-        *("models cache show", "chats list", "chats show", "chats export"),
-        *("key list", "service status"),
+        *("models list", "models verify", "models info", "models drafts"),
+        *("models cache show", "peers list", "peers probe", "service status"),
+        *("chats list", "chats show", "chats export", "key list"),
     }
 )
 """Commands that change nothing; others watch with ``--dry-run``, or unless they are to

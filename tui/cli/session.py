@@ -22,7 +22,7 @@ from backends.state import (
     ChatTimings,
     ClusterState,
 )
-from backends.units import format_bytes, format_seconds, format_speed
+from backends.units import format_bytes, format_count, format_seconds, format_speed
 from tui.cli.ending import end_cluster
 from tui.cli.output import say
 from tui.cli.progress import StepPrinter, ticking
@@ -231,7 +231,7 @@ def answer_text(answer: Answer) -> str:
     timings = answer.timings
     first = format_seconds(timings.first_token_s or 0.0)
     speed = format_speed(timings.tok_per_s)
-    return f"{speed} · first token {first} · {timings.tokens} tokens"
+    return f"{speed} · first token {first} · {format_count(timings.tokens, 'token')}"
 
 
 def cluster_json(snapshot: ClusterSnapshot) -> dict[str, Any]:

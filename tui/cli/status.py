@@ -19,7 +19,7 @@ from backends.state import (
     Transport,
 )
 from backends.state.requests import KeyCounts, RequestCounts
-from backends.units import format_age, format_bytes, format_ms
+from backends.units import format_age, format_bytes, format_count, format_ms
 from tui.cli.options import any_cluster_option
 from tui.cli.output import emit_json, json_option, run, show
 from tui.cli.session import cluster_json, measured_text, prompts_text
@@ -128,8 +128,8 @@ def _requests(counts: RequestCounts | None) -> list[str]:
 def _key(name: str, counts: KeyCounts) -> str:
     """What was asked with one API key."""
     limited = f" · {counts.limited} over its limit" if counts.limited else ""
-    asked = f"{counts.requests} requests · {counts.in_flight} in flight"
-    return f"key      {name:16} {asked}{limited}"
+    asked = format_count(counts.requests, "request")
+    return f"key      {name:16} {asked} · {counts.in_flight} in flight{limited}"
 
 
 def _plan(snapshot: ClusterSnapshot) -> list[str]:

@@ -115,11 +115,13 @@ class PeerFlows:
             return
         from tui.dialogs.line import LineDialog
 
-        title, wanted = f"How data go to {peer.name}", peer.data.wanted
-        dialog = LineDialog(title, wanted, AUTO, DATA_REMARK)
+        name = f"peers.{peer.name}.data"
+        # A peer in use goes by what was set before until its cluster has ended.
+        wanted = await self._settings.value(name) or AUTO
+        dialog = LineDialog(f"How data go to {peer.name}", wanted, AUTO, DATA_REMARK)
         text = await self._app.push_screen_wait(dialog)
         if text is not None and text.strip() != wanted:
-            await self._settings.change(f"peers.{peer.name}.data", text.strip() or None)
+            await self._settings.change(name, text.strip() or None)
             said = f"Data go to {peer.name} by {text.strip() or AUTO}"
             self._say(f"{said}: {EFFECTS['peers']}")
 

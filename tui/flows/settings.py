@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from backends.errors import DllmError, UsageError
 from tui.actions.settings_check import all_problems
@@ -32,6 +32,10 @@ class SettingsFlow:
     async def all(self) -> list[Setting]:
         """Every setting as it counts; none where there is no file."""
         return await asyncio.to_thread(self._file.read) if self._file else []
+
+    async def value(self, name: str) -> Any:
+        """What the file says of one; None where it does not."""
+        return next((one.value for one in await self.all() if one.name == name), None)
 
     async def show(self, name: str = "") -> None:
         """Show every setting, those of this name first, until the user is done."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backends.state import NGRAM_DRAFT, NO_DRAFT
-from backends.units import format_factor, format_rate, format_speed
+from backends.units import format_count, format_factor, format_rate, format_speed
 from tui.work.names import model_name
 
 if TYPE_CHECKING:
@@ -74,4 +74,4 @@ def way_text(draft: str, draft_max: int) -> str:
     if draft == NO_DRAFT:
         return "without a draft"
     name = draft if draft == NGRAM_DRAFT else model_name(draft)
-    return f"with {name} ({draft_max} tokens)"
+    return f"with {name} ({format_count(draft_max, 'token')})"

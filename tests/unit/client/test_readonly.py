@@ -14,6 +14,7 @@ from backends.client.asking import ASKING, Asking, ReadOnly, require_allowed
 from backends.client.calls import Connection
 from backends.client.client import ControllerClient
 from backends.config import set_value
+from backends.demo import MODEL_PATH
 from backends.paths import user_paths
 from backends.split.layout import make_split
 from backends.state import (
@@ -174,7 +175,10 @@ async def test_commands_by_option_variable_and_setting(
 
 @pytest.mark.parametrize(
     "args",
-    ["chats list", "chats show sky", "peers list", "models cache show --peer local"],
+    [
+        *("chats list", "chats show sky", "peers list", f"models drafts {MODEL_PATH}"),
+        "models cache show --peer local",
+    ],
 )
 async def test_where_nothing_runs_nothing_is_started(home: Path, args: str) -> None:
     refused = await command("--readonly", *args.split())

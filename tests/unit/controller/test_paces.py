@@ -19,7 +19,7 @@ from backends.state import (
     Speed,
 )
 from tests.unit.state.scene import busy_scene
-from tui.work.paces import paces_text, together_text
+from tui.work.paces import paces_text, together_text, way_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,6 +74,7 @@ def test_with_and_without_stand_side_by_side_also_after_a_restart(
     )
     said = paces_text(replace(PLAIN, paces=told))
     assert said == "20.0 tok/s, 60.0 with small (6 tokens)"
+    assert way_text("ngram", 1) == "with ngram (1 token)"
     assert paces_text(replace(PLAIN, paces=told[:1])) == ""
 
 
