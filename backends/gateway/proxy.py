@@ -25,7 +25,7 @@ from backends.gateway.tokens import CannotGoOn
 from backends.gateway.tries import AGAIN_S, Tries
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from backends.gateway.conversations import Conversation
     from backends.gateway.story import Story
@@ -308,17 +308,29 @@ class Proxy:
         path: str,
         body: bytes | AsyncIterator[bytes] | None,
     ) -> aiohttp.ClientResponse:
+        def through(
+            session: aiohttp.ClientSession,
+        ) -> Awaitable[aiohttp.ClientResponse]:
+            return session.request(
+                asked.method,
+                URL(f"http://127.0.0.1:{target.port}{path}", encoded=True),
+                headers=asked.headers,
+                data=body,
+                allow_redirects=False,
+            )
+
         # What is kept takes one of llama-server's threads, and others may wait for it;
         # a body that cannot be sent twice must not meet one that was just closed.
-        is_alone = len(self._busy) == 1 and isinstance(body, bytes)
-        session = self._lasting if is_alone else self._session
-        return await session.request(
-            asked.method,
-            URL(f"http://127.0.0.1:{target.port}{path}", encoded=True),
-            headers=asked.headers,
-            data=body,
-            allow_redirects=False,
-        )
+        if len(self._busy) != 1 or not isinstance(body, bytes):
+            return await through(self._session)
+        try:
+            return await through(self._lasting)
+        except aiohttp.ServerDisconnectedError as error:
+            # Through an SSH tunnel it is seen late that a kept connection was closed.
+            try:
+                return await through(self._session)
+            except aiohttp.ClientConnectorError:
+                raise error from None
 
 
 def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
