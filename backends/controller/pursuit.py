@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from backends.controller.auto_draft import AutoDraft
 from backends.controller.builder import Builder, launch_steps
@@ -21,6 +21,7 @@ from backends.controller.stand_in import StandIns
 from backends.controller.steps import StepBoard
 from backends.controller.stopping import Stopper
 from backends.controller.survey import Survey
+from backends.controller.together import until_over
 from backends.controller.unwatched import (
     TUNNELS_LOST,
     UnwatchedDeaths,
@@ -43,7 +44,7 @@ from backends.planning.speculating import PLAIN, with_way
 from backends.state import AUTO_DRAFT, NO_DRAFT, ClusterState, DraftNow, Step, StepState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from backends.controller.api_ports import ApiPorts
@@ -225,7 +226,7 @@ class Pursuit:
         if running == plan:
             await self._bring_up(plan)
         over = self._stand_ins.over(plan, running)
-        self._mending.tell(await _until(self._bring_up(running), over))
+        self._mending.tell(await until_over(self._bring_up(running), over))
 
     async def _bring_up(self, plan: Plan) -> None:
         """Make it so and watch it, guessing as it pays; returns only by raising."""
@@ -240,7 +241,7 @@ class Pursuit:
                 continue
             over = self._auto.over(plan, way)
             try:
-                self._mending.tell(await _until(self._bring_up_as(chosen), over))
+                self._mending.tell(await until_over(self._bring_up_as(chosen), over))
             except ProcessFailed as error:
                 # No reason to end what served well without that draft.
                 if error.evidence.process != SERVER or not self._auto.blames(way):
@@ -384,18 +385,3 @@ class Pursuit:
         loading = any(s.id == "load" and s.state is StepState.RUNNING for s in steps)
         state = ClusterState.LOADING if loading else self._board.snapshot.state
         self._board.update(steps=steps, state=state)
-
-
-async def _until(up: Coroutine[Any, Any, None], over: Coroutine[Any, Any, str]) -> str:
-    """Keep something up, which returns only by raising, until that is over: why."""
-    up_task, over_task = asyncio.create_task(up), asyncio.create_task(over)
-    tasks = {up_task, over_task}
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if up_task.done():
-            await up_task
-        return await over_task
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Several things at once, none of which goes on when one of them has failed."""
+"""Several things at once, none of which goes on when one of them has ended."""
 
 from __future__ import annotations
 
@@ -29,3 +29,20 @@ async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     return [task.result() for task in (failed[:1] or tasks)]
+
+
+async def until_over(
+    up: Coroutine[Any, Any, None], over: Coroutine[Any, Any, str]
+) -> str:
+    """Keep something up, which returns only by raising, until that is over: why."""
+    up_task, over_task = asyncio.create_task(up), asyncio.create_task(over)
+    tasks = {up_task, over_task}
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if up_task.done():
+            await up_task
+        return await over_task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -23,8 +23,8 @@ from backends.errors import (
     ProcessFailed,
 )
 from backends.state import Failure
-from tests.unit.controller.test_auto_draft import MODEL, Stage
-from tests.unit.controller.test_auto_draft import PLAN as AUTO
+from tests.unit.controller.auto_stage import MODEL, Stage
+from tests.unit.controller.auto_stage import PLAN as AUTO
 from tests.unit.controller.test_mending import ASKS, GONE, PLAN, REST, made, served
 
 if TYPE_CHECKING:
