@@ -80,7 +80,6 @@ from backends.state.plans import (
     NGRAM_DRAFT,
     NO_DRAFT,
     Ask,
-    DeviceBuffers,
     FlashAttention,
     LayerRange,
     MeasuredSplit,
