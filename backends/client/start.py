@@ -169,18 +169,13 @@ async def wait_gone(paths: Paths, pid: int) -> None:
         ControllerError: it is still there.
     """
     deadline = time.monotonic() + START_TIMEOUT_S
-    while _holds_lock(paths, pid):
+    while (holder := lock_holder(paths.lock)) and holder.pid == pid:
         if time.monotonic() > deadline:
             raise ControllerError(
                 f"The controller (pid {pid}) does not end",
                 f"See {paths.controller_log}; kill -9 {pid} if it hangs.",
             )
         await asyncio.sleep(POLL_S)
-
-
-def _holds_lock(paths: Paths, pid: int) -> bool:
-    holders = map(lock_holder, (paths.lock, paths.earlier_lock))
-    return any(holder is not None and holder.pid == pid for holder in holders)
 
 
 def _not_started(paths: Paths, process: subprocess.Popen[bytes]) -> ControllerError:

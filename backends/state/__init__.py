@@ -25,7 +25,6 @@ from backends.state.chats import (
     ChatBrief,
     ChatChange,
     ChatFrame,
-    ChatImport,
     ChatListing,
     ChatQuestion,
     ChatState,
