@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from backends.client import http
-from backends.client.start import ensure_running, wait_gone
+from backends.client.start import dismiss, ensure_running
 from backends.errors import ControllerError
 from backends.state import API_VERSION, NOT_JSON, ControllerInfo
 
@@ -48,9 +46,7 @@ async def agreed(
             "watch it is not replaced",
             "Watch it with its own dllm-tui, or leave out --readonly.",
         )
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(info.pid, signal.SIGTERM)
-    await wait_gone(paths, info.pid)
+    await dismiss(paths, info.pid)
     return await ensure_running(paths)
 
 

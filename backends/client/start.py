@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -157,6 +159,17 @@ def _absolute_python_path() -> dict[str, str]:
         parts = env["PYTHONPATH"].split(os.pathsep)
         env["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in parts if p)
     return env
+
+
+async def dismiss(paths: Paths, pid: int) -> None:
+    """Tell that controller to leave, which leaves running what it runs; wait for it.
+
+    Raises:
+        ControllerError: it stays.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    await wait_gone(paths, pid)
 
 
 async def wait_gone(paths: Paths, pid: int) -> None:
