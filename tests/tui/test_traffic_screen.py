@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -89,6 +90,32 @@ async def test_numbers_sort_from_the_largest_and_the_cursor_stays() -> None:
         await pilot.press("O")
         assert [int(text.replace(" ", "")) for text in app.rows(2)] == counts[::-1]
         assert "▲count" in screen_text(app)
+
+
+async def test_who_scrolls_away_from_the_cursor_stays_there_while_data_comes() -> None:
+    """As the wheel does; a key brings the view back to the cursor."""
+    names = [f"COMMAND_{n:02}" for n in range(60)]
+    app = Traffic(link_of("mini", **dict.fromkeys(names, 5)))
+
+    def shows(count: str) -> bool:
+        return app.rows(2)[0] == count
+
+    async with app.run_test(size=(120, 36)) as pilot:
+        await app.fill(pilot)
+        await until(pilot, lambda: app.table.max_scroll_y > 0)
+        app.table.scroll_to(y=20, animate=False)
+        await until(pilot, lambda: app.table.scroll_offset.y == 20)
+        for count in range(6, 9):
+            counts = dict.fromkeys(names, 5) | {names[0]: count, names[40]: count}
+            app.traffic.show_snapshot(traffic(link_of("mini", **counts)))
+            await until(pilot, partial(shows, str(count)))
+            assert app.table.scroll_offset.y == 20
+        await pilot.press("o", "o")
+        await until(pilot, lambda: app.table.scroll_offset.y == 0)
+        app.table.scroll_to(y=20, animate=False)
+        await until(pilot, lambda: app.table.scroll_offset.y == 20)
+        await pilot.press("j")
+        await until(pilot, lambda: app.table.scroll_offset.y < 20)
 
 
 async def test_a_click_on_a_header_sorts() -> None:
