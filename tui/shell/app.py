@@ -317,9 +317,10 @@ class DllmApp(DeskConsole):
             self.attempt(work, group=f"peer {message.verb}", exclusive=False)
 
     async def action_show_mode(self, mode: str) -> None:
-        """Go to another screen."""
-        await self.switch_mode(mode)
-        self._show()
+        """Go to another screen; not away from a dialog, which belongs to this one."""
+        if not self.screen.is_modal:
+            await self.switch_mode(mode)
+            self._show()
 
     async def go_to(self, mode: str, pane: str = "") -> None:
         """Show a screen, and one of its panes."""
