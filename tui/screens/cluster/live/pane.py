@@ -42,8 +42,6 @@ _VIEWS = ("idle", "busy", "failed", "serving")
 class IdleNote(StripWidget):
     """What to do while nothing runs, and what the controller has to say."""
 
-    ALLOW_SELECT = True
-
     DEFAULT_CSS = """
     IdleNote {
         height: auto;
