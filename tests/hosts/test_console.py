@@ -66,8 +66,9 @@ class Session:
             return seen[-1] is PeerState.READY
 
         await self.until(is_ready, f"{name} has an engine")
-        began = seen.index(PeerState.PROVISIONING)
-        assert PeerState.NO_ENGINE not in seen[began:], "once it is installed"
+        at = [n for n, state in enumerate(seen) if state is PeerState.PROVISIONING]
+        after = seen[at[-1] :] if at else []
+        assert PeerState.NO_ENGINE not in after, "once it is installed"
 
     async def use(self, name: str) -> None:
         """Take a machine into the split."""

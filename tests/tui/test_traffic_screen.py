@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 from textual import on
 
 from backends.state import Generation, Guesses, Link, LinkCommand, Speed
@@ -16,7 +17,7 @@ from tests.tui.stages import ScreenStage
 from tests.tui.test_traffic_snapshots import traffic
 from tui.kit.filter_bar import FilterBar
 from tui.screens.traffic.detail import NO_TIMES, TrafficDetail
-from tui.screens.traffic.links import LinkFigures, alerts_of
+from tui.screens.traffic.links import COLUMNS, NAME_CELLS, LinkFigures, alerts_of
 from tui.screens.traffic.screen import TrafficScreen
 from tui.screens.traffic.table import TrafficTable
 from tui.work.quantities import us_text
@@ -116,6 +117,14 @@ async def test_who_scrolls_away_from_the_cursor_stays_there_while_data_comes() -
         await until(pilot, lambda: app.table.scroll_offset.y == 20)
         await pilot.press("j")
         await until(pilot, lambda: app.table.scroll_offset.y < 20)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_the_figures_of_links_fit_where_they_appear(paired: bool) -> None:
+    for width in range(58, 220):
+        wanted = (column for column in COLUMNS if paired or not column.of_pairs)
+        cells = [c.width for c in wanted if c.from_width <= width]
+        assert NAME_CELLS + sum(cells) <= width
 
 
 async def test_a_click_on_a_header_sorts() -> None:

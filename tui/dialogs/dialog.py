@@ -35,7 +35,7 @@ class Dialog(ModalScreen[Result]):
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
         """Close with a result, once: what is typed fast may say it again."""
         if self not in self.app.screen_stack:
-            return AwaitComplete.nothing()
+            return AwaitComplete()
         return super().dismiss(result)
 
     def action_cancel(self) -> None:
