@@ -231,7 +231,7 @@ async def test_links_say_how_fast_they_are_and_why_not() -> None:
         app.traffic.show_snapshot(traffic(moving, still))
         await pilot.pause()
         _, mini, attic = text_of(app.traffic.query_one(LinkFigures)).splitlines()
-        assert mini.split()[:5] == ["mini", "metered", "8.0.0", "3.10", "1.0"]
+        assert mini.split()[:5] == ["mini", "metered", "8.0.0", "3.10", "ms"]
         assert "0.50" in mini.split()
         assert "plain  command 23 is unknown · 0.00 MB/s" in attic
         assert "attic: 1 waiting" in screen_text(app)
