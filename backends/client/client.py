@@ -186,6 +186,11 @@ class ControllerClient:
             "GET", f"/v1/models?refresh={int(refresh)}", ModelCatalogue
         )
 
+    async def names_after(self, path: str) -> tuple[str, ...]:
+        """How the last part of a whole path may go on: folders and models there."""
+        target = f"/v1/paths?{urlencode({'path': path})}"
+        return await self._call("GET", target, tuple[str, ...])
+
     async def read_log(
         self, name: str, offset: int, limit_bytes: int = 65536
     ) -> LogChunk:

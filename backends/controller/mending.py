@@ -85,10 +85,13 @@ class Mending:
         self.breaker.reset()
         self.mended = mended
 
-    def tell(self, text: str) -> None:
-        """Say what was mended, here and wherever the cluster is shown next."""
+    def tell(self, text: str, event: str = "") -> None:
+        """Say what was mended, here and wherever the cluster is shown next.
+
+        The story may tell less of it: the ``event`` before says why.
+        """
         self.mended = text
-        self._chapter.mended(text)
+        self._chapter.mended(event or text)
         log.warning("%s", text)
 
     def goes_on(self, text: str) -> None:
@@ -216,7 +219,8 @@ class Mending:
             failure = msgspec.structs.replace(failure, what=what, hint=GIVEN_UP)
             raise DiedTooOften(failure) from died
         self._chapter.failed(failure)
-        self.tell(f"{error.what}: {mended}")
+        again = f"{failure.process} {mended.removeprefix('it ')}"
+        self.tell(f"{error.what}: {mended}", again)
 
     def _mended_by_starting_again(self, failure: Failure) -> str:
         """What will be said of it; empty where starting again would not help.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from contextlib import aclosing
 from pathlib import PurePath
@@ -13,6 +14,7 @@ from aiohttp import web
 from backends.controller.askers import asker
 from backends.controller.chapters import WorkChapter
 from backends.controller.responses import body, json_response, start_stream
+from backends.models.paths import names_after
 from backends.places import LOCAL
 from backends.state import Value
 
@@ -61,11 +63,17 @@ class ModelApi:
     def routes(self) -> list[web.RouteDef]:
         """What the application is to answer."""
         return [
+            web.get("/v1/paths", self._paths),
             web.post("/v1/models/hash", self._hash),
             web.post("/v1/models/seed", self._seed),
             web.post("/v1/models/cache", self._cache),
             web.post("/v1/models/prune", self._prune),
         ]
+
+    async def _paths(self, request: web.Request) -> web.Response:
+        """How the path of a model here may go on."""
+        typed = request.query.get("path", "")
+        return json_response(await asyncio.to_thread(names_after, typed))
 
     async def _hash(self, request: web.Request) -> web.StreamResponse:
         asked = await body(request, HashRequest)

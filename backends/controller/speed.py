@@ -25,6 +25,8 @@ class SpeedMeter:
         self._total = 0
         self._rows: int | None = None
         self._readings: deque[tuple[float, int]] = deque()
+        self._since = 0
+        """The total before what is made now, or was made last."""
         self._last: float | None = None
         self._told = False
         """Whether the server itself told that figure, of the answer made last."""
@@ -52,6 +54,8 @@ class SpeedMeter:
         out. Without either, what a slot made after its last reading is not seen.
         """
         active = [slot for slot in slots if slot.is_processing]
+        if not self._readings:
+            self._since = self._total
         by_slots = sum(map(self._new, slots))
         by_rows = self._new_rows(rows)
         if finished is not None:
@@ -63,7 +67,8 @@ class SpeedMeter:
             self._total += by_slots if by_rows is None else by_rows
         rate = self._rate(at, generating=bool(active))
         self._begin({slot.task for slot in active})
-        if rate is not None and not self._told:
+        # A single token has no speed: reading a conversation ahead makes one.
+        if rate is not None and not self._told and self._total - self._since > 1:
             self._last = rate
         return Speed(
             tok_per_s=rate if active else None,

@@ -20,7 +20,7 @@ from backends.models.kv_cache import (
 )
 from backends.models.params import Params
 from backends.models.parts import check_part, first_part, other_parts
-from backends.models.tables import file_type_name
+from backends.models.tables import file_type_name, tensor_types
 from backends.models.text import printable
 from backends.models.thin import thin_model
 from backends.state import Layer, LayerBytes, ModelInfo
@@ -275,13 +275,19 @@ def _name(header: Header) -> str:
 
 
 def _file_type(header: Header, tensors: Sequence[Tensor]) -> str:
-    """The stated file type, else the type most bytes are stored in."""
+    """The stated file type, else the type most bytes of the layers are stored in.
+
+    A copy made with some types changed may still state that of its original.
+    """
     stated = header.metadata.get("general.file_type")
-    if type(stated) is int:
-        return file_type_name(stated)
+    named = file_type_name(stated) if type(stated) is int else ""
+    layers = [tensor for tensor in tensors if tensor.name.startswith("blk.")]
     quants: defaultdict[str, int] = defaultdict(int)
-    for tensor in tensors:
+    for tensor in layers or tensors:
         quants[tensor.type_name] += tensor.n_bytes
+    is_mix = named not in {kind.name for kind in tensor_types().values()}
+    if named and (is_mix or named in quants):
+        return named
     return next(iter(_by_size(quants)))
 
 

@@ -305,6 +305,8 @@ class SshPeer:
                 mode=mode,
             )
         )
+        # What was found before is out of date: "no engine" would be wrong.
+        self._become(PeerState.PROBING, note="")
         if done.relay_way is not Way.PRESENT:
             # The agent that runs is the helper of before.
             await self.machine.end_agent()

@@ -59,9 +59,16 @@ class Session:
             await self.pilot.press("down", "enter")
         await self.until(lambda: self.shows("Install the engine"), f"{name} reached")
         await self.pilot.press("p")
-        await self.until(
-            lambda: self.state_of(name) is PeerState.READY, f"{name} has an engine"
-        )
+        seen: list[PeerState | None] = []
+
+        def is_ready() -> bool:
+            seen.append(self.state_of(name))
+            return seen[-1] is PeerState.READY
+
+        await self.until(is_ready, f"{name} has an engine")
+        at = [n for n, state in enumerate(seen) if state is PeerState.PROVISIONING]
+        after = seen[at[-1] :] if at else []
+        assert PeerState.NO_ENGINE not in after, "once it is installed"
 
     async def use(self, name: str) -> None:
         """Take a machine into the split."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from textual import events
+
 from tui.screens.cluster.split.bar import SplitBar
 
 if TYPE_CHECKING:
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
 
     from textual.app import App
     from textual.pilot import Pilot
+    from textual.widget import Widget
 
     from tui.kit.strips import StripWidget
     from tui.shell.app import DllmApp
@@ -33,6 +36,13 @@ async def settled(pilot: Pilot[None]) -> None:
     """Wait until a split is shown, and everything it entails."""
     bar = pilot.app.query_one(SplitBar)
     await until(pilot, lambda: bar.draft is not None and bar.size.width > 0)
+    await pilot.pause()
+
+
+async def wheel_down(pilot: Pilot[None], widget: Widget) -> None:
+    """Turn the wheel by a notch over a widget."""
+    down = events.MouseScrollDown
+    await pilot._post_mouse_events([down], widget, offset=(1, 0))
     await pilot.pause()
 
 

@@ -274,6 +274,15 @@ class ScriptedCluster:
             models=(*files, broken), folders=("/models",), scanned_at=scenes.NOW
         )
 
+    async def names_after(self, path: str) -> tuple[str, ...]:
+        """Those below the models kept."""
+        self._call("names_after", path)
+        folder, _, part = path.rpartition("/")
+        paths = [m for m in self.models if m.startswith(f"{folder}/")]
+        rests = {m.removeprefix(f"{folder}/").partition("/") for m in paths}
+        names = sorted(f"{name}{slash}" for name, slash, _ in rests)
+        return tuple(name for name in names if name.startswith(part))
+
     async def read_log(
         self, name: str, offset: int, limit_bytes: int = 65536
     ) -> LogChunk:

@@ -11,7 +11,7 @@ from backends.errors import ControllerError, UsageError
 from backends.state import Peer, PeerState
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, toasts, until
+from tests.tui.helpers import screen_text, settled, toasts, until, wheel_down
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.peer_outcome import outcome_of, suggested_name
@@ -79,6 +79,21 @@ async def test_a_name_is_picked_from_the_ssh_configuration(make_app: MakeApp) ->
         assert cluster.called("add_peer") == [("nuc", "nuc", None)]
 
 
+async def test_a_name_is_picked_with_the_mouse(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        dialog = await adding(pilot)
+        await until(pilot, lambda: dialog._names.size.height == 3)
+        await pilot.click(dialog._names, offset=(3, 1))
+        await until(pilot, lambda: dialog._address.value == "mini")
+        await wheel_down(pilot, dialog._names)
+        await until(pilot, lambda: dialog._address.value == "nuc")
+        await app.action_press_key("enter")
+        await until(pilot, lambda: cluster.called("add_peer"))
+        assert cluster.called("add_peer") == [("nuc", "nuc", None)]
+
+
 async def test_a_name_of_ones_own_stays(make_app: MakeApp) -> None:
     cluster = ScriptedCluster(scenes.idle())
     app = make_app(cluster)
@@ -98,6 +113,16 @@ async def test_adding_a_bare_rpc_server(make_app: MakeApp) -> None:
         assert "10.0.0.7:50052" in screen_text(app)
         dialog._address.focus()
         await pilot.press(*"10.0.0.9:50052", "enter")
+        await until(pilot, lambda: cluster.called("add_peer"))
+        assert cluster.called("add_peer") == [("10.0.0.9", None, "10.0.0.9:50052")]
+
+
+async def test_enter_adds_from_the_switch_too(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await adding(pilot)
+        await pilot.press(*"10.0.0.9:50052", "tab", "tab", "space", "enter")
         await until(pilot, lambda: cluster.called("add_peer"))
         assert cluster.called("add_peer") == [("10.0.0.9", None, "10.0.0.9:50052")]
 

@@ -12,9 +12,16 @@ from backends.errors import ControllerError
 from backends.split.layout import ranges, with_counts
 from backends.state import ChatDelta, ClusterState
 from tests.tui import scenes
-from tests.tui.helpers import last_answer, screen_text, settled, toasts, until
+from tests.tui.helpers import (
+    last_answer,
+    screen_text,
+    settled,
+    toasts,
+    until,
+    wheel_down,
+)
 from tests.tui.scripted import ScriptedCluster
-from tui.dialogs.chats import ChatsDialog
+from tui.dialogs.chats import ChatRows, ChatsDialog
 from tui.dialogs.choice import ChoiceDialog
 from tui.dialogs.line import LineDialog
 from tui.screens.cluster.chat.answer import ChatAnswer
@@ -123,6 +130,14 @@ async def test_chats_are_named_left_and_opened_again(make_app: MakeApp) -> None:
         await until(pilot, lambda: questions(app) == ["Why?"])
         await pilot.press("u")
         await until(pilot, lambda: questions(app) == ["Whose?"])
+        await pilot.press("o")
+        await dialog(pilot, ChatsDialog)
+        rows = app.screen.query_one(ChatRows)
+        await until(pilot, lambda: rows.size.height == 2)
+        await wheel_down(pilot, rows)
+        assert rows.selected == 1
+        await pilot.click(rows, offset=(5, 1), times=2)
+        await until(pilot, lambda: questions(app) == ["Why?"])
 
 
 async def test_a_deleted_chat_is_gone_and_can_be_brought_back(

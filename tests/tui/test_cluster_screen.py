@@ -202,6 +202,21 @@ async def test_clashing_keys_are_said(make_app: MakeApp) -> None:
         ]
 
 
+def test_keys_that_clash_with_those_of_a_pane_or_of_all_screens_are_said() -> None:
+    assert keymap.keymap_problems({"app.theme": "b"}) == [
+        "The configuration gives b to app.theme: "
+        "where cluster.balance is offered it stays that"
+    ]
+    assert keymap.keymap_problems({"split.undo": "t"}) == [
+        "The configuration gives t to split.undo: app.theme lost it there"
+    ]
+    moved = {"app.theme": "b", "cluster.balance": "B"}
+    assert keymap.keymap_problems(moved) == []
+    assert keymap.keymap_problems({"split.undo": "r", "peers.add": "u"}) == [
+        "The configuration gives u to peers.add: peers.undo lost it"
+    ]
+
+
 def test_every_action_has_a_name_a_sentence_and_a_place() -> None:
     ids = [action.id for action in keymap.all_actions()]
     assert len(ids) == len(set(ids))

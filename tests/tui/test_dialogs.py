@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from textual.events import Key
 from textual.keys import key_to_character
 from textual.screen import ModalScreen
+from textual.widgets import OptionList
 
 from backends.state import EventTone, Sampling
 from tests.tui import peer_scenes as people
@@ -40,6 +41,7 @@ from tui.screens.cluster.split.launch_dialog import LaunchDialog
 from tui.screens.models.picker import ModelPicker
 from tui.shell.app import DllmApp
 from tui.shell.key_bar import KeyBar
+from tui.shell.messages import LogWanted
 from tui.work.chat_settings import ChatSettings
 from tui.work.event_words import Happening
 from tui.work.launch_form import LaunchForm
@@ -265,3 +267,34 @@ def _shown_at(app: DllmApp, text: str) -> tuple[int, int]:
     y = app.screen.query_one(".dialog").region.bottom - 1
     row = screen_text(app).splitlines()[y]
     return cell_len(row[: row.index(f" {text}") + 1]), y
+
+
+async def test_a_screen_asked_for_does_not_take_ones_place_behind_a_dialog(
+    make_app: MakeApp,
+) -> None:
+    """Keys typed fast ask for both; what closes the dialog then closed the screen."""
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        app.action_theme()
+        app.post_message(LogWanted("llama-server"))
+        await until(pilot, lambda: isinstance(app.focused, OptionList))
+        assert app.current_mode == "cluster"
+        await pilot.press("enter")
+        await until(pilot, lambda: not app.screen.is_modal)
+        app.post_message(LogWanted("llama-server"))
+        await until(pilot, lambda: app.current_mode == "logs")
+
+
+async def test_a_dialog_closes_once(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        said: list[object] = []
+        dialog = confirm("Sure?", "", "Yes", "y")
+        app.push_screen(dialog, said.append)
+        await until(pilot, lambda: dialog.is_mounted)
+        dialog.dismiss("yes")
+        dialog.dismiss("no")
+        await until(pilot, lambda: not app.screen.is_modal)
+        assert said == ["yes"]

@@ -10,14 +10,13 @@ from backends.paths import Paths
 from backends.settings import SettingsFile
 from backends.state import ModelCatalogue, ModelFile
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, toasts, until
+from tests.tui.helpers import screen_text, settled, toasts, until, wheel_down
 from tests.tui.scripted import ScriptedCluster
 from tui.actions import keymap
 from tui.actions.action import Action
-from tui.dialogs.finder import NOTHING, PERHAPS, FinderDialog
+from tui.dialogs.finder import NOTHING, PERHAPS, FinderDialog, FoundList
 from tui.dialogs.peer import PeerDialog
 from tui.dialogs.settings import SettingsDialog
-from tui.flows.finding import PLACES
 from tui.screens.logs.screen import LogsScreen
 from tui.work.finding import Entry, found, near
 
@@ -92,12 +91,12 @@ def test_a_pathological_name_costs_no_more_than_another() -> None:
 def test_every_action_has_a_place_or_belongs_to_a_dialog(action: object) -> None:
     assert isinstance(action, Action)
     dialogs = {
-        *("chats", "settings"),
+        *("chats", "settings", "path"),
         *("sampling", "choice", "dialog", "dialogs", "adding", "tick", "picker"),
         *("launching", "option"),
         *("finder", "reading", "events", "evidence", "filter"),
     }
-    assert (action.area in PLACES) != (action.area in dialogs)
+    assert (action.area in keymap.PLACES) != (action.area in dialogs)
 
 
 async def test_an_action_of_this_pane_runs(make_app: MakeApp) -> None:
@@ -132,6 +131,22 @@ async def test_what_cannot_be_done_now_is_said(make_app: MakeApp) -> None:
         await pilot.press("enter")
         await until(pilot, lambda: toasts(app))
         assert "Chat: stop cannot be done now" in toasts(app)[0]
+
+
+async def test_the_wheel_goes_through_what_was_found(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        dialog = await find(pilot, "")
+        await until(pilot, lambda: dialog._entries[-1].kind == "model")
+        listed = app.screen.query_one(FoundList)
+        for _ in range(8):
+            await wheel_down(pilot, listed)
+        assert listed.selected == 24
+        meant = listed.entries[24]
+        assert meant.name in screen_text(app)
+        dialog.add([entry("one more")])
+        assert listed.chosen is meant
 
 
 async def test_keys_are_those_of_the_user(make_app: MakeApp) -> None:

@@ -29,7 +29,7 @@ from tests.tui.flowing import SIZE, layers
 
 async def test_it_attaches_to_what_runs(make_app: MakeApp) -> None:
     cluster = ScriptedCluster(scenes.homelab_serving())
-    app = make_app(cluster, initial_model=scenes.DEMO.path)
+    app = make_app(cluster, initial_model=scenes.GLM.path)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
         assert layers(app) == (26, 8, 14)
@@ -56,6 +56,22 @@ async def test_it_begins_with_the_model_of_the_command_line(make_app: MakeApp) -
         assert layers(app) == (0, 6, 7)
         assert "not running yet: l launches" in screen_text(app)
         assert "starts with the launch" in screen_text(app)
+
+
+async def test_another_model_of_the_command_line_is_drawn_beside_what_runs(
+    make_app: MakeApp,
+) -> None:
+    app = make_app(initial_model=scenes.DEMO.path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await until(pilot, lambda: layers(app) == (0, 6, 7))
+        assert "another model runs now: l launches this one" in screen_text(app)
+        await until(pilot, lambda: toasts(app))
+        assert toasts(app) == [
+            "GLM-4.7-Flash-Q4_K_M runs already: l launches dllm-demo-12L instead"
+        ]
+        await pilot.press("u")
+        await until(pilot, lambda: layers(app) == (26, 8, 14))
 
 
 async def test_it_takes_up_the_plan_of_last_time(
@@ -204,6 +220,34 @@ async def test_it_remembers_theme_zoom_and_plan(
         await settled(pilot)
         assert again.theme == "nord"
         assert again._home.zoomed == "split"
+
+
+async def test_consoles_on_two_clusters_remember_a_plan_each(
+    make_app: MakeApp, memory_file: Path
+) -> None:
+    other = msgspec.structs.replace(scenes.demo_serving(), cluster="lab")
+    one, two = make_app(), make_app(ScriptedCluster(other))
+    async with one.run_test(size=SIZE) as pilot, two.run_test(size=SIZE) as second:
+        await settled(pilot)
+        await settled(second)
+        await pilot.press("left")
+        await second.press("left")
+        await until(second, lambda: layers(one) == (25, 9, 14))
+        await until(second, lambda: layers(two) == (0, 5, 8))
+    memory = recall(memory_file)
+    for app, cluster in ((one, "default"), (two, "lab")):
+        plan = memory.plan_of(cluster)
+        assert plan is not None
+        assert plan.split == app.desk.plan.split  # type: ignore[union-attr]
+
+
+async def test_a_plan_is_not_forgotten_where_nothing_answered(
+    make_app: MakeApp, memory_file: Path
+) -> None:
+    remember(memory_file, Remembered(plan=scenes.DEMO_PLAN))
+    async with make_app(ScriptedCluster(None)).run_test(size=SIZE) as pilot:
+        await pilot.pause()
+    assert recall(memory_file).plan == scenes.DEMO_PLAN
 
 
 def spoil(path: Path) -> None:

@@ -39,7 +39,7 @@ NO_KEYS = {
     # The text field's own key, which no configuration changes.
     "dialogs/sampling.py": ("Enter",),
     "dialogs/settings.py": ("Enter",),
-    "screens/models/screen.py": ("Enter",),
+    "screens/models/path_bar.py": ("Enter",),
     # Signs, not keys.
     "screens/cluster/peers/list.py": ("`?`",),
     "kit/ascii_lines.py": ("→←", "↑↓", "⏎›"),

@@ -120,6 +120,19 @@ def test_only_the_newest_lines_are_kept() -> None:
     assert buffer.numbers() == range(7, 10)
 
 
+def test_long_lines_are_kept_as_long_as_there_is_room_for_their_text() -> None:
+    buffer = LogBuffer(chars_limit=1_000)
+    for n in range(100):
+        buffer.feed(f"{n:100}\n" if n < 99 else f"{n:2000}\n")
+        buffer.prune()
+        assert sum(map(len, buffer)) <= 1_000 or len(buffer) == 1
+    assert [line.strip() for line in buffer] == ["99"]
+    buffer.feed("half")
+    buffer.feed(" a line\nlast\n")
+    buffer.prune()
+    assert list(buffer) == ["half a line", "last"]
+
+
 def test_an_absurd_line_ends_in_an_ellipsis() -> None:
     buffer = LogBuffer()
     buffer.feed("x" * 100_000 + "\n")

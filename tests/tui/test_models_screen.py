@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from textual.widgets import DataTable
+from textual.widgets import DataTable, Input
 
 from backends.errors import ControllerError
 from backends.state import ClusterSnapshot, ModelCatalogue, ModelFile
@@ -277,6 +277,25 @@ async def test_any_path_can_be_used(shelf: Shelf) -> None:
         assert app.focused is app.table
 
 
+async def test_tab_completes_a_path(shelf: Shelf) -> None:
+    shelf.models |= {"/models/GLM-other.gguf": scenes.GLM}
+    app = Models(shelf)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await listed(app, pilot)
+        bar = app.models.query_one("#models-path", FilterBar)
+        await pilot.press("p", *"/models/G", "tab")
+        await until(pilot, lambda: bar.text == "/models/GLM-")
+        await until(pilot, lambda: "GLM-other.gguf" in screen_text(app))
+        await pilot.press("4", "tab")
+        await until(pilot, lambda: bar.text == GLM.path)
+        await until(pilot, lambda: "GLM-other.gguf" not in screen_text(app))
+        shelf.errors["names_after"] = ControllerError("The controller does not answer")
+        await pilot.press("tab")
+        await until(pilot, lambda: "does not answer" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.chosen == [GLM.path])
+
+
 async def test_copy_takes_the_path(shelf: Shelf) -> None:
     app = Models(shelf)
     async with app.run_test(size=(120, 36)) as pilot:
@@ -357,12 +376,39 @@ async def test_the_picker_takes_a_path_or_says_why_not(shelf: Shelf) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await offered(app, pilot)
         await pilot.press(*"/no.gguf")
-        assert "Enter uses the file at this path." in screen_text(app)
+        assert "Enter uses the file at this path, tab completes it" in screen_text(app)
         await pilot.press("enter")
         await until(pilot, lambda: "is not a GGUF file" in screen_text(app))
         await pilot.press(*["backspace"] * 8, *GLM.path, "enter")
         await until(pilot, lambda: app.picked)
         assert app.picked == [GLM.path]
+
+
+async def test_tab_completes_a_path_in_the_picker(shelf: Shelf) -> None:
+    shelf.models |= {"/models/GLM-other.gguf": scenes.GLM}
+    app = Picking(shelf)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await offered(app, pilot)
+        typed = app.screen.query_one(Input)
+        await pilot.press(*"/mo", "tab")
+        await until(pilot, lambda: typed.value == "/models/")
+        await pilot.press("tab")
+        await until(pilot, lambda: typed.value == "/models/GLM-")
+        await until(pilot, lambda: "GLM-other.gguf" in screen_text(app))
+        await pilot.press("4", "tab")
+        await until(pilot, lambda: typed.value == scenes.GLM.path)
+        await pilot.press("x", "tab")
+        await until(pilot, lambda: "nothing there begins" in screen_text(app))
+        await pilot.press("backspace", "enter")
+        await until(pilot, lambda: app.picked)
+        assert app.picked == [scenes.GLM.path]
+
+
+async def test_the_picker_says_where_it_looks(shelf: Shelf) -> None:
+    app = Picking(shelf)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await offered(app, pilot)
+        await until(pilot, lambda: "looked in /" in screen_text(app))
 
 
 async def test_the_picker_refuses_a_broken_model(shelf: Shelf) -> None:

@@ -318,6 +318,25 @@ async def test_the_selected_peer_scrolls_into_view(make_app: MakeApp) -> None:
         await until(pilot, lambda: app._home.peers.scroll_y == 0)
 
 
+async def test_a_failure_can_be_selected_with_the_mouse(make_app: MakeApp) -> None:
+    app = make_app(ScriptedCluster(scenes.demo_failed()))
+    async with app.run_test(size=(120, 36)) as pilot:
+        panel = app._home.live._failure
+        await until(pilot, lambda: panel.size.height > 1)
+        first, second = text_of(panel).splitlines()[:2]
+        await pilot.mouse_down(panel, offset=(2, 0))
+        await pilot.hover(panel, offset=(4, 1))
+        await pilot.mouse_up(panel, offset=(4, 1))
+        selected = app.screen.get_selected_text()
+        assert selected is not None
+        assert selected.startswith(f"{first[2:]}\n{second[:4]}")
+        look = app.screen.get_component_rich_style("screen--selection")
+        grounds = [s.style.bgcolor for s in panel.render_line(0) if s.style]
+        assert look.bgcolor in grounds
+        await pilot.press("ctrl+c")
+        assert app.clipboard == selected
+
+
 async def test_foreign_text_is_shown_as_it_is(make_app: MakeApp) -> None:
     """Names and logs may hold brackets; they are text, not markup."""
     tail = ("[red]no[/red]", "tab\there", "\x1b[2J")

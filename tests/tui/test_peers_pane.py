@@ -251,6 +251,23 @@ async def test_a_round_trip_paints_one_peer(
         assert drawn == ["m00"]
 
 
+async def test_what_is_said_of_the_selected_peer_comes_into_view(
+    make_app: MakeApp,
+) -> None:
+    """Progress, say, where a peer has stood at the lower edge without any."""
+    others = (people.ADA, people.BOB, people.BOX)
+    cluster = ScriptedCluster(people.here(*others, people.EVE))
+    app = make_app(cluster)
+    async with app.run_test(size=(120, 36)) as pilot:
+        found = await shown(pilot)
+        app._home.go_to("peers")
+        await pilot.press("G")
+        await until(pilot, lambda: chosen(found) == people.EVE.name)
+        busy = msgspec.structs.replace(people.FRED, name=people.EVE.name)
+        cluster.push(people.here(*others, busy))
+        await until(pilot, lambda: "x ends it" in screen_text(app))
+
+
 async def test_the_selection_stays_with_its_peer(make_app: MakeApp) -> None:
     cluster = ScriptedCluster(people.here(people.ADA, people.BOB))
     app = make_app(cluster)

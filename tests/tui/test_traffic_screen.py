@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 from textual import on
 
 from backends.state import Generation, Guesses, Link, LinkCommand, Speed
@@ -15,7 +17,7 @@ from tests.tui.stages import ScreenStage
 from tests.tui.test_traffic_snapshots import traffic
 from tui.kit.filter_bar import FilterBar
 from tui.screens.traffic.detail import NO_TIMES, TrafficDetail
-from tui.screens.traffic.links import LinkFigures, alerts_of
+from tui.screens.traffic.links import COLUMNS, NAME_CELLS, LinkFigures, alerts_of
 from tui.screens.traffic.screen import TrafficScreen
 from tui.screens.traffic.table import TrafficTable
 from tui.work.quantities import us_text
@@ -89,6 +91,40 @@ async def test_numbers_sort_from_the_largest_and_the_cursor_stays() -> None:
         await pilot.press("O")
         assert [int(text.replace(" ", "")) for text in app.rows(2)] == counts[::-1]
         assert "▲count" in screen_text(app)
+
+
+async def test_who_scrolls_away_from_the_cursor_stays_there_while_data_comes() -> None:
+    """As the wheel does; a key brings the view back to the cursor."""
+    names = [f"COMMAND_{n:02}" for n in range(60)]
+    app = Traffic(link_of("mini", **dict.fromkeys(names, 5)))
+
+    def shows(count: str) -> bool:
+        return app.rows(2)[0] == count
+
+    async with app.run_test(size=(120, 36)) as pilot:
+        await app.fill(pilot)
+        await until(pilot, lambda: app.table.max_scroll_y > 0)
+        app.table.scroll_to(y=20, animate=False)
+        await until(pilot, lambda: app.table.scroll_offset.y == 20)
+        for count in range(6, 9):
+            counts = dict.fromkeys(names, 5) | {names[0]: count, names[40]: count}
+            app.traffic.show_snapshot(traffic(link_of("mini", **counts)))
+            await until(pilot, partial(shows, str(count)))
+            assert app.table.scroll_offset.y == 20
+        await pilot.press("o", "o")
+        await until(pilot, lambda: app.table.scroll_offset.y == 0)
+        app.table.scroll_to(y=20, animate=False)
+        await until(pilot, lambda: app.table.scroll_offset.y == 20)
+        await pilot.press("j")
+        await until(pilot, lambda: app.table.scroll_offset.y < 20)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_the_figures_of_links_fit_where_they_appear(paired: bool) -> None:
+    for width in range(58, 220):
+        wanted = (column for column in COLUMNS if paired or not column.of_pairs)
+        cells = [c.width for c in wanted if c.from_width <= width]
+        assert NAME_CELLS + sum(cells) <= width
 
 
 async def test_a_click_on_a_header_sorts() -> None:
@@ -195,7 +231,7 @@ async def test_links_say_how_fast_they_are_and_why_not() -> None:
         app.traffic.show_snapshot(traffic(moving, still))
         await pilot.pause()
         _, mini, attic = text_of(app.traffic.query_one(LinkFigures)).splitlines()
-        assert mini.split()[:5] == ["mini", "metered", "8.0.0", "3.10", "1.0"]
+        assert mini.split()[:5] == ["mini", "metered", "8.0.0", "3.10", "ms"]
         assert "0.50" in mini.split()
         assert "plain  command 23 is unknown · 0.00 MB/s" in attic
         assert "attic: 1 waiting" in screen_text(app)

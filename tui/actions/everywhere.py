@@ -192,6 +192,7 @@ OPTION = (
 
 
 ADD_PEER = (
+    Action("adding.add", "enter", "add", "add", "Make the machine known"),
     Action("adding.down", "down", "pick(1)", "pick", "Next name", True, "↑↓"),
     Action("adding.up", "up", "pick(-1)", "up", "Previous name"),
     Action("adding.cancel", "escape", "cancel", "close", "Close", True),

@@ -23,16 +23,32 @@ from tui.actions.everywhere import (
 )
 from tui.actions.lab import LAB, SLIDER
 from tui.actions.logs import LOGS
-from tui.actions.models import MODELS
+from tui.actions.models import MODELS, PATH
 from tui.actions.traffic import TOKEN, TRAFFIC
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from textual.dom import DOMNode
 
     from tui.actions.action import Action
 
+PLACES = {
+    "app": "",
+    "cluster": "cluster",
+    "split": "cluster.split",
+    "peers": "cluster.peers",
+    "live": "cluster.live",
+    "chat": "cluster.chat",
+    "token": "cluster.token",
+    "composer": "cluster.chat",
+    "log": "logs",
+    "models": "models",
+    "traffic": "traffic",
+    "lab": "lab",
+    "slider": "lab",
+}
+"""Area of an action to the screen, and the pane, that does it; not of dialogs."""
 FUNCTION_KEYS = frozenset(f"f{number}" for number in range(1, 13))
 
 
@@ -115,6 +131,7 @@ def all_actions() -> tuple[Action, ...]:
         *CHAT,
         *LOGS,
         *MODELS,
+        *PATH,
         *TRAFFIC,
         *TOKEN,
         *SLIDER,
@@ -171,13 +188,42 @@ def keymap_problems(keymap: Mapping[str, str]) -> list[str]:
     unknown = sorted(set(keymap) - known)
     problems = [f"The configuration gives keys to no action: {id_}" for id_ in unknown]
     return problems + [
-        f"The configuration gives {key} to {action.id}: {other.id} lost it"
+        f"The configuration gives {key} to {action.id}: {clash}"
         for action in all_actions()
         for key in split_keys(keymap.get(action.id, ""))
-        for other in all_actions()
-        if other.area == action.area and other is not action
-        if key in split_keys(keymap.get(other.id, other.keys))
+        for clash in _clashes(action, _others_with(key, action, keymap))
     ]
+
+
+def _others_with(
+    key: str, action: Action, keymap: Mapping[str, str]
+) -> Sequence[Action]:
+    """Which other actions have a key, too."""
+    return [
+        other
+        for other in all_actions()
+        if other is not action and key in split_keys(keymap.get(other.id, other.keys))
+    ]
+
+
+def _clashes(action: Action, others: Sequence[Action]) -> Iterator[str]:
+    """What becomes of a key that others have, too, where both could be meant."""
+    for other in others:
+        if other.area == action.area:
+            yield f"{other.id} lost it"
+        elif _is_around(other.area, action.area):
+            yield f"{other.id} lost it there"
+    inner = [other.id for other in others if _is_around(action.area, other.area)]
+    if inner:
+        yield f"where {' or '.join(inner)} is offered it stays that"
+
+
+def _is_around(outer: str, inner: str) -> bool:
+    """Whether the keys of one area count in another one too, after its own."""
+    if not {outer, inner} <= PLACES.keys():
+        return False
+    around, within = PLACES[outer], PLACES[inner]
+    return around != within and (not around or within.startswith(f"{around}."))
 
 
 def split_keys(keys: str) -> list[str]:

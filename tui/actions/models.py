@@ -45,3 +45,9 @@ MODELS = (
     ),
     Action("models.unfilter", "escape", "unfilter", "show all", "Remove the filter"),
 )
+
+PATH = (
+    Action(
+        "path.complete", "tab", "complete", "complete", "Complete the path being typed"
+    ),
+)

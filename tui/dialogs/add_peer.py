@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 OPENING = "What you would give to ssh: mini, ada@mini, ada@10.0.0.7:2222"
 OPENING_BARE = "Where somebody's rpc-server listens: 10.0.0.7:50052"
 FORM_KEYS = (
-    ("choice.choose", "adds"),
+    ("adding.add", "adds"),
     ("adding.down", "picks"),
     ("adding.cancel", "closes"),
 )
@@ -140,13 +140,21 @@ nothing is installed there.
     def action_pick(self, by: int) -> None:
         """Take another name of the list."""
         if self._names.display and not self.follows and self._names.fitting:
-            self._picked = self._names.pick(by)
-            self._address.value = self._picked
-            self._address.cursor_position = len(self._picked)
+            self._take(self._names.pick(by))
+
+    @on(NamePicker.Picked)
+    def _name_picked(self, message: NamePicker.Picked) -> None:
+        message.stop()
+        self._take(message.name)
+
+    def _take(self, name: str) -> None:
+        self._picked = name
+        self._address.value = name
+        self._address.cursor_position = len(name)
 
     @on(Input.Submitted)
-    def _submitted(self, event: Input.Submitted) -> None:
-        event.stop()
+    def action_add(self) -> None:
+        """Add what the fields say, from whichever of them."""
         if not self._address.value.strip():
             self._say("Type where the machine is, or pick a name.", "wrong")
         elif not self.follows:

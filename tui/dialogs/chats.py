@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.containers import Vertical
+from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Input, Static
 
@@ -13,7 +14,8 @@ from backends.units import format_count
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
 from tui.kit.line_input import LineInput
-from tui.kit.strips import StripWidget, clip, spread
+from tui.kit.strips import clip, spread
+from tui.kit.wheel_list import WheelList
 from tui.work.names import model_name
 from tui.work.peer_words import since_text
 
@@ -33,7 +35,7 @@ FACTS_CELLS = 6
 NARROW_BELOW = 60
 
 
-class ChatRows(StripWidget):
+class ChatRows(WheelList):
     """The conversations that fit what is typed, around the selected one."""
 
     DEFAULT_CSS = """
@@ -44,6 +46,9 @@ class ChatRows(StripWidget):
     """What a title or model must contain."""
     selected: reactive[int] = reactive(0, init=False)
     """Index among those that fit."""
+
+    class Opened(Message):
+        """The user wants to go on with the selected one."""
 
     def __init__(
         self, chats: Sequence[ChatBrief], current: str, cluster: str, now: float
@@ -111,8 +116,10 @@ class ChatRows(StripWidget):
         return spread(left, [(f" {model}{facts}", palette.dim)], width)
 
     def on_click(self, event: events.Click) -> None:
-        """A click selects."""
+        """A click selects, a second one opens."""
         self.selected = self._top(len(self.fitting)) + event.y
+        if event.chain == 2:
+            self.post_message(self.Opened())
 
 
 def _contains(chat: ChatBrief, words: Sequence[str]) -> bool:
@@ -187,6 +194,7 @@ model goes on with the one that runs now.
         self._remark.update(text if self._count else "No chat is kept yet.")
 
     @on(Input.Submitted)
+    @on(ChatRows.Opened)
     def action_choose(self) -> None:
         """Open the selected one."""
         if self._rows.chosen is not None:

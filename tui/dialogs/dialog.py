@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from textual.await_complete import AwaitComplete
 from textual.screen import ModalScreen
 
 from tui.actions.keymap import bindings
@@ -30,6 +31,12 @@ class Dialog(ModalScreen[Result]):
         """Dim what is behind."""
         options.setdefault("classes", "dialog-screen")
         super().__init__(*args, **options)
+
+    def dismiss(self, result: Result | None = None) -> AwaitComplete:
+        """Close with a result, once: what is typed fast may say it again."""
+        if self not in self.app.screen_stack:
+            return AwaitComplete()
+        return super().dismiss(result)
 
     def action_cancel(self) -> None:
         """Close, changing nothing."""

@@ -15,7 +15,8 @@ from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
 from tui.dialogs.evidence import EvidenceDialog
 from tui.kit.filter_bar import FilterBar
-from tui.kit.strips import StripWidget, clip, line
+from tui.kit.strips import clip, line
+from tui.kit.wheel_list import WheelList
 from tui.shell.messages import Copyable, LogWanted
 from tui.work.event_words import Happening, age_text, happening_of, sign
 
@@ -39,7 +40,7 @@ TONES = {
 }
 
 
-class EventList(StripWidget, can_focus=True):
+class EventList(WheelList, can_focus=True):
     """A line for each thing that happened; the newest is the last."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("events")
@@ -88,9 +89,13 @@ class EventList(StripWidget, can_focus=True):
         super().watch_has_focus(has_focus)
         self.redraw()
 
-    def action_select(self, by: int) -> None:
+    def move(self, by: int) -> None:
         """Another line."""
         self.selected += by
+
+    def action_select(self, by: int) -> None:
+        """Another line."""
+        self.move(by)
 
     def action_open(self) -> None:
         """Tell more of this one."""
@@ -105,14 +110,6 @@ class EventList(StripWidget, can_focus=True):
             if index == self.selected:
                 self.action_open()
             self.selected = index
-
-    def on_mouse_scroll_down(self) -> None:
-        """The wheel moves the cursor."""
-        self.selected += 3
-
-    def on_mouse_scroll_up(self) -> None:
-        """The wheel moves the cursor back."""
-        self.selected -= 3
 
     def _top(self, rows: int) -> int:
         last = max(len(self.shown) - rows, 0)

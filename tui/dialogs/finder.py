@@ -13,7 +13,8 @@ from textual.widgets import Input
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
 from tui.kit.line_input import LineInput
-from tui.kit.strips import Part, StripWidget, clip, line, spread
+from tui.kit.strips import Part, clip, line, spread
+from tui.kit.wheel_list import WheelList
 from tui.work.finding import Entry, found, near
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ NOTHING = "Nothing is called that."
 PERHAPS = "Nothing is called that. Did you mean:"
 
 
-class FoundList(StripWidget):
+class FoundList(WheelList):
     """The matches, a window of them around the selected one."""
 
     DEFAULT_CSS = """
@@ -57,6 +58,10 @@ class FoundList(StripWidget):
     def _top(self, rows: int) -> int:
         last = max(len(self.entries) - rows, 0)
         return min(max(self.selected - rows // 2, 0), last)
+
+    def move(self, by: int) -> None:
+        """Select another match."""
+        self.selected += by
 
     def validate_selected(self, selected: int) -> int:
         """Within the list."""
@@ -134,10 +139,13 @@ there. The key at the right is the one that does it without this dialog.
         self._search()
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """What took a moment to be known."""
+        """What took a moment to be known; who has gone to a match stays there."""
         self._entries += entries
         if self.is_mounted:
+            chosen = self._list.chosen if self._list.selected else None
             self._search()
+            if chosen is not None and chosen in self._list.entries:
+                self._list.selected = self._list.entries.index(chosen)
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
@@ -155,7 +163,7 @@ there. The key at the right is the one that does it without this dialog.
 
     def action_move(self, by: int) -> None:
         """Select another match."""
-        self._list.selected += by
+        self._list.move(by)
 
     @on(Input.Submitted)
     @on(FoundList.Picked)

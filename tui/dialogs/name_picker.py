@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from textual.message import Message
 from textual.reactive import reactive
 
-from tui.kit.strips import StripWidget, line
+from tui.kit.strips import line
+from tui.kit.wheel_list import WheelList
 
 if TYPE_CHECKING:
+    from textual import events
     from textual.strip import Strip
 
 ROWS_MAX = 6
 
 
-class NamePicker(StripWidget):
-    """Shows the names that fit, a few at a time; the field keeps the focus."""
+class NamePicker(WheelList):
+    """Shows the names that fit, a few at a time; the field keeps the focus.
+
+    The mouse picks one too.
+    """
 
     DEFAULT_CSS = """
     NamePicker {
@@ -30,16 +36,27 @@ class NamePicker(StripWidget):
     selected: reactive[int] = reactive(-1, init=False)
     """Index among the names that fit; -1 for none."""
 
+    class Picked(Message):
+        """The mouse went to a name."""
+
+        def __init__(self, name: str) -> None:
+            """Carry it."""
+            super().__init__()
+            self.name = name
+
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
         """One line each, within limits."""
         return min(len(self.fitting), ROWS_MAX)
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """A window around the selected name; a line says how many there are more."""
+        """A window around the selected name."""
         names = self.fitting
-        top = min(max(self.selected - ROWS_MAX // 2, 0), max(len(names) - ROWS_MAX, 0))
+        top = self._top(len(names))
         shown = names[top : top + ROWS_MAX]
         return [self._row(top + y, name, width) for y, name in enumerate(shown)]
+
+    def _top(self, count: int) -> int:
+        return min(max(self.selected - ROWS_MAX // 2, 0), max(count - ROWS_MAX, 0))
 
     @property
     def fitting(self) -> list[str]:
@@ -54,6 +71,16 @@ class NamePicker(StripWidget):
             return ""
         self.selected = min(max(self.selected + by, 0), len(names) - 1)
         return names[self.selected]
+
+    def move(self, by: int) -> None:
+        """Go to another name by the wheel."""
+        if name := self.pick(by):
+            self.post_message(self.Picked(name))
+
+    def on_click(self, event: events.Click) -> None:
+        """Go to the name under the mouse."""
+        at = self._top(len(self.fitting)) + event.get_content_offset_capture(self).y
+        self.move(at - self.selected)
 
     def watch_names(self) -> None:
         """Other names."""

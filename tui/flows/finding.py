@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tui.actions.keymap import ACTING, NO_COMMANDS, all_actions
+from tui.actions.keymap import ACTING, NO_COMMANDS, PLACES, all_actions
 from tui.kit.keys import key_of, shown_keys
 from tui.shell.messages import LogWanted, PeerWanted
 from tui.work.finding import Entry
@@ -24,23 +24,6 @@ if TYPE_CHECKING:
     from tui.flows.settings import SettingsFlow
     from tui.seam.cluster import Cluster
     from tui.work.desk import Desk
-
-PLACES = {
-    "app": "",
-    "cluster": "cluster",
-    "split": "cluster.split",
-    "peers": "cluster.peers",
-    "live": "cluster.live",
-    "chat": "cluster.chat",
-    "token": "cluster.token",
-    "composer": "cluster.chat",
-    "log": "logs",
-    "models": "models",
-    "traffic": "traffic",
-    "lab": "lab",
-    "slider": "lab",
-}
-"""Area of an action to the screen, and the pane, that does it; not of dialogs."""
 
 
 class Finding:

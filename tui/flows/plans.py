@@ -49,6 +49,17 @@ class PlanFlows:
         self._desk.put(plan, model)
         self._app.show_desk()
 
+    async def begin_with(self, path: str) -> None:
+        """Put the model of the command line on the desk; say so where another runs."""
+        if self._desk.plan and self._desk.plan.model == _whole_path(path):
+            return
+        await self.choose(path)
+        if (running := runs_now(self._desk.snapshot)) is not None:
+            there, here = model_name(running.model), model_name(path)
+            self._app.tell(
+                f"{there} runs already: {{cluster.launch}} launches {here} instead"
+            )
+
     async def recall(self, plan: Plan) -> None:
         """Put a remembered plan on the desk, if its model is still what it was."""
         try:

@@ -125,6 +125,11 @@ class FilterBar(Horizontal):
         """The filter as typed."""
         return self._input.value
 
+    def fill(self, text: str) -> None:
+        """Put a text into the field, to go on from its end."""
+        self._input.value = text
+        self._input.cursor_position = len(text)
+
     def open(self) -> None:
         """Show the bar and type into it."""
         self.add_class("-open")

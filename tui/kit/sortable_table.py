@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from rich.text import Text
 from textual import on
+from textual.coordinate import Coordinate
 from textual.widgets import DataTable
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
         """Sort otherwise."""
         self.order = order
         self.label_columns()
-        self.list_rows()
+        self.list_rows(follow=True)
 
     def move(self, rows: int) -> None:
         """Move the cursor by rows."""
@@ -140,9 +141,14 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
 
     # --- rows -----------------------------------------------------------------
 
-    def list_rows(self, *, keep_cursor: bool = True) -> None:
-        """Bring rows, cells and order up to date."""
+    def list_rows(self, *, keep_cursor: bool = True, follow: bool = False) -> None:
+        """Bring rows, cells and order up to date.
+
+        Who has scrolled away from the cursor stays there, unless the view is to
+        ``follow`` it.
+        """
         pointed = self.pointed if keep_cursor else None
+        looks_away = pointed is not None and not (follow or self._sees_cursor)
         wanted = self.arranged()
         self._shown = {self.key_of(row): row for row in wanted}
         if not self._layout:
@@ -150,7 +156,7 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
         self._put_rows(wanted)
         if [row.key.value for row in self.ordered_rows] != list(self._shown):
             self._sort_rows()
-        self._point_at(pointed)
+        self._point_at(pointed, scroll=not looks_away)
         self.tell()
 
     def _put_rows(self, wanted: Sequence[Row]) -> None:
@@ -190,12 +196,24 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
 
         self.sort(self._layout[0].key, key=place)
 
-    def _point_at(self, row: Row | None) -> None:
+    def _point_at(self, row: Row | None, *, scroll: bool = True) -> None:
         """Put the cursor on a row, else where it begins."""
         keys = list(self._shown)
         key = "" if row is None else self.key_of(row)
         at = keys.index(key) if key in self._shown else self.first_row()
-        self.move_cursor(row=at, animate=False)
+        if scroll:
+            self.move_cursor(row=at, animate=False)
+        else:
+            # Its watcher would scroll there.
+            there = Coordinate(at, self.cursor_column)
+            self.set_reactive(DataTable.cursor_coordinate, there)
+
+    @property
+    def _sees_cursor(self) -> bool:
+        """Whether the cursor's row is in view."""
+        at = self.cursor_row - self.scroll_offset.y
+        rows = self.scrollable_content_region.height - self.header_height
+        return 0 <= at < rows
 
     # --- columns --------------------------------------------------------------
 

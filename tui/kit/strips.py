@@ -19,6 +19,8 @@ from tui.kit.safe_text import safe_line
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from textual.selection import Selection
+
 Part = tuple[str, Style]
 
 
@@ -101,6 +103,13 @@ def wrapped(text: str, width: int, lines_max: int) -> list[str]:
     return pieces
 
 
+def selected(row: Strip, span: tuple[int, int], look: Style) -> Strip:
+    """A row of which a part is selected, in cells; an end of -1 is the row's."""
+    start, end = span[0], row.cell_length if span[1] == -1 else span[1]
+    part = Segment.apply_style(row.crop(start, end), post_style=look)
+    return Strip.join([row.crop(0, start), Strip(part), row.crop(end)])
+
+
 def retitle(widget: Widget, title: str) -> None:
     """Set a border title, brackets and all.
 
@@ -119,7 +128,10 @@ def resubtitle(widget: Widget, title: str) -> None:
 
 
 class StripWidget(Widget):
-    """A widget that draws all of its lines at once and keeps them until told."""
+    """A widget that draws all of its lines at once and keeps them until told.
+
+    Where it is text to read, its class allows to select it.
+    """
 
     ALLOW_SELECT = False
 
@@ -187,9 +199,22 @@ class StripWidget(Widget):
         """One line of the cached picture."""
         lines = self.lines()
         if y < len(lines):
-            return lines[y]
+            return self._selectable(lines[y], y) if self.ALLOW_SELECT else lines[y]
         ground = Style(bgcolor=self.background_colors[1].rich_color)
         return Strip.blank(self.content_size.width, ground)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """What is selected, without the blanks at the ends of lines."""
+        drawn = "\n".join(strip.text.rstrip() for strip in self.lines())
+        return selection.extract(drawn), "\n"
+
+    def _selectable(self, strip: Strip, y: int) -> Strip:
+        """A line that says where it is, with what is selected of it."""
+        span = self.text_selection.get_span(y) if self.text_selection else None
+        if span is not None:
+            look = self.screen.get_component_rich_style("screen--selection")
+            strip = selected(strip, span, look)
+        return strip.apply_offsets(0, y)
 
     def notify_style_update(self) -> None:
         """A theme or class change may have changed every colour."""

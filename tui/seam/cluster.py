@@ -86,6 +86,10 @@ class Cluster(Protocol):
         """Models found on disk; a search goes on in the background."""
         ...
 
+    async def names_after(self, path: str) -> tuple[str, ...]:
+        """How the last part of a whole path may go on: folders and models there."""
+        ...
+
     async def read_log(
         self, name: str, offset: int, limit_bytes: int = 65536
     ) -> LogChunk:

@@ -78,7 +78,7 @@ class DllmApp(DeskConsole):
             memory_file: Where layout and last plan are kept.
             theme_folders: Where themes are.
             serving_pane: The pane to begin in when a model serves already.
-            initial_model: A GGUF to begin with, where nothing runs.
+            initial_model: A GGUF to begin with.
             theme: The configured theme; empty for the one used last.
             keys: Other keys for actions, by their ids.
             settings: The file that these come from, to be changed here.
@@ -152,16 +152,16 @@ class DllmApp(DeskConsole):
 
         At every change, not at the end: a terminal that closes leaves no time.
         """
+        cluster = self.cluster.cluster
         memory = msgspec.structs.replace(
-            self._memory,
+            self._memory.with_plan(cluster, self.desk.plan),
             theme=self.theme,
             zoomed=self._home.zoomed,
-            plan=self.desk.plan,
         )
         if memory == self._written:
             return
         try:
-            remember(self._memory_file, memory)
+            remember(self._memory_file, memory, cluster)
             self._written = memory
         except DllmError as error:
             self.log.error(str(error))
@@ -220,12 +220,10 @@ class DllmApp(DeskConsole):
         if snapshot.state is ClusterState.SERVING and not self._home.zoomed:
             # The chat cannot take the focus before it has been told that it is ready.
             self.call_after_refresh(self._home.go_to, self._serving_pane)
-        if snapshot.plan is not None:
-            return
         if self._initial_model:
-            self.attempt(self._flows.choose(self._initial_model), group="model")
-        elif self._memory.plan is not None:
-            self.attempt(self._flows.recall(self._memory.plan), group="model")
+            self.attempt(self._flows.begin_with(self._initial_model), group="model")
+        elif snapshot.plan is None and (plan := self._memory.plan_of(snapshot.cluster)):
+            self.attempt(self._flows.recall(plan), group="model")
 
     def _show(self) -> None:
         """Show the newest snapshot on the screen in front, or the one that is held."""
@@ -314,9 +312,10 @@ class DllmApp(DeskConsole):
             self.attempt(work, group=f"peer {message.verb}", exclusive=False)
 
     async def action_show_mode(self, mode: str) -> None:
-        """Go to another screen."""
-        await self.switch_mode(mode)
-        self._show()
+        """Go to another screen; not away from a dialog, which belongs to this one."""
+        if not self.screen.is_modal:
+            await self.switch_mode(mode)
+            self._show()
 
     async def go_to(self, mode: str, pane: str = "") -> None:
         """Show a screen, and one of its panes."""

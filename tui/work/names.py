@@ -1,10 +1,23 @@
-"""What machines, devices and models are called on the screen."""
+"""What machines, devices, models and processes are called, and in what order."""
 
 from __future__ import annotations
 
 from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from backends.state import ProcessRole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from backends.state import ProcessInfo
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+_ROLES = (
+    *(ProcessRole.SERVER, ProcessRole.WORKER, ProcessRole.OTHER),
+    *(ProcessRole.RELAY, ProcessRole.WORKER_RELAY, ProcessRole.GATEWAY),
+)
 
 
 def letter(mark: int) -> str:
@@ -22,3 +35,8 @@ def model_name(path: str) -> str:
     """A model's file name without its ending."""
     name = PurePath(path).name
     return name.removesuffix(".gguf")
+
+
+def by_role(processes: Iterable[ProcessInfo]) -> list[ProcessInfo]:
+    """Processes, the ones people ask for first: llama-server, then the workers."""
+    return sorted(processes, key=lambda process: _ROLES.index(process.role))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.errors import DllmError
-from backends.state import NOT_JSON, Plan
+from backends.state import DEFAULT_CLUSTER, NOT_JSON, Plan
 from backends.writing import write_private
 
 if TYPE_CHECKING:
@@ -22,7 +22,26 @@ class Remembered(msgspec.Struct, frozen=True, omit_defaults=True):
     """Id of the pane that had the whole screen."""
     mode: str = "cluster"
     plan: Plan | None = None
-    """The last plan shown, launched or not."""
+    """The last plan shown, launched or not, of the cluster there always is."""
+    plans: dict[str, Plan] = {}
+    """Those of other clusters, by name."""
+
+    def plan_of(self, cluster: str) -> Plan | None:
+        """The last plan shown of a cluster."""
+        return self.plan if cluster == DEFAULT_CLUSTER else self.plans.get(cluster)
+
+    def with_plan(self, cluster: str, plan: Plan | None) -> Remembered:
+        """With this plan of a cluster; None, which is none yet, forgets nothing."""
+        if plan is None:
+            return self
+        if cluster == DEFAULT_CLUSTER:
+            return msgspec.structs.replace(self, plan=plan)
+        return msgspec.structs.replace(self, plans={**self.plans, cluster: plan})
+
+    def beside(self, there: Remembered, cluster: str) -> Remembered:
+        """With what another console has remembered since of all clusters but one."""
+        both = there.with_plan(cluster, self.plan_of(cluster))
+        return msgspec.structs.replace(self, plan=both.plan, plans=both.plans)
 
 
 def recall(path: Path) -> Remembered:
@@ -50,12 +69,15 @@ def recall_if_whole(path: Path) -> tuple[Remembered, DllmError | None]:
         return Remembered(), error
 
 
-def remember(path: Path, memory: Remembered) -> None:
+def remember(path: Path, memory: Remembered, cluster: str = DEFAULT_CLUSTER) -> None:
     """Write the state file in one step, readable by this user only.
+
+    The plans of other clusters than this stay as they were written last.
 
     Raises:
         DllmError: the disk refuses.
     """
+    memory = memory.beside(recall_if_whole(path)[0], cluster)
     try:
         write_private(path, msgspec.json.encode(memory), durable=False)
     except OSError as error:

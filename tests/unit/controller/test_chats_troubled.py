@@ -11,12 +11,23 @@ from backends.config import Config
 from backends.controller import __main__ as controller
 from backends.controller.chat.store import ChatStore
 from backends.errors import ControllerError, DllmError
-from backends.state import ChatChange
-from tests.unit.controller.chatting import MODEL, Disk, Model, chats_in, conversation
+from backends.state import ChatChange, ChatDelta, ChatQuestion, Reply
+from tests.unit.controller.chatting import (
+    DONE,
+    MODEL,
+    Disk,
+    Model,
+    a_chat,
+    chats_in,
+    conversation,
+)
 from tests.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
     from pathlib import Path
+
+    from backends.state import ChatRequest
 
 
 async def test_a_change_that_could_not_be_written_is_written_later(
@@ -33,6 +44,27 @@ async def test_a_change_that_could_not_be_written_is_written_later(
         disk.full = False
         await until(lambda: ChatStore(tmp_path).read("one").name == "Sky")
         await until(lambda: not chat.state.problem)
+
+
+async def test_a_mistake_of_ours_ends_the_answer_and_not_the_chat(
+    tmp_path: Path,
+) -> None:
+    async def broken(_: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
+        yield ChatDelta(text="Half")
+        raise ValueError("oops")
+
+    async with a_chat(tmp_path) as (model, chat):
+        asked = ChatQuestion(question="Why?", turns=0)
+        chat.ask(asked, Reply(model=MODEL, at=0.0), broken)
+        await until(lambda: not chat.answering)
+        reply = chat.conversation.turns[0].reply
+        assert (reply.text, reply.finish_reason) == ("Half", "error")
+        assert reply.failure is not None
+        assert "ValueError: oops" in reply.failure.what
+        model.ask(chat, "Again?", 1)
+        model.say(ChatDelta(text="Yes."), DONE)
+        await until(lambda: not chat.answering)
+        assert chat.conversation.turns[1].reply.text == "Yes."
 
 
 async def test_a_file_that_is_gone_stands_in_nobodys_way(tmp_path: Path) -> None:

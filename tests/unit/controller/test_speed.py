@@ -49,6 +49,18 @@ def test_what_the_server_told_of_an_answer_stays_until_the_next() -> None:
     assert meter.read([slot(15, task=2)], 11.0).last_tok_per_s == pytest.approx(10.0)
 
 
+def test_a_single_token_has_no_speed() -> None:
+    """As what is made while a conversation is read again ahead."""
+    meter = SpeedMeter()
+    meter.read([slot(0)], 0.0)
+    meter.read([slot(1)], 0.5)
+    assert meter.read([slot(1, busy=False)], 0.6).last_tok_per_s is None
+    meter.read([slot(0, task=2)], 9.0)
+    assert meter.read([slot(10, task=2)], 10.0).last_tok_per_s == pytest.approx(10)
+    meter.read([slot(1, task=3)], 20.0)
+    assert meter.read([slot(1, task=3)], 20.5).last_tok_per_s == pytest.approx(10)
+
+
 def test_a_new_task_starts_from_nothing() -> None:
     """The counter of a slot falls when a request begins: that is no negative speed."""
     meter = SpeedMeter()

@@ -68,13 +68,13 @@ async def models(host: AgentHost, *folders: Folder) -> dict[str, ModelFile]:
 async def test_models_are_named_by_their_place(host: AgentHost, tmp_path: Path) -> None:
     root = folder(tmp_path / "models")
     (root.path / "sub").mkdir()
-    write_gguf(root.path / "sub" / "small.gguf", metadata={"general.file_type": 7})
+    write_gguf(root.path / "sub" / "small.gguf", metadata={"general.file_type": 15})
     write_gguf(root.path / "Top.GGUF")
     (root.path / "readme.txt").write_text("no model")
     found = await listing(host, root)
     assert [model.name for model in found.models] == ["sub/small", "Top"]
     small = found.models[0]
-    assert (small.source, small.arch, small.file_type) == ("models", "llama", "Q8_0")
+    assert (small.source, small.arch, small.file_type) == ("models", "llama", "Q4_K_M")
     assert (small.n_layer, small.n_ctx_train, small.problem) == (3, 1024, "")
     assert small.size_bytes == (root.path / "sub" / "small.gguf").stat().st_size
     assert found.folders == (str(root.path),)

@@ -115,6 +115,26 @@ def test_the_quant_mix_is_per_layer(tmp_path: Path) -> None:
     assert adds_up(info)
 
 
+def test_a_stated_type_that_no_layer_has_is_not_believed(tmp_path: Path) -> None:
+    """A copy whose layers were quantised anew may state its original's."""
+    tensors: Tensors = {
+        "blk.0.attn_q.weight": ((256, 8), Q4_K),
+        "blk.0.ffn_up.weight": ((256, 8), Q6_K),
+        "output.weight": ((256, 64), F32),
+    }
+    params = {"block_count": 1, "embedding_length": 256}
+
+    def named(stated: int) -> str:
+        metadata = {"general.file_type": stated}
+        path = write_gguf(tmp_path / "m.gguf", params, tensors, metadata=metadata)
+        return read_model(path).file_type
+
+    q8_0, f32, q6_k, q4_k_m = 7, 0, 18, 15
+    assert [named(t) for t in (q8_0, f32, q6_k, q4_k_m)] == [
+        *("Q6_K", "Q6_K", "Q6_K", "Q4_K_M")
+    ]
+
+
 def test_experts_apart_from_shared_experts(tmp_path: Path) -> None:
     info = layers_of(
         tmp_path,

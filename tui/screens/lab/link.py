@@ -64,7 +64,7 @@ class LinkHeading(StripWidget):
             (link.worker, name),
         ]
         right = self._state(link, lab)
-        room = width - parts_width([*left, *right]) - 3
+        room = width - parts_width([*left, *right]) - 5
         nature = fitting(_natures(link), room)
         return [
             spread([*left, ("   ", name), (nature, self.palette.dim)], right, width)

@@ -56,9 +56,10 @@ class SpeedLine(StripWidget):
         ]
         shown: list[Part] = []
         for group in groups:
-            if parts_width(shown) + parts_width(group) <= width:
-                shown += [*group, ("   ", self.palette.text)]
-        return [line(shown, width)] if parts_width(shown) <= width + 3 else []
+            gap = [("   ", self.palette.text)] if shown else []
+            if parts_width([*shown, *gap, *group]) <= width:
+                shown += [*gap, *group]
+        return [line(shown, width)]
 
     def _predicted(self, label: str, rate: float | None) -> list[Part]:
         figure = format_rate(rate) if rate is None else predicted(format_rate(rate))

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 LINE_LIMIT = 20_000
 """Lines kept; older ones are dropped."""
+CHARS_LIMIT = 8_000_000
+"""Characters kept; older lines are dropped, though there may be few."""
 LINE_CHARS = 8_192
 """Characters kept of one line; the rest of it becomes ``…``."""
 
@@ -18,9 +20,14 @@ LINE_CHARS = 8_192
 class LogBuffer:
     """Lines numbered from 0 since the start, of which the newest are kept."""
 
-    def __init__(self, limit: int = LINE_LIMIT) -> None:
-        """Create an empty buffer that keeps ``limit`` lines."""
+    def __init__(
+        self, limit: int = LINE_LIMIT, *, chars_limit: int = CHARS_LIMIT
+    ) -> None:
+        """Create an empty buffer that keeps so many lines, of so many characters."""
         self.limit = limit
+        self.chars_limit = chars_limit
+        self._chars = 0
+        """Of all lines kept."""
         self.first = 0
         """Number of the oldest line kept."""
         self._lines: list[str] = []
@@ -52,21 +59,30 @@ class LogBuffer:
         changed = self.end
         if self._open:
             changed -= 1
-            self._lines.pop()
+            self._chars -= len(self._lines.pop())
         *whole, self._open = (self._open + text).split("\n")
-        self._lines.extend(_fit(line) for line in whole)
+        for line in whole:
+            self._append(_fit(line))
         if self._open:
             self._open = self._open[-LINE_CHARS * 4 :]
-            self._lines.append(_fit(self._open))
+            self._append(_fit(self._open))
         return changed
+
+    def _append(self, line: str) -> None:
+        self._lines.append(line)
+        self._chars += len(line)
 
     def close_line(self) -> None:
         """End the unfinished last line, so that what follows starts a new one."""
         self._open = ""
 
     def prune(self) -> int:
-        """Drop the oldest lines over the limit; return how many."""
+        """Drop the oldest lines over the limits; return how many."""
         surplus = max(0, len(self._lines) - self.limit)
+        self._chars -= sum(map(len, self._lines[:surplus]))
+        while self._chars > self.chars_limit and surplus < len(self._lines) - 1:
+            self._chars -= len(self._lines[surplus])
+            surplus += 1
         del self._lines[:surplus]
         self.first += surplus
         return surplus

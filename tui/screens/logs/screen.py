@@ -26,6 +26,7 @@ from tui.screens.logs.view import LogView
 from tui.shell.frame import ConsoleScreen
 from tui.shell.messages import Copyable, Notice, Trouble
 from tui.work.log_levels import LogLevel
+from tui.work.names import by_role
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -114,7 +115,7 @@ class LogsScreen(ConsoleScreen):
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
         """Keep a tab for every process seen."""
         super().show_snapshot(snapshot)
-        found = [self._show_info(info) for info in snapshot.processes]
+        found = [self._show_info(info) for info in by_role(snapshot.processes)]
         added = [mount for mount in found if mount is not None]
         listed = {info.name for info in snapshot.processes}
         for name, feed in self._feeds.items():

@@ -15,8 +15,19 @@ from tui.kit.keys import with_keys
 from tui.kit.line_input import LineInput
 from tui.kit.safe_text import safe
 from tui.kit.worker_reports import report_worker
-from tui.screens.models.rows import empty_text, looks_like_path, summary_text
-from tui.screens.models.search import POLL_S, check_path, watch_catalogue
+from tui.screens.models.rows import (
+    empty_text,
+    folders_text,
+    looks_like_path,
+    summary_text,
+)
+from tui.screens.models.search import (
+    POLL_S,
+    check_path,
+    complete_path,
+    names_text,
+    watch_catalogue,
+)
 from tui.screens.models.table import ModelTable
 
 if TYPE_CHECKING:
@@ -27,7 +38,9 @@ if TYPE_CHECKING:
     from backends.state import ModelCatalogue
     from tui.seam.cluster import Cluster
 
-PATH_REMARK = "{picker.choose} uses the file at this path."
+PATH_REMARK = (
+    "{picker.choose} uses the file at this path, {path.complete} completes it."
+)
 
 
 class ModelPicker(Dialog[str | None]):
@@ -39,7 +52,7 @@ class ModelPicker(Dialog[str | None]):
 Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
 """
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("picker")
+    BINDINGS: ClassVar[list[BindingType]] = bindings("picker", "path")
     TYPING: ClassVar[bool] = True
 
     DEFAULT_CSS = """
@@ -50,7 +63,7 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
         & .-empty > .picker-empty { display: block; }
         & .picker-remark {
             height: auto;
-            max-height: 3;
+            max-height: 4;
             color: $dim;
             padding: 0 1;
             &.-wrong { color: $bad; }
@@ -72,6 +85,7 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
         self._cluster = cluster
         self._poll_s = poll_s
         self._catalogue: ModelCatalogue | None = None
+        self._completed, self._may_follow = "", ""
         self._input = LineInput(placeholder="part of a name, or a path")
         self._table = ModelTable()
         self._table.current = current
@@ -118,9 +132,10 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
         self._box.set_class(not shown and not is_path, "-empty")
         self._empty.update(with_keys(self.app, empty_text(self._catalogue, text)))
         if is_path:
-            self._say(PATH_REMARK)
+            self._say(self._may_follow or PATH_REMARK)
         elif self._catalogue is not None:
-            self._say(summary_text(self._catalogue, shown))
+            summary = summary_text(self._catalogue, shown)
+            self._say(f"{summary}\n{folders_text(self._catalogue)}")
 
     def _say(self, remark: str, *, wrong: bool = False) -> None:
         """Show a sentence under the list."""
@@ -130,6 +145,8 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
         event.stop()
+        if event.value != self._completed:
+            self._may_follow = ""
         is_path = looks_like_path(event.value)
         self._table.set_filter("" if is_path else event.value)
         self._summarise()
@@ -157,6 +174,25 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
             self.dismiss(await check_path(self._cluster, text))
         except DllmError as error:
             self._say(str(error), wrong=True)
+
+    def action_complete(self) -> None:
+        """Complete a path as far as only one name fits."""
+        if looks_like_path(self._input.value):
+            self._complete(self._input.value)
+
+    @work(group="complete", exclusive=True, exit_on_error=False)
+    async def _complete(self, typed: str) -> None:
+        try:
+            completed, names = await complete_path(self._cluster, typed)
+        except DllmError as error:
+            self._say(str(error), wrong=True)
+            return
+        if self._input.value == typed:
+            self._completed = completed
+            self._may_follow = "" if len(names) == 1 else names_text(names)
+            self._input.value = completed
+            self._input.cursor_position = len(completed)
+            self._summarise()
 
     def action_move(self, rows: int) -> None:
         """Move the cursor of the list."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
@@ -187,6 +188,16 @@ def summary_text(catalogue: ModelCatalogue, shown: int) -> str:
     if catalogue.scanning:
         parts.append("scanning…")
     return " · ".join(parts)
+
+
+def folders_text(catalogue: ModelCatalogue) -> str:
+    """Where models are looked for, in one sentence."""
+    home = f"{Path.home()}/"
+    folders = (
+        f"~/{folder.removeprefix(home)}" if folder.startswith(home) else folder
+        for folder in catalogue.folders
+    )
+    return safe_line(f"looked in {', '.join(folders)}")
 
 
 def empty_text(catalogue: ModelCatalogue | None, query: str = "") -> str:

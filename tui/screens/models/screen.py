@@ -18,6 +18,7 @@ from tui.kit.filter_bar import FilterBar
 from tui.kit.keys import with_keys
 from tui.kit.worker_reports import report_worker
 from tui.screens.models.detail import ModelDetail
+from tui.screens.models.path_bar import PathBar
 from tui.screens.models.rows import empty_text, summary_text
 from tui.screens.models.search import POLL_S, check_path, watch_catalogue
 from tui.screens.models.table import ModelTable
@@ -82,9 +83,7 @@ class ModelsScreen(ConsoleScreen):
         self._table = ModelTable(id="models-table")
         self._empty = Static(empty_text(None), id="models-empty", markup=False)
         self._filter_bar = FilterBar("part of a name", id="models-filter")
-        self._path_bar = FilterBar(
-            "/path/to/model.gguf · Enter uses it", sign="path", id="models-path"
-        )
+        self._path_bar = PathBar(cluster, id="models-path")
         self._list = Container(id="models-list", classes="pane -empty")
         self._detail = ModelDetail(id="models-detail", classes="pane")
 
@@ -240,8 +239,7 @@ class ModelsScreen(ConsoleScreen):
     @on(FilterBar.Changed, "#models-path")
     def _path_changed(self, event: FilterBar.Changed) -> None:
         event.stop()
-        self._path_bar.wrong = False
-        self._path_bar.note = ""
+        self._path_bar.forget()
 
     @on(FilterBar.Left, "#models-path")
     def _path_left(self, event: FilterBar.Left) -> None:
@@ -257,8 +255,7 @@ class ModelsScreen(ConsoleScreen):
         try:
             path = await check_path(self._cluster, text)
         except DllmError as error:
-            self._path_bar.wrong = True
-            self._path_bar.note = str(error)
+            self._path_bar.refuse(str(error))
             return
         self._path_bar.action_clear()
         self.post_message(self.Chosen(path))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from backends.state import ModelCatalogue
     from tui.seam.cluster import Cluster
 
 POLL_S = 0.4
+NAMES_SHOWN = 12
 
 
 async def watch_catalogue(
@@ -29,7 +30,7 @@ async def watch_catalogue(
 
 def full_path(text: str) -> str:
     """An absolute path from what was typed."""
-    return str(Path(text.strip()).expanduser().absolute())
+    return os.path.abspath(os.path.expanduser(text.strip()))
 
 
 async def check_path(cluster: Cluster, text: str) -> str:
@@ -41,3 +42,25 @@ async def check_path(cluster: Cluster, text: str) -> str:
     path = full_path(text)
     await cluster.inspect(path)
     return path
+
+
+async def complete_path(cluster: Cluster, typed: str) -> tuple[str, tuple[str, ...]]:
+    """What was typed with all that can only follow, and the names that may.
+
+    Raises:
+        DllmError: nobody could be asked.
+    """
+    folder, slash, part = typed.rpartition("/") if typed != "~" else ("~", "/", "")
+    whole = full_path(f"{folder}{slash}" or ".").rstrip("/")
+    names = await cluster.names_after(f"{whole}/{part}")
+    # Of names, letter by letter, as wanted here.
+    common = os.path.commonprefix(names)  # noqa: RUF071
+    return f"{folder}{slash}{common or part}", names
+
+
+def names_text(names: Sequence[str]) -> str:
+    """What may follow, for a row."""
+    if not names:
+        return "nothing there begins like that"
+    more = "  …" if len(names) > NAMES_SHOWN else ""
+    return "  ".join(names[:NAMES_SHOWN]) + more

@@ -81,7 +81,7 @@ and say why.
         """List what matches; the best match gets the cursor."""
         self.query_text = query
         self.label_columns()
-        self.list_rows(keep_cursor=not query)
+        self.list_rows(keep_cursor=not query, follow=True)
 
     def set_current(self, path: str) -> None:
         """Mark another model as the one in use."""

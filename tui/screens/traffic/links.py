@@ -12,6 +12,7 @@ from tui.work.quantities import (
     UNKNOWN,
     bytes_text,
     rate_text,
+    rtt_text,
     silence_text,
     trips_text,
     wire_down_text,
@@ -41,10 +42,6 @@ class LinkColumn(NamedTuple):
     """Shown only where a relay stands beside some worker."""
 
 
-def _number(value: float | None, pattern: str, unit: str = "") -> str:
-    return "—" if value is None else format(value, pattern) + unit
-
-
 def _or_dash(text: Callable[[Link], str]) -> Callable[[Link], str]:
     return lambda link: text(link) or UNKNOWN
 
@@ -53,16 +50,16 @@ COLUMNS = (
     LinkColumn("mode", 8, lambda link: link.mode),
     LinkColumn("way", 8, lambda link: link.way or UNKNOWN, 100, True),
     LinkColumn("protocol", 9, lambda link: link.protocol or "—", 76),
-    LinkColumn("rtt ms", 8, lambda link: _number(link.rtt_ms, ".2f")),
+    LinkColumn("rtt", 10, lambda link: rtt_text(link.rtt_ms)),
     LinkColumn("trips/tok", 10, trips_text),
     LinkColumn("up/tok", 10, lambda link: bytes_text(link.bytes_up_per_token)),
     LinkColumn("down/tok", 10, lambda link: bytes_text(link.bytes_down_per_token)),
     LinkColumn("MB/s", 8, lambda link: rate_text(link, unit=""), 68),
     LinkColumn("home", 10, lambda link: bytes_text(link.weight_bytes_home), 88, True),
-    LinkColumn("crossed up", 22, _or_dash(wire_up_text), 124, True),
-    LinkColumn("crossed down", 22, _or_dash(wire_down_text), 146, True),
-    LinkColumn("refused", 9, lambda link: f"{link.refused or '·'}", 104),
-    LinkColumn("waiting", 9, lambda link: f"{len(link.waiting) or '·'}", 104),
+    LinkColumn("crossed up", 22, _or_dash(wire_up_text), 133, True),
+    LinkColumn("crossed down", 22, _or_dash(wire_down_text), 155, True),
+    LinkColumn("refused", 9, lambda link: f"{link.refused or '·'}", 112),
+    LinkColumn("waiting", 9, lambda link: f"{len(link.waiting) or '·'}", 112),
 )
 
 

@@ -90,7 +90,7 @@ What llama-server asked of each worker, as the relay in front of it counted.
     def set_filter(self, query: str) -> None:
         """Show only what matches."""
         self.query_text = query
-        self.list_rows()
+        self.list_rows(follow=True)
 
     # --- what the base asks ---------------------------------------------------
 

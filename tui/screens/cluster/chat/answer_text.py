@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, ClassVar
 
-from rich.segment import Segment
 from rich.style import Style
 from textual import work
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from tui.kit.strips import selected
 from tui.kit.worker_reports import report_worker
 from tui.shell.messages import Notice
 
@@ -222,15 +222,9 @@ class AnswerText(Widget):
         row = self._rows[index].apply_style(self._ground)
         span = self.text_selection.get_span(index) if self.text_selection else None
         if span is not None:
-            row = self._selected(row, *span)
+            look = self.screen.get_component_rich_style("screen--selection")
+            row = selected(row, span, look)
         return row.apply_offsets(0, index)
-
-    def _selected(self, row: Strip, start: int, end: int) -> Strip:
-        """A row of which a part is selected; -1 is its end."""
-        end = row.cell_length if end == -1 else end
-        chosen = self.screen.get_component_rich_style("screen--selection")
-        part = Segment.apply_style(row.crop(start, end), post_style=chosen)
-        return Strip.join([row.crop(0, start), Strip(part), row.crop(end)])
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """What is selected, as it was written."""

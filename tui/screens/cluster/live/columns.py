@@ -10,10 +10,10 @@ from rich.cells import cell_len
 
 from backends.link.totals import token_totals
 from backends.link.way import WayKind
-from backends.state import ProcessRole
 from backends.units import format_bytes, format_rate
 from tui.kit.safe_text import safe_line
 from tui.kit.strips import clip
+from tui.work.names import by_role
 from tui.work.quantities import (
     UNKNOWN,
     bytes_text,
@@ -37,11 +37,6 @@ SHORT_NAME_CELLS = 7
 NAME_CELLS_MAX = 12
 COUNT_MAX = 100_000
 """From here on a number of tokens is told in thousands."""
-
-_ROLES = (
-    *(ProcessRole.SERVER, ProcessRole.WORKER, ProcessRole.OTHER),
-    *(ProcessRole.RELAY, ProcessRole.WORKER_RELAY, ProcessRole.GATEWAY),
-)
 
 
 class Figure(NamedTuple):
@@ -209,8 +204,8 @@ def _house_column(snapshot: ClusterSnapshot) -> LiveColumn:
 
 
 def _process_column(snapshot: ClusterSnapshot, rows: int) -> LiveColumn:
-    processes = [p for p in snapshot.processes if p.rss_bytes is not None]
-    processes.sort(key=lambda process: _ROLES.index(process.role))
+    known = [p for p in snapshot.processes if p.rss_bytes is not None]
+    processes = by_role(known)
     figures = (
         Figure(safe_line(process.name), format_bytes(process.rss_bytes or 0))
         for process in processes[:rows]

@@ -26,6 +26,8 @@ COMMAND_LINES = 3
 class FailurePanel(StripWidget):
     """One failure with command line, exit status and the end of the log."""
 
+    ALLOW_SELECT = True
+
     DEFAULT_CSS = """
     FailurePanel {
         height: auto;

@@ -1,0 +1,63 @@
+"""A row to type the path of a model into."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import work
+
+from backends.errors import DllmError
+from tui.actions.keymap import bindings
+from tui.kit.filter_bar import FilterBar
+from tui.kit.worker_reports import report_worker
+from tui.screens.models.search import complete_path, names_text
+
+if TYPE_CHECKING:
+    from textual.binding import BindingType
+    from textual.worker import Worker
+
+    from tui.seam.cluster import Cluster
+
+
+class PathBar(FilterBar):
+    """Completes what is typed as far as that is certain, and names what may follow."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("path")
+
+    def __init__(self, cluster: Cluster, *, id: str | None = None) -> None:  # noqa: A002
+        """Ask this cluster what there is."""
+        super().__init__("/path/to/model.gguf · Enter uses it", sign="path", id=id)
+        self._cluster = cluster
+        self._completed = ""
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Let the app report a worker that failed."""
+        report_worker(self, event)
+
+    def forget(self) -> None:
+        """What was said is of a path before, unless it is this one's completion."""
+        if self.text != self._completed:
+            self.wrong = False
+            self.note = ""
+
+    def refuse(self, why: str) -> None:
+        """Say why the path cannot be used."""
+        self.wrong = True
+        self.note = why
+
+    def action_complete(self) -> None:
+        """Go on as far as only one name fits."""
+        self._complete(self.text)
+
+    @work(group="complete", exclusive=True, exit_on_error=False)
+    async def _complete(self, typed: str) -> None:
+        try:
+            completed, names = await complete_path(self._cluster, typed)
+        except DllmError as error:
+            self.refuse(str(error))
+            return
+        if self.text == typed:
+            self._completed = completed
+            self.fill(completed)
+            self.wrong = False
+            self.note = "" if len(names) == 1 else names_text(names)
