@@ -187,15 +187,6 @@ class Plan(Value, frozen=True, kw_only=True):
     """What it was made from, so that it can be planned again on other facts."""
 
 
-class DeviceBuffers(Value, frozen=True, kw_only=True):
-    """Bytes llama-server's log says it put on one device."""
-
-    device: str
-    model_bytes: int = 0
-    kv_bytes: int = 0
-    compute_bytes: int = 0
-
-
 class MeasuredSplit(Value, frozen=True, kw_only=True):
     """The split after the load: what the relays saw arrive, or llama-server's log says.
 
@@ -205,6 +196,6 @@ class MeasuredSplit(Value, frozen=True, kw_only=True):
     layers: tuple[LayerRange, ...]
     in_part: tuple[LayerRange, ...] = ()
     """Layers of which a worker's device holds only some tensors (``-ot``)."""
-    buffers: tuple[DeviceBuffers, ...] = ()
+    buffers: tuple[DeviceMemory, ...] = ()
     mismatches: tuple[str, ...] = ()
     """One sentence per difference from the plan; empty when they agree."""
