@@ -11,17 +11,15 @@ NATIVE_FUZZ := build/native-fuzz
 # Conversations of the fuzz targets a test run makes up, new ones each time; with sanitizers fewer.
 MUTATIONS ?= 20000
 MUTATIONS_SANITIZED ?= 4000
-# Ninja counts the cores itself, and cannot take part in this make's turns.
-CMAKE_BUILD := env -u MAKEFLAGS -u MFLAGS cmake --build
 REFUSALS ?= 1000000
 MINUTES ?= 120
 TRIALS ?= 100
 PYTEST_ARGS ?=
 # Further targets of a test run.
 BESIDE ?=
-# Engines, machines and networks are mostly waited for; drawing and arithmetic take what
-# they leave of the cores, the longest first.
-TESTS_ABREAST := tests/test_docs.py tests/test_packaging.py tests/native tests/tui tests/unit
+# Engines, machines and networks are mostly waited for; drawing and arithmetic, which need none of
+# them, take what they leave of the cores, the longest first.
+TESTS_ABREAST := tests/tui tests/unit tests/test_docs.py
 ABREAST ?= --numprocesses 2 --dist loadfile
 # Real engines, machines and terminals share the cores with whatever else runs: what fails is tried
 # once more, and the summary tells what needed that.
@@ -38,19 +36,26 @@ FUZZ_LONGEST := 4000
 WITH_THREADS := test_lab test_notebook test_pair_ahead test_pair_cuts test_pair_ends test_pair_home \
   test_relay test_session mutate_sockets
 space := $(subst ,, )
+comma := ,
 # The sanitizer's memory of freed blocks would outgrow the program a hundredfold.
 FUZZ_OPTIONS := ASAN_OPTIONS=quarantine_size_mb=8:malloc_context_size=3
 HOST_TOOLS := sshd ssh-keygen ssh-agent ip ss nsenter unshare openssl fish zsh tcsh busybox
 HOST_PACKAGES := openssh-server openssh-client iproute2 util-linux openssl fish zsh tcsh busybox
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dllm-tui
+# Where ccache is, what was compiled once is not compiled again, in another checkout neither.
+COMPILED := $(if $(shell command -v ccache),CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_DIR=$(CACHE)/compiled \
+  CCACHE_MAXSIZE=1G CCACHE_BASEDIR=$(CURDIR) CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines$(comma)time_macros)
+CMAKE := env $(COMPILED) cmake
+# Ninja counts the cores itself, and cannot take part in this make's turns.
+CMAKE_BUILD := env -u MAKEFLAGS -u MFLAGS $(COMPILED) cmake --build
 RIVALS := socat haproxy
 # Every program of the environment, whoever calls it.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine engines demo test test-abreast test-engine test-hosts test-gpu gpu-device check format native-test native-built native-plain native-sanitized \
-        host-tools tls-headers rivals bench bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-draft bench-gateway bench-llama \
+.PHONY: help setup engine engines demo test test-abreast test-native test-engine test-hosts test-gpu gpu-device check format native-test native-built native-plain native-sanitized \
+        host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-draft bench-gateway bench-llama \
         bench-tunnel bench-watching fuzz corpus mutate soak trials refusals snapshots \
         recording pictures train clean
 
@@ -66,7 +71,8 @@ $(STAMP): pyproject.toml $(wildcard native/CMakeLists.txt native/src/* native/sr
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || \
 		{ rm -rf $(VENV); echo "The venv module is missing (Debian: apt-get install python3-venv)."; exit 1; }
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --group dev --editable .
+	$(BIN)/python -m pip install --quiet --group dev
+	env $(COMPILED) $(BIN)/python -m pip install --quiet --no-build-isolation --editable .
 	@touch $@
 
 setup: $(STAMP) engine ## Virtual environment, helper program, engine
@@ -93,29 +99,27 @@ format: $(STAMP) ## Format and mend what can be mended
 native-test: native-plain native-sanitized ## The helper program's own tests, plain and with sanitizers
 
 native-built: $(STAMP)
-	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DDLLM_MUTATIONS=$(MUTATIONS)
+	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DDLLM_MUTATIONS=$(MUTATIONS)
 	$(CMAKE_BUILD) $(NATIVE_BUILD)
 
 native-plain: native-built
 	ctest --test-dir $(NATIVE_BUILD) --parallel 2 $(CTEST_AGAIN) --output-on-failure
 
 native-sanitized: $(STAMP)
-	@cmake -S native -B $(NATIVE_SANITIZED) -G Ninja -DCMAKE_BUILD_TYPE=Debug -DDLLM_SANITIZE=address,undefined \
+	@$(CMAKE) -S native -B $(NATIVE_SANITIZED) -G Ninja -DCMAKE_BUILD_TYPE=Debug -DDLLM_SANITIZE=address,undefined \
 		-DDLLM_MUTATIONS=$(MUTATIONS_SANITIZED)
 	@nice $(CMAKE_BUILD) $(NATIVE_SANITIZED)
 	@ctest --test-dir $(NATIVE_SANITIZED) --parallel 2 $(CTEST_AGAIN) --output-on-failure
-	@cmake -S native -B $(NATIVE_THREADS) -G Ninja -DCMAKE_BUILD_TYPE=Debug -DDLLM_SANITIZE=thread
+	@$(CMAKE) -S native -B $(NATIVE_THREADS) -G Ninja -DCMAKE_BUILD_TYPE=Debug -DDLLM_SANITIZE=thread
 	@nice $(CMAKE_BUILD) $(NATIVE_THREADS) --target $(WITH_THREADS)
 	@ctest --test-dir $(NATIVE_THREADS) --parallel 2 $(CTEST_AGAIN) --output-on-failure -R '^($(subst $(space),|,$(patsubst test_%,%,$(WITH_THREADS))))$$'
 
-mutate: $(STAMP) ## A million made-up conversations through the guard and the decoder, as CI does
-	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
-	$(CMAKE_BUILD) $(NATIVE_BUILD) --target mutate_decoder mutate_relay
+mutate: native-built ## A million made-up conversations through the guard and the decoder, as CI does
 	nice $(NATIVE_BUILD)/fuzz/mutate_decoder 500000 & decoder=$$!; \
 		nice $(NATIVE_BUILD)/fuzz/mutate_relay 500000 && wait $$decoder
 
 refusals: engines ## REFUSALS requests of every refused class; each thousandth before a real worker
-	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target judge
 	$(BIN)/python -m tests.native.refuse $(NATIVE_BUILD)/tests/judge $(REFUSALS)
 	DLLM_REFUSALS=$$(($(REFUSALS) / 1000)) $(BIN)/pytest tests/native/test_relay_refusals.py $(PYTEST_ARGS)
@@ -129,10 +133,12 @@ define packages
 fi
 endef
 
-# Without OpenSSL's headers the relay builds, but meets no other one off this machine.
-tls-headers:
-	@test -e /usr/include/openssl/ssl.h || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq libssl-dev; } || true
+# Without OpenSSL's headers the relay builds, but meets no other one off this machine; without ccache
+# it takes longer.
+compiling:
+	@{ test -e /usr/include/openssl/ssl.h && command -v ccache >/dev/null; } || \
+		{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq libssl-dev ccache; } || true
 
 # The tests of other machines need sshd and network namespaces, so root and Linux.
 host-tools:
@@ -141,26 +147,30 @@ host-tools:
 rivals:
 	-$(call packages,$(RIVALS),$(RIVALS))
 
-# Where its engine was built before, the device it runs on is set up too.
-gpu-device: $(STAMP)
+# Where its engine was built before, the device it runs on is set up too; one apt at a time.
+gpu-device: $(STAMP) | host-tools
 	@! $(BIN)/python -m tests.gpu.engine >/dev/null 2>&1 || \
 		tests/gpu/set_up.sh $(CACHE)/gpu-tests build/gpu-tests
 
-# Four parts at a time share the cores: the sanitizers' compilers fill the time in which machines and
-# engines are waited for. What comes BESIDE begins when another part has ended.
-test: tls-headers ## Every check there is
-	@$(MAKE) --no-print-directory --jobs=2 $(ORDERLY) check native-built
-	@$(MAKE) --no-print-directory engines host-tools gpu-device
+# Four parts at a time share the cores. What waits for engines and machines begins first, as soon as
+# these are there; checks, compilers, drawing and arithmetic fill the time in which it waits.
+test: compiling ## Every check there is
+	@$(MAKE) --no-print-directory $(STAMP)
 	@echo "Running the tests: some twenty minutes, and each part is shown when it ends."
-	@$(MAKE) --no-print-directory --jobs=4 --keep-going $(ORDERLY) test-abreast test-engine test-hosts native-plain native-sanitized $(BESIDE)
+	@$(MAKE) --no-print-directory --jobs=4 --keep-going $(ORDERLY) test-engine test-hosts test-abreast check \
+		native-plain test-native native-sanitized $(BESIDE)
 
 test-abreast:
 	@nice $(BIN)/pytest $(AGAIN) $(ABREAST) $(TESTS_ABREAST) $(PYTEST_ARGS)
 
-test-engine:
+# Installed, and the helper program from outside, before engines too.
+test-native: engines
+	@env $(COMPILED) nice $(BIN)/pytest $(AGAIN) tests/test_packaging.py tests/native $(PYTEST_ARGS)
+
+test-engine: engines gpu-device
 	@$(BIN)/pytest $(AGAIN) tests/engine tests/gpu $(PYTEST_ARGS)
 
-test-hosts:
+test-hosts: engines host-tools
 	@$(BIN)/pytest $(AGAIN) tests/hosts $(PYTEST_ARGS)
 
 test-gpu: $(STAMP) ## The tests on a real GPU device; builds its engine once
@@ -170,12 +180,12 @@ test-gpu: $(STAMP) ## The tests on a real GPU device; builds its engine once
 bench: bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-draft bench-gateway bench-llama bench-tunnel bench-watching ## All benchmarks
 
 bench-relay: $(STAMP) rivals ## The relay against a bare copy relay, socat and haproxy
-	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_programs
 	$(BIN)/python -m tests.bench.bench_relay $(NATIVE_BUILD)
 
 bench-lean: $(STAMP) ## The encodings between two relays: bytes and time beside stock
-	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_lean
 	$(NATIVE_BUILD)/bench/bench_lean $(NATIVE_BUILD)/tests/recordings-depth
 
@@ -183,7 +193,7 @@ bench-link: engines host-tools ## Loads and long prompts over a network, stock a
 	$(BIN)/python -m tests.bench.bench_link $(BIN)/dllm-relay
 
 bench-decode: engine ## Tokens per second through relays and bare copy relays against direct
-	cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_programs
 	$(BIN)/python -m tests.bench.bench_decode $(NATIVE_BUILD)
 
@@ -209,7 +219,7 @@ bench-watching: setup host-tools ## Tokens with and without the watching of peer
 	$(BIN)/python -m tests.bench.bench_watching
 
 fuzz: $(STAMP) ## libFuzzer on the decoders, the JSON parser, GGUF headers and the guard (needs clang++)
-	CXX=clang++ cmake -S native -B $(NATIVE_FUZZ) -G Ninja -DDLLM_SANITIZE=address,undefined -DDLLM_FUZZ=ON
+	CXX=clang++ $(CMAKE) -S native -B $(NATIVE_FUZZ) -G Ninja -DDLLM_SANITIZE=address,undefined -DDLLM_FUZZ=ON
 	$(CMAKE_BUILD) $(NATIVE_FUZZ) --target $(addprefix fuzz_,$(FUZZ_TARGETS))
 	mkdir -p $(addprefix $(NATIVE_FUZZ)/corpus/,$(FUZZ_TARGETS)) && tar -xJf native/fuzz/corpus.tar.xz -C $(NATIVE_FUZZ)/corpus
 	for target in $(FUZZ_TARGETS); do \

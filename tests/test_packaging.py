@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -36,8 +37,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "-C",
         "cmake.define.CMAKE_CXX_FLAGS_DEBUG=",
     )
-    options = ("--no-isolation", *quick, "-o", out)
-    run(sys.executable, "-m", "build", *options, ROOT, cwd=out)
+    build = (sys.executable, "-m", "build", "--no-isolation", "-o", out)
+    run(*build, "--sdist", ROOT, cwd=out)
+    shutil.unpack_archive(next(out.glob("*.tar.gz")), out)
+    source = next(path for path in out.iterdir() if path.is_dir())
+    # To ccache, where it is, the folder makes no difference.
+    run(*build, "--wheel", *quick, source, cwd=out, CCACHE_BASEDIR=str(source))
     return next(out.glob("*.whl"))
 
 

@@ -29,19 +29,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 WAIT_S = 60.0
+PAUSE_MIN_S = 0.02
+PAUSE_MAX_S = 0.2
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
     """Poll until a condition gives something true; fail the test otherwise.
 
-    A look that costs much, as a command does, leaves as long to what is waited for.
+    Ever less often, for whoever is asked has work to do; a look that costs much, as a
+    command does, leaves as long to what is waited for.
     """
     begun = time.monotonic()
     deadline = begun + timeout_s
+    pause_s = PAUSE_MIN_S
     while begun < deadline:
         if value := condition():
             return value
-        time.sleep(min(max(time.monotonic() - begun, 0.02), 1.0))
+        time.sleep(min(max(time.monotonic() - begun, pause_s), 1.0))
+        pause_s = min(pause_s * 1.3, PAUSE_MAX_S)
         begun = time.monotonic()
     pytest.fail(f"not within {timeout_s} s: {what}")
 
@@ -108,22 +113,29 @@ class User:
         return json.loads(self.run(*args, "--json", code=code).stdout)
 
     def status(self) -> Any:
-        """``status --json``, whatever the state."""
-        process = self.start("status", "--json")
+        """``status --json``, whatever the state: asked of the controller itself.
+
+        Without one it is the command, which starts one to adopt what was left.
+        """
+        try:
+            return self._asked()
+        except OSError:
+            process = self.start("status", "--json")
         out, err = process.communicate(timeout=60)
         assert out, err
         return json.loads(out)
 
     def look(self) -> Any:
-        """What ``status --json`` would say, without a program for every look.
-
-        Of a controller that runs: none is started, replaced or waited for.
-        """
+        """The same of a controller that runs: none is started or waited for."""
         try:
-            snapshot = asyncio.run(_told(self.home / "run/dllm-tui/controller.sock"))
+            return self._asked()
         except OSError:
-            snapshot = ClusterSnapshot()
-        return cluster_json(snapshot)
+            return cluster_json(ClusterSnapshot())
+
+    def _asked(self) -> Any:
+        """What ``status --json`` would say, without a program for every look."""
+        snapshot = asyncio.run(_told(self.home / "run/dllm-tui/controller.sock"))
+        return json.loads(msgspec.json.encode(cluster_json(snapshot)))
 
     def pid(self, name: str) -> int | None:
         """Process id of a process of the cluster, while it runs."""

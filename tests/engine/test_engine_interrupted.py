@@ -35,6 +35,8 @@ class Build:
             "XDG_CACHE_HOME": str(cache),
             "XDG_CONFIG_HOME": str(cache / "config"),
             "PYTHONPATH": str(ROOT),
+            # Or what is compiled is only fetched.
+            "CCACHE_DISABLE": "1",
         }
 
     def start(self) -> subprocess.Popen[str]:

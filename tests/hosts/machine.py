@@ -36,6 +36,8 @@ _DEFAULTS = {
     "UseDNS": "no",
     "Subsystem": "sftp internal-sftp",
     "LogLevel": "VERBOSE",
+    # A worker's threads that wait leave the cores, which many share, to others.
+    "SetEnv": "OMP_WAIT_POLICY=PASSIVE",
 }
 
 

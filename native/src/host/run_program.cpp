@@ -24,7 +24,7 @@ using std::chrono::steady_clock;
 
 // How often to look whether it has ended though something it started holds its output open.
 constexpr auto kLookInterval = std::chrono::milliseconds(20);
-constexpr std::size_t kBlock = 64 * 1024;
+constexpr std::size_t kReadBytes = 64 * 1024;
 constexpr std::size_t kFailureTextMax = 4096;
 constexpr int kNotExecuted = 127;
 
@@ -59,7 +59,7 @@ struct Stream {
   bool truncated = false;
 
   void read(std::size_t limit) {
-    std::array<char, kBlock> block;
+    std::array<char, kReadBytes> block;
     const ssize_t count = retry([&] { return ::read(fd.get(), block.data(), block.size()); });
     if (count < 0 && errno == EAGAIN) return;
     if (count <= 0) return fd.reset();
