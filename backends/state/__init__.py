@@ -81,6 +81,7 @@ from backends.state.plans import (
     NO_DRAFT,
     Ask,
     DeviceBuffers,
+    Fallback,
     FlashAttention,
     LayerRange,
     MeasuredSplit,
