@@ -8,7 +8,6 @@ all the time.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -46,6 +45,7 @@ log = logging.getLogger(__name__)
 QUIET_S = 5.0
 """The engine is asked only once it has served for so long, and nobody is answered."""
 LOOK_S = 30.0
+TICK_S = 0.5
 TOO_SMALL = "What is left is too small, by what the engine says of it"
 
 
@@ -120,14 +120,14 @@ class Fallbacks:
             plan = self._journal.record.running
             if plan and self._board.snapshot.state is ClusterState.SERVING:
                 return plan
-            await self._board.change()
+            await asyncio.sleep(TICK_S)
 
     async def _while_wanted(self, plan: Plan, limit_s: float) -> None:
         """Wait for a while, or until it is another plan that runs."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
-                while plan == self._journal.record.running:
-                    await self._board.change()
+        waited_s = 0.0
+        while waited_s < limit_s and plan == self._journal.record.running:
+            await asyncio.sleep(TICK_S)
+            waited_s += TICK_S
 
     @property
     def _is_quiet(self) -> bool:

@@ -119,7 +119,7 @@ class Stage:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("QUIET_S", "LOOK_S"):
+    for name in ("QUIET_S", "LOOK_S", "TICK_S"):
         monkeypatch.setattr(fallbacks, name, 0.01)
 
 
@@ -213,6 +213,15 @@ async def test_the_engine_is_not_asked_while_somebody_is_answered() -> None:
         assert not stage.asked
         stage.board.update(speed=speed)
         await until(lambda: len(stage.asked) >= 4)
+
+
+async def test_a_board_that_is_closed_holds_nobody_up() -> None:
+    """The controller ends while it still serves."""
+    stage = Stage(PLAN, PLAIN, ADA, BOB)
+    async with stage.kept():
+        await until(lambda: len(stage.shown) == 4)
+        stage.board.close()
+        await stage.looked()
 
 
 async def test_another_plan_shows_its_own() -> None:
