@@ -125,11 +125,6 @@ class Paths(Value, frozen=True, kw_only=True):
         """Held by the one controller of this state; says who and where it is."""
         return self.state_dir / "controller.lock"
 
-    @property
-    def earlier_lock(self) -> Path:
-        """Where a controller from before API versions holds its lock."""
-        return self.runtime_dir / "controller.lock"
-
 
 def _xdg(variable: str, default: str) -> Path:
     value = os.environ.get(variable, "")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from backends.client import http
-from backends.client.start import ensure_running, wait_gone
-from backends.controller.lock import lock_holder
+from backends.client.start import dismiss, ensure_running
 from backends.errors import ControllerError
 from backends.state import API_VERSION, NOT_JSON, ControllerInfo
 
@@ -35,9 +32,9 @@ async def agreed(
         OSError: the connection broke, or it was silent.
     """
     info = await _ask(found.socket, silence_s)
-    if info is not None and info.api == API_VERSION:
+    if info.api == API_VERSION:
         return found
-    if info is not None and info.api > API_VERSION:
+    if info.api > API_VERSION:
         raise ControllerError(
             f"The controller that runs is of a newer dllm-tui ({info.version}, "
             f"pid {info.pid})",
@@ -49,36 +46,25 @@ async def agreed(
             "watch it is not replaced",
             "Watch it with its own dllm-tui, or leave out --readonly.",
         )
-    await _dismiss(paths, info)
+    await dismiss(paths, info.pid)
     return await ensure_running(paths)
 
 
-async def _ask(socket: Path, silence_s: float) -> ControllerInfo | None:
-    """What a controller says of itself; None where it does not know the question."""
+async def _ask(socket: Path, silence_s: float) -> ControllerInfo:
+    """What a controller says of itself.
+
+    Raises:
+        ControllerError: nothing that can be understood.
+        OSError: the connection broke, or it was silent.
+    """
     async with http.request(
         socket, "GET", "/v1/version", silence_s=silence_s
     ) as response:
         content = await response.read()
-    if response.status != 200:
-        return None
-    try:
-        return msgspec.json.decode(content, type=ControllerInfo)
-    except NOT_JSON:
-        return None
-
-
-async def _dismiss(paths: Paths, info: ControllerInfo | None) -> None:
-    """Tell an earlier controller to leave, and wait until it has.
-
-    Raises:
-        ControllerError: nobody knows its process, or it stays.
-    """
-    known = info or lock_holder(paths.lock) or lock_holder(paths.earlier_lock)
-    if known is None:
-        raise ControllerError(
-            "The controller that runs is of an older dllm-tui, and cannot be replaced",
-            "End it with its own dllm-tui stop.",
-        )
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(known.pid, signal.SIGTERM)
-    await wait_gone(paths, known.pid)
+    if response.status == 200:
+        with contextlib.suppress(*NOT_JSON):
+            return msgspec.json.decode(content, type=ControllerInfo)
+    raise ControllerError(
+        f"What listens on {socket} does not say of which release it is",
+        "End it with its own dllm-tui stop --all.",
+    )

@@ -10,7 +10,6 @@ from backends.state import (
     ChatBrief,
     ChatChange,
     ChatFrame,
-    ChatImport,
     ChatListing,
     ChatQuestion,
     ChatState,
@@ -85,10 +84,6 @@ class ChatsClient:
     async def restore(self, chat: str) -> ChatState:
         """Bring back one that this controller has deleted."""
         return await self._post(_path(chat, "restore"))
-
-    async def take_in(self, asked: ChatImport) -> ChatState:
-        """Keep a conversation from elsewhere; the same one again changes nothing."""
-        return await self._post(self._of("/v1/chats/import"), asked)
 
     async def _post(self, target: str, asked: object = None) -> ChatState:
         return await self._connection.call("POST", target, ChatState, asked)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -159,6 +161,17 @@ def _absolute_python_path() -> dict[str, str]:
     return env
 
 
+async def dismiss(paths: Paths, pid: int) -> None:
+    """Tell that controller to leave, which leaves running what it runs; wait for it.
+
+    Raises:
+        ControllerError: it stays.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    await wait_gone(paths, pid)
+
+
 async def wait_gone(paths: Paths, pid: int) -> None:
     """Until that controller process has ended; bounded.
 
@@ -169,18 +182,13 @@ async def wait_gone(paths: Paths, pid: int) -> None:
         ControllerError: it is still there.
     """
     deadline = time.monotonic() + START_TIMEOUT_S
-    while _holds_lock(paths, pid):
+    while (holder := lock_holder(paths.lock)) and holder.pid == pid:
         if time.monotonic() > deadline:
             raise ControllerError(
                 f"The controller (pid {pid}) does not end",
                 f"See {paths.controller_log}; kill -9 {pid} if it hangs.",
             )
         await asyncio.sleep(POLL_S)
-
-
-def _holds_lock(paths: Paths, pid: int) -> bool:
-    holders = map(lock_holder, (paths.lock, paths.earlier_lock))
-    return any(holder is not None and holder.pid == pid for holder in holders)
 
 
 def _not_started(paths: Paths, process: subprocess.Popen[bytes]) -> ControllerError:

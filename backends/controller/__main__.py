@@ -169,15 +169,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
         ended=ended,
         info=info,
     )
-    await clusters.start(peers)
-    try:
-        peers.start(clusters.settle)
-    except DllmError as error:
-        log.error("%s", error)
-        clusters.get().board.update(message=str(error))
-        clusters.begin(error)
-    else:
-        clusters.begin()
+    await _begin(clusters, peers)
     async with Listening(api.application(), checked_socket(paths)) as listening:
         log.info("controller %d serves %s", os.getpid(), paths.socket)
         async with asyncio.TaskGroup() as group:
@@ -197,6 +189,19 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
     await peers.close()
     await host.close()
     log.info("controller %d ends", os.getpid())
+
+
+async def _begin(clusters: Clusters, peers: Peers) -> None:
+    """Take up what earlier controllers pursued, with the peers that can be known."""
+    await clusters.start(peers)
+    try:
+        peers.start(clusters.settle)
+    except DllmError as error:
+        log.error("%s", error)
+        clusters.get().board.update(message=str(error))
+        clusters.begin(error)
+    else:
+        clusters.begin()
 
 
 def _keeps_chats(readers: Readers, file: Path) -> Callable[[], bool]:

@@ -55,9 +55,6 @@ class Built(Value, frozen=True, kw_only=True):
     """Incarnation of llama-server."""
     api_port: int
     """Where clients find the API, on this machine's loopback."""
-    has_gateway: bool
-    """Whether a gateway gives it out; else llama-server itself, of an earlier release.
-    """
 
 
 class PortTaken(HostError):
@@ -144,9 +141,6 @@ class Builder:
         records = {(machine, r.name): r for machine, r in found}
         kept = compare(blueprint, records, self._ways.incarnations)
         if any(node.short_name == SERVER for node in kept.missing):
-            if self._survey.is_for_clients(plan, facts.ports[SERVER]):
-                # An earlier release's llama-server, which is to make room, has it.
-                return await self._built(plan, await self._survey.elsewhere(facts))
             self._gateway.holds(plan, self._survey.hold_s())
         fits = {node.spec.name for node in blueprint.nodes if node not in kept.missing}
         self._left(
@@ -161,8 +155,7 @@ class Builder:
         )
         names = {node.short_name for node in blueprint.nodes}
         await self._stopper.remove_ended({*names, GATEWAY})
-        server_port = facts.ports[SERVER]
-        opening = asyncio.create_task(self._give_out(plan, kept, server_port))
+        opening = asyncio.create_task(self._give_out(plan))
         try:
             incarnations = await self._stand(plan, facts, blueprint, kept)
             api_port = await opening
@@ -182,7 +175,6 @@ class Builder:
             ),
             server=incarnations[SERVER],
             api_port=api_port,
-            has_gateway=plan.head != LOCAL or api_port != server_port,
         )
 
     async def _stand(
@@ -208,11 +200,8 @@ class Builder:
             }
         return incarnations
 
-    async def _give_out(self, plan: Plan, kept: Kept, server_port: int) -> int:
+    async def _give_out(self, plan: Plan) -> int:
         """The port of the API: of the gateway, which stands before anything serves."""
-        if plan.head == LOCAL and SERVER in kept.earlier:
-            self._survey.keep_port(server_port)
-            return server_port
         port = await self._survey.api_port(plan)
         self._gateway.access = self._survey.access()
         await self._gateway.stand(port)

@@ -14,7 +14,6 @@ from backends.controller.responses import body, json_response, start_stream
 from backends.state import (
     DEFAULT_CLUSTER,
     ChatChange,
-    ChatImport,
     ChatQuestion,
     ChatRequest,
     ChatState,
@@ -53,7 +52,6 @@ class ChatApi:
             web.get("/v1/chats", self._list),
             web.post("/v1/chats", self._begin),
             web.get("/v1/chats/events", self._events),
-            web.post("/v1/chats/import", self._import),
             web.get("/v1/chats/{id}", self._get),
             web.delete("/v1/chats/{id}", self._delete),
             web.post("/v1/chats/{id}/restore", self._restore),
@@ -97,11 +95,6 @@ class ChatApi:
         """Another conversation becomes the current one."""
         asked = await body(request, ChatModel)
         chat = await self._chats.begin(self._of(request).name, asked.model)
-        return json_response(chat.state)
-
-    async def _import(self, request: web.Request) -> web.Response:
-        asked = await body(request, ChatImport)
-        chat = await self._chats.take_in(self._of(request).name, asked)
         return json_response(chat.state)
 
     async def _open(self, request: web.Request) -> web.Response:

@@ -82,7 +82,7 @@ class Record(Value, frozen=True, kw_only=True):
 
 
 class _Version(Value, frozen=True, kw_only=True):
-    version: int = 1
+    version: int
 
 
 class Journal:
@@ -109,6 +109,8 @@ class Journal:
                     f"this one reads {VERSION}): what runs is left alone",
                     "Use that version again, or stop: dllm-tui stop.",
                 )
+            if version < VERSION:
+                raise ValueError(f"it is of version {version}")
             self.record = msgspec.json.decode(raw, type=Record)
         except FileNotFoundError:
             self.record = Record()

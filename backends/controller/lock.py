@@ -46,10 +46,7 @@ def hold_lock(path: Path, info: ControllerInfo) -> int:
 
 
 def lock_holder(path: Path) -> ControllerInfo | None:
-    """Who holds a lock; None where nobody does, or has not signed yet.
-
-    A controller from before API versions wrote its process number alone.
-    """
+    """Who holds a lock; None where nobody does, or has not signed yet."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -78,7 +75,6 @@ def _taken(descriptor: int) -> bool:
 def _read(descriptor: int) -> ControllerInfo | None:
     raw = os.pread(descriptor, INFO_BYTES_MAX, 0)
     try:
-        found = msgspec.json.decode(raw, type=int | ControllerInfo)
+        return msgspec.json.decode(raw, type=ControllerInfo)
     except NOT_JSON:
         return None
-    return ControllerInfo(api=0, pid=found) if isinstance(found, int) else found

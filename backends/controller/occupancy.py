@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from backends.errors import DllmError, EngineError, HostError
 from backends.places import LOCAL
 from backends.planning.room import Held
-from backends.split.loads import as_memory, plan_loads
+from backends.split.loads import plan_loads
 from backends.split.speculation import loads_with_draft, with_draft
 from backends.state import ClusterState, DeviceKind, Peer
 
@@ -108,8 +108,7 @@ def still_held(
 
 def loaded(plan: Plan, measured: MeasuredSplit) -> Held:
     """What a plan takes once it has loaded, by what was measured then."""
-    held = map(as_memory, measured.buffers)
-    memory = tuple(with_draft(one, plan.speculation) for one in held)
+    memory = tuple(with_draft(one, plan.speculation) for one in measured.buffers)
     return Held(plan=plan, memory=memory, loaded=True)
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from backends.controller.together import together
 from backends.data_place import DataPlace, wanted_place
 from backends.errors import DllmError, PeerUnreachable
-from backends.link.relay import REMEMBER, direct_in, models_in
+from backends.link.relay import direct_in, models_in
 from backends.planning.pairing import (
-    CAN_REMEMBER,
     Beside,
     Pairing,
     alone_by_plan,
@@ -51,7 +50,7 @@ async def pairings(
         there = Beside(
             machine=machine.name,
             program=machine.relay_program(),
-            features=_as_it_serves(await _features(machine), argv),
+            features=await _features(machine),
             models=told if set(models) <= set(told) else models,
             data=await _data_place(machine, argv),
         )
@@ -85,13 +84,6 @@ async def _data_place(machine: Machine, running: Sequence[str]) -> DataPlace:
     if running and place.address:
         return DataPlace(why="its relay was started without another address")
     return place
-
-
-def _as_it_serves(features: tuple[str, ...], running: Sequence[str]) -> tuple[str, ...]:
-    """A relay that serves and was told of less than its helper knows by now stays."""
-    if not running or REMEMBER in running:
-        return features
-    return tuple(each for each in features if each != CAN_REMEMBER)
 
 
 async def _features(machine: Machine) -> tuple[str, ...]:

@@ -324,8 +324,7 @@ class Pursuit:
         known = record.measured if record.server == built.server else None
         port = await self.survey.server_way(plan, built.facts.ports[SERVER])
         measured = await self._loading.loaded(plan, built, port, known)
-        if built.has_gateway:
-            self.gateway.serves(plan, port, built.server, self.survey.hold_s())
+        self.gateway.serves(plan, port, built.server, self.survey.hold_s())
         self._auto.serves(port)
         since = record.served_since or self._clock()
         taken_up = known is not None and not self._mending.mended
@@ -348,8 +347,7 @@ class Pursuit:
             try:
                 await self.serving.until_trouble(port, self._watch, movement.since)
             except DllmError:
-                if built.has_gateway:
-                    self.gateway.holds(plan, self.survey.hold_s())
+                self.gateway.holds(plan, self.survey.hold_s())
                 raise
 
     def _tell(self, plan: Plan, measured: MeasuredSplit, *, taken_up: bool) -> None:

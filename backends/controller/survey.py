@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from backends.config import API_PORT_DEFAULT, Config
@@ -21,7 +20,6 @@ from backends.link.way import WaySpec, direct_way, path_of, port_of
 from backends.machines.machine import open_way
 from backends.places import LOCAL
 from backends.planning.blueprint import Facts, machines_of, needed_names, process_name
-from backends.planning.commands import SERVER
 from backends.roster.bare import connects
 from backends.split.flags import used_workers
 
@@ -205,20 +203,6 @@ class Survey:
         """The living gateway of this cluster."""
         return self._record(self._machines.get(LOCAL), GATEWAY)
 
-    def is_for_clients(self, plan: Plan, port: int) -> bool:
-        """Whether this is the port at which the API is, or will be, given out."""
-        mine = self._api_ports.owner(port) == self._cluster
-        return plan.head == LOCAL and (mine or port == self.demanded_port(plan))
-
-    async def elsewhere(self, facts: Facts) -> Facts:
-        """The same, with another port for llama-server on this machine."""
-        port = await self._machines.get(LOCAL).host.free_port()
-        return replace(facts, ports={**facts.ports, SERVER: port})
-
-    def keep_port(self, port: int) -> None:
-        """A llama-server of an earlier release gives out the API itself."""
-        self._api_ports.choose(self._cluster, port)
-
     def lose_port(self) -> None:
         """Another program took the port of the API, though it had looked free."""
         self._api_ports.lose(self._cluster)
@@ -273,9 +257,8 @@ class Survey:
         """
         port = self.demanded_port(plan)
         here = self._machines.get(LOCAL)
-        # Also a llama-server of an earlier release, which is to make room.
-        ours = (self._gateway(), self._record(here, SERVER))
-        if port is None or any(one is not None and one.port == port for one in ours):
+        ours = self._gateway()
+        if port is None or (ours is not None and ours.port == port):
             return
         cluster = self._api_ports.owner(port)
         owner = await here.host.port_owner(port)

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 FORMAT = 5
 """Changes when a kept answer would be read differently."""
-FORMAT_FIRST = 4
-"""The oldest format still read where the engine must not be asked."""
 NO_GPU = {
     "CUDA_VISIBLE_DEVICES": "",
     "HIP_VISIBLE_DEVICES": "",
@@ -96,15 +94,14 @@ async def describe(
         host: the machine it is on.
         found: where it is.
         paths: ours; the answers are kept in the cache.
-        light: whether to ask nothing that needs a GPU, whose user would wait; what an
-            older dllm-tui kept is better then.
+        light: whether to ask nothing that needs a GPU, whose user would wait.
 
     Raises:
         EngineError: it does not run, or does not answer in time.
         PeerUnreachable: the connection broke.
     """
-    file, *older = await _cache_files(host, found, paths)
-    kept = await asyncio.to_thread(_read, [file, *older] if light else [file])
+    file = await _cache_file(host, found, paths)
+    kept = await asyncio.to_thread(_read, file)
     if kept is None:
         kept = await _ask(host, found, light)
         if not light:
@@ -333,33 +330,26 @@ async def rpc_protocol(host: Asked, worker_path: str) -> str:
 # --- keeping it ---------------------------------------------------------------
 
 
-async def _cache_files(host: Asked, found: EngineInfo, paths: Paths) -> list[Path]:
-    """Where its answers are kept, and where older versions of ours kept them."""
+async def _cache_file(host: Asked, found: EngineInfo, paths: Paths) -> Path:
+    """Where its answers are kept."""
     programs = (found.server_path, found.worker_path)
     folders = dict.fromkeys(str(PurePosixPath(path).parent) for path in programs)
     files = await host.find(tuple(folders), suffix="server")
     there = {file.path: file for file in files}
-    parts = [host.name]
+    parts = [str(FORMAT), host.name]
     for path in programs:
         if path not in there:
             raise EngineError(f"There is no {path} on {host.name}", _remedy(host))
         file = there[path]
         parts += [path, str(file.size_bytes), str(file.mtime_ns)]
-    folder = paths.cache_dir / "engine-facts"
-    formats = range(FORMAT, FORMAT_FIRST - 1, -1)
-    return [folder / _cache_name(str(format_), *parts) for format_ in formats]
-
-
-def _cache_name(*parts: str) -> str:
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
-    return f"{digest[:24]}.json"
+    return paths.cache_dir / "engine-facts" / f"{digest[:24]}.json"
 
 
-def _read(files: Sequence[Path]) -> Engine | None:
-    """The first that can be read and understood."""
-    for file in files:
-        with contextlib.suppress(OSError, *NOT_JSON):
-            return msgspec.json.decode(file.read_bytes(), type=Engine)
+def _read(file: Path) -> Engine | None:
+    """What can be read and understood of a file."""
+    with contextlib.suppress(OSError, *NOT_JSON):
+        return msgspec.json.decode(file.read_bytes(), type=Engine)
     return None
 
 

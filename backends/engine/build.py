@@ -206,13 +206,12 @@ def _try_lock(descriptor: int) -> bool:
 
 
 async def _build(job: _Job, lock: int) -> None:
-    started = time.monotonic()
     if job.choice.note:
         job.tell(BuildStage.WAIT, None, job.choice.note)
     _check_space(job)
     await _make(job, install.missing(job.target), lock)
     job.tell(BuildStage.INSTALL)
-    await children.in_thread(lambda _: _install(job, time.monotonic() - started))
+    await children.in_thread(lambda _: _install(job))
 
 
 async def _make(job: _Job, programs: Sequence[str], lock: int) -> None:
@@ -293,16 +292,16 @@ async def _compile(
         )
 
 
-def _install(job: _Job, seconds: float) -> None:
+def _install(job: _Job) -> None:
     built, absent = job.folder / "programs", install.missing(job.target)
     if absent == install.PROGRAMS:
-        install.install(built, job.target, _manifest(job, seconds))
+        install.install(built, job.target, _manifest(job))
     else:
         install.complete(built, job.target, absent)
     shutil.rmtree(job.folder, ignore_errors=True)
 
 
-def _manifest(job: _Job, seconds: float) -> install.Manifest:
+def _manifest(job: _Job) -> install.Manifest:
     return install.Manifest(
         key=job.key,
         version=job.source.version,
@@ -314,7 +313,6 @@ def _manifest(job: _Job, seconds: float) -> install.Manifest:
         flags=job.flags,
         host_cpu=install.host_cpu(),
         built_at=time.time(),
-        build_seconds=round(seconds, 1),
     )
 
 

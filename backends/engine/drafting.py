@@ -52,14 +52,8 @@ def way_to_guess(flags: Collection[str], draft: str, head: str = "") -> str:
     ``head`` is the way that the draft is a head for, where it is no model of its own.
 
     Raises:
-        EngineError: it knows none, or has not been asked.
+        EngineError: it knows none.
     """
-    if SPEC_TYPE in flags and not any(f.startswith(f"{SPEC_TYPE} ") for f in flags):
-        # What an older dllm-tui kept of it, which is taken while a cluster serves.
-        raise EngineError(
-            "Which ways to guess this llama.cpp has is not known yet",
-            "It is asked while nothing serves: dllm-tui stop, then launch again.",
-        )
     if draft == NGRAM_DRAFT:
         known = [way for way in TABLES if knows(flags, way)]
         if known:

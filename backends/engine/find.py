@@ -44,9 +44,8 @@ def find_engine(configured: str | None, paths: Paths) -> EngineInfo:
 def all_engines(configured: str | None, paths: Paths) -> list[EngineInfo]:
     """Every engine in the order ``find_engine`` prefers them; broken ones left out."""
     found: list[EngineInfo] = []
-    named = ((configured, EngineSource.CONFIG),)
     for folder, source in (
-        *named,
+        (configured, EngineSource.CONFIG),
         (os.environ.get(ENGINE_DIR_VARIABLE), EngineSource.ENV),
     ):
         if folder and (location := _look_in(Path(folder).expanduser(), source)):

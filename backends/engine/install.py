@@ -46,7 +46,6 @@ class Manifest(Value, frozen=True, kw_only=True):
     """The CPU it was compiled for; another one may lack its instructions."""
     built_at: float
     """Unix seconds."""
-    build_seconds: float = 0.0
 
 
 def host_cpu() -> str:

@@ -46,7 +46,6 @@ class Slot(Value, frozen=True, kw_only=True):
     """One of the server's places for a conversation."""
 
     id: int
-    n_ctx: int = 0
     is_processing: bool = False
     speculative: bool = False
     task: int = -1
@@ -294,7 +293,6 @@ def _slot(item: Mapping[str, Any]) -> Slot:
         total = max(total - decoded, processed + cached)
     return Slot(
         id=_count(item, "id"),
-        n_ctx=_count(item, "n_ctx"),
         is_processing=item.get("is_processing") is True,
         speculative=item.get("speculative") is True,
         task=_count(item, "id_task", -1),

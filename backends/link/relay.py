@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 RETRY_S = 0.5
 PATIENCE_S = 90
 """With a machine that is silent: longer than a connection to it is waited for."""
-REMEMBER = "--remember"
 QUIET_S = 1.0
 """After so long without a line nothing moves: a relay writes four a second else."""
 
@@ -113,12 +112,11 @@ def worker_relay_argv(
     models: Sequence[str] = (),
     key_file: str = "",
     direct: str = "",
-    remembers: bool = False,
 ) -> tuple[str, ...]:
     """The far end of a link, beside the rpc-server of a worker.
 
     All paths are on the worker's machine; ``models`` are files that hold the model. At
-    ``direct`` it listens too, if it can. It ``remembers`` what was asked at a start.
+    ``direct`` it listens too, if it can. It remembers what was asked at a start.
     """
     return (
         *(binary, "worker", "--name", worker),
@@ -126,7 +124,7 @@ def worker_relay_argv(
         *(("--listen", direct) if direct else ()),
         *("--worker", rpc_server),
         *(("--key-file", key_file) if key_file else ()),
-        *((REMEMBER,) if remembers else ()),
+        "--remember",
         *_models(models),
     )
 

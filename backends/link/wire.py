@@ -42,8 +42,6 @@ class PairLine(msgspec.Struct, frozen=True):
     """Where the head's relay dialled it."""
     detour: str | None = None
     """Why not at the first place that it was told."""
-    unheard_ms: float | None = None
-    """How long nothing has come from its machine; None for not long."""
     wire_bytes_up: int | None = 0
     wire_bytes_down: int | None = 0
     overhead_bytes_up: int | None = None

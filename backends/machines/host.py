@@ -38,10 +38,7 @@ class ProcessSpec(Value, frozen=True, kw_only=True):
     def digest(self) -> str:
         """A hash of all of this: what runs is adopted only if it is equal."""
         told = msgspec.to_builtins(self)
-        private = told.pop("private")
-        # Others of an earlier release are still what they were.
-        if private:
-            told["private"] = hashlib.sha256(private.encode()).hexdigest()
+        told["private"] = hashlib.sha256(self.private.encode()).hexdigest()
         # Not msgspec's: an argument need not be text, and this escapes what is none.
         whole = json.dumps(told, sort_keys=True)
         return hashlib.sha256(whole.encode()).hexdigest()[:32]

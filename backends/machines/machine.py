@@ -92,12 +92,8 @@ class Machine(Protocol):
         """A way from a Unix socket of ours to ``relay_stats``."""
         ...
 
-    async def api_way(self, port: int, at: int = 0) -> Way:
-        """A way from a loopback port of ours (``at``, if given) to one there.
-
-        Raises:
-            HostError: that port of ours is taken.
-        """
+    async def api_way(self, port: int) -> Way:
+        """A way from a loopback port of ours to one there."""
         ...
 
     async def way_to(self, port: int, spec: WaySpec) -> Way:
@@ -177,7 +173,7 @@ class LocalMachine:
         """The socket itself."""
         return PlainWay(unix_endpoint(self.relay_stats(worker)))
 
-    async def api_way(self, port: int, at: int = 0) -> Way:
+    async def api_way(self, port: int) -> Way:
         """The port itself."""
         return local_way(port)
 

@@ -70,20 +70,11 @@ class Node(Value, frozen=True, kw_only=True):
     spec: ProcessSpec
     waits_for: tuple[str, ...] = ()
     """Short names of processes, and ``way:WORKER``: each must be there before."""
-    earlier: ProcessSpec | None = None
-    """As an earlier release started the same: that is kept too."""
 
     def specified(self, incarnations: Mapping[str, str]) -> ProcessSpec:
         """Its specification after these very processes and ways."""
-        return self._after(self.spec, incarnations)
-
-    def was_specified(self, incarnations: Mapping[str, str]) -> ProcessSpec | None:
-        """The same of an earlier release."""
-        return self._after(self.earlier, incarnations) if self.earlier else None
-
-    def _after(self, spec: ProcessSpec, incarnations: Mapping[str, str]) -> ProcessSpec:
         after = {name: incarnations[name] for name in self.waits_for}
-        return msgspec.structs.replace(spec, after=after)
+        return msgspec.structs.replace(self.spec, after=after)
 
 
 class Blueprint(Value, frozen=True, kw_only=True):
@@ -103,8 +94,6 @@ class Kept(Value, frozen=True, kw_only=True):
     incarnations: dict[str, str]
     """Of what is there: processes by short name, ways as ``way:WORKER``."""
     missing: tuple[Node, ...]
-    earlier: frozenset[str] = frozenset()
-    """Of what is kept, what an earlier release started, by short name."""
 
 
 def process_name(cluster: str, short_name: str) -> str:
@@ -212,16 +201,9 @@ def _server(
         port=facts.ports[SERVER],
         env=ENGINE_ENV,
     )
-    unnamed = server_command(plan, placement, facts, named=False).argv
     ways = [] if plan.relay else [f"way:{w.name}" for w in used_workers(plan)]
     waits_for = (*(node.short_name for node in before), *ways)
-    return Node(
-        machine=plan.head,
-        short_name=SERVER,
-        spec=spec,
-        waits_for=waits_for,
-        earlier=msgspec.structs.replace(spec, argv=unnamed),
-    )
+    return Node(machine=plan.head, short_name=SERVER, spec=spec, waits_for=waits_for)
 
 
 def compare(
@@ -235,28 +217,20 @@ def compare(
     """
     incarnations = {f"way:{worker}": way for worker, way in ways.items()}
     missing: list[Node] = []
-    earlier: set[str] = set()
     for node in blueprint.nodes:
         record = records.get((node.machine, node.spec.name))
         there = all(name in incarnations for name in node.waits_for)
-        # One that lives and was asked to end will, whoever wants it now.
-        runs = record is not None and record.state is ProcessState.RUNNING
-        if record is None or not (there and runs and _fits(node, record, incarnations)):
+        if record is not None and there and _fits(node, record, incarnations):
+            incarnations[node.short_name] = record.incarnation
+        else:
             missing.append(node)
-            continue
-        if record.digest != node.specified(incarnations).digest:
-            earlier.add(node.short_name)
-        incarnations[node.short_name] = record.incarnation
-    return Kept(
-        incarnations=incarnations,
-        missing=tuple(missing),
-        earlier=frozenset(earlier),
-    )
+    return Kept(incarnations=incarnations, missing=tuple(missing))
 
 
 def _fits(node: Node, record: ProcessRecord, incarnations: Mapping[str, str]) -> bool:
-    specs = (node.specified(incarnations), node.was_specified(incarnations))
-    return record.digest in {spec.digest for spec in specs if spec is not None}
+    # One that lives and was asked to end will, whoever wants it now.
+    runs = record.state is ProcessState.RUNNING
+    return runs and record.digest == node.specified(incarnations).digest
 
 
 def stop_order(records: Iterable[ProcessRecord]) -> list[list[ProcessRecord]]:

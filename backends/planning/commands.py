@@ -176,7 +176,6 @@ def worker_relay_command(worker: WorkerSpec, site: Site) -> Command:
             models=pairing.models,
             key_file=site.key_file(worker.peer, name, pairing),
             direct=site.direct(worker),
-            remembers=pairing.remembers,
         ),
     )
 
@@ -214,13 +213,8 @@ def model_alias(plan: Plan) -> str:
     return _PART.sub("", stem).replace(",", "-")
 
 
-def server_command(
-    plan: Plan, placement: Placement, site: Site, *, named: bool = True
-) -> Command:
-    """The llama-server with exactly this placement.
-
-    Not ``named`` it is as releases without a gateway started it.
-    """
+def server_command(plan: Plan, placement: Placement, site: Site) -> Command:
+    """The llama-server with exactly this placement."""
     engine = site.engines[plan.head]
     return Command(
         machine=plan.head,
@@ -238,7 +232,7 @@ def server_command(
             server=plan.server,
             port=site.port(SERVER),
             verbosity=BUFFERS_VERBOSITY if is_relayed(plan) else LAYERS_VERBOSITY,
-            alias=model_alias(plan) if named else "",
+            alias=model_alias(plan),
             guessing=_guessing(plan, placement, site),
             prompt_cache_mib=plan.prompt_cache_mib,
             extra=plan.extra_args,

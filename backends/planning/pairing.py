@@ -22,15 +22,9 @@ if TYPE_CHECKING:
     from backends.state import Plan, WorkerSpec
 
 IDENTITY_DIGITS = 32
-CAN_STAND = "worker"
-"""What a helper says that knows ``dllm-relay worker``."""
-CAN_KEEP = "start:private"
+CAN_PAIR = ("worker", "start:private", "worker:model", "worker:remember", "pair:ways")
+"""What a helper says whose relay can be an end of a pair."""
 CAN_SEAL = "worker:tls"
-CAN_STAY_HOME = "worker:model"
-CAN_REMEMBER = "worker:remember"
-"""It keeps what is asked at a start for the relay that comes after it."""
-CAN_CHOOSE = "pair:ways"
-"""The head's relay dials several places, the one beside a worker listens at them."""
 CAN_BE_THIN = "head:thin"
 """Of the head's helper: its relay sends no hole of a thin file."""
 
@@ -44,8 +38,6 @@ class Pairing(Value, frozen=True, kw_only=True):
     """``dllm-relay`` on the worker's machine; empty: the head's relay is alone."""
     models: tuple[str, ...] = ()
     """Files there that hold the model, for all that is known."""
-    remembers: bool = False
-    """Whether it keeps what is asked at a start."""
     key: str = ""
     """What both ends share; empty: they meet without."""
     identity: str = ""
@@ -102,19 +94,18 @@ def judged(worker: WorkerSpec, there: Beside, head: Beside, secret: str) -> Pair
     ``secret`` is made anew for every launch and kept with its goal: a relay started
     again, by whatever controller, so has the key of the one that stayed.
     """
-    if old := _without(there, head, CAN_STAND, CAN_KEEP):
+    if old := _without(there, head, *CAN_PAIR):
         mend = "" if old == LOCAL else f": dllm-tui peers provision {old}"
         return Pairing(why=f"dllm-relay on {old} is too old to stand in a pair{mend}")
-    too_old = _without(there, head, CAN_STAY_HOME)
-    unsealed = _without(there, head, CAN_SEAL)
-    why = _why(there, too_old)
-    if unsealed:
+    home = "the model on disk: weights that are equal stay there"
+    cross = "no copy of the model: its weights cross"
+    why = f"{there.machine} has {home if there.models else cross}"
+    if unsealed := _without(there, head, CAN_SEAL):
         why += f"; without a key, for dllm-relay on {unsealed} was built without TLS"
     return Pairing(
         why=why,
         program=there.program,
-        models=() if too_old else there.models,
-        remembers=CAN_REMEMBER in there.features,
+        models=there.models,
         key="" if unsealed else _derived(secret, f"key {worker.name}"),
         identity=_derived(secret, f"head {worker.name}")[:IDENTITY_DIGITS],
         data=_data(there, head, unsealed),
@@ -127,22 +118,12 @@ def _data(there: Beside, head: Beside, unsealed: str) -> DataPlace:
         return DataPlace()
     if unsealed:
         return DataPlace(why=f"dllm-relay on {unsealed} was built without TLS")
-    if old := _without(there, head, CAN_CHOOSE):
-        return DataPlace(why=f"dllm-relay on {old} is too old for another way")
     return there.data
 
 
 def _without(there: Beside, head: Beside, *needed: str) -> str:
     """The first machine whose helper does not know all of that; empty: both do."""
     return next((m.machine for m in (there, head) if set(needed) - set(m.features)), "")
-
-
-def _why(there: Beside, too_old: str) -> str:
-    if not there.models:
-        return f"{there.machine} has no copy of the model: its weights cross"
-    if too_old:
-        return f"dllm-relay on {too_old} is too old to read models: weights cross"
-    return f"{there.machine} has the model on disk: weights that are equal stay there"
 
 
 def _derived(secret: str, purpose: str) -> str:

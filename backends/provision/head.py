@@ -79,11 +79,11 @@ async def engine_parcel(engine: EngineInfo, paths: Paths) -> Parcel:
         EngineError: it does not run here.
         OSError: a file of it cannot be read, or the cache cannot be written.
     """
-    manifest = await manifest_of(engine, paths)
+    manifest = await manifest_of(engine)
     return await asyncio.to_thread(_engine_parcel, engine, manifest, paths)
 
 
-async def manifest_of(engine: EngineInfo, paths: Paths) -> install.Manifest:
+async def manifest_of(engine: EngineInfo) -> install.Manifest:
     """Its own manifest, or for an engine that is not ours what it tells of itself.
 
     Raises:

@@ -42,8 +42,7 @@ async def read_there(files: Files, peer: str, path: str, cache: Path) -> ModelIn
     try:
         async with files() as sftp:
             copies = [
-                await _beginning(sftp, peer, part, cache / peer)
-                for part in _parts(path)
+                await _beginning(sftp, part, cache / peer) for part in _parts(path)
             ]
     except (OSError, asyncssh.Error) as error:
         raise _cannot(peer, path, error) from error
@@ -56,9 +55,7 @@ def _parts(path: str) -> list[str]:
     return list(map(str, part_paths(PurePosixPath(path))))
 
 
-async def _beginning(
-    sftp: asyncssh.SFTPClient, peer: str, path: str, folder: Path
-) -> Path:
+async def _beginning(sftp: asyncssh.SFTPClient, path: str, folder: Path) -> Path:
     """A sparse copy that has at least the header."""
     found = await sftp.stat(path)
     size = found.size or 0
@@ -69,14 +66,12 @@ async def _beginning(
         return copy
     await asyncio.to_thread(copy.parent.mkdir, parents=True, exist_ok=True)
     growing = copy.with_name(f".{copy.name}.part")
-    await _fetch(sftp, f"{peer}:{path}", path, growing, size)
+    await _fetch(sftp, path, growing, size)
     growing.replace(copy)
     return copy
 
 
-async def _fetch(
-    sftp: asyncssh.SFTPClient, shown: str, path: str, copy: Path, size: int
-) -> None:
+async def _fetch(sftp: asyncssh.SFTPClient, path: str, copy: Path, size: int) -> None:
     """Bring ever more of the beginning, until the header is all there."""
     have, want = 0, min(size, FIRST_BYTES)
     with copy.open("wb") as target:

@@ -160,7 +160,7 @@ class _Job:
     async def look(self, engine: EngineInfo, relay: Path) -> None:
         """Learn what the head has and what the peer is."""
         self.head = await head.this_machine(os.environ)
-        self.manifest = await head.manifest_of(engine, self.paths)
+        self.manifest = await head.manifest_of(engine)
         self.relay_version = await head.relay_version(relay, os.environ)
         self.peer = await survey(self.shell, "system", "tools", "engines")
 

@@ -18,7 +18,7 @@ from backends.engine.versions import SOURCES
 from backends.errors import DllmError, EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from backends.engine.install import Manifest
     from backends.engine.versions import Source
@@ -101,18 +101,17 @@ async def _make_archive(
 
 def _pack(tree: Path, target: Path) -> None:
     with tarfile.open(target, "w:gz", compresslevel=6) as tar:
-        _add_all(tar, tree)
+        _add(tar, tree, tree.rglob("*"))
 
 
-def _add_all(tar: tarfile.TarFile, tree: Path) -> None:
-    """Every file below a folder, without owner and time."""
-    for path in sorted(tree.rglob("*")):
-        if path.is_file():
-            info = tarfile.TarInfo(path.relative_to(tree).as_posix())
-            info.size = path.stat().st_size
-            info.mode = 0o755 if os.access(path, os.X_OK) else 0o644
-            with path.open("rb") as file:
-                tar.addfile(info, file)
+def _add(tar: tarfile.TarFile, root: Path, paths: Iterable[Path]) -> None:
+    """The files among these, called as below a folder, without owner and time."""
+    for path in filter(Path.is_file, sorted(paths)):
+        info = tarfile.TarInfo(path.relative_to(root).as_posix())
+        info.size = path.stat().st_size
+        info.mode = 0o755 if os.access(path, os.X_OK) else 0o644
+        with path.open("rb") as file:
+            tar.addfile(info, file)
 
 
 def relay_source(paths: Paths) -> Path:
@@ -125,24 +124,13 @@ def relay_source(paths: Paths) -> Path:
     root = _native_folder()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for name in ("CMakeLists.txt", "src"):
-            _add_part(tar, root, name)
+        _add(tar, root, (root / "CMakeLists.txt", *(root / "src").rglob("*")))
     folder = paths.cache_dir / "sources"
     folder.mkdir(parents=True, exist_ok=True)
     archive = folder / "dllm-relay.tar.gz"
     # Without the time, so that the same sources are the same bytes.
     archive.write_bytes(gzip.compress(buffer.getvalue(), mtime=0))
     return archive
-
-
-def _add_part(tar: tarfile.TarFile, root: Path, name: str) -> None:
-    top = root / name
-    paths = sorted(top.rglob("*")) if top.is_dir() else [top]
-    for path in filter(Path.is_file, paths):
-        info = tarfile.TarInfo(path.relative_to(root).as_posix())
-        info.size = path.stat().st_size
-        with path.open("rb") as file:
-            tar.addfile(info, file)
 
 
 def _native_folder() -> Path:

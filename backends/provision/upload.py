@@ -33,13 +33,11 @@ class Meter:
         self,
         total_bytes: int,
         tell: Callable[[str, float], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``tell`` gets a text and a fraction (0…1) at each step."""
         self._total = total_bytes
         self._tell = tell
-        self._clock = clock
-        self._started = clock()
+        self._started = time.monotonic()
         self._sent = 0
         self._there = 0
 
@@ -55,7 +53,7 @@ class Meter:
 
     def _show(self) -> None:
         done = self._there + self._sent
-        seconds = self._clock() - self._started
+        seconds = time.monotonic() - self._started
         text = f"{format_bytes(done)} of {format_bytes(self._total)}"
         if self._sent and seconds > 0:
             rate = self._sent / seconds

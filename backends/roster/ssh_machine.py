@@ -242,14 +242,14 @@ class SshMachine:
         near = self._paths.relay_socket(worker)
         return self._way(await self.connection.forward(self.relay_stats(worker), near))
 
-    async def api_way(self, port: int, at: int = 0) -> Way:
+    async def api_way(self, port: int) -> Way:
         """A loopback port of ours that leads to one there: API clients know no more."""
-        return self._way(await self.connection.forward(port, at))
+        return self._way(await self.connection.forward(port))
 
     async def way_to(self, port: int, spec: WaySpec) -> Way:
         """A Unix socket of ours that leads to a port there; a port if it must be."""
         if spec.tcp:
-            tunnel = await self.connection.forward(port, 0)
+            tunnel = await self.connection.forward(port)
             return self._way(tunnel, note=ANY_USER.format(machine="this machine"))
         near = self._paths.worker_socket(spec.cluster, spec.worker)
         make_private(near.parent)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
 import time
 from typing import TYPE_CHECKING
 
-from backends.client.start import wait_gone
+from backends.client.start import dismiss
 from backends.controller.lock import lock_holder
 from backends.errors import DllmError
 
@@ -30,10 +27,8 @@ async def hand_over(paths: Paths, manager: Manager) -> ServiceState:
     state = await _running(manager)
     holder = lock_holder(paths.lock)
     if holder is not None and holder.pid != state.pid:
-        # It leaves what it runs, and the service, which waits for its place, adopts it.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(holder.pid, signal.SIGTERM)
-        await wait_gone(paths, holder.pid)
+        # The service, which waits for its place, adopts what it leaves.
+        await dismiss(paths, holder.pid)
         await _succeeded(paths, manager)
     return state
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from backends.split.flags import merge_layers, used_workers
 from backends.split.layout import format_range, ranges
-from backends.state import DeviceBuffers, LayerRange, MeasuredSplit, Plan
+from backends.state import DeviceMemory, LayerRange, MeasuredSplit, MemorySource, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -96,7 +96,7 @@ def _worker_at(plan: Plan, placement: Placement, endpoint: str) -> str:
 
 def device_buffers(
     plan: Plan, placement: Placement, buffers: Mapping[tuple[str, str], int]
-) -> tuple[DeviceBuffers, ...]:
+) -> tuple[DeviceMemory, ...]:
     """Bytes per device; buffers of no device (``CPU_Mapped``, …) are the head's CPU's.
 
     Both of two workers' buffers are called ``RPC0[host:port]``: the number counts
@@ -107,11 +107,12 @@ def device_buffers(
         sizes = by_device.setdefault(_buffer_device(plan, placement, buffer), {})
         sizes[kind] = sizes.get(kind, 0) + size
     return tuple(
-        DeviceBuffers(
+        DeviceMemory(
             device=device,
             model_bytes=sizes.get("model", 0),
             kv_bytes=sizes.get("kv", 0),
             compute_bytes=sizes.get("compute", 0),
+            source=MemorySource.MEASURED,
         )
         for device, sizes in by_device.items()
     )
@@ -130,7 +131,7 @@ def _buffer_device(plan: Plan, placement: Placement, buffer: str) -> str:
 
 
 def _strays(
-    plan: Plan, placement: Placement, buffers: Sequence[DeviceBuffers]
+    plan: Plan, placement: Placement, buffers: Sequence[DeviceMemory]
 ) -> tuple[str, ...]:
     """Workers' devices whose memory says otherwise than the layers of the log."""
     if not buffers:

@@ -13,7 +13,6 @@ from backends.split.buffers import PLAIN, kv_bytes
 from backends.split.layout import even_counts, is_head_cpu, make_split
 from backends.state import (
     Device,
-    DeviceBuffers,
     DeviceMemory,
     MemorySource,
     ModelInfo,
@@ -231,17 +230,6 @@ def _corrected(load: DeviceLoad, error: _Error | None) -> DeviceLoad:
 def pool_of(device: Device) -> str:
     """Name of the physical memory a device draws on."""
     return device.memory_pool or device.id
-
-
-def as_memory(held: DeviceBuffers) -> DeviceMemory:
-    """A measurement as what can be held against a prediction."""
-    return DeviceMemory(
-        device=held.device,
-        model_bytes=held.model_bytes,
-        kv_bytes=held.kv_bytes,
-        compute_bytes=held.compute_bytes,
-        source=MemorySource.MEASURED,
-    )
 
 
 def ours_by_pool(

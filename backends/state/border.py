@@ -16,7 +16,7 @@ class ControllerInfo(Value, frozen=True, kw_only=True):
     """Who a controller is: its answer to ``/v1/version``, and what its lock says."""
 
     api: int
-    """``API_VERSION`` of its release; 0 for one from before there was a version."""
+    """``API_VERSION`` of its release."""
     version: str = ""
     """Of the release."""
     pid: int

@@ -171,16 +171,6 @@ class ChatChange(Value, frozen=True, kw_only=True):
     """Index of the answer to go on from."""
 
 
-class ChatImport(Value, frozen=True, kw_only=True):
-    """A conversation from elsewhere; the same one again changes nothing."""
-
-    model: str = ""
-    name: str = ""
-    system: str = ""
-    sampling: Sampling = Sampling()
-    turns: tuple[Turn, ...]
-
-
 class ChatFrame(Value, frozen=True, kw_only=True, omit_defaults=True):
     """One line of the stream of a conversation: a whole state, or what came since."""
 

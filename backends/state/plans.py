@@ -201,15 +201,6 @@ class Fallback(Value, frozen=True, kw_only=True):
     """Why what is left cannot do it, and what would do."""
 
 
-class DeviceBuffers(Value, frozen=True, kw_only=True):
-    """Bytes llama-server's log says it put on one device."""
-
-    device: str
-    model_bytes: int = 0
-    kv_bytes: int = 0
-    compute_bytes: int = 0
-
-
 class MeasuredSplit(Value, frozen=True, kw_only=True):
     """The split after the load: what the relays saw arrive, or llama-server's log says.
 
@@ -219,6 +210,6 @@ class MeasuredSplit(Value, frozen=True, kw_only=True):
     layers: tuple[LayerRange, ...]
     in_part: tuple[LayerRange, ...] = ()
     """Layers of which a worker's device holds only some tensors (``-ot``)."""
-    buffers: tuple[DeviceBuffers, ...] = ()
+    buffers: tuple[DeviceMemory, ...] = ()
     mismatches: tuple[str, ...] = ()
     """One sentence per difference from the plan; empty when they agree."""

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -36,17 +32,6 @@ VARY = (
     "usage",
     "time_ms",
 )
-EARLIER_RELEASE = """
-import functools, sys
-import backends.controller.__main__ as controller
-from backends.controller.builder import Builder
-from backends.planning import blueprint
-async def given_out(self, plan, kept, server_port):
-    return server_port
-Builder._give_out = given_out
-blueprint.server_command = functools.partial(blueprint.server_command, named=False)
-sys.exit(controller.main())
-"""
 
 
 @pytest.fixture(scope="module")
@@ -243,31 +228,4 @@ def test_those_who_wait_are_told_of_the_end(user: User, demo_model: str) -> None
     assert "Retry-After" in headers
     assert "the cluster was stopped" in error["message"]
     assert not worker.is_running()
-    user.assert_nothing_left()
-
-
-def test_what_a_release_without_gateway_started_is_kept(
-    user: User, demo_model: str
-) -> None:
-    earlier = subprocess.Popen([sys.executable, "-c", EARLIER_RELEASE], env=user.env)
-    listening = user.home / "run" / "dllm-tui" / "controller.sock"
-    wait_for(listening.exists, "the earlier release listening")
-    user.run("up", "--model", demo_model, "--workers", "1", "--detach")
-    before = user.status()
-    pids = {p["name"]: p["pid"] for p in before["processes"]}
-    assert before["controller_pid"] == earlier.pid
-    assert "api-gateway" not in pids
-    os.kill(earlier.pid, signal.SIGTERM)
-    earlier.wait(20)
-    wait_for(lambda: user.status()["state"] == "serving", "adopted")
-    after = user.status()
-    assert {p["name"]: p["pid"] for p in after["processes"]} == pids
-    assert after["api_url"] == before["api_url"]
-    # The next llama-server has a gateway before it, at the port that clients know.
-    user.kill("relay-worker1")
-    wait_for(lambda: user.pid("api-gateway"), "a gateway")
-    wait_for(lambda: user.status()["state"] == "serving", "mended")
-    assert user.status()["api_url"] == before["api_url"]
-    assert ask(ports(user)[0], CHAT, MESSAGES)[0] == 200
-    user.run("stop")
     user.assert_nothing_left()

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from backends.state import (
     ChatDelta,
-    ChatMessage,
     ChatTimings,
+    Reply,
     Sampling,
+    Turn,
 )
+from tests.tui import scenes
 from tests.tui.helpers import until
 from tui.screens.cluster.chat.answer import ChatAnswer
 from tui.screens.cluster.chat.composer import Composer
@@ -24,10 +26,15 @@ TIMINGS = ChatTimings(tokens=42, tok_per_s=21.34, first_token_s=0.88)
 
 DONE = ChatDelta(done=True, finish_reason="stop", timings=TIMINGS)
 
-EARLIER = (
-    ChatMessage(role="user", content="Hello?"),
-    ChatMessage(role="assistant", content="Hello *you*!"),
-)
+
+def said(question: str, answer: str) -> Turn:
+    """A question of an earlier conversation, answered."""
+    model = scenes.HOMELAB_PLAN.model
+    reply = Reply(text=answer, model=model, finish_reason="stop")
+    return Turn(question=question, replies=(reply,))
+
+
+EARLIER = (said("Hello?", "Hello *you*!"),)
 
 
 async def ask(app: ChatStage, pilot: Pilot[None], question: str = "Why?") -> ChatAnswer:

@@ -10,13 +10,14 @@ from backends.state import (
     ClusterSnapshot,
     ClusterState,
     Device,
-    DeviceBuffers,
     DeviceKind,
+    DeviceMemory,
     EngineInfo,
     EngineSource,
     Failure,
     Layer,
     MeasuredSplit,
+    MemorySource,
     ModelInfo,
     Peer,
     PeerRole,
@@ -133,11 +134,12 @@ def measured(model: ModelInfo, plan: Plan) -> MeasuredSplit:
     return MeasuredSplit(
         layers=ranges(plan.split),
         buffers=tuple(
-            DeviceBuffers(
+            DeviceMemory(
                 device=load.device,
                 model_bytes=load.weight_bytes,
                 kv_bytes=load.kv_bytes,
                 compute_bytes=int(load.compute_bytes * 0.8),
+                source=MemorySource.MEASURED,
             )
             for load in device_loads(model, plan.split, plan.ctx_size)
             if load.n_layers

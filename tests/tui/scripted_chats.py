@@ -6,6 +6,8 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from backends.controller.chat.chats import Chats
 from backends.controller.chat.store import ChatStore
 from backends.state import ChatQuestion, Reply
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from backends.controller.chat.live import Answers, LiveChat
     from backends.state import (
         ChatChange,
-        ChatImport,
         ChatListing,
         ChatState,
         ClusterSnapshot,
@@ -114,10 +115,10 @@ class ScriptedChats:
         """As the controller does it."""
         return (await self._chats.restore(chat)).state
 
-    async def take_in(self, asked: ChatImport) -> ChatState:
-        """As the controller does it."""
-        self._call("chat import", asked)
-        return (await self._chats.take_in(self._cluster.cluster, asked)).state
+    async def put(self, model: str, **fields: object) -> None:
+        """Go on with the current conversation, as these fields have it."""
+        chat = await self._chats.current(self._cluster.cluster, model)
+        chat.put(msgspec.structs.replace(chat.conversation, **fields))
 
 
 def _reply(chat: LiveChat, now: ClusterSnapshot | None) -> Reply:

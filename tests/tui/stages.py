@@ -18,7 +18,6 @@ from tui.shell import theming
 from tui.shell.console import ConsoleApp
 from tui.shell.messages import Notice, Trouble
 from tui.work.desk import Desk
-from tui.work.state_file import Remembered
 from tui.work.theme_folders import BUILTIN_FOLDER
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.screen import Screen
 
-    from backends.state import ChatDelta, ChatMessage, ChatRequest
+    from backends.state import ChatDelta, ChatRequest, Turn
 
 
 class Stage(ConsoleApp):
@@ -67,9 +66,8 @@ class ChatStage(Stage):
         self.asked: list[ChatRequest] = []
         self.deltas: asyncio.Queue[ChatDelta] = asyncio.Queue()
         self.cluster = ScriptedCluster(scenes.homelab_serving())
-        self.cluster.chats = ScriptedChats(
-            self.cluster, self._answers, self.cluster._call
-        )
+        self.chats = ScriptedChats(self.cluster, self._answers, self.cluster._call)
+        self.cluster.chats = self.chats
 
     def compose(self) -> ComposeResult:
         """The pane."""
@@ -101,15 +99,19 @@ class ChatStage(Stage):
             self.deltas.put_nowait(delta)
 
     async def restore(
-        self, messages: Sequence[ChatMessage], sampling: Sampling | None = None
+        self,
+        turns: Sequence[Turn],
+        sampling: Sampling | None = None,
+        *,
+        system: str = "",
     ) -> None:
         """Go on with an earlier conversation."""
-        memory = Remembered(
-            plan=scenes.HOMELAB_PLAN,
-            conversation=tuple(messages),
+        await self.chats.put(
+            scenes.HOMELAB_PLAN.model,
+            turns=tuple(turns),
             sampling=sampling or Sampling(),
+            system=system,
         )
-        self.flows.take_over(memory, lambda left: None)
         async with asyncio.timeout(10):
             while not self.turns:  # noqa: ASYNC110 -- what is shown has no event
                 await asyncio.sleep(0.01)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backends.errors import ControllerError
-from backends.state import ChatDelta, ChatMessage, Failure, Sampling
-from tests.tui.chatting import DONE, EARLIER, answer, ask
+from backends.state import ChatDelta, Failure
+from tests.tui.chatting import DONE, EARLIER, answer, ask, said
 from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.stages import ChatStage
 from tui.screens.cluster.chat.answer import ChatAnswer
@@ -200,12 +200,8 @@ async def test_no_question_is_chosen_after_the_last_and_by_escape() -> None:
 async def test_a_question_far_back_is_brought_into_view() -> None:
     app = ChatStage()
     async with app.run_test(size=(80, 12)) as pilot:
-        said = [
-            ChatMessage(role=role, content=f"{what} {number}")
-            for number in range(SHOWN_TURNS + 2)
-            for role, what in (("user", "question"), ("assistant", "answer"))
-        ]
-        await app.restore(said, Sampling())
+        numbers = range(SHOWN_TURNS + 2)
+        await app.restore([said(f"question {n}", f"answer {n}") for n in numbers])
         await until(pilot, lambda: len(app.query(ChatAnswer)) == SHOWN_TURNS)
         await pilot.press("escape", *["left_curly_bracket"] * (SHOWN_TURNS + 2))
         await until(pilot, lambda: "▸you question 0" in screen_text(app))
@@ -240,7 +236,7 @@ async def test_an_edit_that_is_refused_is_not_lost() -> None:
 async def test_a_new_conversation_can_be_taken_back() -> None:
     app = ChatStage()
     async with app.run_test() as pilot:
-        await app.restore((ChatMessage(role="system", content="Be brief."), *EARLIER))
+        await app.restore(EARLIER, system="Be brief.")
         await until(pilot, lambda: "Hello you!" in screen_text(app))
         await pilot.press("escape", "n")
         await until(pilot, lambda: not app.query(ChatAnswer))

@@ -6,11 +6,10 @@ import sys
 
 from backends.state import (
     ChatDelta,
-    ChatMessage,
     Failure,
     Sampling,
 )
-from tests.tui.chatting import DONE, EARLIER, answer, ask, roles, sampling
+from tests.tui.chatting import DONE, EARLIER, answer, ask, roles, said, sampling
 from tests.tui.helpers import screen_text, until
 from tests.tui.stages import ChatStage
 from tui.screens.cluster.chat.answer import ChatAnswer
@@ -179,14 +178,8 @@ async def test_streaming_draws_the_same_as_drawing_at_once() -> None:
 async def test_a_restored_conversation_shows_its_newest_turns() -> None:
     app = ChatStage()
     async with app.run_test() as pilot:
-        earlier = [
-            message
-            for number in range(SHOWN_TURNS + 3)
-            for message in (
-                ChatMessage(role="user", content=f"question {number}"),
-                ChatMessage(role="assistant", content=f"answer {number}"),
-            )
-        ]
+        numbers = range(SHOWN_TURNS + 3)
+        earlier = [said(f"question {n}", f"answer {n}") for n in numbers]
         await app.restore(earlier, Sampling(temperature=0.5))
         await until(pilot, lambda: len(app.query(ChatAnswer)) == SHOWN_TURNS)
         assert len(app.turns) == SHOWN_TURNS + 3
@@ -208,7 +201,7 @@ async def test_copy_takes_the_last_answer() -> None:
     app = ChatStage()
     async with app.run_test() as pilot:
         assert app.pane.copyable() is None
-        await app.restore(EARLIER, Sampling())
+        await app.restore(EARLIER)
         await pilot.press("escape", "y")
         assert app.clipboard == "Hello *you*!"
 

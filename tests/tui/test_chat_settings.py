@@ -32,7 +32,7 @@ async def test_settings_are_applied_to_the_next_question() -> None:
 async def test_a_wrong_setting_keeps_the_dialog_open() -> None:
     app = ChatStage()
     async with app.run_test(size=(80, 24)) as pilot:
-        await app.restore(EARLIER, Sampling())
+        await app.restore(EARLIER)
         await pilot.press("escape", "p")
         await until(pilot, lambda: isinstance(app.screen, SamplingDialog))
         await pilot.press("tab", *"hot", "enter")

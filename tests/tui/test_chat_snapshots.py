@@ -9,13 +9,12 @@ import pytest
 from backends.state import (
     ChatBrief,
     ChatDelta,
-    ChatMessage,
     ChatTimings,
     Failure,
     Sampling,
 )
 from tests.tui import scenes
-from tests.tui.chatting import DONE, answer, ask, drawn_whole
+from tests.tui.chatting import DONE, answer, ask, drawn_whole, said
 from tests.tui.helpers import screen_text, until
 from tests.tui.looks import SIZES, name_of
 from tests.tui.stages import ChatStage
@@ -51,10 +50,7 @@ def scatter(wavelength_nm: float) -> float:
 ## And at sunset?
 The path is longer, so most of the blue is gone before it reaches us.
 """
-EARLIER = (
-    ChatMessage(role="user", content="Hello?"),
-    ChatMessage(role="assistant", content="Hello! What can I do for *you*?"),
-)
+EARLIER = (said("Hello?", "Hello! What can I do for *you*?"),)
 CHATS = [
     ("default", "GLM-4.7-Flash-Q4_K_M", "Hello?"),
     ("default", "GLM-4.7-Flash-Q4_K_M", "Why is the sky blue, and why red at sunset?"),

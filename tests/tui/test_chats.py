@@ -10,7 +10,7 @@ from textual.widgets import Input
 
 from backends.errors import ControllerError
 from backends.split.layout import ranges, with_counts
-from backends.state import ChatDelta, ChatMessage, ClusterState, Sampling
+from backends.state import ChatDelta, ClusterState
 from tests.tui import scenes
 from tests.tui.helpers import last_answer, screen_text, settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
@@ -20,7 +20,6 @@ from tui.dialogs.line import LineDialog
 from tui.screens.cluster.chat.answer import ChatAnswer
 from tui.screens.cluster.chat.composer import Composer
 from tui.screens.cluster.chat.transcript import ChatTranscript
-from tui.work.state_file import Remembered, recall, remember
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -257,39 +256,6 @@ async def test_each_model_has_a_chat_of_its_own(make_app: MakeApp) -> None:
         await until(pilot, lambda: questions(app) == [])
         cluster.push(msgspec.structs.replace(first, seq=first.seq + 2))
         await until(pilot, lambda: questions(app) == ["Why?"])
-
-
-async def sees_hello(app: DllmApp) -> None:
-    """The chat of the earlier release is shown."""
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: questions(app) == ["Hello?"])
-        now = app._home.chat.conversation
-        assert now is not None
-        assert (now.system, now.sampling.top_k) == ("Be brief.", 3)
-
-
-async def test_what_an_earlier_release_remembered_is_taken_over_once(
-    make_app: MakeApp, memory_file: Path, tmp_path: Path
-) -> None:
-    said = (
-        ChatMessage(role="system", content="Be brief."),
-        ChatMessage(role="user", content="Hello?"),
-        ChatMessage(role="assistant", content="Hello *you*!"),
-    )
-    plan = scenes.homelab_serving().plan
-    old = Remembered(plan=plan, conversation=said, sampling=Sampling(top_k=3))
-    remember(memory_file, old)
-    cluster = ScriptedCluster(scenes.homelab_serving(), chats_folder=tmp_path / "chats")
-    cluster.errors["chat import"] = ControllerError("The disk is full")
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: toasts(app) == ["The disk is full"])
-    assert recall(memory_file).conversation == said
-    del cluster.errors["chat import"]
-    await sees_hello(make_app(cluster))
-    await sees_hello(make_app(cluster))
-    assert recall(memory_file).conversation == ()
-    assert len(list((tmp_path / "chats").iterdir())) == 1
 
 
 async def test_a_chat_that_is_idle_is_still_there_to_read(make_app: MakeApp) -> None:

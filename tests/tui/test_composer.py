@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 from textual import events
 
-from backends.state import (
-    Sampling,
-)
 from tests.tui.chatting import DONE, EARLIER, answer, ask
 from tests.tui.helpers import screen_text, until
 from tests.tui.stages import ChatStage
@@ -74,7 +71,7 @@ async def test_a_long_paste_arrives_whole() -> None:
 async def test_up_and_down_walk_through_what_was_asked() -> None:
     app = ChatStage()
     async with app.run_test() as pilot:
-        await app.restore(EARLIER, Sampling())
+        await app.restore(EARLIER)
         await ask(app, pilot, "Why?")
         await answer(app, pilot, DONE)
         composer = app.query_one(Composer)
@@ -89,7 +86,7 @@ async def test_up_and_down_walk_through_what_was_asked() -> None:
 async def test_up_in_a_draft_moves_the_cursor() -> None:
     app = ChatStage()
     async with app.run_test() as pilot:
-        await app.restore(EARLIER, Sampling())
+        await app.restore(EARLIER)
         await pilot.press("a", "ctrl+j", "b", "up", "up")
         assert app.query_one(Composer).text == "a\nb"
 

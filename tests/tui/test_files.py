@@ -10,7 +10,6 @@ from textual.color import Color
 from textual.theme import BUILTIN_THEMES
 
 from backends.errors import DllmError
-from backends.state import ChatMessage, Sampling
 from tests.tui import scenes
 from tui.kit.palette import palette_from
 from tui.shell import theming
@@ -113,13 +112,7 @@ def test_a_bad_theme_does_not_hide_the_good_ones(tmp_path: Path) -> None:
 
 
 def test_what_is_remembered_comes_back(memory_file: Path) -> None:
-    memory = Remembered(
-        theme="nord",
-        zoomed="chat",
-        plan=scenes.DEMO_PLAN,
-        conversation=(ChatMessage(role="user", content="[hi]"),),
-        sampling=Sampling(temperature=0.2, seed=1),
-    )
+    memory = Remembered(theme="nord", zoomed="chat", plan=scenes.DEMO_PLAN)
     remember(memory_file, memory)
     assert recall(memory_file) == memory
     assert stat.S_IMODE(memory_file.stat().st_mode) == 0o600

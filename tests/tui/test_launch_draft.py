@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from backends.errors import PlanError
 from backends.split.layout import make_split
-from backends.state import DeviceBuffers, DeviceMemory, ServerSettings, Speculation
+from backends.state import DeviceMemory, ServerSettings, Speculation
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, until
 from tests.tui.scripted import ScriptedCluster
@@ -112,7 +112,7 @@ def test_its_memory_is_shown_with_that_of_the_head() -> None:
         for both, alone in zip(drafted.loads, draft.loads, strict=True)
     ]
     assert added == [700 * MIB, 0]
-    measured = (DeviceBuffers(device="local/CPU", model_bytes=5),)
+    measured = (DeviceMemory(device="local/CPU", model_bytes=5),)
     loaded = dataclasses.replace(drafted, measured=measured)
     assert loaded.loads[0].weight_bytes == 700 * MIB + 5
 

@@ -32,7 +32,6 @@ from tui.work.quantities import (
     rate_text,
     rtt_text,
     totals_trips_text,
-    trips_text,
 )
 
 if TYPE_CHECKING:
@@ -192,17 +191,6 @@ def test_a_worker_without_an_answer_is_shown_as_silent() -> None:
     assert shown(56) in ([], ["12 s"])
 
 
-def test_throughput_keeps_three_figures() -> None:
-    def text(up: float, down: float) -> str:
-        return rate_text(Link(worker="a", bytes_per_s_up=up, bytes_per_s_down=down))
-
-    assert text(0, 0) == "0.00 MB/s"
-    assert text(250_000, 170_000) == "0.42 MB/s"
-    assert text(20e6, 4e6) == "24.0 MB/s"
-    assert text(900e6, 400e6) == "1300 MB/s"
-    assert rate_text(MINI, each_way=True) == "↑0.26 ↓0.18 MB/s"
-
-
 # --- on the screen ----------------------------------------------------------------
 
 
@@ -241,13 +229,6 @@ async def test_what_became_of_guesses_is_on_the_frame(make_app: MakeApp) -> None
     async with app.run_test(size=(120, 36)) as pilot:
         pane = app.query_one(LivePane)
         await until(pilot, lambda: "75 % of guesses right" in f"{pane.border_subtitle}")
-
-
-def test_trips_of_a_token_and_of_its_pass_are_both_shown_where_they_differ() -> None:
-    assert trips_text(MINI) == "1.0"
-    shared = msgspec.structs.replace(MINI, round_trips_per_token=0.275, generation=FOUR)
-    assert trips_text(shared) == "0.28(1.1)"
-    assert trips_text(Link(worker="new")) == "—"
 
 
 async def test_the_bar_is_the_head_then_each_worker(make_app: MakeApp) -> None:
@@ -383,16 +364,6 @@ def test_trips_of_a_token_and_of_a_pass_where_they_differ(
     assert totals_trips_text(token_totals(links)) == said
     assert said in {figure.value for figure in columns_of(snapshot, 118, 3)[1].figures}
     assert dict(line_figures(snapshot))["trips/tok"].strip() == said
-
-
-@pytest.mark.parametrize(
-    ("rtt_ms", "said"),
-    [(0.0421, "42 µs"), (0.0994, "99 µs"), (0.11, "110 µs"), (3.1, "3.10 ms")],
-)
-def test_a_short_round_trip_keeps_its_figures(rtt_ms: float, said: str) -> None:
-    """On one machine it is microseconds: two decimals of a millisecond say 0.00."""
-    assert rtt_text(rtt_ms) == said
-    assert len(said) <= 8
 
 
 async def test_what_pairs_left_at_home_is_on_the_frame(make_app: MakeApp) -> None:

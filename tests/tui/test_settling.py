@@ -11,7 +11,7 @@ import pytest
 from backends.errors import EngineError
 from backends.split.layout import with_counts
 from backends.split.loads import device_loads
-from backends.state import Ask, DeviceBuffers, MemorySource, PlanMemory
+from backends.state import Ask, DeviceMemory, MemorySource, PlanMemory
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, until
 from tests.tui.scripted import ScriptedCluster
@@ -100,11 +100,12 @@ def test_the_tick_is_for_what_was_checked(off_mib: int, tone: str, part: str) ->
     assert snapshot.plan is not None
     told = engine_says(snapshot.plan)
     measured = tuple(
-        DeviceBuffers(
+        DeviceMemory(
             device=memory.device,
             model_bytes=memory.model_bytes + off_mib * MIB,
             kv_bytes=memory.kv_bytes,
             compute_bytes=memory.compute_bytes,
+            source=MemorySource.MEASURED,
         )
         for memory in told.devices
     )

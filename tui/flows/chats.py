@@ -8,29 +8,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-import msgspec
-
 from backends.errors import DllmError
 from backends.state import (
     ChatChange,
-    ChatImport,
     Conversation,
-    Reply,
-    Sampling,
-    Turn,
 )
 from backends.units import format_count
 from tui.shell.messages import Notice, Trouble
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+    from collections.abc import AsyncGenerator, Callable, Coroutine
 
-    from backends.state import ChatMessage, ChatState
+    from backends.state import ChatState
     from tui.screens.cluster.chat.pane import ChatPane, Verb
     from tui.seam.cluster import Cluster
     from tui.shell.console import ConsoleApp
     from tui.work.desk import Desk
-    from tui.work.state_file import Remembered
 
 RETRY_MIN_S = 0.5
 RETRY_MAX_S = 5.0
@@ -296,42 +289,3 @@ class ChatFlows:
                 continue
             self._app.tell(f"Wrote {file}")
             return
-
-    # --- what earlier releases kept ---------------------------------------------------
-
-    def take_over(self, memory: Remembered, done: Callable[[Remembered], None]) -> None:
-        """Give a conversation that the console kept itself to the controller.
-
-        ``done`` gets what is left to remember, once it is there.
-        """
-        if memory.conversation:
-            self._app.attempt(self._take_over(memory, done), group="memory")
-
-    async def _take_over(
-        self, memory: Remembered, done: Callable[[Remembered], None]
-    ) -> None:
-        model = memory.plan.model if memory.plan else ""
-        said = memory.conversation
-        asked = ChatImport(
-            model=model,
-            system="".join(m.content for m in said if m.role == "system"),
-            sampling=memory.sampling,
-            turns=_turns_of(said, model),
-        )
-        taken = await self._cluster.chats.take_in(asked)
-        if taken.problem:  # Not on disk yet: here it still is.
-            return
-        left = {"conversation": (), "sampling": Sampling()}
-        done(msgspec.structs.replace(memory, **left))
-
-
-def _turns_of(messages: Sequence[ChatMessage], model: str) -> tuple[Turn, ...]:
-    """Messages as turns; strays are dropped."""
-    turns: list[Turn] = []
-    for message in messages:
-        if message.role == "user":
-            turns.append(Turn(question=message.content))
-        elif message.role == "assistant" and turns:
-            reply = Reply(text=message.content, model=model, finish_reason="stop")
-            turns[-1] = Turn(question=turns[-1].question, replies=(reply,))
-    return tuple(turns)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from backends.state import ChatChange, ChatImport, ChatListing, ChatState
+    from backends.state import ChatChange, ChatListing, ChatState
 
 
 class Chats(Protocol):
@@ -59,8 +59,4 @@ class Chats(Protocol):
 
     async def restore(self, chat: str) -> ChatState:
         """Bring back one that this controller has deleted."""
-        ...
-
-    async def take_in(self, asked: ChatImport) -> ChatState:
-        """Keep a conversation from elsewhere; the same one again changes nothing."""
         ...

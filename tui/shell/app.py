@@ -129,7 +129,6 @@ class DllmApp(DeskConsole):
 
     def on_mount(self) -> None:
         """Listen to the cluster."""
-        self._chat_flows.take_over(self._memory, self._handed_over)
         self._listen()
 
     def _listen(self) -> None:
@@ -138,10 +137,6 @@ class DllmApp(DeskConsole):
         self.run_worker(
             self._bridge.run(), group="bridge", exclusive=True, exit_on_error=False
         )
-
-    def _handed_over(self, memory: Remembered) -> None:
-        self._memory = memory
-        self._remember()
 
     def watch_app_focus(self, focused: bool) -> None:
         """A terminal nobody looks at is painted more rarely."""

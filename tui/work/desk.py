@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.places import at_peer
-from backends.split.loads import Told, as_memory, ours_by_pool
+from backends.split.loads import Told, ours_by_pool
 from backends.split.speculation import with_draft
 from backends.state import (
     DEFAULT_CLUSTER,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from backends.state import (
         ClusterSnapshot,
         Device,
-        DeviceBuffers,
+        DeviceMemory,
         ModelInfo,
         Peer,
         Plan,
@@ -140,7 +140,7 @@ class Desk:
         plan = snapshot.plan
         devices = known_devices(plan, snapshot.peers, snapshot.engine)
         cpus = [device for device in devices if device.kind is DeviceKind.CPU]
-        buffers = map(as_memory, snapshot.measured.buffers)
+        buffers = snapshot.measured.buffers
         held = (with_draft(one, plan.speculation) for one in buffers)
         return tuple(sorted(ours_by_pool(held, cpus, head=plan.head).items()))
 
@@ -224,7 +224,7 @@ class Desk:
         others = [peer for peer in shown if peer.transport != Transport.LOCAL]
         return (*here, *planned.to_come(shown, self.devices), *others)
 
-    def _measured(self, plan: Plan) -> tuple[DeviceBuffers, ...]:
+    def _measured(self, plan: Plan) -> tuple[DeviceMemory, ...]:
         """Measured bytes, where this very plan is the one that runs."""
         measured = self.snapshot.measured if self.snapshot else None
         running = runs_now(self.snapshot)

@@ -13,7 +13,6 @@ from backends.split.layout import ranges
 from backends.split.loads import (
     DeviceLoad,
     Told,
-    as_memory,
     device_loads,
     overcommitted,
     room_bytes,
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from backends.state import (
         Device,
-        DeviceBuffers,
+        DeviceMemory,
         EngineInfo,
         LayerRange,
         ModelInfo,
@@ -53,7 +52,7 @@ class Draft:
     head: str = "local"
     speculation: Speculation | None = None
     """What guesses ahead on the head."""
-    measured: tuple[DeviceBuffers, ...] = ()
+    measured: tuple[DeviceMemory, ...] = ()
     """What llama-server's log says, where this very split runs."""
     told: tuple[Told, ...] = ()
     """What the engine said of this model and these machines, newest last."""
@@ -66,8 +65,8 @@ class Draft:
     def loads(self) -> tuple[DeviceLoad, ...]:
         """Memory per share: predicted, or as the engine says, or as measured."""
         found = {
-            buffers.device: with_draft(as_memory(buffers), self.speculation)
-            for buffers in self.measured
+            memory.device: with_draft(memory, self.speculation)
+            for memory in self.measured
         }
         return tuple(
             load.as_told(found[load.device]) if load.device in found else load

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.errors import DllmError
-from backends.state import NOT_JSON, ChatMessage, Plan, Sampling
+from backends.state import NOT_JSON, Plan
 from backends.writing import write_private
 
 if TYPE_CHECKING:
@@ -23,10 +23,6 @@ class Remembered(msgspec.Struct, frozen=True, omit_defaults=True):
     mode: str = "cluster"
     plan: Plan | None = None
     """The last plan shown, launched or not."""
-    conversation: tuple[ChatMessage, ...] = ()
-    """Written by earlier releases; the controller takes it over."""
-    sampling: Sampling = Sampling()
-    """Of that conversation."""
 
 
 def recall(path: Path) -> Remembered:

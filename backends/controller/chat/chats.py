@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ import msgspec
 
 from backends.controller.chat.live import SAVE_S, LiveChat
 from backends.errors import ControllerError
-from backends.state import ChatBrief, ChatImport, ChatListing, ChatState, Conversation
+from backends.state import ChatBrief, ChatListing, ChatState, Conversation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -184,27 +183,6 @@ class Chats:
             raise ControllerError("That chat cannot be brought back any more")
         self._hold(found)
         return await self.open(chat, found.cluster, found.model)
-
-    async def take_in(self, cluster: str, asked: ChatImport) -> LiveChat:
-        """Keep a conversation from elsewhere; the same one again changes nothing."""
-        await self.loaded()
-        digest = hashlib.sha256(msgspec.json.encode((cluster, asked))).hexdigest()
-        chat = f"imported-{digest[:16]}"
-        if chat in self._briefs:
-            return await self.get(chat)
-        at = self._newest_at()
-        found = self._hold(
-            Conversation(
-                id=chat,
-                cluster=cluster,
-                began_at=at,
-                opened_at=at,
-                **{name: getattr(asked, name) for name in asked.__struct_fields__},
-            )
-        )
-        found.put(found.conversation)
-        await found.saved()
-        return found
 
     def tell(self) -> None:
         """Something changed: whoever looks is told."""

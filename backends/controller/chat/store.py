@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.controller.chat.upgrade import upgraded
 from backends.errors import ControllerError
 from backends.state import NOT_JSON, Conversation, Value
 from backends.writing import write_private
@@ -27,7 +26,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
 
 class _Version(Value, frozen=True, kw_only=True):
-    version: int = 0
+    version: int
 
 
 class _Kept(Value, frozen=True, kw_only=True):
@@ -104,9 +103,9 @@ class ChatStore:
                     f"The chat {file} was written by a newer dllm-tui: it is left alone"
                 )
                 return None
-            conversation = msgspec.json.decode(raw, type=_Kept).conversation
             if version < VERSION:
-                conversation = upgraded(conversation, raw)
+                raise ValueError(f"it is of version {version}")
+            conversation = msgspec.json.decode(raw, type=_Kept).conversation
             if conversation.id != file.stem:
                 raise ValueError("it has the id of another")
         except NOT_JSON as error:

@@ -102,9 +102,8 @@ class MachineAgent:
         Raises:
             HostError: it cannot be executed, or the helper is too old for ``touch``.
         """
-        await self._agent.connect()
-        if touch and "run:touch" not in self._agent.hello.features:
-            raise HostError(f"The helper on {self._name} is too old to ask that")
+        if touch:
+            await self._require("run:touch")
         async with self._errands:
             answer = await self._ask(
                 "run",
@@ -152,6 +151,19 @@ class MachineAgent:
             return self._bytes(await self._ask("read", path=path))
 
     # --- inside -------------------------------------------------------------------
+
+    async def _require(self, feature: str) -> None:
+        """See that the helper there can do something.
+
+        Raises:
+            HostError: it is too old for that.
+        """
+        await self._agent.connect()
+        if feature not in self.features:
+            raise HostError(
+                f"The helper on {self._name} is too old for that",
+                f"Install it anew: dllm-tui peers provision {self._name}.",
+            )
 
     async def _ask(
         self, verb: str, within_s: float = ASK_TIMEOUT_S, **members: Any

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from backends.errors import HostError
 from backends.machines.agent.machine_agent import MachineAgent
 from backends.state.holdings import Hashing, Seeding, WorkerCache
 
@@ -91,14 +90,6 @@ class ModelAgent(MachineAgent):
                 )
             freed_bytes += self._part(answer.get("freed_bytes"), int)
         return freed_bytes
-
-    async def _require(self, verb: str) -> None:
-        await self._agent.connect()
-        if verb not in self._agent.hello.features:
-            raise HostError(
-                f"The helper on {self._name} is too old for that",
-                f"Install it anew: dllm-tui peers provision {self._name}.",
-            )
 
     async def _sliced(
         self, verb: str, kind: type[T], progress: Callable[[T], int], **members: Any

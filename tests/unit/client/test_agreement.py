@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from aiohttp import web
 
 from backends.client.asking import ASKING, Asking
 from backends.client.client import ControllerClient
@@ -18,7 +19,6 @@ from backends.errors import ControllerError
 from backends.state import API_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from backends.paths import Paths
@@ -29,38 +29,14 @@ import backends.controller.__main__ as controller
 controller.API_VERSION = int(sys.argv[1])
 sys.exit(controller.main())
 """
-# As the first release did: a bare number in a lock beside the socket, no version.
-FIRST_RELEASE = """
-import asyncio, fcntl, os, signal, sys
-from aiohttp import web
-
-async def serve(socket):
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-    runner = web.AppRunner(web.Application())
-    await runner.setup()
-    await web.UnixSite(runner, socket).start()
-    await ended.wait()
-    await runner.cleanup()
-    os.unlink(socket)
-    await asyncio.sleep(0.5)
-
-lock = open(sys.argv[2], "w")
-fcntl.flock(lock, fcntl.LOCK_EX)
-lock.write(str(os.getpid()))
-lock.flush()
-asyncio.run(serve(sys.argv[1]))
-"""
 
 
-async def started(
-    paths: Paths, code: str, arguments: Sequence[str]
-) -> subprocess.Popen[bytes]:
+async def started(paths: Paths, api: int) -> subprocess.Popen[bytes]:
     """A controller of another release, listening."""
     paths.runtime_dir.mkdir(mode=0o700, exist_ok=True)
     # It outlives this call; the fixture ends what is left.
     process = await asyncio.to_thread(
-        subprocess.Popen, [sys.executable, "-c", code, *arguments]
+        subprocess.Popen, [sys.executable, "-c", OTHER_RELEASE, str(api)]
     )
     async with asyncio.timeout(20):
         while not await answers(paths.socket):  # noqa: ASYNC110 -- another process
@@ -69,7 +45,7 @@ async def started(
 
 
 async def test_an_older_controller_is_replaced(home: Path, paths: Paths) -> None:
-    old = await started(paths, OTHER_RELEASE, [str(API_VERSION - 1)])
+    old = await started(paths, API_VERSION - 1)
     client = ControllerClient(paths)
     snapshot = await client.snapshot()
     assert await asyncio.to_thread(old.wait, 5) == 0
@@ -79,20 +55,22 @@ async def test_an_older_controller_is_replaced(home: Path, paths: Paths) -> None
     assert (holder.pid, holder.api) == (snapshot.controller_pid, API_VERSION)
 
 
-async def test_one_without_a_version_is_replaced_once_it_has_left(
+async def test_what_is_no_controller_is_left_alone_and_named(
     home: Path, paths: Paths
 ) -> None:
-    arguments = [str(paths.socket), str(paths.earlier_lock)]
-    old = await started(paths, FIRST_RELEASE, arguments)
-    snapshot = await ControllerClient(paths).snapshot()
-    assert old.poll() is not None or lock_holder(paths.earlier_lock) is None
-    assert snapshot.controller_pid != old.pid
+    paths.runtime_dir.mkdir(mode=0o700, exist_ok=True)
+    runner = web.AppRunner(web.Application())
+    await runner.setup()
+    await web.UnixSite(runner, str(paths.socket)).start()
+    with pytest.raises(ControllerError, match=r"sock does not say of which release"):
+        await ControllerClient(paths).snapshot()
+    await runner.cleanup()
 
 
 async def test_a_newer_controller_is_left_alone_and_named(
     home: Path, paths: Paths
 ) -> None:
-    new = await started(paths, OTHER_RELEASE, [str(API_VERSION + 1)])
+    new = await started(paths, API_VERSION + 1)
     with pytest.raises(ControllerError, match=f"newer dllm-tui .*pid {new.pid}"):
         await ControllerClient(paths).snapshot()
     assert new.poll() is None
@@ -101,7 +79,7 @@ async def test_a_newer_controller_is_left_alone_and_named(
 async def test_two_clients_replace_an_older_one_together(
     home: Path, paths: Paths
 ) -> None:
-    old = await started(paths, OTHER_RELEASE, ["1"])
+    old = await started(paths, 1)
     snapshots = await asyncio.gather(
         *(ControllerClient(paths).snapshot() for _ in range(4))
     )
@@ -114,7 +92,7 @@ async def test_two_clients_replace_an_older_one_together(
 async def test_an_older_controller_stays_where_one_only_watches(
     home: Path, paths: Paths
 ) -> None:
-    old = await started(paths, OTHER_RELEASE, [str(API_VERSION - 1)])
+    old = await started(paths, API_VERSION - 1)
     token = ASKING.set(Asking(readonly=True))
     with pytest.raises(ControllerError, match="of an older dllm-tui, and where you"):
         await ControllerClient(paths).snapshot()

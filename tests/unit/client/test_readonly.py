@@ -14,14 +14,15 @@ from backends.client.asking import ASKING, Asking, ReadOnly, require_allowed
 from backends.client.calls import Connection
 from backends.client.client import ControllerClient
 from backends.config import set_value
+from backends.controller.chat.store import ChatStore
 from backends.demo import MODEL_PATH
 from backends.paths import user_paths
 from backends.split.layout import make_split
 from backends.state import (
     Ask,
     ChatChange,
-    ChatImport,
     ChatRequest,
+    Conversation,
     Lab,
     PeerAnswer,
     Plan,
@@ -72,7 +73,6 @@ MADE_UP: dict[str, Any] = {
     "question": "Why?",
     "turns": 0,
     "change": ChatChange(name="Sky"),
-    "asked": ChatImport(model="m.gguf", turns=()),
 }
 
 
@@ -192,7 +192,9 @@ async def test_chats_are_read_by_who_only_watches(paths: Paths) -> None:
     turns = (
         Turn(question="Hello?", replies=(Reply(text="You!", finish_reason="stop"),)),
     )
-    await client.chats.take_in(ChatImport(name="sky", turns=turns))
+    chat = Conversation(id="1", cluster="default", name="sky", turns=turns)
+    ChatStore(paths.chats_dir).save(chat)
+    await client.snapshot()
     assert "sky" in (await command("--readonly", "chats", "list")).out
     assert "You!" in (await command("--readonly", "chats", "show", "sky")).out
     file = paths.state_dir / "sky.md"

@@ -14,7 +14,6 @@ from backends.paths import Paths
 from backends.planning.room import Held
 from backends.state import (
     ClusterState,
-    DeviceBuffers,
     DeviceMemory,
     DraftNow,
     EngineInfo,
@@ -139,7 +138,7 @@ async def test_every_board_is_told_what_the_other_clusters_hold(tmp_path: Path) 
     other = known.get("other")
     try:
         default.want(PLAN)
-        held = DeviceBuffers(device="local/CUDA0", model_bytes=64 * MIB)
+        held = DeviceMemory(device="local/CUDA0", model_bytes=64 * MIB)
         default.board.update(
             state=ClusterState.SERVING,
             measured=MeasuredSplit(layers=(), buffers=(held,)),

@@ -14,11 +14,9 @@ from backends.state import (
     ChatChange,
     ChatDelta,
     ChatFrame,
-    ChatImport,
     ChatState,
     ChatTimings,
     Sampling,
-    Turn,
 )
 from backends.state.chats import chat_applied, chat_framed
 from tests.unit.controller.chatting import (
@@ -252,14 +250,6 @@ async def test_an_unreadable_file_is_told_in_the_listing(tmp_path: Path) -> None
     async with chats_in(tmp_path) as chats:
         (problem,) = (await chats.listing()).problems
         assert "bad.unreadable" in problem
-
-
-async def test_the_same_import_twice_is_one_chat(tmp_path: Path) -> None:
-    asked = ChatImport(model=MODEL, turns=(Turn(question="Hello?"),))
-    for _ in range(2):
-        async with chats_in(tmp_path) as chats:
-            await chats.take_in("default", asked)
-            assert len((await chats.listing()).chats) == 1
 
 
 async def said(model: Model, chat: LiveChat, piece: ChatDelta) -> None:

@@ -13,7 +13,7 @@ from backends.state import (
     ClusterSnapshot,
     ClusterState,
     Device,
-    DeviceBuffers,
+    DeviceMemory,
     MeasuredSplit,
     MemorySource,
     ModelInfo,
@@ -63,9 +63,10 @@ def process(name: str, rss_bytes: int) -> ProcessInfo:
 
 
 async def test_a_cluster_that_serves_holds_what_was_measured() -> None:
-    measured = MeasuredSplit(
-        layers=(), buffers=(DeviceBuffers(device="worker1/CPU", kv_bytes=MIB),)
+    buffers = DeviceMemory(
+        device="worker1/CPU", kv_bytes=MIB, source=MemorySource.MEASURED
     )
+    measured = MeasuredSplit(layers=(), buffers=(buffers,))
     held = await held_by(
         cluster(PLAN, state=ClusterState.SERVING, measured=measured), READERS
     )

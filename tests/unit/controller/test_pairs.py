@@ -20,12 +20,8 @@ from backends.link.way import local_way
 from backends.machines.host import ProcessRecord
 from backends.machines.machine import LocalMachine
 from backends.planning.pairing import (
-    CAN_CHOOSE,
-    CAN_KEEP,
-    CAN_REMEMBER,
+    CAN_PAIR,
     CAN_SEAL,
-    CAN_STAND,
-    CAN_STAY_HOME,
 )
 from backends.split.layout import make_split
 from backends.state import (
@@ -55,10 +51,7 @@ PLAN = Plan(
 class Able:
     """A machine that can do everything, and what runs on it."""
 
-    features = (
-        *(CAN_STAND, CAN_KEEP, CAN_SEAL, CAN_STAY_HOME, CAN_CHOOSE),
-        CAN_REMEMBER,
-    )
+    features = (*CAN_PAIR, CAN_SEAL)
     run_dir = "/run/dllm"
     transport = Transport.LOCAL
 
@@ -114,7 +107,7 @@ class Able:
         return way
 
 
-def beside(model: str, direct: str = "", *, remembers: bool = True) -> ProcessRecord:
+def beside(model: str, direct: str = "") -> ProcessRecord:
     """The relay that runs beside bob's worker, with that model, and met there."""
     return ProcessRecord(
         name="default/worker-relay-bob",
@@ -128,7 +121,6 @@ def beside(model: str, direct: str = "", *, remembers: bool = True) -> ProcessRe
             rpc_server="127.0.0.1:1",
             models=[model],
             direct=direct,
-            remembers=remembers,
         ),
         port=2,
     )
@@ -201,19 +193,6 @@ async def test_a_relay_that_serves_is_left_where_it_listens(
     facts = await survey_of(machines, has_served=True).facts(PLAN)
     data = facts.pairings["bob"].data
     assert (data.endpoint(2), data.why) == (found, why)
-
-
-@pytest.mark.parametrize(
-    ("remembers", "has_served", "expected"),
-    [(True, True, True), (False, True, False), (False, False, True)],
-)
-async def test_a_relay_that_serves_is_left_with_what_it_remembers(
-    remembers: bool, has_served: bool, expected: bool
-) -> None:
-    bob = Able("bob", beside(BEFORE, HERE, remembers=remembers))
-    machines = {"local": Able("local"), "bob": bob}
-    facts = await survey_of(machines, has_served=has_served).facts(PLAN)
-    assert facts.pairings["bob"].remembers is expected
 
 
 async def test_a_goal_that_has_not_served_looks_where_its_relays_are_met() -> None:

@@ -20,7 +20,6 @@ from backends.planning.fallback import plan_without
 from backends.planning.room import Held
 from backends.state import (
     ClusterState,
-    DeviceBuffers,
     DeviceMemory,
     MeasuredSplit,
     PeerQuestion,
@@ -253,7 +252,7 @@ async def test_where_nothing_is_gone_any_more_all_of_it_goes_on() -> None:
 
 def test_what_a_dead_llama_server_held_is_free_already() -> None:
     measured = MeasuredSplit(
-        layers=(), buffers=(DeviceBuffers(device="local/CPU", kv_bytes=GIB),)
+        layers=(), buffers=(DeviceMemory(device="local/CPU", kv_bytes=GIB),)
     )
     record = Record(measured=measured, server="7@1")
     alive: Any = SimpleNamespace(incarnation="7@1", alive=True)

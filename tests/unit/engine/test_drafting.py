@@ -39,7 +39,7 @@ def test_the_next_best_table_where_the_best_is_not_known() -> None:
         (BEFORE, "ngram", "cannot guess without a draft model"),
         (BEFORE - {"-devd"}, "/d.gguf", "cannot keep a draft model on the head"),
         (HELP - {"--spec-type draft-simple"}, "/d.gguf", "cannot keep a draft model"),
-        (BEFORE | {"--spec-type"}, "/d.gguf", "is not known yet"),
+        (BEFORE | {"--spec-type"}, "/d.gguf", "cannot keep a draft model"),
     ],
 )
 def test_an_engine_that_cannot_is_refused(

@@ -58,15 +58,3 @@ async def test_an_agent_says_what_it_can_do(host: AgentHost) -> None:
 def test_it_makes_another_process_and_is_not_told() -> None:
     assert spec().digest != spec(private="5b" * 32).digest != spec(private="").digest
     assert SECRET not in repr(spec())
-
-
-def test_what_an_earlier_release_started_is_still_the_same() -> None:
-    started = ProcessSpec(
-        name="default/worker1",
-        role=ProcessRole.WORKER,
-        argv=("ggml-rpc-server", "--port", "50052"),
-        port=50052,
-        env={"GGML_NO_BACKTRACE": "1"},
-        ignore_sigpipe=True,
-    )
-    assert started.digest == "c57d8e462c2c063533712a4369fa9d36"

@@ -70,14 +70,3 @@ def test_another_command_line_or_another_worker_is_another_process() -> None:
     assert missing(other, relay) == ["worker1", "relay-worker1"]
     again = record(WORKER.spec, ProcessState.RUNNING, pid=8)
     assert missing(again, relay) == ["relay-worker1"]
-
-
-def test_what_an_earlier_release_started_is_kept_and_known_as_such() -> None:
-    older = msgspec.structs.replace(WORKER.spec, argv=("rpc", "0"))
-    node = msgspec.structs.replace(WORKER, earlier=older)
-    blueprint = Blueprint(nodes=(node,), placement=NOWHERE)
-    for spec, earlier in ((WORKER.spec, []), (older, ["worker1"])):
-        there = {("here", spec.name): record(spec, ProcessState.RUNNING)}
-        kept = compare(blueprint, there, {})
-        assert not kept.missing
-        assert sorted(kept.earlier) == earlier

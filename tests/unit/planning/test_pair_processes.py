@@ -66,7 +66,8 @@ def test_a_relay_stands_beside_the_worker_and_the_head_s_dials_it() -> None:
     assert beside.spec.role is ProcessRole.WORKER_RELAY
     assert shlex.join(beside.spec.argv) == (
         "/bob/dllm-relay worker --name bob --listen 127.0.0.1:2 --worker 127.0.0.1:1 "
-        f"--key-file /there/run/one/{BESIDE}/private --model '/models/the m.gguf'"
+        f"--key-file /there/run/one/{BESIDE}/private --remember "
+        "--model '/models/the m.gguf'"
     )
     assert shlex.join(head.spec.argv) == (
         "/here/dllm-relay head --name bob --listen 127.0.0.1:3 "
@@ -103,7 +104,7 @@ def test_without_key_or_model_none_is_named() -> None:
 
 
 def test_a_head_s_relay_alone_is_what_it_was() -> None:
-    """Also to the digest: what an earlier release started is kept."""
+    """Also to the digest: what runs is kept."""
     alone = nodes(with_pairing(program=""))
     assert list(alone) == ["bob", "relay-bob", "llama-server"]
     before = nodes(dataclasses.replace(FACTS, pairings={}, folders={}))

@@ -7,12 +7,8 @@ import pytest
 from backends.data_place import DataPlace
 from backends.planning.blueprint import needed_names
 from backends.planning.pairing import (
-    CAN_CHOOSE,
-    CAN_KEEP,
-    CAN_REMEMBER,
+    CAN_PAIR,
     CAN_SEAL,
-    CAN_STAND,
-    CAN_STAY_HOME,
     Beside,
     Pairing,
     alone_by_plan,
@@ -21,7 +17,7 @@ from backends.planning.pairing import (
 from backends.split.layout import make_split
 from backends.state import PairMode, Plan, WorkerSpec
 
-ALL = (CAN_STAND, CAN_KEEP, CAN_SEAL, CAN_STAY_HOME, CAN_CHOOSE, CAN_REMEMBER)
+ALL = (*CAN_PAIR, CAN_SEAL)
 DATA = DataPlace(address="10.0.0.7")
 SECRET = "5a" * 32
 OWN = WorkerSpec(name="worker1")
@@ -93,19 +89,12 @@ def test_a_pair_keeps_weights_at_home_and_has_a_key() -> None:
     assert len(bytes.fromhex(found.key)) == 32
     assert len(bytes.fromhex(found.identity)) == 16
     assert pairing(models=()).why == "bob has no copy of the model: its weights cross"
-    assert found.remembers
-    assert not pairing(there=(CAN_STAND, CAN_KEEP)).remembers
 
 
 def test_data_go_directly_only_between_ends_that_can_and_sealed() -> None:
-    def without(feature: str) -> tuple[str, ...]:
-        return tuple(each for each in ALL if each != feature)
-
     assert pairing().data == DATA
-    unsealed = pairing(there=without(CAN_SEAL)).data
+    unsealed = pairing(there=CAN_PAIR).data
     assert unsealed == DataPlace(why="dllm-relay on bob was built without TLS")
-    older = pairing(here=without(CAN_CHOOSE)).data
-    assert older == DataPlace(why="dllm-relay on local is too old for another way")
     assert pairing(head="bob").data == DataPlace(), "nothing lies between"
 
 
@@ -122,7 +111,7 @@ def test_keys_differ_by_launch_and_by_link_and_come_again() -> None:
     assert pairing().key not in repr(pairing())
 
 
-@pytest.mark.parametrize("missing", [CAN_STAND, CAN_KEEP])
+@pytest.mark.parametrize("missing", CAN_PAIR)
 def test_an_older_helper_at_either_end_leaves_the_head_s_relay_alone(
     missing: str,
 ) -> None:
@@ -137,11 +126,8 @@ def test_an_older_helper_at_either_end_leaves_the_head_s_relay_alone(
     assert found.why == "dllm-relay on local is too old to stand in a pair"
 
 
-def test_what_a_helper_cannot_do_is_left_out_and_said() -> None:
-    unsealed = pairing(there=(CAN_STAND, CAN_KEEP, CAN_STAY_HOME))
+def test_a_helper_without_tls_is_said() -> None:
+    unsealed = pairing(there=CAN_PAIR)
     assert unsealed.paired
     assert unsealed.key == ""
     assert "without a key, for dllm-relay on bob was built without TLS" in unsealed.why
-    sends = pairing(here=(CAN_STAND, CAN_KEEP, CAN_SEAL))
-    assert sends.models == ()
-    assert sends.why == "dllm-relay on local is too old to read models: weights cross"

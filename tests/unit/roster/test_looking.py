@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backends.config import PeerConfig
-from backends.engine import ask
 from backends.engine.ask import describe
 from backends.engine.find import engine_at
 from backends.errors import HostError
@@ -180,24 +179,6 @@ async def test_a_worker_too_old_to_be_told_its_device_is_asked_too(
     write_engine(engine, calls, worker_options=())
     facts = await looker(peer, tmp_path, engine=str(engine)).look(light=False)
     assert facts.engines[0].rpc_protocol == "3.5.1"
-
-
-async def test_what_an_older_version_of_ours_kept_is_taken_up_while_one_serves(
-    peer: Peer,
-    tmp_path: Path,
-    engine: Path,
-    calls: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    before = await looker(peer, tmp_path, engine=str(engine)).look(light=False)
-    said(calls)
-    monkeypatch.setattr(ask, "FORMAT", ask.FORMAT + 2)
-    upgraded = looker(peer, tmp_path, engine=str(engine))
-    facts = await upgraded.look(light=True)
-    assert said(calls) == []
-    assert (facts.engines, facts.devices[1:]) == (before.engines, before.devices[1:])
-    await upgraded.look(light=False)
-    assert set(said(calls)) == {"--help", "--list-devices", "--version", "-H"}
 
 
 async def test_an_engine_that_does_not_run_is_said(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from backends.split.compare import measured_split
 from backends.split.flags import compile_split
 from backends.split.layout import make_split
-from backends.state import DeviceBuffers, LayerRange, Plan, WorkerSpec
+from backends.state import DeviceMemory, LayerRange, MemorySource, Plan, WorkerSpec
 
 PLAN = Plan(
     model="m.gguf",
@@ -47,6 +47,15 @@ def test_a_layer_missing_from_the_log_is_named() -> None:
     assert any("local/?" in sentence for sentence in measured.mismatches)
 
 
+def held(device: str, model_bytes: int, kv_bytes: int = 0) -> DeviceMemory:
+    return DeviceMemory(
+        device=device,
+        model_bytes=model_bytes,
+        kv_bytes=kv_bytes,
+        source=MemorySource.MEASURED,
+    )
+
+
 def test_buffers_get_our_names() -> None:
     """Both workers' buffers are called RPC0: the endpoint tells them apart."""
     buffers = {
@@ -59,9 +68,9 @@ def test_buffers_get_our_names() -> None:
     measured = measured_split(PLAN, PLACEMENT, AS_PLANNED, {}, buffers)
     assert measured.mismatches == ()
     assert measured.buffers == (
-        DeviceBuffers(device="worker2/CPU", model_bytes=5, kv_bytes=1),
-        DeviceBuffers(device="worker1/CPU", model_bytes=6),
-        DeviceBuffers(device="local/CPU", model_bytes=7, kv_bytes=2),
+        held("worker2/CPU", 5, 1),
+        held("worker1/CPU", 6),
+        held("local/CPU", 7, 2),
     )
 
 
