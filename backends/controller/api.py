@@ -19,7 +19,6 @@ from aiohttp import web
 
 from backends.controller.askers import asker
 from backends.controller.drafting import Drafting, with_found
-from backends.controller.memory_api import MemoryApi
 from backends.controller.metrics import prometheus_text
 from backends.controller.occupancy import held_by, machines_now
 from backends.controller.preview import preview, sound
@@ -34,7 +33,6 @@ from backends.controller.responses import (
 )
 from backends.controller.ssh_agent import with_the_agent_of_the_asker
 from backends.controller.story import CONTROLLER
-from backends.paths import user_paths
 from backends.places import LOCAL
 from backends.planning.blueprint import process_name
 from backends.planning.proposal import propose
@@ -118,7 +116,7 @@ class Api:
         """``info`` says who answers; ``ended`` is set when it is to exit."""
         self._clusters = clusters
         self._readers = readers
-        self._memory = MemoryApi(readers, user_paths())
+        self._memory = clusters.memory
         self._drafting = Drafting(readers, machines, self._memory, self._models_found)
         self._catalogue = catalogue
         self._machines = machines

@@ -89,6 +89,7 @@ class Board:
             state=state,
             message="",
             plan=plan or self.snapshot.plan,
+            fallbacks=self.snapshot.fallbacks if plan == self.snapshot.plan else (),
             steps=(),
             measured=None,
             failure=None,
@@ -103,6 +104,7 @@ class Board:
         self.update(
             state=ClusterState.IDLE,
             plan=None,
+            fallbacks=(),
             measured=None,
             steps=(),
             failure=None,
@@ -119,6 +121,7 @@ class Board:
             state=ClusterState.FAILED,
             failure=failure,
             message=failure.sentence,
+            fallbacks=(),
             api_url=None,
             speed=Speed(),
             draft_now=None,

@@ -103,6 +103,11 @@ class Chapter:
         text = f"{what} read again ahead: {grouped(tokens)} tokens in {took}"
         self._tell(EventKind.MENDED, text)
 
+    def not_warmed(self) -> None:
+        """It has not, and that is a fault of ours."""
+        text = "Reading conversations again ahead failed: logs api-gateway says why"
+        self._tell(EventKind.MENDED, text, tone=EventTone.WARNING)
+
     def drained(self, by: Actor, *, on: bool) -> None:
         """Somebody let what comes wait, or go on."""
         text = "drained the API: what runs ends, what comes waits"

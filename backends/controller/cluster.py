@@ -26,7 +26,7 @@ from backends.split.flags import check_exact, compile_split
 from backends.state import ClusterState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from pathlib import Path
 
     from backends.controller.api_ports import ApiPorts
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from backends.controller.trials import TrialBook
     from backends.machines.machine import Machine, Machines
     from backends.machines.readers import Readers
-    from backends.state import Actor, Leftover, Plan
+    from backends.state import Actor, Leftover, Plan, PlanMemory
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,7 @@ class Cluster:
         story: Story,
         gateway_socket: Path,
         trials: TrialBook,
+        memory: Callable[[Plan], Awaitable[PlanMemory]],
     ) -> None:
         """Use these parts; nothing is read or started before ``run``."""
         self.name = name
@@ -78,6 +79,7 @@ class Cluster:
             self.chapter,
             gateway_socket,
             trials,
+            memory,
             time.time,
         )
         self._api_ports = api_ports

@@ -12,6 +12,7 @@ from backends.controller.chapters import PeerChapter
 from backends.controller.cluster import Cluster
 from backends.controller.event_files import EventFiles
 from backends.controller.journal import Journal
+from backends.controller.memory_api import MemoryApi
 from backends.controller.occupancy import held_by, memory_of
 from backends.controller.paces import Paces
 from backends.controller.processes import ProcessBook
@@ -51,6 +52,7 @@ class Clusters:
         self.book: ProcessBook
         self._paces = Paces(paths.paces_file)
         self.trials = TrialBook(paths.trials_file)
+        self.memory = MemoryApi(readers, paths)
         self.story = Story(EventFiles(paths.events_dir), self._happened)
         self._peer_chapter = PeerChapter(self.story)
 
@@ -105,6 +107,7 @@ class Clusters:
             self.story,
             self._paths.gateway_socket(name),
             self.trials,
+            self.memory.of,
         )
         self._clusters[name] = cluster
         board.show_peers(self._peers)

@@ -174,6 +174,8 @@ class Gateway:
         self._board.update(requests=counts)
         if counts.warmed > before.warmed:
             self._chapter.warmed(before, counts)
+        if counts.warming_faults > before.warming_faults:
+            self._chapter.not_warmed()
         if counts.waiting and self._before_hold is None:
             self._before_hold = before
         elif not counts.waiting and self._before_hold is not None:

@@ -81,7 +81,7 @@ async def held_by(cluster: Cluster, readers: Readers) -> Held | None:
         return None
     measured = snapshot.measured
     if measured is not None and snapshot.state is ClusterState.SERVING:
-        return _loaded(plan, measured)
+        return loaded(plan, measured)
     try:
         model = await readers.model(plan.model)
     except DllmError:
@@ -103,10 +103,11 @@ def still_held(
     there = {process.incarnation for process in processes if process.alive}
     if record.measured is None or record.server not in there:
         return None
-    return _loaded(plan, record.measured)
+    return loaded(plan, record.measured)
 
 
-def _loaded(plan: Plan, measured: MeasuredSplit) -> Held:
+def loaded(plan: Plan, measured: MeasuredSplit) -> Held:
+    """What a plan takes once it has loaded, by what was measured then."""
     memory = tuple(with_draft(one, plan.speculation) for one in measured.buffers)
     return Held(plan=plan, memory=memory, loaded=True)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from backends.controller.auto_draft import AutoDraft
 from backends.controller.builder import Builder, launch_steps
 from backends.controller.engines import draft_path
+from backends.controller.fallbacks import Fallbacks
 from backends.controller.gateway import ApiPortTaken, Gateway
 from backends.controller.loading import Loading
 from backends.controller.mending import Mending
@@ -44,7 +45,7 @@ from backends.planning.speculating import PLAIN, with_way
 from backends.state import AUTO_DRAFT, NO_DRAFT, ClusterState, DraftNow, Step, StepState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from pathlib import Path
 
     from backends.controller.api_ports import ApiPorts
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
     from backends.planning.blueprint import Facts
-    from backends.state import Leftover, MeasuredSplit, Plan
+    from backends.state import Leftover, MeasuredSplit, Plan, PlanMemory
 
 log = logging.getLogger(__name__)
 
@@ -79,12 +80,14 @@ class Pursuit:
         chapter: Chapter,
         gateway_socket: Path,
         trials: TrialBook,
+        memory: Callable[[Plan], Awaitable[PlanMemory]],
         clock: Callable[[], float],
     ) -> None:
         """Show it on ``board``, remember it in ``journal``; nothing starts yet.
 
         ``left`` is told what could not be stopped, ``chapter`` what happens; at
-        ``gateway_socket`` the gateway is told what serves.
+        ``gateway_socket`` the gateway is told what serves; ``memory`` asks the engine
+        what a plan takes.
         """
         self._cluster = cluster
         self._machines = machines
@@ -129,7 +132,7 @@ class Pursuit:
             self.links.home_bytes,
             self.links.weights,
         )
-        self._stand_ins = StandIns(machines, readers, board, chapter)
+        self._stand_ins = StandIns(machines, readers, board, chapter, journal)
         self._mending = Mending(
             machines,
             board,
@@ -141,6 +144,7 @@ class Pursuit:
             self._stand_ins,
             clock,
         )
+        self._fallbacks = Fallbacks(board, journal, readers, self._stand_ins, memory)
         self._unwatched = UnwatchedDeaths(journal, self._mending.breaker)
         self._auto = AutoDraft(board, chapter, trials, clock=clock)
         self._begun_at = 0.0
@@ -184,12 +188,16 @@ class Pursuit:
 
     async def keep_up(self, plan: Plan, *, adopted: bool) -> None:
         """Bring a plan up, watch it, mend what can be mended; ends only by raising."""
-        gateway = asyncio.create_task(self.gateway.keep(self._watch.report))
+        beside = [
+            asyncio.create_task(self.gateway.keep(self._watch.report)),
+            asyncio.create_task(self._fallbacks.keep()),
+        ]
         try:
             await self._keep_up(plan, adopted=adopted)
         finally:
-            gateway.cancel()
-            await asyncio.gather(gateway, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
 
     async def _keep_up(self, plan: Plan, *, adopted: bool) -> None:
         running = self._journal.record.running or plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -12,19 +13,21 @@ from backends.errors import DllmError, HostError, PeerUnreachable
 from backends.planning.blueprint import machines_of
 from backends.planning.fallback import plan_without
 from backends.planning.room import room_for
+from backends.split.flags import used_workers
 from backends.split.layout import counts, devices
 from backends.split.speculation import ways_to_guess
 from backends.state import AUTO_DRAFT, ClusterState
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from backends.controller.board import Board
     from backends.controller.chapters import Chapter
+    from backends.controller.journal import Journal
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
     from backends.planning.room import Held
-    from backends.state import Plan
+    from backends.state import Peer, Plan
 
 STEADY_S = 15.0
 """A machine that is back is not taken back before it has stayed so long."""
@@ -39,21 +42,31 @@ class StandIns:
     """Plans that stand in for the one that was asked for."""
 
     def __init__(
-        self, machines: Machines, readers: Readers, board: Board, chapter: Chapter
+        self,
+        machines: Machines,
+        readers: Readers,
+        board: Board,
+        chapter: Chapter,
+        journal: Journal,
     ) -> None:
         """Look at these machines, and tell it in this chapter."""
         self._machines = machines
         self._readers = readers
         self._board = board
         self._chapter = chapter
+        self._journal = journal
         self._steady_s = STEADY_S
-        self._given_up: set[str] = set()
-        """Workers that died again and again: only a person has them tried anew."""
+        self._ready_for: Plan | None = None
+        self._ready: Mapping[frozenset[str], Plan] = {}
 
     def forget(self) -> None:
         """What came and went before is of no more interest."""
         self._steady_s = STEADY_S
-        self._given_up.clear()
+        self._ready_for = None
+
+    def keep_ready(self, plan: Plan, rests: Mapping[frozenset[str], Plan]) -> None:
+        """Go on with these at once where just those workers of the plan are lost."""
+        self._ready_for, self._ready = plan, rests
 
     async def instead_of(self, plan: Plan, held: Held | None, worker: str = "") -> Plan:
         """The plan without the machines that are gone; itself where none is.
@@ -64,25 +77,48 @@ class StandIns:
         Raises:
             DllmError: there is none.
         """
-        lost = [name for name in machines_of(plan) if not await self._is_there(name)]
-        if not lost and not worker:
+        away = [name for name in machines_of(plan) if not await self._is_there(name)]
+        if not away and not worker:
             return plan
-        model = await self._readers.model(plan.model)
+        rest = self._ready_without(plan, away, worker)
+        if rest is None:
+            machines = await self.machines(held)
+            rest = await self.without(plan, away, (worker,), machines)
+        if worker:
+            given_up = {*self._journal.record.given_up, worker}
+            self._journal.change(given_up=tuple(sorted(given_up)))
+        return rest
+
+    def _ready_without(self, plan: Plan, away: list[str], worker: str) -> Plan | None:
+        if plan != self._ready_for or plan.head in away:
+            return None
+        workers = used_workers(plan)
+        lost = (w.name for w in workers if w.peer in away or w.name == worker)
+        return self._ready.get(frozenset(lost))
+
+    async def machines(self, held: Held | None) -> dict[str, Peer]:
+        """All of them with what is free there now, and ``held`` with it."""
         now = await machines_now(self._machines, self._readers)
-        machines = room_for(now, held, ())
-        by_name = {machine.name: machine for machine in machines}
-        # Many contexts may be tried.
-        found = await asyncio.to_thread(
-            plan_without,
-            plan,
-            lost,
-            model,
-            by_name,
-            workers=(worker,),
-            ctx_min=self._config().ctx_size_min,
+        return {machine.name: machine for machine in room_for(now, held, ())}
+
+    async def without(
+        self,
+        plan: Plan,
+        away: Collection[str],
+        workers: Collection[str],
+        machines: Mapping[str, Peer],
+    ) -> Plan:
+        """The plan without some machines and workers, by memory.
+
+        Raises:
+            DllmError: the others cannot do it.
+        """
+        model = await self._readers.model(plan.model)
+        make = partial(
+            plan_without, workers=workers, ctx_min=self._config().ctx_size_min
         )
-        self._given_up |= {worker} - {""}
-        return found
+        # Many contexts may be tried.
+        return await asyncio.to_thread(make, plan, away, model, machines)
 
     async def _is_there(self, name: str) -> bool:
         try:
@@ -97,7 +133,7 @@ class StandIns:
         gone = {*machines_of(plan)} - {*machines_of(running)}
         workers = {w.name for w in plan.workers} - {w.name for w in running.workers}
         away = " and ".join(sorted(gone or workers))
-        if self._given_up:
+        if self._journal.record.given_up:
             await asyncio.Event().wait()
         while True:
             await self._lasting(self._steady_s, lambda: self._all_there(plan))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -21,6 +23,9 @@ from backends.gateway.http_log import http_log
 from backends.gateway.language import LANGUAGE, Mode, Target
 from backends.gateway.proxy import Proxy
 from backends.gateway.warming import Warming
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 log = logging.getLogger("backends.gateway")
 
@@ -40,7 +45,9 @@ def main() -> int:
         format="%(asctime)s %(levelname)s %(message)s",
     )
     try:
-        asyncio.run(run(arguments.port, arguments.socket, access_in(arguments)))
+        with asyncio.Runner(loop_factory=_quickest_loop()) as runner:
+            access = access_in(arguments)
+            runner.run(run(arguments.port, arguments.socket, access))
     except DllmError as error:
         sys.stderr.write(f"The gateway cannot start: {error}\n")
         return 1
@@ -51,6 +58,15 @@ def main() -> int:
         )
         return 1
     return 0
+
+
+def _quickest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where that is there; else asyncio's own."""
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        return uvloop.new_event_loop
+    return None
 
 
 def _arguments() -> argparse.Namespace:

@@ -27,6 +27,8 @@ from backends.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aiohttp import StreamReader
+
     from backends.gateway.story import Story
 
 HEALED = "X-Dllm-Healed"
@@ -39,6 +41,13 @@ ERROR_BYTES_MAX = 1 << 20
 
 class ClientLeft(Exception):
     """Nobody reads the answer any more."""
+
+
+class _Response(web.StreamResponse):
+    """Its header fields leave with its first piece, or at a word before that."""
+
+    # Nothing else keeps aiohttp from sending them apart.
+    _send_headers_immediately = False
 
 
 class Reply:
@@ -130,7 +139,7 @@ class Reply:
                 "Content-Type": EVENTS,
                 "X-Accel-Buffering": "no",
             }
-            await self._begin(web.StreamResponse(headers=headers))
+            await self._begin(_Response(headers=headers))
         await self._write(KEEP_ALIVE)
 
     async def take(self, answer: aiohttp.ClientResponse) -> web.StreamResponse:
@@ -148,12 +157,12 @@ class Reply:
             return await self._refused(await answer.content.read(ERROR_BYTES_MAX))
         if self._response is None:
             # Known only by now, so what it says of length and coding is true.
-            response = web.StreamResponse(
+            response = _Response(
                 status=answer.status,
                 reason=answer.reason,
                 headers=passed_on(answer.headers),
             )
-            await self._begin(response)
+            await self._begin(response, answer.content)
         # What follows the header fields of a stream may still come from another one.
         self.carries_answer = not self.is_stream
         async for chunk in answer.content.iter_any():
@@ -179,7 +188,7 @@ class Reply:
         """
         if self._response is None:
             headers = passed_on(answer.headers)
-            await self._begin(web.StreamResponse(headers=headers))
+            await self._begin(_Response(headers=headers), answer.content)
         splitter = Splitter()
         try:
             async for chunk in answer.content.iter_any():
@@ -187,14 +196,14 @@ class Reply:
                 self.carries_answer = story.begun
                 if data:
                     await self._write(data)
+                else:
+                    self._request.writer.send_headers()
         except (aiohttp.ClientError, OSError):
             if not story.is_told:
                 raise
         if not story.is_told:
             raise aiohttp.ServerDisconnectedError
-        if rest := story.ending() + self._told_healed():
-            await self._write(rest)
-        return await self._end()
+        return await self._end(story.ending() + self._told_healed())
 
     async def refuse(self, message: str, retry_after_s: float) -> web.StreamResponse:
         """Say that it is not served."""
@@ -217,13 +226,20 @@ class Reply:
         return self._response
 
     async def _refused(self, body: bytes) -> web.StreamResponse:
-        await self._write(error_event(self._request.path, body))
-        return await self._end()
+        return await self._end(error_event(self._request.path, body))
 
-    async def _begin(self, response: web.StreamResponse) -> None:
+    async def _begin(
+        self, response: web.StreamResponse, content: StreamReader | None = None
+    ) -> None:
+        """Send the header fields; together with what came of the content by now."""
         self._response = response
         try:
             await response.prepare(self._request)
+            if content is not None:
+                # Whatever came behind the fields is read before this goes on.
+                await asyncio.sleep(0)
+                if not content.total_bytes and not content.is_eof():
+                    self._request.writer.send_headers()
         except ConnectionError as error:
             raise ClientLeft from error
 
@@ -235,11 +251,14 @@ class Reply:
         except ConnectionError as error:
             raise ClientLeft from error
 
-    async def _end(self) -> web.StreamResponse:
+    async def _end(self, rest: bytes = b"") -> web.StreamResponse:
         assert self._response is not None
         self._is_over = True
-        with contextlib.suppress(ConnectionError):
-            await self._response.write_eof()
+        try:
+            await self._response.write_eof(rest)
+        except ConnectionError as error:
+            if rest:
+                raise ClientLeft from error
         return self._response
 
 

@@ -74,6 +74,10 @@ class Tally:
             warmed_s=counts.warmed_s + seconds,
         )
 
+    def warming_failed(self) -> None:
+        """One more llama-server was not made warm, for a fault of ours."""
+        self._set(warming_faults=self.counts.warming_faults + 1)
+
     def _set(self, **changes: Any) -> None:
         self.counts = replace(self.counts, **changes)
         event, self._changed = self._changed, asyncio.Event()

@@ -97,9 +97,9 @@ def _name(url: str) -> str:
 def _is_local(name: str) -> bool:
     """Whether a name leads here whoever answers for the internet's names."""
     name = name.rstrip(".")
-    if name in ("localhost", socket.gethostname().lower()):
+    if name == "localhost" or name.endswith(LOCAL_NAMES) or _is_address(name):
         return True
-    return name.endswith(LOCAL_NAMES) or _is_address(name)
+    return name == socket.gethostname().lower()
 
 
 def _is_address(name: str) -> bool:

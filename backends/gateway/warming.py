@@ -40,11 +40,18 @@ class Warming:
         self._left = 0
         """So many more conversations this llama-server has room for."""
         self._server = ""
+        self._faulty = ""
+        """The llama-server with which a fault of ours was told last."""
 
     async def keep(self) -> None:
         """Read whatever is to be read, until cancelled."""
         while True:
-            changed = asyncio.ensure_future(self._proxy.tally.change())
+            change = self._proxy.tally.change()
+            if not self._is_idle:
+                # With each request several things change.
+                await change
+                continue
+            changed = asyncio.ensure_future(change)
             try:
                 await self._read_soundly(changed)
                 await changed
@@ -54,11 +61,17 @@ class Warming:
     async def _read_soundly(self, changed: asyncio.Future[object]) -> None:
         """What goes wrong is told, and tried again when something has changed."""
         try:
-            if self._is_idle:
-                await self._read_on(changed)
+            await self._read_on(changed)
         except Exception:
             # Clients are answered all the same.
-            log.exception("nothing is read ahead now, and why was not foreseen")
+            self._tell_fault("nothing is read ahead now, and why was not foreseen")
+
+    def _tell_fault(self, text: str) -> None:
+        """Tell it with its traceback, once for each llama-server."""
+        if self._faulty != self._proxy.target.server:
+            self._faulty = self._proxy.target.server
+            log.exception(text)
+            self._proxy.tally.warming_failed()
 
     @property
     def _is_idle(self) -> bool:
@@ -120,7 +133,9 @@ class Warming:
             log.info("a conversation is not read again: %s", error)
         except Exception:
             # Clients are answered all the same, and the next conversation is read.
-            log.exception("a conversation is not read again, and why was not foreseen")
+            self._tell_fault(
+                "a conversation is not read again, and why was not foreseen"
+            )
             self._proxy.conversations.drop(one)
         return 0
 

@@ -79,6 +79,7 @@ from backends.state.plans import (
     NGRAM_DRAFT,
     NO_DRAFT,
     Ask,
+    Fallback,
     FlashAttention,
     LayerRange,
     MeasuredSplit,

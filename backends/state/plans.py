@@ -187,6 +187,20 @@ class Plan(Value, frozen=True, kw_only=True):
     """What it was made from, so that it can be planned again on other facts."""
 
 
+class Fallback(Value, frozen=True, kw_only=True):
+    """What a cluster would go on with if it lost something."""
+
+    lost: str
+    """A machine, or one of several workers on the same."""
+    split: tuple[LayerRange, ...] = ()
+    """Empty where what is left cannot do it."""
+    ctx_size: int = 0
+    memory: tuple[DeviceMemory, ...] = ()
+    """What that takes; predicted until the engine was asked."""
+    why: str = ""
+    """Why what is left cannot do it, and what would do."""
+
+
 class MeasuredSplit(Value, frozen=True, kw_only=True):
     """The split after the load: what the relays saw arrive, or llama-server's log says.
 

@@ -48,5 +48,7 @@ class RequestCounts(Value, frozen=True, kw_only=True):
     """What it read for that."""
     warmed_s: float = 0.0
     """The time it took."""
+    warming_faults: int = 0
+    """How many of the llama-servers could not read ahead for a fault of ours."""
     keys: dict[str, KeyCounts] = {}
     """By the name of the key."""

@@ -12,7 +12,7 @@ from backends.state.base import Value
 from backends.state.links import Link
 from backends.state.machines import EngineInfo, Peer
 from backends.state.models import ModelInfo
-from backends.state.plans import NO_DRAFT, LayerRange, MeasuredSplit, Plan
+from backends.state.plans import NO_DRAFT, Fallback, LayerRange, MeasuredSplit, Plan
 from backends.state.requests import RequestCounts
 
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
@@ -288,6 +288,8 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
     plan: Plan | None = None
     """What is wanted to run; None when nothing is."""
     planned: tuple[LayerRange, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
+    """What it would go on with, by what it would lose; ready while it serves."""
     measured: MeasuredSplit | None = None
     model: ModelInfo | None = None
     processes: tuple[ProcessInfo, ...] = ()

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from backends.split.layout import make_split
 from backends.state import (
+    Fallback,
+    LayerRange,
     Peer,
     PeerData,
     PeerRole,
@@ -173,6 +176,25 @@ async def test_every_state_is_told_in_words(make_app: MakeApp) -> None:
             "bare  400 µs",
         ):
             assert words in text
+
+
+async def test_the_selected_peer_says_what_goes_on_without_it(
+    make_app: MakeApp,
+) -> None:
+    cluster = ScriptedCluster(people.here(people.ADA, people.BOB))
+    app = make_app(cluster)
+    async with app.run_test(size=(120, 36)) as pilot:
+        found = await shown(pilot)
+        app._home.go_to("peers")
+        await pilot.press("G")
+        assert chosen(found) == "bob"
+        ready = Fallback(lost="bob", split=(LayerRange("ada/CPU", 0, 12),))
+        none = Fallback(lost="ada", why="bob/CPU is too small.")
+        snapshot = people.here(people.ADA, people.BOB)
+        cluster.push(replace(snapshot, fallbacks=(ready, none)))
+        await until(pilot, lambda: "without it 13 on" in text_of(found))
+        assert "ada/CPU" in text_of(found)
+        assert "nothing goes on" not in text_of(found)
 
 
 async def test_the_selected_peer_shows_its_whole_note(make_app: MakeApp) -> None:

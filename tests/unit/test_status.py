@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from backends.state import (
     ClusterState,
     DraftNow,
+    Fallback,
     Generation,
     Guesses,
     LayerRange,
@@ -55,6 +56,22 @@ def test_a_split_that_served_is_told_of_as_past(
     state: ClusterState, measured: MeasuredSplit | None, said: str
 ) -> None:
     assert measured_text(replace(busy_scene(0), state=state, measured=measured)) == said
+
+
+def test_what_would_go_on_without_each_is_told() -> None:
+    split = (LayerRange("ada/CPU", 0, 8), LayerRange("local/CUDA0", 9, 12))
+    scene = busy_scene(0)
+    assert scene.plan is not None
+    ready = Fallback(lost="bob", split=split, ctx_size=scene.plan.ctx_size)
+    shorter = replace(ready, lost="eve", ctx_size=256)
+    none = Fallback(lost="ada", why="bob/CPU is too small. Free memory there.")
+    told = status_lines(replace(scene, fallbacks=(ready, shorter, none)), 0.0)
+    assert [line for line in told if line.startswith("without")] == [
+        "without  bob              9 | 4 on ada/CPU, local/CUDA0",
+        "without  eve              9 | 4 on ada/CPU, local/CUDA0, context 256",
+        "without  ada              nothing goes on: bob/CPU is too small. "
+        "Free memory there",
+    ]
 
 
 def test_requests_are_told_once_there_were_any() -> None:

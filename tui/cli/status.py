@@ -23,6 +23,7 @@ from backends.units import format_age, format_bytes, format_count, format_ms
 from tui.cli.options import any_cluster_option
 from tui.cli.output import emit_json, json_option, run, show
 from tui.cli.session import cluster_json, measured_text, prompts_text
+from tui.work.fallbacks import fallback_text
 from tui.work.launch_settings import draft_text
 from tui.work.paces import auto_text, paces_text, together_text, trials_text
 from tui.work.peer_words import role_word, since_text, state_words
@@ -96,6 +97,10 @@ def status_lines(snapshot: ClusterSnapshot, now: float) -> list[str]:
     lines += _drained(snapshot, now)
     lines += _requests(snapshot.requests)
     lines += [*_plan(snapshot), *(_peer(peer, now) for peer in _machines(snapshot))]
+    lines += [
+        f"without  {one.lost:16} {fallback_text(one, snapshot.plan)}"
+        for one in snapshot.fallbacks
+    ]
     lines += [_process(process) for process in _of_this_run(snapshot)]
     lines += _tokens(snapshot.links)
     lines += [_link(link) for link in snapshot.links if link.why]

@@ -141,6 +141,7 @@ class Stage:
             self.story,
             self.folder / "gateway.sock",
             TrialBook(self.folder / "trials.json"),
+            cast("Any", None),
         )
 
     async def becomes(self, state: ClusterState) -> None:

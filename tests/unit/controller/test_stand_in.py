@@ -83,7 +83,8 @@ class Stage:
         readers: Any = SimpleNamespace(config=lambda: config)
         chapter: Any = SimpleNamespace(waiting=self.told.append)
         board: Any = SimpleNamespace(snapshot=self.snapshot)
-        self.parts = StandIns(machines, readers, board, chapter)
+        journal: Any = SimpleNamespace(record=Record())
+        self.parts = StandIns(machines, readers, board, chapter, journal)
 
     async def _reached(self, names: Iterable[str]) -> None:
         self.looks += 1
@@ -209,7 +210,17 @@ class Memory:
             raise PeerUnreachable("ada is gone")
 
 
-def parts_of(machines: Any, **config: Any) -> StandIns:
+class Remembered:
+    """A journal in memory alone."""
+
+    def __init__(self) -> None:
+        self.record = Record()
+
+    def change(self, **changes: Any) -> None:
+        self.record = replace(self.record, **changes)
+
+
+def parts_of(machines: Any, journal: Any = None, **config: Any) -> StandIns:
     async def model(path: str) -> Any:
         return BIG if not config else LONG
 
@@ -219,7 +230,8 @@ def parts_of(machines: Any, **config: Any) -> StandIns:
     settings = Config(**config)
     readers: Any = SimpleNamespace(model=model, engine=engine, config=lambda: settings)
     nothing: Any = None
-    return StandIns(machines, readers, nothing, nothing)
+    kept: Any = journal or Remembered()
+    return StandIns(machines, readers, nothing, nothing, kept)
 
 
 async def test_what_the_rest_still_holds_counts_as_free() -> None:
@@ -282,14 +294,16 @@ def test_a_split_is_told_in_one_line() -> None:
 
 
 async def test_a_worker_that_was_given_up_is_tried_anew_at_a_word_alone() -> None:
-    parts = parts_of(Memory(local=3 * GIB, ada=GIB))
+    """Also by the controller that comes after."""
+    machines, journal = Memory(local=3 * GIB, ada=GIB), Remembered()
+    parts = parts_of(machines, journal)
     rest = await parts.instead_of(PLAN, None, "ada")
     assert told_stand_in(rest, PLAN) == "13 on local/CPU"
     shorter = replace(rest, ctx_size=512)
     assert told_stand_in(shorter, PLAN).endswith(", context 512 instead of 1024")
-    over = asyncio.create_task(parts.over(PLAN, rest))
-    await asyncio.sleep(0.05)
-    assert not over.done()
-    over.cancel()
-    parts.forget()
-    assert not parts._given_up
+    for one in (parts, parts_of(machines, journal)):
+        over = asyncio.create_task(one.over(PLAN, rest))
+        await asyncio.sleep(0.05)
+        assert not over.done()
+        over.cancel()
+    assert journal.record.given_up == ("ada",)

@@ -88,6 +88,41 @@ async def test_each_piece_of_a_stream_arrives_before_the_next_is_made() -> None:
         await stage.until(passed=1, in_flight=0)
 
 
+HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("path", [CHAT, "/other"])
+@pytest.mark.parametrize("together", [True, False])
+async def test_the_head_of_an_answer_waits_for_nothing_but_goes_with_what_is_there(
+    together: bool, path: str
+) -> None:
+    piece = b"%x\r\n%s\r\n" % (len(WHOLE[0]), WHOLE[0])
+    body, seen = b'{"stream":true}', asyncio.Event()
+
+    async def answer(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(HEAD + piece if together else HEAD)
+        await asyncio.wait_for(seen.wait(), 30)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server, gateway() as stage:
+        stage.serve(server.sockets[0].getsockname()[1])
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+        writer.write(head.encode() + b"\r\n\r\n" + body)
+        first = await asyncio.wait_for(reader.read(1 << 16), 30)
+        seen.set()
+        writer.close()
+    assert first.startswith(b"HTTP/1.1 200")
+    assert (WHOLE[0] in first) == together
+
+
 async def test_an_upload_is_passed_on_while_it_comes() -> None:
     first = asyncio.Event()
 

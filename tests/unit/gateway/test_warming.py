@@ -218,6 +218,7 @@ async def test_what_nobody_foresaw_is_logged_and_the_next_is_read(
         await stage.ask(RESPONSES, input="c" * 50)
         stage.serve(other, "2")
         await stage.until(warmed=1)
+        assert stage.proxy.tally.counts.warming_faults == 1
     assert [path for path, _ in second.asked] == [RESPONSES, CHAT]
     (told,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert "why was not foreseen" in told.message
@@ -237,6 +238,10 @@ async def test_what_goes_wrong_before_any_is_read_is_logged_and_tried_again(
             patched.setattr(Warming, "_slots", confused)
             stage.serve(other, "2")
             await until(lambda: "nothing is read ahead now" in caplog.text)
+            stage.proxy.tally.stir()
+            await asyncio.sleep(0.05)
+            assert caplog.text.count("nothing is read ahead now") == 1
+            assert stage.proxy.tally.counts.warming_faults == 1
         stage.proxy.tally.stir()
         await until(lambda: second.asked or stage.proxy.tally.counts.warmed)
 

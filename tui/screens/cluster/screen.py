@@ -20,6 +20,7 @@ from tui.screens.cluster.split.bar import SplitBar
 from tui.screens.cluster.split.pane import SplitPane
 from tui.screens.cluster.token_pane import TokenPane
 from tui.shell.frame import NARROW_BELOW, SHORT_BELOW, ZOOMED, ConsoleScreen
+from tui.work.fallbacks import fallback_text
 from tui.work.names import model_name
 
 if TYPE_CHECKING:
@@ -108,6 +109,9 @@ class ClusterScreen(ConsoleScreen):
         super().show_snapshot(snapshot)
         self.live.show(snapshot)
         self.token.show(snapshot)
+        self.peers.show_fallbacks(
+            {one.lost: fallback_text(one, snapshot.plan) for one in snapshot.fallbacks}
+        )
         if snapshot.state != self._state:
             self._state = snapshot.state
             self._state_changed(snapshot)

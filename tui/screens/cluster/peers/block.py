@@ -76,6 +76,8 @@ class PeerBlock:
     """Whether keys move the selection."""
     age: str
     """How long the state lasts already, coarsely."""
+    without: str = ""
+    """What the cluster would go on with if it were lost; empty where nobody says."""
     with_keys: Callable[[str], str] = field(default=str, compare=False)
     """Puts the keys into a text that names actions."""
 
@@ -127,7 +129,12 @@ class PeerBlock:
         if key and not self.selected:
             return key
         data = data_text(self.peer) if self.selected else ""
-        told = (note_text(self.peer), data and f"data: {data}")
+        rest = self.without if self.selected else ""
+        told = (
+            note_text(self.peer),
+            data and f"data: {data}",
+            rest and f"without it {rest}",
+        )
         return [row for text in told for row in self._wrapped(text)] + key
 
     def _work(self) -> list[tuple[str, str]]:

@@ -66,6 +66,8 @@ the split does not use shows what is taken now. The letter is the device's in th
     """Who is there."""
     draft: reactive[Draft | None] = reactive(None, init=False, repaint=False)
     """The split shown, for letters and planned bytes."""
+    fallbacks: reactive[dict[str, str]] = reactive({}, init=False, repaint=False)
+    """By peer, what the cluster would go on with if it were lost."""
     selected: reactive[int] = reactive(0, init=False)
     """Index of the selected peer."""
 
@@ -159,6 +161,7 @@ the split does not use shows what is taken now. The letter is the device's in th
             selected=selected,
             cursor=selected and self.has_focus,
             age=self._age(peer),
+            without=self.fallbacks.get(peer.name, ""),
             with_keys=partial(with_keys, self.app),
         )
 
@@ -233,6 +236,10 @@ the split does not use shows what is taken now. The letter is the device's in th
 
     def watch_draft(self) -> None:
         """Planned bytes follow the split."""
+        self._show_news()
+
+    def watch_fallbacks(self) -> None:
+        """They come a while after it serves."""
         self._show_news()
 
     def watch_selected(self) -> None:

@@ -88,6 +88,10 @@ class PeersPane(VerticalScroll, can_focus=False):
         """Show what a split would put on the devices."""
         self.peer_list.draft = draft
 
+    def show_fallbacks(self, fallbacks: dict[str, str]) -> None:
+        """Show what the cluster would go on with, by what it would lose."""
+        self.peer_list.fallbacks = fallbacks
+
     def focus_default(self) -> None:
         """The list takes the keys."""
         self.peer_list.focus()
