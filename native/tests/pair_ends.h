@@ -65,7 +65,8 @@ inline dllm::Endpoint path_in(const check::TempDir& dir, const char* name) {
 class Between {
  public:
   Between(const dllm::Endpoint& here, dllm::Endpoint there)
-      : listener_(dllm::listen_unix(here.path)), there_(std::move(there)) {
+      : listener_(here.path.empty() ? dllm::listen_tcp(here) : dllm::listen_unix(here.path)),
+        there_(std::move(there)) {
     thread_ = std::thread([this] { run(); });
   }
   ~Between() {
@@ -77,6 +78,11 @@ class Between {
   void cut() { left_ = 0; }
   // Nothing crosses, and nobody is told.
   void pause(bool on) { paused_ = on; }
+  // In this direction of the present connection nothing crosses any more behind the first bytes
+  // that are too many for a packet of this way. Later connections likewise.
+  void swallow_large(bool up) { (up ? swallows_up_ : swallows_down_) = true; }
+  // Where it listens by TCP.
+  [[nodiscard]] std::uint16_t port() const { return dllm::bound_port(listener_.get()); }
   [[nodiscard]] bool is_cut() const { return left_ == kCut; }
   // All that has crossed of connections so far.
   std::string crossed(bool up) {
@@ -93,6 +99,7 @@ class Between {
       const UniqueFd near = dllm::accept_client(listener_.get());
       try {
         const UniqueFd far = dllm::connect_to(there_);
+        stuck_up_ = stuck_down_ = false;
         while (!ending_ && step(near.get(), far.get())) continue;
       } catch (const std::exception&) {
         // Nobody listens there.
@@ -109,10 +116,18 @@ class Between {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return true;
     }
-    pollfd waits[] = {{near, POLLIN, 0}, {far, POLLIN, 0}};
+    stuck_up_ = stuck_up_ || (swallows_up_ && is_large(near));
+    stuck_down_ = stuck_down_ || (swallows_down_ && is_large(far));
+    pollfd waits[] = {{stuck_up_ ? -1 : near, POLLIN, 0}, {stuck_down_ ? -1 : far, POLLIN, 0}};
     dllm::wait_until(waits, 20 * dllm::kNanosPerMilli);
     if (waits[0].revents && !pass(near, far, true)) return false;
     return !waits[1].revents || pass(far, near, false);
+  }
+
+  // Pings are far smaller.
+  static bool is_large(int from) {
+    char bytes[1024];
+    return ::recv(from, bytes, sizeof bytes, MSG_PEEK | MSG_DONTWAIT) == sizeof bytes;
   }
 
   bool pass(int from, int to, bool up) {
@@ -143,6 +158,8 @@ class Between {
   std::atomic<std::ptrdiff_t> left_ = kEndless;
   std::atomic<bool> ending_ = false;
   std::atomic<bool> paused_ = false;
+  std::atomic<bool> swallows_up_ = false, swallows_down_ = false;
+  bool stuck_up_ = false, stuck_down_ = false;
   std::mutex mutex_;
   std::string up_, down_;
   std::minstd_rand random_{7};

@@ -1,4 +1,5 @@
 #include "check.h"
+#include "relay/kernel.h"
 #include "relay/rates.h"
 
 using dllm::BestRate;
@@ -44,6 +45,18 @@ TEST(a_way_that_gets_slower_is_believed) {
   CHECK(rate.bytes_per_s() == 100e6);
   for (std::size_t i = 0; i < BestRate::kLatest; ++i) carry(rate, 200);
   CHECK(rate.bytes_per_s() == 10e6);
+}
+
+TEST(what_is_under_way_stands_still_until_some_of_it_was_taken) {
+  dllm::Standstill standstill;
+  CHECK(standstill.lasts(0, 0, 10) == 0);
+  CHECK(standstill.lasts(100, 100, 20) == 10);
+  // More is sent, and nothing taken.
+  CHECK(standstill.lasts(300, 300, 50) == 40);
+  CHECK(standstill.lasts(300, 299, 60) == 0);
+  CHECK(standstill.lasts(400, 399, 90) == 30);
+  CHECK(standstill.lasts(400, 0, 100) == 0);
+  CHECK(standstill.lasts(400, 0, 200) == 0);
 }
 
 RUN_TESTS()

@@ -14,6 +14,8 @@ namespace {
 constexpr std::size_t kUntakenMax = 8 << 20;
 // What came while there were other things to do is read all the same, up to here.
 constexpr std::size_t kUntakenMost = 2 * kUntakenMax;
+// The other end, if what it sends arrives.
+constexpr Nanos kHeardWithin = 3 * LinkEnd::kPingEvery;
 
 }  // namespace
 
@@ -49,9 +51,33 @@ void LiveLink::take_in(Nanos now) {
     throw LinkBroken("the other end does not say who it is");
   }
   const Nanos borne = std::max(patience_, end_.patience()) + delayed;
-  if (end_.silence(now) < borne) return;
+  look_whether_stuck(now);
+  if (idle(now) >= borne) throw LinkBroken(why_idle(now));
+}
+
+void LiveLink::look_whether_stuck(Nanos now) {
+  if (now - looked_ < LinkEnd::kPingEvery) return;
+  looked_ = now;
+  const Nanos still = standstill_.lasts(wire_.sent_bytes(), unacknowledged(fd()), now);
+  stuck_ = end_.silence(now) < kHeardWithin + pretended(lab_.get()) ? still : 0;
+}
+
+// Pings are small: what swallows large packets, as a smaller MTU on the way that nobody tells of,
+// lets them pass until something large stands before them.
+bool LiveLink::loses_large(Nanos now) const {
+  return stuck_ > end_.silence(now) || is_acknowledging(fd());
+}
+
+std::string LiveLink::why_idle(Nanos now) const {
   const std::string seconds = std::to_string(patience_ / kNanosPerSecond);
-  throw LinkBroken("its machine has not been heard for " + seconds + " s");
+  if (stuck_ > end_.silence(now)) {
+    return "nothing of what was sent has arrived for " + seconds +
+           " s, though the other end is heard: a smaller MTU on the way may swallow large packets";
+  }
+  if (!loses_large(now)) return "its machine has not been heard for " + seconds + " s";
+  return "nothing has come for " + seconds +
+         " s, though its machine is there: its relay hangs, or a smaller MTU on the way swallows " +
+         "large packets";
 }
 
 void LiveLink::give_out(Nanos now) {

@@ -3,6 +3,7 @@
 
 #include "departures.h"
 #include "link_end.h"
+#include "relay/kernel.h"
 #include "wire.h"
 
 namespace dllm::pair {
@@ -32,6 +33,10 @@ class LiveLink {
   Shares& given() { return departures_.given(); }
   // What has left of commands; all else that has is the link's own.
   [[nodiscard]] const Shares& sent() const { return departures_.gone(); }
+  // How long nothing has come, or nothing of what was sent has arrived: the way is then of no use.
+  [[nodiscard]] Nanos idle(Nanos now) const { return std::max(end_.silence(now), stuck_); }
+  // Whether only what is small gets through, one way or the other. Of a link that is idle.
+  [[nodiscard]] bool loses_large(Nanos now) const;
   // Bytes that may be sent in a session now.
   [[nodiscard]] std::size_t room(std::uint32_t session) const;
   // Whether more that needs no credit may be sent without pings standing behind it.
@@ -39,6 +44,8 @@ class LiveLink {
 
  private:
   [[nodiscard]] std::size_t untaken() const;
+  void look_whether_stuck(Nanos now);
+  [[nodiscard]] std::string why_idle(Nanos now) const;
 
   Wire wire_;
   LinkEnd end_;
@@ -46,6 +53,9 @@ class LiveLink {
   const Lab& lab_;
   const Nanos patience_;
   const Nanos begun_;
+  Standstill standstill_;
+  Nanos looked_ = 0;  // at that
+  Nanos stuck_ = 0;   // so long, with the other end heard meanwhile
   Queue opened_;
 };
 

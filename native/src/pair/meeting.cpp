@@ -182,7 +182,7 @@ bool Meeting::is_mute(Caller& caller, Nanos now) const {
 
 bool Meeting::is_forsaken(Caller& caller, Nanos now) {
   if (!place_.dials || is_last() || !caller.holds()) return false;
-  return second_way_.condemns(caller.link.end().silence(now), now);
+  return second_way_.condemns(caller.link.idle(now), now);
 }
 
 void Meeting::dial(Nanos now) {
@@ -260,11 +260,9 @@ bool Meeting::attend(Caller& caller, Nanos now) {
     if (caller.leaving_until > 0) return caller.leave(now);
     caller.link.take_in(now);
     if (is_mute(caller, now)) throw LinkBroken("whoever is there does not say who it is");
-    if (is_forsaken(caller, now)) {
-      throw LinkBroken("nothing comes from " + text(there()) +
-                       " any more, though its relay answers by another way");
-    }
-    return true;
+    if (!is_forsaken(caller, now)) return true;
+    // Not sought there at once again, where it may be met and is of no use.
+    ended(caller, why_forsaken(caller, now), false, now, at_);
   } catch (const LinkRefused& refusal) {
     ended(caller, refusal.what(), true, now);
   } catch (const std::exception& error) {
@@ -273,12 +271,22 @@ bool Meeting::attend(Caller& caller, Nanos now) {
   return false;
 }
 
-void Meeting::ended(Caller& caller, const std::string& reason, bool refused, Nanos now) {
+std::string Meeting::why_forsaken(const Caller& caller, Nanos now) const {
+  const std::string& place = text(there());
+  if (!caller.link.loses_large(now)) {
+    return "nothing comes from " + place + " any more, though its relay answers by another way";
+  }
+  return "small packets get to " + place + " and back, large ones do not: set the MTU of this " +
+         "machine's interface, or of that one's, to what the way between them carries";
+}
+
+// A link that was is sought from the best place on, or behind `before`.
+void Meeting::ended(Caller& caller, const std::string& reason, bool refused, Nanos now,
+                    std::optional<std::size_t> before) {
   const bool held = caller.holds();
   const bool was_up = held && caller.link.end().is_up();
   if (held) release();
-  // A link that was is sought from the best place on.
-  if (was_up) at_ = place_.others.size();
+  if (was_up) at_ = before.value_or(place_.others.size());
   if (!holder_) {
     fail(reason, now);
     refused_ = refused;

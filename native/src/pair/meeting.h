@@ -6,6 +6,7 @@
 
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -82,7 +83,9 @@ class Meeting {
   void send_away(Caller& caller, const std::string& reason);
   void release();
   bool attend(Caller& caller, Nanos now);
-  void ended(Caller& caller, const std::string& reason, bool refused, Nanos now);
+  [[nodiscard]] std::string why_forsaken(const Caller& caller, Nanos now) const;
+  void ended(Caller& caller, const std::string& reason, bool refused, Nanos now,
+             std::optional<std::size_t> before = {});
   void fail(const std::string& reason, Nanos now);
   std::string who_holds(Nanos now) const;
   [[nodiscard]] std::uint64_t sent_bytes() const;

@@ -37,6 +37,27 @@ struct Acknowledged {
 // All, where the kernel itself gives up in time.
 Acknowledged acknowledged(int fd);
 
+// Bytes of this connection that the other machine's kernel has not acknowledged, sent or not.
+std::uint64_t unacknowledged(int fd);
+// Whether it has acknowledged something just now; false where that cannot be told.
+bool is_acknowledging(int fd);
+
+// How long not one byte more of those under way was acknowledged.
+class Standstill {
+ public:
+  // `sent`: all so far, with what is under way.
+  Nanos lasts(std::uint64_t sent, std::uint64_t under_way, Nanos now) {
+    const std::uint64_t taken = sent - std::min(sent, under_way);
+    if (under_way == 0 || taken > taken_ || !since_) since_ = now;
+    taken_ = std::max(taken_, taken);
+    return now - *since_;
+  }
+
+ private:
+  std::uint64_t taken_ = 0;
+  std::optional<Nanos> since_;
+};
+
 // How long bytes have been under way without a sign of life.
 class Heard {
  public:

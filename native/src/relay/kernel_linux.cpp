@@ -1,8 +1,10 @@
 #ifdef __linux__
 
+#include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
@@ -17,6 +19,8 @@ namespace {
 // Since Linux 6.15: the longest pause between two attempts, where two minutes are usual.
 constexpr int kTcpRtoMaxMs = 44;
 constexpr int kAttemptEveryMs = 5000;
+// Whoever is asked twice a second has answered by then.
+constexpr std::uint32_t kJustNowMs = 1500;
 
 void set(int fd, int level, int option, int value) {
   ::setsockopt(fd, level, option, &value, sizeof value);
@@ -66,6 +70,17 @@ Acknowledged acknowledged(int fd) {
   // A window that is shut is asked for with probes; each answer sets their number to zero.
   const bool all = info.tcpi_unacked == 0 && info.tcpi_probes == 0;
   return {all, Nanos{info.tcpi_last_ack_recv} * kNanosPerMilli};
+}
+
+std::uint64_t unacknowledged(int fd) {
+  int bytes = 0;
+  return ::ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? static_cast<std::uint64_t>(bytes) : 0;
+}
+
+bool is_acknowledging(int fd) {
+  tcp_info info{};
+  socklen_t length = 0;
+  return read_info(fd, info, length) && info.tcpi_last_ack_recv < kJustNowMs;
 }
 
 }  // namespace dllm

@@ -43,6 +43,17 @@ Acknowledged acknowledged(int) {
   return {};
 }
 
+std::uint64_t unacknowledged(int fd) {
+  int bytes = 0;
+  socklen_t length = sizeof bytes;
+  const bool known = ::getsockopt(fd, SOL_SOCKET, SO_NWRITE, &bytes, &length) == 0;
+  return known && bytes > 0 ? static_cast<std::uint64_t>(bytes) : 0;
+}
+
+bool is_acknowledging(int) {
+  return false;
+}
+
 }  // namespace dllm
 
 #endif
