@@ -8,33 +8,40 @@ load takes, the longer.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from functools import partial
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from backends.controller.draft_words import (
+    chosen_text,
+    measured_text,
+    told,
+    verdict_text,
+)
+from backends.controller.evidence import failed_at
 from backends.controller.trials import Network, of_cluster
 from backends.controller.trying import ROUNDS_MAX, counted, tried
-from backends.errors import DllmError
+from backends.errors import ControllerError, DllmError
 from backends.planning.speculating import (
     PLAIN,
     Way,
+    as_of,
     choose,
     guesses_since,
     judged,
     progress,
+    way_of,
     ways_of,
 )
 from backends.state import (
     AUTO_DRAFT,
-    NGRAM_DRAFT,
     ClusterState,
     DraftMeasuring,
     DraftNow,
     DraftTrial,
 )
-from backends.units import format_count, format_factor, format_speed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -46,6 +53,8 @@ if TYPE_CHECKING:
     from backends.engine.server import Counts
     from backends.planning.speculating import Choice
     from backends.state import Plan
+
+log = logging.getLogger(__name__)
 
 IDLE_S = 2.0
 """Nobody asks anything for so long before a trial begins."""
@@ -90,18 +99,21 @@ class AutoDraft:
         self._begun_at = 0.0
         self._load_s = 0.0
         self._steady_s = STEADY_S
-        self._has_settled = False
+        self._settled: Way | None = None
+        """What was found best; None before anything was."""
+        self._has_found = False
+        """Whether anything was found out that may change that."""
         self._is_shown = False
         """Whether the board is that of the goal it guesses for."""
-        self._why = ""
+        self._why, self._chosen = "", ""
 
     def forget(self) -> None:
         """Somebody launched anew: what could not be tried is tried again."""
         self._is_shown = False
         self._failures.clear()
         self._steady_s = STEADY_S
-        self._has_settled = False
-        self._why = ""
+        self._settled, self._has_found = None, False
+        self._why, self._chosen = "", ""
         self._board.update(draft_now=None)
 
     def begins(self, plan: Plan) -> Way:
@@ -119,6 +131,7 @@ class AutoDraft:
     def give_up(self, plan: Plan, way: Way) -> None:
         """A way cannot be had any more, until somebody launches anew."""
         self._failures[way] = FAILURES_MAX
+        self._has_found = True
         self._book.choose(plan, PLAIN, self._cluster)
 
     def blames(self, way: Way) -> bool:
@@ -131,7 +144,20 @@ class AutoDraft:
         self._load_s = self._clock() - self._begun_at
 
     async def over(self, plan: Plan, way: Way) -> str:
-        """Wait until another way is to be run, which ``begins`` tells; says why."""
+        """Wait until another way is to be run, which ``begins`` tells; says why.
+
+        Whatever goes wrong here does not end what serves: it guesses on as it does.
+        """
+        try:
+            return await self._until_other(plan, way)
+        except Exception as error:
+            log.exception("no way to guess is measured now, and why was not foreseen")
+            what = "Measuring ways to guess ended, and it serves on as it does"
+            self._chapter.tried_in_vain(failed_at(what, error, self._clock()))
+        await asyncio.Event().wait()
+        return ""
+
+    async def _until_other(self, plan: Plan, way: Way) -> str:
         ways = ways_of(plan)
         while self._board.snapshot.state is not ClusterState.SERVING:
             await self._board.change()
@@ -163,7 +189,10 @@ class AutoDraft:
                 before = await self._counts(self._port)
 
     def _choice(self, ways: Sequence[Way], site: str, way: Way) -> Choice:
-        return choose(ways, self._book.of(site), way, self._given_up())
+        return choose(ways, self._known(site, way), way, self._given_up())
+
+    def _known(self, site: str, way: Way) -> tuple[DraftTrial, ...]:
+        return as_of(self._clock(), self._book.of(site), way)
 
     async def _leave(
         self, plan: Plan, way: Way, choice: Choice, before: Counts
@@ -180,13 +209,12 @@ class AutoDraft:
             return before, ""
         if is_left:
             self._steady_s = min(2 * self._steady_s, STEADY_MAX_S)
-        return before, self._changed(plan, again)
+        return before, self._changed(plan, way, again)
 
     def _is_left(self, site: str, way: Way, choice: Choice) -> bool:
         """Whether a way had its turn: clients speak against it, or the network does."""
-        return (self._has_settled and choice.is_tried) or any(
-            Way(one.draft, one.draft_max) == way and one.live_guesses
-            for one in self._book.of(site)
+        return (self._settled is not None and choice.is_tried) or any(
+            way_of(one) == way and one.live_guesses for one in self._book.of(site)
         )
 
     def _patience_s(self, *, is_left: bool) -> float:
@@ -206,8 +234,8 @@ class AutoDraft:
         try:
             await asyncio.wait({trial, asked}, return_when=asyncio.FIRST_COMPLETED)
             if not asked.done() and site == self._site(plan):
-                self._found(plan, site, way, trial.result())
-        except DllmError as error:
+                self._found(plan, site, way, _outcome(trial))
+        except Exception as error:
             await self._failed(way, error)
         finally:
             for task in (trial, asked):
@@ -217,14 +245,17 @@ class AutoDraft:
             self._show(plan, way)
         return asked.cancelled()
 
-    async def _failed(self, way: Way, error: DllmError) -> None:
+    async def _failed(self, way: Way, error: Exception) -> None:
         """Count it against a way, but for what died in the middle: that ends ``over``.
 
         A worker or a relay that dies takes the answer with it before anybody sees it.
         """
+        if not isinstance(error, DllmError):
+            log.error("a trial failed, and why was not foreseen", exc_info=error)
         await self._sleep(VERDICT_S)
         self._failures[way] += 1
-        self._chapter.tried(f"The trial {told(way)} failed: {error.what}")
+        what = f"The trial {told(way)} failed"
+        self._chapter.tried_in_vain(failed_at(what, error, self._clock()))
 
     def _found(self, plan: Plan, site: str, way: Way, found: Found) -> None:
         trial = DraftTrial(
@@ -234,11 +265,14 @@ class AutoDraft:
             tok_per_s=found.tok_per_s,
             tokens=found.tokens,
             guesses=found.guesses,
+            cluster=self._cluster,
+            network=self._network.told(self._board.snapshot.links),
+            slots=plan.server.slots,
             at=self._clock(),
         )
         self._book.keep(site, trial)
-        rate = format_speed(found.tok_per_s).strip()
-        self._chapter.tried(f"Measured {told(way)}: {rate}")
+        self._has_found = True
+        self._chapter.tried(measured_text(way, found.tok_per_s))
 
     def _given_up(self) -> set[Way]:
         """Ways whose trials failed again, with all else as it should be."""
@@ -253,7 +287,9 @@ class AutoDraft:
         tokens = now.finished_tokens - before.finished_tokens
         if tokens < LIVE_TOKENS or way == PLAIN:
             return before
-        self._book.heard(site, way, tokens, guesses_since(now.guesses, before.guesses))
+        guesses = guesses_since(now.guesses, before.guesses)
+        self._book.heard(site, way, tokens, guesses, self._clock())
+        self._has_found = True
         return now
 
     # --- waiting ------------------------------------------------------------------
@@ -291,23 +327,33 @@ class AutoDraft:
     def _cluster(self) -> str:
         return self._board.snapshot.cluster
 
-    def _changed(self, plan: Plan, choice: Choice) -> str:
+    def _changed(self, plan: Plan, way: Way, choice: Choice) -> str:
         """Have another way brought up."""
         self._book.choose(plan, choice.way, self._cluster)
-        if not choice.is_tried:
-            self._why = ""
-            return f"It was loaded again, to be measured {told(choice.way)}"
-        self._why = _verdict(choice.speedup)
-        return f"From now on {told(choice.way)}: {self._why}"
+        if choice.is_tried:
+            self._why = verdict_text(choice.speedup)
+            self._tell_choice(plan, choice.way, way)
+            return f"From now on {told(choice.way)}: {self._why}"
+        self._why = ""
+        why = f"It was loaded again, to be measured {told(choice.way)}"
+        self._chapter.tried(why)
+        return why
 
     def _settle(self, plan: Plan, way: Way) -> None:
         """There is nothing better, as far as is known."""
         self._book.choose(plan, way, self._cluster)
-        self._has_settled = True
         trials = judged(self._book.of(self._site(plan)))
-        mine = (t.speedup for t in trials if Way(t.draft, t.draft_max) == way)
-        self._why = _verdict(next(mine, None))
+        mine = (trial.speedup for trial in trials if way_of(trial) == way)
+        self._why = verdict_text(next(mine, None))
+        if way != self._settled and self._has_found:
+            self._tell_choice(plan, way, self._settled)
+        self._settled = way
         self._show(plan, way, is_settled=True)
+
+    def _tell_choice(self, plan: Plan, way: Way, before: Way | None) -> None:
+        trials = judged(self._book.of(self._site(plan)))
+        self._settled, self._chosen = way, chosen_text(way, before, trials)
+        self._chapter.tried(self._chosen)
 
     def _show_round(self, plan: Plan, way: Way, number: int) -> None:
         """A trial began, or a further round of it."""
@@ -337,23 +383,14 @@ class AutoDraft:
                 doing=doing or waiting,
                 measuring=measuring,
                 why=self._why,
-                trials=judged(self._book.of(self._site(plan))),
+                chosen=self._chosen,
+                trials=judged(self._known(self._site(plan), way)),
             )
         )
 
 
-def told(way: Way) -> str:
-    """``with small, 8 tokens``, or ``without a draft``."""
-    if way == PLAIN:
-        return "without a draft"
-    name = PurePath(way.draft.rpartition(":")[2]).stem
-    name = NGRAM_DRAFT if way.draft == NGRAM_DRAFT else name
-    return f"with {name}, {format_count(way.draft_max, 'token')}"
-
-
-def _verdict(speedup: float | None) -> str:
-    if speedup is None:
-        return "what was measured tells no difference"
-    if speedup == 1.0:
-        return "no way to guess was faster"
-    return f"{format_factor(speedup)} against none"
+def _outcome(trial: asyncio.Future[Found]) -> Found:
+    """What it found; one that was cut off from within is no end of ours."""
+    if trial.cancelled():
+        raise ControllerError("It was cut off")
+    return trial.result()

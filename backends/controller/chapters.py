@@ -124,8 +124,18 @@ class Chapter:
         self._tell(EventKind.MENDED, how)
 
     def tried(self, what: str) -> None:
-        """A way to guess was measured."""
+        """A way to guess was measured, or chosen."""
         self._tell(EventKind.DRAFT, what)
+
+    def tried_in_vain(self, failure: Failure) -> None:
+        """A way to guess could not be measured; what serves goes on."""
+        self._story.tell(
+            EventKind.DRAFT,
+            failure.what,
+            tone=EventTone.WARNING,
+            cluster=self._cluster,
+            failure=failure,
+        )
 
     def lab(self, link: str | None, lab: Lab | None, by: Actor) -> None:
         """Somebody made a link slower, or as it is; told once they have settled."""

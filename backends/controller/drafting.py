@@ -23,7 +23,7 @@ from backends.models.vocabulary import read_vocabulary, why_not
 from backends.planning.drafting import best_place, check_draft, whole_on
 from backends.planning.proposal import plan_devices
 from backends.planning.room import require_room
-from backends.split.speculation import own_layers
+from backends.split.speculation import guessing_with, own_layers
 from backends.state import (
     AUTO_DRAFT,
     MTP_DRAFT,
@@ -113,10 +113,10 @@ class Drafting:
                 continue
             with contextlib.suppress(DllmError):
                 guess = await self._found(plan, draft, peers)
-                together = _in_turn(*guesses, guess)
+                together = guessing_with((*guesses, guess))
                 require_room(replace(plan, speculation=together), model, devices)
                 guesses.append(guess)
-        return _in_turn(*guesses) if guesses else None
+        return guessing_with(guesses) if guesses else None
 
     async def _found(
         self, plan: Plan, draft: str, peers: Sequence[Peer]
@@ -240,10 +240,6 @@ def _own_ways(model: ModelInfo, flags: Collection[str]) -> tuple[tuple[str, ...]
         return (way_to_guess(flags, MTP_DRAFT),), ""
     except EngineError as error:
         return (), error.what
-
-
-def _in_turn(first: Speculation, *others: Speculation) -> Speculation:
-    return replace(first, instead=others)
 
 
 def _devices(plan: Plan, peers: Sequence[Peer]) -> tuple[Device, ...]:

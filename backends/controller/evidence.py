@@ -8,9 +8,11 @@ import signal
 import traceback
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from backends.engine.explain import CUT_OFF, explain, refused_argument
 from backends.engine.logs import clean_lines
-from backends.errors import HostError, ProcessFailed
+from backends.errors import DllmError, HostError, ProcessFailed
 from backends.planning.blueprint import cluster_of, short_name
 from backends.state import Failure, ProcessRole
 
@@ -104,12 +106,20 @@ async def failure_of(host: AgentHost, record: ProcessRecord, at: float) -> Failu
 
 def unexpected(error: Exception) -> ProcessFailed:
     """An error nobody thought of, with its evidence."""
+    failure = failed_at("The controller failed", error)
+    hint = "Launch again; its log (controller.log) has the details."
+    return ProcessFailed(replace(failure, hint=hint))
+
+
+def failed_at(what: str, error: Exception, at: float = 0.0) -> Failure:
+    """What failed, and why: in the error's own words, or with all that is known."""
+    if isinstance(error, DllmError):
+        return replace(error.failure(at), what=f"{what}: {error.what}")
     lines = "".join(traceback.format_exception(error)).splitlines()
-    return ProcessFailed(
-        Failure(
-            what=f"The controller failed: {type(error).__name__}: {error}",
-            hint="Launch again; its log (controller.log) has the details.",
-            process="controller",
-            log_tail=tuple(lines[-TAIL_LINES:]),
-        )
+    return Failure(
+        what=f"{what}: {type(error).__name__}: {error}",
+        hint="The controller's log (controller.log) has the details.",
+        process="controller",
+        log_tail=tuple(lines[-TAIL_LINES:]),
+        at=at,
     )

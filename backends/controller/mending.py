@@ -91,6 +91,11 @@ class Mending:
         self._chapter.mended(text)
         log.warning("%s", text)
 
+    def goes_on(self, text: str) -> None:
+        """Remember why it begins anew, which is told already."""
+        self.mended = text
+        log.info("%s", text)
+
     async def again_or_without(self, running: Plan, error: ProcessFailed) -> Plan:
         """What to go on with when a process ended: the same, or less if it often does.
 

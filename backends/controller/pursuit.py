@@ -241,7 +241,8 @@ class Pursuit:
                 continue
             over = self._auto.over(plan, way)
             try:
-                self._mending.tell(await until_over(self._bring_up_as(chosen), over))
+                why = await until_over(self._bring_up_as(chosen), over)
+                self._mending.goes_on(why)
             except ProcessFailed as error:
                 # No reason to end what served well without that draft.
                 if error.evidence.process != SERVER or not self._auto.blames(way):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from backends.config import Config
@@ -12,7 +13,8 @@ from backends.planning.blueprint import machines_of
 from backends.planning.fallback import plan_without
 from backends.planning.room import room_for
 from backends.split.layout import counts, devices
-from backends.state import ClusterState
+from backends.split.speculation import ways_to_guess
+from backends.state import AUTO_DRAFT, ClusterState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -146,9 +148,19 @@ def told_stand_in(plan: Plan, before: Plan) -> str:
     """Its split, and its context and draft where these are others."""
     shorter = plan.ctx_size != before.ctx_size
     context = f", context {plan.ctx_size} instead of {before.ctx_size}"
-    undrafted = before.speculation is not None and plan.speculation is None
-    told = (context if shorter else "", ", without its draft" if undrafted else "")
-    return told_split(plan) + "".join(told)
+    return told_split(plan) + (context if shorter else "") + _undrafted(plan, before)
+
+
+def _undrafted(plan: Plan, before: Plan) -> str:
+    """``, without its draft``, or which of those that ``auto`` may choose from."""
+    kept = {one.draft for one in ways_to_guess(plan.speculation)}
+    lost = [one for one in ways_to_guess(before.speculation) if one.draft not in kept]
+    if not lost:
+        return ""
+    if before.server.draft != AUTO_DRAFT:
+        return ", without its draft"
+    names = (PurePath(one.draft).stem if one.model else one.draft for one in lost)
+    return f", without {' or '.join(names)} to guess with"
 
 
 async def require_there(machines: Machines, plan: Plan) -> None:

@@ -11,11 +11,13 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.controller.paces import SITES_KEPT, site_of
-from backends.planning.speculating import Way, found_of
+from backends.planning.speculating import Way, found_of, way_of
 from backends.state import DEFAULT_CLUSTER, NOT_JSON, DraftTrial, Value
+from backends.units import format_lab
 from backends.writing import write_private
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from backends.state import DraftFound, Guesses, Link, Plan
@@ -64,16 +66,19 @@ class TrialBook:
         """One trial, in place of an earlier one of the same way."""
         trials = dict(self._pages.trials)
         known = trials.pop(site, ())
-        way = (trial.draft, trial.draft_max)
-        others = (one for one in known if (one.draft, one.draft_max) != way)
+        others = (one for one in known if way_of(one) != way_of(trial))
         trials[site] = (*others, trial)
         self._write(replace(self._pages, trials=_latest(trials)))
 
-    def heard(self, site: str, way: Way, tokens: int, guesses: Guesses) -> None:
+    def heard(
+        self, site: str, way: Way, tokens: int, guesses: Guesses, at: float
+    ) -> None:
         """What became of guesses while clients were served."""
         for trial in self.of(site):
-            if (trial.draft, trial.draft_max) == way:
-                live = replace(trial, live_tokens=tokens, live_guesses=guesses)
+            if way_of(trial) == way:
+                live = replace(
+                    trial, live_tokens=tokens, live_guesses=guesses, live_at=at
+                )
                 self.keep(site, live)
 
     def chosen(self, plan: Plan, cluster: str = DEFAULT_CLUSTER) -> Way | None:
@@ -121,6 +126,19 @@ class Network:
         labs = {link.worker: link.lab for link in links}
         return f"{site_of(plan, labs)} {far}".strip()
 
+    def told(self, links: Iterable[Link]) -> str:
+        """``ada and bob 2 to 8 ms, eve under 2 ms (lab +1 ms)``."""
+        by_words: dict[str, list[str]] = {}
+        for link in links:
+            by_words.setdefault(self._words(link), []).append(link.worker)
+        return ", ".join(f"{' and '.join(w)} {how}" for how, w in by_words.items())
+
+    def _words(self, link: Link) -> str:
+        """How far away it is, and what a lab adds each way."""
+        known = self._bands.get(link.worker)
+        away = "at an unknown distance" if known is None else band_text(known)
+        return f"{away} (lab {format_lab(link.lab)})" if link.lab else away
+
 
 def band(rtt_ms: float, before: int | None = None) -> int:
     """Between which edges a round trip lies; a little beyond them is where it was."""
@@ -129,6 +147,15 @@ def band(rtt_ms: float, before: int | None = None) -> int:
         if edges[before] / RTT_SLACK <= rtt_ms <= edges[before + 1] * RTT_SLACK:
             return before
     return bisect(RTT_EDGES_MS, rtt_ms)
+
+
+def band_text(number: int) -> str:
+    """``under 2 ms``, ``2 to 8 ms``, ``over 128 ms``."""
+    if not number:
+        return f"under {RTT_EDGES_MS[0]:g} ms"
+    if number == len(RTT_EDGES_MS):
+        return f"over {RTT_EDGES_MS[-1]:g} ms"
+    return f"{RTT_EDGES_MS[number - 1]:g} to {RTT_EDGES_MS[number]:g} ms"
 
 
 def _latest(pages: dict[str, T]) -> dict[str, T]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -13,11 +15,11 @@ from backends.planning.proposal import plan_devices
 from backends.planning.room import require_room
 from backends.planning.sharing import shared_out
 from backends.split.layout import devices
-from backends.split.speculation import with_own_layers
-from backends.state import NO_DRAFT
+from backends.split.speculation import guessing_with, ways_to_guess, with_own_layers
+from backends.state import AUTO_DRAFT, NO_DRAFT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from backends.state import ModelInfo, Peer, Plan
 
@@ -38,7 +40,8 @@ def plan_without(
 
     It is shared out by memory over its other devices: with its own context, or where
     they cannot hold that with the longest they can, down to ``ctx_min``. A draft that
-    does not fit beside it is left out: slower is better than nothing.
+    does not fit beside it is left out: slower is better than nothing. ``auto`` goes on
+    with as many of its ways to guess as fit.
 
     Raises:
         PlanError: the head is among them, or the others cannot hold the model.
@@ -55,14 +58,24 @@ def plan_without(
 def _with_or_undrafted(
     plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]
 ) -> Plan:
-    try:
-        return _shared_out(plan, model, machines)
-    except PlanError:
-        if plan.speculation is None:
-            raise
-        server = replace(plan.server, draft=NO_DRAFT)
-        alone = replace(plan, server=server, speculation=None)
-        return _shared_out(alone, model, machines)
+    for drafted in _ever_less_drafted(plan):
+        with contextlib.suppress(PlanError):
+            return _shared_out(drafted, model, machines)
+    return _shared_out(_undrafted(plan), model, machines)
+
+
+def _ever_less_drafted(plan: Plan) -> Iterator[Plan]:
+    """With all its ways to guess, then with ever fewer; those that win come first."""
+    ways = ways_to_guess(plan.speculation)
+    for count in range(len(ways), 0, -1):
+        for kept in combinations(ways, count):
+            yield replace(plan, speculation=guessing_with(kept))
+
+
+def _undrafted(plan: Plan) -> Plan:
+    """``auto`` without anything to guess with stays ``auto``."""
+    draft = AUTO_DRAFT if plan.server.draft == AUTO_DRAFT else NO_DRAFT
+    return replace(plan, server=replace(plan.server, draft=draft), speculation=None)
 
 
 def _shared_out(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> Plan:

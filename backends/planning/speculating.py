@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
+from backends.split.speculation import ways_to_guess
 from backends.state import (
     NGRAM_DRAFT,
     NO_DRAFT,
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 WORTH = 1.03
 """A change that brings less is not worth a load, and may be no more than noise."""
+HOLDS_S = 12 * 3600.0
+"""What clients asked for speaks no longer against a way that does not run: their text
+may be another by now."""
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 """Of guesses, that are considered below the most that is allowed."""
 
@@ -58,8 +62,7 @@ def ways_of(plan: Plan) -> tuple[Way, ...]:
     None is first: nobody is slower than without it for being always asked. The last
     one is that which most likely wins, and then runs already.
     """
-    guess = plan.speculation
-    drafts = [one.draft for one in (guess, *guess.instead)] if guess else []
+    drafts = [one.draft for one in ways_to_guess(plan.speculation)]
     return (PLAIN, *(Way(draft, plan.server.draft_max) for draft in reversed(drafts)))
 
 
@@ -69,7 +72,7 @@ def with_way(plan: Plan, way: Way) -> Plan:
     if way == PLAIN or plan.speculation is None:
         server = replace(server, draft=NO_DRAFT)
         return replace(plan, server=server, speculation=None)
-    all_ways = (plan.speculation, *plan.speculation.instead)
+    all_ways = ways_to_guess(plan.speculation)
     guess = next(one for one in all_ways if one.draft == way.draft)
     return replace(
         plan,
@@ -86,11 +89,25 @@ def judged(trials: Sequence[DraftTrial]) -> tuple[DraftTrial, ...]:
     return tuple(replace(trial, speedup=_present(trial, plain)) for trial in trials)
 
 
+def as_of(
+    at: float, trials: Iterable[DraftTrial], running: Way
+) -> tuple[DraftTrial, ...]:
+    """The trials, but for what clients asked for too long ago to hold."""
+
+    def is_past(trial: DraftTrial) -> bool:
+        return way_of(trial) != running and at - trial.live_at > HOLDS_S
+
+    return tuple(
+        replace(trial, live_tokens=0, live_guesses=None) if is_past(trial) else trial
+        for trial in trials
+    )
+
+
 def found_of(trials: Sequence[DraftTrial]) -> tuple[DraftFound, ...]:
     """What the trials of one plan and network tell of each way to guess."""
     plain = _plain(trials)
     rate = plain.tok_per_s if plain else None
-    return tuple(_found(one, rate) for one in judged(trials) if _way(one) != PLAIN)
+    return tuple(_found(one, rate) for one in judged(trials) if way_of(one) != PLAIN)
 
 
 def _found(trial: DraftTrial, plain_tok_per_s: float | None) -> DraftFound:
@@ -102,6 +119,9 @@ def _found(trial: DraftTrial, plain_tok_per_s: float | None) -> DraftFound:
         speedup=trial.speedup,
         acceptance=(trial.live_guesses or trial.guesses).acceptance,
         verdict=None if trial.speedup is None else verdict(trial.speedup),
+        cluster=trial.cluster,
+        network=trial.network,
+        slots=trial.slots,
         at=trial.at,
     )
 
@@ -126,8 +146,8 @@ def choose(
     if PLAIN in given_up:
         # Nothing would tell that any other is better.
         return Choice(PLAIN, is_tried=True)
-    usable = [trial for trial in judged(tuple(trials)) if _way(trial) not in given_up]
-    known = {_way(trial): trial.speedup for trial in usable}
+    usable = [trial for trial in judged(tuple(trials)) if way_of(trial) not in given_up]
+    known = {way_of(trial): trial.speedup for trial in usable}
     allowed = _allowed(ways, known, given_up)
     untried = [way for way in allowed if way not in known]
     for way in (running, *untried):
@@ -150,7 +170,7 @@ def progress(
     given_up: Collection[Way] = (),
 ) -> tuple[int, int]:
     """Which of how many ways is measured while ``running`` is, from 1."""
-    known = {_way(trial) for trial in trials} - {running}
+    known = {way_of(trial) for trial in trials} - {running}
     allowed = _allowed(ways, {*known, running}, given_up)
     return sum(way in known for way in allowed) + 1, len(allowed)
 
@@ -227,12 +247,13 @@ def _with_lengths(ways: Sequence[Way], known: Iterable[Way]) -> list[Way]:
     return [*ways, *shorter]
 
 
-def _way(trial: DraftTrial) -> Way:
+def way_of(trial: DraftTrial) -> Way:
+    """The way that a trial measured."""
     return Way(trial.draft, trial.draft_max)
 
 
 def _plain(trials: Iterable[DraftTrial]) -> DraftTrial | None:
-    return next((trial for trial in trials if _way(trial) == PLAIN), None)
+    return next((trial for trial in trials if way_of(trial) == PLAIN), None)
 
 
 def positions_since(now: Sequence[int], before: Sequence[int]) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from backends.state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from backends.split.loads import DeviceLoad
     from backends.state import ModelInfo, Plan
@@ -33,7 +33,7 @@ def with_draft(memory: DeviceMemory, draft: Speculation | None) -> DeviceMemory:
 
     Where ``auto`` chooses that is whatever it may choose.
     """
-    for one in [one for guess in _all(draft) for one in guess.memory]:
+    for one in [one for guess in ways_to_guess(draft) for one in guess.memory]:
         if one.device == memory.device:
             memory = replace(
                 memory,
@@ -80,16 +80,16 @@ def with_own_layers(plan: Plan, model: ModelInfo) -> Plan:
     """The plan, its model's own layers guessing where its split has them now."""
     if not has_own_layers(plan):
         return plan
-    guess, *instead = (
+    ways = (
         own_layers(plan, model, one.type) if one.draft == MTP_DRAFT else one
-        for one in _all(plan.speculation)
+        for one in ways_to_guess(plan.speculation)
     )
-    return replace(plan, speculation=replace(guess, instead=tuple(instead)))
+    return replace(plan, speculation=guessing_with(tuple(ways)))
 
 
 def has_own_layers(plan: Plan) -> bool:
     """Whether layers of the model itself guess, or may."""
-    return any(one.draft == MTP_DRAFT for one in _all(plan.speculation))
+    return any(one.draft == MTP_DRAFT for one in ways_to_guess(plan.speculation))
 
 
 def with_own_weights(
@@ -111,5 +111,12 @@ def with_own_weights(
     )
 
 
-def _all(draft: Speculation | None) -> tuple[Speculation, ...]:
+def ways_to_guess(draft: Speculation | None) -> tuple[Speculation, ...]:
+    """All that ``auto`` may choose from, else the one; none without a draft."""
     return (draft, *draft.instead) if draft else ()
+
+
+def guessing_with(ways: Sequence[Speculation]) -> Speculation:
+    """The first of these, or instead one of the others."""
+    first, *others = ways
+    return replace(first, instead=tuple(others))

@@ -143,6 +143,12 @@ class DraftFound(Value, frozen=True, kw_only=True):
     """The part of its guesses that was right, likewise; None where none was made."""
     verdict: DraftVerdict | None = None
     """None before it could be compared."""
+    cluster: str = ""
+    """In which it was found; empty for what an earlier release found, as the next."""
+    network: str = ""
+    """Over which, in words: ``ada 2 to 8 ms``."""
+    slots: int = 0
+    """That answered at once; 0: not known."""
     at: float
     """Unix seconds of the trial."""
 

@@ -199,11 +199,19 @@ class DraftTrial(Value, frozen=True, kw_only=True):
     tokens: int
     guesses: Guesses = Guesses()
     """What became of them in the trial."""
+    cluster: str = ""
+    """In which it was made; empty for one of an earlier release, as the next two."""
+    network: str = ""
+    """Over which, in words: ``ada 2 to 8 ms``."""
+    slots: int = 0
+    """That answered at once."""
     live_tokens: int = 0
     """Made for clients since, in this way."""
     live_guesses: Guesses | None = None
     """What became of the guesses in the latest of these; None before there are enough.
     """
+    live_at: float = 0.0
+    """Unix seconds of that."""
     at: float
     """Unix seconds of the trial."""
     speedup: float | None = None
@@ -235,6 +243,8 @@ class DraftNow(Value, frozen=True, kw_only=True):
     """While a trial runs."""
     why: str = ""
     """Why it guesses so, with the figures."""
+    chosen: str = ""
+    """What was chosen last, and what before, as an event told it; empty before that."""
     trials: tuple[DraftTrial, ...] = ()
 
 

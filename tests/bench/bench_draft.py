@@ -41,7 +41,15 @@ TOKENS = 96
 CTX_SIZE = 1024
 LARGER = 5
 """A model so many times as large as another may have it for a draft."""
+NO_PROMPTS_KEPT = ("--cache-ram", "0")
+"""Whatever guesses, llama-server fetches what it keeps of a prompt from the workers, in
+two trips a layer; which prompts it keeps depends on what was asked before.
+"""
+LEAST_S = 4.0
+"""Rounds that are quick are repeated for so long: what else is done weighs less."""
 SETTLING_S = 300.0
+HEARD_ROUNDS = 3
+"""So much of one client's tells something."""
 HEARD_S = 6.0
 """After so long without a question, what was asked before has been considered."""
 
@@ -72,7 +80,10 @@ def main() -> None:
     options = parser.parse_args()
     scope = QUICK if options.quick else TABLE if options.table else SHORT
     columns = [dict(column(options.version, name, scope)) for name in NAMES]
-    print(f"engine {options.version}, two workers, tok/s, the median of {scope.rounds}")
+    print(
+        f"engine {options.version}, two workers, tok/s, the median of {scope.rounds}"
+        " rounds, or more"
+    )
     print("| slots | each way | text |", " | ".join(NAMES), "|")
     print("|---|---|---|", "---|" * len(NAMES), sep="")
     for cell in columns[0]:
@@ -127,9 +138,9 @@ def launch(user: User, name: str, slots: int) -> None:
     model, draft = models(user.home)
     drafted = str(draft) if name == "draft model" else name
     user.run("config", "set", "model_dirs", str(draft.parent))
-    context = str(CTX_SIZE * slots)
     up = ("up", "--model", str(model), "--workers", "2", "--detach")
-    user.run(*up, "--draft", drafted, "--slots", str(slots), "--ctx", context)
+    size = ("--slots", str(slots), "--ctx", str(CTX_SIZE * slots))
+    user.run(*up, "--draft", drafted, *size, "--", *NO_PROMPTS_KEPT)
 
 
 def models(folder: Path) -> tuple[Path, Path]:
@@ -145,8 +156,7 @@ def models(folder: Path) -> tuple[Path, Path]:
 def adapt(user: User, text: str, clients: int, since: float) -> None:
     """Let ``auto`` try what it wants to, and hear what will be asked."""
     settle(user, since)
-    for _ in range(2):
-        median_rate(user, text, clients, 1)
+    median_rate(user, text, clients, HEARD_ROUNDS, least_s=0.0)
     time.sleep(HEARD_S)
     settle(user, since)
 
@@ -164,13 +174,19 @@ def settle(user: User, since: float) -> None:
     wait_for(is_settled, "auto settled", SETTLING_S)
 
 
-def median_rate(user: User, text: str, clients: int, rounds: int) -> float:
-    """All clients together, the median of some rounds."""
+def median_rate(
+    user: User, text: str, clients: int, rounds: int, least_s: float = LEAST_S
+) -> float:
+    """All clients together, the median of some rounds that take so long at least."""
     url = user.status()["api_url"]
     asking = [[message("user", question)] for question in QUESTIONS]
     if text == "repetitive":
         asking = [again(url, *one) for one in asking]
-    return median(rate(url, asking, clients) for _ in range(rounds))
+    found: list[float] = []
+    began = time.perf_counter()
+    while len(found) < rounds or time.perf_counter() - began < least_s:
+        found.append(rate(url, asking, clients))
+    return median(found)
 
 
 def again(url: str, question: Message) -> list[Message]:

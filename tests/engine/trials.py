@@ -112,7 +112,7 @@ def ours(workers: int, trials: int, random_: random.Random) -> Iterator[Seen]:
             if trial % FRESH_EVERY == 0:
                 user.run("stop")
                 user.run(*up)
-            port = urlsplit(user.status()["api_url"]).port or 0
+                port = urlsplit(user.status()["api_url"]).port or 0
             if not trial:
                 yield asked(port)
             at = random_.randrange(1, TOKENS)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from backends.state import Guesses, Speed
 from tests.tui.links import BOX, MINI, PLAIN
 from tests.tui.looks import SIZES, name_of
 from tests.tui.scripted import ScriptedCluster
-from tests.tui.test_live_strip import serving, serving_many
+from tests.tui.test_live_strip import SHARING, serving, serving_many
 from tests.tui.test_snapshots import after, speeds
 
 if TYPE_CHECKING:
@@ -44,6 +45,16 @@ def test_no_relays(
     make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
 ) -> None:
     app = make_app(ScriptedCluster(serving()))
+    assert snap_compare(app, terminal_size=size, run_before=on_live)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=name_of)
+def test_with_a_draft(
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
+) -> None:
+    guesses = Guesses(guessed=160, accepted=113, passes=20)
+    speed = Speed(tok_per_s=61.2, slots=4, speculative=True, guesses=guesses)
+    app = make_app(ScriptedCluster(serving(*SHARING, speed=speed)))
     assert snap_compare(app, terminal_size=size, run_before=on_live)
 
 

@@ -103,6 +103,25 @@ def test_trips_and_bytes_are_of_all_workers_together() -> None:
     )
 
 
+SHARED = Generation(tokens_per_pass=18.2, trips_per_pass=5.1)
+"""Four slots at work, and a draft that guesses well."""
+SHARING = tuple(
+    msgspec.structs.replace(one, round_trips_per_token=0.28, generation=SHARED)
+    for one in (MINI, BOX)
+)
+
+
+@pytest.mark.parametrize("speed", [Speed(slots=4), Speed(slots=1, speculative=True)])
+def test_trips_of_a_token_and_of_its_pass_have_room(speed: Speed) -> None:
+    def trips(room: int) -> tuple[str, int]:
+        wire = columns_of(serving(*SHARING, speed=speed), room, 3)[1]
+        return wire.figures[0].value, wire.value_cells
+
+    assert trips(76) == trips(116) == trips(156) == ("0.56(10.2)", 11)
+    assert trips(56) == ("0.56", 8)
+    assert columns_of(serving(*SHARING), 116, 3)[1].value_cells == 8
+
+
 def test_the_less_room_the_fewer_figures_and_the_wire_goes_last() -> None:
     snapshot = serving(MINI, BOX)
     speed, wire = ["generate", "prompt", "context"], ["trips/tok", "up/tok", "down/tok"]
@@ -146,7 +165,7 @@ def test_figures_keep_their_width() -> None:
     silent = msgspec.structs.replace(MINI, unanswered_ms=12_400.0)
     for room in (56, 76, 116, 156):
         widths = set()
-        for one in (quiet, MINI, fast, silent):
+        for one in (quiet, MINI, fast, silent, SHARING[0]):
             for speed in (Speed(), Speed(tok_per_s=213.2, ctx_used=130_000)):
                 columns = columns_of(serving(one, speed=speed), room, 3)
                 widths.add(tuple((c.label_cells, c.value_cells) for c in columns))
@@ -206,12 +225,12 @@ async def test_the_strip_says_what_a_token_costs(make_app: MakeApp) -> None:
     assert token.endswith("p50   46.0 ms   p99   61.2 ms")
 
 
-SHARED = Generation(tokens_per_pass=4.0, trips_per_pass=1.1)
-"""Four slots at work."""
+FOUR = Generation(tokens_per_pass=4.0, trips_per_pass=1.1)
+"""Of four slots."""
 
 
 async def test_where_slots_share_passes_it_says_so(make_app: MakeApp) -> None:
-    links = (msgspec.structs.replace(link, generation=SHARED) for link in (MINI, BOX))
+    links = (msgspec.structs.replace(link, generation=FOUR) for link in (MINI, BOX))
     token = (await strip(make_app, serving(*links), 120))[-1]
     assert token.endswith("4.0 tok/pass   p50   46.0 ms   p99   61.2 ms")
 
@@ -226,9 +245,7 @@ async def test_what_became_of_guesses_is_on_the_frame(make_app: MakeApp) -> None
 
 def test_trips_of_a_token_and_of_its_pass_are_both_shown_where_they_differ() -> None:
     assert trips_text(MINI) == "1.0"
-    shared = msgspec.structs.replace(
-        MINI, round_trips_per_token=0.275, generation=SHARED
-    )
+    shared = msgspec.structs.replace(MINI, round_trips_per_token=0.275, generation=FOUR)
     assert trips_text(shared) == "0.28(1.1)"
     assert trips_text(Link(worker="new")) == "—"
 
@@ -362,7 +379,7 @@ def test_trips_of_a_token_and_of_a_pass_where_they_differ(
         msgspec.structs.replace(one, round_trips_per_token=1.0 / share, generation=made)
         for one in (MINI, BOX)
     ]
-    snapshot = serving(*links)
+    snapshot = serving(*links, speed=Speed(slots=4))
     assert totals_trips_text(token_totals(links)) == said
     assert said in {figure.value for figure in columns_of(snapshot, 118, 3)[1].figures}
     assert dict(line_figures(snapshot))["trips/tok"].strip() == said

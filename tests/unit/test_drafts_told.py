@@ -110,6 +110,25 @@ def test_what_auto_found_of_layers_of_the_model_itself_stands_below_them(
     assert "(×0.89): costs more" in lines[-1]
 
 
+def test_what_was_found_over_each_network_is_listed(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = replace(SLOW, network="ada under 2 ms", cluster="default", slots=1)
+    far = replace(SLOW, network="ada 8 to 32 ms", speedup=1.9, cluster="two", slots=4)
+    earlier = replace(far, tok_per_s=1.0, at=AT - 60)
+
+    async def found(_path: str) -> Drafts:
+        return with_found(FOUND, (near, far, earlier))
+
+    monkeypatch.setattr(drafts_module, "_found", found)
+    said = CliRunner().invoke(cli, ["models", "drafts", str(model)]).output
+    lines = [line for line in said.splitlines() if "8 tokens at a time" in line]
+    assert [line.partition("at a time · ")[2] for line in sorted(lines)] == [
+        "ada under 2 ms · 2025-11-22 14:00",
+        "ada 8 to 32 ms · 4 slots · cluster two · 2025-11-22 14:00",
+    ]
+
+
 def test_json_has_all_of_it(model: Path) -> None:
     said = CliRunner().invoke(cli, ["models", "drafts", str(model), "--json"]).output
     small, mid, _ = json.loads(said)["candidates"]

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from backends.state import (
     ClusterState,
+    DraftNow,
     Generation,
     Guesses,
     LayerRange,
@@ -139,6 +140,14 @@ def test_a_draft_has_a_line_with_what_became_of_its_guesses() -> None:
         "draft    small on CPU, 8 tokens · 75 % of guesses right · 4.0 tok/pass"
     ]
     assert not [x for x in status_lines(scene, 0.0) if x.startswith("draft")]
+    chosen = "Chosen: without a draft (20.0 tok/s)"
+    now = DraftNow(draft="none", why="no way to guess was faster", chosen=chosen)
+    lines = status_lines(replace(drafted, draft_now=now), 0.0)
+    at = next(i for i, text in enumerate(lines) if text.startswith("draft"))
+    assert lines[at + 1 : at + 3] == [
+        "         auto: without a draft · no way to guess was faster",
+        f"         {chosen}",
+    ]
 
 
 def test_layers_held_in_part_have_a_line() -> None:

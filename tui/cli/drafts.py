@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from backends.state import NGRAM_DRAFT
+from backends.state import DEFAULT_CLUSTER, NGRAM_DRAFT
 from backends.units import (
     format_bytes,
     format_count,
@@ -45,7 +45,8 @@ def drafts(model: str, as_json: bool) -> None:
 
     A draft speaks the very words of the model, compared token by token as llama-server
     does, and is smaller than a quarter of it. Below each stands what up --draft auto
-    found of it on this machine: the speed with it and without, and whether it pays.
+    found of it on this machine, network by network: the speed with it and without, and
+    whether it pays.
     """
     found = run(_found(require_model(model)))
     if as_json:
@@ -88,10 +89,13 @@ def _lines(found: Drafts) -> Iterator[str]:
 
 
 def _found_lines(found: Sequence[DraftFound]) -> Iterator[str]:
-    """What auto found of a draft on this machine: of each length the newest."""
-    newest = {one.draft_max: one for one in reversed(found)}
+    """What auto found of a draft: the newest of each length, network and cluster."""
+    newest = {
+        (one.draft_max, one.network, one.slots, one.cluster): one
+        for one in reversed(found)
+    }
     for one in newest.values():
-        yield f"  auto: {found_text(one)}"
+        yield safe_line(f"  auto: {found_text(one)}")
     if not newest:
         yield "  auto: not tried yet"
 
@@ -107,6 +111,9 @@ def found_text(one: DraftFound) -> str:
         f"{format_speed(one.tok_per_s)}{without}{factor}{said}",
         "" if right is None else f"{format_percent(right)} of guesses right",
         f"{format_count(one.draft_max, 'token')} at a time",
+        one.network,
+        format_count(one.slots, "slot") if one.slots > 1 else "",
+        f"cluster {one.cluster}" if one.cluster not in ("", DEFAULT_CLUSTER) else "",
         time.strftime("%Y-%m-%d %H:%M", time.localtime(one.at)),
     )
     return " · ".join(filter(None, told))

@@ -158,7 +158,8 @@ def _draft(snapshot: ClusterSnapshot, plan: Plan) -> list[str]:
     guesses = snapshot.speed.guesses
     shared = shared_text(guesses.tokens_per_pass) if guesses else ""
     told = (draft_text(plan), guesses_text(guesses), shared, paces)
-    auto = filter(None, (auto_text(snapshot), *trials_text(snapshot)))
+    chosen = snapshot.draft_now.chosen if snapshot.draft_now else ""
+    auto = filter(None, (auto_text(snapshot), *trials_text(snapshot), chosen))
     return [
         f"draft    {' · '.join(filter(None, told)).removeprefix('draft ')}",
         *(f"         {text}" for text in auto),

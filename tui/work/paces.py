@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from backends.state import NGRAM_DRAFT, NO_DRAFT
 from backends.units import format_count, format_factor, format_rate, format_speed
 from tui.work.names import model_name
+from tui.work.quantities import guesses_text
 
 if TYPE_CHECKING:
     from backends.state import ClusterSnapshot, DraftMeasuring, DraftTrial
@@ -25,6 +26,12 @@ def paces_text(snapshot: ClusterSnapshot) -> str:
         f"{format_rate(best.tok_per_s).strip()} {way_text(best.draft, best.draft_max)}"
     )
     return f"{format_speed(mine[0].tok_per_s)}, {other}"
+
+
+def guessed_text(snapshot: ClusterSnapshot) -> str:
+    """``71 % of guesses right · 61.2 tok/s, 22.5 without a draft``, as far as known."""
+    told = guesses_text(snapshot.speed.guesses), paces_text(snapshot)
+    return " · ".join(filter(None, told))
 
 
 def together_text(snapshot: ClusterSnapshot) -> str:

@@ -20,6 +20,7 @@ from backends.errors import ControllerError
 from backends.planning.speculating import PLAIN, Way
 from backends.state import (
     ClusterState,
+    Failure,
     Guesses,
     ServerSettings,
     Speculation,
@@ -56,9 +57,13 @@ class Chapter:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.failures: list[Failure] = []
 
     def tried(self, text: str) -> None:
         self.texts.append(text)
+
+    def tried_in_vain(self, failure: Failure) -> None:
+        self.failures.append(failure)
 
 
 class Stage:
@@ -73,14 +78,16 @@ class Stage:
         self.shown: list[str] = []
         self.rates = RATES
         self.looks = 0
+        self.at = 7.0
         self.fails: set[Way] = set()
+        self.error: BaseException = ControllerError("no answer")
         self.hangs = asyncio.Event()
         self.hangs.set()
         self.lives = asyncio.Event()
         """Whatever a trial needs, also a moment after it failed."""
         self.lives.set()
         self.is_judging = False
-        self.counts = Counts(finished_tokens=0)
+        self.counts: Counts | Exception = Counts(finished_tokens=0)
         self.file = folder / "trials.json"
         self.auto = self.made()
 
@@ -92,7 +99,7 @@ class Stage:
             trial=self.trial,
             counts=self.counted,
             sleep=self.look,
-            clock=lambda: 7.0,
+            clock=lambda: self.at,
         )
 
     async def look(self, duration_s: float) -> None:
@@ -112,11 +119,13 @@ class Stage:
         self.shown.append(auto_text(self.board.snapshot))
         await self.hangs.wait()
         if self.way in self.fails:
-            raise ControllerError("no answer")
+            raise self.error
         guesses = Guesses() if self.way == PLAIN else RIGHT
         return Found(self.rates[self.way], 700, guesses)
 
     async def counted(self, _port: int) -> Counts:
+        if isinstance(self.counts, Exception):
+            raise self.counts
         return self.counts
 
     def begins(self) -> None:

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from backends.controller.auto_draft import (
-    FAILURES_MAX,
-    LIVE_TOKENS,
-    told,
-)
+from backends.controller.auto_draft import FAILURES_MAX, LIVE_TOKENS
+from backends.controller.draft_words import told
 from backends.controller.trials import Network, TrialBook, band
 from backends.controller.trying import ROUNDS_MAX
 from backends.engine.server import Counts
-from backends.planning.speculating import PLAIN, Way
+from backends.planning.speculating import HOLDS_S, PLAIN, Way
 from backends.state import (
     DraftTrial,
     DraftVerdict,
@@ -27,7 +24,15 @@ from backends.state import (
     Speed,
 )
 from backends.state.requests import RequestCounts
-from tests.unit.controller.auto_stage import MODEL, PLAN, RATES, TABLE, WRONG, Stage
+from tests.unit.controller.auto_stage import (
+    MODEL,
+    PLAN,
+    RATES,
+    RIGHT,
+    TABLE,
+    WRONG,
+    Stage,
+)
 from tests.waiting import until
 from tui.work.paces import auto_text, trials_text
 
@@ -52,7 +57,15 @@ async def test_every_way_is_tried_once_and_the_fastest_stays(stage: Stage) -> No
     assert "with ngram (8 tokens): 24.0 tok/s (×1.20)" in trials_text(
         stage.board.snapshot
     )
-    assert stage.chapter.texts[-1] == "Measured with small, 8 tokens: 60.0 tok/s"
+    assert stage.chapter.texts == [
+        "Measured without a draft: 20.0 tok/s",
+        "It was loaded again, to be measured with ngram, 8 tokens",
+        "Measured with ngram, 8 tokens: 24.0 tok/s",
+        "It was loaded again, to be measured with small, 8 tokens",
+        "Measured with small, 8 tokens: 60.0 tok/s",
+        "Chosen: with small, 8 tokens (60.0 tok/s, ×3.00 against none)",
+    ]
+    assert stage.now.chosen == stage.chapter.texts[-1]
 
 
 async def test_it_says_how_far_measuring_has_come(stage: Stage) -> None:
@@ -94,17 +107,23 @@ async def test_what_was_found_of_a_model_is_told_whatever_the_network(
     stage.board.update(links=(Link(worker="ada", lab=Lab(latency_ms=10)),))
     await until(lambda: len(stage.trials) == 2 * len(RATES))
     await stage.settled()
-    assert len(TrialBook(stage.file).found_for(PLAN.model)) == 4
+    found = TrialBook(stage.file).found_for(PLAN.model)
+    assert [one.network for one in found if one.draft == "ngram"].count("") == 1
+    slow = "ada at an unknown distance (lab +10 ms)"
+    assert [one.network for one in found].count(slow) == len(found) - 2 == 2
+    assert {(one.cluster, one.slots) for one in found} == {("default", 1)}
 
 
 async def test_what_was_found_is_kept(stage: Stage) -> None:
     await stage.settled()
     stage.trials.clear()
+    stage.chapter.texts.clear()
     later = stage.made()
     assert later.begins(PLAN) == MODEL
     over = asyncio.create_task(later.over(PLAN, MODEL))
     await stage.settled()
     assert not stage.trials
+    assert not stage.chapter.texts
     over.cancel()
 
 
@@ -198,7 +217,51 @@ async def test_a_way_that_fails_again_is_not_tried_any_more(stage: Stage) -> Non
     stage.fails.add(TABLE)
     await stage.settled()
     assert stage.trials == [PLAIN, *[TABLE] * FAILURES_MAX, MODEL]
-    assert "The trial with ngram, 8 tokens failed: no answer" in stage.chapter.texts
+    failures = [failure.what for failure in stage.chapter.failures]
+    what = "The trial with ngram, 8 tokens failed: no answer"
+    assert failures == [what] * FAILURES_MAX
+
+
+async def test_a_trial_that_fails_in_an_unforeseen_way_ends_nothing_else(
+    stage: Stage,
+) -> None:
+    stage.fails.add(TABLE)
+    stage.error = ZeroDivisionError("who would have thought")
+    await stage.settled()
+    assert stage.trials == [PLAIN, *[TABLE] * FAILURES_MAX, MODEL]
+    assert stage.way == MODEL
+    (failure, _) = stage.chapter.failures
+    assert failure.what == (
+        "The trial with ngram, 8 tokens failed: "
+        "ZeroDivisionError: who would have thought"
+    )
+    assert any("in trial" in line for line in failure.log_tail)
+    assert "controller.log" in failure.hint
+
+
+async def test_a_trial_that_is_cut_off_from_within_fails(stage: Stage) -> None:
+    stage.fails.add(TABLE)
+    stage.error = asyncio.CancelledError()
+    await stage.settled()
+    assert stage.trials == [PLAIN, *[TABLE] * FAILURES_MAX, MODEL]
+    assert {failure.what for failure in stage.chapter.failures} == {
+        "The trial with ngram, 8 tokens failed: It was cut off"
+    }
+
+
+async def test_what_serves_goes_on_where_measuring_itself_breaks(
+    stage: Stage,
+) -> None:
+    await stage.settled()
+    stage.counts = ZeroDivisionError("who would have thought")
+    stage.board.update(speed=Speed(tokens=1))
+    await until(lambda: bool(stage.chapter.failures))
+    (failure,) = stage.chapter.failures
+    assert "it serves on as it does: ZeroDivisionError" in failure.what
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not stage.task.done()
+    assert stage.way == MODEL
 
 
 async def test_a_trial_that_something_died_in_is_not_the_ways_fault(
@@ -214,7 +277,7 @@ async def test_a_trial_that_something_died_in_is_not_the_ways_fault(
     stage.lives.set()
     await stage.settled()
     assert stage.trials.count(TABLE) == FAILURES_MAX + 1
-    assert not any("failed" in text for text in stage.chapter.texts)
+    assert not stage.chapter.failures
 
 
 async def test_two_clusters_of_one_plan_remember_apart(stage: Stage) -> None:
@@ -230,10 +293,31 @@ async def test_what_clients_ask_for_turns_a_draft_off(stage: Stage) -> None:
     await stage.asks(LIVE_TOKENS, WRONG)
     await until(lambda: stage.way == TABLE)
     await stage.settled()
+    before = "before: with small, 8 tokens (60.0 tok/s when tried, "
+    told_of = stage.chapter.texts[-1]
+    assert told_of.startswith("Chosen: with ngram, 8 tokens (24.0 tok/s, ×1.20 ")
+    assert f"; {before}×" in told_of
+    assert told_of.endswith(" against none by what clients asked for since)")
     await stage.asks(LIVE_TOKENS, WRONG)
     await until(lambda: stage.way == PLAIN)
     await stage.settled()
     assert stage.now.why == "no way to guess was faster"
+    assert stage.now.chosen.startswith("Chosen: without a draft (20.0 tok/s); before: ")
+
+
+async def test_what_clients_asked_for_long_ago_keeps_no_way_out(stage: Stage) -> None:
+    await stage.settled()
+    await stage.asks(LIVE_TOKENS, WRONG)
+    await until(lambda: stage.way == TABLE)
+    await stage.settled()
+    stage.at += HOLDS_S
+    await stage.asks(1, RIGHT)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert stage.way == TABLE
+    stage.at += 1
+    await stage.asks(2, RIGHT)
+    await until(lambda: stage.way == MODEL)
 
 
 async def test_little_that_clients_asked_for_tells_nothing(stage: Stage) -> None:
@@ -321,6 +405,23 @@ def test_a_round_trip_that_wavers_about_an_edge_is_the_same_network() -> None:
     assert network.site(PLAN, (Link(worker="ada", rtt_ms=2.5),)) == near
     assert network.site(PLAN, (Link(worker="ada", rtt_ms=9.0),)) != near
     assert network.site(PLAN, ()) != near
+
+
+def test_a_network_in_words() -> None:
+    network = Network()
+    links = (
+        Link(worker="ada", rtt_ms=3.0),
+        Link(worker="bob", rtt_ms=4.0),
+        Link(worker="eve", rtt_ms=0.1, lab=Lab(latency_ms=1)),
+        Link(worker="far", rtt_ms=500.0),
+        Link(worker="new"),
+    )
+    network.site(PLAN, links)
+    assert network.told(links) == (
+        "ada and bob 2 to 8 ms, eve under 2 ms (lab +1 ms), far over 128 ms, "
+        "new at an unknown distance"
+    )
+    assert not network.told(())
 
 
 def test_a_book_that_cannot_be_read_or_written_begins_anew(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from backends.controller.paces import RATES_KEPT, READINGS_MIN, SITES_KEPT, Pace
 from backends.state import (
     ClusterSnapshot,
     ClusterState,
+    Guesses,
     Lab,
     Link,
     Pace,
@@ -19,7 +20,7 @@ from backends.state import (
     Speed,
 )
 from tests.unit.state.scene import busy_scene
-from tui.work.paces import paces_text, together_text, way_text
+from tui.work.paces import guessed_text, paces_text, together_text, way_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,6 +77,10 @@ def test_with_and_without_stand_side_by_side_also_after_a_restart(
     assert said == "20.0 tok/s, 60.0 with small (6 tokens)"
     assert way_text("ngram", 1) == "with ngram (1 token)"
     assert paces_text(replace(PLAIN, paces=told[:1])) == ""
+    speed = Speed(guesses=Guesses(guessed=8, accepted=6, passes=1))
+    assert guessed_text(replace(DRAFTED, paces=told, speed=speed)) == (
+        "75 % of guesses right · 60.0 tok/s, 20.0 without a draft"
+    )
 
 
 def test_another_network_is_another_matter(tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from backends.controller.stand_in import told_stand_in
+from backends.controller.stand_in import told_split, told_stand_in
 from backends.errors import PlanError
 from backends.planning.drafting import best_place, check_draft, whole_on
 from backends.planning.fallback import plan_without
 from backends.planning.proposal import plan_devices
 from backends.planning.remarks import remarks
 from backends.planning.room import require_room
+from backends.planning.speculating import ways_of
 from backends.split.speculation import with_draft
 from backends.state import (
     NO_DRAFT,
@@ -164,3 +165,24 @@ def test_a_stand_in_has_no_draft_that_does_not_fit() -> None:
     assert rest.ctx_size == plan.ctx_size
     check_draft(rest)
     assert told_stand_in(rest, plan).endswith(", without its draft")
+
+
+def test_auto_keeps_the_ways_to_guess_that_fit_a_stand_in() -> None:
+    table = Speculation(type="ngram-map-k")
+    plan = drafted(
+        split=plan_for(PLAIN, ADA, peers=("ada",)).split,
+        server=replace(SERVER, draft="auto"),
+        speculation=replace(GUESS, instead=(table,)),
+    )
+    tight = here(device("local", "CPU", 20 * MIB))
+    rest = plan_without(plan, ["ada"], MODEL, {"local": tight, "ada": ADA})
+    assert (rest.speculation, rest.server.draft) == (table, "auto")
+    assert [way.draft for way in ways_of(rest)] == [NO_DRAFT, "ngram"]
+    assert told_stand_in(rest, plan).endswith(", without d to guess with")
+    roomy = plan_without(plan, ["ada"], MODEL, {"local": PLAIN, "ada": ADA})
+    assert roomy.speculation == plan.speculation
+    assert told_stand_in(roomy, plan) == told_split(roomy)
+    alone = plan_without(
+        replace(plan, speculation=GUESS), ["ada"], MODEL, {"local": tight, "ada": ADA}
+    )
+    assert (alone.speculation, alone.server.draft) == (None, "auto")

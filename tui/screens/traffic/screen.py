@@ -22,13 +22,13 @@ from tui.screens.traffic.rows import row_text
 from tui.screens.traffic.table import TrafficTable
 from tui.shell.frame import ConsoleScreen
 from tui.shell.messages import Copyable
-from tui.work.quantities import guesses_text
+from tui.work.paces import guessed_text
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from backends.state import ClusterSnapshot, Guesses
+    from backends.state import ClusterSnapshot
     from tui.seam.cluster import Cluster
 
 NOTHING_YET = "No command went over a relay yet."
@@ -85,7 +85,7 @@ class TrafficScreen(ConsoleScreen):
         self._detail = TrafficDetail(id="traffic-detail")
         self._empty = Static(NOTHING_YET, id="traffic-empty", markup=False)
         self._filter_bar = FilterBar("worker, command", id="traffic-filter")
-        self._guesses: Guesses | None = None
+        self._guessed = ""
         self._token = Container(id="traffic-token", classes="pane")
         self._commands = Container(id="traffic-commands", classes="pane -empty")
 
@@ -113,13 +113,12 @@ class TrafficScreen(ConsoleScreen):
         self.waterfall.show(snapshot.links, running=running)
         self.table.show(snapshot.links)
         self._summarise()
-        self._guesses = snapshot.speed.guesses
+        self._guessed = guessed_text(snapshot)
         self._badge()
 
     def _badge(self) -> None:
-        """On the frame: one worker alone, what was guessed, who is refused or waits."""
-        guesses = guesses_text(self._guesses)
-        said = [self.waterfall.chosen, guesses, alerts_of(self.links.links)]
+        """On the frame: one worker alone, who is refused or waits, what guesses do."""
+        said = [self.waterfall.chosen, alerts_of(self.links.links), self._guessed]
         resubtitle(self._token, " · ".join(filter(None, said)))
 
     def _summarise(self) -> None:

@@ -76,6 +76,8 @@ class LinkLook(NamedTuple):
 
 
 RTT_CELLS, WAY_CELLS = 8, 7
+WIRE_CELLS, TRIPS_CELLS = 8, 11
+"""The latter where trips are of a token and of its pass: ``0.55(10.0)``."""
 NO_RATE, SUM_CELLS, EACH_WAY_CELLS = 0, 11, 19
 
 
@@ -104,7 +106,8 @@ def _layouts(
     links = snapshot.links
     needed = -(-len(links) // rows)
     speed, house = _speed_column(snapshot), _house_column(snapshot)
-    first = [speed, _wire_column(links)] if links else [speed]
+    first = [speed, _wire_column(snapshot)] if links else [speed]
+    short = [speed, _wire_column(snapshot, is_short=True)] if links else [speed]
     full = _link_columns(links, _look(links, EACH_WAY_CELLS), rows, needed)
     yield [*first, *full, house, _process_column(snapshot, rows)], GRAPH_CELLS
     yield [*first, *full, house], GRAPH_CELLS
@@ -117,9 +120,8 @@ def _layouts(
             yield [*first, *fewer], GRAPH_CELLS_MIN
     few = _link_columns(links, LinkLook(SHORT_NAME_CELLS, NO_RATE), rows, 1)
     yield [*first, *few], GRAPH_CELLS_MIN
-    yield [*first, *few], -GAP_CELLS
-    yield first, -GAP_CELLS
-    yield [speed], -GAP_CELLS
+    for least in ([*first, *few], [*short, *few], first, short, [speed]):
+        yield least, -GAP_CELLS
 
 
 # --- the columns ----------------------------------------------------------------
@@ -139,15 +141,20 @@ def _speed_column(snapshot: ClusterSnapshot) -> LiveColumn:
     return LiveColumn(9, 11, figures)
 
 
-def _wire_column(links: Sequence[Link]) -> LiveColumn:
-    """What a token costs on the wire, all workers together."""
-    totals = token_totals(links)
+def _wire_column(snapshot: ClusterSnapshot, *, is_short: bool = False) -> LiveColumn:
+    """What a token costs on the wire, all workers together.
+
+    Where tokens may share a pass its own trips have room, but for a short column.
+    """
+    speed, totals = snapshot.speed, token_totals(snapshot.links)
+    has_room = not is_short and (speed.speculative or speed.slots > 1)
+    trips = totals_trips_text(totals)
     figures = (
-        Figure("trips/tok", totals_trips_text(totals)),
+        Figure("trips/tok", trips if has_room else trips.partition("(")[0]),
         Figure("up/tok", bytes_text(totals.bytes_up)),
         Figure("down/tok", bytes_text(totals.bytes_down)),
     )
-    return LiveColumn(9, 8, figures)
+    return LiveColumn(9, TRIPS_CELLS if has_room else WIRE_CELLS, figures)
 
 
 def _look(links: Sequence[Link], rate_cells: int) -> LinkLook:
