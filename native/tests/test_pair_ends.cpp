@@ -279,7 +279,8 @@ void leaves_a_way_that_swallows(bool up) {
     const std::string asked = get_tensor(spec, 0, kBytes);
     write_text(client.get(), asked);
     // A reply before its question would be refused.
-    if (read_text(rpc_server.get(), asked.size()) == asked) write_text(rpc_server.get(), reply(bulk));
+    CHECK(read_text(rpc_server.get(), asked.size()) == asked);
+    write_text(rpc_server.get(), reply(bulk));
   });
   CHECK(until([&] { return head.was_told("large ones do not: set the MTU"); }));
   CHECK(is_met(tunnel));
