@@ -250,54 +250,6 @@ TEST(a_way_that_is_silent_is_left_for_one_that_answers) {
   CHECK(!pair.head.tally().pair.detour.empty());
 }
 
-// The link comes up there, for all that greets is small: it must not be sought there again.
-void leaves_a_way_that_swallows(bool up) {
-  check::TempDir dir;
-  const UniqueFd server = dllm::listen_unix(dir / "server");
-  const Worker worker({path_in(dir, "worker"), false, kKey}, path_in(dir, "server"));
-  Between near({"127.0.0.1", 0, {}}, path_in(dir, "worker"));
-  Between far(path_in(dir, "far"), path_in(dir, "worker"));
-  const dllm::Endpoint direct{"127.0.0.1", near.port(), {}}, tunnel = path_in(dir, "far");
-  Head head({direct, true, kKey, {}, {tunnel}}, "studio", TwoWays::kGoneAfter);
-  near.swallow_large(up);
-  const auto accept = [&] {
-    return dllm::wait_readable(server.get(), kPatienceMs) ? dllm::accept_client(server.get())
-                                                          : UniqueFd();
-  };
-  const auto is_met = [&](const dllm::Endpoint& place) {
-    return until([&] { return head.tally().pair.place == dllm::text(place); });
-  };
-  CHECK(is_met(direct));
-  UniqueFd client = head.connect(), rpc_server = accept();
-  greet(client.get(), rpc_server.get());
-  constexpr std::size_t kBytes = 8 << 20;
-  const TensorSpec spec = row_of(kBytes);
-  Random random(3);
-  const std::string bulk = random_bytes(random, kBytes);
-  std::thread sending([&] {
-    if (up) return static_cast<void>(write_text(client.get(), set_tensor(k7, spec, bulk)));
-    const std::string asked = get_tensor(spec, 0, kBytes);
-    write_text(client.get(), asked);
-    // A reply before its question would be refused.
-    CHECK(read_text(rpc_server.get(), asked.size()) == asked);
-    write_text(rpc_server.get(), reply(bulk));
-  });
-  CHECK(until([&] { return head.was_told("large ones do not: set the MTU"); }));
-  CHECK(is_met(tunnel));
-  CHECK(check::contains(head.tally().pair.detour, dllm::text(direct)));
-  client.reset();
-  rpc_server.reset();
-  sending.join();
-  client = head.connect();
-  rpc_server = accept();
-  greet(client.get(), rpc_server.get());
-  CHECK(is_met(tunnel));
-}
-
-TEST(a_way_that_swallows_large_packets_is_told_and_left) {
-  for (const bool up : {false, true}) leaves_a_way_that_swallows(up);
-}
-
 TEST(a_machine_that_is_silent_by_all_ways_keeps_its_link) {
   TwoWays pair(kKey);
   CHECK(pair.is_met("near"));
