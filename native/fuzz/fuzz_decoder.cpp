@@ -25,11 +25,12 @@ struct Run {
     sent.append(out.worker.begin(), out.worker.end());
     answered += out.answers;
   }
-  void feed(bool up, std::string bytes) {
-    if (up) return take(session.requests(bytes_of(bytes), 1));
-    session.replies(bytes_of(bytes), 1);
-    received += bytes;
+  void feed(bool up, dllm::Bytes bytes) {
+    if (up) return take(session.requests(bytes, 1));
+    session.replies(bytes, 1);
+    received.append(bytes.begin(), bytes.end());
   }
+  void feed(bool up, std::string bytes) { feed(up, bytes_of(bytes)); }
 };
 
 void run_whole(Run& run, const std::vector<fuzz::Piece>& pieces) {
@@ -40,9 +41,8 @@ void run_whole(Run& run, const std::vector<fuzz::Piece>& pieces) {
 void run_split(Run& run, const std::vector<fuzz::Piece>& pieces, std::uint64_t seed) {
   transcript::Random random(static_cast<std::uint32_t>(seed));
   for (const fuzz::Piece& piece : pieces) {
-    for (const std::string& part : transcript::split(random, piece.bytes)) {
-      run.feed(piece.up, part);
-    }
+    std::string bytes = piece.bytes;
+    for (const dllm::Bytes part : fuzz::cut(random, bytes)) run.feed(piece.up, part);
   }
   run.take(run.session.requests_end());
 }

@@ -50,7 +50,9 @@ class Script {
 std::string make_data(Script& script) {
   std::string data;
   const std::string pattern = script.bytes(1 + script.next() % 16);
-  for (std::uint32_t left = script.number() % 8000; left > 0 && !pattern.empty(); --left) {
+  // Mostly few: what many repetitions reach, they do seldom.
+  const std::uint32_t most = script.next() % 32 == 0 ? 8000 : 300;
+  for (std::uint32_t left = script.number() % most; left > 0 && !pattern.empty(); --left) {
     data += pattern;
   }
   for (int left = script.next() % 8; left > 0 && !data.empty(); --left) {
@@ -96,13 +98,24 @@ class Client {
   }
 
   std::string graph() {
-    std::vector<std::string> tensors(script_.next() % 32);
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      transcript::Random random(i + 1);
-      tensors[i] = transcript::tensor(transcript::random_tensor(random));
-      if (script_.next() % 4 == 0) tensors[i] = edit(tensors[i], 0);
+    static const std::vector<std::string> usual = usual_tensors(32);
+    // Mostly small: what many tensors reach, they do seldom.
+    const std::size_t most = script_.next() % 16 == 0 ? usual.size() : 8;
+    const auto count = static_cast<std::ptrdiff_t>(script_.next() % most);
+    std::vector<std::string> tensors(usual.begin(), usual.begin() + count);
+    for (std::string& each : tensors) {
+      if (script_.next() % 4 == 0) each = edit(each, 0);
     }
     return transcript::graph(version_, tensors);
+  }
+
+  static std::vector<std::string> usual_tensors(std::size_t count) {
+    std::vector<std::string> tensors;
+    for (std::size_t i = 0; i < count; ++i) {
+      transcript::Random random(i + 1);
+      tensors.push_back(transcript::tensor(transcript::random_tensor(random)));
+    }
+    return tensors;
   }
 
   std::string edit(std::string bytes, std::size_t from) {

@@ -48,6 +48,21 @@ inline void append(std::string& input, bool up, const std::string& bytes) {
   }
 }
 
+// Cuts `bytes` anywhere: mostly in two, now and then in two dozen pieces; of more a fuzzer learns
+// nothing that it does not learn of other inputs.
+inline std::vector<std::span<std::uint8_t>> cut(transcript::Random& random, std::string& bytes) {
+  std::span left(reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size());
+  std::vector<std::span<std::uint8_t>> pieces;
+  const std::size_t most = random() % 8 == 0 ? 24 : 2;
+  const std::size_t longest = most > 2 ? std::size_t{1} << (random() % 10) : left.size();
+  while (!left.empty() && pieces.size() + 1 < most) {
+    pieces.push_back(left.first(1 + random() % std::min(longest, left.size())));
+    left = left.subspan(pieces.back().size());
+  }
+  if (!left.empty()) pieces.push_back(left);
+  return pieces;
+}
+
 // What has no business on the wire, made rightly otherwise; or another buffer.
 inline std::string abuse(transcript::Random& random, dllm::Version version) {
   transcript::TensorSpec spec;

@@ -34,7 +34,8 @@ Value take(const std::string& bytes, std::size_t at) {
 
 class ModelWorker {
  public:
-  explicit ModelWorker(dllm::Version version) : version_(version), protocol_(version) {}
+  explicit ModelWorker(dllm::Version version, std::uint32_t devices = 2)
+      : version_(version), protocol_(version), devices_(devices) {}
 
   // What it replies to these bytes.
   std::string feed(const std::string& bytes) {
@@ -89,6 +90,8 @@ class ModelWorker {
         if (greeted_) return close();
         greeted_ = true;
         return transcript::hello_reply(version_, true).substr(dllm::kReplyHeaderBytes);
+      case dllm::kDeviceCount:
+        return {reinterpret_cast<const char*>(&devices_), sizeof devices_};
       case dllm::kAllocBuffer:
         return give(take<std::uint64_t>(payload, fields - 8));
       case dllm::kBufferGetBase:
@@ -286,6 +289,7 @@ class ModelWorker {
 
   const dllm::Version version_;
   const dllm::Protocol protocol_;
+  const std::uint32_t devices_;
   std::map<std::uint64_t, Buffer> buffers_;
   std::uint64_t next_ = transcript::kBuffer;
   std::string unread_;

@@ -175,6 +175,16 @@ TEST(a_notebook_is_kept_in_a_file_of_its_owner) {
   CHECK(last.precedents.rows() == after.precedents.rows());
 }
 
+TEST(two_heads_that_call_their_workers_the_same_keep_a_notebook_each) {
+  const TempDir folder;
+  dllm::Link ours("mini", false, true), theirs("mini", false, true);
+  const Notebook of_ours(ours, folder / "starts", "1.2", "/run/ours/key");
+  const Notebook of_theirs(theirs, folder / "starts", "1.2", "/run/theirs/key");
+  CHECK(of_ours.path() != of_theirs.path());
+  dllm::Link again("mini", false, true);
+  CHECK(Notebook(again, folder / "starts", "1.2", "/run/ours/key").path() == of_ours.path());
+}
+
 TEST(where_nothing_can_be_kept_that_is_told_once_and_tried_again) {
   const TempDir folder;
   const std::string file = folder / "file";

@@ -51,7 +51,7 @@ const std::uint8_t* Cursor::hold(std::size_t bytes) {
 
 void Cursor::refill(std::size_t bytes) {
   if (bytes > left()) truncated();
-  window_.resize(std::max(bytes, kWindowBytes));
+  window_.resize(std::max<std::uint64_t>(bytes, std::min<std::uint64_t>(left(), kWindowBytes)));
   window_.resize(source_.read(place_, window_));
   start_ = place_;
   // It shrank since it was opened.

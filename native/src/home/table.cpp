@@ -5,7 +5,7 @@
 namespace dllm::home {
 
 TableBuilder::TableBuilder(const ModelFiles& files, TableSoFar so_far)
-    : files_(files), so_far_(std::move(so_far)), block_(kChunkBytes) {
+    : files_(files), so_far_(std::move(so_far)) {
   const std::uint64_t half_bytes = so_far_.half.chunks.size() * kChunkBytes;
   fnv1a_ = Fnv1a64(so_far_.half.fnv1a);
   xxh64_ = Xxh64(so_far_.half.lanes, half_bytes);
@@ -21,7 +21,9 @@ bool TableBuilder::step() {
   HalfTensor& half = so_far_.half;
   const std::uint64_t at = half.chunks.size() * kChunkBytes;
   const std::uint64_t left = place.key.size_bytes - at;
-  const std::span wanted(block_.data(), std::min<std::uint64_t>(left, kChunkBytes));
+  const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(left, kChunkBytes));
+  block_.resize(std::max(block_.size(), bytes));
+  const std::span wanted(block_.data(), bytes);
   Source& source = files_.source(place);
   if (source.read(place.offset + at, wanted) < wanted.size()) {
     throw ModelError("the file of " + place.key.name + " ends inside it");

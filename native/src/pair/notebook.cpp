@@ -23,8 +23,9 @@ constexpr int kEveryMs = 1000;
 // Where it failed: the disk may have room again.
 constexpr int kAgainMs = 60'000;
 
-std::string name_for(const std::string& worker) {
-  const View bytes = view(worker);
+std::string name_for(const std::string& worker, const std::string& owner) {
+  const std::string whole = worker + '\0' + owner;
+  const View bytes = view(whole);
   char name[32];
   const auto hash = static_cast<unsigned long long>(home::xxh64(bytes));
   std::snprintf(name, sizeof name, "%016llx.starts", hash);
@@ -94,11 +95,11 @@ std::optional<Precedents> decode_notebook(std::string_view data, std::string_vie
   return precedents;
 }
 
-Notebook::Notebook(Link& link, std::string directory, std::string release)
+Notebook::Notebook(Link& link, std::string directory, std::string release, const std::string& owner)
     : link_(link),
       directory_(std::move(directory)),
       release_(std::move(release)),
-      name_(name_for(link.name)) {
+      name_(name_for(link.name, owner)) {
   const std::string file = path();
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
   const UniqueFd opened(retry([&] { return ::open(file.c_str(), kFlags); }));

@@ -17,8 +17,9 @@ std::optional<Precedents> decode_notebook(std::string_view data, std::string_vie
 class Notebook {
  public:
   // That of the link's worker in a directory, which is made where it is missing. What was kept
-  // there, if anything is to be believed, is what the link begins with.
-  Notebook(Link& link, std::string directory, std::string release);
+  // there, if anything is to be believed, is what the link begins with. `owner`: whose worker it is;
+  // another head may have one of that name.
+  Notebook(Link& link, std::string directory, std::string release, const std::string& owner = {});
 
   [[nodiscard]] std::string path() const { return directory_ + "/" + name_; }
   // Keeps what is new until `stop` becomes readable: no byte on the link waits for a disk.

@@ -1,9 +1,11 @@
 #include "worker.h"
 
+#include <unistd.h>
+
 #include <csignal>
 #include <optional>
-#include <thread>
 
+#include "aside.h"
 #include "kept.h"
 #include "notebook.h"
 #include "program.h"
@@ -34,7 +36,7 @@ it is ready; ends with SIGTERM.
                          the same, and does not cross
   --remember             keep what llama-server asks here when it starts (questions, no answers) in
                          the user's cache directory (dllm-tui/starts), for the relay of that name
-                         that comes next: the first start through that waits less, too
+                         and key file that comes next: the first start through that waits less, too
   --name NAME            the worker's name, for heads, counters and log
   --stats PATH           Unix socket that gives out counters as JSON lines
   --gone-after SECONDS   give a head up when nothing is heard of its machine for so long (20)
@@ -43,8 +45,14 @@ it is ready; ends with SIGTERM.
 
 namespace {
 
+// The link's last words, and what the rpc-server still owes.
+constexpr std::chrono::seconds kLoopGrace{4};
+// What is kept, or told, is soon: where it is not, a disk or a reader hangs.
+constexpr std::chrono::seconds kRestGrace{1};
+
 struct Options {
   Place place;
+  std::string key_file;
   bool is_placed = false;
   Endpoint worker;
   std::vector<std::string> models;
@@ -75,6 +83,7 @@ void apply(Options& options, const std::string& option, const std::string& value
   } else if (option == "--worker") {
     options.worker = endpoint_for(option, value);
   } else if (option == "--key-file") {
+    options.key_file = value;
     options.place.key = read_key_file(value);
   } else if (option == "--model") {
     options.models.push_back(value);
@@ -121,24 +130,27 @@ int worker(std::span<char* const> args, const char* version) {
   link.gone_after = options.gone_after;
   std::optional<Notebook> notebook;
   const std::string kept_in = options.remember ? cache_directory("starts") : "";
-  if (!kept_in.empty()) notebook.emplace(link, kept_in, version);
+  // A head keeps its key in a folder of its own.
+  if (!kept_in.empty()) notebook.emplace(link, kept_in, version, options.key_file);
   home::Home home;
   open_models(home, options.models);
   WorkerEnd end(link, options.place, options.worker, home);
   Stats stats(link, options.stats, version);
   Pipe stop = make_pipe();
-  std::thread stats_thread([&] { stats.run(stop.reader.get()); });
-  std::thread loop([&] { end.run(stop.reader.get()); });
-  std::thread notebook_thread([&] {
+  const Aside telling([&] { stats.run(stop.reader.get()); });
+  const Aside loop([&] { end.run(stop.reader.get()); });
+  const Aside keeping([&] {
     if (notebook) notebook->run(stop.reader.get());
   });
   print_ports(end.port());
   int signal = 0;
   ::sigwait(&signals, &signal);
   stop.writer.reset();
-  loop.join();
-  notebook_thread.join();
-  stats_thread.join();
+  const bool has_left = loop.ends_within(kLoopGrace);
+  const bool has_kept = keeping.ends_within(kRestGrace);
+  const bool has_told = telling.ends_within(kRestGrace);
+  // A thread that waits for a disk must not see all this vanish.
+  if (!has_left || !has_kept || !has_told) ::_exit(kExitOk);
   return kExitOk;
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "arguments.h"
+#include "aside.h"
 #include "clients.h"
 #include "direct.h"
 #include "pair/head_end.h"
@@ -50,6 +51,9 @@ when it listens; ends with SIGTERM.
 )";
 
 namespace {
+
+// Whoever reads the log, or the disk it is on, may hang.
+constexpr std::chrono::seconds kTellingGrace{1};
 
 struct Options {
   Endpoint listen;
@@ -166,7 +170,7 @@ void head(std::span<char* const> args, const char* version) {
   Stats stats(link, options.stats, version);
   Clients clients(link, options.pairs ? static_cast<Carrier&>(*pair_end) : direct);
   Pipe stop = make_pipe();
-  std::thread stats_thread([&] { stats.run(stop.reader.get()); });
+  const Aside telling([&] { stats.run(stop.reader.get()); });
   std::thread([&] { clients.admit(listener.get()); }).detach();
   std::thread([&] { clients.serve(); }).detach();
   const bool meets_here = options.pairs && !options.place.dials;
@@ -176,7 +180,7 @@ void head(std::span<char* const> args, const char* version) {
   clients.end();
   if (pair_end) pair_end->await_end();
   stop.writer.reset();
-  stats_thread.join();
+  static_cast<void>(telling.ends_within(kTellingGrace));
   // Not `return`: a thread that still waits for its worker must not see all this vanish.
   ::_exit(kExitOk);
 }
