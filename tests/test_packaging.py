@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+# A machine that does much besides compiles for minutes.
+pytestmark = pytest.mark.timeout(900)
+
 ROOT = Path(__file__).parent.parent
 
 
