@@ -78,8 +78,7 @@ class Board:
             planned=ranges(plan.split) if plan else (),
             peers=self._peers(changed),
         )
-        event, self._changed = self._changed, asyncio.Event()
-        event.set()
+        self._wake()
         self._told()
 
     def begin(self, generation: int, plan: Plan | None, state: ClusterState) -> None:
@@ -151,7 +150,11 @@ class Board:
     def close(self) -> None:
         """End every stream of changes."""
         self._closed = True
-        self._changed.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        event, self._changed = self._changed, asyncio.Event()
+        event.set()
 
     async def change(self) -> None:
         """Wait for the next change."""

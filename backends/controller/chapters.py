@@ -105,7 +105,7 @@ class Chapter:
 
     def not_warmed(self) -> None:
         """It has not, and that is a fault of ours."""
-        text = "Reading conversations again ahead failed: logs api-gateway says why"
+        text = "Reading conversations again ahead failed: see dllm-tui logs api-gateway"
         self._tell(EventKind.MENDED, text, tone=EventTone.WARNING)
 
     def drained(self, by: Actor, *, on: bool) -> None:

@@ -97,6 +97,8 @@ class Fallbacks:
         self._memory = memory
         self._plan: Plan | None = None
         self._rests: dict[Lost, _Rest] = {}
+        self._trouble = ""
+        """What went wrong last, which is told once."""
 
     async def keep(self) -> None:
         """Make them for whatever serves, until cancelled."""
@@ -107,18 +109,26 @@ class Fallbacks:
                 await self._while_wanted(plan, QUIET_S)
                 if self._is_quiet and plan == self._journal.record.running:
                     await self._ask(plan)
-            except DllmError as error:
-                log.warning("nothing is made ready for a loss now: %s", error)
-            except Exception:
+                self._trouble = ""
+            except Exception as error:
                 # What serves goes on all the same.
-                log.exception("nothing is made ready for a loss now")
+                self._tell_trouble(error)
             await self._while_wanted(plan, LOOK_S)
 
+    def _tell_trouble(self, error: Exception) -> None:
+        """Once, with its traceback where nobody foresaw it."""
+        if repr(error) != self._trouble:
+            self._trouble = repr(error)
+            trace = None if isinstance(error, DllmError) else error
+            text = "nothing is made ready for a loss now: %s"
+            log.warning(text, error, exc_info=trace)
+
     async def _served(self) -> Plan:
-        """What serves, once something does."""
+        """What serves over workers, once something does."""
         while True:
             plan = self._journal.record.running
-            if plan and self._board.snapshot.state is ClusterState.SERVING:
+            serves = self._board.snapshot.state is ClusterState.SERVING
+            if plan and serves and losses(plan):
                 return plan
             await asyncio.sleep(TICK_S)
 
@@ -198,12 +208,13 @@ class Fallbacks:
 def losses(plan: Plan) -> dict[Lost, str]:
     """The workers that may be lost at once, and what they are together.
 
-    Each by itself, and those of another machine than the head's together.
+    Each by itself, and those of another machine than the head's together: with it go
+    those without layers, too, which a plan on what is left might use.
     """
-    workers = used_workers(plan)
-    each = {frozenset({worker.name}): worker.name for worker in workers}
-    machines = dict.fromkeys(w.peer for w in workers if w.peer != plan.head)
+    used = used_workers(plan)
+    each = {frozenset({worker.name}): worker.name for worker in used}
+    machines = dict.fromkeys(w.peer for w in used if w.peer != plan.head)
     return each | {
-        frozenset(w.name for w in workers if w.peer == machine): machine
+        frozenset(w.name for w in plan.workers if w.peer == machine): machine
         for machine in machines
     }

@@ -59,8 +59,8 @@ class Record(Value, frozen=True, kw_only=True):
     stand_in: Plan | None = None
     """What runs in place of the goal's plan while a machine of it is gone."""
     given_up: tuple[str, ...] = ()
-    """Workers that died again and again, or cannot be started again: only a person has
-    them tried anew."""
+    """Workers that died again and again, or cannot be started again: ``stand_in`` does
+    without them until all that was asked for is begun anew."""
     replaces: Served | None = None
     """What serves until the goal's plan takes its place: its answers end first, also
     with another controller."""

@@ -230,9 +230,11 @@ class Pursuit:
 
     async def _bring_up_for(self, plan: Plan, running: Plan) -> None:
         """Keep up what stands in for a plan; returns once the plan can be had."""
-        self._journal.change(stand_in=running if running != plan else None)
         if running == plan:
+            # Also a worker that was given up is tried anew.
+            self._journal.change(stand_in=None, given_up=())
             await self._bring_up(plan)
+        self._journal.change(stand_in=running)
         over = self._stand_ins.over(plan, running)
         self._mending.tell(await until_over(self._bring_up(running), over))
 

@@ -13,7 +13,6 @@ from backends.errors import DllmError, HostError, PeerUnreachable
 from backends.planning.blueprint import machines_of
 from backends.planning.fallback import plan_without
 from backends.planning.room import room_for
-from backends.split.flags import used_workers
 from backends.split.layout import counts, devices
 from backends.split.speculation import ways_to_guess
 from backends.state import AUTO_DRAFT, ClusterState
@@ -92,8 +91,7 @@ class StandIns:
     def _ready_without(self, plan: Plan, away: list[str], worker: str) -> Plan | None:
         if plan != self._ready_for or plan.head in away:
             return None
-        workers = used_workers(plan)
-        lost = (w.name for w in workers if w.peer in away or w.name == worker)
+        lost = (w.name for w in plan.workers if w.peer in away or w.name == worker)
         return self._ready.get(frozenset(lost))
 
     async def machines(self, held: Held | None) -> dict[str, Peer]:

@@ -73,7 +73,7 @@ class Reply:
 
     @property
     def is_begun(self) -> bool:
-        """Whether its header fields are sent, so that no other answer can be given."""
+        """Whether its header fields are settled: no other answer can be given."""
         return self._response is not None
 
     @property
@@ -197,7 +197,7 @@ class Reply:
                 if data:
                     await self._write(data)
                 else:
-                    self._request.writer.send_headers()
+                    self._send_head()
         except (aiohttp.ClientError, OSError):
             if not story.is_told:
                 raise
@@ -239,7 +239,14 @@ class Reply:
                 # Whatever came behind the fields is read before this goes on.
                 await asyncio.sleep(0)
                 if not content.total_bytes and not content.is_eof():
-                    self._request.writer.send_headers()
+                    self._send_head()
+        except ConnectionError as error:
+            raise ClientLeft from error
+
+    def _send_head(self) -> None:
+        """Send the header fields, if they are not sent yet."""
+        try:
+            self._request.writer.send_headers()
         except ConnectionError as error:
             raise ClientLeft from error
 

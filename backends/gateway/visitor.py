@@ -34,10 +34,11 @@ _WEB = ("http", "https")
 
 def is_from_here(request: web.BaseRequest) -> bool:
     """Whether the client is a program on this machine, and speaks for itself."""
-    peer = request.transport and request.transport.get_extra_info("peername")
+    # Not the transport's word: uvloop's knows no peer once that has left.
+    peer = request.remote
     if not peer or any(map(_is_of_proxy, request.headers)):
         return False
-    return is_loopback(str(peer[0]))
+    return is_loopback(peer)
 
 
 def _is_of_proxy(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -73,6 +74,24 @@ def missing_mib(shown: Board) -> dict[str, int]:
     devices = {d.id: d for peer in shown.snapshot.peers for d in peer.devices}
     missing = {name: (GIB - d.free_bytes) // MIB for name, d in devices.items()}
     return {name: n for name, n in missing.items() if n}
+
+
+async def test_a_closed_board_ends_its_streams_and_does_not_change_for_ever() -> None:
+    """Who waits for something else would look again and again, and nobody else run."""
+    shown = board()
+
+    async def streamed() -> int:
+        return len([one async for one in shown.changes()])
+
+    streaming = asyncio.create_task(streamed())
+    await asyncio.sleep(0)
+    shown.close()
+    assert await asyncio.wait_for(streaming, 30) == 1
+    changing = asyncio.create_task(shown.change())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not changing.done()
+    changing.cancel()
 
 
 def test_what_others_hold_is_taken_of_gpus_and_shows_in_main_memory() -> None:

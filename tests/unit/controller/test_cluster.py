@@ -246,9 +246,12 @@ async def test_a_machine_taken_from_the_settings_is_not_waited_for(
     assert stage.journal.record.leftovers == ()
 
 
-async def test_a_journal_that_is_not_understood_kills_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["{", '{"version": 1}', '{"version": 99}'])
+async def test_a_journal_that_is_not_understood_kills_nothing(
+    tmp_path: Path, content: str
+) -> None:
     stage = Stage(tmp_path)
-    (tmp_path / "default.json").write_text("{")
+    (tmp_path / "default.json").write_text(content)
     local = stage.machines.known["local"]
     local.running.append("w")
     cluster = stage.made()

@@ -16,7 +16,7 @@ from backends.controller.fallbacks import TOO_SMALL, Fallbacks, losses
 from backends.controller.stand_in import StandIns
 from backends.errors import PeerUnreachable
 from backends.planning.fallback import plan_without
-from backends.split.layout import ranges
+from backends.split.layout import devices, make_split, ranges
 from backends.state import (
     ClusterState,
     DeviceMemory,
@@ -152,6 +152,26 @@ async def test_what_is_ready_is_gone_on_with_at_once() -> None:
     assert stage.parts.looks == looks + 1, "nothing is ready for two at once"
 
 
+async def test_with_a_machine_go_its_workers_that_hold_nothing() -> None:
+    """A plan on what is left of it would be brought up on a machine that is gone."""
+    split = make_split(MODEL.n_layer, devices(PLAN.split), [0, 6, 7, 0])
+    stage = Stage(replace(PLAN, split=split), PLAIN, ADA, BOB)
+    async with stage.kept():
+        await until(lambda: "bob" in stage.shown)
+    used = [held.device for held in stage.shown["bob"].split]
+    assert not [name for name in used if name.startswith("bob/")]
+    stage.away = {"bob"}
+    rest = await stage.parts.instead_of(replace(PLAN, split=split), None)
+    assert {worker.peer for worker in rest.workers} == {"ada"}
+
+
+async def test_without_workers_nothing_is_looked_at() -> None:
+    stage = Stage(replace(PLAN, workers=()), PLAIN)
+    async with stage.kept():
+        await asyncio.sleep(0.05)
+    assert not stage.parts.looks
+
+
 async def test_nothing_is_ready_for_another_plan_or_after_a_new_word() -> None:
     stage = Stage(PLAN, PLAIN, ADA, BOB)
     async with stage.kept():
@@ -241,14 +261,17 @@ async def test_what_nobody_foresaw_ends_nothing(
 ) -> None:
     stage = Stage(PLAN, PLAIN, ADA, BOB)
     stage.parts.now = {}
-    reads = stage.readers.model
+    reads, tried = stage.readers.model, []
 
     async def odd(path: str) -> ModelInfo:
+        tried.append(path)
         raise RuntimeError("odd")
 
     stage.readers.model = odd
     async with stage.kept():
-        await until(lambda: "made ready for a loss" in caplog.text)
+        await until(lambda: len(tried) >= 3)
+        assert caplog.text.count("made ready for a loss") == 1
+        assert caplog.text.count("Traceback") == 1
         stage.readers.model = reads
         stage.has(PLAIN, ADA, BOB)
         await until(lambda: len(stage.shown) == 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,29 @@ async def test_a_later_controller_does_without_a_machine_too(comes_back: bool) -
         await pursuit._keep_up(PLAN, adopted=True)
     back, without = ["take up 1", "bring up 1"], ["bring up 0"]
     assert done == ["take up 1", *(back if comes_back else without)]
+
+
+async def test_all_that_was_asked_for_is_begun_with_nobody_given_up(
+    tmp_path: Path,
+) -> None:
+    """Else nothing that stands in later would be over when its machine is back."""
+    pursuit: Any = Pursuit.__new__(Pursuit)
+    journal = Journal(tmp_path / "default.json")
+    journal.save(Record(stand_in=REST, given_up=("ada",)))
+
+    async def bring_up(plan: Plan) -> None:
+        raise PlanError("enough")
+
+    async def over(plan: Plan, running: Plan) -> str:
+        return await asyncio.Event().wait() and ""
+
+    pursuit._journal, pursuit._bring_up = journal, bring_up
+    pursuit._stand_ins = SimpleNamespace(over=over)
+    pursuit._mending = SimpleNamespace(tell=print)
+    for running, kept in ((REST, ("ada",)), (PLAN, ())):
+        with pytest.raises(PlanError):
+            await pursuit._bring_up_for(PLAN, running)
+        assert journal.load().given_up == kept
 
 
 async def test_what_ended_unwatched_is_begun_again_and_taken_up_once() -> None:

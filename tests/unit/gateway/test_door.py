@@ -8,15 +8,18 @@ import re
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from backends.gateway import __main__ as gateway_module
 from backends.gateway.access import Access
 from backends.gateway.keys import KeyFile
+from backends.gateway.visitor import is_from_here
 from tests.unit.gateway.standing import CHAT, gateway, upstream
 
 if TYPE_CHECKING:
@@ -104,6 +107,14 @@ async def test_whatever_a_proxy_adds_tells_of_another_machine(
         assert await there.status(**{name: "1.1 shop"}) == HTTPStatus.UNAUTHORIZED
         secret = there.keys.add("laptop")
         assert await there.status(**{name: "1.1 shop"}, x_api_key=secret) == 200
+
+
+def test_a_program_of_this_machine_is_one_also_once_it_has_left() -> None:
+    transport = mock.Mock()
+    transport.get_extra_info.return_value = None
+    request = make_mocked_request("POST", CHAT, transport=transport)
+    assert is_from_here(request.clone(remote="127.0.0.1"))
+    assert not is_from_here(request.clone(remote="10.0.0.9"))
 
 
 async def test_errors_have_the_shape_of_the_api(tmp_path: Path) -> None:

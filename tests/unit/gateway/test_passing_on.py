@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import aiohttp
 import pytest
-from aiohttp import web
+from aiohttp import StreamReader, web
+from aiohttp.test_utils import make_mocked_request
+from multidict import CIMultiDict
+
+from backends.gateway.apis import EVENTS
+from backends.gateway.reply import ClientLeft, Reply
+from backends.gateway.story import story_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -121,6 +128,23 @@ async def test_the_head_of_an_answer_waits_for_nothing_but_goes_with_what_is_the
         writer.close()
     assert first.startswith(b"HTTP/1.1 200")
     assert (WHOLE[0] in first) == together
+
+
+async def test_who_leaves_before_the_head_is_not_taken_for_llama_server() -> None:
+    gone = aiohttp.ClientConnectionResetError("Cannot write to closing transport")
+    writer = mock.Mock(write_headers=mock.AsyncMock())
+    writer.send_headers.side_effect = gone
+    request = make_mocked_request("POST", CHAT, writer=writer)
+    content = StreamReader(request.protocol, 1 << 16, loop=asyncio.get_running_loop())
+    content.feed_data(WHOLE[0][:5])
+    events = {"Content-Type": "text/event-stream"}
+    answer: Any = mock.Mock(
+        status=200, headers=CIMultiDict(events), content_type=EVENTS, content=content
+    )
+    story = story_of(CHAT, b'{"stream":true}', may_seed=False)
+    assert story is not None
+    with pytest.raises(ClientLeft):
+        await Reply(request, story).take(answer)
 
 
 async def test_an_upload_is_passed_on_while_it_comes() -> None:
