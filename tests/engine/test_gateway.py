@@ -187,10 +187,14 @@ def test_requests_wait_while_the_cluster_is_mended(launched: User) -> None:
     assert status == 200
     assert body.endswith(b"data: [DONE]\n\n")
     wait_for(lambda: launched.status()["state"] == "serving", "serving")
-    # Counts are told a moment later.
-    wait_for(lambda: not launched.status()["requests"]["in_flight"], "both are told")
-    counts = launched.status()["requests"]
-    assert counts["waiting"] == counts["failed"] == 0
+
+    def settled() -> Any:
+        """The counts, which are told a moment later: while both wait none is asked."""
+        counts = launched.status()["requests"]
+        return not counts["waiting"] and not counts["in_flight"] and counts
+
+    counts = wait_for(settled, "both are told")
+    assert counts["failed"] == 0
     assert (counts["held"], counts["replayed"]) == (2, 2)
     told = " ".join(launched.run("events").stdout.split())
     assert "2 requests to the API waited up to" in told

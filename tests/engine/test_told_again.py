@@ -131,8 +131,8 @@ def test_what_has_no_ids_outlives_a_worker(
         assert middle in events[KILLED_AFTER - 1], events[KILLED_AFTER - 1]
     assert len(json.loads(arguments_of(events))["id"]) >= 100
     assert len(json.loads(text_of(answer(port, CHAT, DRAWN, kill)))["id"]) >= 100
-    counts = user.status()["requests"]
-    assert (counts["failed"], counts["continued"]) == (0, 4)
+    wait_for(lambda: user.status()["requests"]["continued"] == 4, "all are told")
+    assert user.status()["requests"]["failed"] == 0
     stays_warm(user, port)
     user.run("stop")
     user.assert_nothing_left()
