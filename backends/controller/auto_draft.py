@@ -331,6 +331,7 @@ class AutoDraft:
         """Have another way brought up."""
         self._book.choose(plan, choice.way, self._cluster)
         if choice.is_tried:
+            self._book.forget_past(self._site(plan), way, self._clock())
             self._why = verdict_text(choice.speedup)
             self._tell_choice(plan, choice.way, way)
             return f"From now on {told(choice.way)}: {self._why}"

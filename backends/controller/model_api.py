@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -58,6 +59,7 @@ class ModelApi:
     def __init__(self, machines: Machines, story: Story) -> None:
         """Ask these machines; what is changed becomes part of the story."""
         self._machines = machines
+        self._looker = ThreadPoolExecutor(1, "paths")
         self._story = story
 
     def routes(self) -> list[web.RouteDef]:
@@ -71,9 +73,15 @@ class ModelApi:
         ]
 
     async def _paths(self, request: web.Request) -> web.Response:
-        """How the path of a model here may go on."""
+        """How the path of a model here may go on.
+
+        In a thread of its own: a disk that hangs takes no other with it, however often
+        it is asked.
+        """
         typed = request.query.get("path", "")
-        return json_response(await asyncio.to_thread(names_after, typed))
+        loop = asyncio.get_running_loop()
+        names = await loop.run_in_executor(self._looker, names_after, typed)
+        return json_response(names)
 
     async def _hash(self, request: web.Request) -> web.StreamResponse:
         asked = await body(request, HashRequest)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.controller.paces import SITES_KEPT, site_of
-from backends.planning.speculating import Way, found_of, way_of
+from backends.planning.speculating import Way, as_of, found_of, way_of
 from backends.state import DEFAULT_CLUSTER, NOT_JSON, DraftTrial, Value
 from backends.units import format_lab
 from backends.writing import write_private
@@ -80,6 +80,14 @@ class TrialBook:
                     trial, live_tokens=tokens, live_guesses=guesses, live_at=at
                 )
                 self.keep(site, live)
+
+    def forget_past(self, site: str, running: Way, at: float) -> None:
+        """What speaks no longer against ways that do not run: one of them is to now.
+
+        Else it would speak against it once that runs, and again after it was left.
+        """
+        trials = {**self._pages.trials, site: as_of(at, self.of(site), running)}
+        self._write(replace(self._pages, trials=trials))
 
     def chosen(self, plan: Plan, cluster: str = DEFAULT_CLUSTER) -> Way | None:
         """What a plan guessed with last in a cluster."""

@@ -15,16 +15,19 @@ def names_after(typed: str) -> tuple[str, ...]:
     """What the last part of a whole path may become: folders end in ``/``.
 
     Names that begin with a dot only where one was typed. A folder that is not there,
-    or may not be read, has none.
+    or may not be read, has none. Of very many some in the middle are left out: what all
+    begin with is what the first and the last begin with.
     """
     folder, _, part = typed.rpartition("/")
     if not typed.startswith("/"):
         return ()
     try:
         with os.scandir(f"{folder}/") as entries:
-            return tuple(sorted(_fitting(entries, part)))[:NAMES_MAX]
+            names = sorted(_fitting(entries, part))
     except (OSError, ValueError):
         return ()
+    del names[NAMES_MAX - 1 : -1]
+    return tuple(names)
 
 
 def _fitting(entries: Iterator[os.DirEntry[str]], part: str) -> Iterator[str]:
@@ -33,7 +36,15 @@ def _fitting(entries: Iterator[os.DirEntry[str]], part: str) -> Iterator[str]:
         hidden = name.startswith(".") and not part.startswith(".")
         if hidden or not name.startswith(part) or not name.isprintable():
             continue
-        if entry.is_dir():
+        if _is_folder(entry):
             yield f"{name}/"
         elif name.lower().endswith(".gguf"):
             yield name
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is one, as far as we may know: a link may lead to itself."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False

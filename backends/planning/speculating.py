@@ -154,7 +154,7 @@ def choose(
         if way in untried:
             return Choice(way, is_tried=False)
     found = {way: s for way, s in known.items() if way in allowed and s is not None}
-    shorter = _shorter(usable)
+    shorter = _shorter(usable, ways)
     if shorter and shorter.way not in (*found, *given_up):
         found |= {shorter.way: shorter.speedup or 0.0}
     best = max(found, key=lambda way: found[way])
@@ -219,10 +219,19 @@ def _present(trial: DraftTrial, plain: DraftTrial) -> float:
     return speedup(trial.live_tokens, live, cost, trial.draft_max)
 
 
-def _shorter(trials: Sequence[DraftTrial]) -> Choice | None:
-    """The best length of a draft model that was tried in one only."""
+def _shorter(trials: Sequence[DraftTrial], ways: Iterable[Way]) -> Choice | None:
+    """The best length of a draft model that was tried in one only.
+
+    Of those that may be chosen now: an earlier launch may have had others, or longer.
+    """
     plain = _plain(trials)
-    models = [t for t in trials if t.draft not in (NO_DRAFT, NGRAM_DRAFT)]
+    longest = {way.draft: way.draft_max for way in ways}
+    models = [
+        trial
+        for trial in trials
+        if trial.draft not in (NO_DRAFT, NGRAM_DRAFT)
+        and trial.draft_max <= longest.get(trial.draft, 0)
+    ]
     found = []
     for trial in models:
         once = sum(one.draft == trial.draft for one in models) == 1

@@ -298,3 +298,22 @@ async def test_a_dialog_closes_once(make_app: MakeApp) -> None:
         dialog.dismiss("no")
         await until(pilot, lambda: not app.screen.is_modal)
         assert said == ["yes"]
+
+
+async def test_a_dialog_that_is_answered_late_takes_its_help_with_it(
+    make_app: MakeApp,
+) -> None:
+    """Help may be opened while a path is looked at; only help closed then."""
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        said: list[object] = []
+        dialog = confirm("Sure?", "", "Yes", "y")
+        app.push_screen(dialog, said.append)
+        await until(pilot, lambda: dialog.is_mounted)
+        app.action_help()
+        await until(pilot, lambda: isinstance(app.screen, HelpDialog))
+        dialog.dismiss("yes")
+        await until(pilot, lambda: said)
+        assert not app.screen.is_modal
+        assert said == ["yes"]

@@ -142,9 +142,9 @@ async def test_the_wheel_goes_through_what_was_found(make_app: MakeApp) -> None:
         listed = app.screen.query_one(FoundList)
         for _ in range(8):
             await wheel_down(pilot, listed)
-        assert listed.selected == 24
+        await until(pilot, lambda: listed.selected == 24)
         meant = listed.entries[24]
-        assert meant.name in screen_text(app)
+        await until(pilot, lambda: meant.name in screen_text(app))
         dialog.add([entry("one more")])
         assert listed.chosen is meant
 

@@ -65,7 +65,8 @@ async def test_another_model_of_the_command_line_is_drawn_beside_what_runs(
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
         await until(pilot, lambda: layers(app) == (0, 6, 7))
-        assert "another model runs now: l launches this one" in screen_text(app)
+        said = "another model runs now: l launches this one"
+        await until(pilot, lambda: said in screen_text(app))
         await until(pilot, lambda: toasts(app))
         assert toasts(app) == [
             "GLM-4.7-Flash-Q4_K_M runs already: l launches dllm-demo-12L instead"

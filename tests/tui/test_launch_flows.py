@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from backends.errors import EngineError
-from backends.split.layout import counts
+from backends.split.layout import counts, with_counts
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
@@ -17,6 +17,7 @@ from tui.dialogs.choice import ChoiceDialog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from backends.state import Peer
     from tui.shell.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
@@ -196,3 +197,31 @@ async def test_balance_deals_by_memory_and_can_be_undone(make_app: MakeApp) -> N
         await pilot.pause()
         assert layers(app) == (26, 8, 14)
         assert app.desk.unchanged
+
+
+async def test_balance_counts_what_runs_as_free(make_app: MakeApp) -> None:
+    """A launch gives it back first: where all have as much, all get as much."""
+    lopsided = with_counts(scenes.DEMO_PLAN.split, (0, 12, 1))
+    plan = msgspec.structs.replace(scenes.DEMO_PLAN, split=lopsided)
+    serving = scenes.demo_serving(plan)
+    assert serving.measured is not None
+    held = {one.device: one.total_bytes for one in serving.measured.buffers}
+
+    def left_to(peer: Peer) -> Peer:
+        devices = (
+            msgspec.structs.replace(
+                device,
+                memory_pool=device.id,
+                free_bytes=sum(held.values()) - held.get(device.id, 0),
+            )
+            for device in peer.devices
+        )
+        return msgspec.structs.replace(peer, devices=tuple(devices))
+
+    peers = tuple(map(left_to, serving.peers))
+    app = make_app(ScriptedCluster(msgspec.structs.replace(serving, peers=peers)))
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        assert layers(app) == (0, 12, 1)
+        await pilot.press("b")
+        await until(pilot, lambda: layers(app) == (0, 6, 7))

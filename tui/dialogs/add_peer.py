@@ -145,7 +145,8 @@ nothing is installed there.
     @on(NamePicker.Picked)
     def _name_picked(self, message: NamePicker.Picked) -> None:
         message.stop()
-        self._take(message.name)
+        if not self.follows:
+            self._take(message.name)
 
     def _take(self, name: str) -> None:
         self._picked = name

@@ -117,9 +117,11 @@ class ChatRows(WheelList):
 
     def on_click(self, event: events.Click) -> None:
         """A click selects, a second one opens."""
-        self.selected = self._top(len(self.fitting)) + event.y
         if event.chain == 2:
+            # The first has moved the window: another one is under the mouse now.
             self.post_message(self.Opened())
+        else:
+            self.selected = self._top(len(self.fitting)) + event.y
 
 
 def _contains(chat: ChatBrief, words: Sequence[str]) -> bool:

@@ -33,9 +33,15 @@ class Dialog(ModalScreen[Result]):
         super().__init__(*args, **options)
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
-        """Close with a result, once: what is typed fast may say it again."""
-        if self not in self.app.screen_stack:
+        """Close with a result, once: what is typed fast may say it again.
+
+        With what stands before it, as help does: it may have come while we asked.
+        """
+        stack = self.app.screen_stack
+        if self not in stack:
             return AwaitComplete()
+        for before in reversed(stack[stack.index(self) + 1 :]):
+            before.dismiss(None)
         return super().dismiss(result)
 
     def action_cancel(self) -> None:

@@ -175,6 +175,7 @@ class PlanFlows:
             draft.devices,
             draft.ctx_size,
             head_cpu=head_cpu,
+            ours=dict(draft.ours),
             server=draft.server,
         )
         self._desk.editing.edit(split)

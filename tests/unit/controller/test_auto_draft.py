@@ -317,6 +317,8 @@ async def test_what_clients_asked_for_long_ago_keeps_no_way_out(stage: Stage) ->
     stage.at += 1
     await stage.asks(2, RIGHT)
     await until(lambda: stage.way == MODEL)
+    await stage.settled()
+    assert (stage.way, stage.now.why) == (MODEL, "×3.00 against none")
 
 
 async def test_little_that_clients_asked_for_tells_nothing(stage: Stage) -> None:

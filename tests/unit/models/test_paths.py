@@ -41,5 +41,17 @@ def test_what_is_no_folder_has_no_names(tmp_path: Path) -> None:
 
 def test_a_folder_of_many_is_answered_in_part(tmp_path: Path) -> None:
     for number in range(NAMES_MAX + 5):
-        (tmp_path / f"{number:04}.gguf").touch()
-    assert len(names_after(f"{tmp_path}/")) == NAMES_MAX
+        (tmp_path / f"1{number:04}.gguf").touch()
+    names = names_after(f"{tmp_path}/")
+    assert len(names) == NAMES_MAX
+    assert (names[0], names[-1]) == ("10000.gguf", f"1{NAMES_MAX + 4:04}.gguf")
+    (tmp_path / "2.gguf").touch()
+    assert names_after(f"{tmp_path}/")[-1] == "2.gguf"
+
+
+def test_a_link_that_leads_nowhere_hides_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "gone").symlink_to("nowhere")
+    (tmp_path / "mini.gguf").touch()
+    (tmp_path / "there").symlink_to(tmp_path)
+    assert names_after(f"{tmp_path}/") == ("mini.gguf", "there/")

@@ -145,6 +145,15 @@ def test_the_best_length_is_found_and_tried_once(chance: float, cost: float) -> 
         assert wanted.tok_per_s <= now * WORTH * 1.01
 
 
+def test_only_what_may_be_chosen_now_is_tried_shorter() -> None:
+    """Of an earlier launch there may be another draft, or more guesses at a time."""
+    trials = (trial(PLAIN, 20.0), trial(TABLE, 21.0), modelled(MODEL, 0.5, 0.1))
+    assert choose(WAYS, trials, PLAIN).way.draft == MODEL.draft
+    assert choose((PLAIN, TABLE), trials, PLAIN).way == TABLE
+    fewer = (PLAIN, Way(MODEL.draft, 2))
+    assert choose(fewer, trials, PLAIN, {fewer[1]}).way == PLAIN
+
+
 def test_what_clients_ask_for_has_the_last_word() -> None:
     told = modelled(MODEL, 0.9, 0.1)
     trials = (trial(PLAIN, 20.0), told)
