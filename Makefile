@@ -151,12 +151,17 @@ gpu-device: $(STAMP) | host-tools
 	@! $(BIN)/python -m tests.gpu.engine >/dev/null 2>&1 || \
 		tests/gpu/set_up.sh $(CACHE)/gpu-tests build/gpu-tests
 
+# A part that still waits for others when its turn comes is begun last.
+ENGINES_ARE_THERE := ls $(CACHE)/engines/7.0.0-*/llama-server $(CACHE)/engines/8.0.0-*/llama-server >/dev/null 2>&1
+
 # Four parts at a time share the cores. What waits for engines and machines begins first, as soon as
 # these are there; checks, compilers, drawing and arithmetic fill the time in which it waits.
 test: compiling ## Every check there is
 	@$(MAKE) --no-print-directory $(STAMP)
 	@echo "Running the tests: some twenty minutes, and each part is shown when it ends."
-	@$(MAKE) --no-print-directory --jobs=4 --keep-going $(ORDERLY) test-engine test-hosts test-abreast check \
+	@ready=; if $(ENGINES_ARE_THERE); then \
+		$(MAKE) --no-print-directory engines gpu-device host-tools && ready=READY=1; fi; \
+	$(MAKE) --no-print-directory --jobs=4 --keep-going $(ORDERLY) $$ready test-engine test-hosts test-abreast check \
 		native-plain test-native native-sanitized $(BESIDE)
 
 # Completion is tried in the shells of the host tools: not while these are being installed.
@@ -164,13 +169,13 @@ test-abreast: | host-tools
 	@nice $(BIN)/pytest $(AGAIN) $(ABREAST) $(TESTS_ABREAST) $(PYTEST_ARGS)
 
 # Installed, and the helper program from outside, before engines too.
-test-native: engines
+test-native: $(if $(READY),,engines)
 	@env $(COMPILED) nice $(BIN)/pytest $(AGAIN) tests/test_packaging.py tests/native $(PYTEST_ARGS)
 
-test-engine: engines gpu-device
+test-engine: $(if $(READY),,engines gpu-device)
 	@$(BIN)/pytest $(AGAIN) tests/engine tests/gpu $(PYTEST_ARGS)
 
-test-hosts: engines host-tools
+test-hosts: $(if $(READY),,engines host-tools)
 	@$(BIN)/pytest $(AGAIN) tests/hosts $(PYTEST_ARGS)
 
 test-gpu: $(STAMP) ## The tests on a real GPU device; builds its engine once

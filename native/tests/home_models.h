@@ -2,8 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <set>
@@ -129,7 +129,7 @@ class Memory : public dllm::home::Source {
     if (before_read_) before_read_(*this, offset);
     if (offset >= data_.size()) return 0;
     const std::size_t count = std::min<std::uint64_t>(into.size(), data_.size() - offset);
-    std::memcpy(into.data(), data_.data() + offset, count);
+    std::copy_n(std::next(data_.begin(), static_cast<std::ptrdiff_t>(offset)), count, into.begin());
     return count;
   }
 
