@@ -151,8 +151,10 @@ gpu-device: $(STAMP) | host-tools
 	@! $(BIN)/python -m tests.gpu.engine >/dev/null 2>&1 || \
 		tests/gpu/set_up.sh $(CACHE)/gpu-tests build/gpu-tests
 
-# A part that still waits for others when its turn comes is begun last.
-ENGINES_ARE_THERE := ls $(CACHE)/engines/7.0.0-*/llama-server $(CACHE)/engines/8.0.0-*/llama-server >/dev/null 2>&1
+# A part that still waits for others when its turn comes is begun last: READY is said where none does,
+# by ourselves alone.
+READY :=
+ENGINES_ARE_THERE := ls '$(CACHE)'/engines/7.0.0-*/llama-server '$(CACHE)'/engines/8.0.0-*/llama-server >/dev/null 2>&1
 
 # Four parts at a time share the cores. What waits for engines and machines begins first, as soon as
 # these are there; checks, compilers, drawing and arithmetic fill the time in which it waits.
@@ -165,7 +167,7 @@ test: compiling ## Every check there is
 		native-plain test-native native-sanitized $(BESIDE)
 
 # Completion is tried in the shells of the host tools: not while these are being installed.
-test-abreast: | host-tools
+test-abreast: $(if $(READY),,host-tools)
 	@nice $(BIN)/pytest $(AGAIN) $(ABREAST) $(TESTS_ABREAST) $(PYTEST_ARGS)
 
 # Installed, and the helper program from outside, before engines too.

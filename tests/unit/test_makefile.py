@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 MAKEFILE = ROOT / "Makefile"
 
 
-def would_run(target: str, folder: Path, programs: Path) -> str:
+def would_run(target: str, folder: Path, programs: Path, **more: str) -> str:
     """The commands of a target in a checkout, none of which is run."""
     folder.mkdir()
     (folder / "pyproject.toml").touch()
@@ -19,7 +19,7 @@ def would_run(target: str, folder: Path, programs: Path) -> str:
     return subprocess.check_output(
         ["make", "--dry-run", "-f", str(MAKEFILE), target],
         cwd=folder,
-        env=env | {"PATH": f"{programs}{os.pathsep}{env['PATH']}"},
+        env=env | {"PATH": f"{programs}{os.pathsep}{env['PATH']}"} | more,
         text=True,
     )
 
@@ -37,7 +37,7 @@ def test_a_checkout_may_have_a_space_in_its_path(tmp_path: Path) -> None:
 
 
 def test_shells_are_tried_once_they_are_installed(tmp_path: Path) -> None:
-    told = would_run("test-abreast", tmp_path / "checkout", tmp_path)
+    told = would_run("test-abreast", tmp_path / "checkout", tmp_path, READY="another")
     assert 0 < told.index("apt-get install") < told.index("/pytest ")
 
 
