@@ -32,10 +32,6 @@ FUZZ_S ?= 600
 FUZZ_RUNS ?= -1
 FUZZ_TARGETS := decoder home json lean link relay
 FUZZ_LONGEST := 4000
-# Tests of what several threads share.
-WITH_THREADS := test_lab test_notebook test_pair_ahead test_pair_cuts test_pair_ends test_pair_home \
-  test_relay test_session mutate_sockets
-space := $(subst ,, )
 comma := ,
 # The sanitizer's memory of freed blocks would outgrow the program a hundredfold. What libFuzzer
 # reckons with for every input (entropy) costs more than a short input does.
@@ -46,8 +42,9 @@ HOST_PACKAGES := openssh-server openssh-client iproute2 util-linux openssl fish 
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dllm-tui
 # Where ccache is, what was compiled once is not compiled again, in another checkout neither.
-COMPILED := $(if $(shell command -v ccache),CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_DIR=$(CACHE)/compiled \
-  CCACHE_MAXSIZE=1G CCACHE_BASEDIR=$(CURDIR) CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines$(comma)time_macros)
+COMPILED := $(if $(shell command -v ccache 2>/dev/null),CMAKE_CXX_COMPILER_LAUNCHER=ccache \
+  CCACHE_DIR='$(CACHE)/compiled' CCACHE_MAXSIZE=1G CCACHE_BASEDIR='$(CURDIR)' CCACHE_NOHASHDIR=1 \
+  CCACHE_SLOPPINESS=pch_defines$(comma)time_macros)
 CMAKE := env $(COMPILED) cmake
 # Ninja counts the cores itself, and cannot take part in this make's turns.
 CMAKE_BUILD := env -u MAKEFLAGS -u MFLAGS $(COMPILED) cmake --build
@@ -113,12 +110,12 @@ native-sanitized: $(STAMP)
 	@nice $(CMAKE_BUILD) $(NATIVE_SANITIZED)
 	@ctest --test-dir $(NATIVE_SANITIZED) --parallel 2 $(CTEST_AGAIN) --output-on-failure
 	@$(CMAKE) -S native -B $(NATIVE_THREADS) -G Ninja -DCMAKE_BUILD_TYPE=Debug -DDLLM_SANITIZE=thread
-	@nice $(CMAKE_BUILD) $(NATIVE_THREADS) --target $(WITH_THREADS)
-	@ctest --test-dir $(NATIVE_THREADS) --parallel 2 $(CTEST_AGAIN) --output-on-failure -R '^($(subst $(space),|,$(patsubst test_%,%,$(WITH_THREADS))))$$'
+	@nice $(CMAKE_BUILD) $(NATIVE_THREADS) --target with_threads
+	@ctest --test-dir $(NATIVE_THREADS) --parallel 2 $(CTEST_AGAIN) --output-on-failure -L '^threads$$'
 
 mutate: native-built ## A million made-up conversations through the guard and the decoder, as CI does
 	nice $(NATIVE_BUILD)/fuzz/mutate_decoder 500000 & decoder=$$!; \
-		nice $(NATIVE_BUILD)/fuzz/mutate_relay 500000 && wait $$decoder
+		nice $(NATIVE_BUILD)/fuzz/mutate_relay 500000; relay=$$?; wait $$decoder && exit $$relay
 
 refusals: engines ## REFUSALS requests of every refused class; each thousandth before a real worker
 	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
@@ -154,8 +151,10 @@ gpu-device: $(STAMP) | host-tools
 	@! $(BIN)/python -m tests.gpu.engine >/dev/null 2>&1 || \
 		tests/gpu/set_up.sh $(CACHE)/gpu-tests build/gpu-tests
 
-# A part that still waits for others when its turn comes is begun last.
-ENGINES_ARE_THERE := ls $(CACHE)/engines/7.0.0-*/llama-server $(CACHE)/engines/8.0.0-*/llama-server >/dev/null 2>&1
+# A part that still waits for others when its turn comes is begun last: READY is said where none does,
+# by ourselves alone.
+READY :=
+ENGINES_ARE_THERE := ls '$(CACHE)'/engines/7.0.0-*/llama-server '$(CACHE)'/engines/8.0.0-*/llama-server >/dev/null 2>&1
 
 # Four parts at a time share the cores. What waits for engines and machines begins first, as soon as
 # these are there; checks, compilers, drawing and arithmetic fill the time in which it waits.
@@ -167,7 +166,8 @@ test: compiling ## Every check there is
 	$(MAKE) --no-print-directory --jobs=4 --keep-going $(ORDERLY) $$ready test-engine test-hosts test-abreast check \
 		native-plain test-native native-sanitized $(BESIDE)
 
-test-abreast:
+# Completion is tried in the shells of the host tools: not while these are being installed.
+test-abreast: $(if $(READY),,host-tools)
 	@nice $(BIN)/pytest $(AGAIN) $(ABREAST) $(TESTS_ABREAST) $(PYTEST_ARGS)
 
 # Installed, and the helper program from outside, before engines too.

@@ -47,7 +47,8 @@ def test_an_upgrade_replaces_the_controller_and_nothing_else(
     )
     listening = user.home / "run" / "dllm-tui" / "controller.sock"
     wait_for(listening.exists, "the earlier release listening")
-    status = user.status()
+    # A command replaces it; who only asks it does not.
+    status = user.json("status")
     assert earlier.wait(10) == 0
     assert status["controller_pid"] not in (first.pid, earlier.pid)
     assert wait_for(lambda: user.status()["state"] == "serving", "adopted")
