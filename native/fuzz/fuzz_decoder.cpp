@@ -47,24 +47,27 @@ void run_split(Run& run, const std::vector<fuzz::Piece>& pieces, std::uint64_t s
   run.take(run.session.requests_end());
 }
 
-// The stream as it must come out: as it went in, the first HELLO's capabilities zero.
-std::string without_caps(std::string stream, std::size_t header, std::uint64_t size,
-                         std::size_t caps) {
-  const bool greets = header == dllm::kReplyHeaderBytes || stream.starts_with(char{dllm::kHello});
-  if (!greets || stream.size() < header) return stream;
-  if (fuzz::take<std::uint64_t>(stream, header - 8) != size) return stream;
-  const std::size_t first = std::min(stream.size(), header + caps);
-  const std::size_t last = std::min<std::size_t>(stream.size(), header + size);
-  std::fill(stream.begin() + static_cast<std::ptrdiff_t>(first),
-            stream.begin() + static_cast<std::ptrdiff_t>(last), '\0');
-  return stream;
+// Whether the stream begins with a HELLO of this size, as one that carries capabilities has.
+bool greets(const std::string& stream, std::size_t header, std::uint64_t size) {
+  const bool is_hello = header == dllm::kReplyHeaderBytes || stream.starts_with(char{dllm::kHello});
+  return is_hello && stream.size() >= header &&
+         fuzz::take<std::uint64_t>(stream, header - 8) == size;
 }
 
-// Later HELLOs are no protocol, but would be zeroed all the same.
-void same_but_zeroed(const std::string& expected, const std::string& out, std::size_t exact) {
-  demand(expected.size() == out.size());
-  demand(expected.compare(0, exact, out, 0, exact) == 0);
-  for (std::size_t i = 0; i < out.size(); ++i) demand(expected[i] == out[i] || out[i] == '\0');
+// The stream as it must come out: as it went in, the first HELLO's capabilities zero. Later HELLOs
+// are no protocol, but would be zeroed all the same.
+void same_but_zeroed(std::string stream, const std::string& out, std::size_t header,
+                     std::uint64_t size, std::size_t caps) {
+  demand(stream.size() == out.size());
+  std::size_t exact = std::min(stream.size(), header);
+  if (greets(stream, header, size)) {
+    const std::size_t first = std::min(stream.size(), header + caps);
+    exact = std::min<std::size_t>(stream.size(), header + size);
+    std::fill(stream.begin() + static_cast<std::ptrdiff_t>(first),
+              stream.begin() + static_cast<std::ptrdiff_t>(exact), '\0');
+  }
+  demand(stream.compare(0, exact, out, 0, exact) == 0);
+  for (std::size_t i = 0; i < out.size(); ++i) demand(stream[i] == out[i] || out[i] == '\0');
 }
 
 void compare(const Run& one, const Run& other) {
@@ -127,16 +130,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   run_split(cut, pieces, size);
   compare(metering, cut);
   adds_up(metering);
-  const std::size_t exact = dllm::kRequestHeaderBytes + dllm::kHelloCapsBytes;
-  same_but_zeroed(without_caps(up, dllm::kRequestHeaderBytes, dllm::kHelloCapsBytes, 0),
-                  metering.sent, exact);
+  same_but_zeroed(up, metering.sent, dllm::kRequestHeaderBytes, dllm::kHelloCapsBytes, 0);
   if (metering.link.tally.protocol.empty()) {
     demand(down.size() == metering.received.size());
   } else {
-    const std::size_t reply = dllm::kReplyHeaderBytes + dllm::kLongHelloReply;
-    same_but_zeroed(
-        without_caps(down, dllm::kReplyHeaderBytes, dllm::kLongHelloReply, dllm::kHelloReplyCaps),
-        metering.received, reply);
+    same_but_zeroed(down, metering.received, dllm::kReplyHeaderBytes, dllm::kLongHelloReply,
+                    dllm::kHelloReplyCaps);
   }
 
   books_nothing_unread(metering);
