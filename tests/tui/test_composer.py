@@ -28,7 +28,7 @@ async def test_keys_typed_fast_keep_their_order() -> None:
         for key in ("a", "ctrl+j", "b", "enter", "c"):
             character = key if len(key) == 1 else None
             composer.post_message(events.Key(key, character))
-        await until(pilot, lambda: composer.text == "c")
+        await until(pilot, lambda: composer.text == "c" and app.asked)
         assert app.asked[0].messages[0].content == "a\nb"
 
 
@@ -76,11 +76,22 @@ async def test_up_and_down_walk_through_what_was_asked() -> None:
         await answer(app, pilot, DONE)
         composer = app.query_one(Composer)
         await pilot.press("up")
-        assert composer.text == "Why?"
+        await until(pilot, lambda: composer.text == "Why?")
         await pilot.press("up")
-        assert composer.text == "Hello?"
-        await pilot.press("down", "down")
-        assert composer.text == ""
+        await until(pilot, lambda: composer.text == "Hello?")
+        await pilot.press("down")
+        await until(pilot, lambda: composer.text == "Why?")
+        await pilot.press("down")
+        await until(pilot, lambda: composer.text == "")
+
+
+async def test_up_brings_back_what_another_console_asked_first() -> None:
+    app = ChatStage()
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: app.pane.conversation)
+        await app.restore(EARLIER)
+        await pilot.press("up")
+        await until(pilot, lambda: app.query_one(Composer).text == "Hello?")
 
 
 async def test_up_in_a_draft_moves_the_cursor() -> None:

@@ -163,8 +163,8 @@ class ChatPane(Widget):
         taken = self._asked_at is not None and state.seq > self._asked_at
         if before is None or before.conversation.id != now.id:
             taken = True
-            prompts = [turn.asked for turn in now.turns]
-            self._composer.prompts.replace(prompts)
+        if taken or not before or not before.conversation.turns:
+            self._composer.prompts.replace(turn.asked for turn in now.turns)
         self._transcript.show(now, state.answering)
         self._asked_at = None if taken else self._asked_at
         if taken or before is None or _looks(before) != _looks(state):
