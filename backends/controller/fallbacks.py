@@ -66,14 +66,14 @@ class _Rest(Value, frozen=True, kw_only=True):
         plan, memory = self.plan, self.memory
         return plan is not None and has_room(plan, facts.model, facts.machines, memory)
 
-    def shown(self, name: str, facts: _Facts) -> Fallback:
-        """The same for everybody."""
-        if self.plan is None or not self.fits(facts):
+    def shown(self, name: str, plan: Plan | None) -> Fallback:
+        """The same for everybody, with the plan if that fits."""
+        if plan is None:
             return Fallback(lost=name, why=self.why or TOO_SMALL)
         return Fallback(
             lost=name,
-            split=ranges(self.plan.split),
-            ctx_size=self.plan.ctx_size,
+            split=ranges(plan.split),
+            ctx_size=plan.ctx_size,
             memory=self.memory,
         )
 
@@ -130,7 +130,7 @@ class Fallbacks:
             serves = self._board.snapshot.state is ClusterState.SERVING
             if plan and serves and losses(plan):
                 return plan
-            await asyncio.sleep(TICK_S)
+            await self._board.change()
 
     async def _while_wanted(self, plan: Plan, limit_s: float) -> None:
         """Wait for a while, or until it is another plan that runs."""
@@ -193,12 +193,16 @@ class Fallbacks:
         self._tell(plan, facts)
 
     def _tell(self, plan: Plan, facts: _Facts) -> None:
-        fit = {lost: one.plan for lost, one in self._rests.items() if one.fits(facts)}
-        self._stand_ins.keep_ready(plan, {k: v for k, v in fit.items() if v})
+        ready = {
+            lost: one.plan
+            for lost, one in self._rests.items()
+            if one.plan is not None and one.fits(facts)
+        }
+        self._stand_ins.keep_ready(plan, ready)
         if plan == self._journal.record.running:
             self._board.update(
                 fallbacks=tuple(
-                    one.shown(name, facts)
+                    one.shown(name, ready.get(lost))
                     for lost, name in losses(plan).items()
                     if (one := self._rests.get(lost))
                 )

@@ -13,7 +13,7 @@ from backends.errors import DllmError, HostError, PeerUnreachable
 from backends.planning.blueprint import machines_of
 from backends.planning.fallback import plan_without
 from backends.planning.room import room_for
-from backends.split.layout import counts, devices
+from backends.split.layout import ranges, ranges_text
 from backends.split.speculation import ways_to_guess
 from backends.state import AUTO_DRAFT, ClusterState
 
@@ -173,9 +173,7 @@ class StandIns:
 
 def told_split(plan: Plan) -> str:
     """``9 | 4 on studio/MTL0, nuc/CPU``."""
-    shares = zip(counts(plan.split), devices(plan.split), strict=True)
-    used = [(count, name) for count, name in shares if count]
-    return f"{' | '.join(str(n) for n, _ in used)} on {', '.join(d for _, d in used)}"
+    return ranges_text(ranges(plan.split))
 
 
 def told_stand_in(plan: Plan, before: Plan) -> str:

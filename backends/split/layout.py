@@ -10,7 +10,7 @@ from backends.state import LayerRange, Share, Split
 from backends.units import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 
 def make_split(
@@ -72,6 +72,12 @@ def ranges(split: Split) -> tuple[LayerRange, ...]:
         for share, end in zip(split.shares, ends, strict=True)
         if share.layers
     )
+
+
+def ranges_text(held: Collection[LayerRange]) -> str:
+    """``9 | 4 on studio/MTL0, nuc/CPU``."""
+    sizes = " | ".join(str(each.last - each.first + 1) for each in held)
+    return f"{sizes} on {', '.join(each.device for each in held)}"
 
 
 def boundaries(split: Split) -> tuple[int, ...]:

@@ -286,14 +286,20 @@ async def test_a_screen_asked_for_does_not_take_ones_place_behind_a_dialog(
         await until(pilot, lambda: app.current_mode == "logs")
 
 
+async def _asked(app: DllmApp, pilot: Pilot[None]) -> tuple[Dialog[Any], list[object]]:
+    """A dialog that is in front, and what it says."""
+    said: list[object] = []
+    dialog: Dialog[Any] = confirm("Sure?", "", "Yes", "y")
+    app.push_screen(dialog, said.append)
+    await until(pilot, lambda: dialog.is_mounted)
+    return dialog, said
+
+
 async def test_a_dialog_closes_once(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
-        said: list[object] = []
-        dialog = confirm("Sure?", "", "Yes", "y")
-        app.push_screen(dialog, said.append)
-        await until(pilot, lambda: dialog.is_mounted)
+        dialog, said = await _asked(app, pilot)
         dialog.dismiss("yes")
         dialog.dismiss("no")
         await until(pilot, lambda: not app.screen.is_modal)
@@ -307,10 +313,7 @@ async def test_a_dialog_that_is_answered_late_takes_its_help_with_it(
     app = make_app()
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
-        said: list[object] = []
-        dialog = confirm("Sure?", "", "Yes", "y")
-        app.push_screen(dialog, said.append)
-        await until(pilot, lambda: dialog.is_mounted)
+        dialog, said = await _asked(app, pilot)
         app.action_help()
         await until(pilot, lambda: isinstance(app.screen, HelpDialog))
         dialog.dismiss("yes")

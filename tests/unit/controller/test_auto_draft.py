@@ -126,14 +126,19 @@ async def test_what_was_found_is_kept(stage: Stage) -> None:
     over.cancel()
 
 
-async def test_a_client_that_asks_ends_a_trial_which_comes_again(
-    stage: Stage,
-) -> None:
+async def _disturbed(stage: Stage) -> None:
+    """A client asks in the first trial, which ends that."""
     stage.hangs.clear()
     await until(lambda: stage.trials == [PLAIN])
     stage.board.update(requests=RequestCounts(in_flight=1))
     stage.hangs.set()
     await until(lambda: "nobody asks" in stage.now.doing)
+
+
+async def test_a_client_that_asks_ends_a_trial_which_comes_again(
+    stage: Stage,
+) -> None:
+    await _disturbed(stage)
     for _ in range(50):
         await asyncio.sleep(0)
     assert stage.trials == [PLAIN]
@@ -155,11 +160,7 @@ async def test_a_trial_cut_short_leaves_nothing_on_the_board(tmp_path: Path) -> 
 async def test_what_is_read_ahead_is_neither_measured_nor_disturbed(
     stage: Stage,
 ) -> None:
-    stage.hangs.clear()
-    await until(lambda: stage.trials == [PLAIN])
-    stage.board.update(requests=RequestCounts(in_flight=1))
-    stage.hangs.set()
-    await until(lambda: "nobody asks" in stage.now.doing)
+    await _disturbed(stage)
     stage.board.update(requests=RequestCounts(), speed=Speed(requests_active=1))
     looks = stage.looks
     await until(lambda: stage.looks > looks + 50)
