@@ -102,9 +102,8 @@ class Memory:
     def plan(self) -> dict[str, Any] | None:
         """The plan; None before there is one. The file is whole at any moment."""
         with suppress(FileNotFoundError):
-            plan: dict[str, Any] | None = json.loads(self._file.read_bytes()).get(
-                "plan"
-            )
+            memory = json.loads(self._file.read_bytes())
+            plan: dict[str, Any] | None = memory.get("plans", {}).get("default")
             return plan
         return None
 

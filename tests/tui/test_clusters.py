@@ -11,9 +11,11 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.choice import ChoiceDialog
+from tui.work.state_file import Remembered, remember
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tui.shell.app import DllmApp
 
@@ -53,6 +55,25 @@ async def test_another_cluster_is_chosen_by_name(make_app: MakeApp) -> None:
         await until(pilot, lambda: app.desk.plan == scenes.HOMELAB_PLAN)
         await settled(pilot)
         assert "second ▸ " in screen_text(app)
+
+
+async def test_another_cluster_takes_up_its_remembered_plan(
+    make_app: MakeApp, memory_file: Path
+) -> None:
+    remember(memory_file, Remembered(plans={"second": scenes.HOMELAB_PLAN}), "second")
+    cluster = ScriptedCluster(at("default", scenes.demo_serving(scenes.DEMO_PLAN)))
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("N")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: cluster.called("use") == ["second"])
+        idle = msgspec.structs.replace(
+            scenes.homelab_serving(), state=ClusterState.IDLE, plan=None
+        )
+        cluster.push(at("second", idle))
+        await until(pilot, lambda: app.desk.plan == scenes.HOMELAB_PLAN)
 
 
 async def test_staying_changes_nothing(make_app: MakeApp) -> None:

@@ -112,7 +112,9 @@ def test_a_bad_theme_does_not_hide_the_good_ones(tmp_path: Path) -> None:
 
 
 def test_what_is_remembered_comes_back(memory_file: Path) -> None:
-    memory = Remembered(theme="nord", zoomed="chat", plan=scenes.DEMO_PLAN)
+    memory = Remembered(
+        theme="nord", zoomed="chat", plans={"default": scenes.DEMO_PLAN}
+    )
     remember(memory_file, memory)
     assert recall(memory_file) == memory
     assert stat.S_IMODE(memory_file.stat().st_mode) == 0o600
@@ -137,3 +139,9 @@ def test_a_disk_that_refuses_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DllmError, match="Cannot write"):
         remember(tmp_path / "file" / "console.json", Remembered())
+
+
+def test_a_memory_of_an_older_shape_is_read_without_its_plan(memory_file: Path) -> None:
+    memory_file.parent.mkdir(parents=True, exist_ok=True)
+    memory_file.write_bytes(b'{"theme":"nord","plan":{}}')
+    assert recall(memory_file) == Remembered(theme="nord")

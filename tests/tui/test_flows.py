@@ -80,7 +80,7 @@ async def test_it_takes_up_the_plan_of_last_time(
 ) -> None:
     split = msgspec.structs.replace(scenes.DEMO_PLAN.split)
     plan = msgspec.structs.replace(scenes.DEMO_PLAN, split=split, ctx_size=512)
-    remember(memory_file, Remembered(plan=plan))
+    remember(memory_file, Remembered(plans={"default": plan}))
     app = make_app(ScriptedCluster(scenes.idle()))
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -91,7 +91,7 @@ async def test_a_model_that_is_gone_is_said_and_nothing_more(
     make_app: MakeApp, memory_file: Path
 ) -> None:
     plan = msgspec.structs.replace(scenes.DEMO_PLAN, model="/gone.gguf")
-    remember(memory_file, Remembered(plan=plan))
+    remember(memory_file, Remembered(plans={"default": plan}))
     app = make_app(ScriptedCluster(scenes.idle()))
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: toasts(app))
@@ -214,8 +214,8 @@ async def test_it_remembers_theme_zoom_and_plan(
     memory = recall(memory_file)
     assert memory.theme == "nord"
     assert memory.zoomed == "split"
-    assert memory.plan is not None
-    assert counts(memory.plan.split) == (25, 9, 14)
+    assert memory.plans["default"]
+    assert counts(memory.plans["default"].split) == (25, 9, 14)
     again = make_app()
     async with again.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -245,10 +245,10 @@ async def test_consoles_on_two_clusters_remember_a_plan_each(
 async def test_a_plan_is_not_forgotten_where_nothing_answered(
     make_app: MakeApp, memory_file: Path
 ) -> None:
-    remember(memory_file, Remembered(plan=scenes.DEMO_PLAN))
+    remember(memory_file, Remembered(plans={"default": scenes.DEMO_PLAN}))
     async with make_app(ScriptedCluster(None)).run_test(size=SIZE) as pilot:
         await pilot.pause()
-    assert recall(memory_file).plan == scenes.DEMO_PLAN
+    assert recall(memory_file).plan_of("default") == scenes.DEMO_PLAN
 
 
 def spoil(path: Path) -> None:

@@ -316,7 +316,7 @@ async def test_they_are_kept_for_the_next_start(
         await pilot.press("f2")
         await closed(pilot)
         kept = plan_of(app)
-    assert recall(memory_file).plan == kept
+    assert recall(memory_file).plan_of("default") == kept
     again = make_app(demo())
     async with again.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: again.desk.plan is not None)

@@ -121,7 +121,7 @@ async def test_where_nothing_runs_it_says_so_and_starts_nothing(
 ) -> None:
     """The real client: what it starts without ``--readonly`` is a controller."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-    remember(memory_file, Remembered(plan=scenes.HOMELAB_PLAN))
+    remember(memory_file, Remembered(plans={"default": scenes.HOMELAB_PLAN}))
     paths = user_paths()
     token = ASKING.set(Asking(program="console", readonly=True))
     app = make_app(ControllerClient(paths), readonly=True)

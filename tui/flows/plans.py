@@ -62,10 +62,13 @@ class PlanFlows:
 
     async def recall(self, plan: Plan) -> None:
         """Put a remembered plan on the desk, if its model is still what it was."""
+        cluster = self._cluster.cluster
         try:
             model = await self._cluster.inspect(plan.model)
         except DllmError as error:
             self._app.post_message(Trouble(error.failure(), "warning"))
+            return
+        if self._cluster.cluster != cluster:  # Gone on to another one meanwhile.
             return
         if model.n_layer != plan.split.n_layer:
             await self.choose(plan.model)

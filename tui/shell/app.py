@@ -103,6 +103,7 @@ class DllmApp(DeskConsole):
             self._early_trouble.append(error)
         self.cluster = cluster
         self.desk = Desk(cluster.cluster)
+        self._arriving = False
         self._memory_file = memory_file
         self._memory = memory
         self._flows = PlanFlows(self, cluster, self.desk)
@@ -181,6 +182,9 @@ class DllmApp(DeskConsole):
         if not self._begun:
             self._begun = True
             self._begin(snapshot)
+        elif self._arriving:
+            self._arriving = False
+            self._take_up(snapshot)
         self._headers.look()
         self._chat_flows.look()
         self._happenings.look()
@@ -222,7 +226,12 @@ class DllmApp(DeskConsole):
             self.call_after_refresh(self._home.go_to, self._serving_pane)
         if self._initial_model:
             self.attempt(self._flows.begin_with(self._initial_model), group="model")
-        elif snapshot.plan is None and (plan := self._memory.plan_of(snapshot.cluster)):
+        else:
+            self._take_up(snapshot)
+
+    def _take_up(self, snapshot: ClusterSnapshot) -> None:
+        plan = self._memory.plan_of(snapshot.cluster)
+        if plan and snapshot.plan is None and self.desk.plan is None:
             self.attempt(self._flows.recall(plan), group="model")
 
     def _show(self) -> None:
@@ -386,6 +395,7 @@ class DllmApp(DeskConsole):
         """Work on another cluster, with the draft it was left with."""
         self.cluster.use(name)
         self.desk.go_to(name)
+        self._arriving = True
         self._listen()
 
     def action_quit_console(self) -> None:

@@ -21,27 +21,23 @@ class Remembered(msgspec.Struct, frozen=True, omit_defaults=True):
     zoomed: str = ""
     """Id of the pane that had the whole screen."""
     mode: str = "cluster"
-    plan: Plan | None = None
-    """The last plan shown, launched or not, of the cluster there always is."""
     plans: dict[str, Plan] = {}
-    """Those of other clusters, by name."""
+    """The last plan shown of each cluster, launched or not, by the cluster's name."""
 
     def plan_of(self, cluster: str) -> Plan | None:
         """The last plan shown of a cluster."""
-        return self.plan if cluster == DEFAULT_CLUSTER else self.plans.get(cluster)
+        return self.plans.get(cluster)
 
     def with_plan(self, cluster: str, plan: Plan | None) -> Remembered:
         """With this plan of a cluster; None, which is none yet, forgets nothing."""
         if plan is None:
             return self
-        if cluster == DEFAULT_CLUSTER:
-            return msgspec.structs.replace(self, plan=plan)
         return msgspec.structs.replace(self, plans={**self.plans, cluster: plan})
 
     def beside(self, there: Remembered, cluster: str) -> Remembered:
         """With what another console has remembered since of all clusters but one."""
         both = there.with_plan(cluster, self.plan_of(cluster))
-        return msgspec.structs.replace(self, plan=both.plan, plans=both.plans)
+        return msgspec.structs.replace(self, plans=both.plans)
 
 
 def recall(path: Path) -> Remembered:
