@@ -13,6 +13,7 @@ import pytest
 
 from backends.controller.lock import lock_holder
 from tests.engine.conftest import wait_for
+from tests.killing import kill_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,8 +66,7 @@ def test_the_goal_outlives_the_controller_and_the_machine(
         (server,) = [p for p in before["processes"] if p["name"] == "llama-server"]
         assert user.pid("llama-server") == server["pid"]
         # As if the power had gone.
-        for process in user.processes():
-            process.kill()
+        kill_all(user.processes())
         first.wait()
     wait_for(lambda: not user.processes(), "nothing runs")
     with service(user) as second:
