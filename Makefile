@@ -22,6 +22,8 @@ BESIDE ?=
 # them, take what they leave of the cores, the longest first.
 TESTS_ABREAST := tests/tui tests/unit tests/test_docs.py
 ABREAST ?= --numprocesses 2 --dist loadfile
+# Of what waits, too, two at a time: else the cores wait with it, and at last for it alone.
+WAITING_ABREAST ?= --numprocesses 2 --dist loadfile
 # Real engines, machines and terminals share the cores with whatever else runs: what fails is tried
 # once more, and the summary tells what needed that.
 AGAIN ?= --reruns 1 -rR
@@ -182,10 +184,10 @@ test-native: $(if $(READY),,engines)
 	@env $(COMPILED) nice $(BIN)/pytest $(AGAIN) tests/test_packaging.py tests/native $(PYTEST_ARGS)
 
 test-engine: $(if $(READY),,engines gpu-device)
-	@$(BIN)/pytest $(AGAIN) tests/engine tests/gpu $(PYTEST_ARGS)
+	@$(BIN)/pytest $(AGAIN) $(WAITING_ABREAST) tests/engine tests/gpu $(PYTEST_ARGS)
 
 test-hosts: $(if $(READY),,engines host-tools)
-	@$(BIN)/pytest $(AGAIN) tests/hosts $(PYTEST_ARGS)
+	@$(BIN)/pytest $(AGAIN) $(WAITING_ABREAST) tests/hosts $(PYTEST_ARGS)
 
 test-gpu: $(STAMP) ## The tests on a real GPU device; builds its engine once
 	@tests/gpu/set_up.sh $(CACHE)/gpu-tests build/gpu-tests

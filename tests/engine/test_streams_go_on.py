@@ -187,6 +187,7 @@ def test_another_model_does_not_go_on_with_a_stream(
 ) -> None:
     """Though its tokens have the same numbers."""
     other = shutil.copy(demo_model, tmp_path / "other.gguf")
+    launched.run("config", "set", "api_drain_s", "2")
     launched.run("lab", "set", "all", "--latency", "50ms")
     port = urlsplit(launched.status()["api_url"]).port or 0
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
