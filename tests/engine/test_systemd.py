@@ -6,14 +6,14 @@ import os
 import shutil
 import signal
 import subprocess
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
 
 from tests.engine.conftest import wait_for
+from tests.killing import kill_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,9 +57,7 @@ def session(user: User) -> Iterator[None]:
 def killed(user: User) -> int:
     """How many processes there were; one may just have begun another."""
     found = user.processes()
-    for process in found:
-        with suppress(psutil.Error):
-            process.kill()
+    kill_all(found)
     return len(found)
 
 
