@@ -8,6 +8,7 @@ NATIVE_BUILD := build/native
 NATIVE_SANITIZED := build/native-sanitized
 NATIVE_THREADS := build/native-threads
 NATIVE_FUZZ := build/native-fuzz
+NATIVE_MACOS := build/native-macos
 # Conversations of the fuzz targets a test run makes up, new ones each time; with sanitizers fewer.
 MUTATIONS ?= 20000
 MUTATIONS_SANITIZED ?= 4000
@@ -54,7 +55,7 @@ RIVALS := socat haproxy
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine engines demo test test-abreast test-native test-engine test-hosts test-gpu gpu-device check format native-test native-built native-plain native-sanitized \
+.PHONY: help setup engine engines demo test test-abreast test-native test-engine test-hosts test-gpu gpu-device check format native-test native-built native-macos native-plain native-sanitized \
         host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-draft bench-gateway bench-llama \
         bench-tunnel bench-watching fuzz corpus mutate soak trials refusals snapshots \
         recording pictures train clean
@@ -104,6 +105,11 @@ native-built: $(STAMP)
 
 native-plain: native-built
 	ctest --test-dir $(NATIVE_BUILD) --parallel 2 $(CTEST_AGAIN) --output-on-failure
+
+native-macos: $(STAMP) ## Compile and link the helper program and its tests for a Mac
+	$(BIN)/python -m pip install --quiet --group macos
+	cmake -S native -B $(NATIVE_MACOS) -G Ninja -DCMAKE_TOOLCHAIN_FILE=macos.cmake -DDLLM_TLS=OFF
+	cmake --build $(NATIVE_MACOS)
 
 native-sanitized: $(STAMP)
 	@$(CMAKE) -S native -B $(NATIVE_SANITIZED) -G Ninja -DCMAKE_BUILD_TYPE=Debug -DDLLM_SANITIZE=address,undefined \

@@ -13,7 +13,7 @@ namespace {
 
 constexpr Nanos kSecond = dllm::kNanosPerSecond;
 constexpr std::uint8_t kPing = 0x01, kPong = 0x02, kGoodbye = 0x03, kWelcome = 0x04;
-constexpr std::uint8_t kOpen = 0x10, kData = 0x11, kCredit = 0x12, kFinish = 0x13, kReset = 0x14;
+constexpr std::uint8_t kOpen = 0x10, kData = 0x11, kCredit = 0x12, kFinish = 0x13;
 constexpr std::uint8_t kTrip = 0x15, kHomeFrame = 0x30, kListFrame = 0x31, kKnownFrame = 0x32;
 
 std::string greeting(Role role) {

@@ -96,6 +96,28 @@ TEST(rdma_capabilities_are_zeroed_both_ways_at_every_cut_and_nothing_else) {
   }
 }
 
+TEST(a_reply_in_the_middle_of_a_hello_does_not_let_its_capabilities_through) {
+  for (const Version version : kVersions) {
+    const std::string asked = hello(version, true);
+    for (std::size_t cut = 0; cut < asked.size(); ++cut) {
+      for (const bool guards : {false, true}) {
+        Bench bench(guards, guards);
+        const std::string begun = bench.up(asked.substr(0, cut));
+        bench.down(reply("unasked"));
+        CHECK(begun + bench.up(asked.substr(cut)) == hello(version));
+        CHECK(bench.up(asked) == asked);
+      }
+    }
+  }
+}
+
+TEST(too_many_hellos_are_passed_on_unread) {
+  Bench bench(false, false);
+  const std::string asked = hello(k8, true);
+  while (!bench.link.tally.plain) CHECK(bench.up(asked) == hello(k8));
+  CHECK(bench.up(asked) == asked);
+}
+
 TEST(a_minor_the_table_does_not_know_uses_its_major) {
   Bench bench;
   bench.greet({5, 3, 0});

@@ -16,6 +16,7 @@ import shutil
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +25,7 @@ from tests.engine.conftest import User, somebody, wait_for
 from tests.native.stock import engine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 NAMES = ("none", "ngram", "draft model", "auto")
@@ -69,6 +70,8 @@ TABLE = Scope((0, 1, 5, 10, 30), (1, 4), 3)
 Message = dict[str, str]
 Cell = tuple[int, int, str]
 """Slots, latency, kind of text."""
+Row = dict[str, float]
+"""Tokens per second by way to guess."""
 
 
 def main() -> None:
@@ -79,18 +82,18 @@ def main() -> None:
     parser.add_argument("--version", default="8.0.0")
     options = parser.parse_args()
     scope = QUICK if options.quick else TABLE if options.table else SHORT
-    columns = [dict(column(options.version, name, scope)) for name in NAMES]
     print(
         f"engine {options.version}, two workers, tok/s, the median of {scope.rounds}"
-        " rounds, or more"
+        " rounds, or more, of each in turn"
     )
     print("| slots | each way | text |", " | ".join(NAMES), "|")
-    print("|---|---|---|", "---|" * len(NAMES), sep="")
-    for cell in columns[0]:
-        rates = [found[cell] for found in columns]
-        told = (f"{rate:.1f} (×{rate / rates[0]:.2f})" for rate in rates)
-        print(f"| {' | '.join(in_words(cell))} |", " | ".join(told), "|")
-    print("\n".join(verdicts(columns)))
+    print("|---|---|---|", "---|" * len(NAMES), sep="", flush=True)
+    rows: dict[Cell, Row] = {}
+    for cell, row in measured(options.version, scope):
+        rows[cell] = row
+        told = (f"{rate:.1f} (×{rate / row['none']:.2f})" for rate in row.values())
+        print(f"| {' | '.join(in_words(cell))} |", " | ".join(told), "|", flush=True)
+    print("\n".join(verdicts(rows)))
 
 
 def in_words(cell: Cell) -> tuple[str, str, str]:
@@ -99,14 +102,17 @@ def in_words(cell: Cell) -> tuple[str, str, str]:
     return str(slots), f"{latency_ms} ms", text
 
 
-def verdicts(columns: Sequence[dict[Cell, float]]) -> Iterator[str]:
-    """Whether ``auto``, the last column, is as it ought to be, and where it is not."""
-    *others, auto = columns
+def verdicts(rows: Mapping[Cell, Row]) -> Iterator[str]:
+    """Whether ``auto`` is as it ought to be, and where it is not."""
+    others = NAMES[:-1]
     for limit, words, aims in (
         (NOT_SLOWER, "none", others[:1]),
         (NEAR_BEST, "the best of the others", others),
     ):
-        part = {cell: auto[cell] / max(aim[cell] for aim in aims) for cell in auto}
+        part = {
+            cell: row["auto"] / max(row[aim] for aim in aims)
+            for cell, row in rows.items()
+        }
         missed = {cell: share for cell, share in part.items() if share < limit}
         kept = len(part) - len(missed)
         yield f"auto reaches {limit:.0%} of {words} in {kept} of {len(part)} cells"
@@ -114,23 +120,32 @@ def verdicts(columns: Sequence[dict[Cell, float]]) -> Iterator[str]:
             yield f"  {', '.join(in_words(cell))}: {share:.0%}"
 
 
-def column(version: str, name: str, scope: Scope) -> Iterator[tuple[Cell, float]]:
-    """Tokens per second of one way to guess, cell by cell."""
+def measured(version: str, scope: Scope) -> Iterator[tuple[Cell, Row]]:
+    """Tokens per second, cell by cell, of four clusters that take turns."""
     for slots in scope.slots:
-        with somebody() as user:
-            user.env["DLLM_ENGINE_DIR"] = str(engine(version))
-            launch(user, name, slots)
+        with ExitStack() as clusters:
+            users = {
+                name: clusters.enter_context(serving(version, name, slots))
+                for name in NAMES
+            }
             for latency_ms in scope.latencies_ms:
                 changed_at = time.time() if latency_ms else 0.0
-                user.run("lab", "set", "all", "--latency", f"{latency_ms}ms")
+                for user in users.values():
+                    user.run("lab", "set", "all", "--latency", f"{latency_ms}ms")
                 for text in TEXTS:
-                    if name == "auto":
-                        adapt(user, text, slots, changed_at)
-                    yield (
-                        (slots, latency_ms, text),
-                        median_rate(user, text, slots, scope.rounds),
-                    )
-            user.run("stop")
+                    adapt(users["auto"], text, slots, changed_at)
+                    row = median_rates(users, text, slots, scope.rounds)
+                    yield (slots, latency_ms, text), row
+
+
+@contextmanager
+def serving(version: str, name: str, slots: int) -> Iterator[User]:
+    """A user whose cluster serves, with this way to guess."""
+    with somebody() as user:
+        user.env["DLLM_ENGINE_DIR"] = str(engine(version))
+        launch(user, name, slots)
+        yield user
+        user.run("stop")
 
 
 def launch(user: User, name: str, slots: int) -> None:
@@ -153,12 +168,12 @@ def models(folder: Path) -> tuple[Path, Path]:
     return model, draft
 
 
-def adapt(user: User, text: str, clients: int, since: float) -> None:
+def adapt(auto: User, text: str, clients: int, since: float) -> None:
     """Let ``auto`` try what it wants to, and hear what will be asked."""
-    settle(user, since)
-    median_rate(user, text, clients, HEARD_ROUNDS, least_s=0.0)
+    settle(auto, since)
+    median_rates({"auto": auto}, text, clients, HEARD_ROUNDS, least_s=0.0)
     time.sleep(HEARD_S)
-    settle(user, since)
+    settle(auto, since)
 
 
 def settle(user: User, since: float) -> None:
@@ -174,19 +189,33 @@ def settle(user: User, since: float) -> None:
     wait_for(is_settled, "auto settled", SETTLING_S)
 
 
-def median_rate(
-    user: User, text: str, clients: int, rounds: int, least_s: float = LEAST_S
-) -> float:
-    """All clients together, the median of some rounds that take so long at least."""
-    url = user.status()["api_url"]
-    asking = [[message("user", question)] for question in QUESTIONS]
-    if text == "repetitive":
-        asking = [again(url, *one) for one in asking]
-    found: list[float] = []
+def median_rates(
+    users: Mapping[str, User],
+    text: str,
+    clients: int,
+    rounds: int,
+    least_s: float = LEAST_S,
+) -> Row:
+    """All clients together, the median of rounds that take so long for each."""
+    asking = {name: Asking(user, text) for name, user in users.items()}
+    found: dict[str, list[float]] = {name: [] for name in users}
     began = time.perf_counter()
-    while len(found) < rounds or time.perf_counter() - began < least_s:
-        found.append(rate(url, asking, clients))
-    return median(found)
+    took_s = least_s * len(users)
+    while len(found["auto"]) < rounds or time.perf_counter() - began < took_s:
+        for name, one in asking.items():
+            found[name].append(rate(one.url, one.conversations, clients))
+    return {name: median(each) for name, each in found.items()}
+
+
+class Asking:
+    """What is asked of one cluster."""
+
+    def __init__(self, user: User, text: str) -> None:
+        """Each question alone, or once more in a conversation that answered it."""
+        self.url: str = user.status()["api_url"]
+        self.conversations = [[message("user", question)] for question in QUESTIONS]
+        if text == "repetitive":
+            self.conversations = [again(self.url, *one) for one in self.conversations]
 
 
 def again(url: str, question: Message) -> list[Message]:

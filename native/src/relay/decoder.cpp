@@ -21,10 +21,22 @@ void RequestDecoder::feed(Bytes bytes) {
   }
 }
 
+void RequestDecoder::give_up() {
+  if (step_ == Step::kEnded) return;
+  const bool may_greet = step_ == Step::kHeader && is_first_;
+  const bool is_greeting = is_in_caps() && got_ < wanted_;
+  step_ = may_greet ? Step::kLastHeader : is_greeting ? Step::kLastCaps : Step::kPipe;
+}
+
+bool RequestDecoder::is_in_caps() const {
+  const bool is_hello = step_ == Step::kRest && request_.rule->id == kHello;
+  return is_hello || step_ == Step::kLastCaps;
+}
+
 bool RequestDecoder::skip(std::uint64_t bytes) {
   if (step_ == Step::kPipe) return true;
   // The capabilities of a HELLO are not passed as they are.
-  const bool is_payload = step_ == Step::kRest && request_.rule->id != kHello;
+  const bool is_payload = step_ == Step::kRest && !is_in_caps();
   if (!is_payload || wanted_ - got_ <= bytes) return false;
   got_ += bytes;
   return true;
@@ -38,9 +50,8 @@ std::size_t RequestDecoder::take(Bytes bytes) {
   }
   if (step_ == Step::kHeader && got_ == 0) sink_.opened(bytes[0]);
   const Bytes part = bytes.first(std::min<std::uint64_t>(bytes.size(), wanted_ - got_));
-  const bool is_caps = step_ != Step::kHeader && request_.rule->id == kHello;
-  const bool is_read = step_ != Step::kRest;
-  if (is_caps) std::ranges::fill(part, std::uint8_t{0});
+  const bool is_read = step_ != Step::kRest && step_ != Step::kLastCaps;
+  if (is_in_caps()) std::ranges::fill(part, std::uint8_t{0});
   if (is_read) std::ranges::copy(part, gathered_.data() + got_);
   sink_.passed(part);
   got_ += part.size();
@@ -70,6 +81,11 @@ void RequestDecoder::finish_step() {
       return read_tensor();
     case Step::kRest:
       return close();
+    case Step::kLastHeader:
+      return read_last_header();
+    case Step::kLastCaps:
+      step_ = Step::kPipe;
+      return;
     case Step::kPipe:
     case Step::kEnded:
       return;
@@ -94,6 +110,12 @@ void RequestDecoder::read_header() {
   if (!size_fits(rule, request_.size)) return lose("impossible request size");
   left_ = request_.size;
   enter(Step::kFields, rule.fields);
+}
+
+void RequestDecoder::read_last_header() {
+  const auto size = load<std::uint64_t>(&gathered_[1]);
+  const bool has_caps = gathered_[0] == kHello && size == kHelloCapsBytes;
+  has_caps ? enter(Step::kLastCaps, size) : give_up();
 }
 
 void RequestDecoder::read_fields() {
@@ -139,6 +161,7 @@ void RequestDecoder::read_tensor() {
 }
 
 void RequestDecoder::close() {
+  is_first_ = false;
   sink_.closed(request_);
   if (step_ != Step::kPipe) enter(Step::kHeader, kRequestHeaderBytes);
 }

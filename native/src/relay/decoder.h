@@ -58,18 +58,28 @@ class RequestDecoder {
   bool skip(std::uint64_t bytes);
   // Nothing of the next request has come.
   [[nodiscard]] bool is_between() const { return step_ == Step::kHeader && got_ == 0; }
-  // From now on only passes bytes.
-  void give_up() {
-    if (step_ != Step::kEnded) step_ = Step::kPipe;
-  }
+  // From now on only passes bytes, but for the capabilities of a HELLO that is not through.
+  void give_up();
 
  private:
-  enum class Step { kHeader, kFields, kNode, kTensorCount, kTensor, kRest, kPipe, kEnded };
+  enum class Step {
+    kHeader,
+    kFields,
+    kNode,
+    kTensorCount,
+    kTensor,
+    kRest,
+    kLastHeader,  // given up in, or before, the first header
+    kLastCaps,    // given up in a HELLO
+    kPipe,
+    kEnded
+  };
 
   std::size_t take(Bytes bytes);
   void enter(Step step, std::uint64_t bytes);
   void finish_step();
   void read_header();
+  void read_last_header();
   void read_fields();
   void read_node();
   void next_node();
@@ -79,9 +89,11 @@ class RequestDecoder {
   void close();
   void lose(const char* reason);
   const Rule* find_rule(std::uint8_t id);
+  [[nodiscard]] bool is_in_caps() const;
 
   RequestSink& sink_;
   Step step_ = Step::kHeader;
+  bool is_first_ = true;                        // no request is through
   std::uint64_t wanted_ = kRequestHeaderBytes;  // bytes of this step
   std::uint64_t got_ = 0;
   Request request_;
