@@ -15,6 +15,7 @@ MUTATIONS_SANITIZED ?= 4000
 REFUSALS ?= 1000000
 MINUTES ?= 120
 TRIALS ?= 100
+WHAT ?= worker
 PYTEST_ARGS ?=
 # Further targets of a test run.
 BESIDE ?=
@@ -219,8 +220,8 @@ bench-draft: engines ## Tokens per second by way to guess, 10 ms away; TABLE=1 f
 soak: engine ## MINUTES of faults, one every 20 s, before four clients (two hours)
 	$(BIN)/python -m tests.engine.soak --minutes $(MINUTES)
 
-trials: engines ## TRIALS kills of a worker in a streamed answer; the same with stock alone
-	$(BIN)/python -m tests.engine.trials --trials $(TRIALS)
+trials: engines ## TRIALS kills of a WHAT (worker) in a streamed answer; of workers also with stock alone
+	$(BIN)/python -m tests.engine.trials --trials $(TRIALS) --kill $(WHAT)
 
 bench-gateway: engines ## First token and tokens per second through a gateway, in pairs
 	$(BIN)/python -m tests.bench.bench_gateway

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import openai
 import pytest
 
 from tests.engine.conftest import User, somebody, wait_for
@@ -178,6 +179,40 @@ def test_nine_clients_at_once_all_get_their_answers_once(
     counts = user.status()["requests"]
     assert counts["failed"] == counts["left"] == counts["in_flight"] == 0
     assert counts["continued"] >= 1
+    user.run("stop")
+    user.assert_nothing_left()
+
+
+def test_openai_python_notices_nothing(
+    user: User, demo_model: str, expected: dict[str, Answer]
+) -> None:
+    """Its own client, unmodified, and without another try of its own."""
+    # One after the other: two at once would round otherwise.
+    ways = ("--workers", "2", "--slots", "1", "--detach")
+    user.run("up", "--model", demo_model, *ways)
+    url, pid = user.status()["api_url"], user.pid("worker1") or 0
+    client = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
+    create = client.chat.completions.create
+    asked: dict[str, Any] = {
+        "model": "any",
+        "messages": ASKED[CHAT]["messages"],
+        "max_tokens": TOKENS,
+        "temperature": 0,
+        "extra_body": {"ignore_eos": True, "cache_prompt": False},
+    }
+    text = ""
+    with ThreadPoolExecutor(1) as clients, client:
+        for count, chunk in enumerate(create(**asked, stream=True)):
+            text += chunk.choices[0].delta.content or ""
+            if count == TOKENS // 4:
+                os.kill(pid, signal.SIGKILL)
+                asked_meanwhile = clients.submit(lambda: create(**asked))
+        answer = asked_meanwhile.result()
+    whole = expected[CHAT].text
+    assert (text, answer.choices[0].message.content) == (whole, whole)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == TOKENS
+    assert user.status()["requests"]["continued"] == 1
     user.run("stop")
     user.assert_nothing_left()
 
