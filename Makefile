@@ -15,6 +15,7 @@ MUTATIONS_SANITIZED ?= 4000
 REFUSALS ?= 1000000
 MINUTES ?= 120
 TRIALS ?= 100
+WHAT ?= worker
 PYTEST_ARGS ?=
 # Further targets of a test run.
 BESIDE ?=
@@ -22,6 +23,8 @@ BESIDE ?=
 # them, take what they leave of the cores, the longest first.
 TESTS_ABREAST := tests/tui tests/unit tests/test_docs.py
 ABREAST ?= --numprocesses 2 --dist loadfile
+# Of what waits, too, two at a time: else the cores wait with it, and at last for it alone.
+WAITING_ABREAST ?= --numprocesses 2 --dist loadfile
 # Real engines, machines and terminals share the cores with whatever else runs: what fails is tried
 # once more, and the summary tells what needed that.
 AGAIN ?= --reruns 1 -rR
@@ -38,8 +41,9 @@ comma := ,
 # reckons with for every input (entropy) costs more than a short input does.
 FUZZ_OPTIONS := ASAN_OPTIONS=quarantine_size_mb=1:thread_local_quarantine_size_kb=64:malloc_context_size=1
 FUZZ_FLAGS := -close_fd_mask=2 -entropic=0
-HOST_TOOLS := sshd ssh-keygen ssh-agent ip ss nsenter unshare openssl fish zsh tcsh busybox
-HOST_PACKAGES := openssh-server openssh-client iproute2 util-linux openssl fish zsh tcsh busybox
+HOST_TOOLS := sshd ssh-keygen ssh-agent ip ss nsenter unshare openssl fish zsh tcsh busybox systemctl
+HOST_PACKAGES := openssh-server openssh-client iproute2 util-linux openssl fish zsh tcsh busybox \
+  systemd
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dllm-tui
 # Where ccache is, what was compiled once is not compiled again, in another checkout neither.
@@ -181,10 +185,10 @@ test-native: $(if $(READY),,engines)
 	@env $(COMPILED) nice $(BIN)/pytest $(AGAIN) tests/test_packaging.py tests/native $(PYTEST_ARGS)
 
 test-engine: $(if $(READY),,engines gpu-device)
-	@$(BIN)/pytest $(AGAIN) tests/engine tests/gpu $(PYTEST_ARGS)
+	@$(BIN)/pytest $(AGAIN) $(WAITING_ABREAST) tests/engine tests/gpu $(PYTEST_ARGS)
 
 test-hosts: $(if $(READY),,engines host-tools)
-	@$(BIN)/pytest $(AGAIN) tests/hosts $(PYTEST_ARGS)
+	@$(BIN)/pytest $(AGAIN) $(WAITING_ABREAST) tests/hosts $(PYTEST_ARGS)
 
 test-gpu: $(STAMP) ## The tests on a real GPU device; builds its engine once
 	@tests/gpu/set_up.sh $(CACHE)/gpu-tests build/gpu-tests
@@ -216,8 +220,8 @@ bench-draft: engines ## Tokens per second by way to guess, 10 ms away; TABLE=1 f
 soak: engine ## MINUTES of faults, one every 20 s, before four clients (two hours)
 	$(BIN)/python -m tests.engine.soak --minutes $(MINUTES)
 
-trials: engines ## TRIALS kills of a worker in a streamed answer; the same with stock alone
-	$(BIN)/python -m tests.engine.trials --trials $(TRIALS)
+trials: engines ## TRIALS kills of a WHAT (worker) in a streamed answer; of workers also with stock alone
+	$(BIN)/python -m tests.engine.trials --trials $(TRIALS) --kill $(WHAT)
 
 bench-gateway: engines ## First token and tokens per second through a gateway, in pairs
 	$(BIN)/python -m tests.bench.bench_gateway

@@ -15,7 +15,13 @@ from backends.controller.evidence import failure_of
 from backends.controller.journal import Served
 from backends.errors import DllmError, HostError, ProcessFailed
 from backends.gateway.access import Access
-from backends.gateway.language import GATEWAY, Mode, Target, gateway_argv
+from backends.gateway.language import (
+    GATEWAY,
+    PORT_TAKEN,
+    Mode,
+    Target,
+    gateway_argv,
+)
 from backends.gateway.link import Link
 from backends.machines.host import ProcessSpec
 from backends.places import LOCAL
@@ -216,7 +222,7 @@ class Gateway:
         while not await self._host.listens(record.pid, port):
             now = await self._host.record(record.name)
             dead = now is None or not now.alive
-            if dead and (owner := await self._host.port_owner(port)):
+            if dead and (owner := await self._taker(now, port)):
                 raise ApiPortTaken(
                     f"Port {port} is in use by {owner}",
                     "Stop that program or choose another port (--port, api_port).",
@@ -226,6 +232,12 @@ class Gateway:
                     await failure_of(self._host, now or record, self._clock())
                 )
             await asyncio.sleep(LISTEN_POLL_S)
+
+    async def _taker(self, ended: ProcessRecord | None, port: int) -> str | None:
+        """Who has the port of one that ended; who looked at it had it for a moment."""
+        owner = await self._host.port_owner(port)
+        lost = ended is not None and ended.exit_code == PORT_TAKEN
+        return owner or ("another program" if lost else None)
 
     def _spec(self, port: int) -> ProcessSpec:
         return ProcessSpec(

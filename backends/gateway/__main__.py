@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -20,7 +21,7 @@ from backends.gateway.control import Control
 from backends.gateway.door import Door
 from backends.gateway.doorstep import Doorstep
 from backends.gateway.http_log import http_log
-from backends.gateway.language import LANGUAGE, Mode, Target
+from backends.gateway.language import LANGUAGE, PORT_TAKEN, Mode, Target
 from backends.gateway.proxy import Proxy
 from backends.gateway.warming import Warming
 
@@ -36,7 +37,7 @@ SHUTDOWN_S = 2.0
 
 
 def main() -> int:
-    """Run until told to end; 0 when ended, 1 with a sentence when it cannot start."""
+    """Run until told to end: then 0. Where it cannot start, a sentence and why."""
     os.umask(0o077)
     arguments = _arguments()
     logging.basicConfig(
@@ -56,7 +57,7 @@ def main() -> int:
             f"The gateway cannot listen at port {arguments.port}: "
             f"{error.strerror or error}\n"
         )
-        return 1
+        return PORT_TAKEN if error.errno == errno.EADDRINUSE else 1
     return 0
 
 

@@ -18,6 +18,8 @@ LANGUAGE = 2
 it is part of the command line, so such a gateway is replaced."""
 GATEWAY = "api-gateway"
 """Its name among the processes of a cluster."""
+PORT_TAKEN = 3
+"""Its exit code where another program had its port, if only for a moment."""
 HOLD_S = 300.0
 """Longest wait of a request while nothing serves, where the settings say nothing."""
 

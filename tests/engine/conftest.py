@@ -23,6 +23,7 @@ from backends.client.http import request
 from backends.demo import MODEL_PATH
 from backends.state import ClusterSnapshot
 from tests.engine.synthetic import write_llama
+from tests.killing import kill_all
 from tui.cli.session import cluster_json
 
 if TYPE_CHECKING:
@@ -175,8 +176,7 @@ def somebody() -> Iterator[User]:
     try:
         yield someone
     finally:
-        for process in someone.processes():
-            process.send_signal(signal.SIGKILL)
+        kill_all(someone.processes())
         shutil.rmtree(home, ignore_errors=True)
 
 

@@ -16,6 +16,7 @@ import pytest
 from backends.controller.breaker import DEATHS_MAX
 from tests.engine.conftest import User, running_pid, wait_for
 from tests.engine.gate import Gate
+from tests.killing import kill_all
 
 pytestmark = pytest.mark.engine
 
@@ -233,8 +234,7 @@ def test_what_ended_unwatched_is_told_and_begun_again(
     """Controller and cluster both gone: the goal is still a person's to end."""
     serve(user, demo_model)
     os.kill(user.status()["controller_pid"], signal.SIGKILL)
-    for process in engine_processes(user):
-        process.send_signal(signal.SIGKILL)
+    kill_all(engine_processes(user))
     wait_for(lambda: not engine_processes(user), "all dead")
     wait_for(lambda: user.status()["state"] == "serving", "serving again")
     told = " ".join(user.run("events").stdout.split())

@@ -13,6 +13,8 @@ import pytest
 
 from backends.controller.lock import lock_holder
 from tests.engine.conftest import wait_for
+from tests.killing import kill_all
+from tests.native.stock import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +57,8 @@ def is_the_controller(user: User, process: subprocess.Popen[bytes]) -> bool:
 def test_the_goal_outlives_the_controller_and_the_machine(
     user: User, demo_model: str
 ) -> None:
-    user.run("up", "--model", demo_model, "--workers", "1", "--detach")
+    port = str(free_port())
+    user.run("up", "--model", demo_model, "--workers", "1", "--port", port, "--detach")
     before = user.status()
     with service(user) as first:
         # It waits for its turn, and goes on with what it finds.
@@ -65,8 +68,7 @@ def test_the_goal_outlives_the_controller_and_the_machine(
         (server,) = [p for p in before["processes"] if p["name"] == "llama-server"]
         assert user.pid("llama-server") == server["pid"]
         # As if the power had gone.
-        for process in user.processes():
-            process.kill()
+        kill_all(user.processes())
         first.wait()
     wait_for(lambda: not user.processes(), "nothing runs")
     with service(user) as second:

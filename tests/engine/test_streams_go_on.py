@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import openai
 import pytest
 
 from tests.engine.conftest import User, somebody, wait_for
@@ -182,11 +183,46 @@ def test_nine_clients_at_once_all_get_their_answers_once(
     user.assert_nothing_left()
 
 
+def test_openai_python_notices_nothing(
+    user: User, demo_model: str, expected: dict[str, Answer]
+) -> None:
+    """Its own client, unmodified, and without another try of its own."""
+    # One after the other: two at once would round otherwise.
+    ways = ("--workers", "2", "--slots", "1", "--detach")
+    user.run("up", "--model", demo_model, *ways)
+    url, pid = user.status()["api_url"], user.pid("worker1") or 0
+    client = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
+    create = client.chat.completions.create
+    asked: dict[str, Any] = {
+        "model": "any",
+        "messages": ASKED[CHAT]["messages"],
+        "max_tokens": TOKENS,
+        "temperature": 0,
+        "extra_body": {"ignore_eos": True, "cache_prompt": False},
+    }
+    text = ""
+    with ThreadPoolExecutor(1) as clients, client:
+        for count, chunk in enumerate(create(**asked, stream=True)):
+            text += chunk.choices[0].delta.content or ""
+            if count == TOKENS // 4:
+                os.kill(pid, signal.SIGKILL)
+                asked_meanwhile = clients.submit(lambda: create(**asked))
+        answer = asked_meanwhile.result()
+    whole = expected[CHAT].text
+    assert (text, answer.choices[0].message.content) == (whole, whole)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == TOKENS
+    assert user.status()["requests"]["continued"] == 1
+    user.run("stop")
+    user.assert_nothing_left()
+
+
 def test_another_model_does_not_go_on_with_a_stream(
     launched: User, demo_model: str, tmp_path: Path
 ) -> None:
     """Though its tokens have the same numbers."""
     other = shutil.copy(demo_model, tmp_path / "other.gguf")
+    launched.run("config", "set", "api_drain_s", "2")
     launched.run("lab", "set", "all", "--latency", "50ms")
     port = urlsplit(launched.status()["api_url"]).port or 0
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)

@@ -1,11 +1,12 @@
-"""kill -9 of a worker in a streamed answer, again and again; and with stock alone.
+"""kill -9 in a streamed answer, again and again; and with stock alone.
 
 Run as ``make trials`` or ``python -m tests.engine.trials --trials 100``. A client that
 knows of nothing asks for a greedy answer of 400 tokens of the bundled model; at a
-random event a random worker is killed. Beside it the same with a stock llama-server and
-stock workers that nobody looks after, all started anew for every trial. What the client
-saw is printed as a table for the docs. The exit status tells whether all of ours were
-whole, and word for word what an undisturbed cluster answers.
+random event a process of the kind that ``--kill`` names is killed, of several a random
+one. Beside the killing of workers the same with a stock llama-server and stock workers
+that nobody looks after, all started anew for every trial. What the client saw is
+printed as a table for the docs. The exit status tells whether all of ours were whole,
+and word for word what an undisturbed cluster answers.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from tests.native.stock import engine, free_port, server, start, wait_for_port
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import psutil
+
     from tests.engine.conftest import User
 
 TOKENS = 400
@@ -46,6 +49,15 @@ ASKED = {
 FRESH_EVERY = 4
 """What dies more often within two minutes is not started again."""
 SETTLE_S = 120.0
+VICTIMS = {
+    "worker": "ggml-rpc-server",
+    "relay": "dllm-relay",
+    "llama-server": "llama-server",
+    "controller": "backends.controller",
+}
+"""Programs by what they are. The gateway is none of them: its end is a connection's."""
+
+HEADS = ("cluster", "killed", "workers", "whole", "word for word", "pause", "seen")
 
 
 @dataclass
@@ -98,13 +110,21 @@ def _read(
             then()
 
 
-def kill_one(user: User, random_: random.Random) -> None:
-    """A worker of the cluster, whichever."""
-    workers = [p for p in user.processes() if p.name() == "ggml-rpc-server"]
-    random_.choice(workers).kill()
+def kill_one(user: User, what: str, random_: random.Random) -> None:
+    """A process of this kind, whichever."""
+    found = [p for p in user.processes() if is_a(p, what)]
+    random_.choice(found).kill()
 
 
-def ours(workers: int, trials: int, random_: random.Random) -> Iterator[Seen]:
+def is_a(process: psutil.Process, what: str) -> bool:
+    """Whether it is of this kind; the agent runs the relay's program, and is none."""
+    name, arguments = process.name(), process.cmdline()[1:]
+    return VICTIMS[what] in (name, *arguments) and arguments[:1] != ["host"]
+
+
+def ours(
+    what: str, workers: int, trials: int, random_: random.Random
+) -> Iterator[Seen]:
     """The answer of an undisturbed cluster, then those of the trials."""
     up = ("up", "--model", str(MODEL_PATH), "--workers", str(workers), "--detach")
     with somebody() as user:
@@ -116,7 +136,7 @@ def ours(workers: int, trials: int, random_: random.Random) -> Iterator[Seen]:
             if not trial:
                 yield asked(port)
             at = random_.randrange(1, TOKENS)
-            yield asked(port, at, lambda: kill_one(user, random_))
+            yield asked(port, at, lambda: kill_one(user, what, random_))
             wait_for(
                 lambda: user.status()["state"] == "serving", "it serves again", SETTLE_S
             )
@@ -124,8 +144,8 @@ def ours(workers: int, trials: int, random_: random.Random) -> Iterator[Seen]:
         user.assert_nothing_left()
 
 
-def stock(workers: int, trials: int, random_: random.Random) -> Iterator[Seen]:
-    """The same of llama-server and workers alone."""
+def stock(_: str, workers: int, trials: int, random_: random.Random) -> Iterator[Seen]:
+    """The same of llama-server and workers alone, of which a worker is killed."""
     version = "7.0.0"
     program = str(engine(version) / "ggml-rpc-server")
     for trial in range(trials):
@@ -151,7 +171,9 @@ def stock(workers: int, trials: int, random_: random.Random) -> Iterator[Seen]:
 WAYS = {"ours": ours, "stock": stock}
 
 
-def row(way: str, workers: int, whole: Seen, seen: list[Seen]) -> tuple[str, bool]:
+def row(
+    way: str, what: str, workers: int, whole: Seen, seen: list[Seen]
+) -> tuple[str, bool]:
     """A line of the table, and whether nobody noticed anything."""
     same = sum(one.is_whole and one.text == whole.text for one in seen)
     troubles = sorted({one.trouble for one in seen if one.trouble})
@@ -163,6 +185,7 @@ def row(way: str, workers: int, whole: Seen, seen: list[Seen]) -> tuple[str, boo
     )
     cells = [
         way,
+        what,
         str(workers),
         f"{sum(one.is_whole for one in seen)} of {len(seen)}",
         f"{same} of {len(seen)}",
@@ -177,17 +200,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 3])
-    parser.add_argument("--ways", nargs="+", choices=sorted(WAYS), default=list(WAYS))
+    parser.add_argument("--ways", nargs="+", choices=sorted(WAYS))
+    parser.add_argument("--kill", choices=sorted(VICTIMS), default="worker")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    print("| cluster | workers | whole | word for word | pause | the client saw |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    ways = options.ways or (list(WAYS) if options.kill == "worker" else ["ours"])
+    if "stock" in ways and options.kill != "worker":
+        parser.error("of stock alone only workers are killed")
+    for head in (HEADS, ("---",) * len(HEADS)):
+        print("| " + " | ".join(head) + " |")
     is_well = True
-    for way in options.ways:
+    for way in ways:
         for workers in options.workers:
             random_ = random.Random(options.seed)
-            whole, *seen = WAYS[way](workers, options.trials, random_)
-            line, unnoticed = row(way, workers, whole, seen)
+            whole, *seen = WAYS[way](options.kill, workers, options.trials, random_)
+            line, unnoticed = row(way, options.kill, workers, whole, seen)
             is_well = is_well and (unnoticed or way != "ours")
             print(line, flush=True)
     sys.exit(not is_well)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ import pytest
 from tests.hosts.container import wait_until
 from tests.hosts.network import Network, missing
 from tests.hosts.user import HeadUser
+from tests.killing import kill_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,8 +70,7 @@ def user(network: Network) -> Iterator[HeadUser]:
     finally:
         # Not all of the machines need be within reach.
         someone.start("stop").communicate(timeout=60)
-        for process in someone.processes():
-            process.send_signal(signal.SIGKILL)
+        kill_all(someone.processes())
 
 
 def _leftovers(network: Network) -> dict[str, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -122,4 +123,5 @@ def marked(folder: Path) -> set[int]:
 def kill_marked(folder: Path) -> None:
     """End whatever a test left running."""
     for pid in marked(folder):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # It ended since it was found.
+            os.kill(pid, signal.SIGKILL)

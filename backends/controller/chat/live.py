@@ -156,7 +156,6 @@ class LiveChat:
 
     async def saved(self) -> None:
         """Wait until it has been written as it is now, or the disk refused."""
-        self._unsaved = False
         if not await self._save():
             self._next_save_at = asyncio.get_running_loop().time() + RETRY_S
             self._begin_saver()
@@ -246,7 +245,6 @@ class LiveChat:
         loop = asyncio.get_running_loop()
         while self._unsaved:
             await asyncio.sleep(self._next_save_at - loop.time())
-            self._unsaved = False
             fine = await self._save()
             pause_s = self._save_s if fine else RETRY_S
             self._next_save_at = loop.time() + pause_s
@@ -254,8 +252,12 @@ class LiveChat:
     async def _save(self) -> bool:
         """Write it; False where the disk refuses, which is told until it does not."""
         problem = ""
+        self._unsaved = False
         try:
             await self._keep(self.conversation)
+        except asyncio.CancelledError:
+            self._unsaved = True  # It may still have waited for its turn at the disk.
+            raise
         except OSError as error:
             self._unsaved = True
             problem = (

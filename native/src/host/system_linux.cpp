@@ -11,6 +11,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "listeners_linux.h"
 #include "posix.h"
 #include "system.h"
 
@@ -19,8 +20,6 @@ namespace dllm::host {
 namespace {
 
 constexpr std::size_t kProcFileMax = 4U << 20;
-constexpr std::size_t kSocketTableMax = 64U << 20;
-constexpr const char* kListening = "0A";
 
 using Directory = std::unique_ptr<DIR, int (*)(DIR*)>;
 
@@ -46,35 +45,10 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-// Whether what listens at an address of /proc/net/tcp or tcp6 is reached at 127.0.0.1.
-bool is_loopback(const std::string& address) {
-  return address == "0100007F" || address == "00000000" ||
-         address == "00000000000000000000000000000000" ||
-         address == "0000000000000000FFFF00000100007F";
-}
-
-void add_listeners(const std::string& table, int port, std::set<std::string>& inodes) {
-  std::istringstream lines(slurp(table, kSocketTableMax));
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream fields(line);
-    std::string slot, local, remote, state, skipped, inode;
-    fields >> slot >> local >> remote >> state;
-    for (int i = 0; i < 5; ++i) fields >> skipped;
-    fields >> inode;
-    const std::size_t colon = local.find(':');
-    if (!fields || state != kListening || colon == std::string::npos) continue;
-    int found = 0;
-    std::from_chars(local.data() + colon + 1, local.data() + local.size(), found, 16);
-    if (found == port && is_loopback(local.substr(0, colon))) inodes.insert(inode);
-  }
-}
-
 // Names of the sockets that listen there, as links in /proc/PID/fd show them.
 std::set<std::string> listening_sockets(int port) {
-  std::set<std::string> inodes, links;
-  add_listeners("/proc/net/tcp", port, inodes);
-  add_listeners("/proc/net/tcp6", port, inodes);
-  for (const std::string& inode : inodes) links.insert("socket:[" + inode + "]");
+  std::set<std::string> links;
+  for (const std::string& inode : listeners(port)) links.insert("socket:[" + inode + "]");
   return links;
 }
 

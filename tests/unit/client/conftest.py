@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import psutil
 import pytest
 
 from backends.paths import Paths, user_paths
+from tests.killing import kill_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,8 +50,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     try:
         yield home
     finally:
-        for process in processes_of(home):
-            process.send_signal(signal.SIGKILL)
+        kill_all(processes_of(home))
         shutil.rmtree(home, ignore_errors=True)
 
 

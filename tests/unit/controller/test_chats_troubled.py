@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from backends.state import ChatRequest
+    from backends.state import ChatRequest, Conversation
 
 
 async def test_a_change_that_could_not_be_written_is_written_later(
@@ -44,6 +46,30 @@ async def test_a_change_that_could_not_be_written_is_written_later(
         disk.full = False
         await until(lambda: ChatStore(tmp_path).read("one").name == "Sky")
         await until(lambda: not chat.state.problem)
+
+
+async def test_a_change_that_waits_for_the_disk_at_the_end_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its turn had not come yet when all conversations were closed."""
+    for name in ("one", "two"):
+        ChatStore(tmp_path).save(conversation(name))
+    busy, free = threading.Event(), threading.Event()
+    save = ChatStore.save
+
+    def save_late(store: ChatStore, value: Conversation) -> None:
+        busy.set()
+        assert free.wait(60)
+        save(store, value)
+
+    monkeypatch.setattr(ChatStore, "save", save_late)
+    async with chats_in(tmp_path) as chats:
+        for name in ("one", "two"):
+            (await chats.get(name)).change(ChatChange(name="Sky"))
+        await until(busy.is_set)
+        asyncio.get_running_loop().call_later(0.05, free.set)
+    kept = ChatStore(tmp_path).all()
+    assert [found.name for found in kept] == ["Sky", "Sky"]
 
 
 async def test_a_mistake_of_ours_ends_the_answer_and_not_the_chat(

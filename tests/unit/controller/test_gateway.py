@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import subprocess
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
 from msgspec.structs import replace
 
 from backends.config import Config
@@ -13,8 +16,10 @@ from backends.controller.board import Board
 from backends.controller.breaker import DEATHS_MAX
 from backends.controller.chapters import Chapter
 from backends.controller.event_files import EventFiles
-from backends.controller.gateway import Gateway
+from backends.controller.gateway import ApiPortTaken, Gateway
 from backends.controller.story import Story
+from backends.gateway.access import Access
+from backends.gateway.language import PORT_TAKEN, gateway_argv
 from backends.machines.host import ProcessRecord
 from backends.state import ProcessRole, ProcessState
 from backends.state.requests import RequestCounts
@@ -38,6 +43,7 @@ class Host:
     def __init__(self) -> None:
         self.seen: tuple[ProcessRecord, ...] = ()
         self.taken: set[int] = set()
+        self.taken_for_a_moment: set[int] = set()
         self.started = 0
         self._told: Callable[[], None] = lambda: None
 
@@ -54,7 +60,8 @@ class Host:
 
     async def start(self, spec: ProcessSpec) -> ProcessRecord:
         self.started += 1
-        ended = ProcessState.EXITED if spec.port in self.taken else ProcessState.RUNNING
+        lost = spec.port in self.taken or spec.port in self.taken_for_a_moment
+        ended = ProcessState.EXITED if lost else ProcessState.RUNNING
         record = ProcessRecord(
             name=spec.name,
             role=ProcessRole.GATEWAY,
@@ -63,6 +70,7 @@ class Host:
             argv=spec.argv,
             port=spec.port,
             digest=spec.digest,
+            exit_code=PORT_TAKEN if lost else None,
         )
         self.seen = (record,)
         return record
@@ -124,6 +132,23 @@ async def test_it_is_started_again_also_after_it_had_to_move(tmp_path: Path) -> 
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
     await gateway.let_go()
+
+
+async def test_a_port_that_was_taken_for_a_moment_was_taken(tmp_path: Path) -> None:
+    """By another controller that looks for a free one, say."""
+    host = Host()
+    host.taken_for_a_moment.add(8090)
+    with pytest.raises(ApiPortTaken, match="Port 8090 is in use by another program"):
+        await made(host, tmp_path).stand(8090)
+
+
+def test_one_whose_port_is_taken_ends_with_that(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        argv = gateway_argv("default", port, tmp_path / "g.sock", Access())
+        ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert f"cannot listen at port {port}" in ended.stderr
+    assert ended.returncode == PORT_TAKEN
 
 
 async def test_one_that_dies_again_and_again_is_left(tmp_path: Path) -> None:

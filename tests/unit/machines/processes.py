@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,8 +13,10 @@ import psutil
 
 from backends.machines.host import ProcessSpec
 from backends.state import ProcessRole
+from tests.killing import kill_all
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from backends.machines.agent.agent_host import AgentHost
@@ -120,10 +121,14 @@ def exists(pid: int) -> bool:
 
 def kill_family_of(run_dir: Path) -> None:
     """End whatever a test left running."""
+    kill_all(_family_of(run_dir))
+
+
+def _family_of(run_dir: Path) -> Iterator[psutil.Process]:
     for process in psutil.process_iter():
         try:
             mark = process.environ().get("DLLM_PROCESS_DIR", "")
         except (psutil.Error, OSError):
             continue
         if mark.startswith(f"{run_dir}{os.sep}"):
-            process.send_signal(signal.SIGKILL)
+            yield process
