@@ -13,8 +13,9 @@ and then the last two through a network of 5 ms and 30 MB/s, which the lab makes
 A second model with a context of 8,192 shows how a long prompt fares there; it is so
 small that what crosses decides, as it does where the devices are fast. A third shows
 what `llama-server` asks while it starts over four workers here, as far away as the lab
-says, and how long that takes, as it asks and asked ahead. Last comes what a pair adds
-to a round trip of a token on this machine. ``--only PART`` runs one of these.
+says, and how long that takes, as it asks and asked ahead. Then comes what a pair adds
+to a round trip of a token on this machine, and what crosses for a token and for a
+prompt. ``--only PART`` runs one of these.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.units import format_bytes
+from tests.bench.link_bytes import compare_bytes
 from tests.bench.link_trips import compare_trips
 from tests.bench.link_ways import (
     SLOW,
@@ -271,6 +273,7 @@ PARTS: dict[str, Callable[[Site, int], None]] = {
     "prompts": compare_prompts,
     "starts": compare_starts,
     "trips": compare_trips,
+    "bytes": compare_bytes,
 }
 
 
