@@ -21,7 +21,7 @@ from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
 from tui.kit.memory_bar import bar_cells
 from tui.kit.rate_graph import axis_top
-from tui.kit.strips import clip, fitting
+from tui.kit.strips import StripWidget, clip, fitting
 from tui.screens.cluster.live.failure_panel import exit_text, failure_text
 from tui.screens.cluster.live.figures import LiveFigures
 from tui.screens.cluster.live.pane import view_of
@@ -42,8 +42,6 @@ from tui.work.verdict import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from textual.widget import Widget
 
     from backends.state import ClusterSnapshot
     from tui.shell.app import DllmApp
@@ -355,7 +353,7 @@ async def test_a_failure_can_be_selected_with_the_mouse(make_app: MakeApp) -> No
     ],
 )
 async def test_text_to_read_can_be_selected(
-    make_app: MakeApp, snapshot: ClusterSnapshot, mode: str, widget: type[Widget]
+    make_app: MakeApp, snapshot: ClusterSnapshot, mode: str, widget: type[StripWidget]
 ) -> None:
     app = make_app(ScriptedCluster(snapshot))
     async with app.run_test(size=(120, 36)) as pilot:
