@@ -206,8 +206,10 @@ bench-lean: $(STAMP) ## The encodings between two relays: bytes and time beside 
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_lean
 	$(NATIVE_BUILD)/bench/bench_lean $(NATIVE_BUILD)/tests/recordings-depth
 
-bench-link: engines host-tools ## Loads and long prompts over a network, stock and by pairs (root)
-	$(BIN)/python -m tests.bench.bench_link $(BIN)/dllm-relay
+bench-link: engines host-tools ## Loads, long prompts, starts and trips over a network, stock and by pairs (root)
+	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_programs
+	$(BIN)/python -m tests.bench.bench_link $(NATIVE_BUILD)
 
 bench-decode: engine ## Tokens per second through relays and bare copy relays against direct
 	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
@@ -226,8 +228,9 @@ trials: engines ## TRIALS kills of a WHAT (worker) in a streamed answer; of work
 bench-gateway: engines ## First token and tokens per second through a gateway, in pairs
 	$(BIN)/python -m tests.bench.bench_gateway
 
-bench-llama: engine ## llama-bench through relays against direct, in pairs
+bench-llama: engine ## llama-bench through relays, and pairs of them, against direct
 	$(BIN)/python -m tests.bench.bench_llama $(BIN)/dllm-relay
+	$(BIN)/python -m tests.bench.bench_llama $(BIN)/dllm-relay --way pair --turns 5
 
 bench-tunnel: setup host-tools ## A worker through an SSH tunnel against plain (root)
 	$(BIN)/python -m tests.bench.bench_tunnel

@@ -5,6 +5,8 @@
 //                                                  GET_TENSOR, BYTES each way: BLOCKS times a new
 //                                                  connection to every port, in random order, and
 //                                                  TRIPS round trips over it
+//   rpc_load cold BYTES BLOCKS TRIPS PORT...       likewise, one every 20 ms, as tokens come: caches
+//                                                  are cold by then, and threads asleep
 //   rpc_load bulk BYTES BLOCKS PORT...             likewise, one SET_TENSOR and a question
 // Prints "PORT NANOSECONDS" for every round trip, block by block, at the end: a reader must not be
 // awake while they are made.
@@ -29,6 +31,7 @@ constexpr std::size_t kBlockBytes = 256 << 10;
 // A guard lets through what lies in a buffer.
 const std::vector<transcript::Exchange> kAllocation =
     transcript::allocation(kVersion, std::uint64_t{4} << 30);
+constexpr std::chrono::milliseconds kTokenTime(20);
 constexpr int kWarmUpShare = 4;  // one unmeasured round trip for so many measured ones
 
 bool read_exactly(int fd, std::uint8_t* into, std::size_t count) {
@@ -110,7 +113,8 @@ dllm::Nanos make_trip(int fd, const Exchange& exchange, std::vector<std::uint8_t
   return dllm::monotonic_now() - start;
 }
 
-void make_trips(std::span<char* const> args, const Exchange& exchange, int blocks, int trips) {
+void make_trips(std::span<char* const> args, const Exchange& exchange, int blocks, int trips,
+                std::chrono::milliseconds pause = {}) {
   std::mt19937_64 random(1);
   std::vector<int> ports;
   for (const std::string port : args) ports.push_back(std::stoi(port));
@@ -121,6 +125,7 @@ void make_trips(std::span<char* const> args, const Exchange& exchange, int block
     for (const int port : ports) {
       const dllm::UniqueFd fd = greet(static_cast<std::uint16_t>(port));
       for (int i = -trips / kWarmUpShare; i < trips; ++i) {
+        std::this_thread::sleep_for(pause);
         const dllm::Nanos taken = make_trip(fd.get(), exchange, reply);
         if (i >= 0) all.emplace_back(port, taken);
       }
@@ -152,9 +157,9 @@ int main(int argc, char** argv) {
   const std::span<char* const> args(argv, static_cast<std::size_t>(argc));
   const std::string mode = argc > 2 ? args[1] : "";
   if (mode == "worker") worker(static_cast<std::uint16_t>(std::stoi(args[2])));
-  if (mode == "trips" && argc > 5) {
-    make_trips(args.subspan(5), token(std::stoull(args[2])), std::stoi(args[3]),
-               std::stoi(args[4]));
+  if ((mode == "trips" || mode == "cold") && argc > 5) {
+    make_trips(args.subspan(5), token(std::stoull(args[2])), std::stoi(args[3]), std::stoi(args[4]),
+               mode == "cold" ? kTokenTime : std::chrono::milliseconds::zero());
   } else if (mode == "bulk" && argc > 4) {
     make_trips(args.subspan(4), weights(std::stoull(args[2])), std::stoi(args[3]), 1);
   } else {

@@ -4,8 +4,11 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <utility>
 
 #include "home/hashes.h"
 #include "posix.h"
@@ -14,8 +17,17 @@ namespace dllm {
 
 namespace {
 
+namespace fs = std::filesystem;
+
 std::uint64_t sum(std::string_view text) {
   return home::xxh64({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+}
+
+// Of a directory of ours, until it is closed: two at once would write into the same temporary file.
+UniqueFd hold(const std::string& directory) {
+  UniqueFd held = open_at(AT_FDCWD, directory, O_RDONLY | O_DIRECTORY);
+  check(retry([&] { return ::flock(held.get(), LOCK_EX); }), "cannot lock " + directory);
+  return held;
 }
 
 }  // namespace
@@ -29,12 +41,28 @@ std::string cache_directory(const std::string& kind) {
 }
 
 void keep(const std::string& directory, const std::string& name, std::string_view data) {
-  std::filesystem::create_directories(directory);
-  const UniqueFd held = open_at(AT_FDCWD, directory, O_RDONLY | O_DIRECTORY);
+  fs::create_directories(directory);
+  const UniqueFd held = hold(directory);
   ::fchmod(held.get(), 0700);
-  // Two at once would write into the same temporary file.
-  check(retry([&] { return ::flock(held.get(), LOCK_EX); }), "cannot lock " + directory);
   write_file_atomic(held.get(), name, data);
+}
+
+std::optional<std::string> read_kept(const std::string& path, std::size_t bytes_max) {
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
+  const UniqueFd file(retry([&] { return ::open(path.c_str(), kFlags); }));
+  if (!file) return std::nullopt;
+  ::futimens(file.get(), nullptr);
+  return read_all(file.get(), bytes_max + 1);
+}
+
+void keep_latest(const std::string& directory, std::size_t files_max) {
+  const UniqueFd held = hold(directory);
+  std::vector<std::pair<fs::file_time_type, fs::path>> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    if (entry.is_regular_file()) files.emplace_back(entry.last_write_time(), entry.path());
+  }
+  std::ranges::sort(files, std::greater<>());
+  for (std::size_t i = files_max; i < files.size(); ++i) fs::remove(files[i].second);
 }
 
 std::string with_sum(std::string data) {

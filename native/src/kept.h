@@ -15,6 +15,11 @@ std::string cache_directory(const std::string& kind);
 // Replaces a file (mode 0600, in one step) in a directory of ours, which is made where it is
 // missing (0700). Throws std::runtime_error.
 void keep(const std::string& directory, const std::string& name, std::string_view data);
+// What was kept at a path, which counts as used now; none where there is nothing, and what is
+// longer by more than a byte is cut. Throws std::runtime_error where it cannot be read.
+std::optional<std::string> read_kept(const std::string& path, std::size_t bytes_max);
+// Deletes the files in a directory of ours that were used longest ago, all but so many.
+void keep_latest(const std::string& directory, std::size_t files_max);
 
 // Behind the data their XXH64; and the data before it, none where it is another.
 std::string with_sum(std::string data);

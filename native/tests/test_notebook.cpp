@@ -2,6 +2,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <filesystem>
 #include <thread>
 
 #include "pair/notebook.h"
@@ -13,6 +15,17 @@ using check::TempDir;
 using dllm::pair::decode_notebook;
 using dllm::pair::encode_notebook;
 using dllm::pair::Notebook;
+
+namespace {
+
+// Its last news are kept.
+void end(Notebook& notebook) {
+  dllm::Pipe stop = dllm::make_pipe();
+  stop.writer.reset();
+  notebook.run(stop.reader.get());
+}
+
+}  // namespace
 
 TEST(what_another_set_of_devices_was_asked_is_forgotten) {
   struct Other final : Server {
@@ -185,6 +198,47 @@ TEST(two_heads_that_call_their_workers_the_same_keep_a_notebook_each) {
   CHECK(Notebook(again, folder / "starts", "1.2", "/run/ours/key").path() == of_ours.path());
 }
 
+TEST(of_many_notebooks_those_used_last_are_kept) {
+  const TempDir folder;
+  const std::string directory = folder / "starts";
+  const auto file = [&](int worker) { return directory + "/" + std::to_string(worker) + ".starts"; };
+  std::filesystem::create_directory(directory);
+  dllm::Link link("mini", false, true);
+  link.precedents.learn(k8);
+  Notebook notebook(link, directory, "1.2");
+  link.precedents.allocated({bytes(0U, kMiB)});
+  end(notebook);
+  const std::filesystem::path first = notebook.path();
+  using std::filesystem::file_time_type;
+  const auto age = [](const std::filesystem::path& path, int days) {
+    std::filesystem::last_write_time(path,
+                                     file_time_type::clock::now() - std::chrono::days(days));
+  };
+  constexpr int kOthers = 80;
+  for (int worker = 0; worker < kOthers; ++worker) {
+    check::spill(file(worker), "another");
+    age(file(worker), 1 + worker);
+  }
+  check::spill(file(0) + ".tmp", "of a relay that was killed");
+  age(file(0) + ".tmp", 1000);
+  age(first, 1000);
+  // That it is read is use enough, and what is new elsewhere makes the others go.
+  dllm::Link again("mini", false, true), other("nuc", false, true);
+  const Notebook of_again(again, directory, "1.2");
+  CHECK(again.precedents.rows() == link.precedents.rows());
+  Notebook of_other(other, directory, "1.2");
+  other.precedents.learn(k8);
+  other.precedents.allocated({bytes(0U, kMiB)});
+  end(of_other);
+  CHECK(other.told.empty());
+  CHECK(std::filesystem::exists(first) && std::filesystem::exists(of_other.path()));
+  CHECK(!std::filesystem::exists(file(0) + ".tmp"));
+  constexpr int kLeft = 64 - 2;
+  for (int worker = 0; worker < kOthers; ++worker) {
+    CHECK(std::filesystem::exists(file(worker)) == (worker < kLeft));
+  }
+}
+
 TEST(where_nothing_can_be_kept_that_is_told_once_and_tried_again) {
   const TempDir folder;
   const std::string file = folder / "file";
@@ -192,18 +246,13 @@ TEST(where_nothing_can_be_kept_that_is_told_once_and_tried_again) {
   dllm::Link link("mini", false, true);
   link.precedents.learn(k8);
   Notebook notebook(link, file, "1.2");
-  const auto end = [&] {
-    dllm::Pipe stop = dllm::make_pipe();
-    stop.writer.reset();
-    notebook.run(stop.reader.get());
-  };
   for (std::uint64_t size = 1; size < 3; ++size) {
     link.precedents.allocated({bytes(0U, size)});
-    end();
+    end(notebook);
   }
   CHECK(link.told.size() == 1 && link.told[0].starts_with("mini: cannot keep in " + file));
   CHECK(::unlink(file.c_str()) == 0);
-  end();
+  end(notebook);
   dllm::Link next("mini", false, true);
   const Notebook of_next(next, file, "1.2");
   CHECK(next.precedents.rows() == link.precedents.rows());

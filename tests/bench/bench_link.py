@@ -13,7 +13,8 @@ and then the last two through a network of 5 ms and 30 MB/s, which the lab makes
 A second model with a context of 8,192 shows how a long prompt fares there; it is so
 small that what crosses decides, as it does where the devices are fast. A third shows
 what `llama-server` asks while it starts over four workers here, as far away as the lab
-says, and how long that takes, as it asks and asked ahead.
+says, and how long that takes, as it asks and asked ahead. Last comes what a pair adds
+to a round trip of a token on this machine. ``--only PART`` runs one of these.
 """
 
 from __future__ import annotations
@@ -29,9 +30,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backends.paths import user_paths
 from backends.units import format_bytes
-from tests.bench.link_ways import SLOW, WAYS, WORKERS, Site, crossed, workers
+from tests.bench.link_trips import compare_trips
+from tests.bench.link_ways import (
+    SLOW,
+    WAYS,
+    WORKERS,
+    Site,
+    crossed,
+    large_model,
+    model_file,
+    workers,
+)
 from tests.engine.synthetic import write_llama
 from tests.hosts.network import Network, missing
 from tests.native.pairing import (
@@ -72,31 +82,6 @@ class Load:
     home_bytes: int
     sent_bytes: int
     tokens: list[int] = field(default_factory=list)
-
-
-def model_file(name: str, write: Callable[[Path], None]) -> Path:
-    """A model that is written once."""
-    file = user_paths().cache_dir / "bench" / f"{name}.gguf"
-    if not file.exists():
-        print(f"Writing {file}", flush=True)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        half = file.with_suffix(".part")
-        write(half)
-        half.replace(file)
-    return file
-
-
-def large(file: Path) -> None:
-    """22 layers and 1.1 GB, all matrices Q8_0."""
-    write_llama(
-        file,
-        n_layer=22,
-        n_embd=2048,
-        n_ff=5120,
-        repeating=True,
-        quantized=True,
-        whole=True,
-    )
 
 
 def long(file: Path) -> None:
@@ -178,7 +163,7 @@ def show(found: Load, limited: bool, base: float | None) -> None:
 
 def compare_loads(site: Site, rounds: int) -> None:
     """Every way in turn, each time with new processes."""
-    model = model_file("link-22x2048x5120-q8_0", large)
+    model = large_model()
     print(f"{model.stat().st_size:,} bytes, {len(WORKERS)} workers, {site.version}")
     print("way       network          load  /loopback")
     said = set()
@@ -281,22 +266,30 @@ def compare_starts(site: Site, rounds: int) -> None:
                 print(f"{what}: {here_s:.2f} s here, {far}, {waited}", flush=True)
 
 
+PARTS: dict[str, Callable[[Site, int], None]] = {
+    "loads": compare_loads,
+    "prompts": compare_prompts,
+    "starts": compare_starts,
+    "trips": compare_trips,
+}
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("relay", type=Path, help="the program dllm-relay")
+    parser.add_argument("build", type=Path, help="of native/, with bench_programs")
     parser.add_argument("--version", default="8.0.0", help="protocol of the engine")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", choices=PARTS, action="append", help="a part")
     parsed = parser.parse_args()
     if why := missing():
         sys.exit(f"bench-link cannot run: {why}")
     network = Network()
     try:
         with tempfile.TemporaryDirectory() as work:
-            site = Site(network, parsed.relay.resolve(), parsed.version, Path(work))
-            compare_loads(site, parsed.rounds)
-            compare_prompts(site, parsed.rounds)
-            compare_starts(site, parsed.rounds)
+            site = Site(network, parsed.build.resolve(), parsed.version, Path(work))
+            for part in parsed.only or PARTS:
+                PARTS[part](site, parsed.rounds)
     finally:
         network.close()
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from backends.paths import user_paths
+from tests.engine.synthetic import write_llama
 from tests.hosts.container import wait_until
 from tests.native.pairing import FarEnd, key_file
 from tests.native.relaying import Relay, running
@@ -25,14 +27,49 @@ WORKERS = ("ada", "bob")
 LAB = {"latency_ms": 5, "rate_mb_s": 30}
 
 
+def model_file(name: str, write: Callable[[Path], None]) -> Path:
+    """A model that is written once."""
+    file = user_paths().cache_dir / "bench" / f"{name}.gguf"
+    if not file.exists():
+        print(f"Writing {file}", flush=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        half = file.with_suffix(".part")
+        write(half)
+        half.replace(file)
+    return file
+
+
+def _large(file: Path) -> None:
+    """22 layers and 1.1 GB, all matrices Q8_0."""
+    write_llama(
+        file,
+        n_layer=22,
+        n_embd=2048,
+        n_ff=5120,
+        repeating=True,
+        quantized=True,
+        whole=True,
+    )
+
+
+def large_model() -> Path:
+    """The one whose weights are worth keeping home."""
+    return model_file("link-22x2048x5120-q8_0", _large)
+
+
 @dataclass
 class Site:
     """Where it all happens."""
 
     network: Network
-    relay: Path
+    build: Path
     version: str
     work: Path
+
+    @property
+    def relay(self) -> Path:
+        """The program of both ends."""
+        return self.build / "dllm-relay"
 
     @property
     def machines(self) -> list[Machine]:

@@ -1,7 +1,5 @@
 #include "sidecar.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cstdio>
 
@@ -16,6 +14,8 @@ constexpr std::string_view kMagic = "dllmtens";
 constexpr std::uint32_t kVersion = 1;
 // A chunk has eight bytes here: that is enough for models of 8 TB.
 constexpr std::size_t kSidecarBytesMax = 64U << 20;
+// Of models that are gone nobody would delete them.
+constexpr std::size_t kTablesMax = 256;
 // FAT tells two seconds apart.
 constexpr std::int64_t kFreshNs = 2'000'000'000;
 
@@ -119,13 +119,14 @@ Sidecar::Sidecar(std::string directory, const std::vector<FileId>& ids)
 }
 
 std::optional<TableSoFar> Sidecar::load(const ModelFiles& files) const {
-  const UniqueFd file(retry([&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC); }));
-  if (!file) return std::nullopt;
-  return decode_sidecar(read_all(file.get(), kSidecarBytesMax + 1), ids_, files);
+  const std::optional<std::string> data = read_kept(path_, kSidecarBytesMax);
+  if (!data) return std::nullopt;
+  return decode_sidecar(*data, ids_, files);
 }
 
 void Sidecar::save(const ModelFiles& files, const TableSoFar& so_far) const {
   keep(directory_, name_, encode_sidecar(ids_, files, so_far));
+  keep_latest(directory_, kTablesMax);
 }
 
 bool too_fresh(const std::vector<FileId>& ids, std::int64_t now_ns) {

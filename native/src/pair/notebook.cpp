@@ -1,6 +1,5 @@
 #include "notebook.h"
 
-#include <fcntl.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -19,6 +18,8 @@ constexpr std::string_view kMagic = "dllmasks";
 constexpr std::uint32_t kFormat = 1;
 // As much as is remembered, with its sizes, is half of that.
 constexpr std::size_t kBytesMax = 384 << 10;
+// Of workers that are gone nobody would delete them.
+constexpr std::size_t kNotebooksMax = 64;
 constexpr int kEveryMs = 1000;
 // Where it failed: the disk may have room again.
 constexpr int kAgainMs = 60'000;
@@ -100,13 +101,10 @@ Notebook::Notebook(Link& link, std::string directory, std::string release, const
       directory_(std::move(directory)),
       release_(std::move(release)),
       name_(name_for(link.name, owner)) {
-  const std::string file = path();
-  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
-  const UniqueFd opened(retry([&] { return ::open(file.c_str(), kFlags); }));
-  if (!opened) return;
   std::optional<Precedents> kept;
   try {
-    kept = decode_notebook(read_all(opened.get(), kBytesMax + 1), release_);
+    const std::optional<std::string> data = read_kept(path(), kBytesMax);
+    if (data) kept = decode_notebook(*data, release_);
   } catch (const std::exception&) {
     // What cannot be read is as good as nothing.
     return;
@@ -133,6 +131,7 @@ void Notebook::keep_news() {
   }
   try {
     keep(directory_, name_, encode_notebook(now, release_));
+    keep_latest(directory_, kNotebooksMax);
     kept_ = now.revision();
     has_failed_ = false;
   } catch (const std::exception& error) {
