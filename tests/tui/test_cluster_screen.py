@@ -182,7 +182,7 @@ async def settled_on(app: DllmApp, pilot: object) -> None:
 
 async def test_keys_of_the_configuration_replace_ours(make_app: MakeApp) -> None:
     app = make_app(keys={"split.more": "d", "split.nonsense": "x"})
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with app.run_test(size=(140, 36)) as pilot:
         await settled(pilot)
         assert any("split.nonsense" in toast for toast in toasts(app))
         await pilot.press("right")

@@ -21,7 +21,7 @@ from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
 from tui.kit.memory_bar import bar_cells
 from tui.kit.rate_graph import axis_top
-from tui.kit.strips import clip, fitting
+from tui.kit.strips import StripWidget, clip, fitting
 from tui.screens.cluster.live.failure_panel import exit_text, failure_text
 from tui.screens.cluster.live.figures import LiveFigures
 from tui.screens.cluster.live.pane import view_of
@@ -29,6 +29,10 @@ from tui.screens.cluster.live.step_list import StepList
 from tui.screens.cluster.live.token_bar import TokenBar
 from tui.screens.cluster.peers.list import PeerList
 from tui.screens.cluster.split.load_table import LoadTable
+from tui.screens.cluster.split.pane import VerdictLine
+from tui.screens.lab.link import LinkHeading
+from tui.screens.traffic.detail import TrafficDetail
+from tui.screens.traffic.links import LinkFigures
 from tui.work.desk import Desk
 from tui.work.draft import marks_for
 from tui.work.names import letter
@@ -335,6 +339,41 @@ async def test_a_failure_can_be_selected_with_the_mouse(make_app: MakeApp) -> No
         assert look.bgcolor in grounds
         await pilot.press("ctrl+c")
         assert app.clipboard == selected
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "mode", "widget"),
+    [
+        (scenes.demo_starting(), "cluster", StepList),
+        (scenes.homelab_serving(), "cluster", VerdictLine),
+        (scenes.homelab_serving(), "cluster", LiveFigures),
+        (scenes.homelab_serving(), "traffic", LinkFigures),
+        (scenes.homelab_serving(), "traffic", TrafficDetail),
+        (scenes.homelab_serving(), "lab", LinkHeading),
+    ],
+)
+async def test_text_to_read_can_be_selected(
+    make_app: MakeApp, snapshot: ClusterSnapshot, mode: str, widget: type[StripWidget]
+) -> None:
+    app = make_app(ScriptedCluster(snapshot))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await app.action_show_mode(mode)
+        await settled(pilot)
+        shown = app.screen.query(widget).first()
+        y, text = next(
+            (y, line)
+            for y, line in enumerate(text_of(shown).splitlines())
+            if line.strip()
+        )
+        begin = len(text) - len(text.lstrip())
+        await pilot.mouse_down(shown, offset=(begin, y))
+        await pilot.hover(shown, offset=(begin + 5, y))
+        await pilot.mouse_up(shown, offset=(begin + 5, y))
+        selected = app.screen.get_selected_text()
+        assert selected is not None
+        assert text[begin:].startswith(selected)
+        assert len(selected) >= 5
 
 
 async def test_foreign_text_is_shown_as_it_is(make_app: MakeApp) -> None:

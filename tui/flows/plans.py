@@ -60,6 +60,11 @@ class PlanFlows:
                 f"{there} runs already: {{cluster.launch}} launches {here} instead"
             )
 
+    def take_up(self, snapshot: ClusterSnapshot, plan: Plan | None) -> None:
+        """Recall a plan, if there is one, where nothing runs and nothing was begun."""
+        if plan and snapshot.plan is None and self._desk.plan is None:
+            self._app.attempt(self.recall(plan), group="model")
+
     async def recall(self, plan: Plan) -> None:
         """Put a remembered plan on the desk, if its model is still what it was."""
         cluster = self._cluster.cluster

@@ -184,7 +184,7 @@ class DllmApp(DeskConsole):
             self._begin(snapshot)
         elif self._arriving:
             self._arriving = False
-            self._take_up(snapshot)
+            self._flows.take_up(snapshot, self._memory.plan_of(snapshot.cluster))
         self._headers.look()
         self._chat_flows.look()
         self._happenings.look()
@@ -227,12 +227,7 @@ class DllmApp(DeskConsole):
         if self._initial_model:
             self.attempt(self._flows.begin_with(self._initial_model), group="model")
         else:
-            self._take_up(snapshot)
-
-    def _take_up(self, snapshot: ClusterSnapshot) -> None:
-        plan = self._memory.plan_of(snapshot.cluster)
-        if plan and snapshot.plan is None and self.desk.plan is None:
-            self.attempt(self._flows.recall(plan), group="model")
+            self._flows.take_up(snapshot, self._memory.plan_of(snapshot.cluster))
 
     def _show(self) -> None:
         """Show the newest snapshot on the screen in front, or the one that is held."""

@@ -25,6 +25,8 @@ MODES = ("app.cluster", "app.traffic", "app.lab", "app.logs", "app.models")
 ALWAYS = ("app.help", "app.quit")
 # Shown whatever the width, while it does something: what a changed plan waits for.
 AWAITED = ("cluster.launch",)
+# Likewise where the screens have their names.
+ENDING = ("cluster.stop",)
 DIVIDER = "│  "
 NARROW_BELOW = 100
 TINY_BELOW = 80
@@ -133,7 +135,7 @@ class KeyBar(StripWidget):
         chips = [self._short(chip) if narrow else chip for chip in offered]
         if self.app.size.width < TINY_BELOW:
             chips.sort(key=lambda chip: chip.id in MODES and not self._is_here(chip))
-        due = {*ALWAYS, *AWAITED}
+        due = {*ALWAYS, *AWAITED, *(() if narrow else ENDING)}
         room = width - sum(chip.width for chip in chips if chip.id in due)
         kept: list[Chip] = []
         for chip in chips:

@@ -42,6 +42,7 @@ class Heading(NamedTuple):
 class LinkHeading(StripWidget):
     """The worker's name, what its link is by nature, and what is put on it."""
 
+    ALLOW_SELECT = True
     DEFAULT_CSS = """
     LinkHeading { height: 1; }
     """

@@ -52,6 +52,7 @@ class Mark(NamedTuple):
 class TrafficDetail(StripWidget):
     """The row under the cursor: how many calls took how long."""
 
+    ALLOW_SELECT = True
     DEFAULT_CSS = """
     TrafficDetail {
         height: 8;

@@ -66,6 +66,7 @@ COLUMNS = (
 class LinkFigures(StripWidget):
     """The figures of each link in fixed columns, and why it is as it is."""
 
+    ALLOW_SELECT = True
     DEFAULT_CSS = """
     LinkFigures {
         height: auto;

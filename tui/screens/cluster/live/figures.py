@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 class LiveFigures(StripWidget):
     """Labels at the left of their columns, values at the right."""
 
+    ALLOW_SELECT = True
     DEFAULT_CSS = """
     LiveFigures {
         height: 1fr;

@@ -32,6 +32,7 @@ _SIGNS = {
 class StepList(StripWidget):
     """One line per step."""
 
+    ALLOW_SELECT = True
     DEFAULT_CSS = """
     StepList {
         height: auto;

@@ -32,6 +32,7 @@ EMPTY = Verdict("", "dim")
 class VerdictLine(StripWidget):
     """One sentence under the numbers."""
 
+    ALLOW_SELECT = True
     DEFAULT_CSS = """
     VerdictLine {
         height: 1;
