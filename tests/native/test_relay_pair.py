@@ -6,11 +6,12 @@ import fcntl
 import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.native.relaying import (
     HELLO_REPLY,
     HELLO_REQUEST,
     PATIENCE_S,
+    Relay,
     Stats,
     Worker,
     greet,
@@ -27,6 +29,9 @@ from tests.native.relaying import (
     request,
     running,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HEAD = ("head", "--listen", "127.0.0.1:0", "--name", "w")
 WORKER = ("worker", "--worker", "127.0.0.1:1", "--name", "w")
@@ -185,10 +190,22 @@ def test_a_head_that_comes_again_as_the_same_takes_its_place(
             seen = read.until(lambda line: bool((line.get("pair") or {}).get("reason")))
             assert "is held by the head" in seen["pair"]["reason"]
         with (
+            # As if its machine were gone: awake, it would take its place back.
+            frozen(first),
             running(relay, far.port, tmp_path / "3", *same, way="--pair-dial") as near,
             near.stats() as read,
         ):
             read.until(lambda line: bool(line.get("pair") and line["pair"]["up"]))
+
+
+@contextmanager
+def frozen(relay: Relay) -> Iterator[None]:
+    """A relay that says nothing for the time of a block, and hangs up on nobody."""
+    relay.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        relay.process.send_signal(signal.SIGCONT)
 
 
 def dialled(read: Stats, place: str) -> dict[str, Any]:
