@@ -58,8 +58,8 @@ void serve(int fd) {
   while (read_exactly(fd, header, sizeof header)) {
     const std::uint8_t id = header[0];
     const auto size = dllm::load<std::uint64_t>(header + 1);
-    for (std::uint64_t left = size; left > 0; left -= std::min(left, block.size())) {
-      if (!read_exactly(fd, block.data(), std::min(left, block.size()))) return;
+    for (std::uint64_t left = size; left > 0; left -= std::min<std::uint64_t>(left, block.size())) {
+      if (!read_exactly(fd, block.data(), std::min<std::uint64_t>(left, block.size()))) return;
     }
     if (id == dllm::kHello) send_text(fd, transcript::hello_reply(kVersion));
     for (const transcript::Exchange& each : kAllocation) {
