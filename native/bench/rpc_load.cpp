@@ -5,8 +5,8 @@
 //                                                  GET_TENSOR, BYTES each way: BLOCKS times a new
 //                                                  connection to every port, in random order, and
 //                                                  TRIPS round trips over it
-//   rpc_load cold BYTES BLOCKS TRIPS PORT...       likewise, one every 20 ms, as tokens come: caches
-//                                                  are cold by then, and threads asleep
+//   rpc_load cold BYTES BLOCKS TRIPS PORT...       likewise, one every 20 ms, as tokens come:
+//                                                  caches are cold by then, and threads asleep
 //   rpc_load bulk BYTES BLOCKS PORT...             likewise, one SET_TENSOR and a question
 // Prints "PORT NANOSECONDS" for every round trip, block by block, at the end: a reader must not be
 // awake while they are made.

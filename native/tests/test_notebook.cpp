@@ -170,7 +170,7 @@ TEST(a_notebook_is_kept_in_a_file_of_its_owner) {
   };
   dllm::Link link("mini", false, true);
   const std::string path = write_down(link);
-  struct stat status {};
+  struct stat status{};
   CHECK(::stat(path.c_str(), &status) == 0 && (status.st_mode & 0777) == 0600);
   CHECK(::stat(directory.c_str(), &status) == 0 && (status.st_mode & 0777) == 0700);
   dllm::Link next("mini", false, true), other("nuc", false, true), later("mini", false, true);
@@ -201,7 +201,9 @@ TEST(two_heads_that_call_their_workers_the_same_keep_a_notebook_each) {
 TEST(of_many_notebooks_those_used_last_are_kept) {
   const TempDir folder;
   const std::string directory = folder / "starts";
-  const auto file = [&](int worker) { return directory + "/" + std::to_string(worker) + ".starts"; };
+  const auto file = [&](int worker) {
+    return directory + "/" + std::to_string(worker) + ".starts";
+  };
   std::filesystem::create_directory(directory);
   dllm::Link link("mini", false, true);
   link.precedents.learn(k8);
@@ -211,8 +213,7 @@ TEST(of_many_notebooks_those_used_last_are_kept) {
   const std::filesystem::path first = notebook.path();
   using std::filesystem::file_time_type;
   const auto age = [](const std::filesystem::path& path, int days) {
-    std::filesystem::last_write_time(path,
-                                     file_time_type::clock::now() - std::chrono::days(days));
+    std::filesystem::last_write_time(path, file_time_type::clock::now() - std::chrono::days(days));
   };
   constexpr int kOthers = 80;
   for (int worker = 0; worker < kOthers; ++worker) {

@@ -83,8 +83,7 @@ bool told_by_kernel(int family, int port, std::set<std::string>& inodes) {
   if (!kernel || !ask(kernel, family, port)) return false;
   for (;;) {
     alignas(nlmsghdr) char answer[kAnswerMax];
-    const ssize_t size =
-        retry([&] { return ::recv(kernel.get(), answer, sizeof answer, 0); });
+    const ssize_t size = retry([&] { return ::recv(kernel.get(), answer, sizeof answer, 0); });
     if (size <= 0) return false;
     auto left = static_cast<std::uint32_t>(size);
     const auto* message = reinterpret_cast<const nlmsghdr*>(answer);
@@ -131,8 +130,7 @@ void look_up(const char* table, int port, std::set<std::string>& inodes) {
 
 std::set<std::string> listeners(int port) {
   std::set<std::string> inodes;
-  const bool told =
-      told_by_kernel(AF_INET, port, inodes) && told_by_kernel(AF_INET6, port, inodes);
+  const bool told = told_by_kernel(AF_INET, port, inodes) && told_by_kernel(AF_INET6, port, inodes);
   // The table costs a look at room for every connection that the machine could have.
   return told ? inodes : listeners_by_table(port);
 }
