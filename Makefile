@@ -225,8 +225,10 @@ soak: engine ## MINUTES of faults, one every 20 s, before four clients (two hour
 trials: engines ## TRIALS kills of a WHAT (worker) in a streamed answer; of workers also with stock alone
 	$(BIN)/python -m tests.engine.trials --trials $(TRIALS) --kill $(WHAT)
 
-bench-gateway: engines ## First token and tokens per second through a gateway, in pairs
-	$(BIN)/python -m tests.bench.bench_gateway
+bench-gateway: engines ## First token and tokens per second through a gateway and a bare copy relay against direct
+	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_programs
+	$(BIN)/python -m tests.bench.bench_gateway $(NATIVE_BUILD)
 
 bench-llama: engine ## llama-bench through relays, and pairs of them, against direct
 	$(BIN)/python -m tests.bench.bench_llama $(BIN)/dllm-relay

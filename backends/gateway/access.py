@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ BODY_MIB_MAX = 16
 """llama-server takes some sixty times the size of a request in memory."""
 
 
+@lru_cache
 def is_loopback(text: str) -> bool:
     """Whether an address is of this machine alone."""
     try:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Self
 import aiohttp
 from aiohttp import web
 from msgspec.structs import replace
-from yarl import URL
 
 from backends.gateway.apis import RETRY_AFTER_S, meanwhile, unavailable
 from backends.gateway.asked import Asked
@@ -23,12 +22,14 @@ from backends.gateway.reply import KEEP_ALIVE_S, LOST, ClientLeft, Reply
 from backends.gateway.tally import Count, Tally
 from backends.gateway.tokens import CannotGoOn
 from backends.gateway.tries import AGAIN_S, Tries
+from backends.gateway.upstream import Absent, Upstream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from backends.gateway.conversations import Conversation
     from backends.gateway.story import Story
+    from backends.gateway.upstream import Answer
     from backends.state.requests import RequestCounts
 
 log = logging.getLogger(__name__)
@@ -36,11 +37,7 @@ log = logging.getLogger(__name__)
 DEATHS_MAX = 3
 """A request that so many llama-servers died of is not tried once more."""
 COMPLETION = "/completion"
-CONNECT_TIMEOUT_S = 5.0
-KEPT_S = 2.0
-"""A connection is kept for the next request; llama-server closes it after 5 s."""
-OURS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-"""What aiohttp would add: clients know best."""
+PEEK_TIMEOUT_S = 5.0
 STOPPED = "Nothing serves: the cluster was stopped"
 LATE = "No model serves, and none did within the longest wait (api_wait_s)"
 TOO_LONG = "llama-server is being started again, and the request is too long to keep"
@@ -68,20 +65,16 @@ class Proxy:
         self._clock = clock
         self._busy: set[tuple[Asked, Reply]] = set()
         self._turned = asyncio.Event()
-        self._session: aiohttp.ClientSession
-        self._lasting: aiohttp.ClientSession
+        self._upstream = Upstream()
 
     async def __aenter__(self) -> Self:
         """Be able to connect."""
-        self._session = _session(aiohttp.TCPConnector(limit=0, force_close=True))
-        kept = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_S)
-        self._lasting = _session(kept)
+        await self._upstream.__aenter__()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Close every connection."""
-        await self._session.close()
-        await self._lasting.close()
+        await self._upstream.__aexit__(*error)
 
     def turn_to(self, target: Target) -> None:
         """Serve like this from here on; requests that wait look again."""
@@ -242,7 +235,7 @@ class Proxy:
             answer = await self._ask(target, asked, reply.story)
         except CannotGoOn as error:
             return await reply.cut(f"{LOST}; {error}")
-        except aiohttp.ClientConnectorError as error:
+        except Absent as error:
             raise Lost(accepted=False) from error
         except (aiohttp.ClientError, OSError) as error:
             raise Lost(accepted=True) from error
@@ -258,9 +251,7 @@ class Proxy:
             # Ends the request there too, if the client left in the middle.
             answer.close()
 
-    async def _ask(
-        self, target: Target, asked: Asked, story: Story | None
-    ) -> aiohttp.ClientResponse:
+    async def _ask(self, target: Target, asked: Asked, story: Story | None) -> Answer:
         """Ask what the client asked, or for what is left of the answer.
 
         Raises:
@@ -284,7 +275,6 @@ class Proxy:
         """
         answer = await self._request(target, asked, path, body)
         raw = await answer.read()
-        answer.close()
         if answer.status != HTTPStatus.OK:
             raise CannotGoOn(f"llama-server refuses {path}")
         return raw
@@ -293,13 +283,13 @@ class Proxy:
         """What llama-server says there, for us to pass on; nothing if it does not."""
         if self.target.mode is not Mode.SERVE:
             return b""
-        url = f"http://127.0.0.1:{self.target.port}{path}"
-        timeout = aiohttp.ClientTimeout(total=CONNECT_TIMEOUT_S)
         try:
-            async with self._session.get(url, timeout=timeout) as answer:
-                return await answer.read() if answer.status == HTTPStatus.OK else b""
+            async with asyncio.timeout(PEEK_TIMEOUT_S):
+                answer = await self._upstream.ask(self.target.port, "GET", path)
+                raw = await answer.read()
         except (aiohttp.ClientError, OSError):
             return b""
+        return raw if answer.status == HTTPStatus.OK else b""
 
     async def _request(
         self,
@@ -307,41 +297,16 @@ class Proxy:
         asked: Asked | Conversation,
         path: str,
         body: bytes | AsyncIterator[bytes] | None,
-    ) -> aiohttp.ClientResponse:
-        def through(
-            session: aiohttp.ClientSession,
-        ) -> Awaitable[aiohttp.ClientResponse]:
-            return session.request(
-                asked.method,
-                URL(f"http://127.0.0.1:{target.port}{path}", encoded=True),
-                headers=asked.headers,
-                data=body,
-                allow_redirects=False,
-            )
-
-        # What is kept takes one of llama-server's threads, and others may wait for it;
-        # a body that cannot be sent twice must not meet one that was just closed.
-        if len(self._busy) != 1 or not isinstance(body, bytes):
-            return await through(self._session)
-        try:
-            return await through(self._lasting)
-        except aiohttp.ServerDisconnectedError as error:
-            # Through an SSH tunnel it is seen late that a kept connection was closed.
-            try:
-                return await through(self._session)
-            except aiohttp.ClientConnectorError:
-                raise error from None
-
-
-def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
-    """Asks in clients' names, and adds nothing."""
-    return aiohttp.ClientSession(
-        connector=connector,
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        skip_auto_headers=OURS,
-    )
+    ) -> Answer:
+        # What is kept takes one of llama-server's threads, and others may wait for it.
+        return await self._upstream.ask(
+            target.port,
+            asked.method,
+            path,
+            headers=asked.headers,
+            body=body,
+            keep=body is not None and len(self._busy) == 1,
+        )
 
 
 async def _story(asked: Asked, *, may_seed: bool) -> Story | None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from aiohttp import StreamReader
 
     from backends.gateway.story import Story
+    from backends.gateway.upstream import Answer
 
 HEALED = "X-Dllm-Healed"
 """A client that sends this field is told at the end of a stream that it was healed."""
@@ -142,7 +143,7 @@ class Reply:
             await self._begin(_Response(headers=headers))
         await self._write(KEEP_ALIVE)
 
-    async def take(self, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    async def take(self, answer: Answer) -> web.StreamResponse:
         """Pass on an answer, each piece as it comes.
 
         Raises:
@@ -175,9 +176,7 @@ class Reply:
             return await self.cut()
         return await self._end()
 
-    async def _follow(
-        self, story: Story, answer: aiohttp.ClientResponse
-    ) -> web.StreamResponse:
+    async def _follow(self, story: Story, answer: Answer) -> web.StreamResponse:
         """Pass on whole events alone, and remember them.
 
         Raises:
@@ -269,7 +268,7 @@ class Reply:
         return self._response
 
 
-def _is_plain_stream(answer: aiohttp.ClientResponse) -> bool:
+def _is_plain_stream(answer: Answer) -> bool:
     """Whether its events can be read."""
     coded = "Content-Encoding" in answer.headers
     return (

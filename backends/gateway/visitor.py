@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -42,7 +43,8 @@ def is_from_here(request: web.BaseRequest) -> bool:
 
 
 def _is_of_proxy(name: str) -> bool:
-    return name.lower() in FORWARDED or name.lower().startswith(X_FORWARDED)
+    name = name.lower()
+    return name in FORWARDED or name.startswith(X_FORWARDED)
 
 
 def keys_in(request: web.BaseRequest) -> Iterator[str]:
@@ -103,6 +105,7 @@ def _is_local(name: str) -> bool:
     return name == socket.gethostname().lower()
 
 
+@lru_cache
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)

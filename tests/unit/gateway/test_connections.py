@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from tests.unit.gateway.standing import gateway, upstream
 from tests.waiting import until
+
+if TYPE_CHECKING:
+    import pytest
 
 
 class Server:
@@ -55,6 +60,59 @@ async def test_of_several_none_holds_a_connection_that_others_wait_for() -> None
         await asyncio.gather(*asking)
         kept = [one for one in server.connections if one.keep_alive]
         assert (server.count, len(kept)) == (4, 1)
+
+
+async def test_where_each_is_closed_another_is_there_for_who_comes_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """llama-server closes a connection after a stream."""
+    monkeypatch.setattr("backends.gateway.upstream.KEPT_S", 0.3)
+    there = 0
+
+    async def answer(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        nonlocal there
+        there += 1
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nwell")
+        writer.close()
+        there -= 1
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server, gateway() as stage:
+        stage.serve(server.sockets[0].getsockname()[1])
+        for _ in range(3):
+            assert await stage.ask(n=1) == (200, b"well")
+            await until(lambda: there == 1)
+        # Nobody came: it waits no longer.
+        await until(lambda: there == 0)
+
+
+async def test_who_has_left_holds_no_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("backends.gateway.proxy.PEEK_TIMEOUT_S", 0.05)
+    there = 0
+
+    async def silent(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        nonlocal there
+        there += 1
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
+        await reader.read()
+        writer.close()
+        there -= 1
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    async with server, gateway() as stage:
+        stage.serve(server.sockets[0].getsockname()[1])
+        looking = asyncio.create_task(stage.proxy.peek("/props"))
+        await until(lambda: there == 1)
+        assert await looking == b""
+        await until(lambda: there == 0)
 
 
 async def test_one_that_was_closed_at_that_moment_delays_nobody() -> None:
