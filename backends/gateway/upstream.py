@@ -20,7 +20,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from aiohttp import StreamReader
     from multidict import CIMultiDictProxy
@@ -44,6 +44,18 @@ class Absent(OSError):
     """Nobody listens there: nothing can have come of the question."""
 
 
+class Connection(ResponseHandler):
+    """One that can tell who keeps it for later that llama-server closed it."""
+
+    on_lost: Callable[[], None] | None = None
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """There is nobody at the other end any more."""
+        super().connection_lost(exc)
+        if self.on_lost is not None:
+            self.on_lost()
+
+
 class Answer:
     """What llama-server says, as it comes."""
 
@@ -53,7 +65,7 @@ class Answer:
         reason: str | None,
         headers: CIMultiDictProxy[str],
         content: StreamReader,
-        connection: ResponseHandler | aiohttp.ClientResponse,
+        connection: Connection | aiohttp.ClientResponse,
     ) -> None:
         """``connection`` is closed with the answer, unless that is whole."""
         self.status = status
@@ -90,7 +102,7 @@ class Upstream:
 
     def __init__(self) -> None:
         """None yet."""
-        self._kept: tuple[int, ResponseHandler] | None = None
+        self._kept: tuple[int, Connection] | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession
@@ -158,7 +170,7 @@ class Upstream:
 
     async def _ask(
         self,
-        connection: ResponseHandler,
+        connection: Connection,
         method: str,
         path: str,
         fields: CIMultiDict[str],
@@ -206,26 +218,36 @@ class Upstream:
 
     # --- connections that are kept ------------------------------------------------
 
-    def _release(self, connection: ResponseHandler, port: int | None) -> None:
+    def _release(self, connection: Connection, port: int | None) -> None:
         """Its answer is whole: have one for that port ready, or have done with it."""
-        if port is not None and not connection.should_close:
+        if port is None:
+            connection.close()
+        elif connection.should_close:
+            connection.close()
+            self._prepare(port)
+        else:
             self._keep(port, connection)
-            return
-        connection.close()
-        if port is not None:
-            self._preparing = asyncio.create_task(self._prepare(port))
+            # After a stream llama-server closes it, a moment later.
+            connection.on_lost = partial(self._renew, port)
 
-    async def _prepare(self, port: int) -> None:
+    def _renew(self, port: int) -> None:
+        self._forget()
+        self._prepare(port)
+
+    def _prepare(self, port: int) -> None:
         """Connecting takes a quarter of a millisecond: let nobody wait for it."""
+        self._preparing = asyncio.create_task(self._connect_ahead(port))
+
+    async def _connect_ahead(self, port: int) -> None:
         with contextlib.suppress(Absent):
             self._keep(port, await _connected(port))
 
-    def _keep(self, port: int, connection: ResponseHandler) -> None:
+    def _keep(self, port: int, connection: Connection) -> None:
         self._drop()
         self._kept = port, connection
         self._expiry = asyncio.get_running_loop().call_later(KEPT_S, self._drop)
 
-    def _taken(self, port: int) -> ResponseHandler | None:
+    def _taken(self, port: int) -> Connection | None:
         """The one that was kept, if it is for that port and still there."""
         if self._kept is None:
             return None
@@ -242,12 +264,14 @@ class Upstream:
         self._forget()
 
     def _forget(self) -> None:
+        if self._kept is not None:
+            self._kept[1].on_lost = None
         self._kept = None
         if self._expiry is not None:
             self._expiry.cancel()
 
 
-async def _connected(port: int) -> ResponseHandler:
+async def _connected(port: int) -> Connection:
     """A new connection.
 
     Raises:
@@ -256,9 +280,7 @@ async def _connected(port: int) -> ResponseHandler:
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            connecting = loop.create_connection(
-                partial(ResponseHandler, loop), HERE, port
-            )
+            connecting = loop.create_connection(partial(Connection, loop), HERE, port)
             _, connection = await connecting
     except OSError as error:
         raise Absent(error.errno, error.strerror) from error

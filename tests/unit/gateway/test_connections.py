@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
 
+import pytest
 from aiohttp import web
 
 from tests.unit.gateway.standing import gateway, upstream
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    import pytest
 
 
 class Server:
@@ -62,11 +59,13 @@ async def test_of_several_none_holds_a_connection_that_others_wait_for() -> None
         assert (server.count, len(kept)) == (4, 1)
 
 
+@pytest.mark.parametrize("told", [b"Connection: close\r\n", b""])
 async def test_where_each_is_closed_another_is_there_for_who_comes_next(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, told: bytes
 ) -> None:
-    """llama-server closes a connection after a stream."""
-    monkeypatch.setattr("backends.gateway.upstream.KEPT_S", 0.3)
+    """llama-server closes a connection after a stream, and does not say so before."""
+    kept_s = "backends.gateway.upstream.KEPT_S"
+    monkeypatch.setattr(kept_s, 60)
     there = 0
 
     async def answer(
@@ -76,7 +75,8 @@ async def test_where_each_is_closed_another_is_there_for_who_comes_next(
         there += 1
         with contextlib.suppress(asyncio.IncompleteReadError):
             await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nwell")
+            head = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n" + told
+            writer.write(head + b"\r\nwell")
         writer.close()
         there -= 1
 
@@ -86,7 +86,9 @@ async def test_where_each_is_closed_another_is_there_for_who_comes_next(
         for _ in range(3):
             assert await stage.ask(n=1) == (200, b"well")
             await until(lambda: there == 1)
-        # Nobody came: it waits no longer.
+        # Who comes last has nobody behind.
+        monkeypatch.setattr(kept_s, 0.01)
+        await stage.ask(n=1)
         await until(lambda: there == 0)
 
 
