@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import TYPE_CHECKING
+
 import pytest
 from textual import events
 
 from tests.tui.chatting import DONE, EARLIER, answer, ask
 from tests.tui.helpers import screen_text, until
+from tests.tui.scripted_chats import ScriptedChats
 from tests.tui.stages import ChatStage
 from tui.screens.cluster.chat.composer import Composer
 from tui.screens.cluster.chat.transcript import ChatTranscript
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from backends.state import ChatState
 
 
 @pytest.mark.parametrize("key", ["ctrl+j", "shift+enter"])
@@ -30,6 +39,26 @@ async def test_keys_typed_fast_keep_their_order() -> None:
             composer.post_message(events.Key(key, character))
         await until(pilot, lambda: composer.text == "c" and app.asked)
         assert app.asked[0].messages[0].content == "a\nb"
+
+
+async def test_who_asks_before_the_chat_is_there_is_answered_when_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there, states = asyncio.Event(), ScriptedChats.states
+
+    async def late(chats: ScriptedChats, model: str) -> AsyncGenerator[ChatState, None]:
+        await there.wait()
+        async for state in states(chats, model):
+            yield state
+
+    monkeypatch.setattr(ScriptedChats, "states", late)
+    app = ChatStage()
+    async with app.run_test() as pilot:
+        await pilot.press("a", "enter", "c")
+        assert (app.query_one(Composer).text, app.asked) == ("c", [])
+        there.set()
+        await until(pilot, lambda: app.asked)
+        assert app.asked[0].messages[0].content == "a"
 
 
 async def test_send_can_have_another_key() -> None:

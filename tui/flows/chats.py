@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 RETRY_MIN_S = 0.5
 RETRY_MAX_S = 5.0
+ARRIVES_S = 5.0
+"""So long a question waits for the conversation that it goes on with."""
 
 
 class _Undo(NamedTuple):
@@ -51,6 +53,8 @@ class ChatFlows:
         self._pane = pane
         self._of: tuple[str, str] | None = None
         self._state: ChatState | None = None
+        self._is_there = asyncio.Event()
+        """Whether the controller has told what is in it."""
         self._undo_of: _Undo | None = None
         self._told = ""
 
@@ -80,6 +84,7 @@ class ChatFlows:
                 stream = self._cluster.chats.states(self._model)
                 states = cast("AsyncGenerator[ChatState, None]", stream)
                 self._state = None
+                self._is_there.clear()
                 async with aclosing(states):
                     async for state in states:
                         pause_s = RETRY_MIN_S
@@ -99,6 +104,7 @@ class ChatFlows:
         if same and last is not None and state.seq < last.seq:
             return
         self._state = state
+        self._is_there.set()
         self._pane.show(state)
         if state.problem:
             self._tell_once(state.problem)
@@ -119,6 +125,7 @@ class ChatFlows:
     async def _ask(self, question: str | None, again: int | None) -> None:
         """Ask, or ask again, None in the same words; nothing typed is lost."""
         try:
+            await self._arrival()
             now = self._now
             state = await self._cluster.chats.ask(
                 now.id, question, turns=len(now.turns), again=again
@@ -130,6 +137,12 @@ class ChatFlows:
         self._show(state)
         if again is not None:
             self._asked_again(now, again)
+
+    async def _arrival(self) -> None:
+        """Who types fast asks before the controller has told what was said by now."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ARRIVES_S):
+                await self._is_there.wait()
 
     def _asked_again(self, before: Conversation, turn: int) -> None:
         """Remember how to go back, and say what is out of sight."""
