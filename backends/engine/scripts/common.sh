@@ -26,6 +26,8 @@ bounded() {
     # By $!, as the signal may come before a name is given; and KILL, as a process just
     # forked loses the signals that this shell traps.
     trap 'kill -KILL "$!" 2>/dev/null; exit' TERM
+    # The signal may be lost like that here, too: then the command has ended.
+    kill -0 "$child" || exit
     sleep "$limit" &
     wait "$!"
     kill -KILL "$child"
