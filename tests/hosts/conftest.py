@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _HERE = Path(__file__).parent
-CACHE = Path(os.environ.get("XDGCACHE_HOME", Path.home() / ".cache"))
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
 _LEFTOVER_PATIENCE_S = 5.0
 
 
@@ -51,7 +51,7 @@ def network(machines: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[Netw
     """The network as it was made, with HOME being the head's own."""
     machines.reset()
     monkeypatch.setenv("HOME", str(machines.home))
-    for name in ("SSH_AUTH_SOCK", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDGCACHE_HOME"):
+    for name in ("SSH_AUTH_SOCK", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     for name in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)

@@ -3,8 +3,8 @@
 Run as ``make trials WHAT=tunnel|sshd|machine``, or ``python -m tests.hosts.trials`` (as
 root). As ``tests.engine.trials``, with the workers on two peers over real SSH: tunnels
 end with the controller that holds them, after which somebody asks for the status, as a
-service or a console does; an sshd is killed with all its sessions and started again; a
-machine stays away until the answer is whole.
+service or a console does; an sshd is killed with all its sessions and started again;
+the cable of a machine is out until the answer is whole.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import random
 import signal
 import sys
-import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from tests.engine.trials import SETTLE_S, TOKENS, asked, print_head, row
 from tests.hosts.conftest import CACHE
 from tests.hosts.network import Network, missing
 from tests.hosts.user import MODEL, HeadUser, prepared
+from tests.killing import kill_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,21 +35,27 @@ if TYPE_CHECKING:
 PEERS = ("ada", "bob")
 
 
-def lose_tunnels(network: Network, user: HeadUser) -> None:
-    """Kill the controller, and ask for the status until another one is there."""
-    os.kill(user.status()["controller_pid"], signal.SIGKILL)
+def lose_tunnels(_: Network, user: HeadUser) -> None:
+    """Kill the controller, and have another one come."""
+    os.kill(controller_of(user), signal.SIGKILL)
     user.status()
 
 
-def lose_sshd(network: Network, user: HeadUser) -> None:
+def lose_sshd(network: Network, _: HeadUser) -> None:
     """Kill bob's with its sessions, and start it again."""
     network.peer("bob").stop_sshd()
     network.peer("bob").start_sshd()
 
 
-def lose_machine(network: Network, user: HeadUser) -> None:
-    """Take bob's power away."""
-    network.peer("bob").power_off()
+def lose_machine(network: Network, _: HeadUser) -> None:
+    """Pull bob's cable: it says nothing any more, and does not refuse anything."""
+    network.peer("bob").link_down()
+
+
+def controller_of(user: HeadUser) -> int:
+    """Its number, without a question that takes its time."""
+    program = "backends.controller"
+    return next(p.pid for p in user.processes() if program in p.cmdline())
 
 
 FAULTS: dict[str, Callable[[Network, HeadUser], None]] = {
@@ -65,17 +72,27 @@ def somebody_with_peers(*, direct: bool) -> Iterator[tuple[Network, HeadUser]]:
     try:
         network.write_ssh_config()
         user = HeadUser(network, CACHE)
-        prepared(user, *PEERS)
-        if not direct:
-            for name in PEERS:
+        try:
+            prepared(user, *PEERS)
+            for name in PEERS if not direct else ():
                 user.run("config", "set", f"peers.{name}.data", "tunnel")
-        yield network, user
-        user.run("stop", "--all")
-        user.assert_nothing_left()
-        left = [line for peer in network.peers for line in peer.processes()]
-        assert not left, f"left on peers: {left}"
+            yield network, user
+            user.run("stop", "--all")
+            user.assert_nothing_left()
+            wait_for(lambda: not any(left_on(network)), "nothing is left on peers")
+        finally:
+            kill_all(user.processes())
     finally:
         network.close()
+
+
+def left_on(network: Network) -> list[str]:
+    """What peers still run of ours."""
+    return [
+        line
+        for peer in network.peers
+        for line in (*peer.processes(), *peer.agents().values())
+    ]
 
 
 def is_whole_again(user: HeadUser) -> bool:
@@ -94,12 +111,20 @@ def trials(what: str, count: int, random_: random.Random) -> Iterator[Seen]:
         port = urlsplit(user.status()["api_url"]).port or 0
         yield asked(port)
         for _ in range(count):
-            fault = threading.Thread(target=FAULTS[what], args=(network, user))
-            yield asked(port, random_.randrange(1, TOKENS), fault.start)
-            fault.join()
+            fault = partial(FAULTS[what], network, user)
+            yield disturbed(port, random_.randrange(1, TOKENS), fault)
             if what == "machine":
-                network.peer("bob").power_on()
-            wait_for(partial(is_whole_again, user), "both serve again", SETTLE_S)
+                network.peer("bob").link_up()
+            wait_for(partial(is_whole_again, user), "both serve", SETTLE_S)
+
+
+def disturbed(port: int, at: int, fault: Callable[[], None]) -> Seen:
+    """One answer; the fault happens while it is read."""
+    begun: list[Future[None]] = []
+    with ThreadPoolExecutor(1) as aside:
+        seen = asked(port, at, lambda: begun.append(aside.submit(fault)))
+        begun[0].result()
+    return seen
 
 
 def main() -> None:
