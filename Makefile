@@ -16,6 +16,8 @@ REFUSALS ?= 1000000
 MINUTES ?= 120
 TRIALS ?= 100
 WHAT ?= worker
+# What is killed on, or on the way to, other machines (root).
+FAR := $(filter tunnel sshd machine,$(WHAT))
 PYTEST_ARGS ?=
 # Further targets of a test run.
 BESIDE ?=
@@ -222,8 +224,8 @@ bench-draft: engines ## Tokens per second by way to guess, 10 ms away; TABLE=1 f
 soak: engine ## MINUTES of faults, one every 20 s, before four clients (two hours)
 	$(BIN)/python -m tests.engine.soak --minutes $(MINUTES)
 
-trials: engines ## TRIALS kills of a WHAT (worker) in a streamed answer; of workers also with stock alone
-	$(BIN)/python -m tests.engine.trials --trials $(TRIALS) --kill $(WHAT)
+trials: engines $(if $(FAR),host-tools) ## TRIALS kills of a WHAT (worker) in a streamed answer; of workers also with stock alone
+	$(BIN)/python -m tests.$(if $(FAR),hosts,engine).trials --trials $(TRIALS) --kill $(WHAT)
 
 bench-gateway: engines ## First token and tokens per second through a gateway and a bare copy relay against direct
 	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release

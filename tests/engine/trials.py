@@ -48,7 +48,7 @@ ASKED = {
 }
 FRESH_EVERY = 4
 """What dies more often within two minutes is not started again."""
-SETTLE_S = 120.0
+SETTLE_S = 240.0
 VICTIMS = {
     "worker": "ggml-rpc-server",
     "relay": "dllm-relay",
@@ -195,6 +195,12 @@ def row(
     return "| " + " | ".join(cells) + " |", same == len(seen)
 
 
+def print_head() -> None:
+    """The first lines of the table."""
+    for head in (HEADS, ("---",) * len(HEADS)):
+        print("| " + " | ".join(head) + " |")
+
+
 def main() -> None:
     """Try, print the table; the exit status is the verdict on ours."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -207,8 +213,7 @@ def main() -> None:
     ways = options.ways or (list(WAYS) if options.kill == "worker" else ["ours"])
     if "stock" in ways and options.kill != "worker":
         parser.error("of stock alone only workers are killed")
-    for head in (HEADS, ("---",) * len(HEADS)):
-        print("| " + " | ".join(head) + " |")
+    print_head()
     is_well = True
     for way in ways:
         for workers in options.workers:

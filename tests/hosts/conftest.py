@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _HERE = Path(__file__).parent
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
 _LEFTOVER_PATIENCE_S = 5.0
 
 
@@ -64,7 +64,7 @@ def network(machines: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[Netw
 def user(network: Network) -> Iterator[HeadUser]:
     """Somebody who can ssh to every peer."""
     network.write_ssh_config()
-    someone = HeadUser(network, _CACHE)
+    someone = HeadUser(network, CACHE)
     try:
         yield someone
     finally:

@@ -1,0 +1,148 @@
+"""Peers that lose their tunnels, their sshd or their power in a streamed answer.
+
+Run as ``make trials WHAT=tunnel|sshd|machine``, or ``python -m tests.hosts.trials`` (as
+root). As ``tests.engine.trials``, with the workers on two peers over real SSH: tunnels
+end with the controller that holds them, after which somebody asks for the status, as a
+service or a console does; an sshd is killed with all its sessions and started again;
+the cable of a machine is out until the answer is whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from tests.engine.conftest import wait_for
+from tests.engine.trials import SETTLE_S, TOKENS, asked, print_head, row
+from tests.hosts.conftest import CACHE
+from tests.hosts.network import Network, missing
+from tests.hosts.user import MODEL, HeadUser, prepared
+from tests.killing import kill_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.engine.trials import Seen
+
+PEERS = ("ada", "bob")
+
+
+def lose_tunnels(_: Network, user: HeadUser) -> None:
+    """Kill the controller, and have another one come."""
+    os.kill(controller_of(user), signal.SIGKILL)
+    user.status()
+
+
+def lose_sshd(network: Network, _: HeadUser) -> None:
+    """Kill bob's with its sessions, and start it again."""
+    network.peer("bob").stop_sshd()
+    network.peer("bob").start_sshd()
+
+
+def lose_machine(network: Network, _: HeadUser) -> None:
+    """Pull bob's cable: it says nothing any more, and does not refuse anything."""
+    network.peer("bob").link_down()
+
+
+def controller_of(user: HeadUser) -> int:
+    """Its number, without a question that takes its time."""
+    program = "backends.controller"
+    return next(p.pid for p in user.processes() if program in p.cmdline())
+
+
+FAULTS: dict[str, Callable[[Network, HeadUser], None]] = {
+    "tunnel": lose_tunnels,
+    "sshd": lose_sshd,
+    "machine": lose_machine,
+}
+
+
+@contextmanager
+def somebody_with_peers(*, direct: bool) -> Iterator[tuple[Network, HeadUser]]:
+    """A user and two peers that are ready; ``direct``: data may go past SSH."""
+    network = Network()
+    try:
+        network.write_ssh_config()
+        user = HeadUser(network, CACHE)
+        try:
+            prepared(user, *PEERS)
+            for name in PEERS if not direct else ():
+                user.run("config", "set", f"peers.{name}.data", "tunnel")
+            yield network, user
+            user.run("stop", "--all")
+            user.assert_nothing_left()
+            wait_for(lambda: not any(left_on(network)), "nothing is left on peers")
+        finally:
+            kill_all(user.processes())
+    finally:
+        network.close()
+
+
+def left_on(network: Network) -> list[str]:
+    """What peers still run of ours."""
+    return [
+        line
+        for peer in network.peers
+        for line in (*peer.processes(), *peer.agents().values())
+    ]
+
+
+def is_whole_again(user: HeadUser) -> bool:
+    """Whether it serves, with every peer."""
+    status = user.status()
+    shares = status["plan"]["split"]["shares"] if status["plan"] else []
+    used = {share["device"].split("/")[0] for share in shares if share["layers"]}
+    return status["state"] == "serving" and used >= set(PEERS)
+
+
+def trials(what: str, count: int, random_: random.Random) -> Iterator[Seen]:
+    """The answer of an undisturbed cluster, then those of the trials."""
+    peers = [word for name in PEERS for word in ("--peer", name)]
+    with somebody_with_peers(direct=what == "machine") as (network, user):
+        user.run("up", "--model", MODEL, *peers, "--detach")
+        port = urlsplit(user.status()["api_url"]).port or 0
+        yield asked(port)
+        for _ in range(count):
+            fault = partial(FAULTS[what], network, user)
+            yield disturbed(port, random_.randrange(1, TOKENS), fault)
+            if what == "machine":
+                network.peer("bob").link_up()
+            wait_for(partial(is_whole_again, user), "both serve", SETTLE_S)
+
+
+def disturbed(port: int, at: int, fault: Callable[[], None]) -> Seen:
+    """One answer; the fault happens while it is read."""
+    begun: list[Future[None]] = []
+    with ThreadPoolExecutor(1) as aside:
+        seen = asked(port, at, lambda: begun.append(aside.submit(fault)))
+        begun[0].result()
+    return seen
+
+
+def main() -> None:
+    """Try, print the table; the exit status is the verdict."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--kill", choices=sorted(FAULTS), required=True)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    if reason := missing():
+        parser.error(reason)
+    print_head()
+    random_ = random.Random(options.seed)
+    whole, *seen = trials(options.kill, options.trials, random_)
+    line, is_well = row("ours", options.kill, len(PEERS), whole, seen)
+    print(line)
+    sys.exit(not is_well)
+
+
+if __name__ == "__main__":
+    main()
