@@ -103,18 +103,37 @@ def is_whole_again(user: HeadUser) -> bool:
     return status["state"] == "serving" and used >= set(PEERS)
 
 
+def launched(user: HeadUser) -> int:
+    """The port of a new cluster over both peers."""
+    peers = [word for name in PEERS for word in ("--peer", name)]
+    user.run("up", "--model", MODEL, *peers, "--detach")
+    return urlsplit(user.status()["api_url"]).port or 0
+
+
+def are_there(user: HeadUser) -> bool:
+    """Whether every peer answers."""
+    known = {peer["name"]: peer for peer in user.json("peers", "list")}
+    away = ("unreachable", "probing")
+    return all(
+        known[name]["state"] not in away and known[name]["silent_since"] is None
+        for name in PEERS
+    )
+
+
 def trials(what: str, count: int, random_: random.Random) -> Iterator[Seen]:
     """The answer of an undisturbed cluster, then those of the trials."""
-    peers = [word for name in PEERS for word in ("--peer", name)]
     with somebody_with_peers(direct=what == "machine") as (network, user):
-        user.run("up", "--model", MODEL, *peers, "--detach")
-        port = urlsplit(user.status()["api_url"]).port or 0
+        port = launched(user)
         yield asked(port)
         for _ in range(count):
             fault = partial(FAULTS[what], network, user)
             yield disturbed(port, random_.randrange(1, TOKENS), fault)
             if what == "machine":
+                # One that comes and goes is taken back later each time.
                 network.peer("bob").link_up()
+                wait_for(partial(are_there, user), "bob answers", SETTLE_S)
+                user.run("stop")
+                port = launched(user)
             wait_for(partial(is_whole_again, user), "both serve", SETTLE_S)
 
 
@@ -123,7 +142,8 @@ def disturbed(port: int, at: int, fault: Callable[[], None]) -> Seen:
     begun: list[Future[None]] = []
     with ThreadPoolExecutor(1) as aside:
         seen = asked(port, at, lambda: begun.append(aside.submit(fault)))
-        begun[0].result()
+    for one in begun:
+        one.result()
     return seen
 
 
