@@ -23,6 +23,7 @@ from backends.link.relay import is_relay
 from backends.planning.blueprint import machines_of
 from backends.planning.commands import SERVER
 from backends.roster.bare import blamed
+from backends.state import PeerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,12 +37,12 @@ if TYPE_CHECKING:
     from backends.controller.survey import Survey
     from backends.machines.machine import Machines
     from backends.planning.room import Held
-    from backends.state import Failure, Plan
+    from backends.state import Failure, Peer, Plan
 
 log = logging.getLogger(__name__)
 
 TOO_OFTEN = "{what}, {times} times within two minutes of serving"
-# A lost connection to a machine ends nothing for so long.
+# A machine that is gone ends nothing for so long after its last sign of life.
 BACK_WITHIN_S = 60.0
 BACK_POLL_S = 1.0
 GOES_ON = "The cluster goes on by itself when the machine is back."
@@ -179,7 +180,7 @@ class Mending:
         return still_held(running, self._journal.record, processes)
 
     async def _back(self, plan: Plan, error: PeerUnreachable) -> None:
-        """Wait for machines to come back, for a while.
+        """Wait for machines to come back, until they are gone for a minute.
 
         Raises:
             PeerUnreachable: one did not.
@@ -189,17 +190,31 @@ class Mending:
         self._board.update(message=f"{error.what}: waiting for it")
         self._chapter.waiting(f"{error.what}: waiting for it")
         log.warning("%s: waiting for it", error.what)
-        deadline = self._clock() + BACK_WITHIN_S
-        while self._clock() < deadline:
+        deadline = self._away_since(plan) + BACK_WITHIN_S
+        while True:
             try:
                 await self._machines.reached(machines_of(plan))
             except NeedsAnswer:
                 raise
             except PeerUnreachable:
+                if self._clock() >= deadline:
+                    break
                 await asyncio.sleep(BACK_POLL_S)
             else:
                 return
         raise PeerUnreachable(error.what, f"{GOES_ON} Or launch without it.")
+
+    def _away_since(self, plan: Plan) -> float:
+        """Unix seconds of the last sign of life of the machine longest gone.
+
+        Whoever asks for a cluster that never served may be switching it on just now.
+        """
+        now = self._clock()
+        if self._journal.record.served_since is None:
+            return now
+        names = set(machines_of(plan))
+        peers = (peer for peer in self._machines.values() if peer.name in names)
+        return min((_away_since(peer, now) for peer in peers), default=now)
 
     def _require_mendable(self, error: DllmError, died: ProcessFailed) -> None:
         """Let a failure stand unless starting again mends it, and not too often.
@@ -247,6 +262,15 @@ class Mending:
         self._survey.lose_port()
         again = "the gateway was started again with another port"
         self.tell(f"{error.what}: {again}")
+
+
+def _away_since(peer: Peer, now: float) -> float:
+    """Unix seconds of its last sign of life: ``now`` where it may be there."""
+    if peer.silent_since is not None:
+        return peer.silent_since
+    if peer.state is PeerState.UNREACHABLE and peer.since is not None:
+        return peer.since
+    return now
 
 
 def _hint(first: str, why: DllmError) -> str:

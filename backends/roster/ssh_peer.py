@@ -183,8 +183,8 @@ class SshPeer:
         if state.phase is KeeperPhase.ASKING:
             self._become(PeerState.ASKING, note=state.note, question=state.question)
         elif state.phase is KeeperPhase.WAITING:
-            gone = {"note": state.note, "rtt_ms": None, "silent_since": None}
-            self._become(PeerState.UNREACHABLE, **gone)
+            gone = {"rtt_ms": None, "silent_since": None, "since": state.since}
+            self._become(PeerState.UNREACHABLE, note=state.note, **gone)
         elif self.peer.state is not PeerState.UNREACHABLE:
             self._become(PeerState.PROBING, note="")
 
@@ -374,7 +374,7 @@ class SshPeer:
         since = self.peer.since if state is self.peer.state else time.time()
         asking = state is PeerState.ASKING
         kept = {"question": self.peer.question if asking else None}
-        self._show(state=state, since=since, **{**kept, **changes})
+        self._show(state=state, **{"since": since, **kept, **changes})
 
     def _show(self, **changes: Any) -> None:
         peer = msgspec.structs.replace(self.peer, **changes)

@@ -161,6 +161,8 @@ async def test_suspect_after_two_seconds_and_lost_after_a_minute(
         await ada.phase(KeeperPhase.WAITING, 10)
         assert 4.5 < time.monotonic() - start < 8.0
         assert "did not answer for a minute" in ada.keeper.state.note
+        # Away since its last answer, not since it was given up.
+        assert ada.keeper.state.since < time.time() - 4.0
         peer.link_up()
         await ada.phase(KeeperPhase.CONNECTED)
         await until("fresh figures", lambda: ada.keeper.state.rtt_ms is not None)

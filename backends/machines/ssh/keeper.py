@@ -49,7 +49,8 @@ class KeeperState(Value, frozen=True, kw_only=True):
     phase: KeeperPhase = KeeperPhase.STOPPED
     since: float = 0.0
     """Unix seconds at which this phase began; WAITING and CONNECTING after a failure
-    keep the time since which the peer is unreachable."""
+    keep the time since which the peer is unreachable: of its last answer, where it
+    fell silent."""
     note: str = ""
     """Why it is not connected, in one sentence."""
     question: PeerQuestion | None = None
@@ -174,7 +175,9 @@ class Keeper:
             lost = str(await self.connection.wait_closed() or "")
         if time.monotonic() - start > _SETTLED_S:
             self._failures = 0
-        self._tell(msgspec.structs.replace(_fresh(KeeperPhase.WAITING), note=lost))
+        since = time.time() - self.state.silent_for_s
+        gone = KeeperState(phase=KeeperPhase.WAITING, since=since, note=lost)
+        self._tell(gone)
         # A machine that lets everybody in and drops them must not be hammered either.
         await self._wait(lost)
 

@@ -19,10 +19,12 @@ from backends.errors import (
     about_worker,
 )
 from backends.planning.fallback import plan_without
-from backends.state import Failure, PeerQuestion, QuestionKind
+from backends.state import Failure, Peer, PeerQuestion, PeerState, QuestionKind
 from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from backends.state import Plan
 
 PLAN = plan_for(PLAIN, ADA, peers=("ada",))
@@ -66,6 +68,78 @@ async def test_nothing_is_told_of_one_that_is_there_after_all() -> None:
     told: list[str] = []
     assert await made(1.0, PLAN, told).with_or_without(PLAN, GONE) == PLAN
     assert told == []
+
+
+AWAY = {
+    "silent": Peer(name="ada", silent_since=1010.0),
+    "gone": Peer(name="ada", state=PeerState.UNREACHABLE, since=1010.0),
+    "there": Peer(name="ada", since=1010.0),
+}
+ELSEWHERE = Peer(name="bob", state=PeerState.UNREACHABLE, since=900.0)
+
+
+@pytest.mark.parametrize(
+    ("how", "served_since", "waited_s"),
+    [
+        ("silent", 1.0, 30),
+        ("gone", 1.0, 30),
+        ("there", 1.0, 60),
+        # Whoever launches may be switching it on.
+        ("gone", None, 60),
+    ],
+)
+async def test_the_minute_of_a_machine_counts_from_its_last_sign_of_life(
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    served_since: float | None,
+    waited_s: float,
+) -> None:
+    mending, now_s = waiting_for(AWAY[how], served_since, monkeypatch)
+    with pytest.raises(PeerUnreachable, match="ada cannot be reached"):
+        await mending._back(PLAN, GONE)
+    assert now_s() - 1040.0 == waited_s
+
+
+async def test_a_machine_that_was_silent_for_long_is_tried_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    long_gone = Peer(name="ada", silent_since=100.0)
+    mending, now_s = waiting_for(long_gone, 1.0, monkeypatch)
+    tried: list[object] = []
+
+    async def reached(names: object) -> None:
+        tried.append(names)
+
+    mending._machines.reached = reached
+    await mending._back(PLAN, GONE)
+    assert len(tried) == 1
+    assert now_s() == 1040.0
+
+
+def waiting_for(
+    ada: Peer, served_since: float | None, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Any, Callable[[], float]]:
+    """One at 1040 s to whom ada does not come back, and its clock."""
+    now_s = [1040.0]
+
+    async def reached(names: object) -> None:
+        raise GONE
+
+    async def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    monkeypatch.setattr("backends.controller.mending.asyncio.sleep", sleep)
+    mending = made(served_since, REST, [])
+    del mending._back
+    mending._clock = lambda: now_s[0]
+    mending._machines = SimpleNamespace(
+        reached=reached, values=lambda: (ELSEWHERE, ada)
+    )
+    mending._gateway = SimpleNamespace(holds=lambda *_: None)
+    mending._survey = SimpleNamespace(hold_s=lambda: 1.0)
+    mending._board = SimpleNamespace(update=lambda **_: None)
+    mending._chapter.waiting = lambda _: None
+    return mending, mending._clock
 
 
 @pytest.mark.parametrize("rest", [REST, None])
