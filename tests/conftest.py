@@ -13,6 +13,11 @@ from backends.paths import Paths
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from _pytest.terminal import TerminalReporter
+
+TOLD_CHARS = 6000
+"""Of what a test said before it was tried again, of each kind."""
+
 # These machines are shared: one may stand still for longer than any example takes.
 settings.register_profile(
     "shared", deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -25,6 +30,14 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Tell why a test was tried twice: it may be a fault that shows itself rarely."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.write_sep("_", f"first try of {report.nodeid}")
+        for text in (report.longreprtext, report.capstdout, report.capstderr):
+            terminalreporter.write_line(text[-TOLD_CHARS:])
 
 
 @pytest.fixture
