@@ -22,9 +22,10 @@ PYTEST_ARGS ?=
 # Further targets of a test run.
 BESIDE ?=
 # Engines, machines and networks are mostly waited for; drawing and arithmetic, which need none of
-# them, take what they leave of the cores, the longest first.
+# them, take what they leave of the cores, the longest first; a console that is idle is waited for
+# too, so more of them than cores.
 TESTS_ABREAST := tests/tui tests/unit tests/test_docs.py
-ABREAST ?= --numprocesses 2 --dist loadfile
+ABREAST ?= --numprocesses 4 --dist loadfile
 # Of what waits, too, two at a time: else the cores wait with it, and at last for it alone.
 WAITING_ABREAST ?= --numprocesses 2 --dist loadfile
 # Real engines, machines and terminals share the cores with whatever else runs: what fails is tried

@@ -39,7 +39,7 @@ async def test_a_question_is_answered_and_kept(
     async with app.run_test(size=(120, 36)) as pilot:
         await ask(app, pilot, "Why?")
         await until(pilot, lambda: "first token 0.88 s" in screen_text(app))
-        assert "Air scatters short" in screen_text(app)
+        await until(pilot, lambda: "Air scatters short" in screen_text(app))
         assert "studio" in screen_text(app).partition("first token")[2]
     cluster = ScriptedCluster(scenes.homelab_serving(), chats_folder=tmp_path)
     again = make_app(cluster)
