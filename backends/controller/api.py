@@ -255,11 +255,12 @@ class Api:
         """Set the goal to a plan; returns at once, its generation in the snapshot."""
         asked = await body(request, LaunchRequest)
         cluster = self._of(request)
+        number = cluster.order.number()
         machines = await self._machines_now(cluster)
         drafted = await self._drafting.require(asked.plan, machines)
         plan = await sound(drafted, self._readers, machines)
         await cluster.require_possible(plan)
-        cluster.want(plan, asked.replaces, by=asker(request))
+        cluster.want(plan, asked.replaces, number=number, by=asker(request))
         return json_response(cluster.board.snapshot)
 
     async def _stop(self, request: web.Request) -> web.Response:

@@ -17,11 +17,13 @@ from backends.controller.chapters import Chapter
 from backends.controller.evidence import unexpected
 from backends.controller.journal import Goal, Record
 from backends.controller.leftovers import Leftovers
+from backends.controller.order import Order
 from backends.controller.pursuit import Pursuit
 from backends.controller.stand_in import require_there
 from backends.controller.story import CONTROLLER
 from backends.errors import ControllerError, DllmError, PeerUnreachable
 from backends.planning.blueprint import needed_names, short_name
+from backends.planning.prompt_cache import is_same
 from backends.split.flags import check_exact, compile_split
 from backends.state import ClusterState
 
@@ -87,6 +89,7 @@ class Cluster:
         self.links = self._pursuit.links
         self.serving = self._pursuit.serving
         self._stopper = self._pursuit.stopper
+        self.order = Order()
         self._turn = asyncio.Event()
         self._hands_off = False
         self._at_work = False
@@ -125,24 +128,27 @@ class Cluster:
         plan: Plan | None,
         replaces: int | None = None,
         *,
+        number: int | None = None,
         by: Actor = CONTROLLER,
     ) -> Goal:
         """Set the goal: a plan to run, or None for nothing; ``by`` is who asks.
 
         ``replaces`` is the generation that is to be replaced, 0 for nothing; None for
-        whatever there is. Asking for the plan that is pursued already changes nothing.
+        whatever there is. ``number`` is that of its ``order``, where it took a while
+        until now. Asking for the plan that is pursued already changes nothing.
 
         Raises:
             PlanError: llama.cpp cannot follow the plan; nothing has changed.
-            ControllerError: another request came first.
+            ControllerError: another request came first, or later and holds.
         """
         if plan is not None:
             check_exact(plan, compile_split(plan, {}))
         current = self.goal.generation if self.pursued else 0
         if replaces not in (None, current, self.goal.generation):
             raise self._came_first()
+        self.order.follow(self.order.number() if number is None else number)
         stands_in = self._journal.record.stand_in is not None
-        if plan is not None and _asks_for(plan, self.pursued) and not stands_in:
+        if plan is not None and is_same(plan, self.pursued) and not stands_in:
             return self.goal
         goal = Goal(generation=self.goal.generation + 1, plan=plan)
         if plan is not None or self.goal.plan is not None:
@@ -384,14 +390,3 @@ class Cluster:
         )
         self.chapter.failed(failure)
         self.board.failed(failure)
-
-
-def _asks_for(plan: Plan, pursued: Plan | None) -> bool:
-    """Whether that plan is pursued already.
-
-    How many prompts are kept follows from the memory at the launch, so it may differ.
-    """
-    if pursued is None:
-        return False
-    kept_mib = pursued.prompt_cache_mib
-    return msgspec.structs.replace(plan, prompt_cache_mib=kept_mib) == pursued

@@ -42,6 +42,16 @@ def with_prompt_cache(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -
     return replace(plan, prompt_cache_mib=min(steps * STEP_MIB, MOST_MIB))
 
 
+def is_same(plan: Plan, other: Plan | None) -> bool:
+    """Whether plans differ in nothing but how many prompts are kept.
+
+    That follows from the memory at the launch.
+    """
+    if other is None:
+        return False
+    return replace(plan, prompt_cache_mib=other.prompt_cache_mib) == other
+
+
 def _left_bytes(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> int | None:
     """Of the head's main memory, beside all that the plan puts there."""
     cpu = next((d for d in devices if is_head_cpu(d.id, plan.head)), None)

@@ -211,6 +211,21 @@ async def test_who_comes_second_is_told(tmp_path: Path) -> None:
     assert cluster.want(plan_on("ada"), replaces=first.generation).generation == 2
 
 
+@pytest.mark.parametrize("later", [plan_on("local"), None])
+async def test_who_asked_last_holds_however_long_another_is_checked(
+    tmp_path: Path, later: Plan | None
+) -> None:
+    cluster = Stage(tmp_path).cluster
+    before = cluster.want(plan_on("local"))
+    number = cluster.order.number()
+    held = cluster.want(later)
+    with pytest.raises(ControllerError, match="came after this launch"):
+        cluster.want(plan_on("ada"), number=number)
+    assert cluster.goal == held
+    assert (held == before) is (later is not None)
+    assert cluster.want(plan_on("ada")).plan == plan_on("ada")
+
+
 def test_the_same_plan_again_is_the_same_goal(tmp_path: Path) -> None:
     cluster = Stage(tmp_path).cluster
     assert cluster.want(plan_on("local")) == cluster.want(plan_on("local"))
