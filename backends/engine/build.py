@@ -277,11 +277,7 @@ async def _compile(
         job.tell(BuildStage(stage), fraction, text or texts[BuildStage(stage)])
 
     progress = compiling.Progress(tell, job.folder / "steps")
-    options = (
-        f"-DLLAMA_BUILD_NUMBER={job.source.build_number}",
-        f"-DLLAMA_BUILD_COMMIT={job.source.commit}",
-        *job.flags,
-    )
+    options = (*install.options_of(job.source), *job.flags)
     code, said = await compiling.compile_programs(
         here, str(job.folder), programs, toolchain, options, progress
     )

@@ -66,6 +66,19 @@ def engine_key(source: Source, flags: Sequence[str]) -> str:
     return f"{source.key}-{digest[:10]}"
 
 
+def options_of(source: Source) -> tuple[str, ...]:
+    """What CMake is told besides the flags: it makes no other engine.
+
+    llama.cpp would compile through ccache where there is one, which takes longer and
+    keeps what is not compiled again: a build that is gone on with has its own objects.
+    """
+    return (
+        f"-DLLAMA_BUILD_NUMBER={source.build_number}",
+        f"-DLLAMA_BUILD_COMMIT={source.commit}",
+        "-DGGML_CCACHE=OFF",
+    )
+
+
 def read_manifest(directory: Path) -> Manifest | None:
     """The manifest of a complete engine; None when anything is missing."""
     try:

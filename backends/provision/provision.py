@@ -270,11 +270,7 @@ class _Job:
             programs=install.BINARIES,
             trials=("--version", "--help"),
             notes=tuple(head.write_note(folder, n, t) for n, t in texts.items()),
-            options=(
-                *self._flags(wanted),
-                f"-DLLAMA_BUILD_NUMBER={source.build_number}",
-                f"-DLLAMA_BUILD_COMMIT={source.commit}",
-            ),
+            options=(*self._flags(wanted), *install.options_of(source)),
             need_bytes=(local_build.NEED_BYTES if none else local_build.NEED_BYTES_GPU),
         )
         await self._build(job, toolchain, f"engines/{self.manifest.key}")

@@ -32,7 +32,10 @@ inline void expect(bool holds, const char* text, const char* file, int line) {
 }
 
 inline int run_tests() {
+  // Of one that stands still its name is told, too.
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   for (const auto& [name, body] : cases()) {
+    std::printf("%s\n", name);
     const auto begun = std::chrono::steady_clock::now();
     try {
       body();
@@ -41,7 +44,7 @@ inline int run_tests() {
       std::fprintf(stderr, "%s: threw %s\n", name, error.what());
     }
     const std::chrono::duration<double> took_s = std::chrono::steady_clock::now() - begun;
-    if (took_s.count() >= 1) std::printf("%s took %.1f s\n", name, took_s.count());
+    if (took_s.count() >= 1) std::printf("  took %.1f s\n", took_s.count());
   }
   std::printf("%zu cases, %d failures\n", cases().size(), failures);
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -165,6 +165,8 @@ struct Head {
   }
   // A client's own socket; `outcome` is there when it was served.
   UniqueFd connect() {
+    // An end carries one client at a time; the last one's end is told a moment after it is seen.
+    if (outcome.valid()) outcome.wait();
     int ends[2];
     dllm::check(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair");
     outcome =
