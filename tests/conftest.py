@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from backends.garbage import spare_modules
 from backends.paths import Paths
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from _pytest.terminal import TerminalReporter
-
-TOLD_CHARS = 6000
-"""Of what a test said before it was tried again, of each kind."""
 
 # These machines are shared: one may stand still for longer than any example takes.
 settings.register_profile(
@@ -25,19 +22,17 @@ settings.register_profile(
 settings.load_profile("shared")
 
 
+# numpy would start a thread for each core, in every process of the tests.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# What is imported and collected stays to the end.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Spare thousands of tests a search for garbage among what stays to the end."""
     gc.collect()
-    gc.freeze()
+    spare_modules()
     gc.set_threshold(100_000, 50, 100)
-
-
-def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
-    """Tell why a test was tried twice: it may be a fault that shows itself rarely."""
-    for report in terminalreporter.getreports("rerun"):
-        terminalreporter.write_sep("_", f"first try of {report.nodeid}")
-        for text in (report.longreprtext, report.capstdout, report.capstderr):
-            terminalreporter.write_line(text[-TOLD_CHARS:])
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from backends.controller.lock import hold_lock
 from backends.controller.model_api import ModelApi
 from backends.controller.peer_api import PeerApi
 from backends.errors import ControllerError, DllmError
+from backends.garbage import spare_modules
 from backends.machines.agent.here import local_host
 from backends.machines.machine import LocalMachine
 from backends.machines.readers import Readers
@@ -54,6 +55,7 @@ TURN_S = 0.5
 
 def main() -> int:
     """Run until told to end; 0 when ended, 1 with a sentence when it cannot start."""
+    spare_modules()
     stays = _stays()
     paths = user_paths()
     os.umask(0o077)

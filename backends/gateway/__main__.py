@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from backends.errors import DllmError
+from backends.garbage import spare_modules
 from backends.gateway.access import Access, access_in, add_arguments
 from backends.gateway.control import Control
 from backends.gateway.door import Door
@@ -38,6 +39,7 @@ SHUTDOWN_S = 2.0
 
 def main() -> int:
     """Run until told to end: then 0. Where it cannot start, a sentence and why."""
+    spare_modules()
     os.umask(0o077)
     arguments = _arguments()
     logging.basicConfig(
