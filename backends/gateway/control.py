@@ -63,7 +63,12 @@ class Control:
         self._socket.unlink(missing_ok=True)
         # The umask of ``main`` lets nobody else in from the first moment.
         server = await asyncio.start_unix_server(self._talk, self._socket)
-        self._socket.chmod(0o600)
+        try:
+            self._socket.chmod(0o600)
+        except OSError:
+            # Vanished again already: it is not ours to keep open.
+            server.close()
+            raise
         return server
 
     async def _talk(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from functools import partial
 from typing import TYPE_CHECKING
@@ -73,12 +74,12 @@ async def test_a_socket_that_vanished_is_not_listened_at_any_more(
     async with Proxy() as proxy:
         keeping = asyncio.create_task(Control(proxy, socket).keep())
         await until(socket.exists)
+        gc.collect()
         before = len(os.listdir("/dev/fd"))
         for _ in range(3):
             socket.unlink()
             await until(socket.exists)
-            await asyncio.sleep(0.05)
-        assert len(os.listdir("/dev/fd")) == before
+        await until(lambda: len(os.listdir("/dev/fd")) == before, "as many as before")
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
 

@@ -17,6 +17,7 @@ from multidict import CIMultiDict
 from backends.gateway.apis import EVENTS
 from backends.gateway.reply import ClientLeft, Reply
 from backends.gateway.story import story_of
+from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -277,7 +278,7 @@ async def test_a_compressed_question_stays_as_it_is() -> None:
         stage.serve(server.sockets[0].getsockname()[1])
         headers = {"Content-Encoding": "gzip"}
         place = f"{stage.url}/x"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             async with stage.client.post(place, data=packed, headers=headers) as got:
                 assert got.status == 200
     assert b"Content-Encoding: gzip\r\n" in seen
