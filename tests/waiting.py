@@ -19,15 +19,21 @@ async def until(condition: Callable[[], object], what: str = "the condition") ->
         await asyncio.sleep(POLL_S)
 
 
-def wait_until(condition: Callable[[], object], what: str = "the condition") -> None:
+def wait_until(
+    condition: Callable[[], object],
+    what: str = "the condition",
+    patience_s: float = PATIENCE_S,
+) -> None:
     """Wait for what another thread or process does."""
-    for _ in _looks(condition, what):
+    for _ in _looks(condition, what, patience_s):
         time.sleep(POLL_S)
 
 
-def _looks(condition: Callable[[], object], what: str) -> Iterator[None]:
+def _looks(
+    condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S
+) -> Iterator[None]:
     """Once for each look at which the condition did not hold yet."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         yield

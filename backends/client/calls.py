@@ -84,6 +84,8 @@ class Connection:
         """
         readonly = ASKING.get().readonly
         found = await (_watched if readonly else ensure_running)(self.paths)
+        # Whoever interrupts us from here on has it to end.
+        self.started |= found.started
         if found.socket != self._socket:
             try:
                 found = await agreed(

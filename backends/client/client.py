@@ -111,14 +111,14 @@ class ControllerClient:
         return await self._call("GET", self._of("/v1/snapshot"), ClusterSnapshot)
 
     def snapshots(
-        self, *, hold: bool = False, generation: int = 0
+        self, *, holder: str = "", generation: int = 0
     ) -> AsyncGenerator[ClusterSnapshot, None]:
         """Snapshots as they change.
 
-        With ``hold`` the cluster ends when we do, if it is of that ``generation``
-        still.
+        With a ``holder``, a word of nobody else's, the cluster ends when we do, if it
+        is of that ``generation`` still, or of what the same holder launched meanwhile.
         """
-        target = self._of("/v1/events", hold=int(hold), generation=generation)
+        target = self._of("/v1/events", holder=holder, generation=generation)
         return self._connection.followed(target, Frame, applied)
 
     async def propose(self, ask: Ask) -> Plan:
@@ -130,17 +130,19 @@ class ControllerClient:
         return await self._call("POST", self._of("/v1/preview"), Preview, plan)
 
     async def launch(
-        self, plan: Plan, *, replaces: int | None = None
+        self, plan: Plan, *, replaces: int | None = None, holder: str = ""
     ) -> ClusterSnapshot:
         """Make the cluster run this plan; the answer has the goal's generation.
 
         ``replaces`` is the generation this is meant to replace: 0 for none, None for
-        whatever is there.
+        whatever is there. With the ``holder`` of a stream of snapshots that is open it
+        ends with that.
 
         Raises:
-            RequestFailed: another goal is there, or the plan cannot be followed.
+            RequestFailed: another goal is there, the plan cannot be followed, or the
+                stream has ended.
         """
-        asked = {"plan": plan, "replaces": replaces}
+        asked = {"plan": plan, "replaces": replaces, "holder": holder}
         target = self._of("/v1/launch")
         return await self._call("POST", target, ClusterSnapshot, asked)
 

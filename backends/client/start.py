@@ -93,7 +93,21 @@ async def _up(paths: Paths, socket: Path, process: subprocess.Popen[bytes]) -> F
                 return Found(winner, started=False)
             raise _not_started(paths, process)
         await asyncio.sleep(POLL_S)
-    return Found(socket, started=True)
+    return Found(socket, started=not await _ended_as_late(paths, process))
+
+
+async def _ended_as_late(paths: Paths, process: subprocess.Popen[bytes]) -> bool:
+    """Whether another was quicker: ours ends, lest it takes over when that one dies.
+
+    A service is begun by the system at the same moment as a command needs one.
+    """
+    holder = lock_holder(paths.lock)
+    if holder is None or holder.pid == process.pid:
+        return False
+    process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        await asyncio.to_thread(process.wait, START_TIMEOUT_S)
+    return True
 
 
 async def _answers_soon(paths: Paths) -> Path | None:

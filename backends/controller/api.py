@@ -19,6 +19,7 @@ from aiohttp import web
 
 from backends.controller.askers import asker
 from backends.controller.drafting import Drafting, with_found
+from backends.controller.holders import Holders
 from backends.controller.metrics import prometheus_text
 from backends.controller.occupancy import held_by, machines_now
 from backends.controller.preview import preview, sound
@@ -33,6 +34,7 @@ from backends.controller.responses import (
 )
 from backends.controller.ssh_agent import with_the_agent_of_the_asker
 from backends.controller.story import CONTROLLER
+from backends.errors import ControllerError
 from backends.places import LOCAL
 from backends.planning.blueprint import process_name
 from backends.planning.proposal import propose
@@ -75,6 +77,8 @@ class LaunchRequest(Value, frozen=True, kw_only=True):
     plan: Plan
     replaces: int | None = None
     """The generation the asker takes for the present one; 0: nothing is wanted now."""
+    holder: str = ""
+    """The word of the stream of events with which the cluster ends; "": it goes on."""
 
 
 class DrainRequest(Value, frozen=True, kw_only=True):
@@ -127,6 +131,7 @@ class Api:
         self._ended = ended
         self._info = info
         self.streams = 0
+        self._holders = Holders()
         self._ending: asyncio.Future[None] | None = None
 
     def application(self) -> web.Application:
@@ -184,20 +189,22 @@ class Api:
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Snapshots as they change.
 
-        With ``hold=1`` the cluster ends with us, if it is of that ``generation`` still.
+        The cluster ends with a ``holder``, where it is of the ``generation`` still that
+        this one named, or launched meanwhile.
         """
         cluster = self._of(request)
-        held, by = number(request, "generation", 0), asker(request)
+        holder, by = request.query.get("holder", ""), asker(request)
+        held = number(request, "generation", 0)
         response = await start_stream(request)
         self.streams += 1
+        self._holders.holds(holder, held)
         try:
             async for line in snapshot_lines(cluster.board.changes()):
                 await response.write(line)
         finally:
             self.streams -= 1
-            ours = held in (0, cluster.goal.generation)
-            leaving = self._ended.is_set()
-            if request.query.get("hold") == "1" and ours and not leaving:
+            held = self._holders.left(holder)
+            if held and held == cluster.goal.generation and not self._ended.is_set():
                 log.info("the holder of the cluster is gone: stopping")
                 cluster.want(None, by=by)
                 self._end_soon()
@@ -260,8 +267,21 @@ class Api:
         drafted = await self._drafting.require(asked.plan, machines)
         plan = await sound(drafted, self._readers, machines)
         await cluster.require_possible(plan)
-        cluster.want(plan, asked.replaces, number=number, by=asker(request))
+        self._require_time()
+        self._holders.require(asked.holder)
+        by = asker(request)
+        goal = cluster.want(plan, asked.replaces, number=number, by=by)
+        self._holders.holds(asked.holder, goal.generation)
         return json_response(cluster.board.snapshot)
+
+    def _require_time(self) -> None:
+        """See that what is launched now is looked after.
+
+        Raises:
+            ControllerError: this controller ends.
+        """
+        if self._ended.is_set():
+            raise ControllerError("The controller ends", "Ask again: another begins.")
 
     async def _stop(self, request: web.Request) -> web.Response:
         """End the goal; returns at once."""
@@ -279,13 +299,16 @@ class Api:
     async def _shutdown(self, request: web.Request) -> web.Response:
         """End the controller; ``only_if_idle=1`` keeps it while it has a cluster.
 
-        What cannot be stopped yet keeps it too: somebody must end that.
+        One that is being stopped is waited for, without the asker. What cannot be
+        stopped yet keeps the controller too: somebody must end that.
         """
-        if request.query.get("only_if_idle") == "1":
-            if not self._clusters.busy and self.streams <= 1:
-                self._ended.set()
-        else:
+        if request.query.get("only_if_idle") != "1":
             await asyncio.shield(self._begin_end(asker(request)))
+        elif self.streams <= 1 and not self._holders.anybody:
+            if self._clusters.busy:
+                self._end_soon()
+            else:
+                self._ended.set()
         return json_response(self._of(request).board.snapshot)
 
     def _begin_end(self, by: Actor = CONTROLLER) -> asyncio.Future[None]:

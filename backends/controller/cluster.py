@@ -92,7 +92,7 @@ class Cluster:
         self.order = Order()
         self._turn = asyncio.Event()
         self._hands_off = False
-        self._at_work = False
+        self._work: asyncio.Task[None] | None = None
         self._load()
         self._adopted: Goal | None = self.goal
         """What an earlier controller pursued, until we turned to it once."""
@@ -118,7 +118,7 @@ class Cluster:
     def busy(self) -> bool:
         """Whether something runs, starts, stops, or is still to be ended."""
         return (
-            self._at_work
+            not self._rests
             or self.pursued is not None
             or bool(self._journal.record.leftovers)
         )
@@ -236,7 +236,7 @@ class Cluster:
         while True:
             self._turn.clear()
             adopted, self._adopted = self._adopted == self.goal, None
-            work = asyncio.create_task(self._pursue(adopted=adopted))
+            self._work = work = asyncio.create_task(self._pursue(adopted=adopted))
             turn = asyncio.create_task(self._turn.wait())
             try:
                 await asyncio.wait({work, turn}, return_when=asyncio.FIRST_COMPLETED)
@@ -251,7 +251,6 @@ class Cluster:
         """One goal from beginning to end; what goes wrong is told, never raised."""
         if self._hands_off:
             return
-        self._at_work = True
         goal = self.goal
         try:
             if self.stands:
@@ -266,8 +265,12 @@ class Cluster:
         except Exception as error:
             log.exception("cluster %s failed unexpectedly", self.name)
             await self._stand(goal, unexpected(error))
-        finally:
-            self._at_work = False
+
+    @property
+    def _rests(self) -> bool:
+        """Whether nothing is done, and nothing that was asked for is about to be."""
+        works = self._work is not None and not self._work.done()
+        return not works and not self._turn.is_set()
 
     @property
     def _ended(self) -> bool:
@@ -377,7 +380,7 @@ class Cluster:
 
     def look(self) -> None:
         """Processes changed: one that came so late that nothing wants it is ended."""
-        settled = self.pursued is None and not self._at_work and not self._hands_off
+        settled = self.pursued is None and self._rests and not self._hands_off
         if settled and any(record.alive for _, record in self._stopper.found()):
             self._turn.set()
 

@@ -90,7 +90,7 @@ async def outlives_its_asker(
     """
     work = asyncio.ensure_future(handler(request))
     _at_work.add(work)
-    work.add_done_callback(_at_work.discard)
+    work.add_done_callback(_ended)
     try:
         while not (await asyncio.wait([work], timeout=ALIVE_EVERY_S))[0]:
             await _say_at_work(request)
@@ -100,6 +100,13 @@ async def outlives_its_asker(
             await asyncio.wait([work])
         raise
     return work.result()
+
+
+def _ended(work: asyncio.Future[web.StreamResponse]) -> None:
+    """What it raised, its asker is told; where that one has left it is no news."""
+    _at_work.discard(work)
+    if not work.cancelled():
+        work.exception()
 
 
 async def _say_at_work(request: web.Request) -> None:

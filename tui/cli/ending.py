@@ -40,7 +40,8 @@ async def end_cluster(client: ControllerClient) -> Ended:
     before = await client.snapshot()
     after = await _stopped(client, before)
     ended = Ended(stopped=_ended(before, after), leftovers=after.leftovers)
-    if not ended.leftovers and not after.others_run:
+    again = after.wanted_generation != 0
+    if not ended.leftovers and not after.others_run and not again:
         await client.shutdown()
     return ended
 

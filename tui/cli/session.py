@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
 import time
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -51,56 +53,79 @@ async def launched(
 ) -> AsyncIterator[tuple[ClusterSnapshot, AsyncIterator[ClusterSnapshot]]]:
     """A serving cluster and its further snapshots.
 
-    Unless ``keep``, the cluster ends with the block, also when we are killed: the
-    controller sees the held stream break.
+    Unless ``keep``, the cluster ends with the block, also when we are killed, at any
+    moment: the controller sees the stream break that was there before the launch.
 
     Raises:
         ControllerError: something else runs and is not to be replaced, or was launched
             meanwhile.
         ProcessFailed: the launch failed.
     """
-    ours = await _launch(client, plan, replace=replace)
-    generation = ours.generation
-    async with aclosing(
-        client.snapshots(hold=not keep, generation=generation)
-    ) as snapshots:
+    now = await client.snapshot()
+    runs = _runs_already(now, plan, replace=replace)
+    holder = "" if keep else secrets.token_hex(8)
+    held = now.generation if runs else 0
+    async with aclosing(client.snapshots(holder=holder, generation=held)) as snapshots:
+        # From the first on the stream is there, and we with it.
+        first = await anext(snapshots, now)
+        replaced = now.wanted_generation
+        ours = now if runs else await _launch(client, plan, replaced, holder)
         try:
-            serving = await _until_serving(ours, snapshots)
+            serving = await _until_serving(ours, _from(first, snapshots))
         except asyncio.CancelledError:
             # What was not wanted to the end is not to go on behind the user's back.
-            await _end_ours(client, generation)
+            with contextlib.suppress(DllmError):
+                await _end_ours(client, ours.generation)
             raise
         except BaseException:
             if not keep:
-                await _end_ours(client, generation)
+                await _end_ours(client, ours.generation)
             raise
         try:
             yield serving, snapshots
         finally:
             if not keep:
-                await _end_ours(client, generation)
+                await _end_ours(client, ours.generation)
 
 
-async def _launch(
-    client: ControllerClient, plan: Plan, *, replace: bool
-) -> ClusterSnapshot:
-    """Ask for a plan; the snapshot from which on it is ours.
+def _runs_already(now: ClusterSnapshot, plan: Plan, *, replace: bool) -> bool:
+    """Whether the plan need not be launched.
 
     Raises:
         ControllerError: something else runs and is not to be replaced.
     """
-    now = await client.snapshot()
     if now.state not in BUSY or now.plan is None:
-        return await client.launch(plan, replaces=now.wanted_generation)
+        return False
     if not replace:
         raise ControllerError(
             f"A cluster is already running {now.plan.model}",
             f"End it with dllm-tui stop{_named(now.cluster)}, or use up --replace.",
         )
-    if _same(now.plan, plan):
-        say("The same plan runs already: it is left as it is.")
-        return now
-    return await client.launch(plan, replaces=now.wanted_generation)
+    if not _same(now.plan, plan):
+        return False
+    say("The same plan runs already: it is left as it is.")
+    return True
+
+
+async def _launch(
+    client: ControllerClient, plan: Plan, replaces: int, holder: str
+) -> ClusterSnapshot:
+    """Ask for a plan; the snapshot from which on it is ours.
+
+    Interrupted, without a holder: the controller does to the end what it was asked for,
+    so that this is ended then.
+    """
+    asked = client.launch(plan, replaces=replaces, holder=holder)
+    asking = asyncio.ensure_future(asked)
+    try:
+        await asyncio.wait([asking])
+    except asyncio.CancelledError:
+        if holder:
+            asking.cancel()
+        with contextlib.suppress(DllmError, asyncio.CancelledError):
+            await _end_ours(client, (await asking).generation)
+        raise
+    return asking.result()
 
 
 def _named(cluster: str) -> str:
@@ -137,6 +162,14 @@ async def _until_serving(
     printer = StepPrinter()
     async with ticking(printer.line):
         return await _followed(printer, ours, snapshots)
+
+
+async def _from(
+    first: ClusterSnapshot, later: AsyncIterator[ClusterSnapshot]
+) -> AsyncIterator[ClusterSnapshot]:
+    yield first
+    async for snapshot in later:
+        yield snapshot
 
 
 async def _followed(

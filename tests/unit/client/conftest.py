@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from backends.paths import Paths, user_paths
-from tests.killing import kill_all
+from tests.killing import kill_until_none
+from tests.looking import processes_of, with_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-def processes_of(home: Path) -> list[psutil.Process]:
-    """Every process whose state lives below a directory."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            state = process.environ().get("XDG_STATE_HOME", "")
-            dead = process.status() == psutil.STATUS_ZOMBIE
-        except psutil.Error:
-            continue
-        if state.startswith(str(home)) and not dead and process.pid != os.getpid():
-            found.append(process)
-    return found
+    import psutil
 
 
 def controllers_of(home: Path) -> list[psutil.Process]:
     """Those of them that are controllers."""
-    return [p for p in processes_of(home) if "backends.controller" in p.cmdline()]
+    return with_word(processes_of(home), "backends.controller")
 
 
 @pytest.fixture
@@ -50,7 +38,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     try:
         yield home
     finally:
-        kill_all(processes_of(home))
+        kill_until_none(partial(processes_of, home))
         shutil.rmtree(home, ignore_errors=True)
 
 

@@ -28,9 +28,10 @@ from backends.state import (
     ProcessState,
     Transport,
 )
-from tests.unit.client.conftest import controllers_of, processes_of
+from tests.looking import processes_of
+from tests.unit.client.conftest import controllers_of
 from tests.unit.client.scripted import ScriptedController, serving
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -257,7 +258,7 @@ async def test_a_key_that_is_not_trusted_leaves_no_peer(
     assert b"\x1b]0;" not in seen
     await asyncio.sleep(0.2)
     os.write(ours, said)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         assert await adding.wait() == 130
     os.close(ours)
     assert controller.asked == ["add mini", "remove mini"]

@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING
@@ -14,14 +15,17 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from backends.client import start
 from backends.client.asking import ASKING, Asking
 from backends.client.calls import RequestFailed
 from backends.client.client import ControllerClient
+from backends.client.start import ensure_running
 from backends.config import PeerConfig, put_peer
 from backends.controller.lock import lock_holder
 from backends.errors import ControllerError
 from backends.state import API_VERSION
-from tests.unit.client.conftest import controllers_of, processes_of
+from tests.looking import processes_of
+from tests.unit.client.conftest import controllers_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,6 +95,27 @@ async def test_the_lock_tells_who_runs(client: ControllerClient, paths: Paths) -
     assert (holder.api, holder.pid) == (API_VERSION, pid)
     assert holder.socket == str(paths.socket)
     assert paths.lock.parent == paths.state_dir
+
+
+async def test_one_started_too_late_does_not_stay(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another's answers while ours begins: it would take over when that one dies."""
+    real = start._spawn
+    late: list[subprocess.Popen[bytes]] = []
+
+    def two(paths: Paths) -> subprocess.Popen[bytes]:
+        real(paths)
+        late.append(subprocess.Popen(["sleep", "600"]))
+        return late[0]
+
+    monkeypatch.setattr(start, "_spawn", two)
+    found = await ensure_running(paths)
+    assert not found.started
+    assert late[0].poll() == -signal.SIGKILL
+    holder = lock_holder(paths.lock)
+    assert holder
+    assert psutil.pid_exists(holder.pid)
 
 
 @pytest.mark.parametrize("what", ["socket", "directory"])

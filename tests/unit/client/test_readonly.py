@@ -30,7 +30,7 @@ from backends.state import (
     Reply,
     Turn,
 )
-from tests.unit.client.conftest import processes_of
+from tests.looking import processes_of
 from tests.unit.client.test_commands import command
 from tui.cli.main import COMMANDS, cli
 from tui.cli.readonly import WATCHES, leaves

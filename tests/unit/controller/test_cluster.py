@@ -33,6 +33,7 @@ from backends.state import (
     Split,
     WorkerSpec,
 )
+from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -145,7 +146,7 @@ class Stage:
         )
 
     async def becomes(self, state: ClusterState) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while self.board.snapshot.state is not state:
                 await self.board.change()
 
@@ -290,6 +291,29 @@ async def test_the_return_of_a_machine_takes_up_what_waited_for_it(
         await stage.cluster.settle(cast("Any", stage.machines.known["ada"]))
         assert not stage.cluster.stands
         assert "ada is back" in stage.board.snapshot.message or stage.cluster.pursued
+
+
+async def test_a_stop_is_at_work_from_the_word_to_the_end(tmp_path: Path) -> None:
+    """Who ends a controller that seems idle in between leaves what runs to itself."""
+    stage = Stage(tmp_path)
+    stage.machines.known["local"].running.append("w")
+    began = asyncio.Event()
+
+    async def forever(_: object) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    stage.machines.reached = AsyncMock(side_effect=forever)  # type: ignore[method-assign]
+    async with running(stage.cluster):
+        stage.cluster.want(plan_on("local"))
+        await began.wait()
+        stage.machines.reached = AsyncMock()  # type: ignore[method-assign]
+        stage.cluster.want(None)
+        while stage.board.snapshot.state is not ClusterState.IDLE:
+            assert stage.cluster.busy
+            await asyncio.sleep(0)
+        assert not stage.cluster.busy
+    assert stage.machines.known["local"].running == []
 
 
 async def test_what_starts_too_late_for_any_goal_is_ended(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from backends.state import (
     PeerState,
     Plan,
 )
+from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,7 +136,7 @@ async def test_a_lab_is_told_once_it_has_settled(
         chapter.lab("mini", Lab(latency_ms=latency, rate_mb_s=30), ANNA)
     chapter.lab("nuc", None, ANNA)
     assert story.newest == 0
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await settled.wait()
     assert texts(story) == [
         "anna@studio set the lab on mini: +20 ms, 30 MB/s each way",

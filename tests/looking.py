@@ -1,0 +1,58 @@
+"""Looking at processes which may have ended since they were found."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+def processes_of(home: Path) -> list[psutil.Process]:
+    """Every other process whose state lives below a directory; no zombies."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            state = process.environ().get("XDG_STATE_HOME", "")
+            dead = process.status() == psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            continue
+        if state.startswith(str(home)) and not dead and process.pid != os.getpid():
+            found.append(process)
+    return found
+
+
+def name_of(process: psutil.Process) -> str:
+    """Its name; empty once it is gone."""
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    """What it was started with; nothing once it is gone."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def is_agent(process: psutil.Process) -> bool:
+    """Whether it looks after processes for a controller; the relay's program, too."""
+    return words_of(process)[1:2] == ["host"]
+
+
+def with_word(
+    processes: Iterable[psutil.Process], word: str, name: str = ""
+) -> list[psutil.Process]:
+    """Those started with this word, and of this name where one is given."""
+    return [
+        process
+        for process in processes
+        if word in words_of(process) and (not name or name_of(process) == name)
+    ]
