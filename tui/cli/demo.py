@@ -203,8 +203,9 @@ def _console(options: DemoOptions, *, mouse: bool) -> None:
     """Launch the demo unless something runs already, then open the console."""
     from tui.cli.main import load_console
 
+    open_console = load_console()
     run(_launch_if_idle(options))
-    load_console()(model=options.model, mouse=mouse, cluster=options.cluster)
+    open_console(model=options.model, mouse=mouse, cluster=options.cluster)
 
 
 async def _launch_if_idle(options: DemoOptions) -> None:

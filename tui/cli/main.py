@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import io
 import sys
+import warnings
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +13,8 @@ from click.exceptions import NoSuchCommand
 
 from backends.client.asking import ASKING, Asking
 from backends.errors import DllmError, UsageError
+from backends.garbage import importing
+from tui.cli.interrupts import left_to_the_system
 from tui.cli.options import cluster_option, completing
 from tui.cli.output import say, show
 from tui.cli.readonly import guard
@@ -69,7 +71,8 @@ class LazyGroup(click.Group):
         """Import the module of a command; it is named like the command."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(COMMANDS[cmd_name])
+        with importing(), left_to_the_system():
+            module = importlib.import_module(COMMANDS[cmd_name])
         command: click.Command = getattr(module, cmd_name)
         guard(cmd_name, command)
         return command
@@ -230,16 +233,9 @@ def _whole(model: str | None) -> str | None:
 
 
 def load_console() -> Callable[..., None]:
-    """Import the console, without looking for garbage meanwhile.
-
-    Modules are no garbage: looking through them costs a tenth of the start, and again
-    at every later collection unless they are set aside.
-    """
-    gc.disable()
-    from tui.cli.opening import open_console
-
-    gc.freeze()
-    gc.enable()
+    """Import the console, without looking for garbage meanwhile."""
+    with importing(), left_to_the_system():
+        from tui.cli.opening import open_console
     return open_console
 
 
@@ -280,6 +276,8 @@ def _told(error: click.ClickException) -> int:
 
 
 def _interrupted() -> int:
+    # Of work that had not begun Python would say that nobody waited for it.
+    warnings.simplefilter("ignore", RuntimeWarning)
     say("Interrupted.")
     return EXIT_INTERRUPTED
 
@@ -294,5 +292,5 @@ def _say(error: DllmError, code: int) -> int:
 
 
 def main() -> None:
-    """Entry point of the ``dllm-tui`` script."""
+    """What the command line says; exits with its code."""
     sys.exit(guarded(lambda: cli(standalone_mode=False)))

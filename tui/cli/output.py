@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import sys
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+IMPATIENT_AFTER_S = 1.0
+"""A signal that comes sooner after another is the same wish: keys bounce."""
 CLEAR_LINE = "\r\x1b[K"
 
 json_option = click.option(
@@ -96,7 +99,19 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     Raises:
         KeyboardInterrupt: a signal ended it.
     """
-    return asyncio.run(_until_signal(work))
+    with signals_kept():
+        return asyncio.run(_until_signal(work))
+
+
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """Let them do afterwards what they did."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, does in before.items():
+            signal.signal(number, does)
 
 
 async def _until_signal(work: Coroutine[Any, Any, T]) -> T:
@@ -106,9 +121,23 @@ async def _until_signal(work: Coroutine[Any, Any, T]) -> T:
         return await task
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+    finally:
+        # What is left takes a moment, and breaks where a signal comes into it.
+        for number in SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _cancel_on_signals(task: asyncio.Future[Any]) -> None:
+    """Cancel it; only a signal that comes later breaks off what it cleans up then."""
     loop = asyncio.get_running_loop()
+    heard_at = -math.inf
+
+    def cancel() -> None:
+        nonlocal heard_at
+        if loop.time() - heard_at > IMPATIENT_AFTER_S:
+            heard_at = loop.time()
+            task.cancel()
+
     for number in SIGNALS:
-        loop.add_signal_handler(number, task.cancel)
+        loop.add_signal_handler(number, cancel)

@@ -1,0 +1,45 @@
+"""Where ``dllm-tui`` begins: Ctrl-C that comes before anything was begun just ends it.
+
+Python makes an exception of it. Among hundreds of imports that becomes a traceback, or
+is lost where it comes up in a callback of theirs.
+"""
+
+from __future__ import annotations
+
+import sys
+
+# What that is for is imported too late for its own sake.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+def _show(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+
+
+sys.excepthook = _show
+
+import signal  # noqa: E402 -- which takes a moment already
+
+_HEARS = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+"""False where Ctrl-C is ignored, as by what a shell puts into the background."""
+
+if _HEARS:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+from tui.cli.main import main as run_command  # noqa: E402 -- hundreds of modules
+
+
+def main() -> None:
+    """Run a command and exit with its code."""
+    if _HEARS:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        run_command()
+    finally:
+        if _HEARS:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
