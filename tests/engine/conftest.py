@@ -16,22 +16,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import psutil
 import pytest
 
 from backends.client.http import request
 from backends.demo import MODEL_PATH
 from backends.state import ClusterSnapshot
 from tests.engine.synthetic import write_llama
-from tests.killing import kill_all
+from tests.killing import kill_until_none
+from tests.looking import processes_of
 from tui.cli.session import cluster_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import psutil
+
 WAIT_S = 60.0
 PAUSE_MIN_S = 0.02
 PAUSE_MAX_S = 0.2
+LOG_CHARS = 10_000
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
@@ -151,16 +154,13 @@ class User:
 
     def processes(self) -> list[psutil.Process]:
         """Every process of this user in the process table."""
-        marker = str(self.home)
-        found = []
-        for process in psutil.process_iter():
-            try:
-                ours = process.environ().get("XDG_STATE_HOME", "").startswith(marker)
-                if ours and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+        return processes_of(self.home)
+
+    def tell_log(self) -> None:
+        """Print what its controllers last said: shown where a test failed."""
+        file = self.home / "state/dllm-tui/controller.log"
+        if file.exists():
+            print(file.read_text(errors="replace")[-LOG_CHARS:])
 
     def assert_nothing_left(self) -> None:
         """Nothing of this user is in the process table (soon)."""
@@ -176,7 +176,7 @@ def somebody() -> Iterator[User]:
     try:
         yield someone
     finally:
-        kill_all(someone.processes())
+        kill_until_none(someone.processes)
         shutil.rmtree(home, ignore_errors=True)
 
 
@@ -185,6 +185,7 @@ def user() -> Iterator[User]:
     """A user of this test alone."""
     with somebody() as someone:
         yield someone
+        someone.tell_log()
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import psutil
 from backends.engine.find import find_engine
 from backends.paths import user_paths
 from tests.engine.conftest import wait_for
+from tests.looking import with_word
 
 if TYPE_CHECKING:
     from tests.engine.conftest import User
@@ -43,20 +44,13 @@ class Gate:
 
     def freeze_load(self) -> psutil.Process:
         """Let the load begin with a suspended worker, which is returned."""
-        wait_for(lambda: self._running("llama-server", "--port"), "llama-server")
-        worker = self._running("ggml-rpc-server", "-p")[0]
+        wait_for(lambda: self._running("--port", "llama-server"), "llama-server")
+        worker = self._running("-p", "ggml-rpc-server")[0]
         worker.suspend()
         wait_for(lambda: worker.status() == psutil.STATUS_STOPPED, "it is suspended")
         self._closed.unlink()
         return worker
 
-    def _running(self, name: str, option: str) -> list[psutil.Process]:
+    def _running(self, option: str, name: str) -> list[psutil.Process]:
         """Those at work, which have that option; not those that are only asked."""
-        found = []
-        for process in self._user.processes():
-            try:
-                if process.name() == name and option in process.cmdline():
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+        return with_word(self._user.processes(), option, name)

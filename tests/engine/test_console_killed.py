@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.engine.conftest import wait_for
+from tests.looking import with_word
 
 if TYPE_CHECKING:
     from tests.engine.conftest import User
@@ -123,11 +124,8 @@ class Memory:
 
 
 def controller_pid(user: User) -> int | None:
-    for process in user.processes():
-        with suppress(Exception):
-            if "backends.controller" in " ".join(process.cmdline()):
-                return process.pid
-    return None
+    found = with_word(user.processes(), "backends.controller")
+    return found[0].pid if found else None
 
 
 def moves(rng: random.Random, at: int) -> tuple[str, int]:

@@ -18,6 +18,7 @@ import pytest
 
 from backends.state import API_VERSION
 from tests.engine.conftest import User, wait_for
+from tests.looking import with_word
 
 pytestmark = pytest.mark.engine
 
@@ -131,12 +132,12 @@ def test_doctor_counts_a_taken_port_of_ones_own_choice(user: User) -> None:
 
 
 class PortThief:
-    """Takes a port as soon as a llama-server is there that is about to."""
+    """Takes a port as soon as a gateway is there that is about to."""
 
     def __init__(self, user: User, port: int) -> None:
-        self._home = str(user.home)
+        self._user = user
         self._port = port
-        self._before = self._servers()
+        self._before = self._gateways()
         self._thread = threading.Thread(target=self._lie_in_wait)
         self.socket = socket.socket()
         # The connections of the server before may linger.
@@ -150,24 +151,13 @@ class PortThief:
         self._thread.join()
         self.socket.close()
 
-    def _servers(self) -> set[int]:
+    def _gateways(self) -> set[int]:
         """Those of this user; other tests run theirs beside us."""
-        named = psutil.process_iter(["name"])
-        return {
-            p.pid
-            for p in named
-            if p.info["name"] == "llama-server" and self._is_ours(p)
-        }
-
-    def _is_ours(self, process: psutil.Process) -> bool:
-        try:
-            return process.environ().get("XDG_STATE_HOME", "").startswith(self._home)
-        except psutil.Error:
-            return False
+        return {p.pid for p in with_word(self._user.processes(), "backends.gateway")}
 
     def _lie_in_wait(self) -> None:
         deadline = time.monotonic() + 30
-        while self._servers() <= self._before and time.monotonic() < deadline:
+        while self._gateways() <= self._before and time.monotonic() < deadline:
             time.sleep(0.001)
         with contextlib.suppress(OSError):
             self.socket.bind(("127.0.0.1", self._port))
@@ -178,10 +168,12 @@ def test_a_port_taken_at_the_last_moment_is_left_to_its_owner(
     user: User, demo_model: str
 ) -> None:
     launch = ("up", "--model", demo_model, "--workers", "1", "--detach")
-    api_port = urlsplit(user.json(*launch)["api_url"]).port
-    assert api_port
-    for _ in range(5):
+    status = user.json(*launch)
+    for _ in range(20):
         user.run("stop")
+        # Which one is taken next depends on what other tests have by then.
+        api_port = urlsplit(status["api_url"]).port
+        assert api_port
         with PortThief(user, api_port):
             status = user.json(*launch)
         if status["message"]:

@@ -17,6 +17,8 @@ from backends.controller.breaker import DEATHS_MAX
 from tests.engine.conftest import User, running_pid, wait_for
 from tests.engine.gate import Gate
 from tests.killing import kill_all
+from tests.looking import is_agent, name_of, with_word, words_of
+from tests.native.stock import free_port
 
 pytestmark = pytest.mark.engine
 
@@ -39,22 +41,9 @@ def failed(user: User) -> dict[str, object]:
 def engine_processes(user: User) -> list[psutil.Process]:
     """Those of a cluster; not the agent, which looks after them for the controller."""
     names = ("llama-server", "ggml-rpc-server", "rpc-server", "dllm-relay")
-    return [p for p in user.processes() if _name(p) in names and not _is_agent(p)]
-
-
-def _is_agent(process: psutil.Process) -> bool:
-    try:
-        return process.cmdline()[1:2] == ["host"]
-    except psutil.Error:
-        return False
-
-
-def _name(process: psutil.Process) -> str:
-    """Its name; empty once it is gone."""
-    try:
-        return process.name()
-    except psutil.Error:
-        return ""
+    # One that ends as it is looked at has no words any more, and cannot be told apart.
+    others = [p for p in user.processes() if not is_agent(p) and words_of(p)]
+    return [p for p in others if name_of(p) in names]
 
 
 def kill_again_and_again(user: User, name: str) -> dict[str, object]:
@@ -69,7 +58,8 @@ def kill_again_and_again(user: User, name: str) -> dict[str, object]:
 
 
 def test_a_worker_that_keeps_dying_is_done_without(user: User, demo_model: str) -> None:
-    serve(user, demo_model)
+    # Of its own: that another test took the usual one would be told, too.
+    serve(user, demo_model, "--port", str(free_port()))
     for _ in range(DEATHS_MAX - 1):
         kill_and_mend(user, "worker2")
     user.kill("worker2")
@@ -351,8 +341,7 @@ def test_many_clients_start_one_controller(user: User) -> None:
         assert command.returncode == 0, err
 
     def controllers() -> int:
-        commands = [process.cmdline() for process in user.processes()]
-        return sum("backends.controller" in command for command in commands)
+        return len(with_word(user.processes(), "backends.controller"))
 
     wait_for(lambda: controllers() == 1, "the losers of the race are gone", 10)
     assert (runtime / "controller.sock").stat().st_mode & 0o777 == 0o600
@@ -377,7 +366,7 @@ def test_a_full_disk_is_told(user: User, demo_model: str) -> None:
         _fill(state / "filler")
         refused = user.run("up", "--model", demo_model, "--detach", code=1)
         assert "space" in refused.stderr
-        assert not engine_processes(user)
+        wait_for(lambda: not engine_processes(user), "nothing was started, or ended")
         user.run("stop")
         user.assert_nothing_left()
     finally:

@@ -13,7 +13,7 @@ import pytest
 
 from backends.controller.lock import lock_holder
 from tests.engine.conftest import wait_for
-from tests.killing import kill_all
+from tests.killing import kill_until_none
 from tests.native.stock import free_port
 
 if TYPE_CHECKING:
@@ -68,9 +68,8 @@ def test_the_goal_outlives_the_controller_and_the_machine(
         (server,) = [p for p in before["processes"] if p["name"] == "llama-server"]
         assert user.pid("llama-server") == server["pid"]
         # As if the power had gone.
-        kill_all(user.processes())
+        kill_until_none(user.processes)
         first.wait()
-    wait_for(lambda: not user.processes(), "nothing runs")
     with service(user) as second:
         wait_for(lambda: is_the_controller(user, second), "begun again")
         wait_for(lambda: user.status()["state"] == "serving", "serving again")

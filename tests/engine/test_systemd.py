@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.engine.conftest import wait_for
-from tests.killing import kill_all
+from tests.killing import kill_until_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,15 +50,8 @@ def session(user: User) -> Iterator[None]:
             pytest.skip("no systemd can be started here")
         yield
     finally:
-        wait_for(lambda: not killed(user), "nothing runs")
+        kill_until_none(user.processes)
         process.wait()
-
-
-def killed(user: User) -> int:
-    """How many processes there were; one may just have begun another."""
-    found = user.processes()
-    kill_all(found)
-    return len(found)
 
 
 def version(user: User) -> str:

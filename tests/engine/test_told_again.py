@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -13,6 +12,7 @@ import pytest
 
 from backends.gateway.telling import Telling
 from tests.engine.conftest import wait_for
+from tests.looking import with_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,10 +90,20 @@ def told(events: list[bytes]) -> list[int]:
     return [telling.sum_of(event) for event in events]
 
 
-def kill_a_worker(user: User) -> None:
+def next_worker(user: User) -> psutil.Process:
     """Each in its turn: one that dies too often is done without."""
-    workers = (p for p in user.processes() if p.name() == "ggml-rpc-server")
-    min(workers, key=psutil.Process.create_time).kill()
+    workers = with_word(user.processes(), "-p", "ggml-rpc-server")
+    return min(workers, key=psutil.Process.create_time)
+
+
+def answer_killed(
+    user: User, port: int, path: str, body: dict[str, Any]
+) -> list[bytes]:
+    """The events of an answer in which a worker is killed.
+
+    It is found before: to look for it takes as long as what is left of an answer.
+    """
+    return answer(port, path, body, next_worker(user).kill)
 
 
 def text_of(events: list[bytes]) -> str:
@@ -122,15 +132,15 @@ def test_what_has_no_ids_outlives_a_worker(
     user.run(*launch, "--", "--chat-template-file", str(template))
     user.run("lab", "set", "all", "--latency", "2ms")
     port = urlsplit(user.status()["api_url"]).port or 0
-    kill = partial(kill_a_worker, user)
     for path, body, middle in ASKED:
         whole = told(answer(port, path, body))
-        events = answer(port, path, body, kill)
+        events = answer_killed(user, port, path, body)
         assert told(events) == whole, path
         assert len(whole) > KILLED_AFTER
         assert middle in events[KILLED_AFTER - 1], events[KILLED_AFTER - 1]
     assert len(json.loads(arguments_of(events))["id"]) >= 100
-    assert len(json.loads(text_of(answer(port, CHAT, DRAWN, kill)))["id"]) >= 100
+    drawn = text_of(answer_killed(user, port, CHAT, DRAWN))
+    assert len(json.loads(drawn)["id"]) >= 100
     wait_for(lambda: user.status()["requests"]["continued"] == 4, "all are told")
     assert user.status()["requests"]["failed"] == 0
     stays_warm(user, port)
@@ -161,5 +171,5 @@ def stays_warm(user: User, port: int) -> None:
 def read_again_after_a_kill(user: User) -> None:
     """Returns once what was in the cache is in that of another llama-server."""
     before = user.status()["requests"]["warmed"]
-    kill_a_worker(user)
+    next_worker(user).kill()
     wait_for(lambda: user.status()["requests"]["warmed"] > before, "it is read again")

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 from backends.demo import MODEL_PATH
 from tests.engine.conftest import somebody, wait_for
+from tests.looking import is_agent, name_of, words_of
 from tests.native.stock import engine, free_port, server, start, wait_for_port
 
 if TYPE_CHECKING:
@@ -118,8 +119,8 @@ def kill_one(user: User, what: str, random_: random.Random) -> None:
 
 def is_a(process: psutil.Process, what: str) -> bool:
     """Whether it is of this kind; the agent runs the relay's program, and is none."""
-    name, arguments = process.name(), process.cmdline()[1:]
-    return VICTIMS[what] in (name, *arguments) and arguments[:1] != ["host"]
+    words = (name_of(process), *words_of(process)[1:])
+    return VICTIMS[what] in words and not is_agent(process)
 
 
 def ours(
