@@ -26,6 +26,7 @@ from backends.demo import MODEL_PATH
 from tests.bench.bench_tunnel import PROMPT, show
 from tests.hosts.network import Network, missing
 from tests.hosts.user import HeadUser
+from tests.looking import is_agent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,7 @@ def watchers(user: HeadUser, network: Network) -> list[psutil.Process]:
     """The controller, its agent here and those on the peers."""
     controller = psutil.Process(user.status()["controller_pid"])
     there = [psutil.Process(p) for peer in network.peers for p in peer.agents()]
-    here = [p for p in controller.children() if p.cmdline()[1:2] == ["host"]]
+    here = [p for p in controller.children() if is_agent(p)]
     return [controller, *here, *there]
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from backends.paths import user_paths
 from tests.engine.synthetic import write_llama
-from tests.hosts.container import wait_until
 from tests.native.pairing import FarEnd, key_file
 from tests.native.relaying import Relay, running
 from tests.native.stock import engine, free_port, start
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,8 +97,8 @@ def start_there(stack: ExitStack, site: Site, machine: Machine, address: str) ->
     argv = [*inside(machine), program, "-H", address, "-p", str(port), "-t", "1"]
     start(stack, argv, site.work / f"{machine.name}.log")
     wait_until(
-        f"the worker on {machine.name}",
         lambda: any(each.endswith(f":{port}") for each in machine.listening()),
+        f"the worker on {machine.name}",
     )
     return f"{address}:{port}"
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.hosts.container import wait_until
 from tests.hosts.network import Network, missing
 from tests.hosts.user import HeadUser
-from tests.killing import kill_all
+from tests.killing import kill_until_none
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-_LEFTOVER_PATIENCE_S = 5.0
+_LEFTOVER_PATIENCE_S = 20.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -70,14 +70,14 @@ def user(network: Network) -> Iterator[HeadUser]:
     finally:
         # Not all of the machines need be within reach.
         someone.start("stop").communicate(timeout=60)
-        kill_all(someone.processes())
+        kill_until_none(someone.processes)
 
 
 def _leftovers(network: Network) -> dict[str, list[str]]:
-    with contextlib.suppress(TimeoutError):
+    with contextlib.suppress(AssertionError):
         wait_until(
-            "the end of what the test started",
             lambda: not any(p.processes() or p.agents() for p in network.peers),
+            "the end of what the test started",
             _LEFTOVER_PATIENCE_S,
         )
     found = {p.name: [*p.processes(), *p.agents().values()] for p in network.peers}

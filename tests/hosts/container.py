@@ -11,10 +11,11 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +24,6 @@ HOME = str(Path("~root").expanduser())
 """Home directory of root, on the test machine and on every peer."""
 
 OWN_ETC = ("passwd", "shadow", "hostname", "hosts", "machine-id")
-PATIENCE_S = 20.0
-_POLL_S = 0.01
 
 # $1: directory with home/, etc/, ssh/ and boot_id; $2: host name; $3: home. Process 1
 # collects every orphan: dash's `wait` waits for any child.
@@ -156,17 +155,3 @@ def _pid_spaces() -> Iterator[tuple[int, str]]:
             # A zombie has no namespaces any more.
             with contextlib.suppress(OSError):
                 yield int(entry.name), os.readlink(entry / "ns" / "pid")
-
-
-def wait_until(what: str, is_so: object, timeout_s: float = PATIENCE_S) -> None:
-    """Poll a condition.
-
-    Raises:
-        TimeoutError: it did not come true.
-    """
-    assert callable(is_so)
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} took longer than {timeout_s:.0f} s")
-        time.sleep(_POLL_S)

@@ -42,8 +42,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.hosts.container import PATIENCE_S, wait_until
 from tests.hosts.machine import SSHD, Machine, empty
+from tests.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -172,7 +172,7 @@ class Network:
         for number, name in enumerate(NAMES):
             self.peers += (self._make_peer(number, name),)
         for peer in self.peers:
-            wait_until(f"reaching {peer.name}", peer.is_listening)
+            wait_until(peer.is_listening, f"reaching {peer.name}")
 
     def _make_switch(self) -> None:
         self._switch = subprocess.Popen(
@@ -180,7 +180,7 @@ class Network:
         )
         pid = str(self._switch.pid)
         own = os.readlink("/proc/self/ns/net")
-        wait_until("the switch", lambda: os.readlink(f"/proc/{pid}/ns/net") != own)
+        wait_until(lambda: os.readlink(f"/proc/{pid}/ns/net") != own, "the switch")
         enter = ["nsenter", "-t", pid, "-n", "--"]
         for words in (
             [*enter, *_ip("link add name bridge type bridge")],

@@ -12,7 +12,7 @@ from backends.errors import NeedsAnswer, PeerUnreachable
 from backends.machines.ssh.connection import SshConnection
 from backends.machines.ssh.destination import Destination
 from backends.state import QuestionKind
-from tests.hosts.container import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -35,10 +35,10 @@ async def reached(name: str, where: str = "") -> AsyncIterator[SshConnection]:
 
 
 async def until(
-    what: str, is_so: Callable[[], bool], timeout_s: float = PATIENCE_S
+    condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S
 ) -> None:
-    """Wait for a condition while the event loop goes on."""
-    await asyncio.to_thread(wait_until, what, is_so, timeout_s)
+    """Wait while the event loop goes on, as it does while a condition is looked at."""
+    await asyncio.to_thread(wait_until, condition, what, patience_s)
 
 
 async def question(connection: SshConnection, **answers: str) -> NeedsAnswer:

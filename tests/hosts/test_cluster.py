@@ -10,6 +10,7 @@ import psutil
 
 from tests.engine.conftest import wait_for
 from tests.hosts.user import MODEL, answer, prepared
+from tests.looking import name_of, words_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,8 +24,8 @@ def listeners(user: HeadUser) -> dict[str, int]:
     found: Counter[str] = Counter()
     for process in user.processes():
         for connection in process.net_connections("tcp"):
-            is_gateway = "backends.gateway" in process.cmdline()
-            name = "api-gateway" if is_gateway else process.name()
+            is_gateway = "backends.gateway" in words_of(process)
+            name = "api-gateway" if is_gateway else name_of(process)
             found[name] += connection.status == psutil.CONN_LISTEN
     return {name: count for name, count in found.items() if count}
 

@@ -15,7 +15,7 @@ from backends.machines.ssh.destination import Destination
 from backends.models.identity import full_sha256, identity_of
 from backends.provision.model_copy import copy_model
 from backends.provision.refusals import PeerFull, WrongFile
-from tests.hosts.container import wait_until
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -101,7 +101,7 @@ async def test_a_cancelled_copy_goes_on(
         await running
     part = peer.home / ".models" / f"{NAME}.part"
     assert 0 < part.stat().st_size <= SIZE
-    wait_until("the end of everything", lambda: not peer.processes(), 10)
+    wait_until(lambda: not peer.processes(), "the end of everything")
     await copy(model)
     assert same(peer.home / ".models" / NAME, model)
     assert not part.exists()

@@ -91,12 +91,12 @@ async def test_a_killed_agent_ends_nothing(
 
 async def another_agent_comes(machine: Machine) -> None:
     """Once those that are there are killed, every one."""
-    await until(f"an agent on {machine.name}", lambda: bool(machine.agents()))
+    await until(lambda: bool(machine.agents()), f"an agent on {machine.name}")
     old = machine.agents().keys()
     for pid in old:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     await until(
-        f"another agent on {machine.name}",
         lambda: bool(now := machine.agents()) and now.keys().isdisjoint(old),
+        f"another agent on {machine.name}",
     )

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.hosts.container import wait_until
 from tests.hosts.network import Network
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.hosts.machine import Machine
@@ -58,7 +58,7 @@ def test_reboot_keeps_the_disk_only(network: Network) -> None:
         peer,
         "echo kept >~/kept; setsid sleep 600 >/dev/null 2>&1 </dev/null &",
     )
-    wait_until("the sleep", lambda: peer.processes() == ["sleep 600"])
+    wait_until(lambda: peer.processes() == ["sleep 600"], "the sleep")
     before = ssh(network, peer, "cat /proc/sys/kernel/random/boot_id; touch /tmp/gone")
     peer.kill_everything()
     assert peer.processes() == []
@@ -76,7 +76,7 @@ def test_sshd_and_cable(network: Network) -> None:
     peer.link_down()
     assert not peer.is_listening()
     peer.link_up()
-    wait_until("the link", peer.is_listening)
+    wait_until(peer.is_listening, "the link")
 
 
 def test_small_disk(network: Network) -> None:
@@ -89,7 +89,7 @@ def test_small_disk(network: Network) -> None:
 def test_orphans_are_collected(network: Network) -> None:
     peer = network.peer("ada")
     peer.run(["sh", "-c", "(sleep 0.1 &) &"])
-    wait_until("the end of the orphan", lambda: not peer.processes())
+    wait_until(lambda: not peer.processes(), "the end of the orphan")
     assert "Z" not in peer.run(["ps", "-eo", "stat"]).stdout
 
 
@@ -102,8 +102,8 @@ def test_nothing_stays_when_the_owner_is_killed() -> None:
     argv = [sys.executable, "-c", code]
     out = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
     cable, directory, pid = out.stdout.split()
-    wait_until("its end", lambda: not Path("/proc", pid).exists())
-    wait_until("the cable's end", lambda: not Path("/sys/class/net", cable).exists())
+    wait_until(lambda: not Path("/proc", pid).exists(), "its end")
+    wait_until(lambda: not Path("/sys/class/net", cable).exists(), "the cable's end")
     Network().close()
     assert not Path(directory).exists()
 

@@ -23,7 +23,7 @@ from backends.provision.clean import clean
 from backends.provision.provision import Provisioned, Way, provision
 from backends.provision.refusals import DoesNotRun, PeerBusy, PeerFull
 from backends.state import EngineInfo, EngineSource, ProvisionMode
-from tests.hosts.container import wait_until
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -112,7 +112,7 @@ def size_of(engine: EngineInfo) -> int:
 
 
 def idle(peer: Machine) -> None:
-    wait_until("the end of everything there", lambda: not peer.processes(), 10)
+    wait_until(lambda: not peer.processes(), "the end of everything there")
 
 
 async def test_from_an_empty_home_to_programs_that_run(

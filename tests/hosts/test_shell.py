@@ -48,7 +48,7 @@ async def test_login_shells(network: Network, shell: str) -> None:
         # The script's group is its own: what it leaves running dies with it.
         with pytest.raises(HostError, match=r"longer than 0\.5 s"):
             await ada.run("sleep 601 & sleep 602", timeout_s=0.5)
-        await until("their end", lambda: peer.processes() == [])
+        await until(lambda: peer.processes() == [], "their end")
 
 
 async def test_a_banner_is_cut_off(network: Network) -> None:
@@ -99,7 +99,7 @@ async def test_lines_as_they_come(network: Network) -> None:
         task = asyncio.create_task(
             ada.run(follow, on_line=lines.append, timeout_s=None)
         )
-        await until("the first line", lambda: lines == ["one"])
+        await until(lambda: lines == ["one"], "the first line")
         (peer.home / "go").touch()
         assert (await task).stdout == "one\ntwo\nlast"
     assert lines == ["one", "two", "last"]
@@ -110,11 +110,11 @@ async def test_cancelling_ends_the_script(network: Network) -> None:
     peer = network.peer("ada")
     async with reached("ada") as ada:
         task = asyncio.create_task(ada.run("sleep 600", timeout_s=None))
-        await until("the sleep", lambda: "sleep 600" in peer.processes())
+        await until(lambda: "sleep 600" in peer.processes(), "the sleep")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until("its end", lambda: peer.processes() == [])
+        await until(lambda: peer.processes() == [], "its end")
 
 
 async def test_closing_ends_the_script_and_spares_the_detached(
@@ -126,11 +126,11 @@ async def test_closing_ends_the_script_and_spares_the_detached(
         detach = "setsid sleep 333 </dev/null >/dev/null 2>&1 & sleep 444"
         task = asyncio.create_task(ada.run(detach, timeout_s=None))
         await until(
-            "both", lambda: len([p for p in peer.processes() if "44" in p]) == 1
+            lambda: len([p for p in peer.processes() if "44" in p]) == 1, "both"
         )
     with pytest.raises(HostError):
         await task
-    await until("its end", lambda: peer.processes() == ["sleep 333"])
+    await until(lambda: peer.processes() == ["sleep 333"], "its end")
     peer.kill_processes()
 
 
@@ -147,10 +147,10 @@ async def test_a_killed_console_leaves_no_script(network: Network) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _RUN, env=network.env()
     )
-    await until("the sleep", lambda: "sleep 600" in peer.processes(), 60.0)
+    await until(lambda: "sleep 600" in peer.processes(), "the sleep")
     process.kill()
     await process.wait()
-    await until("its end", lambda: peer.processes() == [])
+    await until(lambda: peer.processes() == [], "its end")
 
 
 async def test_nothing_stays_of_a_script(network: Network) -> None:
@@ -158,7 +158,7 @@ async def test_nothing_stays_of_a_script(network: Network) -> None:
     peer = network.peer("ada")
     async with reached("ada") as ada:
         await ada.run("true")
-        await until("its end", lambda: peer.processes() == [])
+        await until(lambda: peer.processes() == [], "its end")
 
 
 async def test_what_a_script_leaves_running_holds_nobody_up(network: Network) -> None:
@@ -168,7 +168,7 @@ async def test_what_a_script_leaves_running_holds_nobody_up(network: Network) ->
         left = "sleep 600 & trap '' TERM; sleep 601 & echo started; exit 4"
         result = await ada.run(left, check=False)
         assert (result.stdout, result.code) == ("started\n", 4)
-        await until("their end", lambda: peer.processes() == [])
+        await until(lambda: peer.processes() == [], "their end")
 
 
 async def test_output_is_bounded(

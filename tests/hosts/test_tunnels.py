@@ -81,7 +81,7 @@ async def test_to_a_port(network: Network) -> None:
         tunnel = await ada.forward(int(port))
         links = [await asyncio.open_connection("127.0.0.1", tunnel.port) for _ in "abc"]
         await asyncio.gather(*(both_ways(*link) for link in links))
-        await until("their end", lambda: tunnel.connections == 0)
+        await until(lambda: tunnel.connections == 0, "their end")
         assert tunnel.last_error is None
         reader, writer = await asyncio.open_connection("127.0.0.1", tunnel.port)
         writer.write(b"ping")
@@ -136,7 +136,7 @@ async def test_from_a_port(network: Network) -> None:
             assert f"127.0.0.1:{port}" in await asyncio.to_thread(peer.listening)
             await ada.run('python3 -c "$1" "$2"', ask, port)
             await tunnel.close()
-            await until("its end", functools.partial(_is_free, peer, port))
+            await until(functools.partial(_is_free, peer, port), "its end")
         dead = await ada.forward_back("127.0.0.1:1")
         result = await ada.run('python3 -c "$1" "$2"', ask, str(dead.port), check=False)
         assert result.code != 0
@@ -198,7 +198,7 @@ async def test_tunnels_end_with_the_connection(network: Network) -> None:
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
         writer.close()
-        await until("the tunnel's end", lambda: not tunnel.is_open)
+        await until(lambda: not tunnel.is_open, "the tunnel's end")
         await asyncio.to_thread(peer.start_sshd)
         again = await ada.forward(int(port), tunnel.port)
         await both_ways(*await asyncio.open_connection("127.0.0.1", again.port))
@@ -214,7 +214,7 @@ async def test_a_slow_reader_holds_the_sender(network: Network) -> None:
         run = asyncio.create_task(
             ada.run('python3 -c "$1"', flood, on_line=ports.append, timeout_s=None)
         )
-        await until("the port", lambda: bool(ports))
+        await until(lambda: bool(ports), "the port")
         tunnel = await ada.forward(int(ports[0]))
         reader, writer = await asyncio.open_connection("127.0.0.1", tunnel.port)
         await asyncio.sleep(1)
@@ -226,4 +226,4 @@ async def test_a_slow_reader_holds_the_sender(network: Network) -> None:
         writer.close()
         assert count == 64 << 20
         await run
-    await until("nothing left there", lambda: not peer.processes())
+    await until(lambda: not peer.processes(), "nothing left there")

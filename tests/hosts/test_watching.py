@@ -79,12 +79,12 @@ async def watched(name: str, home: Path) -> AsyncIterator[Watched]:
 async def is_looked_at(*peers: Watched) -> None:
     for each in peers:
         await until(
-            "a first look",
             lambda each=each: (  # type: ignore[misc]
                 each.known.connected
                 and each.known.peer.facts
                 and each.known.peer.rtt_ms
             ),
+            "a first look",
         )
 
 
@@ -95,20 +95,21 @@ async def test_a_silent_peer_is_suspect_and_delays_nobody(network: Network) -> N
         await is_looked_at(ada, bob)
         state = ada.known.peer.state
         ada.told.clear()
+        going = time.time()
         network.peer("ada").link_down()
         down = time.time()
-        await until("suspicion", lambda: ada.known.peer.silent_since is not None, 5)
+        await until(lambda: ada.known.peer.silent_since is not None, "suspicion")
         silent = ada.known.peer
         assert silent.silent_since is not None
-        assert down - 1.5 < silent.silent_since < down + 1
+        assert going - 3 < silent.silent_since < down + 1
         assert silent.rtt_ms is None, "no figure of a link that is silent"
-        await until("the note", lambda: "no answer for" in ada.known.peer.note)
+        await until(lambda: "no answer for" in ada.known.peer.note, "the note")
         assert bob.known.peer.silent_since is None
         await asyncio.sleep(10)
         assert set(ada.told) == {state}, "its state stays what it was"
         network.peer("ada").link_up()
-        await until("an answer", lambda: ada.known.peer.silent_since is None, 30)
-        await until("fresh figures", lambda: ada.known.peer.rtt_ms is not None)
+        await until(lambda: ada.known.peer.silent_since is None, "an answer")
+        await until(lambda: ada.known.peer.rtt_ms is not None, "fresh figures")
         assert "no answer" not in ada.known.peer.note
         assert set(ada.told) == {state}
 
@@ -119,7 +120,8 @@ async def test_a_reset_connection_is_noticed_at_once(network: Network) -> None:
         await is_looked_at(ada)
         looked_at = ada.known.peer.facts
         await asyncio.to_thread(network.peer("ada").stop_sshd)
-        await until("the loss", lambda: not ada.known.connected, 2)
+        # Long before a machine that is but silent is given up.
+        await until(lambda: not ada.known.connected, "the loss", 20)
         assert ada.known.peer.rtt_ms is None
         await asyncio.to_thread(network.peer("ada").start_sshd)
         await is_looked_at(ada)
@@ -131,7 +133,7 @@ async def test_a_question_is_asked_afresh_when_somebody_looks(
 ) -> None:
     network.write_ssh_config(known=False)
     async with watched("ada", network.home) as ada:
-        await until("the question", lambda: ada.known.peer.question is not None)
+        await until(lambda: ada.known.peer.question is not None, "the question")
         network.write_ssh_config()
         await ada.known.look()
         assert ada.known.connected

@@ -186,11 +186,11 @@ async def test_a_broken_way_is_seen_at_once_and_replaced(network: Network) -> No
             way.on_broken = partial(told.append, name)
             ways[name] = way
         await asyncio.to_thread(ada.stop_sshd)
-        await until("the one through ada is told", lambda: told == ["far"], 5)
+        await until(lambda: told == ["far"], "the one through ada is told")
         near, broken = ways["near"], ways["far"]
         assert (near.open, broken.open) == (True, False)
         await asyncio.to_thread(bob.stop_sshd)
-        await until("the one through bob alone is told", lambda: len(told) == 2, 5)
+        await until(lambda: len(told) == 2, "the one through bob alone is told")
         assert told == ["far", "near"]
         await asyncio.to_thread(ada.start_sshd)
         await asyncio.to_thread(bob.start_sshd)

@@ -25,7 +25,8 @@ from tests.engine.trials import SETTLE_S, TOKENS, asked, print_head, row
 from tests.hosts.conftest import CACHE
 from tests.hosts.network import Network, missing
 from tests.hosts.user import MODEL, HeadUser, prepared
-from tests.killing import kill_all
+from tests.killing import kill_until_none
+from tests.looking import with_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,8 +55,7 @@ def lose_machine(network: Network, _: HeadUser) -> None:
 
 def controller_of(user: HeadUser) -> int:
     """Its number, without a question that takes its time."""
-    program = "backends.controller"
-    return next(p.pid for p in user.processes() if program in p.cmdline())
+    return with_word(user.processes(), "backends.controller")[0].pid
 
 
 FAULTS: dict[str, Callable[[Network, HeadUser], None]] = {
@@ -81,7 +81,7 @@ def somebody_with_peers(*, direct: bool) -> Iterator[tuple[Network, HeadUser]]:
             user.assert_nothing_left()
             wait_for(lambda: not any(left_on(network)), "nothing is left on peers")
         finally:
-            kill_all(user.processes())
+            kill_until_none(user.processes)
     finally:
         network.close()
 

@@ -11,11 +11,12 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
+from tests.waiting import PATIENCE_S
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-PATIENCE_S = 20.0
 HELLO, DEVICE_COUNT, GET_TENSOR, BUFFER_GET_BASE, GRAPH_COMPUTE = 14, 15, 8, 3, 10
 ALLOC_BUFFER, SET_TENSOR, GET_DEVICE_MEMORY = 0, 6, 11
 # The buffer a worker of the tests gives, and where it lies.
@@ -85,6 +86,10 @@ class Stats:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Read no more."""
         self._lines.close()
         self.socket.close()
 

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from tests.native.identity import start_id
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True)

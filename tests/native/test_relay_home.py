@@ -14,7 +14,6 @@ from tests.native.pairing import AS_ASKED, paired
 from tests.native.relaying import (
     BASE,
     BUFFER,
-    PATIENCE_S,
     SET_TENSOR,
     TENSOR_BYTES,
     Relay,
@@ -24,7 +23,7 @@ from tests.native.relaying import (
     in_thread,
     receive,
 )
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     import socket

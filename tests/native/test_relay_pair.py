@@ -20,7 +20,6 @@ from tests.native.relaying import (
     DEVICE_COUNT,
     HELLO_REPLY,
     HELLO_REQUEST,
-    PATIENCE_S,
     Relay,
     Stats,
     Worker,
@@ -29,6 +28,7 @@ from tests.native.relaying import (
     request,
     running,
 )
+from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

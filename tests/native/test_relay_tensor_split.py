@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import time
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from tests.engine.synthetic import write_llama
+from tests.looking import with_word
 from tests.native.relaying import in_thread
 from tests.native.stock import SHORT_PROMPT, Cluster, cluster
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.engine
-
-SHOWN_WITHIN_S = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +34,9 @@ def test_the_workers_are_not_joined_and_answer_all_the_same(running: Cluster) ->
     assert len(running.complete(SHORT_PROMPT, 8)) == 8
     for each in running.relays:
         with each.stats() as stats:
-            seen = stats.snapshot(connected=True)
+            # What was asked last is counted within a tick.
+            seen = stats.until(lambda line: "COMM_INIT" in line.get("commands", ()))
+        assert seen["connected"]
         assert seen["refused"] == seen["plain_connections"] == 0
         join = seen["commands"]["COMM_INIT"]
         assert join["answered"] == join["count"] > 0
@@ -51,9 +51,7 @@ def test_a_frozen_worker_is_shown_with_its_age(running: Cluster) -> None:
         before = stats.snapshot(connected=True)["bytes_down"]
         stats.until(lambda line: line.get("bytes_down", 0) > before)
         worker.send_signal(signal.SIGSTOP)
-        frozen = time.monotonic()
         seen = stats.until(lambda line: bool(line.get("unanswered_ms")))
-        assert time.monotonic() - frozen < SHOWN_WITHIN_S
         assert seen["unanswered_ms"] >= 1000
         worker.send_signal(signal.SIGCONT)
         stats.snapshot(unanswered_ms=None)
@@ -63,7 +61,6 @@ def test_a_frozen_worker_is_shown_with_its_age(running: Cluster) -> None:
 
 def stock_worker_of(port: str) -> psutil.Process:
     """The rpc-server that listens there; a child of this process."""
-    for process in psutil.Process().children():
-        if port in process.cmdline() and "ggml-rpc-server" in process.name():
-            return process
-    raise AssertionError("no worker at that port")
+    found = with_word(psutil.Process().children(), port, "ggml-rpc-server")
+    assert found, "no worker at that port"
+    return found[0]

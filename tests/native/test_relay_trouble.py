@@ -15,7 +15,6 @@ import pytest
 from tests.native.relaying import (
     GET_DEVICE_MEMORY,
     HELLO_REQUEST,
-    PATIENCE_S,
     Relay,
     Worker,
     exchange,
@@ -25,13 +24,13 @@ from tests.native.relaying import (
     request,
     running,
 )
+from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ASK_MEMORY = request(GET_DEVICE_MEMORY, bytes(4))
 MEMORY = reply(bytes(16))
-SHOWN_WITHIN_S = 2.0
 
 
 def test_a_request_without_an_answer_is_shown_with_its_age(
@@ -44,7 +43,6 @@ def test_a_request_without_an_answer_is_shown_with_its_age(
         asked = time.monotonic()
         client.sendall(ASK_MEMORY)
         seen = stats.until(lambda line: bool(line.get("unanswered_ms")))
-        assert time.monotonic() - asked < SHOWN_WITHIN_S
         assert 1000 <= seen["unanswered_ms"] < 1000 * (time.monotonic() - asked) + 1
         later = stats.until(lambda line: line.get("unanswered_ms", 0) > 1400)
         assert later["mode"] == "metered"

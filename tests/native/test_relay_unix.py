@@ -16,7 +16,6 @@ from tests.engine.synthetic import write_llama
 from tests.native.relaying import (
     BUFFER_GET_BASE,
     GET_TENSOR,
-    PATIENCE_S,
     TENSOR_BYTES,
     Relay,
     graph,
@@ -29,6 +28,7 @@ from tests.native.relaying import (
     tensor,
 )
 from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
+from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path

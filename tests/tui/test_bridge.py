@@ -11,6 +11,7 @@ import msgspec
 from backends.errors import ControllerError
 from tests.tui import scenes
 from tests.tui.scripted import ScriptedCluster
+from tests.waiting import PATIENCE_S
 from tui.seam.bridge import BROKE, Bridge
 from tui.seam.messages import LinkLost, LinkRestored, SnapshotTaken
 
@@ -37,7 +38,7 @@ async def listening(
 
 
 async def wait_for(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 -- any condition, not one of ours
             await asyncio.sleep(0)
 

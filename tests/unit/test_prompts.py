@@ -54,7 +54,7 @@ def test_a_signal_ends_a_prompt_at_once(question: str, number: signal.Signals) -
     time.sleep(0.2)
     process.send_signal(number)
     try:
-        assert process.wait(3) == 130
+        assert process.wait(20) == 130
     finally:
         process.kill()
         os.close(ours)
@@ -63,5 +63,5 @@ def test_a_signal_ends_a_prompt_at_once(question: str, number: signal.Signals) -
 def test_no_means_no() -> None:
     process, ours = asked(QUESTIONS[0])
     os.write(ours, b"n\n")
-    assert process.wait(3) == 130
+    assert process.wait(20) == 130
     os.close(ours)

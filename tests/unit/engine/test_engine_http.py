@@ -24,6 +24,7 @@ from backends.engine.server import (
 )
 from backends.engine.sse import AnswerReader, events
 from backends.state import ChatDelta, ChatMessage, ChatRequest, Guesses, Sampling
+from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 DATA = Path(__file__).parent / "data"
+# A machine may stand still for a second or two.
+SILENCE_S = 2.5
 ASK = ChatRequest(
     messages=(ChatMessage(role="user", content="hi"),),
     sampling=Sampling(temperature=0.0, max_tokens=5),
@@ -50,7 +53,7 @@ async def serving(**handlers: Handler) -> AsyncIterator[ServerClient]:
     await site.start()
     port = runner.addresses[0][1]
     try:
-        async with ServerClient(port, idle_timeout_s=0.5) as client:
+        async with ServerClient(port, idle_timeout_s=SILENCE_S) as client:
             yield client
     finally:
         await runner.cleanup()
@@ -177,15 +180,15 @@ async def test_silence_is_limited_not_length() -> None:
     async def slow(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        for _ in range(4):
-            await asyncio.sleep(0.2)
+        for _ in range(6):
+            await asyncio.sleep(SILENCE_S / 5)
             await response.write(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n')
-        await asyncio.sleep(3)
+        await asyncio.sleep(PATIENCE_S)
         return response
 
     async with serving(chat=slow) as client:
         pieces = await collect(client)
-    assert [p.text for p in pieces[:-1]] == ["x"] * 4
+    assert [p.text for p in pieces[:-1]] == ["x"] * 6
     assert pieces[-1].failure is not None
     assert "silent" in pieces[-1].failure.what
 
@@ -208,7 +211,7 @@ async def test_closing_the_iterator_closes_the_connection() -> None:
         answer = client.chat(ASK)
         assert (await anext(answer)).text == "x"
         await answer.aclose()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await gone.wait()
 
 
@@ -225,18 +228,18 @@ async def test_slots_that_are_late_keep_their_last_reading(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("backends.engine.server.POLL_TIMEOUT_S", 0.2)
-    calls = 0
+    late = asyncio.Event()
 
     async def slots(_: web.Request) -> web.StreamResponse:
-        nonlocal calls
-        calls += 1
-        if calls > 1:
-            await asyncio.sleep(2)
+        if late.is_set():
+            await asyncio.sleep(PATIENCE_S)
         return web.json_response(json.loads((DATA / "slots_busy.json").read_text()))
 
     async with serving(slots=slots) as client:
-        first = await client.slots()
-        assert first
+        # A machine that stands still may take as long as a server that is late.
+        while not (first := await client.slots()):
+            pass
+        late.set()
         assert await client.slots() == first
 
 
@@ -348,6 +351,7 @@ async def test_the_tokens_of_finished_requests() -> None:
     async with serving(metrics=refused) as client:
         assert (await client.counts()).finished_tokens is None
     assert (await client.counts()).finished_tokens is None
+    await client.close()
     assert parse_counts("tokens_predicted_total many") == Counts()
 
 

@@ -14,6 +14,7 @@ import psutil
 from backends.machines.host import ProcessSpec
 from backends.state import ProcessRole
 from tests.killing import kill_all
+from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from backends.machines.agent.agent_host import AgentHost
 
-PATIENCE_S = 20.0
 POLL_S = 0.005
 
 SLEEPER = ("sleep", "600")
