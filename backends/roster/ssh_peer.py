@@ -147,9 +147,14 @@ class SshPeer:
                 return
 
     async def settled(self) -> None:
-        """Wait until it is reached and looked at, cannot be reached, or asks."""
-        if self._keeper.state.phase is KeeperPhase.WAITING:
+        """Wait until it is reached and looked at, cannot be reached, or asks.
+
+        Of a peer that could not be reached only a try that begins now tells.
+        """
+        waiting = self._keeper.state.phase is KeeperPhase.WAITING
+        if waiting or self.peer.state is PeerState.UNREACHABLE:
             self._keeper.poke()
+        if waiting:
             await self._moved.wait()
         while self._undecided:
             moved = self._moved

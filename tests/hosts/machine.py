@@ -11,11 +11,13 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.hosts.container import HOME, Container, wait_until
-from tests.hosts.proc import children, comm, command_line
+from tests.hosts.container import HOME, Container
+from tests.hosts.proc import alive, children, comm, command_line
+from tests.killing import kill_until_none
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 SSHD = "/usr/sbin/sshd"
 HOST_KEY = "ssh_host_ed25519_key"
@@ -143,25 +145,36 @@ class Machine:
 
     def kill_processes(self) -> None:
         """Kill all that :meth:`processes` names, wait, and see that it is gone."""
-        for pid, _ in self._ours():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        wait_until(f"killing everything on {self.name}", lambda: not self._ours())
+        kill_until_none(lambda: alive(pid for pid, _ in self._ours()))
 
     def stop_sshd(self) -> None:
         """Kill sshd with all its sessions, and wait; what they started may live on."""
-        for pid in self._sshd_pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        wait_until(f"sshd's end on {self.name}", lambda: not self._sshd_pids())
+        kill_until_none(lambda: alive(self._sshd_pids()))
 
     def start_sshd(self) -> None:
         """Start sshd and wait until it accepts connections."""
         self.run([SSHD, "-f", "/etc/ssh/sshd_config", "-E", "/etc/ssh/sshd.log"])
         wait_until(
-            f"sshd's start on {self.name}",
             lambda: f":{self._port} " in self._listeners(),
+            f"sshd's start on {self.name}",
         )
+
+    @contextlib.contextmanager
+    def frozen_sshd(self) -> Iterator[None]:
+        """Whoever connects meanwhile is let in by the kernel, and gets no answer."""
+        pids = self._sshd_pids()
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+    def greeted(self) -> bool:
+        """Whether somebody who connected to its sshd said something it did not read."""
+        lines = self.run(["ss", "-Htn", f"sport = :{self._port}"]).stdout.splitlines()
+        return any(int(line.split()[1]) for line in lines)
 
     def configure(self, **options: str) -> None:
         """Set options of sshd_config and restart it, ending its sessions."""

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def comm(pid: int) -> str:
@@ -27,3 +33,12 @@ def children(pid: int) -> dict[int, str]:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
         return {int(child): comm(int(child)) for child in text.split()}
     return {}
+
+
+def alive(pids: Iterable[int]) -> list[psutil.Process]:
+    """Those that have not gone since they were seen."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
+    return found

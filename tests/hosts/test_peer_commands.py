@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +13,8 @@ from tests.engine.conftest import wait_for
 from tests.hosts.user import MODEL, answer, prepared
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.hosts.network import Network
     from tests.hosts.user import HeadUser
 
@@ -74,9 +78,9 @@ def test_a_question_is_dropped_when_ssh_itself_was_used(
     assert peer["question"] is None
 
 
-def test_an_agent_younger_than_the_controller_is_used(
-    network: Network, user: HeadUser
-) -> None:
+@contextlib.contextmanager
+def only_an_agent_has_the_key(network: Network, user: HeadUser) -> Iterator[str]:
+    """The agent's socket."""
     key = network.make_key("kept")
     public = key.with_name("kept.pub").read_text().strip()
     network.peer("ada").authorize(public)
@@ -88,15 +92,40 @@ def test_an_agent_younger_than_the_controller_is_used(
         env = {**user.env, "SSH_AUTH_SOCK": str(agent)}
         subprocess.run(["ssh-add", "-q", str(key)], env=env, check=True)
         key.unlink()
-        refused = user.run("peers", "add", "ada", code=1)
-        assert "refuses to let root in" in refused.stderr
-        assert "ada was added, but cannot be reached: " in refused.stderr
-        user.env["SSH_AUTH_SOCK"] = str(agent)
-        (peer,) = user.json("peers", "probe", "ada")
-        assert peer["state"] == "no engine"
+        yield str(agent)
     finally:
         process.terminate()
         process.wait()
+
+
+def test_an_agent_younger_than_the_controller_is_used(
+    network: Network, user: HeadUser
+) -> None:
+    with only_an_agent_has_the_key(network, user) as agent:
+        refused = user.run("peers", "add", "ada", code=1)
+        assert "refuses to let root in" in refused.stderr
+        assert "ada was added, but cannot be reached: " in refused.stderr
+        user.env["SSH_AUTH_SOCK"] = agent
+        (peer,) = user.json("peers", "probe", "ada")
+        assert peer["state"] == "no engine"
+
+
+def test_a_try_that_began_before_the_agent_came_is_not_the_last(
+    network: Network, user: HeadUser
+) -> None:
+    ada = network.peer("ada")
+    with only_an_agent_has_the_key(network, user) as agent:
+        user.run("peers", "add", "ada", code=1)
+        with ada.frozen_sshd():
+            wait_for(ada.greeted, "the next try")
+            user.env["SSH_AUTH_SOCK"] = agent
+            probe = user.start("peers", "probe", "ada", "--json")
+            log = user.home / "state/dllm-tui/controller.log"
+            wait_for(lambda: agent in log.read_text(), "the controller is told")
+        out, err = probe.communicate(timeout=180)
+    assert err == ""
+    (peer,) = json.loads(out)
+    assert peer["state"] == "no engine"
 
 
 def test_a_changed_host_key_is_refused(network: Network, user: HeadUser) -> None:
@@ -150,7 +179,7 @@ def test_another_protocol_is_refused_before_anything_starts(
     assert "peers provision ada" in seen["note"]
     refused = user.run("up", "--model", MODEL, "--peer", "ada", "--detach", code=1)
     assert "RPC 8.0.0" in refused.stderr
-    assert not network.peer("ada").processes()
+    wait_for(lambda: not network.peer("ada").processes(), "nothing runs there")
     doctor = user.run("doctor")
     assert "ada (8.0.0) cannot work for local (7.0.0)" in doctor.stdout
     user.run("peers", "provision", "ada")

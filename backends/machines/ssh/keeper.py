@@ -114,6 +114,7 @@ class Keeper:
         """Try again at once, instead of waiting or of asking the user.
 
         What was asked for may have changed: a key was loaded, a host key accepted.
+        An attempt under way may not have seen it: if it fails, another follows.
         """
         self._failures = 0
         self._poked.set()
@@ -136,6 +137,7 @@ class Keeper:
     async def _connect(self) -> None:
         answers, self._answers = self._answers, {}
         self._lost.clear()
+        self._poked.clear()
         self._tell(self._unreached(KeeperPhase.CONNECTING))
         try:
             await self.connection.connect(answers)
@@ -156,13 +158,13 @@ class Keeper:
         self._failures = min(self._failures + 1, 16)
         delay_s = random.uniform(0, most_s)
         waiting = self._unreached(KeeperPhase.WAITING)
-        self._poked.clear()
         self._tell(
             msgspec.structs.replace(waiting, note=note, retry_at=time.time() + delay_s)
         )
         await _wait_for(self._poked, delay_s)
 
     async def _watch(self) -> None:
+        self._poked.clear()
         self._tell(_fresh(KeeperPhase.CONNECTED))
         start = self._heard_at = time.monotonic()
         try:
