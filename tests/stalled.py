@@ -3,6 +3,9 @@
 ``python -m tests.stalled -- pytest tests/unit``: everything that the command starts is
 frozen at random moments, clocks go on. What a test takes for a fault then, or for a
 success, is a race of the test or of what it tests. Needs root, and Linux's cgroups.
+
+A login at a real sshd is lost now and then, which is no fault of ours: the kernel
+goes on with a frozen call by ``restart_syscall``, for which sshd's sandbox kills it.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+LOG_CHARS = 2000
 _LEFTOVER_PATIENCE_S = 20.0
 
 
@@ -56,6 +57,9 @@ def network(machines: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[Netw
     for name in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
     yield machines
+    # Shown where the test failed.
+    for peer in machines.peers:
+        print(peer.name, peer.sshd_log[-LOG_CHARS:], sep=": ")
     left = _leftovers(machines)
     assert not left, f"left on peers: {left}"
 
@@ -67,6 +71,7 @@ def user(network: Network) -> Iterator[HeadUser]:
     someone = HeadUser(network, CACHE)
     try:
         yield someone
+        someone.tell_log()
     finally:
         # Not all of the machines need be within reach.
         someone.start("stop").communicate(timeout=60)

@@ -369,9 +369,8 @@ class Machine:
 
     def _plug_in(self) -> None:
         # The old cable goes with the old namespace, but not at once.
-        remove = ["ip", "link", "del", "dev", self._port_name]
-        enter = ["nsenter", "-t", str(self._switch_pid), "-n", "--"]
-        subprocess.run([*enter, *remove], check=False, capture_output=True)
+        with contextlib.suppress(subprocess.CalledProcessError):
+            self._in_switch("ip", "link", "del", "dev", self._port_name)
         self._in_switch(
             *("ip", "link", "add", "name", self._port_name, "type", "veth"),
             *("peer", "name", "eth0", "netns", str(self.container.pid)),
