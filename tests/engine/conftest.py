@@ -156,11 +156,15 @@ class User:
         """Every process of this user in the process table."""
         return processes_of(self.home)
 
+    @property
+    def controller_log(self) -> str:
+        """What its controllers have said."""
+        file = self.home / "state/dllm-tui/controller.log"
+        return file.read_text(errors="replace") if file.exists() else ""
+
     def tell_log(self) -> None:
         """Print what its controllers last said: shown where a test failed."""
-        file = self.home / "state/dllm-tui/controller.log"
-        if file.exists():
-            print(file.read_text(errors="replace")[-LOG_CHARS:])
+        print(self.controller_log[-LOG_CHARS:])
 
     def assert_nothing_left(self) -> None:
         """Nothing of this user is in the process table (soon)."""

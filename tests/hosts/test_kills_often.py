@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
 from contextlib import asynccontextmanager
 from statistics import median
 from typing import TYPE_CHECKING
@@ -15,8 +12,10 @@ import pytest
 from backends.state import Ask, ClusterState
 from tests.engine.driving import client_of, serving, settled
 from tests.engine.test_kills_often import KILLS, pid_of, told
+from tests.hosts.proc import alive
 from tests.hosts.reaching import until
 from tests.hosts.user import MODEL, prepared
+from tests.killing import kill_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -93,9 +92,7 @@ async def another_agent_comes(machine: Machine) -> None:
     """Once those that are there are killed, every one."""
     await until(lambda: bool(machine.agents()), f"an agent on {machine.name}")
     old = machine.agents().keys()
-    for pid in old:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    kill_all(alive(old))
     await until(
         lambda: bool(now := machine.agents()) and now.keys().isdisjoint(old),
         f"another agent on {machine.name}",

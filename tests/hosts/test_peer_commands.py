@@ -120,8 +120,7 @@ def test_a_try_that_began_before_the_agent_came_is_not_the_last(
             wait_for(ada.greeted, "the next try")
             user.env["SSH_AUTH_SOCK"] = agent
             probe = user.start("peers", "probe", "ada", "--json")
-            log = user.home / "state/dllm-tui/controller.log"
-            wait_for(lambda: agent in log.read_text(), "the controller is told")
+            wait_for(lambda: agent in user.controller_log, "the controller is told")
         out, err = probe.communicate(timeout=180)
     assert err == ""
     (peer,) = json.loads(out)
