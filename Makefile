@@ -132,7 +132,7 @@ mutate: native-built ## A million made-up conversations through the guard and th
 refusals: engines ## REFUSALS requests of every refused class; each thousandth before a real worker
 	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target judge
-	$(BIN)/python -m tests.native.refuse $(NATIVE_BUILD)/tests/judge $(REFUSALS)
+	$(BIN)/python -m tools.refusals $(NATIVE_BUILD)/tests/judge $(REFUSALS)
 	DLLM_REFUSALS=$$(($(REFUSALS) / 1000)) $(BIN)/pytest tests/native/test_relay_refusals.py $(PYTEST_ARGS)
 
 # $(call packages,PROGRAMS,PACKAGES): where root and apt can, install what is not there.
@@ -199,7 +199,7 @@ bench: bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench
 bench-relay: $(STAMP) rivals ## The relay against a bare copy relay, socat and haproxy
 	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_programs
-	$(BIN)/python -m tests.bench.bench_relay $(NATIVE_BUILD)
+	$(BIN)/python -m tools.bench.bench_relay $(NATIVE_BUILD)
 
 bench-lean: $(STAMP) ## The encodings between two relays: bytes and time beside stock
 	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
@@ -209,39 +209,39 @@ bench-lean: $(STAMP) ## The encodings between two relays: bytes and time beside 
 bench-link: engines host-tools ## Loads, long prompts, starts and trips over a network, stock and by pairs (root)
 	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_programs
-	$(BIN)/python -m tests.bench.bench_link $(NATIVE_BUILD)
+	$(BIN)/python -m tools.bench.bench_link $(NATIVE_BUILD)
 
 bench-decode: engine ## Tokens per second through relays and bare copy relays against direct
 	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_programs
-	$(BIN)/python -m tests.bench.bench_decode $(NATIVE_BUILD)
+	$(BIN)/python -m tools.bench.bench_decode $(NATIVE_BUILD)
 
 bench-draft: engines ## Tokens per second by way to guess, 10 ms away; TABLE=1 for more links and clients, QUICK=1 for a part
-	$(BIN)/python -m tests.bench.bench_draft $(if $(TABLE),--table) $(if $(QUICK),--quick)
+	$(BIN)/python -m tools.bench.bench_draft $(if $(TABLE),--table) $(if $(QUICK),--quick)
 
 soak: engine ## MINUTES of faults, one every 20 s, before four clients (two hours)
-	$(BIN)/python -m tests.engine.soak --minutes $(MINUTES)
+	$(BIN)/python -m tools.trials.soak --minutes $(MINUTES)
 
 trials: engines $(if $(FAR),host-tools) ## TRIALS kills of a WHAT (worker) in a streamed answer; of workers also with stock alone
-	$(BIN)/python -m tests.$(if $(FAR),hosts,engine).trials --trials $(TRIALS) --kill $(WHAT)
+	$(BIN)/python -m tools.trials.kills$(if $(FAR),_on_machines) --trials $(TRIALS) --kill $(WHAT)
 
 stalled: engines ## PART of the tests (tests/unit) on a machine that stands still now and then (root)
-	$(BIN)/python -m tests.stalled -- $(BIN)/pytest $(WAITING_ABREAST) $(PART) $(PYTEST_ARGS)
+	$(BIN)/python -m tools.trials.stalled -- $(BIN)/pytest $(WAITING_ABREAST) $(PART) $(PYTEST_ARGS)
 
 bench-gateway: engines ## First token and tokens per second through a gateway and a bare copy relay against direct
 	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_programs
-	$(BIN)/python -m tests.bench.bench_gateway $(NATIVE_BUILD)
+	$(BIN)/python -m tools.bench.bench_gateway $(NATIVE_BUILD)
 
 bench-llama: engine ## llama-bench through relays, and pairs of them, against direct
-	$(BIN)/python -m tests.bench.bench_llama $(BIN)/dllm-relay
-	$(BIN)/python -m tests.bench.bench_llama $(BIN)/dllm-relay --way pair --turns 5
+	$(BIN)/python -m tools.bench.bench_llama $(BIN)/dllm-relay
+	$(BIN)/python -m tools.bench.bench_llama $(BIN)/dllm-relay --way pair --turns 5
 
 bench-tunnel: setup host-tools ## A worker through an SSH tunnel against plain (root)
-	$(BIN)/python -m tests.bench.bench_tunnel
+	$(BIN)/python -m tools.bench.bench_tunnel
 
 bench-watching: setup host-tools ## Tokens with and without the watching of peers (root)
-	$(BIN)/python -m tests.bench.bench_watching
+	$(BIN)/python -m tools.bench.bench_watching
 
 fuzz: $(STAMP) ## libFuzzer on the decoders, the JSON parser, GGUF headers and the guard (needs clang++)
 	CXX=clang++ $(CMAKE) -S native -B $(NATIVE_FUZZ) -G Ninja -DDLLM_SANITIZE=address,undefined -DDLLM_FUZZ=ON
@@ -261,25 +261,25 @@ corpus: ## Keep what `make fuzz` found that reaches new places
 	tar -cJf native/fuzz/corpus.tar.xz --sort=name --mtime=@0 --owner=0 --group=0 -C $(NATIVE_FUZZ)/kept $(FUZZ_TARGETS)
 
 bench-gguf: $(STAMP) ## Opening a large GGUF: ours against gguf.GGUFReader
-	$(BIN)/python -m tests.bench.bench_gguf
+	$(BIN)/python -m tools.bench.bench_gguf
 
 bench-tui: setup ## Time to first paint, idle and live CPU of the console
-	$(BIN)/python -m tests.bench.bench_frames
-	$(BIN)/python -m tests.bench.bench_tui
-	$(BIN)/python -m tests.bench.bench_chat
+	$(BIN)/python -m tools.bench.bench_frames
+	$(BIN)/python -m tools.bench.bench_tui
+	$(BIN)/python -m tools.bench.bench_chat
 
 snapshots: $(STAMP) ## Accept the present looks as the right ones
 	$(BIN)/pytest tests/tui --snapshot-update
 
 pictures: $(STAMP) ## Pictures of the screens for the documents
-	$(BIN)/python -m tests.tui.pictures
+	$(BIN)/python -m tools.pictures
 
 recording: $(STAMP) ## A conversation to replay, of WORKER=…/rpc-server CLIENT=…/llama-bench SOURCE="package version"
-	$(BIN)/python -m tests.native.record "$(WORKER)" "$(CLIENT)" --source "$(SOURCE)" $(RECORD_ARGS)
+	$(BIN)/python -m tools.recordings.record "$(WORKER)" "$(CLIENT)" --source "$(SOURCE)" $(RECORD_ARGS)
 
 train: $(STAMP) ## Train the demo model anew (hours; needs torch)
 	$(BIN)/python -m pip install --quiet --group training
-	$(BIN)/python -m backends.demo.training.train
+	$(BIN)/python -m tools.training.train
 
 clean: ## Remove what was built here (not the engines in the user cache)
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

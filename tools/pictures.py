@@ -19,7 +19,7 @@ from tests.tui.scripted import ScriptedCluster
 from tests.tui.test_snapshots import speeds
 from tui.shell.app import DllmApp
 
-FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
+FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 SIZE = (120, 36)
 PICTURES = {
     "cluster": ("cluster", SIZE),

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 import psutil
 
 from backends.demo import MODEL_PATH
-from tests.bench.bench_tunnel import PROMPT, show
 from tests.hosts.network import Network, missing
 from tests.hosts.user import HeadUser
 from tests.looking import is_agent
+from tools.bench.bench_tunnel import PROMPT, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Very many different requests of every refused class, judged by the relay's own code.
 
-Run as ``python -m tests.native.refuse JUDGE COUNT [SEED]``, JUDGE being the program of
+Run as ``python -m tools.refusals JUDGE COUNT [SEED]``, JUDGE being the program of
 ``native/tests``; without a seed, others in every run. Handles and addresses are those
 of a stock worker. Of a refused request nothing whole may go on to it; that such a
 worker then lives is tried with a connection for each, so with fewer, by

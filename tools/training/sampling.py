@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from backends.demo.training.tokens import ChatCoder, Message
+from tools.training.tokens import ChatCoder, Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from backends.demo.training.corpus import Corpus, Fact, Follow
+    from tools.training.corpus import Corpus, Fact, Follow
 
 PREFIXES = (
     "please ", "hey, ", "hi, ", "hello, ", "ok, ", "so, ", "and ", "well, ", "um, ",

@@ -1,6 +1,6 @@
 """Record what a worker is asked at 1 k and 8 k of context, for tests of the encodings.
 
-    python -m tests.native.record_depth 8.0.0
+    python -m tools.recordings.record_depth 8.0.0
 
 Of the engine of this version in the cache: the requests to the second of two workers,
 the last stage. Of weights and of the batches of a long prompt only some are kept, of
@@ -166,7 +166,7 @@ def make_recording(recorded: Recording) -> Recording:
 
 def main(args: Sequence[str]) -> None:
     """Record once, and say what was written."""
-    parser = argparse.ArgumentParser(prog="tests.native.record_depth")
+    parser = argparse.ArgumentParser(prog="tools.recordings.record_depth")
     parser.add_argument("version", help="protocol version of an engine in the cache")
     parser.add_argument("--variant", choices=sorted(VARIANTS), default="depth")
     options = parser.parse_args(args)

@@ -32,18 +32,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.units import format_bytes
-from tests.bench.link_bytes import compare_bytes
-from tests.bench.link_trips import compare_trips
-from tests.bench.link_ways import (
-    SLOW,
-    WAYS,
-    WORKERS,
-    Site,
-    crossed,
-    large_model,
-    model_file,
-    workers,
-)
 from tests.engine.synthetic import write_llama
 from tests.hosts.network import Network, missing
 from tests.native.pairing import (
@@ -58,6 +46,18 @@ from tests.native.stock import (
     engine,
     server,
     start_worker,
+)
+from tools.bench.link_bytes import compare_bytes
+from tools.bench.link_trips import compare_trips
+from tools.bench.link_ways import (
+    SLOW,
+    WAYS,
+    WORKERS,
+    Site,
+    crossed,
+    large_model,
+    model_file,
+    workers,
 )
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Record what a stock client and its workers say to each other, for tests to replay.
 
-    python -m tests.native.record WORKER CLIENT --source "PACKAGE VERSION"
+    python -m tools.recordings.record WORKER CLIENT --source "PACKAGE VERSION"
 
 WORKER is an ``rpc-server``, CLIENT a ``llama-bench`` or a ``llama-server`` of the same
 build. The recording is named by the protocol version of the worker's own HELLO and
@@ -173,7 +173,7 @@ def record(build: Build, source: str, folder: Path) -> Session:
 def parse(args: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="tests.native.record", description=(__doc__ or "").partition("\n")[0]
+        prog="tools.recordings.record", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("worker", type=Path)
     parser.add_argument("client", type=Path)

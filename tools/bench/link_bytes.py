@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.bench.link_ways import WORKERS, Site, model_file
 from tests.engine.synthetic import N_VOCAB, write_llama
 from tests.native.pairing import key_file, paired
 from tests.native.stock import Cluster, engine, server, start_worker
+from tools.bench.link_ways import WORKERS, Site, model_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Train the tokenizer and the network; write checkpoints as it goes.
 
-Run as `python -m backends.demo.training.train --minutes 40 --compile`.
+Run as `python -m tools.training.train --minutes 40 --compile`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torch.nn import functional as fn
 from training import corpus as corpora
 from training import tokens
 
-from backends.demo.training.evaluate import ForcedScore, forced_score
-from backends.demo.training.model import Llama, Shape
-from backends.demo.training.sampling import Sampler
+from tools.training.evaluate import ForcedScore, forced_score
+from tools.training.model import Llama, Shape
+from tools.training.sampling import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable

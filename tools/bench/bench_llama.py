@@ -1,6 +1,6 @@
 """``llama-bench`` through relays against direct: what a relay costs a token.
 
-Run as ``python -m tests.bench.bench_llama RELAY``. Two workers of the installed engine
+Run as ``python -m tools.bench.bench_llama RELAY``. Two workers of the installed engine
 hold the demo model; ``llama-bench`` generates text over them, in turns of one run
 direct and one through a relay per worker, in random order. With ``--way pair`` it is
 two relays per worker with TLS between them, and a model of 1.1 GB, of which a prompt
@@ -30,10 +30,10 @@ from backends.demo import MODEL_PATH
 from backends.engine import accelerators, build, compiling, install
 from backends.engine.versions import find_source
 from backends.paths import user_paths
-from tests.bench.bench_relay import start
-from tests.bench.link_ways import large_model
 from tests.native.pairing import key_file, paired
 from tests.native.stock import free_port
+from tools.bench.bench_relay import start
+from tools.bench.link_ways import large_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -97,7 +97,7 @@ def run(rows: int, columns: int, result: str) -> None:
     size = struct.pack("HHHH", rows, columns, 0, 0)
     fcntl.ioctl(slave, termios.TIOCSWINSZ, size)
     env = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
-    command = [sys.executable, "-m", "tests.bench.bench_chat", result]
+    command = [sys.executable, "-m", "tools.bench.bench_chat", result]
     child = subprocess.Popen(
         command,
         stdin=slave,

@@ -1,6 +1,6 @@
 """The relay against a bare copy relay, socat and haproxy: round trips and throughput.
 
-Run as ``python -m tests.bench.bench_relay BUILD``, BUILD being a build of ``native/``
+Run as ``python -m tools.bench.bench_relay BUILD``, BUILD being a build of ``native/``
 with its target ``bench_programs``. One client makes a block of round trips over a new
 connection through each relay in turn, and to the worker itself, so that what else the
 machine does hits them alike. Every round has new processes, because on which core a

@@ -1,4 +1,4 @@
-"""Write a checkpoint as a GGUF file: `python -m backends.demo.training.export`."""
+"""Write a checkpoint as a GGUF file: `python -m tools.training.export`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import gguf
 import numpy as np
 
-from backends.demo.training.evaluate import load_checkpoint
-from backends.demo.training.tokens import (
+from tools.training.evaluate import load_checkpoint
+from tools.training.tokens import (
     CHAT_TEMPLATE,
     END,
     END_OF_TEXT,
@@ -22,7 +22,7 @@ from backends.demo.training.tokens import (
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from backends.demo.training.model import Llama, Shape
+    from tools.training.model import Llama, Shape
 
 NAME = "dllm demo"
 OUT = Path(__file__).parent / "out"

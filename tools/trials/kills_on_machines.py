@@ -1,7 +1,8 @@
 """Peers that lose their tunnels, their sshd or their power in a streamed answer.
 
-Run as ``make trials WHAT=tunnel|sshd|machine``, or ``python -m tests.hosts.trials`` (as
-root). As ``tests.engine.trials``, with the workers on two peers over real SSH: tunnels
+Run as root with ``make trials WHAT=tunnel|sshd|machine``, or with
+``python -m tools.trials.kills_on_machines``. As ``tools.trials.kills``, with the
+workers on two peers over real SSH: tunnels
 end with the controller that holds them, after which somebody asks for the status, as a
 service or a console does; an sshd is killed with all its sessions and started again;
 the cable of a machine is out until the answer is whole.
@@ -21,17 +22,17 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tests.engine.conftest import wait_for
-from tests.engine.trials import SETTLE_S, TOKENS, asked, print_head, row
 from tests.hosts.conftest import CACHE
 from tests.hosts.network import Network, missing
 from tests.hosts.user import MODEL, HeadUser, prepared
 from tests.killing import kill_until_none
 from tests.looking import with_word
+from tools.trials.kills import SETTLE_S, TOKENS, asked, print_head, row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.engine.trials import Seen
+    from tools.trials.kills import Seen
 
 PEERS = ("ada", "bob")
 

@@ -1,7 +1,7 @@
 """How many questions that were never trained on get exactly the right answer.
 
-`python -m backends.demo.training.evaluate --url http://127.0.0.1:8080` asks a running
-llama-server; `--run backends/demo/training/out` computes the
+`python -m tools.training.evaluate --url http://127.0.0.1:8080` asks a running
+llama-server; `--run tools/training/out` computes the
 same greedy answers with torch.
 """
 
@@ -21,8 +21,8 @@ from torch import Tensor
 from training import corpus as corpora
 from training import tokens
 
-from backends.demo.training.model import Llama, Shape
-from backends.demo.training.tokens import ChatCoder, Message
+from tools.training.model import Llama, Shape
+from tools.training.tokens import ChatCoder, Message
 
 Pair = tuple[str, str]
 Ask = Callable[[str], str]

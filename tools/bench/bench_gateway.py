@@ -1,6 +1,6 @@
 """First token and tokens per second through a gateway and without, in turn.
 
-Run as ``python -m tests.bench.bench_gateway BUILD``, BUILD being a build of ``native/``
+Run as ``python -m tools.bench.bench_gateway BUILD``, BUILD being a build of ``native/``
 with its target ``bench_programs``. One stock llama-server with a model of some 10 ms a
 token answers streams, asked directly, through a gateway and through a bare copy relay,
 which does the least that any process in the middle can; a turn at a time and in random
@@ -29,8 +29,6 @@ import msgspec
 
 from backends.gateway.access import Access
 from backends.gateway.language import Mode, Target, gateway_argv
-from tests.bench.bench_decode import PROMPT, model
-from tests.bench.bench_llama import quartiles
 from tests.native.stock import (
     cluster,
     free_port,
@@ -38,6 +36,8 @@ from tests.native.stock import (
     wait_for_port,
     wait_until_up,
 )
+from tools.bench.bench_decode import PROMPT, model
+from tools.bench.bench_llama import quartiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Tokens per second with relays and without, on a model of some 10 ms a token.
 
-Run as ``python -m tests.bench.bench_decode BUILD``, BUILD being a build of ``native/``
+Run as ``python -m tools.bench.bench_decode BUILD``, BUILD being a build of ``native/``
 with its target ``bench_programs``. Three clusters of a llama-server and two workers
 each, one with a relay before every worker and one with a bare copy relay, which does
 the least any relay can, answer in turn, a turn at a time and in random order. Every
@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.paths import user_paths
-from tests.bench.bench_llama import quartiles
 from tests.engine.synthetic import write_llama
 from tests.native.relaying import running
 from tests.native.stock import (
@@ -36,6 +35,7 @@ from tests.native.stock import (
     start_worker,
     wait_for_port,
 )
+from tools.bench.bench_llama import quartiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

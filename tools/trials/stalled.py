@@ -1,8 +1,9 @@
 """Run a command on a machine that stands still now and then, as shared ones do.
 
-``python -m tests.stalled -- pytest tests/unit``: everything that the command starts is
-frozen at random moments, clocks go on. What a test takes for a fault then, or for a
-success, is a race of the test or of what it tests. Needs root, and Linux's cgroups.
+``python -m tools.trials.stalled -- pytest tests/unit``: everything that the command
+starts is frozen at random moments, clocks go on. What a test takes for a fault then,
+or for a success, is a race of the test or of what it tests. Needs root, and Linux's
+cgroups.
 
 A login at a real sshd is lost now and then, which is no fault of ours: the kernel
 goes on with a frozen call by ``restart_syscall``, for which sshd's sandbox kills it.
@@ -76,7 +77,7 @@ def run(command: list[str], still_s: tuple[float, float], every_s: float) -> int
 
 def main() -> int:
     """Run what is behind ``--``."""
-    parser = argparse.ArgumentParser(prog="tests.stalled", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tools.trials.stalled", description=__doc__)
     parser.add_argument("--least-s", type=float, default=0.3)
     parser.add_argument("--most-s", type=float, default=1.8)
     parser.add_argument("--every-s", type=float, default=6.0)

@@ -1,6 +1,6 @@
 """kill -9 in a streamed answer, again and again; and with stock alone.
 
-Run as ``make trials`` or ``python -m tests.engine.trials --trials 100``. A client that
+Run as ``make trials`` or ``python -m tools.trials.kills --trials 100``. A client that
 knows of nothing asks for a greedy answer of 400 tokens of the bundled model; at a
 random event a process of the kind that ``--kill`` names is killed, of several a random
 one. Beside the killing of workers the same with a stock llama-server and stock workers

@@ -6,12 +6,12 @@ import statistics
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from tests.bench.bench_relay import block_medians, load, start
 from tests.native.pairing import AS_ASKED, key_file, paired
 from tests.native.stock import free_port
+from tools.bench.bench_relay import block_medians, load, start
 
 if TYPE_CHECKING:
-    from tests.bench.link_ways import Site
+    from tools.bench.link_ways import Site
 
 BYTES = 8192
 BLOCKS = 20

@@ -1,0 +1,1 @@
+"""Benchmarks, trials, recorders and training: run by hand, not by the tests."""

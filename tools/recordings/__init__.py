@@ -1,0 +1,1 @@
+"""Recorders of conversations that the tests replay."""

@@ -1,0 +1,1 @@
+"""Long random trials: kills, soaks and machines that stand still."""
