@@ -71,9 +71,7 @@ def test_the_wheel_holds_what_it_must(wheel: Path) -> None:
     assert any(name.startswith("themes/") for name in names)
     assert "backends/demo/dllm-demo.gguf" in names
     assert any(name.endswith("scripts/dllm-relay") for name in names)
-    assert not any(
-        name.startswith(("tests/", "tools/")) for name in names
-    )
+    assert not any(name.startswith(("tests/", "tools/")) for name in names)
 
 
 def test_the_wheel_holds_what_other_machines_need(wheel: Path) -> None:
