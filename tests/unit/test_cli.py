@@ -11,6 +11,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from backends.client.client import ControllerClient
+from backends.demo import MODEL_PATH
 from backends.errors import DllmError, UsageError
 from tui.cli import logs, main
 from tui.cli.main import COMMANDS, cli, guarded
@@ -206,6 +208,46 @@ def test_a_cluster_can_be_named(command: list[str]) -> None:
     output = CliRunner().invoke(cli, [*command, "--help"]).output
     assert "--cluster NAME" in output
     assert "DLLM_CLUSTER" in output
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("--cluster lab stop", "lab"),
+        ("stop --cluster lab", "lab"),
+        ("--cluster other stop --cluster lab", "lab"),
+        ("stop", "second"),
+        ("--cluster lab status", "lab"),
+        ("status", "second"),
+        ("--cluster lab lab set all --latency 5ms", "lab"),
+        ("--cluster lab demo --headless", "lab"),
+        (f"--cluster lab up --model {MODEL_PATH}", "lab"),
+        (f"--cluster lab --model {MODEL_PATH} up", "lab"),
+    ],
+)
+def test_a_cluster_named_before_the_command_is_the_one_meant(
+    line: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named after the command it counts more, in the environment less."""
+    asked: list[str] = []
+
+    class Client(ControllerClient):
+        async def running(self, *_: object) -> bool:
+            asked.append(self.cluster)
+            raise DllmError("It was asked")
+
+        snapshot = propose = set_lab = running  # type: ignore[assignment]
+
+    monkeypatch.setattr("backends.client.client.ControllerClient", Client)
+    env = {"DLLM_CLUSTER": "second"}
+    result = CliRunner().invoke(cli, line.split(), env=env)
+    assert (asked, str(result.exception)) == ([meant], "It was asked")
+
+
+def test_the_overview_takes_no_option_that_a_command_does_not_go_by() -> None:
+    for line in ("--theme x status", "--no-mouse models list", "--model m peers"):
+        with pytest.raises(UsageError, match="is for the console, not for"):
+            cli(line.split(), standalone_mode=False)
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a" * 33, "-a", "a b", "ä"])

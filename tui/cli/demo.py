@@ -9,7 +9,7 @@ import msgspec
 
 from backends.state import Ask, ChatMessage, ChatRequest, LayerRange, Sampling
 from tui.cli.ending import tidily
-from tui.cli.options import cluster_option, completing
+from tui.cli.options import Inherited, cluster_option, completing
 from tui.cli.output import emit_json, json_option, run, say, show, shower, unseen
 from tui.cli.session import (
     BUSY,
@@ -83,12 +83,32 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--max-tokens", type=click.IntRange(1), help="Longest answer.")
 @click.option(
     "--model",
+    cls=Inherited,
     metavar="PATH",
     shell_complete=completing("models"),
     help="Another GGUF than the bundled one.",
 )
 @click.option("--split", metavar="N,N…", help="Whole layers per worker, e.g. 6,7.")
-@click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal.")
+@click.option(
+    "--theme",
+    cls=Inherited,
+    metavar="NAME",
+    shell_complete=completing("themes"),
+    help="Open in this theme.",
+)
+@click.option(
+    "--no-mouse",
+    cls=Inherited,
+    is_flag=True,
+    help="Leave the mouse to the terminal.",
+)
+@click.option(
+    "--ascii",
+    "ascii_only",
+    cls=Inherited,
+    is_flag=True,
+    help="Draw with ASCII signs alone.",
+)
 @cluster_option
 @json_option
 def demo(
@@ -97,7 +117,9 @@ def demo(
     max_tokens: int | None,
     model: str | None,
     split: str | None,
+    theme: str | None,
     no_mouse: bool,
+    ascii_only: bool,
     cluster: str,
     as_json: bool,
 ) -> None:
@@ -120,7 +142,7 @@ def demo(
     if headless or as_json:
         run(_headless(options))
     else:
-        _console(options, mouse=not no_mouse)
+        _console(options, theme=theme, mouse=not no_mouse, ascii_only=ascii_only)
 
 
 async def _headless(options: DemoOptions) -> None:
@@ -199,13 +221,21 @@ def _result(
     )
 
 
-def _console(options: DemoOptions, *, mouse: bool) -> None:
+def _console(
+    options: DemoOptions, *, theme: str | None, mouse: bool, ascii_only: bool
+) -> None:
     """Launch the demo unless something runs already, then open the console."""
     from tui.cli.main import load_console
 
     open_console = load_console()
     run(_launch_if_idle(options))
-    open_console(model=options.model, mouse=mouse, cluster=options.cluster)
+    open_console(
+        model=options.model,
+        theme=theme,
+        mouse=mouse,
+        ascii_only=ascii_only,
+        cluster=options.cluster,
+    )
 
 
 async def _launch_if_idle(options: DemoOptions) -> None:

@@ -9,6 +9,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 from click.exceptions import NoSuchCommand
 
 from backends.client.asking import ASKING, Asking
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+
+CONSOLE_OPTIONS = frozenset({"model", "theme", "no_mouse", "ascii_only"})
 
 # Modules are imported only for the command that is run: the console must start fast.
 COMMANDS = {
@@ -196,6 +199,7 @@ def cli(
 
     Without a command it opens the console and re-attaches to what runs.
     """
+    _require_taken(ctx)
     asking = Asking(
         program=ctx.invoked_subcommand or "console",
         readonly=readonly or _watches_only(),
@@ -210,6 +214,25 @@ def cli(
             ascii_only=ascii_only,
             cluster=cluster,
         )
+
+
+def _require_taken(ctx: click.Context) -> None:
+    """Refuse what was given for the console where a command does not take it over.
+
+    Raises:
+        UsageError: there is such an option.
+    """
+    command = ctx.invoked_subcommand and cli.get_command(ctx, ctx.invoked_subcommand)
+    if not command:
+        return
+    taken = {parameter.name for parameter in command.params}
+    for option in cli.params:
+        given = ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+        if given and option.name in CONSOLE_OPTIONS - taken:
+            raise UsageError(
+                f"{option.opts[0]} is for the console, not for {command.name}",
+                f"Leave it out, or see dllm-tui {command.name} --help.",
+            )
 
 
 def _watches_only() -> bool:

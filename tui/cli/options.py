@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from backends.errors import UsageError
 from backends.server_settings import (
@@ -22,7 +23,7 @@ from backends.state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from click.shell_completion import CompletionItem
@@ -62,8 +63,24 @@ def completing(source: str) -> Complete:
     return complete
 
 
+class Inherited(click.Option):
+    """An option that may stand before the command as well: the last one counts."""
+
+    def consume_value(
+        self, ctx: click.Context, opts: Mapping[str, click.Parameter]
+    ) -> tuple[Any, ParameterSource]:
+        """Find the value; that of the root ranks right after the command's own."""
+        value, source = super().consume_value(ctx, opts)
+        root = ctx.find_root()
+        given = ParameterSource.COMMANDLINE
+        if source is not given and root.get_parameter_source(self.name) is given:
+            return root.params[self.name], given
+        return value, source
+
+
 cluster_option = click.option(
     "--cluster",
+    cls=Inherited,
     metavar="NAME",
     envvar=CLUSTER_VARIABLE,
     show_envvar=True,
@@ -75,6 +92,7 @@ cluster_option = click.option(
 )
 any_cluster_option = click.option(
     "--cluster",
+    cls=Inherited,
     metavar="NAME",
     envvar=CLUSTER_VARIABLE,
     show_envvar=True,

@@ -10,7 +10,7 @@ import msgspec
 
 from backends.errors import PlanError
 from backends.state import Ask, FlashAttention, PairMode, ServerSettings
-from tui.cli.options import cluster_option, completing, server_options
+from tui.cli.options import Inherited, cluster_option, completing, server_options
 from tui.cli.output import emit_json, json_option, run, say, show
 from tui.cli.preview import preview_json, preview_text
 from tui.cli.session import (
@@ -55,6 +55,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
 @click.command(epilog=EXAMPLES)
 @click.option(
     "--model",
+    cls=Inherited,
     required=True,
     metavar="PATH",
     shell_complete=completing("models"),
