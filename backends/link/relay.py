@@ -116,7 +116,7 @@ def worker_relay_argv(
     """The far end of a link, beside the rpc-server of a worker.
 
     All paths are on the worker's machine; ``models`` are files that hold the model. At
-    ``direct`` it listens too, if it can. It remembers what was asked at a start.
+    ``direct`` it listens too, if it can.
     """
     return (
         *(binary, "worker", "--name", worker),
@@ -124,7 +124,6 @@ def worker_relay_argv(
         *(("--listen", direct) if direct else ()),
         *("--worker", rpc_server),
         *(("--key-file", key_file) if key_file else ()),
-        "--remember",
         *_models(models),
     )
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from backends.state import Plan, WorkerSpec
 
 IDENTITY_DIGITS = 32
-CAN_PAIR = ("worker", "start:private", "worker:model", "worker:remember", "pair:ways")
+CAN_PAIR = ("worker", "start:private", "worker:model", "pair:ways")
 """What a helper says whose relay can be an end of a pair."""
 CAN_SEAL = "worker:tls"
 CAN_BE_THIN = "head:thin"

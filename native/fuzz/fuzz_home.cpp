@@ -8,8 +8,6 @@
 #include "home/sidecar.h"
 #include "home_models.h"
 #include "input.h"
-#include "kept.h"
-#include "pair/notebook.h"
 
 namespace {
 
@@ -92,23 +90,6 @@ void read_sidecar(std::span<const std::uint8_t> input) {
   demand(builder.done_bytes() == files.tensor_bytes());
 }
 
-void read_notebook(std::span<const std::uint8_t> input) {
-  static const std::string kept = [] {
-    dllm::Precedents precedents;
-    precedents.learn(dllm::Version{8, 0, 0});
-    precedents.learn(std::string("devices"));
-    precedents.size_asked(std::string(dllm::kFieldsMax, '\1'));
-    precedents.allocated({std::string(12, '\1'), std::string(12, '\2')});
-    return dllm::pair::encode_notebook(precedents, "1");
-  }();
-  const std::string before_sum = kept.substr(0, kept.size() - sizeof(std::uint64_t));
-  const auto read = dllm::pair::decode_notebook(dllm::with_sum(edited(before_sum, input)), "1");
-  if (!read) return;
-  demand(read->sizes().size() <= dllm::Precedents::kSizesMax);
-  const auto again = dllm::pair::decode_notebook(dllm::pair::encode_notebook(*read, "1"), "1");
-  demand(again && again->sizes() == read->sizes() && again->rows() == read->rows());
-}
-
 const dllm::home::Home& home() {
   static dllm::home::Home home;
   if (home.list().empty()) home.add(models::opened({whole()}));
@@ -164,7 +145,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   walk({reinterpret_cast<const char*>(data), size});
   walk(edited(whole(), {data, std::min<std::size_t>(size, 64)}));
   read_sidecar({data, std::min<std::size_t>(size, 64)});
-  read_notebook({data, std::min<std::size_t>(size, 64)});
   tell_worker({data, std::min<std::size_t>(size, 512)});
   read_list({data, size});
   return 0;

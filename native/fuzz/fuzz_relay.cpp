@@ -8,7 +8,6 @@
 
 #include "input.h"
 #include "model_worker.h"
-#include "pair/notebook.h"
 #include "relay/session.h"
 
 namespace {
@@ -82,7 +81,6 @@ void copy(const Link& from, Link& to) {
   to.passes = from.passes;
   to.bulk = from.bulk;
   to.answers = from.answers;
-  to.precedents = from.precedents;
   to.placement = from.placement;
   to.unanswered_since = from.unanswered_since;
   to.waiting_since = from.waiting_since;
@@ -98,24 +96,6 @@ class PairedConnection {
     begin_again(kind);
     ends_.emplace(near_link_, far_link_);
   }
-  // Behind another that asked `before`, which is taken for what this one asks too.
-  PairedConnection(Kind kind, const std::vector<std::string>& before)
-      : worker_(kind.version, kind.devices) {
-    begin_again(kind);
-    {
-      Ends ends(near_link_, far_link_);
-      fuzz::ModelWorker worker(kind.version, kind.devices);
-      for (const std::string& each : before) ask(ends, worker, each);
-    }
-    near_link_.answers.forget();
-    // The relay beside the worker is another one by now.
-    const std::string notebook = dllm::pair::encode_notebook(far_link_.precedents, "1");
-    const auto kept = dllm::pair::decode_notebook(notebook, "1");
-    demand(kept.has_value());
-    far_link_.precedents = *kept;
-    begin(kind);
-    ends_.emplace(near_link_, far_link_);
-  }
   void ask(const std::string& bytes) { to_client_ += ask(*ends_, worker_, bytes); }
   [[nodiscard]] const std::string& to_client() const { return to_client_; }
   [[nodiscard]] const dllm::Tally& tally() const { return near_link_.tally; }
@@ -127,7 +107,7 @@ class PairedConnection {
   PairedConnection() : worker_({}) {}
 
   struct Ends {
-    Ends(Link& near_link, Link& far_link) : near(near_link), far(far_link) { far.ask_ahead(true); }
+    Ends(Link& near_link, Link& far_link) : near(near_link), far(far_link) { far.ask_ahead(); }
     Session near, far;
   };
 
@@ -247,7 +227,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const dllm::Version version = transcript::kVersions[data[0] % transcript::kVersions.size()];
   const auto pieces = fuzz::parse({data, size});
   std::string asked = transcript::hello(version, true);
-  std::vector<std::string> all{asked};
   const bool answers = data[0] & 0x80;
   // Many, now and then: each is asked about.
   const Kind kind{version, data[0] & 0x40 ? 1000U : 2U};
@@ -262,7 +241,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const fuzz::Piece& piece : pieces) {
     if (!piece.up || piece.is_greeting) continue;
     asked += piece.bytes;
-    all.push_back(piece.bytes);
     patient.ask(piece.bytes);
     patient.reply(1 + random() % 64);
     paired.ask(piece.bytes);
@@ -276,12 +254,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     check(version, *each, asked);
   }
   check(version, paired, asked);
-  // Thrice the work: not of every input.
-  if (random() % 4 == 0) {
-    PairedConnection again(kind, all);
-    for (const std::string& each : all) again.ask(each);
-    check(version, again, asked);
-  }
   const bool both_whole = !paired.was_cut_short() && !patient.was_cut_short();
   demand(!both_whole || paired.to_client() == patient.to_client());
   // What the relay answers itself depends on when the worker's replies came.

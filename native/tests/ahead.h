@@ -86,7 +86,7 @@ struct Relays {
 
 // A client's connection through both.
 struct Connection {
-  explicit Connection(Relays& all) : relays(all) { far.ask_ahead(true); }
+  explicit Connection(Relays& all) : relays(all) { far.ask_ahead(); }
 
   // What the client gets; `crossed`: something went to the worker; `waited`: for the reply.
   std::string ask(std::string requests) {

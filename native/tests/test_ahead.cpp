@@ -1,9 +1,51 @@
 // What is asked at the worker's end before the client asks it, and answered at the head's: the two
 // sessions of a connection, joined without a link.
+#include <map>
+
 #include "ahead.h"
 #include "relay/size_guesses.h"
 
 using namespace ahead;
+
+namespace {
+
+constexpr std::uint64_t kMiB = 1 << 20;
+
+// Gives every buffer a place of its own, and knows how much is free.
+struct Accountant final : Server {
+  using Server::answer;
+  using Server::Server;
+  std::string answer(std::uint8_t id, const std::string& fields) override {
+    std::uint64_t number = 0;
+    if (fields.size() >= 8) std::memcpy(&number, &fields[fields.size() - 8], 8);
+    if (id == dllm::kAllocBuffer) return allocate(number);
+    if (id == dllm::kBufferGetBase) return reply(bytes(base(number)));
+    if (id == dllm::kGetDeviceMemory) return reply(bytes(left(), kTotal));
+    if (id == dllm::kFreeBuffer) CHECK(live.erase(number) == 1);
+    return Server::answer(id, fields);
+  }
+  std::string allocate(std::uint64_t size) {
+    const bool fits = size <= left();
+    // As the next of a real one often lies where the last did.
+    std::uint64_t handle = 1;
+    while (live.contains(handle)) ++handle;
+    if (fits) live[handle] = size;
+    return reply(fits ? bytes(handle, size) : std::string(16, '\0'));
+  }
+  static std::uint64_t base(std::uint64_t handle) { return kBase + (handle << 32); }
+  std::uint64_t left() const {
+    std::uint64_t free = kFree;
+    for (const auto& [handle, size] : live) free -= size;
+    return free;
+  }
+  std::map<std::uint64_t, std::uint64_t> live;
+};
+
+std::string buffer_question(std::uint64_t size) {
+  return request(dllm::kAllocBuffer, bytes(std::uint32_t{0}, size));
+}
+
+}  // namespace
 
 TEST(a_start_greets_once_and_knows_the_devices) {
   for (const Version version : kVersions) {
@@ -155,6 +197,27 @@ TEST(a_worker_that_became_another_is_noticed_before_it_is_believed) {
   CHECK(loading.near.is_contradicted());
 }
 
+TEST(a_server_with_other_devices_is_noticed_before_anything_is_believed) {
+  struct Other final : Server {
+    using Server::Server;
+    std::string answer(std::uint8_t id, const std::string& fields) override {
+      if (id == changed) return reply(std::string(id == dllm::kDeviceCount ? 4 : 8, '\1'));
+      return Server::answer(id, fields);
+    }
+    int changed = -1;
+  };
+  for (const int id : {dllm::kDeviceCount, dllm::kGetAlignment, dllm::kGetMaxSize}) {
+    Other server(k8);
+    Relays relays(server);
+    look_around(relays, k8);
+    server.changed = id;
+    Connection loading(relays);
+    CHECK(loading.ask(hello(k8)) == hello_reply(k8) && !loading.crossed);
+    loading.ask(allocation_question());
+    CHECK(loading.near.is_contradicted());
+  }
+}
+
 TEST(what_is_not_understood_behind_a_greeting_told_here_ends_the_connection) {
   Relays relays(k8);
   look_around(relays, k8);
@@ -245,6 +308,62 @@ TEST(sizes_of_what_is_neither_product_nor_attention_lead_to_no_questions) {
   CHECK(guesses(other).empty());
   Random random(1);
   for (int i = 0; i < 2000; ++i) guesses(random_bytes(random, 4 + 11 * dllm::kTensorBytes));
+}
+
+// Whatever it asks, it is told what it would be told by the server alone.
+TEST(any_start_is_told_what_a_server_alone_would_tell) {
+  Random random(11);
+  Accountant server(k8);
+  Relays relays(server);
+  for (int round = 0; round < 100; ++round) {
+    relays.near.answers.forget();
+    server.live.clear();
+    Connection client(relays);
+    CHECK(client.ask(hello(k8)) == hello_reply(k8));
+    std::map<std::uint64_t, std::uint64_t> own;
+    for (int step = 0; step < 12; ++step) {
+      std::uint64_t taken = 0;
+      for (const auto& [handle, size] : own) taken += size;
+      const std::uint64_t size = (1 + random() % 2) * 500 * kMiB;
+      std::string got;
+      switch (random() % 8) {
+        case 0:
+        case 1:
+        case 2:
+        case 3: {
+          got = client.ask(buffer_question(size));
+          std::uint64_t handle = 0, given = 0;
+          std::memcpy(&handle, &got[8], 8);
+          std::memcpy(&given, &got[16], 8);
+          CHECK((handle != 0) == (taken + size <= kFree) && (handle == 0 || !own.contains(handle)));
+          if (handle) own[handle] = given;
+          CHECK(handle == 0 || (given == size && server.live.at(handle) == size));
+          break;
+        }
+        case 4:
+          CHECK(client.ask(device_question(dllm::kGetDeviceMemory)) ==
+                reply(bytes(kFree - taken, kTotal)));
+          break;
+        case 5:
+          if (own.empty()) break;
+          CHECK(client.ask(request(dllm::kBufferGetBase, bytes(own.begin()->first))) ==
+                reply(bytes(Accountant::base(own.begin()->first))));
+          break;
+        case 6:
+          if (own.empty() || random() % 2) break;
+          CHECK(client.ask(request(dllm::kFreeBuffer, bytes(own.begin()->first))).empty());
+          own.erase(own.begin());
+          break;
+        default:
+          if (random() % 2) client.ask(recompute(k8));
+      }
+      for (const auto& [handle, bytes_of_it] : own) CHECK(server.live.at(handle) == bytes_of_it);
+    }
+    client.ask(recompute(k8));
+    CHECK(server.live == own);
+    CHECK(!client.refused && !client.near.is_contradicted() && client.near.awaited() == 0);
+    CHECK(client.far.awaited() == 0);
+  }
 }
 
 RUN_TESTS()

@@ -232,13 +232,12 @@ std::vector<Exchange> conversation() {
 
 // Both ends, and what is around them.
 struct Scene {
-  Scene(bool up, int frames, const dllm::Precedents& before)
+  Scene(bool up, int frames)
       : listener(dllm::listen_unix(dir / "server")),
         server(listener.get()),
         there(models_there(), false),
         cutter(path_in(dir, "between"), path_in(dir, "worker"), up, frames) {
     start_worker();
-    worker->link.precedents = before;
     start_head();
   }
   void start_worker() {
@@ -293,25 +292,11 @@ struct Scene {
   std::optional<Head> head;
 };
 
-constexpr int kNever = 1 << 20;
-
-// Of a start that nobody disturbs.
-const dllm::Precedents& precedents() {
-  static const dllm::Precedents known = [] {
-    Scene scene(true, kNever, {});
-    bool is_whole = false;
-    CHECK(scene.start(is_whole).empty() && is_whole);
-    const std::lock_guard lock(scene.worker->link.mutex);
-    return scene.worker->link.precedents;
-  }();
-  return known;
-}
-
 enum class Gone { kNobody, kWorker, kHead };
 
 // Whether there were so many frames. What went wrong is added to `wrong`.
 bool cut(bool up, int frames, Gone gone, std::string& wrong) {
-  Scene scene(up, frames, precedents());
+  Scene scene(up, frames);
   bool is_whole = false;
   wrong += scene.start(is_whole);
   const bool has_cut = scene.cutter.has_cut();
@@ -349,7 +334,6 @@ std::string cut_everywhere(bool up, Gone gone) {
 }
 
 void cut_both_ways(Gone gone) {
-  precedents();
   auto up = std::async(std::launch::async, cut_everywhere, true, gone);
   const std::string down = cut_everywhere(false, gone), of_head = up.get();
   std::fputs((of_head + down).c_str(), stderr);

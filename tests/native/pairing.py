@@ -119,19 +119,12 @@ def paired(
     *options: str,
     near_options: Sequence[str] = (),
     far_options: Sequence[str] = (),
-    before_far: Sequence[str] = (),
 ) -> Iterator[tuple[Relay, FarEnd]]:
-    """Both ends; the head's dials, and both get the options.
-
-    ``before_far``: words that run the far one somewhere else.
-    """
+    """Both ends; the head's dials, and both get the options."""
     near_options = (*options, *near_options)
     far_log = stats.with_name(stats.stem + "-far.log")
-    far_end = FarEnd(
-        program, worker, far_log, *options, *far_options, before=before_far
-    )
     with (
-        far_end as far,
+        FarEnd(program, worker, far_log, *options, *far_options) as far,
         running(program, far.port, stats, *near_options, way="--pair-dial") as near,
     ):
         yield near, far

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -17,15 +16,12 @@ import pytest
 
 from tests.native.pairing import AS_ASKED, FarEnd, key_file, paired
 from tests.native.relaying import (
-    DEVICE_COUNT,
     HELLO_REPLY,
-    HELLO_REQUEST,
     Relay,
     Stats,
     Worker,
     greet,
     receive,
-    request,
     running,
 )
 from tests.waiting import PATIENCE_S
@@ -275,33 +271,3 @@ def test_an_id_that_is_none_is_refused(relay: Path) -> None:
     done = run(relay, *HEAD, "--pair-dial", "unix:/x", "--id", "5")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--id needs 32 hexadecimal digits" in done.stderr
-
-
-def test_a_disk_that_hangs_does_not_keep_a_relay_from_ending(
-    relay: Path, tmp_path: Path
-) -> None:
-    """What it would write down waits for a lock that nobody gives back."""
-    kept = tmp_path / "dllm-tui" / "starts"
-    kept.mkdir(parents=True)
-    folder = os.open(kept, os.O_RDONLY)
-    fcntl.flock(folder, fcntl.LOCK_EX)
-    with ExitStack() as stack:
-        stack.callback(os.close, folder)
-        worker = stack.enter_context(Worker())
-        near, far = stack.enter_context(
-            paired(
-                *(relay, worker.port, tmp_path / "relay.stats"),
-                far_options=("--remember",),
-                before_far=("env", f"XDG_CACHE_HOME={tmp_path}"),
-            )
-        )
-        client = stack.enter_context(near.connect())
-        client.sendall(HELLO_REQUEST)
-        server = stack.enter_context(worker.accept())
-        receive(server, len(HELLO_REQUEST))
-        server.sendall(HELLO_REPLY)
-        # What it asks by itself: it has learned the version, and wants to keep that.
-        receive(server, len(request(DEVICE_COUNT)))
-        far.process.terminate()
-        assert far.process.wait(PATIENCE_S) == 0
-    assert list(kept.iterdir()) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +14,6 @@ from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_work
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.native.relaying import Relay
@@ -88,24 +87,6 @@ def test_the_same_tokens_through_pairs(
     assert all(len(each) == TOKENS for each in direct)
 
 
-@contextmanager
-def remembering(relay: Path, workers: list[int], work: Path) -> Iterator[list[Relay]]:
-    """Pairs before workers, which keep what is asked for those that follow them."""
-    with ExitStack() as stack:
-        yield [
-            stack.enter_context(
-                paired(
-                    relay,
-                    port,
-                    work / f"w{i}.sock",
-                    far_options=("--remember",),
-                    before_far=("env", f"XDG_CACHE_HOME={work / 'cache'}"),
-                )
-            )[0]
-            for i, port in enumerate(workers)
-        ]
-
-
 def counted_start(
     version: str, model: Path, pairs: list[Relay], log: Path
 ) -> tuple[list[Counter[str]], list[int]]:
@@ -132,10 +113,7 @@ def asked_once(waited: Counter[str], took_s: float) -> Counter[str]:
 def test_a_start_waits_for_few_answers_across_the_link(
     relay: Path, model: Path, tmp_path: Path, version: str
 ) -> None:
-    """Of some 35 a worker: one greeting, three buffers, and sizes of a kind each.
-
-    Of a second start only the greeting and a buffer, also through relays that follow.
-    """
+    """Of some 35 a worker: one greeting, three buffers, and sizes of a kind each."""
     with ExitStack() as stack:
         workers = [
             start_worker(stack, engine(version), tmp_path / f"worker{i}.log")
@@ -143,16 +121,15 @@ def test_a_start_waits_for_few_answers_across_the_link(
         ]
         with server(version, model, workers, tmp_path / "direct.log") as url:
             direct = Cluster(url).complete(SHORT_PROMPT, TOKENS)
-        starts = []
-        for times in (2, 1):
-            with remembering(relay, workers, tmp_path) as pairs:
-                for _ in range(times):
-                    started = counted_start(version, model, pairs, tmp_path / "log")
-                    starts.append(started[0])
-                    assert started[1] == direct
-    for of_worker in starts[0]:
-        # The last one holds the output too.
-        assert 1 <= of_worker.pop("GET_ALLOC_SIZE") <= 5
-        assert of_worker == {"HELLO": 1, "ALLOC_BUFFER": 3}
-    for of_worker in (*starts[1], *starts[2]):
-        assert of_worker == {"HELLO": 1, "ALLOC_BUFFER": 1}
+        ends = [
+            paired(relay, port, tmp_path / f"w{i}.sock")
+            for i, port in enumerate(workers)
+        ]
+        pairs = [stack.enter_context(each)[0] for each in ends]
+        for _ in range(2):
+            started, tokens = counted_start(version, model, pairs, tmp_path / "log")
+            assert tokens == direct
+            for of_worker in started:
+                # The last one holds the output too.
+                assert of_worker.pop("GET_ALLOC_SIZE", 0) <= 5
+                assert of_worker == {"HELLO": 1, "ALLOC_BUFFER": 3}

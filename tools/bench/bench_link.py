@@ -194,25 +194,16 @@ def compare_prompts(site: Site, rounds: int) -> None:
 
 def starts_s(
     site: Site, model: Path, latency_ms: int, *options: str
-) -> list[tuple[float, int]]:
-    """How long starts over workers take, and questions that waited for them.
-
-    One of a model they have not seen, the same again, and once more through relays
-    that follow those.
-    """
-    found = []
-    with ExitStack() as stack, tempfile.TemporaryDirectory() as cache:
+) -> tuple[float, int]:
+    """How long a start over workers takes, and questions that waited for them."""
+    with ExitStack() as stack:
         logs = [site.work / f"near{index}.log" for index in range(STARTING)]
         workers = [start_worker(stack, engine(site.version), log) for log in logs]
-        for times in (2, 1):
-            with ExitStack() as pairs:
-                relays = [
-                    _far_away(pairs, site, worker, latency_ms, cache, options)
-                    for worker in enumerate(workers)
-                ]
-                ports = [relay.port for relay in relays]
-                found += [_start_s(site, model, ports, relays) for _ in range(times)]
-    return found
+        relays = [
+            _far_away(stack, site, worker, latency_ms, options)
+            for worker in enumerate(workers)
+        ]
+        return _start_s(site, model, [relay.port for relay in relays], relays)
 
 
 def _far_away(
@@ -220,23 +211,16 @@ def _far_away(
     site: Site,
     worker: tuple[int, int],
     latency_ms: int,
-    cache: str,
     options: tuple[str, ...],
 ) -> Relay:
     """A pair before one of the workers, once it is up."""
     index, port = worker
-    ends = paired(
-        site.relay,
-        port,
-        site.work / f"near{index}.sock",
-        near_options=options,
-        far_options=("--remember",),
-        before_far=("env", f"XDG_CACHE_HOME={cache}"),
-    )
+    stats = site.work / f"near{index}.sock"
+    ends = paired(site.relay, port, stats, near_options=options)
     relay, _ = stack.enter_context(ends)
-    with relay.stats() as stats:
-        stats.send({"lab": {"latency_ms": latency_ms}})
-        stats.until(lambda line: bool((line.get("pair") or {}).get("up")))
+    with relay.stats() as told:
+        told.send({"lab": {"latency_ms": latency_ms}})
+        told.until(lambda line: bool((line.get("pair") or {}).get("up")))
     return relay
 
 
@@ -256,16 +240,13 @@ def compare_starts(site: Site, rounds: int) -> None:
     model = model_file("link-12x128x256", starting)
     for _ in range(rounds):
         for way, options in (("as asked", AS_ASKED), ("asked ahead", ())):
-            here = starts_s(site, model, 0, *options)
-            away = starts_s(site, model, AWAY_MS, *options)
-            for which, (here_s, _), (away_s, questions) in zip(
-                ("first", "second", "later"), here, away, strict=True
-            ):
-                trips = (away_s - here_s) / (2 * AWAY_MS / 1000)
-                what = f"{which:6} start, {STARTING} workers, {way:11}"
-                far = f"{away_s:.2f} s at {AWAY_MS} ms each way ({trips:.0f} trips)"
-                waited = f"{questions} questions waited"
-                print(f"{what}: {here_s:.2f} s here, {far}, {waited}", flush=True)
+            here_s, _ = starts_s(site, model, 0, *options)
+            away_s, questions = starts_s(site, model, AWAY_MS, *options)
+            trips = (away_s - here_s) / (2 * AWAY_MS / 1000)
+            what = f"start, {STARTING} workers, {way:11}"
+            far = f"{away_s:.2f} s at {AWAY_MS} ms each way ({trips:.0f} trips)"
+            waited = f"{questions} questions waited"
+            print(f"{what}: {here_s:.2f} s here, {far}, {waited}", flush=True)
 
 
 PARTS: dict[str, Callable[[Site, int], None]] = {

@@ -1,14 +1,24 @@
 #include "sidecar.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <utility>
 
-#include "kept.h"
 #include "posix.h"
 
 namespace dllm::home {
 
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "dllmtens";
 constexpr std::uint32_t kVersion = 1;
@@ -22,6 +32,75 @@ constexpr std::int64_t kFreshNs = 2'000'000'000;
 Bytes bytes_of(std::string_view text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
+
+// Numbers and texts, one behind the other.
+class Packer {
+ public:
+  template <typename Number>
+  Packer& number(Number value) {
+    data_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    return *this;
+  }
+  Packer& text(std::string_view text) {
+    number<std::uint64_t>(text.size());
+    data_.append(text);
+    return *this;
+  }
+  Packer& numbers(const std::vector<std::uint64_t>& values) {
+    number<std::uint64_t>(values.size());
+    for (const std::uint64_t value : values) number(value);
+    return *this;
+  }
+  std::string take() { return std::move(data_); }
+
+ private:
+  std::string data_;
+};
+
+// Its reads give zeros from the first one on that goes beyond the end.
+class Unpacker {
+ public:
+  explicit Unpacker(std::string_view data) : data_(data) {}
+
+  template <typename Number>
+  Number number() {
+    Number value{};
+    if (data_.size() < sizeof value) {
+      fine_ = false;
+      data_ = {};
+      return value;
+    }
+    std::memcpy(&value, data_.data(), sizeof value);
+    data_.remove_prefix(sizeof value);
+    return value;
+  }
+  std::string text() {
+    const auto size = number<std::uint64_t>();
+    fine_ = fine_ && size <= data_.size();
+    const std::string text(data_.substr(0, fine_ ? size : 0));
+    data_.remove_prefix(text.size());
+    return text;
+  }
+  std::vector<std::uint64_t> numbers(std::uint64_t most) {
+    const auto count = number<std::uint64_t>();
+    fine_ = fine_ && count <= most && count <= data_.size() / sizeof(std::uint64_t);
+    std::vector<std::uint64_t> values;
+    for (std::uint64_t i = 0; fine_ && i < count; ++i) values.push_back(number<std::uint64_t>());
+    return values;
+  }
+  // Whether what comes next is just that text.
+  bool starts_with(std::string_view text) {
+    fine_ = fine_ && data_.starts_with(text);
+    if (fine_) data_.remove_prefix(text.size());
+    return fine_;
+  }
+  [[nodiscard]] bool fine() const { return fine_; }
+  [[nodiscard]] bool ended() const { return fine_ && data_.empty(); }
+
+ private:
+  std::string_view data_;
+  bool fine_ = true;
+};
 
 // What a table belongs to: the files as they were, and where each tensor lies in them.
 std::string belonging(const std::vector<FileId>& ids, const ModelFiles& files) {
@@ -47,6 +126,23 @@ std::string preamble(const std::vector<FileId>& ids, const ModelFiles& files) {
   return std::string(kMagic) + versioned.take() + writer.take();
 }
 
+// Until it is closed: two at once would write into the same temporary file.
+UniqueFd lock_directory(const std::string& directory) {
+  UniqueFd held = open_at(AT_FDCWD, directory, O_RDONLY | O_DIRECTORY);
+  check(retry([&] { return ::flock(held.get(), LOCK_EX); }), "cannot lock " + directory);
+  return held;
+}
+
+// Deletes the files that were used longest ago, all but so many.
+void delete_oldest(const std::string& directory, std::size_t files_max) {
+  std::vector<std::pair<fs::file_time_type, fs::path>> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    if (entry.is_regular_file()) files.emplace_back(entry.last_write_time(), entry.path());
+  }
+  std::ranges::sort(files, std::greater<>());
+  for (std::size_t i = files_max; i < files.size(); ++i) fs::remove(files[i].second);
+}
+
 TensorSums read_sums(Unpacker& reader, std::uint64_t size_bytes) {
   TensorSums sums;
   sums.fnv1a = reader.number<std::uint64_t>();
@@ -66,7 +162,11 @@ HalfTensor read_half(Unpacker& reader, std::uint64_t chunks_max) {
 }  // namespace
 
 std::string sidecar_directory() {
-  return cache_directory("tensors");
+  const char* const cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && cache[0] == '/') return std::string(cache) + "/dllm-tui/tensors";
+  const char* const home = std::getenv("HOME");
+  if (home != nullptr && home[0] == '/') return std::string(home) + "/.cache/dllm-tui/tensors";
+  return "";
 }
 
 std::string encode_sidecar(const std::vector<FileId>& ids, const ModelFiles& files,
@@ -79,15 +179,19 @@ std::string encode_sidecar(const std::vector<FileId>& ids, const ModelFiles& fil
   writer.number(so_far.half.fnv1a);
   for (const std::uint64_t lane : so_far.half.lanes) writer.number(lane);
   writer.numbers(so_far.half.chunks);
-  return with_sum(preamble(ids, files) + writer.take());
+  std::string data = preamble(ids, files) + writer.take();
+  return data + Packer().number(xxh64(bytes_of(data))).take();
 }
 
 std::optional<TableSoFar> decode_sidecar(std::string_view data, const std::vector<FileId>& ids,
                                          const ModelFiles& files) {
   if (data.size() > kSidecarBytesMax) return std::nullopt;
-  const std::optional<std::string_view> before_sum = without_sum(data);
-  if (!before_sum) return std::nullopt;
-  Unpacker reader(*before_sum);
+  constexpr std::size_t kSumBytes = sizeof(std::uint64_t);
+  if (data.size() < kSumBytes) return std::nullopt;
+  const std::string_view before = data.substr(0, data.size() - kSumBytes);
+  Unpacker end(data.substr(before.size()));
+  if (end.number<std::uint64_t>() != xxh64(bytes_of(before))) return std::nullopt;
+  Unpacker reader(before);
   if (!reader.starts_with(preamble(ids, files))) return std::nullopt;
   const std::vector<TensorPlace>& tensors = files.tensors();
   const auto whole = reader.number<std::uint64_t>();
@@ -119,14 +223,20 @@ Sidecar::Sidecar(std::string directory, const std::vector<FileId>& ids)
 }
 
 std::optional<TableSoFar> Sidecar::load(const ModelFiles& files) const {
-  const std::optional<std::string> data = read_kept(path_, kSidecarBytesMax);
-  if (!data) return std::nullopt;
-  return decode_sidecar(*data, ids_, files);
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
+  const UniqueFd file(retry([&] { return ::open(path_.c_str(), kFlags); }));
+  if (!file) return std::nullopt;
+  // Used now: the others are deleted before it.
+  ::futimens(file.get(), nullptr);
+  return decode_sidecar(read_all(file.get(), kSidecarBytesMax + 1), ids_, files);
 }
 
 void Sidecar::save(const ModelFiles& files, const TableSoFar& so_far) const {
-  keep(directory_, name_, encode_sidecar(ids_, files, so_far));
-  keep_latest(directory_, kTablesMax);
+  fs::create_directories(directory_);
+  const UniqueFd held = lock_directory(directory_);
+  ::fchmod(held.get(), 0700);
+  write_file_atomic(held.get(), name_, encode_sidecar(ids_, files, so_far));
+  delete_oldest(directory_, kTablesMax);
 }
 
 bool too_fresh(const std::vector<FileId>& ids, std::int64_t now_ns) {

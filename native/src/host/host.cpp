@@ -156,7 +156,7 @@ class Host {
     for (const auto& [name, verb] : slow_) features.push_back(name);
     features.insert(features.end(),
                     {"run:touch", "start:private", "worker", "worker:model", "head:thin",
-                     "pair:ways", "worker:remember"});
+                     "pair:ways"});
     if (pair::has_tls()) features.emplace_back("worker:tls");
     features.emplace_back(watch_.looks() ? "watch:look" : "watch:kernel");
     json::Object object;

@@ -25,7 +25,7 @@ constexpr const char* kContradicted =
     "its rpc-server is another one than a moment ago: start llama-server again";
 
 Hello own_hello(const std::string& name, bool answers) {
-  const std::uint64_t features = kLean | kHome | (answers ? kAhead | kSpare : 0);
+  const std::uint64_t features = kLean | kHome | (answers ? kAhead : 0);
   return {Role::kHead, features, LinkEnd::kWindowBytes, new_id(), name};
 }
 

@@ -19,7 +19,6 @@ inline constexpr std::size_t kNameMaxBytes = 64;
 inline constexpr std::uint64_t kLean = 1;  // requests go up as what differs from earlier ones
 inline constexpr std::uint64_t kHome = 2;  // references go up instead of weights
 inline constexpr std::uint64_t kAhead = 4;  // what is wanted next is asked for at the worker's end
-inline constexpr std::uint64_t kSpare = 8;  // buffers too
 
 enum class Role : std::uint8_t { kHead = 1, kWorker = 2 };
 

@@ -6,8 +6,6 @@
 #include <optional>
 
 #include "aside.h"
-#include "kept.h"
-#include "notebook.h"
 #include "program.h"
 #include "relay/arguments.h"
 #include "relay/stats.h"
@@ -34,9 +32,6 @@ it is ready; ends with SIGTERM.
   --model PATH           a model beside this worker, by any part of a split one; may be repeated. What
                          of it llama-server loads here is read from this file where its bytes are
                          the same, and does not cross
-  --remember             keep what llama-server asks here when it starts (questions, no answers) in
-                         the user's cache directory (dllm-tui/starts), for the relay of that name
-                         and key file that comes next: the first start through that waits less, too
   --name NAME            the worker's name, for heads, counters and log
   --stats PATH           Unix socket that gives out counters as JSON lines
   --gone-after SECONDS   give a head up when nothing is heard of its machine for so long (20)
@@ -47,12 +42,11 @@ namespace {
 
 // The link's last words, and what the rpc-server still owes.
 constexpr std::chrono::seconds kLoopGrace{4};
-// What is kept, or told, is soon: where it is not, a disk or a reader hangs.
-constexpr std::chrono::seconds kRestGrace{1};
+// What is told is soon: where it is not, a reader hangs.
+constexpr std::chrono::seconds kTellingGrace{1};
 
 struct Options {
   Place place;
-  std::string key_file;
   bool is_placed = false;
   Endpoint worker;
   std::vector<std::string> models;
@@ -60,7 +54,6 @@ struct Options {
   std::string stats;
   Nanos gone_after = kGoneAfter;
   bool guard = true;
-  bool remember = false;
 };
 
 void set_place(Options& options, const std::string& option, const std::string& value) {
@@ -83,7 +76,6 @@ void apply(Options& options, const std::string& option, const std::string& value
   } else if (option == "--worker") {
     options.worker = endpoint_for(option, value);
   } else if (option == "--key-file") {
-    options.key_file = value;
     options.place.key = read_key_file(value);
   } else if (option == "--model") {
     options.models.push_back(value);
@@ -104,8 +96,6 @@ Options parse_options(std::span<char* const> args) {
     const std::string option = args[at];
     if (option == "--no-guard") {
       options.guard = false;
-    } else if (option == "--remember") {
-      options.remember = true;
     } else if (option == "--key-stdin") {
       options.place.key = read_key_input();
     } else {
@@ -128,10 +118,6 @@ int worker(std::span<char* const> args, const char* version) {
   ::signal(SIGPIPE, SIG_IGN);
   Link link(options.name, false, options.guard);
   link.gone_after = options.gone_after;
-  std::optional<Notebook> notebook;
-  const std::string kept_in = options.remember ? cache_directory("starts") : "";
-  // A head keeps its key in a folder of its own.
-  if (!kept_in.empty()) notebook.emplace(link, kept_in, version, options.key_file);
   home::Home home;
   open_models(home, options.models);
   WorkerEnd end(link, options.place, options.worker, home);
@@ -139,18 +125,14 @@ int worker(std::span<char* const> args, const char* version) {
   Pipe stop = make_pipe();
   const Aside telling([&] { stats.run(stop.reader.get()); });
   const Aside loop([&] { end.run(stop.reader.get()); });
-  const Aside keeping([&] {
-    if (notebook) notebook->run(stop.reader.get());
-  });
   print_ports(end.port());
   int signal = 0;
   ::sigwait(&signals, &signal);
   stop.writer.reset();
   const bool has_left = loop.ends_within(kLoopGrace);
-  const bool has_kept = keeping.ends_within(kRestGrace);
-  const bool has_told = telling.ends_within(kRestGrace);
-  // A thread that waits for a disk must not see all this vanish.
-  if (!has_left || !has_kept || !has_told) ::_exit(kExitOk);
+  const bool has_told = telling.ends_within(kTellingGrace);
+  // A thread that hangs must not see all this vanish.
+  if (!has_left || !has_told) ::_exit(kExitOk);
   return kExitOk;
 }
 

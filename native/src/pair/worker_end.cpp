@@ -22,7 +22,7 @@ constexpr std::size_t kListMessagesMax = 128;
 constexpr Nanos kEndGrace = 2 * kNanosPerSecond;
 
 Hello own_hello(const std::string& name, bool has_models) {
-  const std::uint64_t features = kLean | kAhead | kSpare | (has_models ? kHome : 0);
+  const std::uint64_t features = kLean | kAhead | (has_models ? kHome : 0);
   return {Role::kWorker, features, LinkEnd::kWindowBytes, new_id(), name};
 }
 
@@ -205,7 +205,7 @@ void WorkerEnd::await_connection(Served& served, Nanos now) {
   served.connected = true;
   served.session = std::make_unique<Session>(link_);
   LiveLink* link = meeting_.link();
-  if (link && link->end().uses(kAhead)) served.session->ask_ahead(link->end().uses(kSpare));
+  if (link && link->end().uses(kAhead)) served.session->ask_ahead();
   if (served.id == 0) served.worker->finish_now();
 }
 

@@ -1,7 +1,5 @@
 #include "answers.h"
 
-#include "provision.h"
-
 namespace dllm {
 
 namespace {
@@ -15,13 +13,9 @@ void append_shape(std::string& key, const std::uint8_t* tensor) {
   append(key, tensor + Tensor::kShapeAt, Tensor::kShapeBytes);
 }
 
-// Since 3.0: the device, and how many bytes.
-constexpr std::size_t kAllocationKeyBytes = 1 + sizeof(std::uint32_t) + sizeof(std::uint64_t);
-
 // All that is told before it is asked has a reply of the same size in every version.
 std::size_t reply_size(std::uint8_t id) {
   if (id == kDeviceCount) return sizeof(std::uint32_t);
-  if (id == kAllocBuffer) return Spare::kToldBytes;
   return id == kGetDeviceMemory ? 2 * sizeof(std::uint64_t) : sizeof(std::uint64_t);
 }
 
@@ -56,8 +50,7 @@ std::string Answers::greeting(std::uint64_t size) {
 bool Answers::makes_sense(const Known& known) {
   if (known.key.empty() || known.key.size() > kKeyMaxBytes) return false;
   const auto id = static_cast<std::uint8_t>(known.key[0]);
-  const bool is_told = covers(id) || is_one_of(id, {kGetDeviceMemory, kBufferGetBase, kAllocBuffer});
-  if (id == kAllocBuffer && known.key.size() != kAllocationKeyBytes) return false;
+  const bool is_told = covers(id) || is_one_of(id, {kGetDeviceMemory, kBufferGetBase});
   return is_told && known.reply.size() == reply_size(id);
 }
 

@@ -21,10 +21,6 @@ class Guard {
   void replied(std::uint8_t id, std::uint64_t buffer, View payload);
   // A request was let through.
   void passed(const Request& request, View fields);
-  // A request for a buffer got one that had been given before it.
-  void handed_out() { --asked_for_; }
-  // We free one that was handed to nobody.
-  void freed(std::uint64_t handle) { buffers_.freed(handle); }
 
   // A header. `open_questions`: requests without their replies.
   [[nodiscard]] const char* refuses_header(const Rule& rule, std::uint64_t size,

@@ -15,7 +15,6 @@
 #include "lab.h"
 #include "passes.h"
 #include "placement.h"
-#include "precedents.h"
 #include "rates.h"
 #include "shares.h"
 
@@ -124,7 +123,6 @@ struct Link {
   PassMeter passes;
   BulkRate bulk;  // of the present or latest connection
   Answers answers;
-  Precedents precedents;  // at the worker's end of a pair
   Placement placement;
   int worker_fd = -1;                     // of the present connection
   std::optional<Nanos> unanswered_since;  // the worker was called or greeted, in vain so far

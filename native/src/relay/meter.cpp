@@ -120,11 +120,6 @@ void Meter::count_late(std::uint8_t id, std::uint64_t bytes) {
   link_.tally.commands[id].bytes_up += bytes;
 }
 
-void Meter::freed(std::uint64_t bytes) {
-  ++link_.tally.commands[kFreeBuffer].count;
-  count_late(kFreeBuffer, bytes);
-}
-
 void Meter::book() {
   if (knows_request()) link_.tally.commands[id_].bytes_up += unattributed_;
   link_.passes.add_up(unattributed_);

@@ -42,8 +42,6 @@ class Meter {
   void count_up(std::uint64_t bytes, bool crosses = true);
   // Of them some go nowhere.
   void drop_up(std::uint64_t bytes);
-  // A buffer of our own.
-  void freed(std::uint64_t bytes);
   // Bytes of a request that was answered here and goes to the worker after all.
   void count_late(std::uint8_t id, std::uint64_t bytes);
   // What was counted up since the last time belongs to the present request.

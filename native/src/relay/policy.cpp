@@ -9,7 +9,7 @@ namespace dllm {
 namespace {
 
 bool is_answered(std::uint8_t id) {
-  return Answers::covers(id) || is_one_of(id, {kGetDeviceMemory, kBufferGetBase, kAllocBuffer});
+  return Answers::covers(id) || is_one_of(id, {kGetDeviceMemory, kBufferGetBase});
 }
 
 }  // namespace
@@ -34,11 +34,6 @@ std::optional<std::string> Policy::answer(const Rule& rule, const std::string& k
 
 void Policy::know(const Known& known, Nanos now) {
   const auto id = static_cast<std::uint8_t>(known.key[0]);
-  if (id == kAllocBuffer) {
-    const bool has_room = spares_.size() < Precedents::kRowMax;
-    if (awaits_spares_ && has_room) spares_.push_back({{known.key.substr(1), known.reply}, now});
-    return;
-  }
   if (id == kGetDeviceMemory && computes_) return;
   // The latest of this connection alone: of a device that shares its memory nobody told.
   if (id == kGetDeviceMemory && allocates_) {
@@ -60,32 +55,12 @@ bool Policy::is_starting(Nanos now) const {
 void Policy::crosses(std::uint8_t id) {
   const bool computes = is_one_of(id, {kGraphCompute, kGraphRecompute});
   if (computes && !std::exchange(computes_, true)) end_start();
-  const bool allocates = is_one_of(id, {kAllocBuffer, kGetDeviceMemory});
-  if (!allocates && !computes && id != kFreeBuffer) return;
-  spares_.clear();
-  awaits_spares_ = id == kAllocBuffer || (awaits_spares_ && id == kGetDeviceMemory);
 }
 
 bool Policy::contradicts(const Known& known) const {
   if (!Answers::covers(static_cast<std::uint8_t>(known.key[0]))) return false;
   const std::optional<std::string> before = answers_.find(known.key);
   return before && *before != known.reply;
-}
-
-std::optional<std::string> Policy::hand_out(const std::string& key) {
-  const bool is_next = !spares_.empty() && spares_.front().spare.asked == key.substr(1);
-  if (!is_next) return std::nullopt;
-  const auto [spare, told] = std::move(spares_.front());
-  spares_.pop_front();
-  const View device = view(spare.asked).first(sizeof(std::uint32_t));
-  own_.keep(Answers::base(view(spare.handle())), view(spare.base()));
-  own_.begin_start(Answers::memory(device), view(spare.memory()), told);
-  guard_.replied(kAllocBuffer, 0, view(spare.told));
-  return spare.given();
-}
-
-void Policy::frees(View handle) {
-  guard_.freed(load<std::uint64_t>(handle.data()));
 }
 
 void Policy::end_start() {

@@ -1,13 +1,11 @@
 // What becomes of the requests of one connection: let through, refused, or answered here.
 #pragma once
 
-#include <deque>
 #include <optional>
 #include <string>
 
 #include "answers.h"
 #include "guard.h"
-#include "provision.h"
 
 namespace dllm {
 
@@ -31,13 +29,10 @@ class Policy {
   void know(const Known& known, Nanos now);
   // Likewise, the greeting it came with; HELLO is answered here from now on.
   void begin_start(const std::string& greeting, View payload, Nanos now);
-  // A request is on its way to the worker: what was told of memory may be no longer true, and a
-  // graph says that llama-server has started.
+  // A request is on its way to the worker: a graph says that llama-server has started.
   void crosses(std::uint8_t id);
   // What the worker is told now was told before otherwise.
   [[nodiscard]] bool contradicts(const Known& known) const;
-  // The reply for a buffer that was allocated before it was asked for, by this key.
-  std::optional<std::string> hand_out(const std::string& key);
   // Whether what was told for a start may be told again.
   [[nodiscard]] bool is_starting(Nanos now) const;
 
@@ -63,16 +58,7 @@ class Policy {
   // The worker replied to a request of this kind, with this key, or for the address of `buffer`.
   void replied(std::uint8_t id, std::uint64_t buffer, const std::string& key, View payload);
 
-  // At the worker's end: a buffer allocated before went to who asked for one, or is freed.
-  void handed_out() { guard_.handed_out(); }
-  void frees(View handle);
-
  private:
-  struct ToldSpare {
-    Spare spare;
-    Nanos told = 0;
-  };
-
   void end_start();
 
   const bool guarding_;
@@ -81,10 +67,6 @@ class Policy {
   Answers own_;             // of this connection: addresses of buffers, and memory they leave
   bool allocates_ = false;  // it is the one that loads
   bool computes_ = false;
-  // Buffers the worker's end has for what may be asked next; as soon as anything happens there that
-  // may end that, none.
-  std::deque<ToldSpare> spares_;
-  bool awaits_spares_ = false;
   Guard guard_;
   std::optional<Protocol> protocol_;
   bool greeted_ = false;

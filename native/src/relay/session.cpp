@@ -128,12 +128,9 @@ void Session::opened(std::uint8_t id) {
   if (policy_.guards() || protocol() || answerable_) hold();
 }
 
-// Whatever may be answered here is held back until it is complete, and what must not reach the
-// worker before something of ours.
+// Whatever may be answered here is held back until it is complete.
 void Session::be_answerable(std::uint8_t id) {
-  const bool is_asked = asks_ahead_ && asking_.empty();
-  const bool is_of_spares = is_asked && is_one_of(id, {kAllocBuffer, kGetDeviceMemory});
-  answerable_ = policy_.may_answer(id) || may_recall(id) || is_of_spares;
+  answerable_ = policy_.may_answer(id) || may_recall(id);
 }
 
 bool Session::may_recall(std::uint8_t id) {
@@ -212,7 +209,7 @@ void Session::closed(const Request& request) {
   const Rule& rule = *request.rule;
   if (answerable_ && answer(rule)) return;
   if (answerable_) meter_.crosses(rule);
-  note_crossing(rule);
+  policy_.crosses(rule.id);
   holding_ = false;
   attribute();
   asked_ = rule.reply_kind != Reply::kNone;
@@ -228,7 +225,6 @@ void Session::closed(const Request& request) {
 
 // Only when no reply is due, so that the order of replies stays.
 bool Session::answer(const Rule& rule) {
-  if (rule.id == kAllocBuffer) return answer_allocation(rule);
   if (open_questions() > 0) return false;
   if (rule.id == kSetTensorHash) return answer_hash(rule);
   if (Answers::is_of_start(rule.id) && !policy_.is_starting(now_)) return false;
@@ -297,7 +293,6 @@ void Session::drop_held() {
 bool Session::refuse(const char* reason) {
   refused_ = true;
   meter_.refused(reason);
-  if (!asking_.empty()) link_.precedents.forget();
   drop_held();
   meter_.book();
   return false;
@@ -315,7 +310,6 @@ void Session::go_plain(const std::string& reason) {
   plain_ = true;
   // Nobody could tell any more which replies are ours.
   is_contradicted_ = is_contradicted_ || owed_ > 0 || open_questions() < dues_.size();
-  if (own_open_ > 0 || !asking_.empty()) link_.precedents.forget();
   if (weights_) weights_->unread();
   request_decoder_.give_up();
   reply_decoder_.give_up();
@@ -361,7 +355,6 @@ bool Session::learn_version(View payload) {
   const bool covered = policy_.learn(version, version.text() != link_.tally.protocol);
   meter_.learned(version, policy_.guards_ops(version));
   if (!covered) go_plain("protocol " + version.text() + " is not in the table");
-  if (asks_ahead_) link_.precedents.learn(version);
   if (covered && !early_.empty()) policy_.begin_start(greeting_, payload, now_);
   for (const Known& known : std::exchange(early_, {})) {
     if (covered) policy_.know(known, now_);

@@ -13,7 +13,6 @@
 #include "link.h"
 #include "meter.h"
 #include "policy.h"
-#include "provision.h"
 #include "weights.h"
 
 namespace dllm {
@@ -66,8 +65,8 @@ class Session final : private RequestSink, private ReplySink {
   [[nodiscard]] bool is_contradicted() const { return is_contradicted_; }
 
   // At the worker's end of a pair: from now on asks by itself what is wanted next, and holds
-  // replies back until that is known. `allocates`: buffers too.
-  void ask_ahead(bool allocates);
+  // replies back until that is known.
+  void ask_ahead() { asks_ahead_ = true; }
   // How many of these bytes from the client `requests` may be given now: what follows a HELLO waits
   // for its reply, and for all that is asked behind it.
   std::size_t ready(View bytes);
@@ -134,17 +133,11 @@ class Session final : private RequestSink, private ReplySink {
   void recall(View fields, std::uint64_t bytes);
   bool learn_version(View payload);
   bool answer_greeting(const Rule& rule);
-  bool answer_allocation(const Rule& rule);
-  bool hand_out(const Rule& rule);
-  void free_spares();
-  void note_crossing(const Rule& rule);
   void greet_late();
   [[nodiscard]] std::size_t open_questions() const;
   void own_closed(Due due);
   bool own_answered(const Due& due, View payload);
   void follow(const Due& due, View payload);
-  void ask_again();
-  void allocate_next();
   void lead_on(const Due& due, View payload);
   bool compare(const Due& due, View payload);
   void be_answerable(std::uint8_t id);
@@ -192,8 +185,6 @@ class Session final : private RequestSink, private ReplySink {
   // At the worker's end.
   bool asks_ahead_ = false;
   bool is_hurried_ = false;  // behind HELLO comes what was not waited for
-  std::string devices_told_;  // until all is
-  Provision provision_;
   std::vector<FollowUp> to_ask_;
   std::string asking_;        // what the reply to the question we ask is known by
   std::size_t own_open_ = 0;  // questions of our own without a reply

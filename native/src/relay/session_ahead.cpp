@@ -19,11 +19,6 @@ std::string text_of(View bytes) {
 
 }  // namespace
 
-void Session::ask_ahead(bool allocates) {
-  asks_ahead_ = true;
-  if (allocates) provision_.begin();
-}
-
 bool Session::may_stay_here(Nanos now) {
   const std::lock_guard lock(link_.mutex);
   return policy_.is_starting(now);
@@ -66,101 +61,17 @@ void Session::greet_late() {
   dues_.push_front(std::move(due));
 }
 
-// A buffer for this that is there already. At the head the worker's end is to hear of it all the
-// same, and says what we did; what it says otherwise ends the connection.
-bool Session::answer_allocation(const Rule& rule) {
-  if (asks_ahead_) return hand_out(rule);
-  if (open_questions() > 0) return false;
-  const std::optional<std::string> given = policy_.hand_out(due_.key);
-  if (!given) return false;
-  say(*given);
-  meter_.answered_here(rule, view(*given));
-  holding_ = false;
-  attribute();
-  asked_ = true;
-  Due due = std::exchange(due_, {});
-  due.is_own = true;
-  due.told = *given;
-  ++late_;
-  dues_.push_back(std::move(due));
-  return true;
-}
-
-// At the worker's end.
-bool Session::hand_out(const Rule& rule) {
-  const bool may_have = open_questions() == 0 && !holds_replies();
-  const auto spare = provision_.ask(due_.asked, link_.precedents, may_have);
-  if (!spare) return false;
-  policy_.handed_out();
-  answer_here(rule, spare->given());
-  asked_ = true;
-  due_ = {};
-  return true;
-}
-
-// At the worker's end: none is kept beside what the client gets otherwise, none when it asks how
-// much is free, and none once it computes.
-void Session::note_crossing(const Rule& rule) {
-  policy_.crosses(rule.id);
-  if (!asks_ahead_ || !asking_.empty()) return;
-  const bool ends = is_one_of(rule.id, {kFreeBuffer, kGraphCompute, kGraphRecompute});
-  if (ends) link_.precedents.allocated(provision_.end());
-  if (ends || is_one_of(rule.id, {kAllocBuffer, kGetDeviceMemory})) free_spares();
-}
-
-// Before the request at hand, where that is held back, else behind it.
-void Session::free_spares() {
-  if (!provision_.has_spares()) return;
-  std::string requests;
-  for (const Spare& spare : provision_.give_up()) {
-    const std::string handle = spare.handle();
-    requests += make_request(kFreeBuffer, handle);
-    policy_.frees(view(handle));
-    meter_.freed(kRequestHeaderBytes + handle.size());
-  }
-  const std::size_t at = answerable_ ? held_at_ : pending_.size();
-  pending_.insert(pending_.begin() + static_cast<std::ptrdiff_t>(at), requests.begin(),
-                  requests.end());
-}
-
 // Whatever the client may ask next is asked where the worker is near. Not where it waits for no
 // reply: it knows what it asks next, and ours would come after that.
 void Session::follow(const Due& due, View payload) {
   const Rule& rule = *due.awaited.rule;
   const bool can_ask = asks_ahead_ && !plain_ && protocol() && protocol()->is_exact() &&
                        request_decoder_.is_between() && open_questions() == 0;
-  const bool is_size = rule.id == kGetAllocSize && asks_ahead_ && protocol();
-  if (is_size && protocol()->is_exact()) link_.precedents.size_asked(due.asked);
-  const bool has_room = rule.id != kAllocBuffer || load<std::uint64_t>(payload.data()) != 0;
-  if (!has_room) provision_.expect_no_more();
   if (!can_ask) return;
   const bool held = holds_replies();
   std::ranges::move(follow_ups(*protocol(), rule, view(due.asked), payload),
                     std::back_inserter(to_ask_));
-  if (is_one_of(rule.id, {kAllocBuffer, kGetDeviceMemory})) allocate_next();
   if (!held && holds_replies()) held_from_ = kept_ - part_;
-}
-
-// One whose buffers are freed without a word can be taken back in time.
-void Session::allocate_next() {
-  const std::string* const next = provision_.next();
-  if (next == nullptr || protocol()->rule(kFreeBuffer)->reply_kind != Reply::kNone) return;
-  add_question(to_ask_, *protocol(), kAllocBuffer, *next);
-}
-
-// The sizes that were asked when llama-server started before, and those they lead to.
-void Session::ask_again() {
-  link_.precedents.learn(devices_told_);
-  const auto devices = load<std::uint32_t>(view(std::exchange(devices_told_, {})).data());
-  const Rule* const rule = protocol()->rule(kGetAllocSize);
-  for (const std::string& fields : link_.precedents.sizes()) {
-    const bool has_device = fields.size() % kTensorBytes == sizeof devices;
-    const bool is_there = !has_device || load<std::uint32_t>(view(fields).data()) < devices;
-    if (!is_there) continue;
-    add_question(to_ask_, *protocol(), kGetAllocSize, fields);
-    std::ranges::move(follow_ups(*protocol(), *rule, view(fields), {}),
-                      std::back_inserter(to_ask_));
-  }
 }
 
 Outgoing Session::own_requests(Nanos now) {
@@ -196,8 +107,7 @@ bool Session::own_answered(const Due& due, View payload) {
   const Rule& rule = *due.awaited.rule;
   --own_open_;
   policy_.replied(rule.id, due.buffer, {}, payload);
-  const bool is_of_spare = rule.id == kAllocBuffer || provision_.fill(payload);
-  if (!is_of_spare) found_.push_back({due.wanted, text_of(payload)});
+  found_.push_back({due.wanted, text_of(payload)});
   const bool can_ask = asks_ahead_ && !plain_ && request_decoder_.is_between();
   if (can_ask && open_questions() == 0) lead_on(due, payload);
   return !plain_;
@@ -207,30 +117,14 @@ bool Session::own_answered(const Due& due, View payload) {
 void Session::lead_on(const Due& due, View payload) {
   const Rule& rule = *due.awaited.rule;
   std::vector<FollowUp> more = follow_ups(*protocol(), rule, view(due.asked), payload);
-  if (rule.id == kDeviceCount) {
-    // Who brings its greeting along has been told that, for this start.
-    const auto is_memory = [](const FollowUp& each) { return each.key[0] == kGetDeviceMemory; };
-    if (is_hurried_) std::erase_if(more, is_memory);
-  }
-  // All that is told of devices begins with their number, where it was us who asked for that.
-  const bool is_count = rule.id == kDeviceCount;
-  const bool is_figure = is_one_of(rule.id, {kGetAlignment, kGetMaxSize});
-  if (is_count || (is_figure && !devices_told_.empty())) devices_told_ += text_of(payload);
-  if (rule.id == kAllocBuffer) {
-    more.empty() ? provision_.expect_no_more() : provision_.allocated(due.asked, payload);
-  }
-  if (rule.id != kGetAllocSize) std::ranges::move(more, std::back_inserter(to_ask_));
-  if (std::optional<Known> filled = provision_.take_filled()) {
-    found_.push_back(std::move(*filled));
-    allocate_next();
-  }
-  if (!devices_told_.empty() && !holds_replies()) ask_again();
+  // Who brings its greeting along has been told of memory, for this start.
+  const auto is_memory = [](const FollowUp& each) { return each.key[0] == kGetDeviceMemory; };
+  if (is_hurried_) std::erase_if(more, is_memory);
+  std::ranges::move(more, std::back_inserter(to_ask_));
 }
 
-// It may be that our questions were too much for it.
 std::vector<std::uint8_t> Session::take_held() {
   const std::lock_guard lock(link_.mutex);
-  if (own_open_ > 0) link_.precedents.forget();
   return std::exchange(held_replies_, {});
 }
 

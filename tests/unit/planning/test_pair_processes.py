@@ -66,7 +66,7 @@ def test_a_relay_stands_beside_the_worker_and_the_head_s_dials_it() -> None:
     assert beside.spec.role is ProcessRole.WORKER_RELAY
     assert shlex.join(beside.spec.argv) == (
         "/bob/dllm-relay worker --name bob --listen 127.0.0.1:2 --worker 127.0.0.1:1 "
-        f"--key-file /there/run/one/{BESIDE}/private --remember "
+        f"--key-file /there/run/one/{BESIDE}/private "
         "--model '/models/the m.gguf'"
     )
     assert shlex.join(head.spec.argv) == (
