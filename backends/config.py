@@ -132,13 +132,26 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Other machines, by the name the console shows."""
 
 
-def load_config(paths: Paths) -> Config:
-    """Read the settings; defaults where the file does not exist.
+Stamp = tuple[int, int, int]
+"""Inode, bytes and modification time in ns: equal means unchanged."""
+
+
+def stamp_of(file: Path) -> Stamp | None:
+    """Tells whether a file is another than before; None where there is none."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def load_config(paths: Paths, file: Path | None = None) -> Config:
+    """Read the settings, or a copy of them; defaults where there is no file.
 
     Raises:
         DllmError: the file is not TOML, or names a setting or type we do not know.
     """
-    file = paths.config_file
+    file = file or paths.config_file
     try:
         raw = file.read_bytes()
     except FileNotFoundError:

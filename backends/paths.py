@@ -35,6 +35,11 @@ class Paths(Value, frozen=True, kw_only=True):
         return self.config_dir / "config.toml"
 
     @property
+    def kept_config_file(self) -> Path:
+        """The settings as a controller could last read them."""
+        return self.state_dir / "config.last.toml"
+
+    @property
     def console_file(self) -> Path:
         """What the console remembers: layout, theme, last plan."""
         return self.state_dir / "console.json"

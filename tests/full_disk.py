@@ -13,10 +13,10 @@ LIMIT_BYTES = 1_000_000
 
 
 @contextmanager
-def little_room() -> Iterator[None]:
-    """The kernel lets no file of ours grow further than ``LIMIT_BYTES``."""
+def little_room(limit_bytes: int = LIMIT_BYTES) -> Iterator[None]:
+    """The kernel lets no file of ours grow further than that."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT_BYTES, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
     try:
         yield
     finally:

@@ -13,7 +13,6 @@ from backends.client.chats import ChatsClient
 from backends.client.models import ModelsClient
 from backends.client.start import wait_gone
 from backends.controller.event_files import EventFiles
-from backends.controller.journal import Journal
 from backends.errors import ControllerError
 from backends.paths import Paths, user_paths
 from backends.state import (
@@ -335,6 +334,9 @@ class ControllerClient:
 
 def _wants(journal: Path) -> bool:
     """Whether a journal tells of anything to run or to end."""
+    # Imported here because no console needs it before its end.
+    from backends.controller.journal import Journal
+
     try:
         record = Journal(journal).load()
     except ControllerError:

@@ -14,7 +14,6 @@ from importlib.metadata import version
 from logging.handlers import RotatingFileHandler
 from typing import TYPE_CHECKING
 
-from backends.config import Config
 from backends.controller.api import Api
 from backends.controller.chapters import SettingsChapter
 from backends.controller.chat.chats import Chats
@@ -134,9 +133,8 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     host = local_host(paths.run_dir)
     readers = Readers(paths, host)
-    settings = _last_readable(readers)
     clusters = Clusters(readers, paths)
-    catalogue = Catalogue(host, user_folders(settings().model_dirs))
+    catalogue = Catalogue(host, user_folders(readers.settings().model_dirs))
     here = LocalMachine(
         host, readers, paths.relay_socket, lambda: catalogue.listing.models
     )
@@ -150,14 +148,21 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
     readers.elsewhere = peers.model
     readers.serves = lambda: clusters.serves(LOCAL)
     chats = Chats(ChatStore(paths.chats_dir), _keeps_chats(readers, paths.config_file))
+    settings = SettingsChapter(clusters.story, readers.settings)
+
+    def show_settings_error(error: DllmError | None) -> None:
+        clusters.show_settings_error(error)
+        settings.wrong(error)
+
     follower = Follower(
         paths.config_file,
         readers,
         catalogue=catalogue,
         clusters=clusters,
         peers=peers.follow,
-        changed=SettingsChapter(clusters.story, settings).look,
-        known=settings(),
+        changed=settings.look,
+        wrong=show_settings_error,
+        known=readers.settings(),
     )
     api = Api(
         clusters=clusters,
@@ -172,6 +177,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
         info=info,
     )
     await _begin(clusters, peers)
+    show_settings_error(readers.settings_error)
     async with Listening(api.application(), checked_socket(paths)) as listening:
         log.info("controller %d serves %s", os.getpid(), paths.socket)
         async with asyncio.TaskGroup() as group:
@@ -221,22 +227,6 @@ def _keeps_chats(readers: Readers, file: Path) -> Callable[[], bool]:
         return bool(keeps)
 
     return look
-
-
-def _last_readable(readers: Readers) -> Callable[[], Config]:
-    """The settings as they were when they could last be read.
-
-    A slip in the file must not keep a controller from looking after what runs.
-    """
-    known = Config()
-
-    def settings() -> Config:
-        nonlocal known
-        with contextlib.suppress(DllmError):
-            known = readers.config()
-        return known
-
-    return settings
 
 
 async def _find_engine(readers: Readers, clusters: Clusters) -> None:

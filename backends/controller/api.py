@@ -194,21 +194,26 @@ class Api:
         """
         cluster = self._of(request)
         holder, by = request.query.get("holder", ""), asker(request)
-        held = number(request, "generation", 0)
+        generation = number(request, "generation", 0)
         response = await start_stream(request)
         self.streams += 1
-        self._holders.holds(holder, held)
+        self._holders.holds(holder, generation)
         try:
             async for line in snapshot_lines(cluster.board.changes()):
                 await response.write(line)
         finally:
             self.streams -= 1
             held = self._holders.left(holder)
-            if held and held == cluster.goal.generation and not self._ended.is_set():
+            goal = cluster.goal
+            is_held = not held.isdisjoint((goal.generation, goal.rolled_back_to))
+            if is_held and not self._ended.is_set():
                 log.info("the holder of the cluster is gone: stopping")
-                cluster.want(None, by=by)
-                self._end_soon()
+                await asyncio.shield(self._let_go(cluster, by))
         return response
+
+    async def _let_go(self, cluster: Cluster, by: Actor) -> None:
+        await cluster.want(None, by=by)
+        self._end_soon()
 
     async def _story(self, request: web.Request) -> web.Response:
         """The events after a number."""
@@ -266,11 +271,13 @@ class Api:
         machines = await self._machines_now(cluster)
         drafted = await self._drafting.require(asked.plan, machines)
         plan = await sound(drafted, self._readers, machines)
-        await cluster.require_possible(plan)
+        settings = await cluster.require_possible(plan)
         self._require_time()
         self._holders.require(asked.holder)
         by = asker(request)
-        goal = cluster.want(plan, asked.replaces, number=number, by=by)
+        goal = await cluster.want(
+            plan, asked.replaces, api=settings, number=number, by=by
+        )
         self._holders.holds(asked.holder, goal.generation)
         return json_response(cluster.board.snapshot)
 
@@ -286,14 +293,14 @@ class Api:
     async def _stop(self, request: web.Request) -> web.Response:
         """End the goal; returns at once."""
         cluster = self._of(request)
-        cluster.want(None, by=asker(request))
+        await cluster.want(None, by=asker(request))
         return json_response(cluster.board.snapshot)
 
     async def _drain(self, request: web.Request) -> web.Response:
         """Let what comes to the API wait, or go on; returns at once."""
         asked = await body(request, DrainRequest)
         cluster = self._of(request)
-        cluster.drain(on=asked.on, by=asker(request))
+        await cluster.drain(on=asked.on, by=asker(request))
         return json_response(cluster.board.snapshot)
 
     async def _shutdown(self, request: web.Request) -> web.Response:

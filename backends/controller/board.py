@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from backends.config import Config
 from backends.controller.occupancy import with_memory
-from backends.errors import DllmError
 from backends.places import LOCAL
 from backends.planning.proposal import local_workers, worker_devices
 from backends.planning.room import room_for
@@ -30,6 +28,7 @@ from backends.state import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
+    from backends.config import Config
     from backends.planning.room import Held
     from backends.state import Device, Plan, WorkerSpec
 
@@ -42,16 +41,16 @@ class Board:
 
     def __init__(
         self,
-        config: Callable[[], Config],
+        settings: Callable[[], Config],
         *,
         cluster: str = "default",
         told: Callable[[], None] = lambda: None,
     ) -> None:
-        """``config`` gives the settings, for the workers shown while idle.
+        """``settings`` gives them as last read, for the workers shown while idle.
 
         ``told`` is called after every change.
         """
-        self._config = config
+        self._settings = settings
         self._told = told
         self._memory: Device | None = None
         self._memory_there: tuple[Device, ...] = ()
@@ -212,12 +211,7 @@ class Board:
             return [w for w in snapshot.plan.workers if w.peer == LOCAL]
         if any(peer.state is PeerState.READY for peer in self._known):
             return ()
-        try:
-            count = self._config().workers
-        except DllmError:
-            # Settings that cannot be read are told where they are needed.
-            count = Config().workers
-        return local_workers(count, None, os.cpu_count() or 1)
+        return local_workers(self._settings().workers, None, os.cpu_count() or 1)
 
 
 def _as_head_or_idle(here: Peer, snapshot: ClusterSnapshot) -> Peer:

@@ -141,7 +141,7 @@ class Builder:
         records = {(machine, r.name): r for machine, r in found}
         kept = compare(blueprint, records, self._ways.incarnations)
         if any(node.short_name == SERVER for node in kept.missing):
-            self._gateway.holds(plan, self._survey.hold_s())
+            self._gateway.holds(plan, self._survey.api.wait_s)
         fits = {node.spec.name for node in blueprint.nodes if node not in kept.missing}
         self._left(
             await self._stopper.stop(
@@ -203,7 +203,7 @@ class Builder:
     async def _give_out(self, plan: Plan) -> int:
         """The port of the API: of the gateway, which stands before anything serves."""
         port = await self._survey.api_port(plan)
-        self._gateway.access = self._survey.access()
+        self._gateway.access = self._survey.api.access
         await self._gateway.stand(port)
         return port
 

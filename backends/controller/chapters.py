@@ -128,6 +128,10 @@ class Chapter:
         """It goes on by itself."""
         self._tell(EventKind.MENDED, how)
 
+    def rolled_back(self, how: str) -> None:
+        """A launch failed, and what served before it serves again."""
+        self._tell(EventKind.MENDED, how, tone=EventTone.WARNING)
+
     def tried(self, what: str) -> None:
         """A way to guess was measured, or chosen."""
         self._tell(EventKind.DRAFT, what)
@@ -230,6 +234,13 @@ class SettingsChapter:
         self._story = story
         self._settings = settings
         self._known = settings()
+
+    def wrong(self, error: DllmError | None) -> None:
+        """The file cannot be read, or says what cannot be meant; None where it can."""
+        if error is None:
+            return
+        text = f"{error.what}: the last good settings count until that is mended"
+        self._story.tell(EventKind.SETTINGS, text, tone=EventTone.WARNING)
 
     def look(self) -> None:
         """See whether any is other than it was.

@@ -25,7 +25,7 @@ from backends.errors import ControllerError, DllmError, PeerUnreachable
 from backends.planning.blueprint import needed_names, short_name
 from backends.planning.prompt_cache import is_same
 from backends.split.flags import check_exact, compile_split
-from backends.state import ClusterState
+from backends.state import ClusterState, RolledBack
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from backends.controller.processes import ProcessBook
     from backends.controller.story import Story
     from backends.controller.trials import TrialBook
+    from backends.gateway.access import ApiSettings
     from backends.machines.machine import Machine, Machines
     from backends.machines.readers import Readers
-    from backends.state import Actor, Leftover, Plan, PlanMemory
+    from backends.state import Actor, Failure, Leftover, Plan, PlanMemory
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class Cluster:
         self.serving = self._pursuit.serving
         self._stopper = self._pursuit.stopper
         self.order = Order()
+        self._word = asyncio.Lock()
         self._turn = asyncio.Event()
         self._hands_off = False
         self._work: asyncio.Task[None] | None = None
@@ -121,73 +123,125 @@ class Cluster:
             not self._rests
             or self.pursued is not None
             or bool(self._journal.record.leftovers)
+            or self._journal.is_behind
         )
 
-    def want(
+    async def want(
         self,
         plan: Plan | None,
         replaces: int | None = None,
         *,
+        api: ApiSettings | None = None,
         number: int | None = None,
         by: Actor = CONTROLLER,
     ) -> Goal:
         """Set the goal: a plan to run, or None for nothing; ``by`` is who asks.
 
         ``replaces`` is the generation that is to be replaced, 0 for nothing; None for
-        whatever there is. ``number`` is that of its ``order``, where it took a while
-        until now. Asking for the plan that is pursued already changes nothing.
+        whatever there is. ``api`` is how the API is given out from here on. ``number``
+        is that of its ``order``, where it took a while until now. Asking for what is
+        pursued already changes nothing.
 
         Raises:
             PlanError: llama.cpp cannot follow the plan; nothing has changed.
-            ControllerError: another request came first, or later and holds.
+            ControllerError: another request came first, or later and holds; or the
+                journal cannot be written. A plan is not begun then; a stop is done, and
+                lasts as long as this controller.
         """
         if plan is not None:
             check_exact(plan, compile_split(plan, {}))
-        current = self.goal.generation if self.pursued else 0
-        if replaces not in (None, current, self.goal.generation):
-            raise self._came_first()
-        self.order.follow(self.order.number() if number is None else number)
-        stands_in = self._journal.record.stand_in is not None
-        if plan is not None and is_same(plan, self.pursued) and not stands_in:
-            return self.goal
-        goal = Goal(generation=self.goal.generation + 1, plan=plan)
-        if plan is not None or self.goal.plan is not None:
-            self.chapter.wanted(plan, by)
-        if self._hands_off:
-            self._journal.set_aside()
-            self._hands_off = False
-        served = self.gateway.served or self._journal.record.replaces
-        self._journal.save(
-            Record(
-                goal=goal,
-                leftovers=self._leftovers.after(plan),
-                replaces=served if plan else None,
+        number = self.order.number() if number is None else number
+        async with self._word:
+            current = self.goal.generation if self.pursued else 0
+            if replaces not in (None, current, self.goal.generation):
+                raise self._came_first()
+            self.order.follow(number)
+            record = self._journal.record
+            same = plan is not None and is_same(plan, self.pursued)
+            if same and record.stand_in is None and api in (None, self.goal.api):
+                return self.goal
+            before, goal = (
+                self.goal,
+                Goal(generation=self.goal.generation + 1, plan=plan, api=api),
             )
-        )
-        self.gateway.is_drained = False
-        self._begin()
+            unkept = await self._kept(self._record_of(goal, same=same))
+            if plan is not None or before.plan is not None:
+                self.chapter.wanted(plan, by)
+            self._hands_off = self.gateway.is_drained = False
+            self._begin()
+        if unkept is not None:
+            raise ControllerError(
+                f"The cluster ends, but another controller would start it again: "
+                f"{unkept.what}",
+                f"{unkept.hint} Then stop it once more.",
+            )
         return goal
 
-    def drain(self, *, on: bool, by: Actor = CONTROLLER) -> None:
+    def _record_of(self, goal: Goal, *, same: bool) -> Record:
+        """The journal of another goal; of the ``same`` plan, what runs stays known."""
+        record = self._journal.record
+        served = self.gateway.served or record.replaces
+        known = record if same and record.stand_in is None else Record()
+        return msgspec.structs.replace(
+            known,
+            goal=goal,
+            before=self._last_good() if goal.plan else None,
+            rolled_back=None,
+            leftovers=self._leftovers.after(goal.plan),
+            replaces=served if goal.plan else None,
+            served_since=None,
+            drained_since=None,
+        )
+
+    def _last_good(self) -> Goal | None:
+        """What to go back to if the next launch fails; nothing where nothing serves."""
+        record = self._journal.record
+        if record.failure is not None:
+            return None
+        return record.before if record.served_since is None else record.goal
+
+    async def _kept(self, record: Record) -> ControllerError | None:
+        """Write what was asked for before it is done; why a stop is not written.
+
+        Raises:
+            ControllerError: a plan cannot be written; nothing was done.
+        """
+        if self._hands_off:
+            self._journal.set_aside()
+        try:
+            await self._journal.commit(record)
+        except ControllerError as error:
+            if record.goal.plan is not None:
+                raise ControllerError(
+                    f"{error.what}: nothing was changed", error.hint
+                ) from error
+            self._journal.record = record
+            return error
+        return None
+
+    async def drain(self, *, on: bool, by: Actor = CONTROLLER) -> None:
         """Let what runs at the API end and what comes wait, or go on.
 
         It holds until somebody says otherwise, or launches or stops the cluster.
 
         Raises:
-            ControllerError: there is nothing to drain.
+            ControllerError: there is nothing to drain, or it cannot be written.
         """
-        is_drained = self._journal.record.drained_since is not None
-        if self.pursued is None and not is_drained:
-            raise ControllerError(
-                "Nothing runs: there is nothing to drain",
-                "See dllm-tui status; dllm-tui up launches a model.",
-            )
-        if on == is_drained:
-            return
-        self._journal.change(drained_since=time.time() if on else None)
-        self.board.update(drained_since=self._journal.record.drained_since)
-        self.chapter.drained(by, on=on)
-        self.gateway.drain(on)
+        async with self._word:
+            record = self._journal.record
+            is_drained = record.drained_since is not None
+            if self.pursued is None and not is_drained:
+                raise ControllerError(
+                    "Nothing runs: there is nothing to drain",
+                    "See dllm-tui status; dllm-tui up launches a model.",
+                )
+            if on == is_drained:
+                return
+            since = time.time() if on else None
+            await self._kept(msgspec.structs.replace(record, drained_since=since))
+            self.board.update(drained_since=since)
+            self.chapter.drained(by, on=on)
+            self.gateway.drain(on)
 
     def _came_first(self) -> ControllerError:
         plan = self.pursued
@@ -197,8 +251,10 @@ class Cluster:
             "See dllm-tui status; repeat with --replace to replace it.",
         )
 
-    async def require_possible(self, plan: Plan) -> None:
+    async def require_possible(self, plan: Plan) -> ApiSettings:
         """See that a plan can be had as wanted, before anything is stopped for it.
+
+        Returns how the settings want the API given out.
 
         Raises:
             HostError: another program, or another cluster, has the plan's port.
@@ -206,10 +262,11 @@ class Cluster:
             NeedsAnswer: something serves, and such a machine asks something first.
             DllmError: the settings want the API given out as it must not or cannot be.
         """
-        await self._pursuit.survey.require_access()
-        await self._pursuit.survey.require_port(plan)
+        api = await self._pursuit.survey.require_access()
+        await self._pursuit.survey.require_port(plan.api_port or api.port)
         if self.board.snapshot.state is ClusterState.SERVING:
             await require_there(self._machines, plan)
+        return api
 
     def _load(self) -> None:
         """Take up what an earlier controller pursued."""
@@ -316,6 +373,10 @@ class Cluster:
         )
         log.error("%s", failure.sentence)
         self.chapter.failed(failure)
+        before = self._journal.record.before
+        if before is not None and not failure.served:
+            self._roll_back(before, failure)
+            return
         self._journal.change(
             failure=failure,
             waits_for=self._leftovers.machines_missing()
@@ -339,6 +400,26 @@ class Cluster:
         if goal is self.goal:
             # Stopping took a while: another goal may have come, and is on the board.
             self.board.failed(failure)
+
+    def _roll_back(self, before: Goal, failure: Failure) -> None:
+        """A launch failed: what served before it is the goal again."""
+        failed = self.goal.generation
+        assert before.plan is not None, "nothing serves without a plan"
+        goal = msgspec.structs.replace(
+            before,
+            generation=failed + 1,
+            rolled_back_to=before.rolled_back_to or before.generation,
+        )
+        self._journal.save(
+            Record(
+                goal=goal,
+                rolled_back=RolledBack(generation=failed, failure=failure),
+                leftovers=self._leftovers.after(goal.plan),
+            )
+        )
+        text = f"The launch failed ({failure.what}): back to the plan before it"
+        self.chapter.rolled_back(text)
+        self._begin(text)
 
     async def settle(self, machine: Machine) -> None:
         """End what runs on a machine that came back and is not wanted any more.

@@ -50,6 +50,7 @@ class Clusters:
         self._api_ports = ApiPorts()
         self._engine: EngineInfo | None = None
         self.book: ProcessBook
+        self._settings_error = ""
         self._paces = Paces(paths.paces_file)
         self.trials = TrialBook(paths.trials_file)
         self.memory = MemoryApi(readers, paths)
@@ -94,7 +95,7 @@ class Clusters:
 
     def _make(self, name: str) -> None:
         board = Board(
-            self._readers.config, cluster=name, told=lambda: self._changed(name)
+            self._readers.settings, cluster=name, told=lambda: self._changed(name)
         )
         cluster = Cluster(
             name,
@@ -149,7 +150,7 @@ class Clusters:
 
     async def stop_all(self, by: Actor = CONTROLLER) -> None:
         """End every goal, and wait until that is done as far as it can be."""
-        goals = [(cluster, cluster.want(None, by=by)) for cluster in self]
+        goals = [(cluster, await cluster.want(None, by=by)) for cluster in self]
         await asyncio.gather(*(c.board.reached(goal.generation) for c, goal in goals))
 
     @property
@@ -220,6 +221,14 @@ class Clusters:
         for cluster in self:
             if cluster.board.snapshot.engine is None:
                 cluster.board.update(engine=engine)
+
+    def show_settings_error(self, error: DllmError | None) -> None:
+        """Show why the settings are not those of the file, or that they are again."""
+        before, text = self._settings_error, str(error or "")
+        self._settings_error = text
+        for cluster in self:
+            if text or cluster.board.snapshot.message == before:
+                cluster.board.update(message=text)
 
     def look_at_processes(self) -> None:
         """Show every process as machines last told of it."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from backends.config import stamp_of
 from backends.errors import DllmError
 from backends.models.folders import user_folders
 
@@ -22,9 +23,6 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.5
 
-_Stamp = tuple[int, int, int]
-"""Inode, bytes and modification time in ns: equal means unchanged."""
-
 
 class Follower:
     """Looks at the file of the settings, and takes up what changed."""
@@ -38,12 +36,14 @@ class Follower:
         clusters: Clusters,
         peers: Callable[[Mapping[str, PeerConfig]], Awaitable[bool]],
         changed: Callable[[], None],
+        wrong: Callable[[DllmError | None], None],
         known: Config,
     ) -> None:
         """Follow a file; ``known`` is what was read of it.
 
-        ``changed`` is told of every change that can be read;
-        ``peers`` takes up the peers of the settings, and tells whether all are.
+        ``changed`` is told of every change that can be read, ``wrong`` why another can
+        not, or None once it can; ``peers`` takes up the peers of the settings, and
+        tells whether all are.
         """
         self._file = file
         self._readers = readers
@@ -51,8 +51,9 @@ class Follower:
         self._clusters = clusters
         self._peers = peers
         self._changed = changed
+        self._told_wrong = wrong
         self._known = known
-        self._seen = _stamp(file)
+        self._seen = stamp_of(file)
         self._all_peers = True
         self._wrong: DllmError | None = None
         """Why what the file says now does not count."""
@@ -82,7 +83,7 @@ class Follower:
 
     async def _look(self) -> None:
         async with self._looking:
-            stamp = _stamp(self._file)
+            stamp = stamp_of(self._file)
             if stamp != self._seen:
                 self._seen = stamp
                 await self._try_to_take()
@@ -92,9 +93,12 @@ class Follower:
     async def _try_to_take(self) -> None:
         self._wrong = None
         try:
-            await self._take(self._readers.config())
+            config = self._readers.config()
+            self._told_wrong(None)
+            await self._take(config)
         except DllmError as error:
             self._wrong = error
+            self._told_wrong(error)
             raise
 
     async def _take(self, config: Config) -> None:
@@ -119,11 +123,3 @@ class Follower:
             if cluster.pursued is None:
                 cluster.board.update(engine=None)
         self._clusters.show_engine(engine.info)
-
-
-def _stamp(file: Path) -> _Stamp | None:
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from backends.controller.board import Board
     from backends.controller.chapters import Chapter
+    from backends.gateway.access import ApiSettings
     from backends.machines.agent.agent_host import AgentHost
     from backends.machines.host import ProcessRecord
     from backends.machines.machine import Machines
@@ -133,18 +134,26 @@ class Gateway:
         if self._target is None and record is not None and record.alive:
             self._port, self._target = served.api_port, served.target
 
-    def breaks(self, plan: Plan) -> int:
+    def restarts(self, api: ApiSettings, port: int | None) -> bool:
+        """Whether it must be started again to listen like this, at this port."""
+        moves = port not in (None, self._port)
+        return self._port is not None and (moves or api.access != self.access)
+
+    def breaks(self, plan: Plan, *, restarts: bool = False) -> int:
         """How many answers would break if another plan took this one's place now.
 
-        Those in flight of another model's, else those that cannot be gone on with.
+        Those in flight of another model's, else those that cannot be gone on with; all
+        of them where the gateway ``restarts``.
         """
         served, counts = self._served, self._board.snapshot.requests
         if served is None or counts is None:
             return 0
-        same = served.weights == _target(plan, served.hold_s).weights
+        same = served.weights == _target(plan, served.hold_s).weights and not restarts
         return counts.fragile if same else counts.in_flight
 
-    async def let_end(self, plan: Plan, limit_s: float) -> int:
+    async def let_end(
+        self, plan: Plan, limit_s: float, *, restarts: bool = False
+    ) -> int:
         """Before a plan takes the place of what serves: let answers end.
 
         What comes waits meanwhile. Returns how many did not end in time.
@@ -154,9 +163,9 @@ class Gateway:
         self._tell(replace(self._served, drains=True))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                while not self._has_heard or self.breaks(plan):
+                while not self._has_heard or self.breaks(plan, restarts=restarts):
                     await self._board.change()
-        return self.breaks(plan)
+        return self.breaks(plan, restarts=restarts)
 
     @property
     def _has_heard(self) -> bool:

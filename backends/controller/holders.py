@@ -14,21 +14,21 @@ class Holders:
 
     def __init__(self) -> None:
         """Nobody is there."""
-        self._held: dict[str, int] = {}
+        self._held: dict[str, set[int]] = {}
 
     def holds(self, holder: str, generation: int) -> None:
         """One is there from now on, and holds that; nothing (0) before its launch."""
         if holder:
-            self._held[holder] = generation
+            self._held.setdefault(holder, set()).update({generation} - {0})
 
     @property
     def anybody(self) -> bool:
         """Whether somebody is there who launches, or has launched."""
         return bool(self._held)
 
-    def left(self, holder: str) -> int:
-        """The generation that must end with it; 0 for none."""
-        return self._held.pop(holder, 0)
+    def left(self, holder: str) -> set[int]:
+        """The generations that must not outlive it."""
+        return self._held.pop(holder, set())
 
     def require(self, holder: str) -> None:
         """See that who asks for a launch, and is to hold it, is still there.

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from backends.errors import ControllerError
+from backends.gateway.access import ApiSettings
 from backends.gateway.language import Target
-from backends.state import NOT_JSON, Failure, Leftover, MeasuredSplit, Plan, Value
+from backends.state import (
+    NOT_JSON,
+    Failure,
+    Leftover,
+    MeasuredSplit,
+    Plan,
+    RolledBack,
+    Value,
+)
 from backends.state.base import json_bytes
 from backends.writing import write_private
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -30,6 +43,10 @@ class Goal(Value, frozen=True, kw_only=True):
     """Counts what was asked for; 0 before anything was."""
     plan: Plan | None = None
     """What is to run; None when nothing is."""
+    api: ApiSettings | None = None
+    """How the API is given out; None, of an earlier release: as the settings say."""
+    rolled_back_to: int = 0
+    """Generation that asked for this first; 0 unless a launch failed in between."""
 
 
 class Served(Value, frozen=True, kw_only=True):
@@ -56,6 +73,11 @@ class Record(Value, frozen=True, kw_only=True):
     server: str = ""
     """Incarnation of the llama-server that ``measured`` is about."""
     served_since: float | None = None
+    before: Goal | None = None
+    """The last goal that served, until this one does: a launch that fails goes back to
+    it."""
+    rolled_back: RolledBack | None = None
+    """The launch whose failure made this the goal again."""
     stand_in: Plan | None = None
     """What runs in place of the goal's plan while a machine of it is gone."""
     given_up: tuple[str, ...] = ()
@@ -86,12 +108,17 @@ class _Version(Value, frozen=True, kw_only=True):
 
 
 class Journal:
-    """A file with one ``Record``, replaced whole on every change."""
+    """A file with one ``Record``, replaced whole on every change.
+
+    A thread writes: a slow disk must not hold up what the event loop carries.
+    """
 
     def __init__(self, file: Path) -> None:
-        """Remember the path; nothing is read or written yet."""
         self._file = file
+        self._is_committing = False
         self.record = Record()
+        self.is_behind = False
+        """Whether the file lacks what was last written to it."""
 
     def load(self) -> Record:
         """The last record written; an empty one where there is no file.
@@ -100,6 +127,7 @@ class Journal:
             ControllerError: the file cannot be read or understood, or a newer version
                 wrote it. What it tells of must be left alone until somebody decides.
         """
+        _disk().submit(int).result()
         try:
             raw = self._file.read_bytes()
             version = msgspec.json.decode(raw, type=_Version).version
@@ -121,15 +149,36 @@ class Journal:
             ) from error
         return self.record
 
+    async def commit(self, record: Record) -> None:
+        """Write a record, and go by it once it is written.
+
+        What else changes meanwhile is about the record that this one replaces.
+
+        Raises:
+            ControllerError: it cannot be written; the record is the one before.
+        """
+        self._is_committing = True
+        try:
+            await asyncio.wrap_future(self._submit(record))
+        except OSError as error:
+            self._submit(self.record)
+            raise ControllerError(
+                f"{self._file} cannot be written ({error.strerror})",
+                "Make room for it, or let it be written.",
+            ) from error
+        else:
+            self.record = record
+        finally:
+            self._is_committing = False
+
     def save(self, record: Record) -> None:
         """Replace the record; a full disk costs adoption, not the cluster."""
-        if record == self.record and self._file.exists():
+        is_written = self._file.exists() and not self.is_behind
+        if record == self.record and is_written:
             return
         self.record = record
-        try:
-            write_private(self._file, json_bytes(record))
-        except OSError as error:
-            log.error("journal %s not written: %s", self._file, error)
+        if not self._is_committing:
+            self._submit(record)
 
     def change(self, **changes: object) -> None:
         """Save the record with some fields changed."""
@@ -139,3 +188,28 @@ class Journal:
         """Keep a file that was not understood beside the one that replaces it."""
         with contextlib.suppress(OSError):
             self._file.replace(self._file.with_suffix(".unreadable"))
+
+    def _submit(self, record: Record) -> Future[None]:
+        return _disk().submit(self._write, record)
+
+    def _write(self, record: Record) -> None:
+        """Replace the file; one that wants nothing needs no room: none says the same.
+
+        Raises:
+            OSError: the directory or disk refuses it.
+        """
+        try:
+            write_private(self._file, json_bytes(record))
+        except OSError as error:
+            log.error("journal %s not written: %s", self._file, error)
+            self.is_behind = True
+            if record.goal.plan is not None:
+                raise
+            self._file.unlink(missing_ok=True)
+        self.is_behind = False
+
+
+@cache
+def _disk() -> ThreadPoolExecutor:
+    """The one thread that writes journals, in the order in which they were changed."""
+    return ThreadPoolExecutor(1, "journal")

@@ -185,7 +185,7 @@ class Mending:
         Raises:
             PeerUnreachable: one did not.
         """
-        self._gateway.holds(plan, self._survey.hold_s())
+        self._gateway.holds(plan, self._survey.api.wait_s)
         self.mended = f"{error.what}; the cluster went on when it was back"
         self._board.update(message=f"{error.what}: waiting for it")
         self._chapter.waiting(f"{error.what}: waiting for it")

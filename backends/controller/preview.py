@@ -57,7 +57,7 @@ async def preview(
         available_bytes={device.id: device.usable_bytes for device in devices},
         commands=(
             *commands(plan, await _site(cluster, plan, model, machines, readers)),
-            gateway_command(cluster, plan, readers.access()),
+            gateway_command(cluster, plan, readers.api_now().access),
         ),
         notes=remarks(plan, model, devices, by_name),
         refusal=_refusal(plan, model, devices),

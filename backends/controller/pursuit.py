@@ -111,6 +111,7 @@ class Pursuit:
             api_ports,
             self._secret,
             self._has_served,
+            lambda: journal.record.goal.api,
         )
         self.gateway = Gateway(cluster, machines, board, chapter, gateway_socket, clock)
         self._builder = Builder(
@@ -178,7 +179,9 @@ class Pursuit:
         state = ClusterState.STARTING if plan else ClusterState.STOPPING
         self._board.begin(record.goal.generation, plan, state)
         self._board.update(
-            leftovers=record.leftovers, drained_since=record.drained_since
+            leftovers=record.leftovers,
+            drained_since=record.drained_since,
+            rolled_back=record.rolled_back,
         )
 
     async def let_go(self) -> None:
@@ -311,12 +314,14 @@ class Pursuit:
         """
         if served := self._journal.record.replaces:
             self.gateway.take_up(served)
-        began, count = self._clock(), self.gateway.breaks(plan)
+        api = self.survey.api
+        restarts = self.gateway.restarts(api, self.survey.demanded_port(plan))
+        began, count = self._clock(), self.gateway.breaks(plan, restarts=restarts)
         if count:
             step = Step(id="drain", title="Let answers end", detail=f"{count} of them")
             self._steps.reset(step, *launch_steps(plan))
         with self._steps.step("drain"):
-            left = await self.gateway.let_end(plan, self.survey.drain_s())
+            left = await self.gateway.let_end(plan, api.drain_s, restarts=restarts)
         self._journal.change(replaces=None)
         if count or left:
             self._chapter.let_end(count, left, self._clock() - began)
@@ -326,13 +331,17 @@ class Pursuit:
         known = record.measured if record.server == built.server else None
         port = await self.survey.server_way(plan, built.facts.ports[SERVER])
         measured = await self._loading.loaded(plan, built, port, known)
-        self.gateway.serves(plan, port, built.server, self.survey.hold_s())
+        self.gateway.serves(plan, port, built.server, self.survey.api.wait_s)
         self._auto.serves(port)
         since = record.served_since or self._clock()
         taken_up = known is not None and not self._mending.mended
         self._tell(plan, measured, taken_up=taken_up)
         self._journal.change(
-            measured=measured, server=built.server, served_since=since, failure=None
+            measured=measured,
+            server=built.server,
+            served_since=since,
+            failure=None,
+            before=None,
         )
         self._board.update(
             state=ClusterState.SERVING,
@@ -349,7 +358,7 @@ class Pursuit:
             try:
                 await self.serving.until_trouble(port, self._watch, movement.since)
             except DllmError:
-                self.gateway.holds(plan, self.survey.hold_s())
+                self.gateway.holds(plan, self.survey.api.wait_s)
                 raise
 
     def _tell(self, plan: Plan, measured: MeasuredSplit, *, taken_up: bool) -> None:

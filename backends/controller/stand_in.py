@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from backends.config import Config
 from backends.controller.occupancy import machines_now
-from backends.errors import DllmError, HostError, PeerUnreachable
+from backends.errors import HostError, PeerUnreachable
 from backends.planning.blueprint import machines_of
 from backends.planning.fallback import plan_without
 from backends.planning.room import room_for
@@ -113,7 +112,7 @@ class StandIns:
         """
         model = await self._readers.model(plan.model)
         make = partial(
-            plan_without, workers=workers, ctx_min=self._config().ctx_size_min
+            plan_without, workers=workers, ctx_min=self._readers.settings().ctx_size_min
         )
         # Many contexts may be tried.
         return await asyncio.to_thread(make, plan, away, model, machines)
@@ -135,7 +134,7 @@ class StandIns:
             await asyncio.Event().wait()
         while True:
             await self._lasting(self._steady_s, lambda: self._all_there(plan))
-            policy = self._config().rejoin
+            policy = self._readers.settings().rejoin
             if policy != "idle":
                 if policy == "ask":
                     self._chapter.waiting(f"{away} is back: launch again to use it")
@@ -144,13 +143,6 @@ class StandIns:
             if await self._all_there(plan):
                 self._steady_s = min(2 * self._steady_s, STEADY_MAX_S)
                 return f"{away} is back: it takes part again"
-
-    def _config(self) -> Config:
-        try:
-            return self._readers.config()
-        except DllmError:
-            # A slip in the settings must not disturb what serves.
-            return Config(rejoin="ask")
 
     async def _lasting(
         self, duration_s: float, holds: Callable[[], Awaitable[bool]]

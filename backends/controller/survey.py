@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 
-from backends.config import API_PORT_DEFAULT, Config
+from backends.config import API_PORT_DEFAULT
 from backends.controller.beside import check_whole
 from backends.controller.engines import draft_path, engines_of
 from backends.controller.pairs import pairings as pairings_of
 from backends.controller.together import together
 from backends.controller.ways import End
-from backends.errors import DllmError, HostError, PlanError
-from backends.gateway.access import Access, require_address, require_safe
+from backends.errors import HostError, PlanError
+from backends.gateway.access import require_address, require_safe
 from backends.gateway.language import GATEWAY
 from backends.link.relay import worker_relay_name
 from backends.link.way import WaySpec, direct_way, path_of, port_of
@@ -31,14 +30,13 @@ if TYPE_CHECKING:
     from backends.controller.steps import StepBoard
     from backends.controller.ways import Ways
     from backends.engine.ask import Engine
+    from backends.gateway.access import ApiSettings
     from backends.link.way import Way
     from backends.machines.host import ProcessRecord
     from backends.machines.machine import Machine, Machines
     from backends.machines.readers import Readers
     from backends.planning.pairing import Pairing
     from backends.state import ModelInfo, Plan, WorkerSpec
-
-log = logging.getLogger(__name__)
 
 API = "api"
 """Name of the way to llama-server."""
@@ -60,21 +58,23 @@ class Survey:
         api_ports: ApiPorts,
         secret: Callable[[], str],
         has_served: Callable[[], bool],
+        launched_api: Callable[[], ApiSettings | None],
     ) -> None:
         """Open ways in ``ways`` and tell of the steps ``engine`` and ``model``.
 
         ``secret`` gives that of the goal, from which its links have their keys;
-        ``has_served`` tells whether the goal was reached before.
+        ``has_served`` tells whether the goal was reached before; ``launched_api`` gives
+        the settings with which it was launched, where they are known.
         """
         self._secret = secret
         self._has_served = has_served
+        self._launched_api = launched_api
         self._cluster = cluster
         self._machines = machines
         self._readers = readers
         self._ways = ways
         self._steps = steps
         self._api_ports = api_ports
-        self._access = Access()
 
     @property
     def listen_s(self) -> float:
@@ -188,7 +188,7 @@ class Survey:
             return record.port
         here = self._machines.get(LOCAL).host
         if demanded:
-            await self.require_port(plan)
+            await self.require_port(demanded)
             self._api_ports.choose(self._cluster, demanded)
             return demanded
         for port in self._api_ports.candidates(self._cluster, API_PORT_DEFAULT):
@@ -209,53 +209,30 @@ class Survey:
 
     def demanded_port(self, plan: Plan) -> int | None:
         """The port of the API that the plan or the settings insist on."""
-        return plan.api_port or self._settings().api_port
+        return plan.api_port or self.api.port
 
-    def access(self) -> Access:
-        """Who may reach the API, by the last settings that made sense."""
-        try:
-            wanted = self._readers.access()
-            if wanted != self._access:
-                require_safe(wanted)
-                self._access = wanted
-        except DllmError as error:
-            # A slip in the settings must not end what runs.
-            log.warning("%s", error)
-        return self._access
+    @property
+    def api(self) -> ApiSettings:
+        """How the API is given out: as it was launched, whatever changed since."""
+        return self._launched_api() or self._readers.api_kept()
 
-    async def require_access(self) -> None:
-        """See that the API may be given out as the settings want; starts nothing.
+    async def require_access(self) -> ApiSettings:
+        """See that the API may be given out as the settings want it now.
 
         Raises:
             DllmError: without a key, or not like this.
         """
-        access = self._readers.access()
-        await asyncio.to_thread(require_safe, access)
-        await asyncio.to_thread(require_address, access)
+        api = self._readers.api_now()
+        await asyncio.to_thread(require_safe, api.access)
+        await asyncio.to_thread(require_address, api.access)
+        return api
 
-    def hold_s(self) -> float:
-        """Longest wait of a request to the API while nothing serves."""
-        return self._settings().api_wait_s
-
-    def drain_s(self) -> float:
-        """Longest wait for answers that a relaunch would break."""
-        return self._settings().api_drain_s
-
-    def _settings(self) -> Config:
-        try:
-            return self._readers.config()
-        except DllmError as error:
-            # A slip in the settings must not end what runs.
-            log.warning("%s", error)
-            return Config()
-
-    async def require_port(self, plan: Plan) -> None:
+    async def require_port(self, port: int | None) -> None:
         """See that a port that is insisted on can be had; starts and stops nothing.
 
         Raises:
             HostError: another program, or another cluster, has it.
         """
-        port = self.demanded_port(plan)
         here = self._machines.get(LOCAL)
         ours = self._gateway()
         if port is None or (ours is not None and ours.port == port):

@@ -128,6 +128,28 @@ def access_of(config: Config, paths: Paths) -> Access:
     )
 
 
+class ApiSettings(Value, frozen=True, kw_only=True):
+    """How a cluster gives out its API: settings that count from a launch on."""
+
+    access: Access = Access()
+    port: int | None = None
+    """The port that is insisted on; None takes the first free one."""
+    wait_s: float
+    """Longest wait of a request while no model serves."""
+    drain_s: float
+    """Longest wait of a new split for answers that it would break."""
+
+
+def api_settings(config: Config, paths: Paths) -> ApiSettings:
+    """As the settings want it."""
+    return ApiSettings(
+        access=access_of(config, paths),
+        port=config.api_port,
+        wait_s=config.api_wait_s,
+        drain_s=config.api_drain_s,
+    )
+
+
 def require_safe(access: Access) -> None:
     """See that a gateway may be reached like this.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from pathlib import Path
@@ -10,19 +11,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.config import Config, load_config
+from backends.config import Config, load_config, stamp_of
 from backends.engine.ask import Engine, describe, list_devices
 from backends.engine.find import find_engine
-from backends.errors import ModelError
-from backends.gateway.access import access_of
+from backends.errors import DllmError, ModelError
+from backends.gateway.access import api_settings
 from backends.models.layers import read_model
 from backends.models.parts import part_paths
 from backends.places import at_peer
+from backends.writing import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from backends.gateway.access import Access
+    from backends.config import Stamp
+    from backends.gateway.access import ApiSettings
     from backends.paths import Paths
     from backends.questions import Asked
     from backends.state import Device, EngineInfo, ModelInfo
@@ -40,18 +43,68 @@ class Readers:
         self.host = host
         self._models: dict[tuple[object, ...], ModelInfo] = {}
         self._devices: dict[str, tuple[float, tuple[Device, ...]]] = {}
+        self._settings: Config | None = None
+        self._stamp: Stamp | None = None
+        self.settings_error: DllmError | None = None
+        """Why the settings are not those of the file; None where they are."""
         self.serves: Callable[[], bool] = lambda: False
         """Whether a cluster of ours is at work here: then no GPU is disturbed."""
         self.elsewhere: Callable[[str, str], Awaitable[ModelInfo]] | None = None
         """Reads a model on a peer, given the peer's name and the path there."""
 
     def config(self) -> Config:
-        """The settings as they are now."""
-        return load_config(self._paths)
+        """The settings as they are now.
 
-    def access(self) -> Access:
-        """Who may reach the API, as the settings want it now."""
-        return access_of(self.config(), self._paths)
+        Raises:
+            DllmError: the file cannot be read or understood.
+        """
+        settings = self.settings()
+        if self.settings_error is not None:
+            raise self.settings_error
+        return settings
+
+    def settings(self) -> Config:
+        """The settings as they could last be read, be it by an earlier controller.
+
+        A slip in the file must not disturb what serves.
+        """
+        stamp = stamp_of(self._paths.config_file)
+        if self._settings is None or stamp != self._stamp:
+            self._stamp, self.settings_error = stamp, None
+            try:
+                self._settings = load_config(self._paths)
+                self._keep_settings()
+            except DllmError as error:
+                self.settings_error = error
+                self._settings = self._settings or self._kept_settings()
+        return self._settings
+
+    def _keep_settings(self) -> None:
+        """Copy the file for a later controller; without room it does without."""
+        kept, file = self._paths.kept_config_file, self._paths.config_file
+        with contextlib.suppress(OSError):
+            if stamp_of(file) is None:
+                kept.unlink(missing_ok=True)
+            else:
+                write_private(kept, file.read_bytes(), durable=False)
+
+    def _kept_settings(self) -> Config:
+        try:
+            return load_config(self._paths, self._paths.kept_config_file)
+        except DllmError:
+            return Config()
+
+    def api_now(self) -> ApiSettings:
+        """How the settings want the API given out now.
+
+        Raises:
+            DllmError: the settings cannot be read.
+        """
+        return api_settings(self.config(), self._paths)
+
+    def api_kept(self) -> ApiSettings:
+        """The same, as the settings could last be read."""
+        return api_settings(self.settings(), self._paths)
 
     async def engine(self, wanted: str | None = None) -> Engine:
         """The engine a plan names, else the one the settings and the search give.
@@ -59,7 +112,7 @@ class Readers:
         Raises:
             EngineError: there is none, or it does not answer.
         """
-        configured = wanted or self.config().engine
+        configured = wanted or self.settings().engine
         found = await asyncio.to_thread(find_engine, configured, self._paths)
         light = self.serves()
         engine = await describe(self.host, found, self._paths, light=light)

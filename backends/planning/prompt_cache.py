@@ -43,13 +43,14 @@ def with_prompt_cache(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -
 
 
 def is_same(plan: Plan, other: Plan | None) -> bool:
-    """Whether plans differ in nothing but how many prompts are kept.
+    """Whether plans run the same, whatever they were made from.
 
-    That follows from the memory at the launch.
+    How many prompts are kept follows from the memory at the launch.
     """
     if other is None:
         return False
-    return replace(plan, prompt_cache_mib=other.prompt_cache_mib) == other
+    kept = replace(plan, prompt_cache_mib=other.prompt_cache_mib, asked=other.asked)
+    return kept == other
 
 
 def _left_bytes(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> int | None:

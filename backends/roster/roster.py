@@ -135,7 +135,7 @@ class Peers:
         ``settle`` is told of a machine that has just been reached (again).
         """
         self._settle = settle
-        for name, config in self._readers.config().peers.items():
+        for name, config in self._readers.settings().peers.items():
             self._take(name, config)
 
     async def follow(self, wanted: Mapping[str, PeerConfig]) -> bool:

@@ -108,6 +108,7 @@ from backends.state.snapshots import (
     ProcessInfo,
     ProcessRole,
     ProcessState,
+    RolledBack,
     Speed,
     Step,
     StepState,

@@ -86,6 +86,14 @@ class Failure(Value, frozen=True, kw_only=True):
         return f"{self.what}. {self.hint}".rstrip() if self.hint else self.what
 
 
+class RolledBack(Value, frozen=True, kw_only=True):
+    """A launch that failed, so that what served before it serves again."""
+
+    generation: int
+    """Of the launch."""
+    failure: Failure
+
+
 class StepState(StrEnum):
     """Progress of one step of a launch."""
 
@@ -295,6 +303,8 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
     processes: tuple[ProcessInfo, ...] = ()
     steps: tuple[Step, ...] = ()
     failure: Failure | None = None
+    rolled_back: RolledBack | None = None
+    """Why this is what served before the last launch, until somebody says otherwise."""
     api_url: str | None = None
     engine: EngineInfo | None = None
     speed: Speed = Speed()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from backends.client.client import ControllerClient
-    from backends.state import ChatRequest, ClusterSnapshot, Plan
+    from backends.state import ChatRequest, ClusterSnapshot, Failure, Plan
 
 BUSY = frozenset({ClusterState.STARTING, ClusterState.LOADING, ClusterState.SERVING})
 
@@ -62,14 +62,16 @@ async def launched(
         ProcessFailed: the launch failed.
     """
     now = await client.snapshot()
-    runs = _runs_already(now, plan, replace=replace)
+    replaced = now.wanted_generation
+    if now.state in BUSY and not replace:
+        raise _runs_already(now)
     holder = "" if keep else secrets.token_hex(8)
-    held = now.generation if runs else 0
-    async with aclosing(client.snapshots(holder=holder, generation=held)) as snapshots:
+    async with aclosing(client.snapshots(holder=holder)) as snapshots:
         # From the first on the stream is there, and we with it.
         first = await anext(snapshots, now)
-        replaced = now.wanted_generation
-        ours = now if runs else await _launch(client, plan, replaced, holder)
+        ours = await _launch(client, plan, replaced, holder)
+        if ours.generation == replaced:
+            say("The same plan runs already: it is left as it is.")
         try:
             serving = await _until_serving(ours, _from(first, snapshots))
         except asyncio.CancelledError:
@@ -88,23 +90,12 @@ async def launched(
                 await _end_ours(client, ours.generation)
 
 
-def _runs_already(now: ClusterSnapshot, plan: Plan, *, replace: bool) -> bool:
-    """Whether the plan need not be launched.
-
-    Raises:
-        ControllerError: something else runs and is not to be replaced.
-    """
-    if now.state not in BUSY or now.plan is None:
-        return False
-    if not replace:
-        raise ControllerError(
-            f"A cluster is already running {now.plan.model}",
-            f"End it with dllm-tui stop{_named(now.cluster)}, or use up --replace.",
-        )
-    if not _same(now.plan, plan):
-        return False
-    say("The same plan runs already: it is left as it is.")
-    return True
+def _runs_already(now: ClusterSnapshot) -> ControllerError:
+    """What runs and is not to be replaced."""
+    return ControllerError(
+        f"A cluster is already running {now.plan.model if now.plan else 'a model'}",
+        f"End it with dllm-tui stop{_named(now.cluster)}, or use up --replace.",
+    )
 
 
 async def _launch(
@@ -131,17 +122,6 @@ async def _launch(
 def _named(cluster: str) -> str:
     """The option that names a cluster, where that is needed."""
     return "" if cluster == DEFAULT_CLUSTER else f" --cluster {cluster}"
-
-
-def _same(one: Plan, other: Plan) -> bool:
-    """Whether two plans are the same, whatever they were made from.
-
-    Nor does it count how many prompts there was room for at the launch.
-    """
-    found = msgspec.structs.replace(
-        one, asked=other.asked, prompt_cache_mib=other.prompt_cache_mib
-    )
-    return found == other
 
 
 async def _end_ours(client: ControllerClient, generation: int) -> None:
@@ -180,6 +160,9 @@ async def _followed(
     async for snapshot in snapshots:
         if snapshot.seq < ours.seq or snapshot.generation < ours.generation:
             continue
+        back = snapshot.rolled_back
+        if back is not None and back.generation == ours.generation:
+            raise ProcessFailed(_rolled_back(back.failure))
         if snapshot.generation > ours.generation:
             raise _superseded(snapshot)
         printer.show(snapshot)
@@ -188,6 +171,12 @@ async def _followed(
         if snapshot.state is ClusterState.SERVING:
             return snapshot
     raise ControllerError("The controller went away during the launch")
+
+
+def _rolled_back(failure: Failure) -> Failure:
+    """Why the launch failed, and what serves instead."""
+    hint = f"{failure.hint} The plan before it is brought back."
+    return msgspec.structs.replace(failure, hint=hint.lstrip())
 
 
 def _superseded(snapshot: ClusterSnapshot) -> ControllerError:

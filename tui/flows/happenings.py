@@ -81,7 +81,8 @@ class Happenings:
     def _tell(self, event: Event) -> None:
         """A toast for what others did, and for what no pane shows."""
         others = bool(event.by.program) and event.by.pid != os.getpid()
-        if not others and event.kind not in NEWS:
+        is_slip = event.kind is EventKind.SETTINGS and event.tone is EventTone.WARNING
+        if not others and event.kind not in NEWS and not is_slip:
             return
         who = f" ({event.by.details})" if others else ""
         text = f"{happening_of(event).text}{who}"

@@ -22,6 +22,7 @@ from backends.controller.responses import (
     start_stream,
 )
 from backends.errors import ControllerError
+from backends.planning.prompt_cache import is_same
 from backends.split.layout import make_split, ranges
 from backends.state import (
     API_VERSION,
@@ -200,6 +201,8 @@ class ScriptedController:
         if asked.replaces not in (None, now.wanted_generation):
             what = f"Another launch came first: {now.plan.model if now.plan else ''}"
             raise ControllerError(what, "Look at it with dllm-tui status.")
+        if now.wanted_generation and is_same(asked.plan, now.plan):
+            return json_response(now)
         self.asked.append(f"launch {name} {asked.plan.ctx_size}")
         generation = now.generation + 1
         self.show(

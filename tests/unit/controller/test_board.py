@@ -149,14 +149,14 @@ async def test_every_board_is_told_what_the_other_clusters_hold(tmp_path: Path) 
     )
     local = OneMachine()
     machines = SimpleNamespace(get=lambda _: local, all=lambda: [local])
-    known = Clusters(cast("Readers", SimpleNamespace(config=Config)), paths)
+    known = Clusters(cast("Readers", SimpleNamespace(settings=Config)), paths)
     known._machines = cast("Machines", machines)
     known.book = cast("Any", SimpleNamespace(of=lambda _: ()))
     default = known.get()
     known.show_engine(ENGINE)
     other = known.get("other")
     try:
-        default.want(PLAN)
+        await default.want(PLAN)
         held = DeviceMemory(device="local/CUDA0", model_bytes=64 * MIB)
         default.board.update(
             state=ClusterState.SERVING,

@@ -7,6 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import AsyncMock
 
+import msgspec
 import pytest
 
 from backends.config import Config
@@ -19,6 +20,7 @@ from backends.controller.processes import ProcessBook
 from backends.controller.story import Story
 from backends.controller.trials import TrialBook
 from backends.errors import ControllerError, HostError, PeerUnreachable
+from backends.gateway.access import ApiSettings
 from backends.machines.host import ProcessRecord
 from backends.state import (
     Actor,
@@ -33,6 +35,7 @@ from backends.state import (
     Split,
     WorkerSpec,
 )
+from tests.full_disk import little_room
 from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -167,7 +170,7 @@ async def test_an_error_nobody_thought_of_is_a_failure_with_its_evidence(
     stage = Stage(tmp_path)
     stage.machines.error = ZeroDivisionError("in the depths")
     async with running(stage.cluster):
-        goal = stage.cluster.want(plan_on("local"))
+        goal = await stage.cluster.want(plan_on("local"))
         await stage.becomes(ClusterState.FAILED)
         failure = stage.board.snapshot.failure
         assert failure is not None
@@ -175,7 +178,7 @@ async def test_an_error_nobody_thought_of_is_a_failure_with_its_evidence(
         assert any("reached" in line for line in failure.log_tail)
         assert Journal(tmp_path / "default.json").load().goal == goal
         stage.machines.error = None
-        stage.cluster.want(None)
+        await stage.cluster.want(None)
         await stage.becomes(ClusterState.IDLE)
 
 
@@ -197,7 +200,7 @@ async def test_a_failure_says_whether_it_ended_what_served(
 async def test_an_expected_error_keeps_the_goal_too(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     async with running(stage.cluster):
-        goal = stage.cluster.want(plan_on("ada"))
+        goal = await stage.cluster.want(plan_on("ada"))
         await stage.becomes(ClusterState.FAILED)
     assert stage.journal.load().goal == goal
     assert stage.journal.record.waits_for == ("ada",)
@@ -205,11 +208,13 @@ async def test_an_expected_error_keeps_the_goal_too(tmp_path: Path) -> None:
 
 async def test_who_comes_second_is_told(tmp_path: Path) -> None:
     cluster = Stage(tmp_path).cluster
-    first = cluster.want(plan_on("local"), replaces=0)
+    first = await cluster.want(plan_on("local"), replaces=0)
     with pytest.raises(ControllerError, match="came first"):
-        cluster.want(plan_on("ada"), replaces=0)
+        await cluster.want(plan_on("ada"), replaces=0)
     assert cluster.goal == first
-    assert cluster.want(plan_on("ada"), replaces=first.generation).generation == 2
+    assert (
+        await cluster.want(plan_on("ada"), replaces=first.generation)
+    ).generation == 2
 
 
 @pytest.mark.parametrize("later", [plan_on("local"), None])
@@ -217,19 +222,130 @@ async def test_who_asked_last_holds_however_long_another_is_checked(
     tmp_path: Path, later: Plan | None
 ) -> None:
     cluster = Stage(tmp_path).cluster
-    before = cluster.want(plan_on("local"))
+    before = await cluster.want(plan_on("local"))
     number = cluster.order.number()
-    held = cluster.want(later)
+    held = await cluster.want(later)
     with pytest.raises(ControllerError, match="came after this launch"):
-        cluster.want(plan_on("ada"), number=number)
+        await cluster.want(plan_on("ada"), number=number)
     assert cluster.goal == held
     assert (held == before) is (later is not None)
-    assert cluster.want(plan_on("ada")).plan == plan_on("ada")
+    assert (await cluster.want(plan_on("ada"))).plan == plan_on("ada")
 
 
-def test_the_same_plan_again_is_the_same_goal(tmp_path: Path) -> None:
+async def test_the_same_plan_again_is_the_same_goal(tmp_path: Path) -> None:
     cluster = Stage(tmp_path).cluster
-    assert cluster.want(plan_on("local")) == cluster.want(plan_on("local"))
+    goal = await cluster.want(plan_on("local"))
+    assert await cluster.want(plan_on("local")) == goal
+
+
+SERVES = Record(goal=Goal(generation=4, plan=plan_on("local")), served_since=5.0)
+
+
+async def test_a_launch_that_fails_goes_back_to_what_served(tmp_path: Path) -> None:
+    """Once: what fails then was brought back, and is told as failed."""
+    stage = Stage(tmp_path, SERVES)
+    failed = await stage.cluster.want(plan_on("ada"))
+    async with running(stage.cluster):
+        await stage.becomes(ClusterState.FAILED)
+    back = Journal(tmp_path / "default.json").load()
+    assert back.goal.plan == plan_on("local")
+    assert back.goal.generation == failed.generation + 1
+    assert back.goal.rolled_back_to == SERVES.goal.generation
+    assert back.rolled_back is not None
+    assert back.rolled_back.generation == failed.generation
+    assert "ada cannot be reached" in back.rolled_back.failure.what
+    assert stage.board.snapshot.rolled_back == back.rolled_back
+    told = [e.text for e in stage.story.after(0) if e.kind is EventKind.MENDED]
+    assert told == [
+        "The launch failed (ada cannot be reached): back to the plan before it"
+    ]
+    await stage.cluster.want(None)
+    assert stage.journal.record.rolled_back is None
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Record(goal=Goal(generation=4, plan=plan_on("local"))),
+        msgspec.structs.replace(SERVES, failure=Failure(what="it broke")),
+    ],
+    ids=["never served", "failed since"],
+)
+async def test_a_launch_that_fails_goes_back_to_nothing_else(
+    tmp_path: Path, record: Record
+) -> None:
+    stage = Stage(tmp_path, record)
+    failed = await stage.cluster.want(plan_on("ada"))
+    async with running(stage.cluster):
+        await stage.becomes(ClusterState.FAILED)
+    assert stage.cluster.goal == failed
+
+
+async def test_launches_in_a_row_go_back_to_the_last_that_served(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path, SERVES)
+    await stage.cluster.want(plan_on("bert"))
+    await stage.cluster.want(plan_on("ada"))
+    async with running(stage.cluster):
+        await stage.becomes(ClusterState.FAILED)
+    assert stage.cluster.goal.plan == plan_on("local")
+
+
+async def test_the_same_plan_with_other_settings_is_another_goal(
+    tmp_path: Path,
+) -> None:
+    """What runs is not begun anew for it, and it goes back if the API cannot be had."""
+    api = ApiSettings(wait_s=300, drain_s=60)
+    goal = msgspec.structs.replace(SERVES.goal, api=api)
+    known = msgspec.structs.replace(SERVES, goal=goal, secret="5a", server="7@1.0")
+    cluster = Stage(tmp_path, known).cluster
+    assert await cluster.want(plan_on("local"), api=api) == goal
+    other = msgspec.structs.replace(api, port=8123)
+    assert (await cluster.want(plan_on("local"), api=other)).api == other
+    record = Journal(tmp_path / "default.json").load()
+    assert (record.secret, record.server) == ("5a", "7@1.0")
+    assert record.before == goal
+
+
+async def test_a_stop_holds_though_the_disk_is_full(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, SERVES)
+    with little_room(0):
+        await stage.cluster.want(None)
+        assert Journal(tmp_path / "default.json").load().goal.plan is None
+    assert stage.cluster.goal.plan is None
+
+
+async def test_a_stop_that_cannot_be_written_is_done_and_told(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "state", SERVES)
+    stage.machines.known["local"].running.append("w")
+    (tmp_path / "state").rename(tmp_path / "away")
+    (tmp_path / "state").write_text("in the way")
+    async with running(stage.cluster):
+        with pytest.raises(ControllerError, match="another controller would start it"):
+            await stage.cluster.want(None)
+        await stage.becomes(ClusterState.IDLE)
+        assert stage.machines.known["local"].running == []
+        assert stage.cluster.busy, "whoever ends now undoes the stop"
+        (tmp_path / "state").unlink()
+        await stage.cluster.want(None)
+        await stage.becomes(ClusterState.IDLE)
+        assert not stage.cluster.busy
+
+
+async def test_a_launch_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, SERVES)
+    with little_room(0):
+        with pytest.raises(
+            ControllerError, match=r"written \(.*\): nothing was changed"
+        ):
+            await stage.cluster.want(plan_on("ada"))
+        with pytest.raises(ControllerError, match="nothing was changed"):
+            await stage.cluster.drain(on=True, by=ANNA)
+    assert stage.cluster.goal == SERVES.goal
+    assert Journal(tmp_path / "default.json").load() == SERVES
+    assert not stage.cluster.gateway.is_drained
+    assert stage.story.after(0) == ()
 
 
 async def test_what_is_out_of_reach_is_remembered_and_ended_later(
@@ -239,7 +355,7 @@ async def test_what_is_out_of_reach_is_remembered_and_ended_later(
     stage = Stage(tmp_path, ran)
     stage.machines.known["ada"].running.append("w")
     async with running(stage.cluster):
-        stage.cluster.want(None)
+        await stage.cluster.want(None)
         await stage.becomes(ClusterState.IDLE)
         left = {(one.name, one.peer) for one in stage.board.snapshot.leftovers}
         assert left == {("w", "ada")}
@@ -257,7 +373,7 @@ async def test_a_machine_taken_from_the_settings_is_not_waited_for(
     left = (Leftover(name="w", peer="gone"),)
     stage = Stage(tmp_path, Record(goal=Goal(generation=1), leftovers=left))
     async with running(stage.cluster):
-        stage.cluster.want(None)
+        await stage.cluster.want(None)
         await stage.becomes(ClusterState.IDLE)
     assert stage.journal.record.leftovers == ()
 
@@ -275,7 +391,7 @@ async def test_a_journal_that_is_not_understood_kills_nothing(
         await stage.becomes(ClusterState.FAILED)
         await cluster.settle(cast("Any", local))
         assert local.stopped == []
-        cluster.want(None)
+        await cluster.want(None)
         await stage.becomes(ClusterState.IDLE)
     assert local.stopped == ["default/w"]
 
@@ -285,7 +401,7 @@ async def test_the_return_of_a_machine_takes_up_what_waited_for_it(
 ) -> None:
     stage = Stage(tmp_path)
     async with running(stage.cluster):
-        stage.cluster.want(plan_on("ada"))
+        await stage.cluster.want(plan_on("ada"))
         await stage.becomes(ClusterState.FAILED)
         stage.machines.connected.add("ada")
         await stage.cluster.settle(cast("Any", stage.machines.known["ada"]))
@@ -305,10 +421,10 @@ async def test_a_stop_is_at_work_from_the_word_to_the_end(tmp_path: Path) -> Non
 
     stage.machines.reached = AsyncMock(side_effect=forever)  # type: ignore[method-assign]
     async with running(stage.cluster):
-        stage.cluster.want(plan_on("local"))
+        await stage.cluster.want(plan_on("local"))
         await began.wait()
         stage.machines.reached = AsyncMock()  # type: ignore[method-assign]
-        stage.cluster.want(None)
+        await stage.cluster.want(None)
         while stage.board.snapshot.state is not ClusterState.IDLE:
             assert stage.cluster.busy
             await asyncio.sleep(0)
@@ -320,7 +436,7 @@ async def test_what_starts_too_late_for_any_goal_is_ended(tmp_path: Path) -> Non
     stage = Stage(tmp_path)
     local = stage.machines.known["local"]
     async with running(stage.cluster):
-        stage.cluster.want(plan_on("ada"))
+        await stage.cluster.want(plan_on("ada"))
         await stage.becomes(ClusterState.FAILED)
         await asyncio.sleep(0)
         local.running.append("w")
@@ -345,7 +461,7 @@ async def test_one_that_cannot_be_ended_keeps_no_other_from_being_ended(
 
     local.stop = stubborn  # type: ignore[method-assign]
     async with running(stage.cluster):
-        stage.cluster.want(None)
+        await stage.cluster.want(None)
         await stage.becomes(ClusterState.FAILED)
     assert local.running == ["a"]
 
@@ -364,21 +480,21 @@ def test_clusters_do_not_choose_the_same_port() -> None:
 async def test_a_drain_is_kept_until_a_word(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     with pytest.raises(ControllerError, match="nothing to drain"):
-        stage.cluster.drain(on=True, by=ANNA)
-    stage.cluster.want(plan_on("ada"))
+        await stage.cluster.drain(on=True, by=ANNA)
+    await stage.cluster.want(plan_on("ada"))
     for _ in range(2):
-        stage.cluster.drain(on=True, by=ANNA)
+        await stage.cluster.drain(on=True, by=ANNA)
     since = stage.board.snapshot.drained_since
     assert since is not None
     assert stage.cluster.gateway.is_drained
     assert stage.made().gateway.is_drained, "the next controller's"
     # Also while it stands still, and goes on when a machine is back.
     stage.journal.change(failure=Failure(what="ada is away"))
-    stage.cluster.drain(on=False, by=ANNA)
+    await stage.cluster.drain(on=False, by=ANNA)
     assert stage.board.snapshot.drained_since is None
     stage.journal.change(failure=None)
-    stage.cluster.drain(on=True, by=ANNA)
-    stage.cluster.want(plan_on("local"))
+    await stage.cluster.drain(on=True, by=ANNA)
+    await stage.cluster.want(plan_on("local"))
     assert not stage.cluster.gateway.is_drained, "a launch ends it"
     assert stage.board.snapshot.drained_since is None
     told = [e.text for e in stage.story.after(0) if e.kind is EventKind.DRAIN]

@@ -63,7 +63,7 @@ async def ending(tmp_path: Path, paths: Paths) -> AsyncIterator[Ending]:
 async def test_one_that_only_stops_ends_after_that(ending: Ending) -> None:
     """Whoever began it was interrupted while it stopped, and asks no more."""
     ending.local.running.append("w")
-    ending.cluster.want(None)
+    await ending.cluster.want(None)
     await ending.stops.wait()
     assert (await ending.client.post(IF_IDLE)).status == 200
     assert not ending.ended.is_set()
@@ -81,7 +81,7 @@ async def test_one_that_does_nothing_ends_at_once(ending: Ending) -> None:
 
 async def test_one_that_is_wanted_stays(ending: Ending) -> None:
     ending.stage.machines.connected.add("ada")
-    ending.cluster.want(plan_on("ada"))
+    await ending.cluster.want(plan_on("ada"))
     assert (await ending.client.post(IF_IDLE)).status == 200
     await ending.stage.becomes(ClusterState.FAILED)
     assert not ending.ended.is_set()

@@ -36,6 +36,7 @@ class Controller:
         self.looked = 0
         self.reads = 0
         self.told = 0
+        self.wrong: list[str] = []
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -90,6 +91,7 @@ class Controller:
             clusters=parts,
             peers=self.follow,
             changed=self.tell_change,
+            wrong=lambda error: self.wrong.append(error.what if error else ""),
             known=self.config(),
         )
         task = asyncio.create_task(follower.run())
@@ -132,6 +134,7 @@ async def test_a_slip_changes_nothing_and_what_follows_it_counts(
     async with controller.followed():
         controller.write("workers = 'x'\n")
         await until(lambda: controller.reads == 2)
+        assert "workers cannot be 'x'" in controller.wrong[0]
         controller.write('[peers.nuc]\nssh = "nuc"\n')
         await until(lambda: controller.looked == 1)
         assert controller.peers == [{"nuc": PeerConfig(ssh="nuc")}]

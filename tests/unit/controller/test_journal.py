@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from threading import Event
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
+from backends.controller import journal as module
 from backends.controller.journal import VERSION, Goal, Journal, Record
 from backends.errors import ControllerError
 from backends.state import Failure, Leftover, MeasuredSplit, Plan, Share, Split
+from backends.writing import write_private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,6 +61,31 @@ def test_a_newer_one_is_left_alone(tmp_path: Path) -> None:
     file.write_bytes(msgspec.json.encode({"version": VERSION + 1, "goal": []}))
     with pytest.raises(ControllerError, match="newer"):
         Journal(file).load()
+
+
+async def test_a_slow_disk_holds_nobody_up_and_keeps_the_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Event()
+
+    def slow(file: Path, content: bytes) -> None:
+        gate.wait()
+        write_private(file, content)
+
+    monkeypatch.setattr(module, "write_private", slow)
+    journal = Journal(tmp_path / "default.json")
+    journal.save(Record(goal=Goal(generation=1)))
+    journal.change(server="one")
+    committing = asyncio.create_task(
+        journal.commit(Record(goal=Goal(generation=2, plan=PLAN)))
+    )
+    await asyncio.sleep(0)
+    journal.change(server="two")
+    assert journal.record.goal.generation == 1, "what is not written does not count"
+    gate.set()
+    await committing
+    assert journal.record == Record(goal=Goal(generation=2, plan=PLAN))
+    assert Journal(tmp_path / "default.json").load() == journal.record
 
 
 def test_a_full_disk_costs_no_more_than_adoption(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Checks:
         monkeypatch.setattr(self.api, "_machines_now", self._machines)
         monkeypatch.setattr(self.api._drafting, "require", self._same)
         monkeypatch.setattr(api_module, "sound", self._sound)
-        monkeypatch.setattr(cluster, "require_possible", self._same)
+        monkeypatch.setattr(cluster, "require_possible", AsyncMock(return_value=None))
 
     async def _machines(self, *_: object) -> list[object]:
         return []
@@ -106,7 +106,7 @@ async def test_what_was_asked_for_meanwhile_holds(
     checks = Checks(cluster, monkeypatch)
     async with checks.asked() as client:
         slow = await checks.launching(client)
-        before = cluster.want(plan_on("local"))
+        before = await cluster.want(plan_on("local"))
         if later is None:
             assert (await client.post("/stop")).status == 200
         else:
@@ -170,7 +170,7 @@ async def test_a_controller_that_ends_launches_nothing(
 async def test_a_holder_of_nothing_ends_nothing(stage: Stage, checks: Checks) -> None:
     async with checks.asked() as client:
         stream = await held(client)
-        before = stage.cluster.want(plan_on("local"))
+        before = await stage.cluster.want(plan_on("local"))
         stream.close()
         await until(lambda: checks.api.streams == 0)
     assert stage.cluster.goal == before
@@ -179,7 +179,7 @@ async def test_a_holder_of_nothing_ends_nothing(stage: Stage, checks: Checks) ->
 async def test_who_holds_what_ran_already_ends_that(
     stage: Stage, checks: Checks
 ) -> None:
-    before = stage.cluster.want(plan_on("local"))
+    before = await stage.cluster.want(plan_on("local"))
     async with checks.asked() as client:
         stream = await held(client, before.generation)
         stream.close()

@@ -18,6 +18,7 @@ from backends.errors import (
     ProcessFailed,
     about_worker,
 )
+from backends.gateway.access import ApiSettings
 from backends.planning.fallback import plan_without
 from backends.state import Failure, Peer, PeerQuestion, PeerState, QuestionKind
 from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for
@@ -136,7 +137,7 @@ def waiting_for(
         reached=reached, values=lambda: (ELSEWHERE, ada)
     )
     mending._gateway = SimpleNamespace(holds=lambda *_: None)
-    mending._survey = SimpleNamespace(hold_s=lambda: 1.0)
+    mending._survey = SimpleNamespace(api=ApiSettings(wait_s=1.0, drain_s=1.0))
     mending._board = SimpleNamespace(update=lambda **_: None)
     mending._chapter.waiting = lambda _: None
     return mending, mending._clock

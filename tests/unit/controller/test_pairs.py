@@ -138,6 +138,7 @@ def survey_of(machines: dict[str, Able], *, has_served: bool) -> Survey:
         ApiPorts(),
         lambda: "5a" * 32,
         lambda: has_served,
+        lambda: None,
     )
 
 

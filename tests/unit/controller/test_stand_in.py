@@ -80,7 +80,7 @@ class Stage:
         )
         config = Config(rejoin=rejoin)  # type: ignore[arg-type]
         machines: Any = SimpleNamespace(reached=self._reached)
-        readers: Any = SimpleNamespace(config=lambda: config)
+        readers: Any = SimpleNamespace(settings=lambda: config)
         chapter: Any = SimpleNamespace(waiting=self.told.append)
         board: Any = SimpleNamespace(snapshot=self.snapshot)
         journal: Any = SimpleNamespace(record=Record())
@@ -228,7 +228,9 @@ def parts_of(machines: Any, journal: Any = None, **config: Any) -> StandIns:
         return SimpleNamespace(info=SimpleNamespace(devices=()))
 
     settings = Config(**config)
-    readers: Any = SimpleNamespace(model=model, engine=engine, config=lambda: settings)
+    readers: Any = SimpleNamespace(
+        model=model, engine=engine, settings=lambda: settings
+    )
     nothing: Any = None
     kept: Any = journal or Remembered()
     return StandIns(machines, readers, nothing, nothing, kept)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from backends.config import Config
 from backends.engine.ask import Engine
+from backends.errors import DllmError
 from backends.machines import readers as module
 from backends.machines.agent.here import local_host
 from backends.machines.readers import DEVICES_LAST_S, Readers
@@ -83,3 +85,35 @@ async def test_it_is_asked_anew_after_a_while_but_not_while_serving(
     readers.serves = lambda: False
     assert await free(readers) == 998
     assert len(asked) == 2
+
+
+def test_settings_that_cannot_be_read_are_those_before(readers: Readers) -> None:
+    """Also for a controller that never read them: the one before left a copy."""
+    file = readers._paths.config_file
+    file.write_text("api_port = 8123\n")
+    assert readers.settings().api_port == 8123
+    file.write_text("workres = 3\n")
+    for reads in (readers, Readers(readers._paths, readers.host)):
+        assert reads.settings().api_port == 8123
+        with pytest.raises(DllmError, match="workres"):
+            reads.config()
+    file.write_text("")
+    assert readers.config().api_port is None
+    file.unlink()
+    assert Readers(readers._paths, readers.host).settings() == Config()
+
+
+def test_a_file_that_stays_is_read_once(
+    readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Config] = []
+
+    def load(*_: object) -> Config:
+        reads.append(Config())
+        return reads[-1]
+
+    monkeypatch.setattr(module, "load_config", load)
+    readers._paths.config_file.write_text("workers = 3\n")
+    for _ in range(3):
+        readers.settings()
+    assert len(reads) == 1

@@ -52,7 +52,7 @@ class Config:
 class Readers:
     """All that the roster reads."""
 
-    def config(self) -> Config:
+    def settings(self) -> Config:
         return Config()
 
 

@@ -1,0 +1,102 @@
+"""What serves goes by the settings of its launch, and by a plan that worked."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.engine.conftest import wait_for
+from tests.looking import with_word
+
+if TYPE_CHECKING:
+    from tests.engine.conftest import User
+
+pytestmark = pytest.mark.engine
+
+
+def up(user: User, model: str, *more: str, code: int = 0) -> str:
+    """What a launch in place of what runs says."""
+    plan = ("--model", model, "--workers", "1")
+    return user.run("up", *plan, "--detach", "--replace", *more, code=code).stderr
+
+
+def serves(user: User) -> Any:
+    """The status once it serves."""
+
+    def looked() -> Any:
+        status = user.status()
+        return status if status["state"] == "serving" else None
+
+    return wait_for(looked, "it serves")
+
+
+def write(user: User, settings: str) -> None:
+    folder = user.home / "config/dllm-tui"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.toml").write_text(settings)
+
+
+def kill_a_worker(user: User) -> None:
+    """It dies, and serves again with another llama-server."""
+    server = user.pid("llama-server")
+    user.kill("worker1")
+    wait_for(lambda: user.pid("llama-server") not in (server, None), "another server")
+    serves(user)
+
+
+def kill_controller(user: User) -> None:
+    for process in with_word(user.processes(), "backends.controller"):
+        os.kill(process.pid, signal.SIGKILL)
+
+
+def test_a_launch_that_fails_leaves_what_served(user: User, demo_model: str) -> None:
+    up(user, demo_model)
+    told = up(user, demo_model, "--ctx", "512", "--", "--no-such-flag", code=1)
+    assert "no-such-flag" in told
+    assert "The plan before it is brought back" in told
+    status = serves(user)
+    assert status["plan"]["extra_args"] == []
+    assert status["plan"]["ctx_size"] != 512
+    assert "back to the plan before it" in status["message"]
+    assert user.run("chat", "Hi", "--max-tokens", "2").stdout
+    user.run("stop")
+    user.assert_nothing_left()
+
+
+def test_a_slip_in_the_settings_ends_nothing(user: User, demo_model: str) -> None:
+    """Not when a worker dies, and not when the controller does; an event tells it."""
+    up(user, demo_model)
+    write(user, "workres = 3\n")
+    before = serves(user)
+    kill_a_worker(user)
+    kill_controller(user)
+    assert serves(user)["api_url"] == before["api_url"]
+    write(user, "workers = 1\n")
+    assert "workres" in user.run("events").stdout
+    user.run("stop")
+    user.assert_nothing_left()
+
+
+def test_settings_of_the_api_count_from_a_launch_on(
+    user: User, demo_model: str
+) -> None:
+    up(user, demo_model)
+    before = serves(user)
+    write(user, "api_wait_s = 7\napi_request_mib = 3\napi_port = 8764\n")
+    gateway = user.pid("api-gateway")
+    kill_a_worker(user)
+    assert serves(user)["api_url"] == before["api_url"]
+    assert user.pid("api-gateway") == gateway
+    server = user.pid("llama-server")
+    assert "runs already" not in up(user, demo_model)
+    assert serves(user)["api_url"] == "http://127.0.0.1:8764/v1"
+    assert user.pid("llama-server") == server, "only the gateway is another"
+    assert "runs already" in up(user, demo_model)
+    write(user, 'api_host = "0.0.0.0"\n')
+    assert "no API key" in up(user, demo_model, code=1).replace("\n", " ")
+    assert serves(user)["api_url"] == "http://127.0.0.1:8764/v1"
+    user.run("stop")
+    user.assert_nothing_left()
