@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from backends.provision.refusals import PeerBusy, ProvisionError
-from backends.provision.remote import last_line, rows, script
+from backends.provision.refusals import PeerBusy
+from backends.provision.remote import refusal, rows, script
 
 if TYPE_CHECKING:
     from backends.machines.agent.agent_host import AgentHost
@@ -38,7 +38,7 @@ async def clean(shell: Shell, host: AgentHost | None = None) -> int:
     if result.code == _BUSY:
         raise _busy(shell.name, [row[1] for row in told if row[0] == "runs"])
     if result.code != 0:
-        raise ProvisionError(f"{shell.name}: {last_line(result)}")
+        raise refusal(shell.name, result)
     return sum(int(row[1]) for row in told if row[0] == "freed")
 
 

@@ -8,12 +8,11 @@ import asyncssh
 
 from backends.provision.refusals import (
     DoesNotRun,
-    ProvisionError,
     WrongFile,
     peer_full,
     transfer_error,
 )
-from backends.provision.remote import last_line, rows, script
+from backends.provision.remote import last_line, refusal, rows, script
 from backends.provision.upload import Meter, upload
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ async def _room(shell: Shell, folder: str, name: str) -> tuple[int, int]:
     """Bytes free on the disk of a folder, and in the folder itself."""
     result = await shell.run(script("prepare"), folder, name, check=False)
     if result.code != 0:
-        raise ProvisionError(f"{shell.name}: {last_line(result)}")
+        raise refusal(shell.name, result)
     told = dict(row[:2] for row in rows(result.stdout))
     free, taken = (int(told.get(key) or 0) * 1024 for key in ("free", "taken"))
     return free, taken
@@ -145,4 +144,4 @@ def raise_for(peer: str, result: ShellResult) -> None:
     if result.code == _DOES_NOT_RUN:
         raise DoesNotRun(f"{peer}: {said}")
     if result.code != 0:
-        raise ProvisionError(f"{peer}: {said}")
+        raise refusal(peer, result)

@@ -7,9 +7,13 @@ real one, so that the ordinary walk reads it; it never touches the weights.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import os
+import shutil
+import time
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import asyncssh
 import msgspec
@@ -19,6 +23,7 @@ from backends.models.header import read_header
 from backends.models.layers import read_model
 from backends.models.parts import part_paths
 from backends.provision.refusals import transfer_error
+from backends.writing import set_aside
 
 if TYPE_CHECKING:
     from backends.provision.upload import Files
@@ -28,6 +33,8 @@ FIRST_BYTES = 4 << 20
 HEADER_BYTES_MAX = 512 << 20
 """No header is this long: the largest vocabularies take some tens of MB."""
 CHUNK_BYTES = 1 << 20
+UNUSED_S = 30 * 86400.0
+"""A header that nobody reads for so long is forgotten."""
 
 
 async def read_there(files: Files, peer: str, path: str, cache: Path) -> ModelInfo:
@@ -39,11 +46,19 @@ async def read_there(files: Files, peer: str, path: str, cache: Path) -> ModelIn
         ModelError: it is missing there, or not a usable GGUF.
         PeerUnreachable: the connection broke.
     """
+    parts = _parts(path)
     try:
         async with files() as sftp:
-            copies = [
-                await _beginning(sftp, part, cache / peer) for part in _parts(path)
+            sizes = [
+                (found.size or 0, found.mtime)
+                for found in [await sftp.stat(part) for part in parts]
             ]
+            # The walk looks for the parts of a model beside each other.
+            folder = cache / peer / _key(path, sizes)
+            copies = [folder / PurePosixPath(part).name for part in parts]
+            for part, copy, (size, _) in zip(parts, copies, sizes, strict=True):
+                await _bring(sftp, part, copy, size)
+        await asyncio.to_thread(_forget_unused, cache)
     except (OSError, asyncssh.Error) as error:
         raise _cannot(peer, path, error) from error
     info = await asyncio.to_thread(read_model, copies[0])
@@ -55,44 +70,63 @@ def _parts(path: str) -> list[str]:
     return list(map(str, part_paths(PurePosixPath(path))))
 
 
-async def _beginning(sftp: asyncssh.SFTPClient, path: str, folder: Path) -> Path:
-    """A sparse copy that has at least the header."""
-    found = await sftp.stat(path)
-    size = found.size or 0
-    word = f"{PurePosixPath(path).parent}\n{size}\n{found.mtime}"
-    key = hashlib.sha256(word.encode()).hexdigest()[:16]
-    copy = folder / key / PurePosixPath(path).name
-    if copy.exists():
-        return copy
+def _key(path: str, sizes: list[tuple[int, int | None]]) -> str:
+    return hashlib.sha256(f"{path}\n{sizes}".encode()).hexdigest()[:16]
+
+
+async def _bring(sftp: asyncssh.SFTPClient, path: str, copy: Path, size: int) -> None:
+    """Make a sparse copy that has at least the header, unless there is one."""
+    if await asyncio.to_thread(_is_kept, copy):
+        return
     await asyncio.to_thread(copy.parent.mkdir, parents=True, exist_ok=True)
-    growing = copy.with_name(f".{copy.name}.part")
-    await _fetch(sftp, path, growing, size)
-    growing.replace(copy)
-    return copy
+    # Two may read the same model for the first time at once.
+    with set_aside(copy.parent) as (aside, target):
+        await _fetch(sftp, path, aside, target, size)
+        aside.replace(copy)
 
 
-async def _fetch(sftp: asyncssh.SFTPClient, path: str, copy: Path, size: int) -> None:
+def _is_kept(copy: Path) -> bool:
+    """Whether there is one; if so, it is used now."""
+    try:
+        os.utime(copy)
+    except OSError:
+        return False
+    return True
+
+
+def _forget_unused(cache: Path) -> None:
+    """Remove what no reader has used for long, of removed peers too."""
+    oldest = time.time() - UNUSED_S
+    for folder in cache.glob("*/*"):
+        with contextlib.suppress(OSError):
+            files = list(folder.iterdir()) or [folder]
+            if max(file.stat().st_mtime for file in files) < oldest:
+                shutil.rmtree(folder)
+
+
+async def _fetch(
+    sftp: asyncssh.SFTPClient, path: str, copy: Path, target: BinaryIO, size: int
+) -> None:
     """Bring ever more of the beginning, until the header is all there."""
     have, want = 0, min(size, FIRST_BYTES)
-    with copy.open("wb") as target:
-        target.truncate(size)
-        async with sftp.open(path, "rb") as source:
-            while True:
-                while have < want:
-                    # Typed as text, whatever the mode.
-                    data: Any = await source.read(min(CHUNK_BYTES, want - have), have)
-                    if not data:
-                        break
-                    target.seek(have)
-                    target.write(data)
-                    have += len(data)
-                target.flush()
-                if await asyncio.to_thread(_is_whole, copy, have):
-                    return
-                if have < want or want in (size, HEADER_BYTES_MAX):
-                    # All there is to have: the walk says what is wrong with it.
-                    return
-                want = min(size, HEADER_BYTES_MAX, want * 2)
+    target.truncate(size)
+    async with sftp.open(path, "rb") as source:
+        while True:
+            while have < want:
+                # Typed as text, whatever the mode.
+                data: Any = await source.read(min(CHUNK_BYTES, want - have), have)
+                if not data:
+                    break
+                target.seek(have)
+                target.write(data)
+                have += len(data)
+            target.flush()
+            if await asyncio.to_thread(_is_whole, copy, have):
+                return
+            if have < want or want in (size, HEADER_BYTES_MAX):
+                # All there is to have: the walk says what is wrong with it.
+                return
+            want = min(size, HEADER_BYTES_MAX, want * 2)
 
 
 def _is_whole(copy: Path, have: int) -> bool:
@@ -104,7 +138,6 @@ def _is_whole(copy: Path, have: int) -> bool:
 
 
 def _as_there(info: ModelInfo, peer: str, path: str) -> ModelInfo:
-
     parts = [f"{peer}:{part}" for part in _parts(path)]
     return msgspec.structs.replace(info, path=parts[0], files=tuple(parts))
 

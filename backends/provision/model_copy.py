@@ -25,7 +25,7 @@ from backends.provision.refusals import (
     peer_full,
     transfer_error,
 )
-from backends.provision.remote import last_line, lock, rows, script
+from backends.provision.remote import last_line, lock, refusal, rows, script
 from backends.provision.upload import Meter, upload
 from backends.state import PeerWork, Value
 
@@ -232,7 +232,7 @@ class _Copy:
             )
         if result.code == _TAKEN:
             return WrongFile(f"{self.shell.name}: {last_line(result)}")
-        return ProvisionError(f"{self.shell.name}: {last_line(result)}")
+        return refusal(self.shell.name, result)
 
     async def _script(self, action: str, *args: str, check: bool = True) -> ShellResult:
         result = await self.shell.run(
@@ -242,7 +242,7 @@ class _Copy:
             check=False,
         )
         if check and result.code != 0:
-            raise ProvisionError(f"{self.shell.name}: {last_line(result)}")
+            raise refusal(self.shell.name, result)
         return result
 
 

@@ -62,16 +62,24 @@ def peer_full(
 
 
 def transfer_error(peer: str, error: Exception) -> HostError:
-    """What a failed transfer means: a broken connection, or a refusal there."""
+    """Explain a failed transfer: a broken connection, a refusal there, our disk."""
     if isinstance(error, asyncssh.SFTPNoConnection | asyncssh.SFTPConnectionLost):
         return PeerUnreachable(f"The connection to {peer} broke", _RESUMES)
     if isinstance(error, asyncssh.SFTPPermissionDenied):
         return ProvisionError(f"{peer} refused to write a file ({error.reason})")
     if isinstance(error, asyncssh.SFTPError):
         return ProvisionError(f"{peer} could not write a file ({error.reason})")
-    if isinstance(error, OSError) and error.errno == errno.ENOENT:
-        return ProvisionError(f"{error.filename} is gone")
+    if isinstance(error, OSError) and not _is_network(error):
+        what = f"{error.filename or 'A file'} on this machine cannot be read or written"
+        return ProvisionError(
+            f"{what} ({error.strerror or error})", "Is its disk in order, and not full?"
+        )
     return PeerUnreachable(f"The connection to {peer} broke ({error})", _RESUMES)
+
+
+def _is_network(error: OSError) -> bool:
+    unrouted = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
+    return isinstance(error, ConnectionError | TimeoutError) or error.errno in unrouted
 
 
 _RESUMES = "Repeat it: it goes on where it stopped."

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 LOCKED_ELSEWHERE = 75
 _LOCK_S = 15.0
+_IO_ERROR = 74
+_CANNOT_WRITE = (
+    "Let your account on {peer} write there (owner, mode, disk), or set XDG_CACHE_HOME "
+    "for its logins; then repeat."
+)
 
 
 @cache
@@ -55,6 +60,12 @@ def last_line(result: ShellResult) -> str:
 def rows(text: str) -> list[list[str]]:
     """The lines of an answer, split at tabs."""
     return [line.split("\t") for line in text.splitlines() if "\t" in line]
+
+
+def refusal(peer: str, result: ShellResult) -> ProvisionError:
+    """Explain a script that did not do its work, by its last line."""
+    hint = _CANNOT_WRITE if result.code == _IO_ERROR else ""
+    return ProvisionError(f"{peer}: {last_line(result)}", hint.format(peer=peer))
 
 
 @contextlib.asynccontextmanager
@@ -111,4 +122,4 @@ async def _refusal(
             f"{doing} is under way on {shell.name} already ({last_line(result)})",
             "Wait for it to end, or end it where it was begun.",
         )
-    return ProvisionError(f"{shell.name}: {last_line(result)}")
+    return refusal(shell.name, result)

@@ -7,8 +7,8 @@ import contextlib
 import gzip
 import io
 import os
-import shutil
 import tarfile
+import tempfile
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from backends.engine import build_errors, fetch
 from backends.engine.versions import SOURCES
 from backends.errors import DllmError, EngineError
+from backends.writing import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 NEED_BYTES = 350_000_000
 """Disk that making an archive takes here at its height."""
+_making = asyncio.Lock()
 
 
 def source_for(manifest: Manifest) -> Source:
@@ -60,18 +62,20 @@ async def engine_source(
     """
     folder = paths.cache_dir / "sources"
     archive = folder / f"{source.package}-{source.version}.tar.gz"
-    if archive.is_file():
-        return archive
-    scratch = folder / f".{archive.name}.{os.getpid()}"
-    try:
-        scratch.mkdir(parents=True, exist_ok=True)
-        await _make_archive(source, scratch, archive, tell)
-    except OSError as error:
-        if build_errors.is_no_space(error):
-            raise build_errors.no_space(folder, "source", NEED_BYTES) from error
-        raise EngineError(f"Cannot write to {folder} ({error.strerror})") from error
-    finally:
-        await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
+    # Another peer may want the same archive at the same time.
+    async with _making:
+        if archive.is_file():
+            return archive
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(
+                prefix=f".{archive.name}.", dir=folder, ignore_cleanup_errors=True
+            ) as scratch:
+                await _make_archive(source, Path(scratch), archive, tell)
+        except OSError as error:
+            if build_errors.is_no_space(error):
+                raise build_errors.no_space(folder, "source", NEED_BYTES) from error
+            raise EngineError(f"Cannot write to {folder} ({error.strerror})") from error
     return archive
 
 
@@ -126,10 +130,10 @@ def relay_source(paths: Paths) -> Path:
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         _add(tar, root, (root / "CMakeLists.txt", *(root / "src").rglob("*")))
     folder = paths.cache_dir / "sources"
-    folder.mkdir(parents=True, exist_ok=True)
     archive = folder / "dllm-relay.tar.gz"
-    # Without the time, so that the same sources are the same bytes.
-    archive.write_bytes(gzip.compress(buffer.getvalue(), mtime=0))
+    # Without the time, so that the same sources are the same bytes. Whole at once:
+    # another peer's build may be reading it.
+    write_private(archive, gzip.compress(buffer.getvalue(), mtime=0), durable=False)
     return archive
 
 

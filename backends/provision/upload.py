@@ -92,13 +92,22 @@ async def _send(
 ) -> None:
     chunk_bytes = CHUNK_BYTES_MIN
     await asyncio.to_thread(local.seek, offset)
-    while data := await asyncio.to_thread(local.read, chunk_bytes):
+    while data := await asyncio.to_thread(_read, local, chunk_bytes):
         started = time.monotonic()
         await file.write(data, offset)
         offset += len(data)
         meter.sent(len(data))
         if time.monotonic() - started < _CHUNK_S / 2:
             chunk_bytes = min(chunk_bytes * 2, CHUNK_BYTES_MAX)
+
+
+def _read(local: BinaryIO, n_bytes: int) -> bytes:
+    try:
+        return local.read(n_bytes)
+    except OSError as error:
+        # A failed read, unlike a failed open, does not name the file.
+        error.filename = local.name
+        raise
 
 
 async def _size(sftp: asyncssh.SFTPClient, path: str) -> int:

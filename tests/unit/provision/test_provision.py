@@ -13,7 +13,13 @@ from msgspec.structs import replace
 from backends.machines.probe import survey
 from backends.provision.clean import clean
 from backends.provision.provision import Provisioned, Way, provision
-from backends.provision.refusals import CannotBuild, DoesNotRun, PeerBusy, PeerFull
+from backends.provision.refusals import (
+    CannotBuild,
+    DoesNotRun,
+    PeerBusy,
+    PeerFull,
+    ProvisionError,
+)
 from backends.provision.remote import lock
 from backends.state import ProvisionMode
 from tests.unit.provision.conftest import write_program
@@ -195,3 +201,12 @@ async def test_what_was_installed_can_be_taken_away(
     await install()
     assert await clean(shell) > 3_000_000
     assert not root(home).exists()
+
+
+async def test_a_home_that_cannot_be_written_says_what_to_do(
+    install: Provision, home: Path
+) -> None:
+    (home / ".cache").touch()
+    with pytest.raises(ProvisionError, match=r"Cannot create .*/provision") as caught:
+        await install()
+    assert "Let your account on mini write there" in caught.value.hint
