@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from backends.state import Failure, PeerQuestion
+from backends.state import Failure, PeerQuestion, QuestionKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -80,8 +80,22 @@ class NeedsAnswer(HostError):
 
     def __init__(self, question: PeerQuestion) -> None:
         """Carry the question."""
-        super().__init__(question.text)
+        super().__init__(question.text, _UNATTENDED[question.kind])
         self.question = question
+
+
+_ANSWERED = (
+    "Answer it in the console (select the peer, Enter), or in a terminal: repeat "
+    "dllm-tui peers add for it. "
+)
+_UNATTENDED = {
+    QuestionKind.HOST_KEY: _ANSWERED
+    + "If nobody can: dllm-tui peers add … --accept-host-key SHA256:….",
+    QuestionKind.PASSWORD: _ANSWERED
+    + "If nobody can: log in with a key instead (ssh-copy-id).",
+    QuestionKind.PASSPHRASE: _ANSWERED
+    + "If nobody can: give the key to an agent (ssh-add).",
+}
 
 
 class ControllerError(DllmError):

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 LOCAL = "local"
 """The name of the machine we run on."""
+_NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_TAKEN = re.compile(r"(worker|relay-).*|local|llama-server|api-gateway|all|demo")
+NAME_MAX = 32
 
 
 def at_peer(path: str) -> tuple[str, str] | None:
@@ -20,3 +29,23 @@ def beside_a_peer(path: str) -> tuple[str, str] | None:
     name, _, rest = path.partition(":")
     is_path = "/" in rest or rest.endswith(".gguf")
     return (name, rest) if is_path and name and "/" not in name else None
+
+
+def suggested_name(address: str, taken: Collection[str] = ()) -> str:
+    """Name a peer by what one gives to ssh: ``ada@mini.lan:2222`` is ``mini``."""
+    place = address.strip().rpartition("@")[2].removeprefix("ssh://")
+    host = _host(place)
+    if not re.fullmatch(r"[\d.]+|.*:.*", host):
+        host = host.partition(".")[0]
+    name = _NO_NAME.sub("-", host).strip("-._")[: NAME_MAX - 3]
+    if _TAKEN.fullmatch(name):
+        name = f"my-{name}"
+    numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
+    return name if name not in taken else next(n for n in numbered if n not in taken)
+
+
+def _host(place: str) -> str:
+    """The host of ``host:port``, ``[v6]:port`` or a host alone."""
+    if place.startswith("["):
+        return place[1:].partition("]")[0]
+    return place.partition(":")[0] if place.count(":") == 1 else place

@@ -52,6 +52,7 @@ async def pairings(
             program=machine.relay_program(),
             features=await _features(machine),
             models=told if set(models) <= set(told) else models,
+            searched=machine.searched,
             data=await _data_place(machine, argv),
         )
         head = machines.get(plan.head)

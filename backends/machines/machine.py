@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from backends.data_place import DataPlace
 from backends.errors import ModelError
 from backends.link.way import PlainWay, local_way, unix_endpoint
+from backends.models.folders import named_folders, user_folders
 from backends.paths import relay_binary
 from backends.places import LOCAL, at_peer
 from backends.state import Transport
@@ -62,6 +63,11 @@ class Machine(Protocol):
         Raises:
             ModelError: it has none with the same bytes.
         """
+        ...
+
+    @property
+    def searched(self) -> str:
+        """The folders there that were searched for models: `` in A or B``."""
         ...
 
     async def copies_of(self, model: ModelInfo) -> tuple[str, ...]:
@@ -149,6 +155,12 @@ class LocalMachine:
         if at_peer(model.path):
             return called_alike(model, self._models())
         return (model.path,)
+
+    @property
+    def searched(self) -> str:
+        """The folders here that are searched for models."""
+        folders = user_folders(self._readers.config().model_dirs)
+        return named_folders([str(folder.path) for folder in folders])
 
     def _stand_ins(self, path: str, thin: ThinModel) -> tuple[str, ...]:
         """Of a thin file also what it was made from, wherever that is."""

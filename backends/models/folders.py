@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from backends.demo import MODEL_PATH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 DEPTH_MAX = 8
 """Folders below a configured one; the Hugging Face cache needs five."""
+NAMED_MAX = 4
 
 
 class Folder(NamedTuple):
@@ -65,6 +66,15 @@ def configured_folders(
     own = (_expanded(text, home) for text in model_dirs)
     chosen = (Folder("models", path) for path in own if path.is_absolute())
     return (*chosen, *default_folders(home, env))
+
+
+def named_folders(folders: Sequence[str]) -> str:
+    """`` in ~/.models, /data or 3 more folders``; empty if none was searched."""
+    shown = list(folders)
+    if len(shown) > NAMED_MAX:
+        shown[NAMED_MAX - 1 :] = [f"{len(shown) - NAMED_MAX + 1} more folders"]
+    firsts = ", ".join(shown[:-1])
+    return f" in {' or '.join(filter(None, [firsts, *shown[-1:]]))}" if shown else ""
 
 
 def _expanded(text: str, home: Path) -> Path:

@@ -64,6 +64,8 @@ class Beside(Value, frozen=True, kw_only=True):
     features: tuple[str, ...]
     """What that can do, as its agent says."""
     models: tuple[str, ...] = ()
+    searched: str = ""
+    """The folders there that were searched for models: `` in A or B``."""
     data: DataPlace = DataPlace()
 
 
@@ -98,7 +100,7 @@ def judged(worker: WorkerSpec, there: Beside, head: Beside, secret: str) -> Pair
         mend = "" if old == LOCAL else f": dllm-tui peers provision {old}"
         return Pairing(why=f"dllm-relay on {old} is too old to stand in a pair{mend}")
     home = "the model on disk: weights that are equal stay there"
-    cross = "no copy of the model: its weights cross"
+    cross = f"no copy of the model{there.searched}: its weights cross"
     why = f"{there.machine} has {home if there.models else cross}"
     if unsealed := _without(there, head, CAN_SEAL):
         why += f"; without a key, for dllm-relay on {unsealed} was built without TLS"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from backends.config import PeerConfig
     from backends.engine.ask import Engine
+    from backends.models.folders import Folder
     from backends.models.search import Found
     from backends.paths import Paths
     from backends.questions import Asked, FoundFile
@@ -109,7 +110,9 @@ class Looker:
         if host is None:
             return facts, ()
         engines, problems = await self._engines(host, facts.engines, light)
-        models, problem = await self._models(host, env)
+        home = Path(env.get("HOME", "/"))
+        folders = configured_folders(self._config.model_dirs, home, env)
+        models, problem = await self._models(host, folders)
         facts = replace(
             facts,
             relay_version=host.version,
@@ -117,6 +120,7 @@ class Looker:
             devices=(*facts.devices, *self._devices),
             problems=(*problems, *filter(None, [problem])),
             models=models,
+            model_dirs=tuple(_shortened(folder.path, home) for folder in folders),
         )
         return facts, engines
 
@@ -157,13 +161,11 @@ class Looker:
     # --- models -------------------------------------------------------------------
 
     async def _models(
-        self, host: Asked, env: Mapping[str, str]
+        self, host: Asked, folders: Iterable[Folder]
     ) -> tuple[tuple[ModelFile, ...], str]:
         """The models there, and what is wrong with any; where none can be listed, as
         they were.
         """
-        home = Path(env.get("HOME", "/"))
-        folders = configured_folders(self._config.model_dirs, home, env)
         try:
             async with asyncio.timeout(MODELS_S):
                 every = distinct(await search(host, folders))
@@ -196,6 +198,10 @@ class Looker:
             now, unread = unread[:IDENTITIES_AT_ONCE], unread[IDENTITIES_AT_ONCE:]
             told = await asyncio.gather(*(_identity(host, file) for file in now))
             kept.update(zip(now, told, strict=True))
+
+
+def _shortened(folder: Path, home: Path) -> str:
+    return f"~/{folder.relative_to(home)}" if home in folder.parents else str(folder)
 
 
 def _named(every: Iterable[Found]) -> tuple[list[Found], str]:

@@ -200,10 +200,15 @@ class Peers:
             await asyncio.sleep(pause_s)
 
     async def _release(self, name: str) -> None:
-        task = self._tasks.pop(name)
-        task.cancel()
+        task = self._tasks.get(name)
+        if task is None:
+            return
+        # A second cancellation would interrupt what it does about the first.
+        if not task.cancelling():
+            task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        del self._known[name], self._configs[name]
+        if self._tasks.get(name) is task:
+            del self._tasks[name], self._known[name], self._configs[name]
 
     def _own_id(self) -> str:
         """This head's id, made once."""
@@ -258,12 +263,13 @@ class Peers:
         Raises:
             HostError: there is none of that name.
             ControllerError: the cluster uses it.
+            DllmError: the settings cannot be written; the peer stays.
         """
         self.known(name)
         if self._serves(name):
             raise ControllerError(f"{name} is part of the cluster", "Stop it first.")
-        await self._release(name)
         drop_peer(self._paths, name)
+        await self._release(name)
         self._changed()
 
     def known(self, name: str) -> KnownPeer:

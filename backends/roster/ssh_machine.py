@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from backends.machines.agent.agent_host import AgentHost
 from backends.machines.agent.upkeep import LEASE_S
 from backends.machines.machine import called_alike, stand_ins
 from backends.machines.ssh.tunnel_way import TunnelWay
+from backends.models.folders import named_folders
 from backends.models.identity import identity_of
 from backends.paths import SOCKET_PATH_BYTES_MAX, make_private
 from backends.places import at_peer
@@ -41,6 +43,17 @@ _AGENT_LINE = (
 )
 _SSH_CONNECTION = 'printf %s "${SSH_CONNECTION-}"'
 _MAKE_FOLDER = 'umask 077; mkdir -p -- "$1"'
+# Others may write to /tmp too: a folder there is ours alone, or none of ours.
+_OWN_FOLDER = """\
+folder=/tmp/dllm-$(id -u)-$1
+mkdir -m 700 -- "$folder" 2>/dev/null
+if [ -L "$folder" ] || [ ! -O "$folder" ] || ! chmod 700 -- "$folder"; then
+  echo "$folder belongs to somebody else: remove it there" >&2
+  exit 1
+fi
+printf %s "$folder"
+"""
+_NUMBERED_BYTES = len("/12345678.sock")
 
 
 class SshMachine:
@@ -68,7 +81,11 @@ class SshMachine:
         self._rtt_ms = rtt_ms
         self._data = data
         self._relay = ""
-        self._host: AgentHost | None = None
+        # The same one for every agent: others listen to what it tells.
+        self._host = AgentHost(
+            self.name, self._open_agent, restarts=True, lease_s=LEASE_S
+        )
+        self._sockets = ""
         self._engines: tuple[Engine, ...] = ()
 
     def take(self, facts: PeerFacts, engines: tuple[Engine, ...]) -> None:
@@ -89,20 +106,18 @@ class SshMachine:
         if relay != self._relay:
             await self.end_agent()
             self._relay = relay
-        if self._host is None and relay:
-            self._host = AgentHost(
-                self.name, self._open_agent, restarts=True, lease_s=LEASE_S
-            )
-        if self._host is not None:
-            try:
-                await self._host.connect()
-            except PeerUnreachable:
-                raise
-            except HostError as error:
-                if not self.connection.connected:
-                    raise self._gone() from error
-                await self.end_agent()
-                raise
+        if not relay:
+            return None
+        try:
+            await self._host.connect()
+            self._sockets = await self._socket_folder(self._host.run_dir)
+        except PeerUnreachable:
+            raise
+        except HostError as error:
+            if not self.connection.connected:
+                raise self._gone() from error
+            await self.end_agent()
+            raise
         return self._host
 
     async def _open_agent(self) -> HeldSession:
@@ -112,9 +127,8 @@ class SshMachine:
 
     async def end_agent(self) -> None:
         """Let go of the agent; what it started lives on."""
-        host, self._host, self._relay = self._host, None, ""
-        if host is not None:
-            await host.close()
+        self._relay = ""
+        await self._host.close()
 
     @property
     def host(self) -> AgentHost:
@@ -126,9 +140,7 @@ class SshMachine:
         """
         if not self.connection.connected:
             raise self._gone()
-        if self._host is None:
-            self.relay_program()
-            raise self._gone()
+        self.relay_program()
         return self._host
 
     def _gone(self) -> PeerUnreachable:
@@ -174,9 +186,14 @@ class SshMachine:
             if same_size and await host.identity(found.path) == wanted:
                 return found.path
         raise ModelError(
-            f"{self.name} has no copy of {part.name}",
+            f"{self.name} has no copy of {part.name}{self.searched}",
             f"Copy it there: dllm-tui peers copy {self.name} {part}.",
         )
+
+    @property
+    def searched(self) -> str:
+        """The folders there that were searched for models."""
+        return named_folders(self.facts.model_dirs)
 
     async def copies_of(self, model: ModelInfo) -> tuple[str, ...]:
         """A file of the same bytes, else those of the same name and size.
@@ -225,15 +242,17 @@ class SshMachine:
         """A socket beside its process directories."""
         return self._socket_there(f"{worker}.sock")
 
-    def _run_dir(self) -> str:
-        return self._host.run_dir if self._host else ""
+    async def _socket_folder(self, run_dir: str) -> str:
+        """Beside its process directories, or a private one where that is too long."""
+        if len(run_dir.encode()) + _NUMBERED_BYTES <= SOCKET_PATH_BYTES_MAX:
+            return run_dir
+        return (await self.connection.run(_OWN_FOLDER, self._head_id)).stdout
 
     def _socket_there(self, name: str) -> str:
-        """A path beside its process directories; in /tmp without them, or too long."""
-        path = f"{self._run_dir()}/{name}"
-        if not self._run_dir() or len(path.encode()) > SOCKET_PATH_BYTES_MAX:
-            return f"/tmp/dllm-{self._head_id}-{name}"
-        return path
+        path = f"{self._sockets}/{name}"
+        if len(path.encode()) <= SOCKET_PATH_BYTES_MAX:
+            return path
+        return f"{self._sockets}/{zlib.crc32(name.encode()):08x}.sock"
 
     # --- ways -------------------------------------------------------------------------
 
@@ -272,9 +291,8 @@ class SshMachine:
         return self._way(tunnel, beyond=way, note=note)
 
     async def _socket_back(self, way: Way, spec: WaySpec) -> Tunnel:
-        if self._run_dir():
-            # Nothing may have been started there yet.
-            await self.connection.run(_MAKE_FOLDER, self._run_dir())
+        # Nothing may have been started there yet.
+        await self.connection.run(_MAKE_FOLDER, self._sockets)
         far = self._socket_there(f"{spec.cluster}-{spec.worker}.way")
         return await self.connection.forward_back(way.endpoint, far)
 

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from backends.data_place import AUTO
-from backends.errors import ControllerError, DllmError, HostError, PeerUnreachable
+from backends.errors import (
+    ControllerError,
+    DllmError,
+    HostError,
+    NeedsAnswer,
+    PeerUnreachable,
+)
 from backends.machines.ssh.connection import SshConnection
 from backends.machines.ssh.destination import Destination
 from backends.machines.ssh.keeper import Keeper, KeeperPhase
@@ -261,6 +267,8 @@ class SshPeer:
             self._keeper.poke()
             await moved.wait()
         await self.settled()
+        if self.peer.question is not None:
+            raise NeedsAnswer(self.peer.question)
         if not self.connection.connected:
             raise PeerUnreachable(self.peer.note.rstrip(".") or "It cannot be reached")
 

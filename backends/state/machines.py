@@ -173,6 +173,8 @@ class PeerFacts(Value, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     """What was found broken, one sentence each."""
     models: tuple[ModelFile, ...] = ()
+    model_dirs: tuple[str, ...] = ()
+    """The folders that were searched for them, ``~`` for the user's home."""
     clock_offset_s: float = 0.0
     """Its clock minus ours."""
     rtt_ms: float | None = None

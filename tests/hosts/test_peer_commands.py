@@ -214,3 +214,13 @@ def test_a_bare_worker_on_another_machine(network: Network, user: HeadUser) -> N
     ada.kill_processes()
     gone = user.run("peers", "probe", "box", code=1)
     assert "connection refused" in gone.stderr
+
+
+def test_work_where_nobody_answers_says_what_would_do(
+    network: Network, user: HeadUser
+) -> None:
+    network.known_hosts.write_text("")
+    user.run("peers", "add", "ada", code=1)
+    refused = user.run("peers", "provision", "ada", code=1)
+    assert "The host key of ada" in refused.stderr
+    assert "--accept-host-key" in refused.stderr

@@ -14,7 +14,7 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until, wheel_down
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.add_peer import AddPeerDialog
-from tui.dialogs.peer_outcome import outcome_of, suggested_name
+from tui.dialogs.peer_outcome import outcome_of
 from tui.kit.choice_list import ChoiceList
 
 if TYPE_CHECKING:
@@ -24,27 +24,6 @@ if TYPE_CHECKING:
 
     MakeApp = Callable[..., DllmApp]
 from tests.tui.peering import SIZE, adding, on_peers, question
-
-
-@pytest.mark.parametrize(
-    ("address", "name"),
-    [
-        ("mini", "mini"),
-        ("ada@mini.lan:2222", "mini"),
-        ("ssh://ada@mini.lan", "mini"),
-        ("10.0.0.7:50052", "10.0.0.7"),
-        ("ada@[fe80::1]:22", "fe80-1"),
-        ("fe80::1", "fe80-1"),
-        ("worker3", "my-worker3"),
-        ("local", "my-local"),
-        ("ada", "ada-2"),
-        ("", ""),
-        ("üb er", "b-er"),
-        ("x" * 60, "x" * 29),
-    ],
-)
-def test_a_name_is_suggested(address: str, name: str) -> None:
-    assert suggested_name(address, {"ada", "bob"}) == name
 
 
 async def test_adding_by_name(make_app: MakeApp) -> None:

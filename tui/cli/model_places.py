@@ -37,15 +37,18 @@ async def place_at(
         return named
     if place == LOCAL:
         return LOCAL, str(model)
+    from backends.models.folders import named_folders
     from backends.models.identity import files_of, identity_of
     from backends.roster.holdings import path_at
 
     first = files_of(model)[0]
     identity = await asyncio.to_thread(identity_of, first)
-    if path := path_at(await _peer(client, place), identity, first.name):
+    peer = await _peer(client, place)
+    if path := path_at(peer, identity, first.name):
         return place, path
+    folders = named_folders(peer.facts.model_dirs if peer.facts else ())
     raise ModelError(
-        f"{place} has no copy of {first.name}",
+        f"{place} has no copy of {first.name}{folders}",
         f"Copy it there (dllm-tui peers copy {place} {model}), or say where it is: "
         f"--peer {place}:/path/to/{first.name}.",
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from backends.errors import HostError
+from backends.places import suggested_name
 from backends.state import PeerState, ProvisionMode
 from tui.cli.options import completing
 from tui.cli.output import emit_json, json_option, run, say, show
@@ -66,7 +67,7 @@ def add_peer(
     """Add DESTINATION, what one would give to ssh, and look at it."""
     from tui.cli.peer_session import added
 
-    name = name or _name_of(destination)
+    name = name or suggested_name(destination)
     peer = run(
         added(
             name,
@@ -80,14 +81,6 @@ def add_peer(
         why = peer.note.rstrip(".")
         raise HostError(f"{name} was added, but cannot be reached: {why}")
     _show(peer, as_json)
-
-
-def _name_of(destination: str) -> str:
-    """The host of a destination, fit to be a peer's name."""
-    host = destination.removeprefix("ssh://").rpartition("@")[2]
-    if host.startswith("["):
-        return host[1:].partition("]")[0].replace(":", "-")
-    return host.partition(":")[0]
 
 
 @peers.command("remove", epilog=EXAMPLES)

@@ -9,10 +9,11 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Input, Label, Static
 
 from backends.errors import DllmError
+from backends.places import suggested_name
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
 from tui.dialogs.name_picker import NamePicker
-from tui.dialogs.peer_outcome import Outcome, outcome_of, suggested_name
+from tui.dialogs.peer_outcome import Outcome, outcome_of
 from tui.kit.choice_list import ChoiceList
 from tui.kit.line_input import LineInput
 from tui.kit.safe_text import safe_line

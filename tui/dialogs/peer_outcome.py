@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from backends.state import PeerState
@@ -11,8 +10,6 @@ from tui.kit.choice_list import Choice
 from tui.work.peer_words import UNFIT, note_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from backends.state import Peer
 
 _LATER = Choice("close", "Later", "c", "it stays among the peers")
@@ -37,9 +34,6 @@ _LIKE = {
     PeerState.STARTING: PeerState.READY,
     PeerState.SERVING: PeerState.READY,
 }
-_NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
-_TAKEN = re.compile(r"(worker|relay-).*|local|llama-server|all|demo")
-NAME_MAX = 32
 
 
 class Outcome(NamedTuple):
@@ -74,23 +68,3 @@ def _what_it_has(peer: Peer) -> str:
         for device in peer.devices
     )
     return f": {devices}" if devices else ""
-
-
-def suggested_name(address: str, taken: Collection[str]) -> str:
-    """A name for what one would give to ssh: ``ada@mini.lan:2222`` is ``mini``."""
-    place = address.strip().rpartition("@")[2].removeprefix("ssh://")
-    host = _host(place)
-    if not re.fullmatch(r"[\d.]+|.*:.*", host):
-        host = host.partition(".")[0]
-    name = _NO_NAME.sub("-", host).strip("-._")[: NAME_MAX - 3]
-    if _TAKEN.fullmatch(name):
-        name = f"my-{name}"
-    numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
-    return name if name not in taken else next(n for n in numbered if n not in taken)
-
-
-def _host(place: str) -> str:
-    """The host of ``host:port``, ``[v6]:port`` or a host alone."""
-    if place.startswith("["):
-        return place[1:].partition("]")[0]
-    return place.partition(":")[0] if place.count(":") == 1 else place

@@ -263,6 +263,8 @@ class AgentHost(ModelAgent):
             yield
         finally:
             self._stopping[ending] -= 1
+            if not self._stopping[ending]:
+                del self._stopping[ending]
             self._tell()
 
     def _shown(self, record: ProcessRecord) -> ProcessRecord:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from backends.errors import DllmError, HostError
+from backends.errors import DllmError, HostError, PeerUnreachable
 from backends.machines.agent.channel import Channel, Refused
 from backends.machines.agent.messages import Complaint, Hello, Told, converted
 
@@ -55,7 +55,9 @@ class HeldAgent:
         self._went = went
         self._all_told = all_told
         self._channel: Channel | None = None
-        self._opening = asyncio.Lock()
+        self._lock = asyncio.Lock()
+        self._opening: asyncio.Task[Channel] | None = None
+        self._closes = 0
         self._keeping: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
 
@@ -87,20 +89,34 @@ class HeldAgent:
         return await channel.ask(verb, members, within_s)
 
     async def close(self) -> None:
-        """End the agent; what it started lives on."""
-        await _ended(self._keeping, self._renewing)
+        """End the agent; what it started lives on. A later request starts another."""
+        self._closes += 1
+        await _ended(self._keeping, self._renewing, self._opening)
         self._keeping = self._renewing = None
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
 
     async def _connected(self) -> Channel:
-        async with self._opening:
+        closes = self._closes
+        async with self._lock:
+            if closes != self._closes:
+                raise self._closed()
             if self._channel is None or self._channel.ended.is_set():
-                self._channel = await self._open(self._channel)
+                self._opening = asyncio.create_task(self._open(self._channel))
+                try:
+                    self._channel = await self._opening
+                except asyncio.CancelledError:
+                    task = asyncio.current_task()
+                    if closes == self._closes or (task and task.cancelling()):
+                        raise
+                    raise self._closed() from None
                 if self._restarts and self._keeping is None:
                     self._keeping = asyncio.create_task(self._keep())
             return self._channel
+
+    def _closed(self) -> PeerUnreachable:
+        return PeerUnreachable(f"The helper on {self._name} was ended meanwhile")
 
     async def _open(self, before: Channel | None) -> Channel:
         if before is not None:
@@ -171,7 +187,7 @@ async def _renewed(channel: Channel, lease_s: float) -> None:
         await asyncio.sleep(lease_s / RENEWALS)
 
 
-async def _ended(*tasks: asyncio.Task[None] | None) -> None:
+async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
     """Cancel those there are, and wait until they are through."""
     there = [task for task in tasks if task is not None]
     for task in there:

@@ -91,6 +91,8 @@ class Able:
     async def model_path(self, _: ModelInfo) -> str:
         return MODEL.path
 
+    searched = " in ~/.models"
+
     async def copies_of(self, _: ModelInfo) -> tuple[str, ...]:
         return self.copies
 
@@ -153,7 +155,7 @@ class _Named:
 @pytest.mark.parametrize(
     ("copies", "has_served", "told", "why"),
     [
-        ((), False, (), "bob has no copy of the model: its weights cross"),
+        ((), False, (), "bob has no copy of the model in ~/.models: its weights cross"),
         ((), True, (BEFORE,), "bob has the model on disk"),
         ((BEFORE,), True, (BEFORE,), "bob has the model on disk"),
         (("/new.gguf",), True, ("/new.gguf",), "bob has the model on disk"),

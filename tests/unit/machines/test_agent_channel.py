@@ -208,6 +208,36 @@ async def test_a_stream_that_broke_is_opened_again_by_the_next_request() -> None
     await host.close()
 
 
+async def test_closing_ends_an_agent_that_is_being_started() -> None:
+    opened = asyncio.Event()
+    silent = Scripted(lambda r: b"")
+    silent.coming = asyncio.Queue()
+    streams = iter([silent, Scripted(lambda r: ok(r, port=7))])
+
+    async def open_stream() -> Scripted:
+        opened.set()
+        return next(streams)
+
+    host = AgentHost("ada", open_stream, restarts=True)
+    asked = [asyncio.create_task(host.free_port()) for _ in range(2)]
+    await opened.wait()
+    await host.close()
+    assert silent.closed
+    for one in asked:
+        with pytest.raises(PeerUnreachable, match="ended meanwhile"):
+            await one
+    assert await host.free_port() == 7
+    await host.close()
+
+
+async def test_what_was_stopped_leaves_nothing_behind() -> None:
+    host = host_of(Scripted(lambda r: ok(r, record=None)))
+    for number in range(3):
+        await host.stop(f"default/w{number}")
+    assert not host._stopping
+    await host.close()
+
+
 def test_lines_hold_no_more_than_one() -> None:
     lines = Lines(10)
     assert list(lines.add(b"one\ntw")) == [b"one"]

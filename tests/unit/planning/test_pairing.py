@@ -76,6 +76,7 @@ def pairing(
         program="/bin/relay",
         features=there,
         models=models,
+        searched=" in ~/.models",
         data=DATA,
     )
     return judged(worker, beside, Beside(machine=head, features=here), secret)
@@ -88,7 +89,9 @@ def test_a_pair_keeps_weights_at_home_and_has_a_key() -> None:
     assert found.why == "bob has the model on disk: weights that are equal stay there"
     assert len(bytes.fromhex(found.key)) == 32
     assert len(bytes.fromhex(found.identity)) == 16
-    assert pairing(models=()).why == "bob has no copy of the model: its weights cross"
+    assert pairing(models=()).why == (
+        "bob has no copy of the model in ~/.models: its weights cross"
+    )
 
 
 def test_data_go_directly_only_between_ends_that_can_and_sealed() -> None:

@@ -243,6 +243,11 @@ async def test_models_are_found_once_with_their_identity(
     }
     shutil.rmtree(blobs)
     assert {m.name for m in (await looks.look(light=True)).models} == {"a", "c"}
+    assert facts.model_dirs[:3] == (
+        str(mine),
+        "~/.models",
+        "~/.cache/huggingface/hub",
+    )
 
 
 async def test_a_model_whose_name_is_no_text_is_told_of_and_left_out(

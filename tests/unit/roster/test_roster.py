@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from backends.config import PeerConfig
-from backends.errors import ControllerError, HostError
+from backends.errors import ControllerError, DllmError, HostError
 from backends.paths import Paths
 from backends.roster.roster import Peers
 from backends.state import Peer, PeerState
@@ -24,6 +24,7 @@ class Clumsy:
     def __init__(self, failures: int) -> None:
         self.peer = Peer(name="ada", state=PeerState.READY)
         self.runs = 0
+        self.closed = False
         self.fine = asyncio.Event()
         self._failures = failures
 
@@ -32,7 +33,12 @@ class Clumsy:
         if self.runs <= self._failures:
             raise KeyError("what")
         self.fine.set()
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            # As closing a connection takes a moment.
+            await asyncio.sleep(0.01)
+            self.closed = True
 
     async def look(self) -> None:
         pass
@@ -101,6 +107,33 @@ async def test_a_peer_that_serves_cannot_be_removed(tmp_path: Path) -> None:
     peers.start(nothing)
     with pytest.raises(ControllerError, match="part of the cluster"):
         await peers.remove("ada")
+    await peers.close()
+
+
+async def test_a_peer_removed_twice_at_once_is_closed_once(tmp_path: Path) -> None:
+    known = Clumsy(0)
+    peers = peers_with(known, tmp_path)
+    peers.start(nothing)
+    await known.fine.wait()
+    await asyncio.gather(peers.remove("ada"), peers.remove("ada"))
+    assert known.closed
+    with pytest.raises(HostError, match="There is no peer ada"):
+        await peers.remove("ada")
+
+
+async def test_a_peer_that_cannot_be_removed_from_the_settings_stays(
+    tmp_path: Path,
+) -> None:
+    known = Clumsy(0)
+    peers = peers_with(known, tmp_path)
+    peers.start(nothing)
+    await known.fine.wait()
+    # No file can be written there, whoever runs this.
+    (tmp_path / "config.toml").mkdir()
+    with pytest.raises(DllmError, match="Cannot write"):
+        await peers.remove("ada")
+    assert peers.known("ada").peer is known.peer
+    assert not known.closed
     await peers.close()
 
 
