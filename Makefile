@@ -13,6 +13,8 @@ NATIVE_MACOS := build/native-macos
 MUTATIONS ?= 20000
 MUTATIONS_SANITIZED ?= 4000
 REFUSALS ?= 1000000
+# Rooms, --each and --seed of the faults that `make mutants` plants; all rooms by default.
+MUTANTS ?=
 MINUTES ?= 120
 TRIALS ?= 100
 WHAT ?= worker
@@ -20,17 +22,9 @@ PART ?= tests/unit
 # What is killed on, or on the way to, other machines (root).
 FAR := $(filter tunnel sshd machine,$(WHAT))
 PYTEST_ARGS ?=
-# Further targets of a test run.
-BESIDE ?=
-# Engines, machines and networks are mostly waited for; drawing and arithmetic, which need none of
-# them, take what they leave of the cores, the longest first; a console that is idle is waited for
-# too, so more of them than cores.
-TESTS_ABREAST := tests/tui tests/unit tests/test_docs.py
-ABREAST ?= --numprocesses 4 --dist loadfile
-# Of what waits, too, two at a time: else the cores wait with it, and at last for it alone.
-WAITING_ABREAST ?= --numprocesses 2 --dist loadfile
-# The output of one target after the other, where this make can.
-ORDERLY := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+# Tests of engines and machines mostly wait: two at a time. Idle consoles wait too: four at a time.
+UNIT_PROCESSES ?= --numprocesses 4 --dist loadfile
+WAITING_PROCESSES ?= --numprocesses 2 --dist loadfile
 FUZZ_S ?= 600
 # As often as that at most; without an end by default.
 FUZZ_RUNS ?= -1
@@ -60,9 +54,9 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine engines demo test test-abreast test-native test-engine test-hosts test-gpu gpu-device check format native-test native-built native-macos native-plain native-sanitized \
+.PHONY: help setup engine engines demo ready test test-all test-check test-unit test-native test-engine test-hosts test-trials test-sanitized test-mutate test-gpu gpu-device check format native-test native-built native-macos native-plain native-sanitized \
         host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-draft bench-gateway bench-llama \
-        bench-tunnel bench-watching fuzz corpus mutate soak trials stalled refusals snapshots \
+        bench-tunnel bench-watching fuzz corpus mutate mutants soak trials stalled refusals snapshots \
         recording pictures train clean
 
 help: ## Show the targets
@@ -129,6 +123,10 @@ mutate: native-built ## A million made-up conversations through the guard and th
 	nice $(NATIVE_BUILD)/fuzz/mutate_decoder 500000 & decoder=$$!; \
 		nice $(NATIVE_BUILD)/fuzz/mutate_relay 500000; relay=$$?; wait $$decoder && exit $$relay
 
+mutants: setup ## Plant sampled faults in the Python code, and show those that no test notices
+	$(BIN)/python -m pip install --quiet --group mutants
+	nice $(BIN)/python -m tools.mutants $(MUTANTS)
+
 refusals: engines ## REFUSALS requests of every refused class; each thousandth before a real worker
 	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target judge
@@ -163,32 +161,42 @@ gpu-device: $(STAMP) | host-tools
 	@! $(BIN)/python -m tests.gpu.engine >/dev/null 2>&1 || \
 		tests/gpu/set_up.sh $(CACHE)/gpu-tests build/gpu-tests
 
-# What a part of the tests needs is there, as `test` says, or is seen to: make begins a part that has to
-# wait for that after those that have not.
-READY :=
+# `test` and `test-all` get engines and machines ready once: their parts need not.
+READY ?=
+TESTS := READY=1 $(BIN)/python -m tools.run_tests
 
-# Engines first: what waits for them, and for machines, takes longest. Then four parts at a time share
-# the cores; checks, compilers, drawing and arithmetic fill the time in which the first two wait.
-test: compiling ## Every check there is
+ready: compiling
 	@$(MAKE) --no-print-directory $(STAMP)
 	@$(MAKE) --no-print-directory --keep-going engines gpu-device host-tools || \
 		echo "Not all of that is there, so that some tests will fail; the others are run."
-	@echo "Running the tests: a quarter of an hour or so, and each part is shown when it ends."
-	@$(MAKE) --no-print-directory --jobs=4 --keep-going $(ORDERLY) READY=1 test-engine test-hosts test-abreast check \
-		native-plain test-native native-sanitized $(BESIDE)
 
-test-abreast: $(STAMP) $(if $(READY),,host-tools)
-	@nice $(BIN)/pytest $(ABREAST) $(TESTS_ABREAST) $(PYTEST_ARGS)
+test: ready ## Everything but long trials, sanitizers and mutations: some 6 minutes
+	@$(TESTS) engine hosts unit check native
 
-# Installed, and the helper program from outside, before engines too.
-test-native: $(STAMP) $(if $(READY),,engines)
-	@env $(COMPILED) nice $(BIN)/pytest tests/test_packaging.py tests/native $(PYTEST_ARGS)
+test-all: ready ## The rest: long random trials, sanitizers, mutations
+	@$(TESTS) trials sanitized mutate
+
+test-check: check
+
+test-unit: $(STAMP) $(if $(READY),,host-tools)
+	@nice $(BIN)/pytest $(UNIT_PROCESSES) -m "not trial" tests/tui tests/unit tests/test_docs.py $(PYTEST_ARGS)
+
+# Installed, and the relay from outside, before engines too.
+test-native: native-plain $(if $(READY),,engines)
+	@env $(COMPILED) nice $(BIN)/pytest -m "not trial" tests/test_packaging.py tests/native $(PYTEST_ARGS)
 
 test-engine: $(STAMP) $(if $(READY),,engines gpu-device)
-	@$(BIN)/pytest $(WAITING_ABREAST) tests/engine tests/gpu $(PYTEST_ARGS)
+	@$(BIN)/pytest $(WAITING_PROCESSES) -m "not trial" tests/engine tests/gpu $(PYTEST_ARGS)
 
 test-hosts: $(STAMP) $(if $(READY),,engines host-tools)
-	@$(BIN)/pytest $(WAITING_ABREAST) tests/hosts $(PYTEST_ARGS)
+	@$(BIN)/pytest $(WAITING_PROCESSES) -m "not trial" tests/hosts $(PYTEST_ARGS)
+
+test-trials: $(STAMP) $(if $(READY),,engines gpu-device host-tools)
+	@$(BIN)/pytest $(WAITING_PROCESSES) -m trial tests $(PYTEST_ARGS)
+
+test-sanitized: native-sanitized
+
+test-mutate: mutate
 
 test-gpu: $(STAMP) ## The tests on a real GPU device; builds its engine once
 	@tests/gpu/set_up.sh $(CACHE)/gpu-tests build/gpu-tests
@@ -226,7 +234,7 @@ trials: engines $(if $(FAR),host-tools) ## TRIALS kills of a WHAT (worker) in a 
 	$(BIN)/python -m tools.trials.kills$(if $(FAR),_on_machines) --trials $(TRIALS) --kill $(WHAT)
 
 stalled: engines ## PART of the tests (tests/unit) on a machine that stands still now and then (root)
-	$(BIN)/python -m tools.trials.stalled -- $(BIN)/pytest $(WAITING_ABREAST) $(PART) $(PYTEST_ARGS)
+	$(BIN)/python -m tools.trials.stalled -- $(BIN)/pytest $(WAITING_PROCESSES) $(PART) $(PYTEST_ARGS)
 
 bench-gateway: engines ## First token and tokens per second through a gateway and a bare copy relay against direct
 	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from backends.garbage import spare_modules
 from backends.paths import Paths
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tools.run_tests import COUNTS_VARIABLE
 
 # These machines are shared: one may stand still for longer than any example takes.
 settings.register_profile(
@@ -33,6 +31,15 @@ def pytest_collection_finish() -> None:
     gc.collect()
     spare_modules()
     gc.set_threshold(100_000, 50, 100)
+
+
+def pytest_runtest_logfinish() -> None:
+    """Count a test for the progress that ``make test`` shows."""
+    # The processes of xdist have their tests counted by the one that they report to.
+    counts = os.environ.get(COUNTS_VARIABLE)
+    if counts and "PYTEST_XDIST_WORKER" not in os.environ:
+        with Path(counts).open("ab") as file:
+            file.write(b".")
 
 
 @pytest.fixture

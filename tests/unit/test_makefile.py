@@ -37,7 +37,7 @@ def test_a_checkout_may_have_a_space_in_its_path(tmp_path: Path) -> None:
 
 
 def test_shells_are_tried_once_they_are_installed(tmp_path: Path) -> None:
-    told = would_run("test-abreast", tmp_path / "checkout", tmp_path, READY="another")
+    told = would_run("test-unit", tmp_path / "checkout", tmp_path, READY="another")
     assert 0 < told.index("apt-get install") < told.index("/pytest ")
 
 
