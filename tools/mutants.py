@@ -27,6 +27,11 @@ from cosmic_ray.work_item import MutationSpec, TestOutcome
 ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 300.0
 SHOWN_LINES = 12
+# An editable install would import the checkout instead of the copy.
+SITE_CUSTOMIZE = """\
+import sys
+sys.meta_path[:] = [f for f in sys.meta_path if "_editable_" not in type(f).__module__]
+"""
 # A room of the code, and the tests that must notice its faults.
 ROOMS = {
     "state": (["backends/state"], ["tests/unit/state", "tests/unit/planning"]),
@@ -133,7 +138,7 @@ def main() -> int:
     rooms = given.rooms or list(ROOMS)
     if unknown := set(rooms) - set(ROOMS):
         parser.error(f"no such room: {', '.join(sorted(unknown))}")
-    os.environ |= {"SKBUILD_EDITABLE_SKIP": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     table: dict[str, Counter[tuple[str, str]]] = {}
     survivors: list[str] = []
     with tempfile.TemporaryDirectory(prefix="dllm-mutants-") as folder:
@@ -142,6 +147,7 @@ def main() -> int:
             if name and (ROOT / name).is_file():
                 (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / name, Path(folder) / name)
+        (Path(folder) / "sitecustomize.py").write_text(SITE_CUSTOMIZE)
         os.chdir(folder)
         os.environ["PYTHONPATH"] = folder
         for room in rooms:
