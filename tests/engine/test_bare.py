@@ -113,6 +113,7 @@ def test_its_end_is_blamed_on_it(
     assert "connection refused" in user.status()["failure"]["what"]
 
 
+@pytest.mark.trial
 def test_one_that_another_client_holds_is_told_and_survives(
     user: User, somebody: Somebody
 ) -> None:
@@ -139,6 +140,7 @@ def test_what_is_no_rpc_server_is_told(user: User) -> None:
     user.run("stop")
 
 
+@pytest.mark.trial
 def test_a_suspended_one_does_not_hang_a_command(
     user: User, somebody: Somebody
 ) -> None:

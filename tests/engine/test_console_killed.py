@@ -26,7 +26,7 @@ from tests.looking import with_word
 if TYPE_CHECKING:
     from tests.engine.conftest import User
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.trial, pytest.mark.engine, pytest.mark.timeout(1800)]
 
 KILLS = int(os.environ.get("DLLM_TEST_KILLS", "4"))
 KINDS = ("terminal", "SIGTERM", "SIGKILL", "controller")

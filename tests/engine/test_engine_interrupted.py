@@ -101,6 +101,7 @@ def end(process: subprocess.Popen[str], number: signal.Signals) -> str:
     return err
 
 
+@pytest.mark.trial
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
 def test_interrupted_builds_leave_nothing_running_and_go_on(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tests.native.stock import engine
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.trial, pytest.mark.engine]
 
 EVERYTHING = os.environ.get("DLLM_FIGURES") == "all"
 TOLERANCE = 0.02

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from backends.state import ClusterSnapshot, Plan
     from tests.engine.conftest import User
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.trial, pytest.mark.engine]
 
 INTERLEAVINGS = int(os.environ.get("DLLM_TEST_INTERLEAVINGS", "50"))
 SEED = int(os.environ.get("DLLM_TEST_SEED", random.randrange(1 << 32)))

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from tests.engine.conftest import User
 
 TRIES = int(os.environ.get("DLLM_TEST_INTERRUPTS", "10"))
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300 + 60 * TRIES)]
+pytestmark = [
+    pytest.mark.trial,
+    pytest.mark.engine,
+    pytest.mark.timeout(300 + 60 * TRIES),
+]
 
 SEED = int(os.environ.get("DLLM_TEST_SEED", random.randrange(1 << 32)))
 POLITE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

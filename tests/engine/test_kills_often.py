@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from backends.state import ClusterSnapshot
     from tests.engine.conftest import User
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.trial, pytest.mark.engine, pytest.mark.timeout(600)]
 
 KILLS = int(os.environ.get("DLLM_TEST_KILLS", "3"))
 TOLD_WITHIN_S = 10.0

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from backends.state import DeviceMemory, EngineInfo
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.trial, pytest.mark.engine]
 MIB = 1 << 20
 SHAPES = {"dense": {}, "moe": {"n_expert": 4}, "tied": {"tied": True}}
 N_LAYER = 6

@@ -69,6 +69,7 @@ def count_lines(folder: Path) -> int:
     return sum(log.read_bytes().count(b"\n") for log in folder.rglob("*log*"))
 
 
+@pytest.mark.trial
 @pytest.mark.parametrize(
     ("version", "launch"),
     [

@@ -83,6 +83,7 @@ def test_one_round_trip_per_token_and_every_byte_accounted_for(
         assert link["commands"]["GET_TENSOR"]["p99_us"] > 0
 
 
+@pytest.mark.trial
 def test_latency_is_added_once_per_way_and_link(user: User, demo_model: str) -> None:
     """10 ms each way on two links cost a token 40 ms, not more: it is pipelined."""
     serve(user, demo_model, "--split", "6,7")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.native.relaying import Relay
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.trial, pytest.mark.engine]
 
 EVERYTHING = os.environ.get("DLLM_TEST_ANSWERS") == "all"
 WORKERS = 3

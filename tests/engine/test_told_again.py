@@ -123,6 +123,7 @@ def arguments_of(events: list[bytes]) -> str:
     return "".join(c["function"]["arguments"] for c in calls if c["index"] == 0)
 
 
+@pytest.mark.trial
 def test_what_has_no_ids_outlives_a_worker(
     user: User, demo_model: str, tmp_path: Path
 ) -> None:

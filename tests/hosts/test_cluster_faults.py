@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import pytest
 
 from tests.engine.conftest import wait_for
 from tests.hosts.user import MODEL, answer, prepared
@@ -77,6 +78,7 @@ def silent(user: HeadUser, name: str) -> bool:
     return suspect
 
 
+@pytest.mark.trial
 def test_a_cable_out_for_less_than_a_minute_ends_nothing(
     network: Network, user: HeadUser
 ) -> None:
@@ -184,6 +186,7 @@ def used(status: dict[str, Any]) -> dict[str, int]:
     return {s["device"]: s["layers"] for s in shares if s["layers"]}
 
 
+@pytest.mark.trial
 def test_a_peer_gone_for_long_is_done_without_until_it_is_back(
     network: Network, user: HeadUser
 ) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.hosts.network import Network
     from tests.hosts.user import HeadUser
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.trial, pytest.mark.timeout(900)]
 
 
 @asynccontextmanager

@@ -88,9 +88,12 @@ def only_an_agent_has_the_key(network: Network, user: HeadUser) -> Iterator[str]
     agent = network.home / "agent"
     process = subprocess.Popen(["ssh-agent", "-D", "-a", str(agent)], stdout=-3)
     try:
-        wait_for(agent.exists, "the agent listens")
         env = {**user.env, "SSH_AUTH_SOCK": str(agent)}
-        subprocess.run(["ssh-add", "-q", str(key)], env=env, check=True)
+        add = ["ssh-add", "-q", str(key)]
+        wait_for(
+            lambda: subprocess.run(add, env=env).returncode == 0,
+            "the agent takes the key",
+        )
         key.unlink()
         yield str(agent)
     finally:

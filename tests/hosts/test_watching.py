@@ -7,6 +7,8 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from backends.config import PeerConfig
 from backends.machines.agent.here import local_host
 from backends.machines.readers import Readers
@@ -88,6 +90,7 @@ async def is_looked_at(*peers: Watched) -> None:
         )
 
 
+@pytest.mark.trial
 async def test_a_silent_peer_is_suspect_and_delays_nobody(network: Network) -> None:
     network.write_ssh_config()
     home = network.home
