@@ -7,7 +7,7 @@ are given to ``/completion``, whose events are told in the words of the client's
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 STRANGE = "llama-server answered in words that the gateway does not know"
 OTHER_PROMPT = "its prompt has other tokens than before"
-MAY_BE_OVER = "what it said last may be what came before a stop word"
 _ERROR = b'{"error"'
 _ERROR_EARLIER = b"error: "
 """What an event of earlier releases begins with that tells of an error."""
@@ -72,6 +71,10 @@ class _Tokenized(Value, frozen=True):
     tokens: list[int]
 
 
+class _Detokenized(Value, frozen=True):
+    content: str
+
+
 class Course(ABC):
     """What became of one answer; of each API one kind."""
 
@@ -83,7 +86,7 @@ class Course(ABC):
     def __init__(self, wish: Wish) -> None:
         """Nothing has come yet."""
         self._wish = wish
-        self._tokens = Tokens()
+        self._tokens = self._no_tokens()
         self._base = 0
         """So many tokens came from the llama-servers before this one."""
         self._before = Timings()
@@ -155,15 +158,11 @@ class Course(ABC):
         words = msgspec.json.decode(raw) if raw is not None else []
         return [words] if isinstance(words, str) else words or []
 
-    def _count_told(self, told: Told) -> None:
-        """Remember a token that ``/completion`` told.
+    def _no_tokens(self) -> Tokens:
+        return Tokens(has_stops=bool(self._stops))
 
-        Of one that ends a stop word the client has the text before it alone; timings
-        that nobody asked for tell so.
-        """
+    def _count_told(self, told: Told) -> None:
         self._count(told.content, told.token, told.tokens_predicted)
-        if told.timings and (self._stops or not self._wish.has_timings):
-            self._tokens.why_not = MAY_BE_OVER
 
     def ending(self) -> bytes:
         """What is left to say once all is told."""
@@ -178,7 +177,7 @@ class Course(ABC):
 
     def ask_anew(self) -> None:
         """The same is asked of another llama-server, from the beginning."""
-        self._tokens = Tokens()
+        self._tokens = self._no_tokens()
         self._watch = Stopwatch()
 
     async def next_body(self, ask: Ask) -> bytes:
@@ -191,7 +190,9 @@ class Course(ABC):
             raise CannotGoOn(self.why_not)
         try:
             prompt = await self._asked(ask)
-            ids = await self._tokens.until_now(lambda text: _tokenized(ask, text))
+            ids = await self._tokens.until_now(
+                partial(_tokenized, ask), partial(_detokenized, ask)
+            )
         except NOT_JSON as error:
             raise CannotGoOn(STRANGE) from error
         self._before, self._base = self._so_far(len(ids)), len(ids)
@@ -260,3 +261,10 @@ class Course(ABC):
 async def _tokenized(ask: Ask, text: str) -> list[int]:
     body = msgspec.json.encode({"content": text, "add_special": False})
     return msgspec.json.decode(await ask("/tokenize", body), type=_Tokenized).tokens
+
+
+async def _detokenized(ask: Ask, tokens: list[int]) -> str:
+    body = msgspec.json.encode({"tokens": tokens})
+    return msgspec.json.decode(
+        await ask("/detokenize", body), type=_Detokenized
+    ).content

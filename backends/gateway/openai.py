@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from backends.gateway.wish import Wish
 
 # Probabilities after sampling: those before it are over the whole vocabulary.
-_IDS = b',"n_probs":1,"post_sampling_probs":true'
-_COUNTS = b',"timings_per_token":true'
+_IDS = b',"n_probs":1,"post_sampling_probs":true,"timings_per_token":true'
 _VARYING = ("choices", "timings", "usage", "prompt_progress")
 FIGURES = "only its figures are missing"
 REASONING = "it broke off in the middle of a reasoning text"
@@ -33,7 +32,6 @@ REASONING = "it broke off in the middle of a reasoning text"
 
 class _Probability(Value, frozen=True):
     id: int
-    bytes: tuple[int, ...] = ()
 
 
 class _Probabilities(Value, frozen=True):
@@ -69,17 +67,10 @@ class OpenAiCourse(Course):
     end = DONE
     _head: dict[str, Any] | None = None
     """What every event of this answer says."""
-    _untold = b""
-    """Of the tokens told so far, what the client has no text of."""
 
     def first_body(self, raw: bytes) -> bytes:
-        """The client's own words, and what makes ids and counts come with the answer.
-
-        The event in which a stop word was found has timings also where nobody asked:
-        among others that have them it could not be told.
-        """
-        counts = b"" if self._stops else _COUNTS
-        return raw.rstrip().removesuffix(b"}") + _IDS + counts + b"}"
+        """The client's own words, and what makes ids and counts come with it."""
+        return raw.rstrip().removesuffix(b"}") + _IDS + b"}"
 
     def _look(self, event: bytes, data: bytes) -> bytes:
         chunk = msgspec.json.decode(data, type=_Chunk)
@@ -106,34 +97,15 @@ class OpenAiCourse(Course):
     def _remember(
         self, choice: _Choice, told: Sequence[_Probability], raw: msgspec.Raw
     ) -> None:
-        text, count = self._text(choice), 0
+        timings = msgspec.json.decode(raw, type=Timings)
+        self._prompt = Timings(cache_n=timings.cache_n, prompt_n=timings.prompt_n)
         token = told[0].id if told else None
-        if not self._stops:
-            timings = msgspec.json.decode(raw, type=Timings)
-            self._prompt = Timings(cache_n=timings.cache_n, prompt_n=timings.prompt_n)
-            count = timings.predicted_n
-        elif told:
-            count = len(self._tokens) + 1
-            token = token if self._is_next(told[0], text) else None
-        self._count(text, token, count)
-
-    def ask_anew(self) -> None:
-        """The same from the beginning, and nothing of it was told."""
-        super().ask_anew()
-        self._untold = b""
-
-    def _is_next(self, told: _Probability, text: str) -> bool:
-        """Whether no token came before this one untold: then all the text is theirs."""
-        self._untold += bytes(told.bytes)
-        if not text:
-            return True
-        untold, self._untold = self._untold, b""
-        return untold == text.encode()
+        self._count(self._text(choice), token, timings.predicted_n)
 
     def _cleaned(self, event: bytes, choice: _Choice, timings: msgspec.Raw) -> bytes:
         """An event without what only we asked for."""
         event = self._without_ids(event, bytes(choice.logprobs))
-        if timings and not self._wish.has_timings and not self._stops:
+        if timings and not self._wish.has_timings:
             event = event.replace(b',"timings":' + bytes(timings), b"", 1)
         return event
 

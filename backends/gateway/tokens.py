@@ -18,6 +18,7 @@ UNKNOWN = -1
 TOO_LONG = "the answer is too long to be gone on with"
 NOT_TOLD = "llama-server did not tell every token of it"
 NOT_SURE = "some of its tokens are not known"
+MAY_BE_OVER = "what it said last may be what came before a stop word"
 
 
 class CannotGoOn(Exception):
@@ -25,7 +26,7 @@ class CannotGoOn(Exception):
 
 
 class Gap(Value, frozen=True):
-    """Tokens whose ids did not come by themselves, with the text they are in."""
+    """Tokens, perhaps some without ids, and the text that they make together."""
 
     start: int
     end: int
@@ -35,10 +36,12 @@ class Gap(Value, frozen=True):
 class Tokens:
     """Ids, and how many of them the client has the text of."""
 
-    def __init__(self) -> None:
-        """There is none yet."""
+    def __init__(self, *, has_stops: bool = False) -> None:
+        """``has_stops``: a stop word may cut the text of the last one."""
         self._ids = array("i")
+        self._has_stops = has_stops
         self._gaps: list[Gap] = []
+        self._last = Gap(0, 0, "")
         self._holed = False
         self.sent = 0
         """So many tokens the client has the text of."""
@@ -46,9 +49,10 @@ class Tokens:
         """Why these cannot be gone on from; empty where they can."""
 
     def add(self, text: str, token: int | None, count: int) -> None:
-        """One more came; ``count`` says how many there are with it.
+        """Add one more; ``count`` says how many there are with it.
 
-        llama-server tells no id of what it holds back because it is half a character.
+        llama-server tells no id of half a character. A chat tells none of a token
+        whose text is held back because it may begin a stop word.
         """
         missing = count - 1 - len(self._ids)
         if self.why_not:
@@ -65,8 +69,9 @@ class Tokens:
                 self._sent(text, count)
 
     def _sent(self, text: str, count: int) -> None:
+        self._last = Gap(start=self.sent, end=count, text=text)
         if self._holed:
-            self._gaps.append(Gap(start=self.sent, end=count, text=text))
+            self._gaps.append(self._last)
             if len(self._gaps) > GAPS_MAX or len(text) > GAP_CHARACTERS_MAX:
                 self.why_not = TOO_LONG
         self._holed = False
@@ -77,7 +82,9 @@ class Tokens:
         return len(self._ids)
 
     async def until_now(
-        self, tokenize: Callable[[str], Awaitable[list[int]]]
+        self,
+        tokenize: Callable[[str], Awaitable[list[int]]],
+        detokenize: Callable[[list[int]], Awaitable[str]],
     ) -> list[int]:
         """The ids of all that the client has; what it has not is forgotten.
 
@@ -92,7 +99,10 @@ class Tokens:
             gap = self._gaps[-1]
             self._fill(gap, await tokenize(gap.text))
             self._gaps.pop()
-        return self._ids.tolist()
+        ids, last = self._ids.tolist(), self._last
+        if self._has_stops and await detokenize(ids[last.start :]) != last.text:
+            raise CannotGoOn(MAY_BE_OVER)
+        return ids
 
     def _fill(self, gap: Gap, found: list[int]) -> None:
         """Take the ids that a text has where all we know of them agrees."""

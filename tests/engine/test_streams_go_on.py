@@ -69,14 +69,17 @@ class Answer:
         at: int = 0,
         then: Callable[[], None] | None = None,
         port: int | None = None,
+        **more: object,
     ) -> None:
         """Ask; after ``at`` events ``then`` is done, while the answer goes on.
 
-        ``port`` is that of the API, where it cannot be asked for.
+        ``port`` is that of the API, if it cannot be asked for. ``more`` is added to
+        the request.
         """
         port = port or urlsplit(user.status()["api_url"]).port or 0
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-        connection.request("POST", path, json.dumps(ASKED[path]).encode())
+        asked = {**ASKED[path], **more}
+        connection.request("POST", path, json.dumps(asked).encode())
         response = connection.getresponse()
         assert response.status == 200
         self.text = ""
@@ -148,6 +151,20 @@ def test_a_stream_outlives_whoever_is_killed(
     wait_for(lambda: launched.status()["requests"]["continued"], "it is told")
     launched.run("stop")
     launched.assert_nothing_left()
+
+
+def test_a_chat_with_stop_words_loses_no_token(launched: User) -> None:
+    """What may begin one is held back, and is not told apart from what follows."""
+    stop = [" azz", " tzz", "ezz"]
+    whole = Answer(launched, CHAT, stop=stop)
+    assert len(whole.events) < TOKENS
+    for _ in range(TRIALS):
+        at, pid = random.randrange(1, len(whole.events)), launched.pid("llama-server")
+        kill = partial(os.kill, pid or 0, signal.SIGKILL)
+        answer = Answer(launched, CHAT, at, kill, stop=stop)
+        assert answer.text == whole.text, f"killed after {at} events"
+        assert answer.figures == whole.figures
+        wait_for(lambda: launched.status()["state"] == "serving", "serving again")
 
 
 def test_nine_clients_at_once_all_get_their_answers_once(

@@ -15,7 +15,7 @@ from aiohttp import web
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-PIECES = [b"a", b"b", b"\xc3", b"\xa4", b"c", b"\n", b"d", b""]
+PIECES = [b"a", b"b", b"\xc3", b"\xa4", b"c", b"\n", b"d", b"", b"ef"]
 END = 7
 ANSWER = [0, 1, 2, 3, 4, 5, 6, 0, 1, END]
 TEXT = "abäc\ndab"
@@ -41,6 +41,7 @@ class Actor:
         self.breaks_at = breaks_at
         self.number = number
         self.tokenized = tokenized
+        self.answer = ANSWER
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
@@ -48,6 +49,9 @@ class Actor:
         self.asked.append((request.path, body))
         if request.path == "/tokenize":
             return web.json_response({"tokens": self.tokenized(body["content"])})
+        if request.path == "/detokenize":
+            raw = b"".join(PIECES[token] for token in body["tokens"])
+            return web.json_response({"content": raw.decode()})
         if request.path == "/apply-template":
             return web.json_response({"prompt": "asked"})
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -67,19 +71,29 @@ class Actor:
         known = body["prompt"][1:] if isinstance(body.get("prompt"), list) else []
         limits = ("n_predict", "max_completion_tokens", "max_tokens")
         limit = next((body[name] for name in limits if name in body), 100)
-        rest = ANSWER[len(known) :][:limit]
+        rest = self.answer[len(known) :][:limit]
         say = {"/completion": self._native, "/v1/completions": self._completion}
         say_one = say.get(path, self._chat)
-        held = b""
+        stops = body.get("stop", [])
+        held, count, found = b"", 0, False
         for count, token in enumerate(rest, 1):
             held += PIECES[token]
-            if held == b"\xc3":
+            if held.endswith(b"\xc3"):
                 continue
-            for event in say_one(held.decode(), token, count, len(known), body):
-                yield _line(event)
-            held = b""
-        end = self._ends(path, len(rest), len(known), body, is_eos=END in rest)
-        for event in end:
+            text, found = held.decode(), any(stop in held.decode() for stop in stops)
+            for stop in stops:
+                text = text.partition(stop)[0]
+            if not found and token != END and _may_begin(stops, text):
+                text = ""
+            else:
+                held = b""
+            for event in say_one(text, token, count, len(known), body):
+                said = {**event, "timings": {**TIMINGS, "predicted_n": count}}
+                yield _line(said if found else event)
+            if found:
+                break
+        is_eos = found or END in rest
+        for event in self._ends(path, count, len(known), body, is_eos=is_eos):
             yield _line(event)
         if path != "/completion":
             yield b"data: [DONE]\n\n"
@@ -141,7 +155,7 @@ class Actor:
                 "tokens_evaluated": PROMPT + known,
                 "generation_settings": {"n_predict": body.get("n_predict", -1)},
                 "prompt": "asked"
-                + b"".join(PIECES[i] for i in ANSWER[:known]).decode(),
+                + b"".join(PIECES[i] for i in self.answer[:known]).decode(),
                 "has_new_line": False,
                 "stop_type": "eos" if is_eos else "limit",
                 "timings": timings,
@@ -160,8 +174,15 @@ class Actor:
         return [{**finish, **marks}, last]
 
 
+def _may_begin(stops: list[str], text: str) -> bool:
+    """Whether a text ends with what a stop word begins with."""
+    beginnings = (stop[:n] for stop in stops for n in range(1, len(stop)))
+    return any(map(text.endswith, beginnings))
+
+
 def _probability(text: str, token: int) -> dict[str, Any]:
-    return {"content": [{"id": token, "token": text, "bytes": list(PIECES[token])}]}
+    """As in llama-server, the bytes are those of the text, not of the token."""
+    return {"content": [{"id": token, "token": text, "bytes": list(text.encode())}]}
 
 
 def _line(event: dict[str, Any]) -> bytes:

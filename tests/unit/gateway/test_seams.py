@@ -95,35 +95,55 @@ async def test_of_several_limits_the_one_of_llama_server_counts(path: str) -> No
     assert events(raw)[-1]["timings"]["predicted_n"] == 5
 
 
-class Stopping(Actor):
-    """Found a stop word in the fifth token, and told the text before it."""
-
-    def _native(self, *args: Any) -> list[dict[str, Any]]:
-        (said,) = super()._native(*args)
-        count = args[2] + args[3]
-        return [{**said, **({"timings": {"predicted_n": 5}} if count == 5 else {})}]
-
-
-async def test_nothing_is_made_after_a_stop_word() -> None:
-    """What was cut off the last token is not known; so it is told once more."""
-    second = Stopping(number=2)
+@pytest.mark.parametrize("breaks_at", range(1, 7))
+@pytest.mark.parametrize(("path", "body"), ASKED)
+async def test_what_may_begin_a_stop_word_is_not_lost(
+    path: str, body: dict[str, Any], breaks_at: int
+) -> None:
+    """Held back, the chat tells nothing of it but the text that comes after it."""
+    stop = {"stop": ["bad", "\nx", "\xe4z"]}
+    second = Actor(number=2)
     async with gateway() as stage:
-        raw = await broken(stage, NATIVE, {**PROMPTED, **STOP}, Stopping(4), second)
+        raw = await broken(stage, path, {**body, **stop}, Actor(breaks_at), second)
+        await stage.until(passed=1, continued=1)
     assert text_of(raw) == TEXT
-    assert [body["prompt"] for _, body in second.asked] == ["asked"]
+    assert events(raw)[-1]["timings"]["predicted_n"] == len(ANSWER)
+    if breaks_at in range(2, 6):
+        prompt = second.asked[-1][1]["prompt"]
+        assert prompt == ["asked", *ANSWER[: len(prompt) - 1]]
+
+
+def stopping(breaks_at: int | None = None, number: int = 1) -> Actor:
+    """Ends with a token of which a part is the stop word."""
+    actor = Actor(breaks_at, number)
+    actor.answer = [0, 1, 8, 4, 6]
+    return actor
+
+
+@pytest.mark.parametrize("path", [NATIVE, COMPLETIONS, CHAT])
+async def test_nothing_is_made_after_a_stop_word(path: str) -> None:
+    """What was cut off the last token is not known; so it is told once more."""
+    body = {**(MESSAGES if path == CHAT else PROMPTED), "stop": ["f"]}
+    # Of the chat's events the first tells whose turn it is.
+    breaks_at, second = 4 if path == CHAT else 3, stopping(number=2)
+    async with gateway() as stage:
+        raw = await broken(stage, path, body, stopping(breaks_at), second)
+    assert text_of(raw) == "abe"
+    assert [asked for asked, _ in second.asked][-1] == path
+    assert second.asked[-1][1].get("prompt") in ("asked", None)
 
 
 @pytest.mark.parametrize("path", [NATIVE, COMPLETIONS, CHAT])
 async def test_nothing_is_made_after_a_stop_word_of_a_later_one(path: str) -> None:
     """What was made by ids is agreed with like what came at first."""
-    body = {**(MESSAGES if path == CHAT else PROMPTED), **STOP}
-    # Of the chat's events the first tells whose turn it is.
-    actors = [Actor(3 if path == CHAT else 2), Stopping(2, number=2), Actor(number=3)]
+    body = {**(MESSAGES if path == CHAT else PROMPTED), "stop": ["f"]}
+    first = stopping(3 if path == CHAT else 2)
+    actors = [first, stopping(1, number=2), stopping(number=3)]
     async with gateway() as stage:
         raw = await broken(stage, path, body, *actors)
         await stage.until(passed=1, continued=2)
-    assert text_of(raw) == TEXT
-    assert "/apply-template" not in [path for path, _ in actors[-1].asked]
+    assert text_of(raw) == "abe"
+    assert actors[-1].asked[-1][1].get("prompt") in ("asked", None)
     assert len({event.get("id") for event in events(raw)}) == 1
 
 
@@ -173,21 +193,11 @@ async def test_what_it_thought_is_told_once_more(breaks_at: int) -> None:
     assert len({event["id"] for event in events(raw)}) == 1
 
 
-class Holding(Actor):
-    """Holds back its first token: it could have been the beginning of a stop word."""
-
-    def _chat(self, *args: Any) -> list[dict[str, Any]]:
-        text, token, count, known, body = args
-        said = super()._chat("" if count == 1 else text, token, count, known, body)
-        if count == 2:
-            said[-1]["choices"][0]["delta"]["content"] = "ab"
-        return said
-
-
 async def test_what_was_held_back_is_forgotten_where_it_begins_anew() -> None:
-    actors = [Holding(1), Holding(2, number=2), Actor(number=3)]
+    stop = {"stop": ["abc"]}
+    actors = [Actor(1), Actor(2, number=2), Actor(number=3)]
     async with gateway() as stage:
-        raw = await broken(stage, CHAT, {**MESSAGES, **STOP}, *actors)
+        raw = await broken(stage, CHAT, {**MESSAGES, **stop}, *actors)
         await stage.until(passed=1, continued=2)
     assert text_of(raw) == TEXT
     assert events(raw)[-1]["timings"]["predicted_n"] == len(ANSWER)
