@@ -15,8 +15,6 @@ from backends.state.base import Value
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
-
     from backends.config import Config
     from backends.paths import Paths
 
@@ -27,14 +25,19 @@ BODY_MIB_MAX = 16
 
 
 @lru_cache
-def is_loopback(text: str) -> bool:
-    """Whether an address is of this machine alone."""
+def address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a text is, as IPv4 if it is mapped into IPv6; else None."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def is_loopback(text: str) -> bool:
+    """Whether an address is of this machine alone."""
+    address = address_of(text)
+    return address is not None and address.is_loopback
 
 
 class Access(Value, frozen=True, kw_only=True):
@@ -185,15 +188,18 @@ def require_address(access: Access) -> None:
     except OSError as error:
         raise DllmError(
             f"The API cannot listen at {host} (api_host): {error.strerror}",
-            f"Set api_host to an address of this machine: {', '.join(_addresses())}.",
+            "Set api_host to an address of this machine: "
+            f"{', '.join(('0.0.0.0 (all)', *own_addresses()))}.",
         ) from error
 
 
-def _addresses() -> Iterator[str]:
+def own_addresses() -> tuple[str, ...]:
+    """The addresses that this machine has now."""
     import psutil
 
-    yield "0.0.0.0 (all)"
-    for of_one in psutil.net_if_addrs().values():
-        for address in of_one:
-            if address.family is socket.AF_INET:
-                yield address.address
+    return tuple(
+        address.address.partition("%")[0]
+        for of_one in psutil.net_if_addrs().values()
+        for address in of_one
+        if address.family in (socket.AF_INET, socket.AF_INET6)
+    )

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 AGAIN_S = 0.1
 AGAIN_MAX_S = 1.0
+LINE_BYTES_MAX = 1 << 20
+"""A longer line is passed over."""
 
 
 class Link:
@@ -60,11 +62,14 @@ class Link:
             pause_s = min(2 * pause_s, AGAIN_MAX_S)
 
     async def _talk(self) -> None:
-        reader, self._writer = await asyncio.open_unix_connection(self._socket)
+        reader, self._writer = await asyncio.open_unix_connection(
+            self._socket, limit=LINE_BYTES_MAX
+        )
         try:
             self._send()
-            while line := await reader.readline():
+            while not reader.at_eof():
                 with contextlib.suppress(*NOT_JSON):
+                    line = await reader.readline()
                     self._counted(msgspec.json.decode(line, type=RequestCounts))
         finally:
             self._writer.close()

@@ -25,6 +25,10 @@ Count = Literal[
 ]
 
 
+KEYS_MAX = 256
+"""The counts of so many keys are told; those of a key used longer ago are forgotten."""
+
+
 class Tally:
     """The counts now, and when they change."""
 
@@ -39,11 +43,16 @@ class Tally:
 
     def add_of_key(self, name: str, **more: int) -> None:
         """Count something of the requests with one key."""
-        before = self.counts.keys.get(name, KeyCounts())
-        after = replace(
+        keys = dict(self.counts.keys)
+        before = keys.pop(name, KeyCounts())
+        keys[name] = replace(
             before, **{what: getattr(before, what) + n for what, n in more.items()}
         )
-        self._set(keys={**self.counts.keys, name: after})
+        # The end of a request in flight is still to be counted.
+        idle = next((key for key, counts in keys.items() if not counts.in_flight), None)
+        if len(keys) > KEYS_MAX and idle is not None:
+            del keys[idle]
+        self._set(keys=keys)
 
     @contextmanager
     def during(self, name: Literal["waiting", "in_flight"]) -> Iterator[None]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
-from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from backends.gateway.access import is_loopback
+from backends.gateway.access import address_of, is_loopback, own_addresses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from aiohttp import web
     from multidict import CIMultiDict
@@ -77,17 +75,19 @@ def without_keys(
 def foreign_page(request: web.BaseRequest) -> str:
     """The page of another site that a browser on this machine sends this for.
 
-    Empty where there is none. Of a page that asks across sites ``Origin`` tells; one
-    whose name was made to lead here (DNS rebinding) is betrayed by ``Host``.
+    It is empty if there is none. ``Origin`` tells of a page that asks across sites.
+    ``Host`` betrays one whose name was made to lead here (DNS rebinding): any address
+    may stand there, for no name leads to it. A page at an address of the internet is
+    as foreign as one with a name.
     """
     host = request.headers.get("Host", "")
-    if host and not _is_local(_name(f"//{host}")):
+    if host and not _is_local(_name(f"//{host}"), _is_address):
         return host
     origin = request.headers.get("Origin", "")
     if origin == "null":
         return "a page of unknown origin"
     is_web = origin.partition(":")[0].lower() in _WEB
-    return origin if is_web and not _is_local(_name(origin)) else ""
+    return origin if is_web and not _is_local(_name(origin), _is_near) else ""
 
 
 def _name(url: str) -> str:
@@ -97,18 +97,21 @@ def _name(url: str) -> str:
         return ""
 
 
-def _is_local(name: str) -> bool:
+def _is_local(name: str, is_address: Callable[[str], bool]) -> bool:
     """Whether a name leads here whoever answers for the internet's names."""
     name = name.rstrip(".")
-    if name == "localhost" or name.endswith(LOCAL_NAMES) or _is_address(name):
+    if name == "localhost" or name.endswith(LOCAL_NAMES) or is_address(name):
         return True
     return name == socket.gethostname().lower()
 
 
-@lru_cache
 def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
+    return address_of(name) is not None
+
+
+def _is_near(name: str) -> bool:
+    """Whether it is an address of this machine or of a private network."""
+    address = address_of(name)
+    if address is None:
         return False
-    return True
+    return address.is_private or address.is_loopback or str(address) in own_addresses()

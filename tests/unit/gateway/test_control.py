@@ -8,14 +8,16 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from backends.gateway import control as control_module
 from backends.gateway.control import Control
 from backends.gateway.language import Mode, Target
-from backends.gateway.link import Link
+from backends.gateway.link import LINE_BYTES_MAX, Link
 from backends.gateway.proxy import Proxy
+from backends.gateway.tally import KEYS_MAX, Tally
 from backends.state.requests import RequestCounts
 from tests.waiting import until
 
@@ -100,6 +102,34 @@ async def test_nonsense_changes_nothing(tmp_path: Path) -> None:
     assert proxy.target == Target()
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
+
+
+async def test_a_line_that_is_too_long_is_passed_over(tmp_path: Path) -> None:
+    socket, counted = tmp_path / "g.sock", list[RequestCounts]()
+    long = b" " * (1 << 17) + b"{}\n", b" " * (LINE_BYTES_MAX * 3) + b"{}\n"
+
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for line in (*long, b'{"passed":7}\n'):
+            writer.write(line)
+            await writer.drain()
+
+    server = await asyncio.start_unix_server(talk, socket)
+    link = Link(socket, counted.append)
+    link.tell(Target())
+    await until(lambda: counted and counted[-1].passed == 7)
+    await link.close()
+    server.close()
+
+
+def test_the_counts_of_few_keys_are_kept() -> None:
+    tally = Tally()
+    tally.add_of_key("busy", in_flight=1)
+    for number in range(2 * KEYS_MAX):
+        tally.add_of_key(f"key-{number}", requests=1)
+    keys = tally.counts.keys
+    assert len(keys) == KEYS_MAX
+    assert {"busy", f"key-{2 * KEYS_MAX - 1}"} <= keys.keys()
+    assert len(msgspec.json.encode(tally.counts)) < 1 << 16
 
 
 @pytest.mark.parametrize("why", ["", "drained by a person"])

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from backends.gateway import __main__ as gateway_module
+from backends.gateway import visitor
 from backends.gateway.access import Access
 from backends.gateway.keys import KeyFile
 from backends.gateway.visitor import is_from_here
@@ -183,6 +184,15 @@ async def test_the_key_of_llama_server_itself_goes_on(tmp_path: Path) -> None:
         ({"Origin": "https://evil.example"}, 403),
         ({"Origin": "HTTPS://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Host": "8.8.8.8:8090"}, 200),
+        ({"Origin": "http://8.8.8.8"}, 403),
+        ({"Origin": "http://8.8.8.8:8090"}, 403),
+        ({"Origin": "http://[2606:4700::1111]"}, 403),
+        ({"Origin": "http://[::ffff:8.8.8.8]"}, 403),
+        ({"Origin": "http://192.168.1.7:8080"}, 200),
+        ({"Origin": "http://[fd00::7]"}, 200),
+        ({"Origin": "http://127.0.0.2"}, 200),
+        ({"Origin": "http://[::1]"}, 200),
     ],
 )
 async def test_pages_of_other_sites_are_not_served(
@@ -193,6 +203,15 @@ async def test_pages_of_other_sites_are_not_served(
         assert len(there.seen) == (status == 200)
         secret = there.keys.add("page")
         assert await there.status(x_api_key=secret, **headers) == 200
+
+
+async def test_a_page_at_a_public_address_of_this_machine_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visitor, "own_addresses", lambda: ("8.8.8.8",))
+    async with room(tmp_path) as there:
+        assert await there.status(Origin="http://8.8.8.8:3000") == 200
+        assert await there.status(Origin="http://8.8.4.4:3000") == 403
 
 
 async def test_bodies_that_are_too_long(tmp_path: Path) -> None:
