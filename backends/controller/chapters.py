@@ -9,7 +9,7 @@ from backends.controller.story import CONTROLLER
 from backends.errors import DllmError
 from backends.split.layout import format_range
 from backends.state import EventKind, EventTone, PeerState
-from backends.units import format_count, format_lab, format_seconds, grouped
+from backends.units import format_count, format_lab, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -93,20 +93,6 @@ class Chapter:
         if refused > 0:
             text = f"{_requests(refused)} waited in vain, or broke"
             self._tell(EventKind.WAITING, text, tone=EventTone.WARNING)
-
-    def warmed(self, before: RequestCounts, after: RequestCounts) -> None:
-        """Another llama-server has in its cache what the one before it had."""
-        number = after.warmed - before.warmed
-        tokens = after.warmed_tokens - before.warmed_tokens
-        took = format_seconds(after.warmed_s - before.warmed_s)
-        what = format_count(number, "conversation")
-        text = f"{what} read again ahead: {grouped(tokens)} tokens in {took}"
-        self._tell(EventKind.MENDED, text)
-
-    def not_warmed(self) -> None:
-        """It has not, and that is a fault of ours."""
-        text = "Reading conversations again ahead failed: see dllm-tui logs api-gateway"
-        self._tell(EventKind.MENDED, text, tone=EventTone.WARNING)
 
     def drained(self, by: Actor, *, on: bool) -> None:
         """Somebody let what comes wait, or go on."""

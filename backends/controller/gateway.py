@@ -187,10 +187,6 @@ class Gateway:
         # A controller that comes later was told of none of those before it.
         before = self._board.snapshot.requests or counts
         self._board.update(requests=counts)
-        if counts.warmed > before.warmed:
-            self._chapter.warmed(before, counts)
-        if counts.warming_faults > before.warming_faults:
-            self._chapter.not_warmed()
         if counts.waiting and self._before_hold is None:
             self._before_hold = before
         elif not counts.waiting and self._before_hold is not None:

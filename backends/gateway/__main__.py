@@ -24,7 +24,6 @@ from backends.gateway.doorstep import Doorstep
 from backends.gateway.http_log import http_log
 from backends.gateway.language import LANGUAGE, PORT_TAKEN, Mode, Target
 from backends.gateway.proxy import Proxy
-from backends.gateway.warming import Warming
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +112,6 @@ async def run(port: int, socket: Path, access: Access) -> None:
         runner = web.ServerRunner(door, shutdown_timeout=SHUTDOWN_S)
         await runner.setup()
         control = asyncio.ensure_future(Control(proxy, socket).keep())
-        warming = asyncio.ensure_future(Warming(proxy).keep())
         doorstep = Doorstep(runner, access, port)
         try:
             await doorstep.open()
@@ -123,8 +121,7 @@ async def run(port: int, socket: Path, access: Access) -> None:
         finally:
             await doorstep.close()
             control.cancel()
-            warming.cancel()
-            await asyncio.gather(control, warming, return_exceptions=True)
+            await asyncio.gather(control, return_exceptions=True)
             await runner.cleanup()
 
 

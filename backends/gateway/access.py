@@ -15,6 +15,7 @@ from backends.state.base import Value
 
 if TYPE_CHECKING:
     import argparse
+
     from backends.config import Config
     from backends.paths import Paths
 

@@ -79,10 +79,6 @@ class Asked:
         longest = min(CONTINUED_BYTES_MAX, KEPT_BYTES_MAX)
         return bool(self.is_work and not coded and length and length <= longest)
 
-    async def words(self) -> bytes:
-        """The body as the client sent it; for one that is short."""
-        return await self._read()
-
     async def story(self, *, may_seed: bool) -> Story | None:
         """How the answer can be gone on with; None where it could not be.
 

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from backends.gateway.apis import RETRY_AFTER_S, meanwhile, unavailable
 from backends.gateway.asked import Asked
-from backends.gateway.conversations import Conversations
 from backends.gateway.language import Mode, Target
 from backends.gateway.reply import KEEP_ALIVE_S, LOST, ClientLeft, Reply
 from backends.gateway.tally import Count, Tally
@@ -27,7 +26,6 @@ from backends.gateway.upstream import Absent, Upstream
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from backends.gateway.conversations import Conversation
     from backends.gateway.story import Story
     from backends.gateway.upstream import Answer
     from backends.state.requests import RequestCounts
@@ -61,7 +59,6 @@ class Proxy:
         """Hold whatever comes until a target is told."""
         self.tally = Tally()
         self.target = Target()
-        self.conversations = Conversations()
         self._clock = clock
         self._busy: set[tuple[Asked, Reply]] = set()
         self._turned = asyncio.Event()
@@ -81,8 +78,6 @@ class Proxy:
         if target == self.target:
             return
         log.info("%s: %s", target.mode, target.port or target.why or "no reason told")
-        if target.weights not in ("", self.target.weights):
-            self.conversations.forget()
         self.target = target
         event, self._turned = self._turned, asyncio.Event()
         event.set()
@@ -131,8 +126,6 @@ class Proxy:
         except ClientLeft:
             self.tally.add("left")
             return web.Response()
-        if not reply.broken and response.status == HTTPStatus.OK:
-            await self.conversations.remember(asked, reply.story, reply.server)
         self.tally.add("failed" if reply.broken else "passed")
         return response
 
@@ -230,7 +223,6 @@ class Proxy:
             Lost: there was none.
             ClientLeft: nobody waits for it.
         """
-        reply.server = target.server
         try:
             answer = await self._ask(target, asked, reply.story)
         except CannotGoOn as error:
@@ -266,7 +258,7 @@ class Proxy:
         return await self._request(target, asked, path, body)
 
     async def fetch(
-        self, target: Target, asked: Asked | Conversation, path: str, body: bytes
+        self, target: Target, asked: Asked, path: str, body: bytes
     ) -> bytes:
         """What llama-server answers to a question of ours.
 
@@ -294,7 +286,7 @@ class Proxy:
     async def _request(
         self,
         target: Target,
-        asked: Asked | Conversation,
+        asked: Asked,
         path: str,
         body: bytes | AsyncIterator[bytes] | None,
     ) -> Answer:

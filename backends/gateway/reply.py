@@ -60,8 +60,6 @@ class Reply:
         self.story = story
         self._end_mark = EndMark(request.path)
         self._response: web.StreamResponse | None = None
-        self.server = ""
-        """The llama-server that was asked last."""
         self.carries_answer = False
         """Whether anything of llama-server's answer was sent."""
         self.broken = False

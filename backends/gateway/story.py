@@ -212,20 +212,6 @@ class Story:
         self._behind = 0 if self.events else None
         return None
 
-    def forget_events(self) -> None:
-        """The answer is whole: nobody will tell it once more."""
-        self._record = Record()
-
-    async def reading(self, ask: Ask) -> bytes:
-        """What ``/completion`` is asked so that it reads the prompt and the answer.
-
-        Raises:
-            CannotGoOn: its tokens are not known.
-        """
-        body = await self._course.next_body(ask)
-        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        return msgspec.json.encode({**fields, "stream": False, "n_predict": 1})
-
     # --- as it comes --------------------------------------------------------------
 
     def take(self, event: bytes) -> bytes:

@@ -74,19 +74,6 @@ class Tally:
         longest_s = max(waited_s, self.counts.held_longest_s)
         self._set(held=self.counts.held + (not again), held_longest_s=longest_s)
 
-    def warmed(self, number: int, tokens: int, seconds: float) -> None:
-        """So many conversations were read again."""
-        counts = self.counts
-        self._set(
-            warmed=counts.warmed + number,
-            warmed_tokens=counts.warmed_tokens + tokens,
-            warmed_s=counts.warmed_s + seconds,
-        )
-
-    def warming_failed(self) -> None:
-        """One more llama-server was not made warm, for a fault of ours."""
-        self._set(warming_faults=self.counts.warming_faults + 1)
-
     def _set(self, **changes: Any) -> None:
         self.counts = replace(self.counts, **changes)
         event, self._changed = self._changed, asyncio.Event()

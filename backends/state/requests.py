@@ -42,13 +42,5 @@ class RequestCounts(Value, frozen=True, kw_only=True):
     """That waited and then went on to llama-server."""
     held_longest_s: float = 0.0
     """Longest wait of those that were held last."""
-    warmed: int = 0
-    """Conversations that another llama-server read again while nobody asked."""
-    warmed_tokens: int = 0
-    """What it read for that."""
-    warmed_s: float = 0.0
-    """The time it took."""
-    warming_faults: int = 0
-    """How many of the llama-servers could not read ahead for a fault of ours."""
     keys: dict[str, KeyCounts] = {}
     """By the name of the key."""

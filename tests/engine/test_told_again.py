@@ -144,33 +144,5 @@ def test_what_has_no_ids_outlives_a_worker(
     assert len(json.loads(drawn)["id"]) >= 100
     wait_for(lambda: user.status()["requests"]["continued"] == 4, "all are told")
     assert user.status()["requests"]["failed"] == 0
-    stays_warm(user, port)
     user.run("stop")
     user.assert_nothing_left()
-
-
-def stays_warm(user: User, port: int) -> None:
-    """What a conversation finds in the cache after a kill is what it would have."""
-    turns: list[dict[str, str]] = []
-    missing = []
-    had = 0
-    for question in ("What is a split?", "What is a worker?", "And what is a link?"):
-        turns.append({"role": "user", "content": question})
-        body = {"messages": turns, "temperature": 0, "stream": True, "max_tokens": 24}
-        events = answer(port, CHAT, body)
-        timings = json.loads(events[-2][6:])["timings"]
-        missing.append(had - timings["cache_n"])
-        had = timings["cache_n"] + timings["prompt_n"] + timings["predicted_n"]
-        turns.append({"role": "assistant", "content": text_of(events)})
-        if len(missing) == 2:
-            read_again_after_a_kill(user)
-    # The last token of an answer is in no cache; that of one read again is.
-    assert 0 <= missing[2] <= missing[1], missing
-    assert "read again ahead" in " ".join(user.run("events").stdout.split())
-
-
-def read_again_after_a_kill(user: User) -> None:
-    """Returns once what was in the cache is in that of another llama-server."""
-    before = user.status()["requests"]["warmed"]
-    next_worker(user).kill()
-    wait_for(lambda: user.status()["requests"]["warmed"] > before, "it is read again")

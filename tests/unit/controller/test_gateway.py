@@ -287,15 +287,3 @@ async def test_a_drain_outlasts_what_serves(tmp_path: Path) -> None:
     assert [target.drains for target in told] == [False, True, False, True, False]
     assert "drain --off" in told[1].why
     assert not told[-1].why
-
-
-async def test_a_fault_while_conversations_are_read_ahead_is_told_once(
-    tmp_path: Path,
-) -> None:
-    gateway = made(Host(), tmp_path)
-    gateway._counted(RequestCounts(warming_faults=1))
-    before = gateway._chapter._story.newest
-    gateway._counted(RequestCounts(warming_faults=1, passed=1))
-    assert gateway._chapter._story.newest == before
-    gateway._counted(RequestCounts(warming_faults=2))
-    assert gateway._chapter._story.newest == before + 1
