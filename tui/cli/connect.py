@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backends.connect.merging import merge_into
-from backends.connect.recipes import CLIENTS
-from backends.connect.served import served
+from backends.client_config import CLIENTS, served
 from backends.errors import UsageError, did_you_mean
 from tui.cli.options import cluster_option, completing
 from tui.cli.output import emit_json, json_option, run, say, show
 from tui.cli.status import current_snapshot
 
 if TYPE_CHECKING:
-    from backends.connect.merging import Merged
-    from backends.connect.recipes import Recipe
-    from backends.connect.served import Served
+    from pathlib import Path
+
+    from backends.client_config import Recipe, Served
 
 EXAMPLES = """
 \b
@@ -25,7 +23,7 @@ Examples:
   dllm-tui connect --list
   dllm-tui connect curl
   dllm-tui connect pi                    prints what belongs into its file
-  dllm-tui connect pi --write            merges it there, after a backup
+  dllm-tui connect pi --write            writes it, if pi has none yet
   dllm-tui connect opencode --url http://studio:8090/v1     for another machine
 
 A key is written into no file: clients elsewhere find it in DLLM_API_KEY.
@@ -35,7 +33,7 @@ A key is written into no file: clients elsewhere find it in DLLM_API_KEY.
 @click.command(epilog=EXAMPLES)
 @click.argument("client", required=False, shell_complete=completing("programs"))
 @click.option("--list", "show_list", is_flag=True, help="List the clients known.")
-@click.option("--write", is_flag=True, help="Merge it into the client's own file.")
+@click.option("--write", is_flag=True, help="Write the client's file if it has none.")
 @click.option(
     "--url", metavar="URL", help="Where the client finds the API, if not from here."
 )
@@ -59,13 +57,13 @@ def connect(
         raise UsageError(f"There is no client {client}", known)
     it = served(run(current_snapshot(cluster)), url)
     recipe = CLIENTS[client].recipe(it)
-    merged = _merged(client, recipe) if write else None
+    written = recipe.write() if write else None
     if as_json:
-        emit_json(_facts(client, it, recipe, merged))
+        emit_json(_facts(client, it, recipe, written))
         return
-    if merged is None:
+    if written is None:
         show(recipe.text, end="")
-    _tell(it, recipe, merged)
+    _tell(it, recipe, written)
 
 
 def _list(as_json: bool) -> None:
@@ -76,23 +74,14 @@ def _list(as_json: bool) -> None:
         show(f"{name:16} {client.about}")
 
 
-def _merged(client: str, recipe: Recipe) -> Merged:
-    if recipe.file is None:
-        raise UsageError(
-            f"{client} has no file to write to", "Leave --write out to see what to do."
-        )
-    return merge_into(recipe.file, recipe)
-
-
-def _tell(it: Served, recipe: Recipe, merged: Merged | None) -> None:
-    """Where it belongs, or went, and what is left to do."""
-    if merged is not None:
-        said = "is written" if merged.changed else "says so already"
-        say(f"{merged.file} {said}.")
-        if merged.backup:
-            say(f"As it was: {merged.backup}")
+def _tell(it: Served, recipe: Recipe, written: Path | None) -> None:
+    """Say where it belongs, or went, and what is left to do."""
+    if written is not None:
+        say(f"{written} is written.")
     elif recipe.file is not None:
-        say(f"This belongs into {recipe.file}; --write merges it there.")
+        there = recipe.file.exists()
+        also = "add it to what is there" if there else "--write writes it there"
+        say(f"This belongs into {recipe.file}: {also}.")
     for name, value in recipe.more.items():
         say(f"export {name}={value}")
     if it.needs_key and recipe.key:
@@ -102,7 +91,7 @@ def _tell(it: Served, recipe: Recipe, merged: Merged | None) -> None:
 
 
 def _facts(
-    client: str, it: Served, recipe: Recipe, merged: Merged | None
+    client: str, it: Served, recipe: Recipe, written: Path | None
 ) -> dict[str, Any]:
     return {
         "client": client,
@@ -112,7 +101,7 @@ def _facts(
         "text": recipe.text,
         "variables": {**recipe.more, **_key_variable(it, recipe)},
         "use": recipe.use,
-        "written": merged,
+        "written": str(written) if written else None,
     }
 
 

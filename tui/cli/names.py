@@ -101,7 +101,7 @@ async def _model_names() -> list[str]:
 
 def programs(context: click.Context) -> list[str]:
     """The clients that can be told of the API."""
-    from backends.connect.recipes import CLIENTS
+    from backends.client_config import CLIENTS
 
     return list(CLIENTS)
 
