@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import ipaddress
+import os
 import re
+import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -13,7 +18,7 @@ from backends.state import PairMode
 from backends.writing import write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from tomlkit import TOMLDocument
@@ -21,6 +26,8 @@ if TYPE_CHECKING:
     from backends.paths import Paths
 
 API_PORT_DEFAULT = 8090
+LOCK_TRIES = 100
+LOCK_PAUSE_S = 0.02
 _PEER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _COMMENTS_AT_END = re.compile(r"(?:[ \t]*#[^\n]*\n)*\Z")
 _NAMES_TAKEN = ("local", "llama-server", "api-gateway", "all", "demo")
@@ -309,6 +316,29 @@ def check_peer_name(name: str) -> str:
     return name
 
 
+@contextmanager
+def _only_editor(file: Path) -> Iterator[None]:
+    """Keep other programs of ours from changing the file meanwhile.
+
+    Raises:
+        DllmError: one does, for long.
+        OSError: there is no folder for the file, and none can be made.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = os.open(file.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for _ in range(LOCK_TRIES):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(LOCK_PAUSE_S)
+        else:
+            raise DllmError(f"Another program is changing {file}", "Try again.")
+        yield
+    finally:
+        os.close(folder)
+
+
 def _edit(
     paths: Paths,
     change: Callable[[TOMLDocument], str | None],
@@ -323,15 +353,16 @@ def _edit(
 
     file = paths.config_file
     try:
-        before = file.read_text() if file.exists() else ""
-        document = tomlkit.parse(before)
-        text = change(document)
-        after = tomlkit.dumps(document) if text is None else text
-        check(before, after)
-        content = after.encode()
-        _checked(msgspec.toml.decode(content, type=Config))
-        # A link to a file kept elsewhere stays one.
-        write_private(file.resolve(), content)
+        with _only_editor(file):
+            before = file.read_text() if file.exists() else ""
+            document = tomlkit.parse(before)
+            text = change(document)
+            after = tomlkit.dumps(document) if text is None else text
+            check(before, after)
+            content = after.encode()
+            _checked(msgspec.toml.decode(content, type=Config))
+            # A link to a file kept elsewhere stays one.
+            write_private(file.resolve(), content)
     except TOMLKitError as error:
         raise DllmError(
             f"{file} is not valid TOML: {error}", "Mend it first."

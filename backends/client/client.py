@@ -173,7 +173,9 @@ class ControllerClient:
             if await self.running() or self.left_processes():
                 raise
             return
-        if not only_if_idle and not self._remembered():
+        # What goes on at other machines keeps it, too.
+        works = any(peer.work is not None for peer in last.peers)
+        if not only_if_idle and not works and not self._remembered():
             await wait_gone(self._paths, last.controller_pid)
 
     async def inspect(self, path: str) -> ModelInfo:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from backends.client.http import request
 from backends.controller.lock import lock_holder
 from backends.errors import ControllerError
 from backends.paths import checked_socket, make_private
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 20.0
 POLL_S = 0.02
+IF_IDLE = "/v1/shutdown?only_if_idle=1&streams=0"
 
 
 class Found(NamedTuple):
@@ -68,13 +70,27 @@ async def ensure_running(paths: Paths) -> Found:
     make_private(paths.runtime_dir)
     make_private(paths.state_dir)
     socket = checked_socket(paths)
-    process = _spawn(paths)
+    try:
+        process = _spawn(paths)
+    except OSError as error:
+        raise ControllerError(
+            f"The controller cannot start: {error.filename} ({error.strerror})",
+            f"Let {paths.state_dir} be written, and give it room.",
+        ) from error
     try:
         return await _up(paths, socket, process)
     except asyncio.CancelledError:
-        # Nobody waits for it any more.
-        process.terminate()
+        await _given_up(socket, process)
         raise
+
+
+async def _given_up(socket: Path, process: subprocess.Popen[bytes]) -> None:
+    """End the controller that nobody waits for here, unless another uses it by now."""
+    try:
+        async with request(socket, "POST", IF_IDLE) as response:
+            await response.read()
+    except OSError:
+        process.terminate()
 
 
 async def _up(paths: Paths, socket: Path, process: subprocess.Popen[bytes]) -> Found:

@@ -237,6 +237,8 @@ async def _find_engine(readers: Readers, clusters: Clusters) -> None:
     except DllmError as error:
         if board.snapshot.engine is None and not board.snapshot.message:
             board.update(message=str(error))
+    except Exception:
+        log.exception("no engine was looked for")
     else:
         clusters.show_engine(engine.info)
 
@@ -248,10 +250,13 @@ async def _keep_fresh(
     idle_s = 0.0
     while not ended.is_set():
         await asyncio.sleep(REFRESH_S)
-        if api.streams:
-            await clusters.book.weigh()
-            await clusters.look_at_memory()
-        idle_s = 0.0 if api.streams or clusters.busy else idle_s + REFRESH_S
+        try:
+            if api.streams:
+                await clusters.book.weigh()
+                await clusters.look_at_memory()
+        except Exception:
+            log.exception("what is shown is refreshed again")
+        idle_s = 0.0 if api.in_use else idle_s + REFRESH_S
         if idle_s >= IDLE_EXIT_S and not stays:
             log.info("idle for %.0f s", idle_s)
             ended.set()

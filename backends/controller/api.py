@@ -306,17 +306,31 @@ class Api:
     async def _shutdown(self, request: web.Request) -> web.Response:
         """End the controller; ``only_if_idle=1`` keeps it while it has a cluster.
 
+        Then somebody else's stream keeps it, too: the asker has 1, or ``streams``.
+
         One that is being stopped is waited for, without the asker. What cannot be
         stopped yet keeps the controller too: somebody must end that.
         """
         if request.query.get("only_if_idle") != "1":
             await asyncio.shield(self._begin_end(asker(request)))
-        elif self.streams <= 1 and not self._holders.anybody:
-            if self._clusters.busy:
+        elif (
+            self.streams <= number(request, "streams", 1) and not self._holders.anybody
+        ):
+            if self.busy:
                 self._end_soon()
             else:
                 self._ended.set()
         return json_response(self._of(request).board.snapshot)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a cluster, or long work at another machine, needs this controller."""
+        return self._clusters.busy or self._peer_api.busy
+
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody looks or waits, or it is busy."""
+        return bool(self.streams or self._model_api.streams) or self.busy
 
     def _begin_end(self, by: Actor = CONTROLLER) -> asyncio.Future[None]:
         """End once, however many ask for it; ``by`` is the first."""
@@ -327,7 +341,7 @@ class Api:
     async def _end(self, by: Actor) -> None:
         """Stop everything, then let the controller exit."""
         await self._clusters.stop_all(by)
-        if not self._clusters.busy:
+        if not self.busy:
             self._ended.set()
 
     def _end_soon(self) -> None:

@@ -451,12 +451,15 @@ class Cluster:
 
     def _begin(self, mended: str = "") -> None:
         """Let the loop turn to the goal as it is now."""
+        if self._work is not None:
+            # Not a step more for the goal before: it would be taken for this one's.
+            self._work.cancel()
         self._pursuit.begin(mended)
         self._pursuit.announce()
         self._turn.set()
 
     def stir(self) -> None:
-        """Look again: a machine came or went."""
+        """Look again: a machine or a process came or went."""
         self._pursuit.stir()
 
     def look(self) -> None:

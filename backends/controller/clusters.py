@@ -235,6 +235,7 @@ class Clusters:
         self.book.take()
         for cluster in self:
             cluster.board.update(processes=self.book.of(cluster.name))
+            cluster.stir()
             if self._begun.is_set():
                 cluster.look()
 

@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 SHUTDOWN_S = 1.0
 LOOK_EVERY_S = 1.0
+BACKLOG = 4096
+"""A thousand commands at once are no reason to refuse one; the kernel's limit holds."""
 
 
 class Listening:
@@ -73,7 +75,7 @@ class Listening:
             self._site = None
         make_private(self._socket.parent)
         self._socket.unlink(missing_ok=True)
-        site = web.UnixSite(self._runner, str(self._socket))
+        site = web.UnixSite(self._runner, str(self._socket), backlog=BACKLOG)
         await site.start()
         self._site = site
         self._socket.chmod(0o600)

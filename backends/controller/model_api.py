@@ -61,6 +61,8 @@ class ModelApi:
         self._machines = machines
         self._looker = ThreadPoolExecutor(1, "paths")
         self._story = story
+        self.streams = 0
+        """Askers whose work goes on."""
 
     def routes(self) -> list[web.RouteDef]:
         """What the application is to answer."""
@@ -86,7 +88,7 @@ class ModelApi:
     async def _hash(self, request: web.Request) -> web.StreamResponse:
         asked = await body(request, HashRequest)
         host = await self._host(asked.machine)
-        return await _told(request, host.hashing(asked.path))
+        return await self._told(request, host.hashing(asked.path))
 
     async def _seed(self, request: web.Request) -> web.StreamResponse:
         asked = await body(request, SeedRequest)
@@ -96,7 +98,7 @@ class ModelApi:
         what = f"seeded the cache of workers on {asked.machine} with {model}"
         story = WorkChapter(self._story, asker(request), asked.machine)
         with contextlib.nullcontext() if asked.dry else story.tries(what):
-            return await _told(request, work)
+            return await self._told(request, work)
 
     async def _cache(self, request: web.Request) -> web.Response:
         asked = await body(request, CacheRequest)
@@ -121,13 +123,16 @@ class ModelApi:
         await self._machines.reached([machine])
         return self._machines.get(machine).host
 
-
-async def _told(
-    request: web.Request, work: AsyncGenerator[Hashing | Seeding, None]
-) -> web.StreamResponse:
-    """Pass on how far it is; a reader who leaves ends it."""
-    response = await start_stream(request)
-    async with aclosing(work) as told:
-        async for one in told:
-            await response.write(msgspec.json.encode(one) + b"\n")
-    return response
+    async def _told(
+        self, request: web.Request, work: AsyncGenerator[Hashing | Seeding, None]
+    ) -> web.StreamResponse:
+        """Pass on how far it is; a reader who leaves ends it."""
+        response = await start_stream(request)
+        self.streams += 1
+        try:
+            async with aclosing(work) as told:
+                async for one in told:
+                    await response.write(msgspec.json.encode(one) + b"\n")
+        finally:
+            self.streams -= 1
+        return response

@@ -48,6 +48,11 @@ class PeerApi:
         self._peers = peers
         self._story = story
 
+    @property
+    def busy(self) -> bool:
+        """Whether something long goes on at a machine."""
+        return self._peers.busy
+
     def routes(self) -> list[web.RouteDef]:
         """What the application is to answer."""
         one = "/v1/peers/{name}"

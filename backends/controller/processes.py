@@ -14,6 +14,7 @@ from backends.state import ProcessInfo, ProcessState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from backends.machines.agent.agent_host import AgentHost
     from backends.machines.host import ProcessRecord
     from backends.machines.machine import Machine, Machines
 
@@ -31,7 +32,8 @@ class ProcessBook:
         self._known: dict[str, tuple[ProcessRecord, ...]] = {}
         self._away: set[str] = set()
         self._usage: dict[tuple[str, str], Usage] = {}
-        self._ends: dict[str, Callable[[], None]] = {}
+        self._heard: dict[str, tuple[AgentHost, Callable[[], None]]] = {}
+        """The agent of each machine that tells us, and what ends that."""
         self._weighed_at = 0.0
 
     def take(self) -> None:
@@ -39,18 +41,32 @@ class ProcessBook:
         connected: set[str] = set()
         for machine in self._machines.all():
             try:
-                self._known[machine.name] = machine.host.seen
-                if machine.name not in self._ends:
-                    self._listen(machine)
+                host = machine.host
             except HostError:
                 continue
+            self._known[machine.name] = host.seen
+            self._listen(machine.name, host)
             connected.add(machine.name)
+        self._known = {n: r for n, r in self._known.items() if self._is_peer(n)}
         self._away = set(self._known) - connected
-        for name in self._away & set(self._ends):
-            self._ends.pop(name)()
+        for name in set(self._heard) - connected:
+            self._heard.pop(name)[1]()
 
-    def _listen(self, machine: Machine) -> None:
-        self._ends[machine.name] = machine.host.subscribe(self._changed)
+    def _is_peer(self, machine: str) -> bool:
+        """Whether the settings have it still."""
+        try:
+            self._machines.get(machine)
+        except HostError:
+            return False
+        return True
+
+    def _listen(self, machine: str, host: AgentHost) -> None:
+        """Be told by that agent, which may be another than before."""
+        before, end = self._heard.get(machine, (None, None))
+        if before is not host:
+            if end is not None:
+                end()
+            self._heard[machine] = host, host.subscribe(self._changed)
 
     def clusters(self) -> set[str]:
         """Names of the clusters that have a living process anywhere."""

@@ -290,17 +290,16 @@ class Pursuit:
             engine=built.facts.engines[plan.head].info, model=built.facts.model
         )
         sockets = await self.survey.sockets(plan)
-        with self._watch.listening(machines_of(plan)):
-            facts = built.facts
-            why = {name: one.why for name, one in facts.pairings.items()}
-            async with self.links.following(
-                sockets,
-                self._ways.rtt_ms,
-                why.__getitem__,
-                partial(self._route, facts),
-                plan.server.draft_max,
-            ):
-                await self._serve(plan, built)
+        facts = built.facts
+        why = {name: one.why for name, one in facts.pairings.items()}
+        async with self.links.following(
+            sockets,
+            self._ways.rtt_ms,
+            why.__getitem__,
+            partial(self._route, facts),
+            plan.server.draft_max,
+        ):
+            await self._serve(plan, built)
 
     def _route(self, facts: Facts, worker: str) -> Route:
         port = facts.ports.get(worker_relay_name(worker), 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from backends.controller.evidence import failure_of
@@ -12,7 +11,7 @@ from backends.planning.blueprint import short_name
 from backends.state import Failure, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
 
     from backends.controller.ways import Ways
     from backends.errors import DllmError
@@ -50,16 +49,6 @@ class Watch:
         self._news = asyncio.Event()
         self._reported: DllmError | None = None
         self.expected: tuple[Expected, ...] = ()
-
-    @contextmanager
-    def listening(self, names: Sequence[str]) -> Iterator[None]:
-        """Be told of what happens on these machines while the block runs."""
-        ends = [self._machines.get(name).host.subscribe(self.stir) for name in names]
-        try:
-            yield
-        finally:
-            for end in ends:
-                end()
 
     def stir(self) -> None:
         """Look again: something has happened."""

@@ -65,7 +65,7 @@ def engine_at(folder: str, source: EngineSource, named_by: str) -> EngineInfo:
     path = Path(folder).expanduser().absolute()
     if location := _look_in(path, source):
         return location
-    if not path.is_dir():
+    if not os.path.isdir(path):
         problem = "is not a directory"
     elif _program(path, (SERVER,)) or _program(path / "bin", (SERVER,)):
         problem = "has llama-server but no ggml-rpc-server (build it with GGML_RPC=ON)"
@@ -99,7 +99,8 @@ def _look_in(folder: Path, source: EngineSource) -> EngineInfo | None:
 def _program(folder: Path, names: tuple[str, ...]) -> str:
     for name in names:
         path = folder / name
-        if path.is_file() and os.access(path, os.X_OK):
+        # Of a folder that one may not enter, pathlib raises.
+        if os.path.isfile(path) and os.access(path, os.X_OK):
             return str(path)
     return ""
 

@@ -19,7 +19,13 @@ import msgspec
 import psutil
 
 from backends.engine.ask import list_devices
-from backends.errors import DllmError, HostError, PeerUnreachable, ProcessFailed
+from backends.errors import (
+    DllmError,
+    HostError,
+    PeerUnreachable,
+    ProcessFailed,
+    UsageError,
+)
 from backends.link.relay import relay_argv
 from backends.paths import relay_binary
 from backends.state import Device, Peer, PeerState, Transport
@@ -36,6 +42,7 @@ ASK_TIMEOUT_S = 10.0
 LOOK_FIRST_S = 10.0
 LOOK_MOST_S = 300.0
 """A stock rpc-server keeps one connection waiting: ours may be in somebody's way."""
+PORT_MAX = 65535
 DEVICE = "RPC"
 """What we call its device: it does not tell what it computes with."""
 
@@ -51,7 +58,12 @@ class BarePeer:
         changed: Callable[[], None],
         in_use: Callable[[str], bool],
     ) -> None:
-        """``in_use`` tells whether our own cluster holds it now."""
+        """``in_use`` tells whether our own cluster holds it now.
+
+        Raises:
+            UsageError: its address is none.
+        """
+        require_address(config.bare or "")
         self._endpoint = config.bare or ""
         self._budget_bytes = config.budget_bytes
         self._readers = readers
@@ -170,6 +182,20 @@ def next_pause_s(pause_s: float, before: PeerState, now: PeerState) -> float:
     return min(pause_s * 2, LOOK_MOST_S)
 
 
+def require_address(address: str) -> None:
+    """See that a text is the address of an rpc-server.
+
+    Raises:
+        UsageError: it is not.
+    """
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port) <= PORT_MAX):
+        raise UsageError(
+            f"{address!r} is no address of an rpc-server",
+            f"Give host:port with a port from 1 to {PORT_MAX}: 10.0.0.3:50052.",
+        )
+
+
 async def connects(address: str) -> tuple[str, float]:
     """The endpoint in numbers, and the milliseconds a connection took.
 
@@ -238,10 +264,14 @@ class AskingRelay:
             start_new_session=True,
         )
         assert process.stdout is not None
-        line = await process.stdout.readline()
-        if not line:
-            await process.wait()
-            raise HostError(f"The relay to {name} did not start")
+        relay = cls(process, 0, endpoint)
+        try:
+            line = await process.stdout.readline()
+            if not line:
+                raise HostError(f"The relay to {name} did not start")
+        except BaseException:
+            await relay.end()
+            raise
         return cls(process, int(json.loads(line)["port"]), endpoint)
 
     @property

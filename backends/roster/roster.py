@@ -133,10 +133,19 @@ class Peers:
         """Look after every peer of the settings; returns at once.
 
         ``settle`` is told of a machine that has just been reached (again).
+
+        Raises:
+            DllmError: one cannot be meant; the others are looked after.
         """
         self._settle = settle
+        wrong: DllmError | None = None
         for name, config in self._readers.settings().peers.items():
-            self._take(name, config)
+            try:
+                self._take(name, config)
+            except DllmError as error:
+                wrong = wrong or error
+        if wrong is not None:
+            raise wrong
 
     async def follow(self, wanted: Mapping[str, PeerConfig]) -> bool:
         """Look after the peers of changed settings, and after no others.
@@ -231,6 +240,11 @@ class Peers:
     def _show(self) -> None:
         self._showing = None
         self._show_all(self.values())
+
+    @property
+    def busy(self) -> bool:
+        """Whether something long goes on at any: an installation, a copy."""
+        return any(peer.work is not None for peer in self.values())
 
     def values(self) -> tuple[Peer, ...]:
         """How every peer is, in the order of the settings."""

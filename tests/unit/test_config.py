@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -158,3 +159,11 @@ def test_a_peer_needs_one_way_to_reach_it(paths: Paths) -> None:
     write(paths, "[peers.mini]\nthreads = 2\n")
     with pytest.raises(DllmError, match=r"peers\.mini needs either ssh or bare"):
         load_config(paths)
+
+
+def test_what_two_write_at_once_is_all_there(paths: Paths) -> None:
+    """Whoever comes second reads what the first has written."""
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(24):
+            pool.submit(put_peer, paths, f"peer{number}", PeerConfig(ssh="ada"))
+    assert len(load_config(paths).peers) == 24

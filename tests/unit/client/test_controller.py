@@ -7,13 +7,15 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from aiohttp import web
 
 from backends.client import start
 from backends.client.asking import ASKING, Asking
@@ -21,6 +23,7 @@ from backends.client.calls import RequestFailed
 from backends.client.client import ControllerClient
 from backends.client.start import ensure_running
 from backends.config import PeerConfig, put_peer
+from backends.controller.listening import Listening
 from backends.controller.lock import lock_holder
 from backends.errors import ControllerError
 from backends.state import API_VERSION
@@ -265,3 +268,48 @@ async def test_an_engine_built_without_a_controller_is_told_by_the_next(
     await client.tell_built("built llama.cpp 8")
     built = [(event.number, event.text) for event in await client.events()]
     assert built == [(1, "built llama.cpp 7"), (2, "built llama.cpp 8")]
+
+
+async def test_a_state_folder_that_cannot_be_written_is_told(paths: Paths) -> None:
+    (paths.state_dir / "controller.err").mkdir(parents=True)
+    with pytest.raises(ControllerError, match=r"cannot start: .*controller\.err"):
+        await ensure_running(paths)
+
+
+async def test_who_gives_up_waiting_ends_no_controller_that_another_uses(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It began to listen just before that one was interrupted."""
+    client = ControllerClient(paths)
+    real, up = start._up, asyncio.Event()
+
+    async def slow(*given: Any) -> Any:
+        await real(*given)
+        up.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(start, "_up", slow)
+    starting = asyncio.create_task(ensure_running(paths))
+    await up.wait()
+    monkeypatch.setattr(start, "_up", real)
+    async with aclosing(client.snapshots()) as snapshots:
+        before = await anext(snapshots)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await asyncio.sleep(0.3)
+        after = await client.snapshot()
+    assert after.controller_pid == before.controller_pid
+
+
+async def test_a_thousand_at_once_are_all_let_in(paths: Paths) -> None:
+    """Also while the controller has not come to accept any of them."""
+    socket_file = paths.runtime_dir / "s"
+    async with Listening(web.Application(), socket_file):
+        knocks = [socket.socket(socket.AF_UNIX) for _ in range(1000)]
+        try:
+            for knock in knocks:
+                knock.setblocking(False)
+                knock.connect(str(socket_file))
+        finally:
+            for knock in knocks:
+                knock.close()

@@ -9,10 +9,13 @@ from unittest.mock import MagicMock
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from msgspec.structs import replace
 
 from backends.controller.api import Api
 from backends.controller.clusters import Clusters
-from backends.state import ClusterState
+from backends.controller.peer_api import PeerApi
+from backends.roster.roster import Peers
+from backends.state import ClusterState, Peer, PeerState, PeerWork
 from tests.unit.controller.test_cluster import Stage, plan_on, running
 from tests.unit.controller.test_launch_order import PARTS, held
 from tests.waiting import PATIENCE_S
@@ -40,7 +43,14 @@ class Ending:
         clusters = Clusters(MagicMock(), paths)
         clusters._clusters["default"] = stage.cluster
         parts: Any = MagicMock(clusters=clusters, ended=self.ended)
-        api = Api(**{name: getattr(parts, name) for name in PARTS})
+        self.works = False
+        work = PeerWork(title="copy")
+        ada = Peer(name="ada", state=PeerState.READY)
+        peers = Peers.__new__(Peers)
+        peers.values = lambda: (replace(ada, work=work if self.works else None),)  # type: ignore[method-assign]
+        parts.peer_api = PeerApi(peers, MagicMock())
+        parts.model_api.streams = 0
+        self.api = api = Api(**{name: getattr(parts, name) for name in PARTS})
         app = web.Application()
         app.router.add_post("/shutdown", api._shutdown)
         app.router.add_get("/events", api._events)
@@ -86,6 +96,19 @@ async def test_one_that_is_wanted_stays(ending: Ending) -> None:
     await ending.stage.becomes(ClusterState.FAILED)
     assert not ending.ended.is_set()
     assert ending.cluster.goal.plan == plan_on("ada")
+
+
+async def test_one_that_works_at_a_machine_stays(ending: Ending) -> None:
+    """A copy, an installation: neither the last stop nor anything else cancels it."""
+    ending.works = True
+    for asked in (IF_IDLE, "/shutdown"):
+        assert (await ending.client.post(asked)).status == 200
+    assert not ending.ended.is_set()
+    assert ending.api.in_use
+    ending.works = False
+    assert not ending.api.in_use
+    assert (await ending.client.post(IF_IDLE)).status == 200
+    assert ending.ended.is_set()
 
 
 async def test_one_that_another_is_about_to_launch_with_stays(ending: Ending) -> None:

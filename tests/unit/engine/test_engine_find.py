@@ -180,3 +180,17 @@ def test_the_key_depends_on_source_and_flags() -> None:
     }
     assert len(keys) == 4
     assert engine_key(SOURCES[0], ()) == engine_key(SOURCES[0], ())
+
+
+def test_a_folder_that_cannot_be_looked_into_holds_none(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As of another user's home; a name that is too long is refused alike."""
+    folder = str(tmp_path / ("x" * 300))
+    monkeypatch.setenv(ENGINE_DIR_VARIABLE, folder)
+    with pytest.raises(EngineError, match="is not a directory"):
+        find.find_engine(None, paths)
+    monkeypatch.delenv(ENGINE_DIR_VARIABLE)
+    monkeypatch.setenv("PATH", folder)
+    with pytest.raises(EngineError):
+        find.find_engine(None, paths)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backends.config import PeerConfig
+from backends.errors import UsageError
 from backends.roster import bare
 from backends.roster.bare import LOOK_FIRST_S, LOOK_MOST_S, BarePeer, next_pause_s
 from backends.state import Device, PeerState
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,3 +92,27 @@ def test_all_devices_of_a_server_are_known(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_only_device_has_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = asyncio.run(asked(monkeypatch, ("RPC0",), RPC=1.0))
     assert (found.id, found.budget_bytes) == ("box/RPC", 1 << 30)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "ada", ":1", "ada:0", "a:b"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(UsageError, match="host:port"):
+        bare.require_address(address)
+
+
+async def test_a_relay_to_ask_through_ends_with_who_started_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[asyncio.subprocess.Process] = []
+    real = asyncio.create_subprocess_exec
+
+    async def start(*_: str, **options: Any) -> asyncio.subprocess.Process:
+        started.append(await real("sleep", "60", **options))
+        return started[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    starting = asyncio.create_task(bare.AskingRelay.start("ada", "127.0.0.1:1"))
+    await until(lambda: started)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    assert started[0].returncode is not None

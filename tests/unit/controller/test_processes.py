@@ -1,0 +1,75 @@
+"""What is known of processes follows the machines, and who tells of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from backends.controller.processes import ProcessBook
+from backends.errors import HostError
+from backends.machines.host import ProcessRecord
+from backends.state import ProcessRole, ProcessState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Agent:
+    """Tells of one process to whoever listens."""
+
+    def __init__(self, name: str) -> None:
+        self.told: list[Callable[[], None]] = []
+        self.seen = (
+            ProcessRecord(
+                name=f"default/{name}",
+                role=ProcessRole.WORKER,
+                state=ProcessState.RUNNING,
+                pid=1,
+                argv=(),
+            ),
+        )
+
+    def subscribe(self, told: Callable[[], None]) -> Callable[[], None]:
+        self.told.append(told)
+        return lambda: self.told.remove(told)
+
+
+class Machines:
+    """Some machines that are all connected."""
+
+    def __init__(self, **agents: Agent) -> None:
+        self.agents = agents
+
+    def all(self) -> list[Any]:
+        return [self.get(name) for name in self.agents]
+
+    def get(self, name: str) -> Any:
+        if name not in self.agents:
+            raise HostError(f"There is no peer {name}")
+        return SimpleNamespace(name=name, host=self.agents[name])
+
+
+def test_a_machine_taken_from_the_settings_is_forgotten() -> None:
+    machines = Machines(local=Agent("w"), ada=Agent("x"))
+    book = ProcessBook(cast("Any", machines), lambda: None)
+    book.take()
+    gone = machines.agents.pop("ada")
+    book.take()
+    assert [one.name for one in book.of("default")] == ["w"]
+    assert not book.knows("ada")
+    assert gone.told == []
+
+
+def test_another_agent_of_a_machine_is_listened_to() -> None:
+    """As after an installation there, however quickly that one came."""
+    news: list[int] = []
+    machines = Machines(ada=Agent("w"))
+    book = ProcessBook(cast("Any", machines), lambda: news.append(1))
+    book.take()
+    before, machines.agents["ada"] = machines.agents["ada"], Agent("w")
+    book.take()
+    book.take()
+    assert before.told == []
+    (tell,) = machines.agents["ada"].told
+    tell()
+    assert news == [1]
