@@ -28,7 +28,7 @@ WAITING_PROCESSES ?= --numprocesses 2 --dist loadfile
 FUZZ_S ?= 600
 # As often as that at most; without an end by default.
 FUZZ_RUNS ?= -1
-FUZZ_TARGETS := decoder home json lean link relay
+FUZZ_TARGETS := compression decoder home json link relay
 FUZZ_LONGEST := 4000
 comma := ,
 # The sanitizer's memory of freed blocks would outgrow the program a hundredfold. What libFuzzer
@@ -55,7 +55,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine engines demo ready test test-all test-check test-unit test-native test-engine test-hosts test-trials test-sanitized test-mutate test-gpu gpu-device check format native-test native-built native-macos native-plain native-sanitized \
-        host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-draft bench-gateway bench-llama \
+        host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-compression bench-link bench-decode bench-draft bench-gateway bench-llama \
         bench-tunnel bench-watching fuzz corpus mutate mutants soak trials stalled refusals snapshots \
         recording pictures train clean
 
@@ -107,7 +107,7 @@ native-plain: native-built
 
 native-macos: $(STAMP) ## Compile and link the helper program and its tests for a Mac
 	$(BIN)/python -m pip install --quiet --group macos
-	cmake -S native -B $(NATIVE_MACOS) -G Ninja -DCMAKE_TOOLCHAIN_FILE=macos.cmake -DDLLM_TLS=OFF
+	cmake -S native -B $(NATIVE_MACOS) -G Ninja -DCMAKE_TOOLCHAIN_FILE=macos.cmake -DDLLM_TLS=OFF -DDLLM_ZSTD=OFF
 	cmake --build $(NATIVE_MACOS)
 
 native-sanitized: $(STAMP)
@@ -142,12 +142,12 @@ define packages
 fi
 endef
 
-# Without OpenSSL's headers the relay builds, but meets no other one off this machine; without ccache
-# and mold it takes longer.
+# Without OpenSSL's headers the relay builds, but meets no other one off this machine; without zstd's
+# it does not compress; without ccache and mold it takes longer.
 compiling:
-	@{ test -e /usr/include/openssl/ssl.h && command -v ccache && command -v mold; } >/dev/null || \
+	@{ test -e /usr/include/openssl/ssl.h && test -e /usr/include/zstd.h && command -v ccache && command -v mold; } >/dev/null || \
 		{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq libssl-dev ccache mold; } || true
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq libssl-dev libzstd-dev ccache mold; } || true
 
 # The tests of other machines need sshd and network namespaces, so root and Linux.
 host-tools:
@@ -202,17 +202,17 @@ test-gpu: $(STAMP) ## The tests on a real GPU device; builds its engine once
 	@tests/gpu/set_up.sh $(CACHE)/gpu-tests build/gpu-tests
 	$(BIN)/pytest -m gpu $(PYTEST_ARGS)
 
-bench: bench-gguf bench-tui bench-relay bench-lean bench-link bench-decode bench-draft bench-gateway bench-llama bench-tunnel bench-watching ## All benchmarks
+bench: bench-gguf bench-tui bench-relay bench-compression bench-link bench-decode bench-draft bench-gateway bench-llama bench-tunnel bench-watching ## All benchmarks
 
 bench-relay: $(STAMP) rivals ## The relay against a bare copy relay, socat and haproxy
 	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_programs
 	$(BIN)/python -m tools.bench.bench_relay $(NATIVE_BUILD)
 
-bench-lean: $(STAMP) ## The encodings between two relays: bytes and time beside stock
+bench-compression: $(STAMP) ## The compression between two relays: bytes and time of a pass
 	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
-	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_lean
-	$(NATIVE_BUILD)/bench/bench_lean $(NATIVE_BUILD)/tests/recordings-depth
+	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_compression
+	$(NATIVE_BUILD)/bench/bench_compression $(NATIVE_BUILD)/tests/recordings-depth
 
 bench-link: engines host-tools ## Loads, long prompts, starts and trips over a network, stock and by pairs (root)
 	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from backends.state import Plan, WorkerSpec
 
 IDENTITY_DIGITS = 32
-CAN_PAIR = ("worker", "start:private", "worker:model", "pair:ways")
+CAN_PAIR = ("worker", "start:private", "worker:model", "pair:2")
 """What a helper says whose relay can be an end of a pair."""
 CAN_SEAL = "worker:tls"
+CAN_COMPRESS = "worker:zstd"
 CAN_BE_THIN = "head:thin"
 """Of the head's helper: its relay sends no hole of a thin file."""
 
@@ -104,6 +105,8 @@ def judged(worker: WorkerSpec, there: Beside, head: Beside, secret: str) -> Pair
     why = f"{there.machine} has {home if there.models else cross}"
     if unsealed := _without(there, head, CAN_SEAL):
         why += f"; without a key, for dllm-relay on {unsealed} was built without TLS"
+    if plain := _without(there, head, CAN_COMPRESS):
+        why += f"; not compressed, for dllm-relay on {plain} was built without zstd"
     return Pairing(
         why=why,
         program=there.program,

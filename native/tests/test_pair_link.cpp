@@ -62,11 +62,11 @@ TEST(features_nobody_knows_and_a_longer_hello_are_passed_over) {
 TEST(another_major_version_is_refused_in_one_sentence) {
   for (const Role role : {Role::kHead, Role::kWorker}) {
     std::string said = greeting(role == Role::kHead ? Role::kWorker : Role::kHead);
-    said[8] = 2;
+    said[8] = 3;
     End end(role);
     // All that is the same in every version is enough.
     CHECK(why<LinkRefused>(end, said.substr(0, 16)) ==
-          "the other relay speaks link version 2, this one 1: install the same dllm-tui on both "
+          "the other relay speaks link version 3, this one 2: install the same dllm-tui on both "
           "machines");
   }
 }

@@ -21,6 +21,7 @@
 #include "json_value.h"
 #include "lines.h"
 #include "memory.h"
+#include "pair/compression.h"
 #include "pair/seal.h"
 #include "ports.h"
 #include "posix.h"
@@ -156,8 +157,9 @@ class Host {
     for (const auto& [name, verb] : slow_) features.push_back(name);
     features.insert(features.end(),
                     {"run:touch", "start:private", "worker", "worker:model", "head:thin",
-                     "pair:ways"});
+                     "pair:2"});
     if (pair::has_tls()) features.emplace_back("worker:tls");
+    if (pair::has_compression()) features.emplace_back("worker:zstd");
     features.emplace_back(watch_.looks() ? "watch:look" : "watch:kernel");
     json::Object object;
     object.text("hello", "dllm-relay host").number("protocol", kProtocol);

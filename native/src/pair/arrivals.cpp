@@ -36,31 +36,31 @@ void Arrivals::taken(std::size_t count) {
 
 void Arrivals::feed() {
   while (has_room()) {
-    if (mingled_.message_is_next()) {
+    if (!has_more() && mingled_.message_is_next()) {
       assembly_->take(home::decode(mingled_.take_message()));
       continue;
     }
     const Bytes bytes = mingled_.bytes();
-    if (bytes.empty()) return;
-    decode(bytes);
+    if (bytes.empty() && !has_more()) return;
+    decompress(bytes);
     if (assembly_ && !assembly_->empty()) {
-      assembly_->literal(decoded_);
+      assembly_->literal(decompressed_);
     } else {
-      requests_.swap(decoded_);
+      requests_.swap(decompressed_);
     }
   }
 }
 
-// Of these bytes as many as may be; they are then in `decoded_`.
-void Arrivals::decode(Bytes bytes) {
-  decoded_.clear();
-  if (!lean_) {
+// Of these bytes as many as may be; what they stand for is then in `decompressed_`.
+void Arrivals::decompress(Bytes bytes) {
+  decompressed_.clear();
+  if (!decompressor_) {
     bytes = bytes.first(std::min(bytes.size(), kAheadMax));
-    decoded_.assign(bytes.begin(), bytes.end());
+    decompressed_.assign(bytes.begin(), bytes.end());
     return mingled_.drop(bytes.size());
   }
-  mingled_.drop(lean_->take(bytes, decoded_));
-  if (lean_->is_lost()) throw home::BadMessage("what came was no encoding of requests");
+  mingled_.drop(decompressor_->take(bytes, decompressed_));
+  if (decompressor_->is_lost()) throw home::BadMessage("what came cannot be decompressed");
 }
 
 // Requests that go directly are handed out before anything else is looked at.
@@ -69,7 +69,7 @@ bool Arrivals::has_room() const {
 }
 
 bool Arrivals::is_over() const {
-  return finished_ && mingled_.empty() && requests_.empty() && (!assembly_ || assembly_->empty());
+  return finished_ && mingled_.empty() && !has_more() && requests_.empty() && (!assembly_ || assembly_->empty());
 }
 
 void Arrivals::clear() {

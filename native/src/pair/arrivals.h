@@ -1,23 +1,23 @@
-// What arrived in one session, until it is requests for the rpc-server: encodings are decoded, and
+// What arrived in one session, until it is requests for the rpc-server: it is decompressed, and
 // weights come from the files of this machine where these have them.
 #pragma once
 
 #include <optional>
 
+#include "compression.h"
 #include "home/assembly.h"
-#include "lean/stream.h"
 #include "mingled.h"
 
 namespace dllm::pair {
 
 class Arrivals {
  public:
-  // Handed out at a time, and decoded ahead of that: a few bytes may stand for many.
+  // Handed out at a time, and decompressed ahead of that: a few bytes may stand for many.
   static constexpr std::size_t kAheadMax = 256 << 10;
 
   // Nothing is shorter than it was, and no weights come from here.
   Arrivals() = default;
-  void use_lean() { lean_.emplace(); }
+  void use_compression() { decompressor_.emplace(); }
   void use_home(const home::Home& home, home::HomeCounts& counts);
 
   void arrived(View data) { mingled_.append(data); }
@@ -43,15 +43,16 @@ class Arrivals {
 
  private:
   void feed();
-  void decode(Bytes bytes);
+  void decompress(Bytes bytes);
+  [[nodiscard]] bool has_more() const { return decompressor_ && decompressor_->has_more(); }
   [[nodiscard]] bool has_room() const;
 
   Mingled mingled_;
-  std::optional<lean::Receiver> lean_;
+  std::optional<Decompressor> decompressor_;
   std::optional<home::Assembly> assembly_;
-  lean::Buffer requests_;  // that need not go through the assembly
+  Decompressor::Buffer requests_;  // that need not go through the assembly
   std::size_t taken_ = 0;  // of them
-  lean::Buffer decoded_;
+  Decompressor::Buffer decompressed_;
   bool finished_ = false;
 };
 

@@ -25,7 +25,8 @@ constexpr const char* kContradicted =
     "its rpc-server is another one than a moment ago: start llama-server again";
 
 Hello own_hello(const std::string& name, bool answers) {
-  const std::uint64_t features = kLean | kHome | (answers ? kAhead : 0);
+  const std::uint64_t features =
+      kHome | (answers ? kAhead : 0) | (has_compression() ? kCompression : 0);
   return {Role::kHead, features, LinkEnd::kWindowBytes, new_id(), name};
 }
 
@@ -200,11 +201,12 @@ void HeadEnd::read_client(LiveLink& link, Nanos now) {
     more_follows = out.more_follows && count <= kBurstBytes;
     served.up_ended = out.refused;
   }
+  if (served.id) served.up.flush(link);
   const bool gone = served.client.ended() || served.client.broken();
   if (!gone || served.up_ended) return;
   served.up_ended = true;
   send_up(served.session.requests_end(), link);
-  served.up.end();
+  if (served.id) served.up.flush(link);
 }
 
 // A session is opened for what has to cross: many a client asks only what is known.
@@ -286,7 +288,6 @@ void HeadEnd::arrived(std::uint32_t session, Bytes data) {
   if (before == 0 && served_->client.waiting() == 0) served_->moved = monotonic_now();
 }
 
-// What is encoded depends on it.
 void HeadEnd::tell_version() {
   if (served_->told_version || !served_->session.version()) return;
   served_->told_version = true;

@@ -15,7 +15,7 @@ namespace {
 // The same in every major version: magic, major, minor, size of the whole.
 constexpr std::string_view kMagic = "dllmlink";
 constexpr std::size_t kMajorAt = 8, kSizeAt = 12, kPreambleBytes = 16;
-// Version 1.
+// Version 2.
 constexpr std::size_t kFeaturesAt = 16, kCreditAt = 24, kRoleAt = 28, kNameBytesAt = 29;
 constexpr std::size_t kIdAt = 32, kNameAt = 48;
 // The first bytes of a TLS connection.

@@ -10,13 +10,13 @@
 
 namespace dllm::pair {
 
-inline constexpr std::uint16_t kMajor = 1;
+inline constexpr std::uint16_t kMajor = 2;
 inline constexpr std::uint16_t kMinor = 0;
 inline constexpr std::size_t kHelloMaxBytes = 1024;
 inline constexpr std::size_t kNameMaxBytes = 64;
 
 // Bits of Hello::features.
-inline constexpr std::uint64_t kLean = 1;  // requests go up as what differs from earlier ones
+inline constexpr std::uint64_t kCompression = 1;  // of requests
 inline constexpr std::uint64_t kHome = 2;  // references go up instead of weights
 inline constexpr std::uint64_t kAhead = 4;  // what is wanted next is asked for at the worker's end
 

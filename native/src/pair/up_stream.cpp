@@ -35,7 +35,7 @@ bool is_weight(Tensor tensor) {
 }  // namespace
 
 void UpStream::begin(const LinkEnd& end) {
-  if (end.uses(kLean)) lean_.emplace();
+  if (end.uses(kCompression)) compressor_.emplace();
   if (end.uses(kHome)) referrer_.emplace(weights_.counts, &weights_.own);
 }
 
@@ -82,17 +82,27 @@ void UpStream::pass(View bytes, LiveLink& link) {
 }
 
 void UpStream::requests(View bytes, LiveLink& link) {
-  if (lean_) {
-    shortened_.clear();
-    lean_->requests(bytes, shortened_);
-    bytes = shortened_;
-  }
+  if (!compressor_) return send_or_hold(bytes, link);
+  compressed_.clear();
+  compressor_->requests(bytes, compressed_);
+  send_or_hold(compressed_, link);
+}
+
+void UpStream::flush(LiveLink& link) {
+  if (!compressor_) return;
+  compressed_.clear();
+  compressor_->flush(compressed_);
+  send_or_hold(compressed_, link);
+}
+
+void UpStream::send_or_hold(View bytes, LiveLink& link) {
+  if (bytes.empty()) return;
   up_.empty() && link.room(session_) >= bytes.size() ? send(bytes, link) : up_.append(bytes);
 }
 
 void UpStream::send(View bytes, LiveLink& link) {
   link.end().send(session_, bytes);
-  if (lean_) lean_->runs().take(bytes.size(), link.given());
+  if (compressor_) compressor_->runs().take(bytes.size(), link.given());
 }
 
 // Whatever led to it, it is about the data of a SET_TENSOR.
@@ -103,9 +113,9 @@ void UpStream::send_home(View message, LiveLink& link) {
 }
 
 void UpStream::head(View head) {
-  shortened_.clear();
-  if (lean_) lean_->head(head, shortened_);
-  up_.append(lean_ ? View(shortened_) : head);
+  compressed_.clear();
+  if (compressor_) compressor_->head(head, compressed_);
+  up_.append(compressor_ ? View(compressed_) : head);
   refer(decided_.front());
   decided_.pop_front();
   collect();
@@ -120,13 +130,6 @@ void UpStream::refer(const Decided& decided) {
 // What the referrer has to say keeps its place.
 void UpStream::collect() {
   while (referrer_->has_message()) up_.append_message(encode(referrer_->next()));
-}
-
-void UpStream::end() {
-  if (!lean_) return;
-  shortened_.clear();
-  lean_->end(shortened_);
-  up_.append(shortened_);
 }
 
 void UpStream::push(LiveLink& link) {
@@ -158,11 +161,6 @@ bool UpStream::push_next(LiveLink& link) {
 bool UpStream::is_done() const {
   const bool waits = referrer_ && (referrer_->open_chunks() > 0 || referrer_->has_next());
   return up_.empty() && !waits;
-}
-
-void UpStream::learned(Version version) {
-  version_ = version;
-  if (lean_) lean_->learned(version);
 }
 
 void UpStream::told(View message) {

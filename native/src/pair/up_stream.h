@@ -1,13 +1,13 @@
-// What goes up to the worker's relay in one session: requests, shortened where both ends can, and
+// What goes up to the worker's relay in one session: requests, compressed where both ends can, and
 // weights by reference where that machine has them; in order, under credit.
 #pragma once
 
 #include <deque>
 #include <optional>
 
+#include "compression.h"
 #include "home/listing.h"
 #include "home/referrer.h"
-#include "lean/stream.h"
 #include "live_link.h"
 #include "mingled.h"
 #include "relay/session.h"
@@ -35,8 +35,8 @@ class UpStream final : public Weights {
   [[nodiscard]] std::size_t room(const LiveLink& link) const;
   // Throws home::ModelError, as do others: the session cannot go on then.
   void take(const Outgoing& out, LiveLink& link);
-  // The client sends no more.
-  void end();
+  // The client pauses: what is held back to be compressed with what follows.
+  void flush(LiveLink& link);
   // Sends what may be sent; throws home::ModelError.
   void push(LiveLink& link);
   // Whether `push` could send more at once.
@@ -48,7 +48,7 @@ class UpStream final : public Weights {
   [[nodiscard]] bool has_decided() const { return !decided_.empty(); }
 
   // The worker told its version.
-  void learned(Version version);
+  void learned(Version version) { version_ = version; }
   // A message of the worker's end. Throws home::BadMessage, and home::ModelError.
   void told(View message);
 
@@ -74,6 +74,7 @@ class UpStream final : public Weights {
   void send(View bytes, LiveLink& link);
   void send_home(View message, LiveLink& link);
   void requests(View bytes, LiveLink& link);
+  void send_or_hold(View bytes, LiveLink& link);
   void head(View head);
   void refer(const Decided& decided);
   void collect();
@@ -81,10 +82,10 @@ class UpStream final : public Weights {
 
   HeadWeights& weights_;
   std::uint32_t session_ = 0;               // 0: nothing has to cross yet
-  std::optional<lean::Sender> lean_;        // where both ends can
+  std::optional<Compressor> compressor_;    // where both ends can
   std::optional<home::Referrer> referrer_;  // likewise
   std::deque<Decided> decided_;             // told by the session with the bytes that follow
-  lean::Buffer shortened_;
+  Compressor::Buffer compressed_;
   Mingled up_;                         // not yet sent
   bool is_read_ = true;                // the client is understood
   std::optional<Version> version_;     // of the worker

@@ -22,7 +22,8 @@ constexpr std::size_t kListMessagesMax = 128;
 constexpr Nanos kEndGrace = 2 * kNanosPerSecond;
 
 Hello own_hello(const std::string& name, bool has_models) {
-  const std::uint64_t features = kLean | kAhead | (has_models ? kHome : 0);
+  const std::uint64_t features =
+      kAhead | (has_models ? kHome : 0) | (has_compression() ? kCompression : 0);
   return {Role::kWorker, features, LinkEnd::kWindowBytes, new_id(), name};
 }
 
@@ -94,7 +95,7 @@ WorkerEnd::Served* WorkerEnd::find(std::uint32_t session) {
 void WorkerEnd::opened(std::uint32_t session) {
   Arrivals& arrivals = served_.emplace_back(session).arrivals;
   const LinkEnd& end = meeting_.link()->end();
-  if (end.uses(kLean)) arrivals.use_lean();
+  if (end.uses(kCompression)) arrivals.use_compression();
   if (end.uses(kHome)) arrivals.use_home(home_, counts_);
 }
 

@@ -20,6 +20,7 @@ from backends.link.way import local_way
 from backends.machines.host import ProcessRecord
 from backends.machines.machine import LocalMachine
 from backends.planning.pairing import (
+    CAN_COMPRESS,
     CAN_PAIR,
     CAN_SEAL,
 )
@@ -51,7 +52,7 @@ PLAN = Plan(
 class Able:
     """A machine that can do everything, and what runs on it."""
 
-    features = (*CAN_PAIR, CAN_SEAL)
+    features = (*CAN_PAIR, CAN_SEAL, CAN_COMPRESS)
     run_dir = "/run/dllm"
     transport = Transport.LOCAL
 

@@ -7,6 +7,7 @@ import pytest
 from backends.data_place import DataPlace
 from backends.planning.blueprint import needed_names
 from backends.planning.pairing import (
+    CAN_COMPRESS,
     CAN_PAIR,
     CAN_SEAL,
     Beside,
@@ -17,7 +18,7 @@ from backends.planning.pairing import (
 from backends.split.layout import make_split
 from backends.state import PairMode, Plan, WorkerSpec
 
-ALL = (*CAN_PAIR, CAN_SEAL)
+ALL = (*CAN_PAIR, CAN_SEAL, CAN_COMPRESS)
 DATA = DataPlace(address="10.0.0.7")
 SECRET = "5a" * 32
 OWN = WorkerSpec(name="worker1")
@@ -127,6 +128,16 @@ def test_an_older_helper_at_either_end_leaves_the_head_s_relay_alone(
     found = pairing(here=older)
     assert not found.paired
     assert found.why == "dllm-relay on local is too old to stand in a pair"
+
+
+def test_a_helper_without_zstd_is_said() -> None:
+    plain = pairing(there=(*CAN_PAIR, CAN_SEAL))
+    assert plain.paired
+    assert plain.key
+    assert plain.why.endswith(
+        "; not compressed, for dllm-relay on bob was built without zstd"
+    )
+    assert "zstd" not in pairing().why
 
 
 def test_a_helper_without_tls_is_said() -> None:

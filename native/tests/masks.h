@@ -5,7 +5,7 @@
 
 #include "transcript.h"
 
-namespace lean_masks {
+namespace masks {
 
 constexpr std::uint32_t kF32 = 0, kF16 = 1, kI32 = 26, kI64 = 27;
 
@@ -40,4 +40,4 @@ inline std::string request(dllm::Version version, const Mask& mask) {
   return transcript::set_tensor(version, spec, data(mask));
 }
 
-}  // namespace lean_masks
+}  // namespace masks
