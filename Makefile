@@ -224,7 +224,7 @@ bench-decode: engine ## Tokens per second through relays and bare copy relays ag
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_programs
 	$(BIN)/python -m tools.bench.bench_decode $(NATIVE_BUILD)
 
-bench-draft: engines ## Tokens per second by way to guess, 10 ms away; TABLE=1 for more links and clients, QUICK=1 for a part
+bench-draft: engines ## Tokens per second by speculation method, 10 ms away; TABLE=1 for more links and clients, QUICK=1 for a part
 	$(BIN)/python -m tools.bench.bench_draft $(if $(TABLE),--table) $(if $(QUICK),--quick)
 
 soak: engine ## MINUTES of faults, one every 20 s, before four clients (two hours)

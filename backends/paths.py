@@ -65,12 +65,12 @@ class Paths(Value, frozen=True, kw_only=True):
 
     @property
     def paces_file(self) -> Path:
-        """How fast each way to guess was."""
+        """The measured speed of each draft."""
         return self.state_dir / "paces.json"
 
     @property
     def trials_file(self) -> Path:
-        """What each way to guess was found to bring (``--draft auto``)."""
+        """Results of ``--draft auto``."""
         return self.state_dir / "trials.json"
 
     @property

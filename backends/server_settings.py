@@ -22,7 +22,7 @@ SLOTS_MAX = 256
 """As many sequences as llama.cpp keeps apart."""
 THREADS_MAX = 1024
 DRAFT_TOKENS_MAX = 64
-"""More guesses at a time are never all right."""
+"""More drafted tokens at a time are never all accepted."""
 
 
 def check_server(server: ServerSettings, ctx_size: int, model: ModelInfo) -> None:
@@ -94,14 +94,14 @@ def check_threads(threads: int | None) -> None:
 
 
 def check_draft_tokens(count: int) -> None:
-    """Refuse to guess nothing at a time, or more than makes sense.
+    """Refuse a draft of no tokens, or of more than makes sense.
 
     Raises:
         PlanError: it says what is allowed.
     """
     if not 1 <= count <= DRAFT_TOKENS_MAX:
         raise PlanError(
-            f"{count} tokens cannot be guessed at a time",
+            f"{count} tokens cannot be drafted at a time",
             f"Give 1 to {DRAFT_TOKENS_MAX} (--draft-max).",
         )
 

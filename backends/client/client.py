@@ -155,6 +155,11 @@ class ControllerClient:
             "POST", self._of("/v1/drain"), ClusterSnapshot, {"on": on}
         )
 
+    async def measure_drafts(self) -> ClusterSnapshot:
+        """Have ``--draft auto`` compare all drafts anew at the next idle moment."""
+        target = self._of("/v1/drafts/measure")
+        return await self._call("POST", target, ClusterSnapshot)
+
     async def shutdown(self, *, only_if_idle: bool = False) -> None:
         """End the controller and all it runs; returns when that is done.
 

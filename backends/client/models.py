@@ -40,7 +40,7 @@ class ModelsClient:
         return self._connection.stream("POST", "/v1/models/seed", Seeding, asked)
 
     async def drafts(self, path: str) -> Drafts:
-        """What of the models found so far could guess ahead for one."""
+        """What of the models found so far can draft for one."""
         target = f"/v1/drafts?path={quote(path, safe='')}"
         return await self._connection.call("GET", target, Drafts)
 

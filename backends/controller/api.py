@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 from backends.controller.askers import asker
-from backends.controller.drafting import Drafting, with_found
+from backends.controller.drafting import Drafting
 from backends.controller.holders import Holders
 from backends.controller.metrics import prometheus_text
 from backends.controller.occupancy import held_by, machines_now
@@ -40,7 +40,8 @@ from backends.planning.blueprint import process_name
 from backends.planning.proposal import propose
 from backends.planning.room import room_for
 from backends.roster.holdings import merged
-from backends.split.speculation import with_draft
+from backends.speculation.drafts import with_trials
+from backends.speculation.memory import with_draft
 from backends.state import (
     DEFAULT_CLUSTER,
     Actor,
@@ -161,6 +162,7 @@ class Api:
                 web.get("/v1/inspect", self._inspect),
                 web.get("/v1/models", self._models),
                 web.get("/v1/drafts", self._drafts),
+                web.post("/v1/drafts/measure", self._measure_drafts),
                 web.get("/v1/logs/{name}", self._log),
                 web.post("/v1/lab", self._lab),
                 web.get("/v1/passes", self._passes),
@@ -365,12 +367,20 @@ class Api:
         return self._catalogue.listing.models
 
     async def _drafts(self, request: web.Request) -> web.Response:
-        """What of the models found here could guess ahead for one."""
+        """What of the models found here can draft for one."""
         listing = merged(self._catalogue.listing, self._machines.values())
         path = request.query.get("path", "")
         drafts = await self._drafting.candidates(path, listing.models)
-        found = self._clusters.trials.found_for(drafts.model)
-        return json_response(with_found(drafts, found))
+        model = await self._readers.model(path)
+        return json_response(
+            with_trials(drafts, self._clusters.trials.found_for(model))
+        )
+
+    async def _measure_drafts(self, request: web.Request) -> web.Response:
+        """Compare the drafts of a cluster anew; returns at once."""
+        cluster = self._of(request)
+        cluster.auto.repeat()
+        return json_response(cluster.board.snapshot)
 
     async def _log(self, request: web.Request) -> web.Response:
         offset = number(request, "offset", 0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from backends.controller.evidence import failed_at
 from backends.controller.story import CONTROLLER
 from backends.errors import DllmError
 from backends.split.layout import format_range
@@ -119,11 +121,12 @@ class Chapter:
         self._tell(EventKind.MENDED, how, tone=EventTone.WARNING)
 
     def tried(self, what: str) -> None:
-        """A way to guess was measured, or chosen."""
+        """A draft was measured, or chosen."""
         self._tell(EventKind.DRAFT, what)
 
-    def tried_in_vain(self, failure: Failure) -> None:
-        """A way to guess could not be measured; what serves goes on."""
+    def tried_in_vain(self, what: str, error: Exception) -> None:
+        """A draft could not be measured; what serves goes on."""
+        failure = failed_at(what, error, time.time())
         self._story.tell(
             EventKind.DRAFT,
             failure.what,

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from backends.controller.journal import Journal
     from backends.controller.processes import ProcessBook
     from backends.controller.story import Story
-    from backends.controller.trials import TrialBook
     from backends.gateway.access import ApiSettings
     from backends.machines.machine import Machine, Machines
     from backends.machines.readers import Readers
+    from backends.speculation.auto import TrialBook
     from backends.state import Actor, Failure, Leftover, Plan, PlanMemory
 
 log = logging.getLogger(__name__)
@@ -89,6 +89,7 @@ class Cluster:
         self.gateway = self._pursuit.gateway
         self.links = self._pursuit.links
         self.serving = self._pursuit.serving
+        self.auto = self._pursuit.auto
         self._stopper = self._pursuit.stopper
         self.order = Order()
         self._word = asyncio.Lock()

@@ -17,10 +17,10 @@ from backends.controller.occupancy import held_by, memory_of
 from backends.controller.paces import Paces
 from backends.controller.processes import ProcessBook
 from backends.controller.story import CONTROLLER, Story
-from backends.controller.trials import TrialBook
 from backends.errors import DllmError, UsageError
 from backends.places import LOCAL
 from backends.planning.blueprint import machines_of
+from backends.speculation.auto import TrialBook
 from backends.state import CLUSTER_NAME, DEFAULT_CLUSTER, ClusterBrief, ClusterState
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from backends.engine.fit_params import MemoryAsker, MemoryQuestion
 from backends.errors import DllmError, ModelError
 from backends.paths import relay_binary
 from backends.places import LOCAL, at_peer
+from backends.speculation.memory import with_own_weights
 from backends.split.flags import compile_split
 from backends.split.loads import plan_loads
-from backends.split.speculation import with_own_weights
 from backends.state import Plan, PlanMemory, Value
 
 if TYPE_CHECKING:

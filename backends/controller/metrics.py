@@ -45,7 +45,7 @@ LINK_BYTES = {
     "weight_bytes_sent": "of weights crossed between a pair of relays",
 }
 """Fields of a link, and what these bytes are."""
-GUESS_TOTALS = ("guessed", "accepted", "passes")
+DRAFT_TOTALS = ("drafted", "accepted", "passes")
 COMMAND_FIGURES = (
     *("count", "bytes_up", "bytes_down", "wire_bytes_up", "wire_bytes_down"),
     *("answered", "errors"),
@@ -81,7 +81,7 @@ class _Figures(Collector):
         for process in now.processes:
             memory.add_metric([process.name], process.rss_bytes or 0)
         yield memory
-        yield from self._guesses()
+        yield from self._drafts()
         yield from self._requests()
         yield from map(self._link, LINK_FIGURES)
         yield from map(self._total, LINK_TOTALS)
@@ -90,9 +90,9 @@ class _Figures(Collector):
         yield from map(self._bytes, LINK_BYTES)
         yield from map(self._command, COMMAND_FIGURES)
 
-    def _guesses(self) -> Iterator[Metric]:
-        counts = self._snapshot.speed.guesses
-        for name in GUESS_TOTALS if counts else ():
+    def _drafts(self) -> Iterator[Metric]:
+        counts = self._snapshot.speed.acceptance
+        for name in DRAFT_TOTALS if counts else ():
             words = f"Of a draft, since llama-server started: {name}"
             yield CounterMetricFamily(
                 f"dllm_draft_{name}", words, getattr(counts, name)

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from backends.errors import DllmError, EngineError, HostError
 from backends.places import LOCAL
 from backends.planning.room import Held
+from backends.speculation.memory import loads_with_draft, with_draft
 from backends.split.loads import plan_loads
-from backends.split.speculation import loads_with_draft, with_draft
 from backends.state import ClusterState, DeviceKind, Peer
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""How fast each way to guess was, kept by everything else that decides the speed.
+"""The speed of each draft, kept by everything else that decides the speed.
 
 Every answer that was alone is measured, and several that were made at once together.
 What was measured without a draft stands beside what is measured with one, whichever
@@ -14,11 +14,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
+from backends.speculation.auto import without_draft
 from backends.state import (
-    DRAFT_MAX,
-    NO_DRAFT,
     NOT_JSON,
     ClusterState,
     Lab,
@@ -111,7 +109,7 @@ class Paces:
         if speed != before or spell is None:
             if rate := _rate(spell, speed):
                 assert spell is not None, "a rate is that of a spell"
-                self._keep(site, Way(*snapshot.guesses_with, spell.clients), rate)
+                self._keep(site, Way(*snapshot.drafts_with, spell.clients), rate)
             self._go_on(name, spell, before, speed)
         return tuple(one.pace for one in self._book.get(site, ()))
 
@@ -138,7 +136,7 @@ class Paces:
         while len(self._book) > SITES_KEPT:
             del self._book[next(iter(self._book))]
         with contextlib.suppress(OSError):
-            write_private(self._file, msgspec.json.encode(self._book))
+            write_private(self._file, msgspec.json.encode(self._book), durable=False)
 
 
 def _rate(spell: _Spell | None, now: Speed) -> float | None:
@@ -157,18 +155,12 @@ def _rate(spell: _Spell | None, now: Speed) -> float | None:
 
 
 def site_of(plan: Plan, labs: dict[str, Lab | None]) -> str:
-    """A word for everything that decides the speed but how it is guessed."""
-    plain = replace(
-        plan,
-        server=replace(plan.server, draft=NO_DRAFT, draft_max=DRAFT_MAX),
-        speculation=None,
-        prompt_cache_mib=None,
-        api_port=None,
-        asked=None,
-    )
+    """A hash of everything that decides the speed, without the draft."""
     added = {
         worker: (lab.latency_ms, lab.jitter_ms, lab.rate_mb_s)
         for worker, lab in sorted(labs.items())
         if lab is not None
     }
-    return hashlib.sha256(msgspec.json.encode((plain, added))).hexdigest()[:24]
+    return hashlib.sha256(
+        msgspec.json.encode((without_draft(plan), added))
+    ).hexdigest()[:24]

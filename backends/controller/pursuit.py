@@ -8,7 +8,6 @@ import secrets
 from functools import partial
 from typing import TYPE_CHECKING
 
-from backends.controller.auto_draft import AutoDraft
 from backends.controller.builder import Builder, launch_steps
 from backends.controller.engines import draft_path
 from backends.controller.fallbacks import Fallbacks
@@ -41,7 +40,8 @@ from backends.errors import (
 from backends.link.relay import worker_relay_name
 from backends.planning.blueprint import machines_of, process_name
 from backends.planning.commands import SERVER
-from backends.planning.speculating import PLAIN, with_way
+from backends.speculation.auto import AutoDraft, measure
+from backends.speculation.methods import with_method
 from backends.state import AUTO_DRAFT, NO_DRAFT, ClusterState, DraftNow, Step, StepState
 
 if TYPE_CHECKING:
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from backends.controller.builder import Built
     from backends.controller.chapters import Chapter
     from backends.controller.journal import Journal
-    from backends.controller.trials import TrialBook
     from backends.link.way import Route
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
     from backends.planning.blueprint import Facts
+    from backends.speculation.auto import TrialBook
     from backends.state import Leftover, MeasuredSplit, Plan, PlanMemory
 
 log = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class Pursuit:
         )
         self._fallbacks = Fallbacks(board, journal, readers, self._stand_ins, memory)
         self._unwatched = UnwatchedDeaths(journal, self._mending.breaker)
-        self._auto = AutoDraft(board, chapter, trials, clock=clock)
+        self.auto = AutoDraft(board, chapter, trials, measure=measure)
         self._begun_at = 0.0
 
     def _secret(self) -> str:
@@ -166,7 +166,7 @@ class Pursuit:
         if not mended:
             self.links.forget_labs()
             self._stand_ins.forget()
-            self._auto.forget()
+            self.auto.forget()
 
     def stir(self) -> None:
         """Look again: a machine or a way came or went."""
@@ -242,26 +242,26 @@ class Pursuit:
         self._mending.tell(await until_over(self._bring_up(running), over))
 
     async def _bring_up(self, plan: Plan) -> None:
-        """Make it so and watch it, guessing as it pays; returns only by raising."""
+        """Make it so with the best draft, and watch it; returns only by raising."""
         if plan.server.draft != AUTO_DRAFT:
             self._board.update(draft_now=None)
             await self._bring_up_as(await self._without_lost_draft(plan))
         while True:
-            way = self._auto.begins(plan)
-            chosen = with_way(plan, way)
+            draft = self.auto.begins(plan)
+            chosen = with_method(plan, draft)
             if await self._without_lost_draft(chosen) != chosen:
-                self._auto.give_up(plan, way)
+                self.auto.give_up(draft)
                 continue
-            over = self._auto.over(plan, way)
+            over = self.auto.over(plan, draft)
             try:
                 why = await until_over(self._bring_up_as(chosen), over)
                 self._mending.goes_on(why)
             except ProcessFailed as error:
                 # No reason to end what served well without that draft.
-                if error.evidence.process != SERVER or not self._auto.blames(way):
+                if error.evidence.process != SERVER or not self.auto.blames(draft):
                     raise
                 self._chapter.failed(error.evidence)
-                self._auto.give_up(plan, way)
+                self.auto.give_up(draft)
 
     async def _without_lost_draft(self, plan: Plan) -> Plan:
         """The plan, without its draft if that was there when it served and is gone."""
@@ -273,7 +273,7 @@ class Pursuit:
             why = f"{error.what}: it serves without a draft"
             self._chapter.waiting(why)
             self._board.update(draft_now=DraftNow(draft=NO_DRAFT, why=why))
-            return with_way(plan, PLAIN)
+            return with_method(plan, NO_DRAFT)
         return plan
 
     async def _bring_up_as(self, plan: Plan) -> None:
@@ -331,7 +331,7 @@ class Pursuit:
         port = await self.survey.server_way(plan, built.facts.ports[SERVER])
         measured = await self._loading.loaded(plan, built, port, known)
         self.gateway.serves(plan, port, built.server, self.survey.api.wait_s)
-        self._auto.serves(port)
+        self.auto.serves(port)
         since = record.served_since or self._clock()
         taken_up = known is not None and not self._mending.mended
         self._tell(plan, measured, taken_up=taken_up)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from backends.state import Lab, Pass, Speed
     from backends.state.weights import WorkerWeights
 
-GUESSES_MAX = 16
-"""The most tokens that a draft given by further arguments guesses ahead, usually."""
+EXTRA_DRAFT_MAX = 16
+"""The usual limit of a draft that further arguments give."""
 
 
 class Links:
@@ -38,7 +38,7 @@ class Links:
         self._sockets: dict[str, Path] = {}
         self._labs: dict[str, Lab | None] = {}
         self._outcomes = Outcomes()
-        self._guesses = GUESSES_MAX
+        self._draft_max = EXTRA_DRAFT_MAX
 
     @asynccontextmanager
     async def following(
@@ -47,16 +47,16 @@ class Links:
         tunnel_rtt_ms: Callable[[str], float | None],
         why: Callable[[str], str] = lambda _: "",
         route: Callable[[str], Route] = lambda _: Route(),
-        guesses: int = 0,
+        draft_max: int = 0,
     ) -> AsyncIterator[None]:
         """Follow the workers' relays, at these sockets, while the block runs.
 
         ``tunnel_rtt_ms`` gives the round trip of a worker's tunnel, if it has one;
         ``why`` whether, and why, a relay stands beside the worker; ``route`` how that
-        is reached now; ``guesses`` are the tokens that a draft of the plan adds to a
+        is reached now; ``draft_max`` are the tokens that a draft of the plan adds to a
         pass.
         """
-        self._guesses = max(guesses, GUESSES_MAX)
+        self._draft_max = max(draft_max, EXTRA_DRAFT_MAX)
         self._sockets = dict(sockets)
         self._outcomes = Outcomes()
         self._readers = {
@@ -85,12 +85,12 @@ class Links:
 
     def heed(self, speed: Speed) -> None:
         """Take what llama-server counted itself."""
-        guesses = self._guesses if speed.speculative else 0
+        drafted = self._draft_max if speed.speculative else 0
         server = ServerCount(
             tokens=speed.tokens,
             speculative=speed.speculative,
             idle=not speed.requests_active,
-            decode_max=max(speed.slots, 1) * (1 + guesses),
+            decode_max=max(speed.slots, 1) * (1 + drafted),
         )
         changed = [reader.meter.read_server(server) for reader in self._each()]
         if any(changed):

@@ -91,7 +91,9 @@ class Serving:
         rows = None if any(slot.speculative for slot in slots) else self._rows()
         now = time.monotonic()
         speed = self.meter.read(slots, now, counts.finished_tokens, rows)
-        return replace(speed, guesses=counts.guesses) if speed.speculative else speed
+        return (
+            replace(speed, acceptance=counts.acceptance) if speed.speculative else speed
+        )
 
 
 async def quiet(

@@ -12,8 +12,8 @@ from backends.errors import HostError, PeerUnreachable
 from backends.planning.blueprint import machines_of
 from backends.planning.fallback import plan_without
 from backends.planning.room import room_for
+from backends.speculation.methods import methods_of
 from backends.split.layout import ranges, ranges_text
-from backends.split.speculation import ways_to_guess
 from backends.state import AUTO_DRAFT, ClusterState
 
 if TYPE_CHECKING:
@@ -177,14 +177,14 @@ def told_stand_in(plan: Plan, before: Plan) -> str:
 
 def _undrafted(plan: Plan, before: Plan) -> str:
     """``, without its draft``, or which of those that ``auto`` may choose from."""
-    kept = {one.draft for one in ways_to_guess(plan.speculation)}
-    lost = [one for one in ways_to_guess(before.speculation) if one.draft not in kept]
+    kept = methods_of(plan)
+    lost = [draft for draft in methods_of(before) if draft not in kept]
     if not lost:
         return ""
     if before.server.draft != AUTO_DRAFT:
         return ", without its draft"
-    names = (PurePath(one.draft).stem if one.model else one.draft for one in lost)
-    return f", without {' or '.join(names)} to guess with"
+    names = (PurePath(draft).stem for draft in reversed(lost))
+    return f", without the drafts of {' and '.join(names)}"
 
 
 async def require_there(machines: Machines, plan: Plan) -> None:

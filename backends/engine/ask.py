@@ -173,7 +173,7 @@ def parse_flags(help_text: str) -> frozenset[str]:
     """Every option at the start of a line of the help, aliases included.
 
     ``TRACES`` stands for itself: one of the levels of ``-lv``, not an option. So does
-    each way to guess ahead, with the option before it: ``--spec-type draft-simple``.
+    each speculation method, with the option before it: ``--spec-type draft-simple``.
     """
     heads = [line for line in help_text.splitlines() if line.startswith("-")]
     found = {flag for line in heads for flag in _FLAG.findall(_options(line))}
@@ -183,7 +183,7 @@ def parse_flags(help_text: str) -> frozenset[str]:
 
 
 def spec_type(way: str) -> str:
-    """What stands among an engine's options for a way to guess ahead."""
+    """The entry of a speculation method among an engine's options."""
     return f"{SPEC_TYPE} {way}"
 
 

@@ -59,7 +59,7 @@ class LoadLog:
     """Facts from a llama-server's log, fed as it grows.
 
     Only the first model of a start counts: a draft model loaded after it prints the
-    same lines, and so does what the model's own layers guess in.
+    same lines, and so does the context of the model's own MTP layers.
     """
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 Tokens leave the cluster as rows of logits, one each, at the worker with the last layer.
 Its relay counts them. The others' passes are the same ones, a little earlier; and where
-no worker has the last layer, or the head guesses ahead and throws rows away,
+no worker has the last layer, or the head drafts tokens and throws rows away,
 llama-server's own counters are asked.
 """
 
@@ -78,7 +78,7 @@ class ServerCount(NamedTuple):
     tokens: int
     """Generated so far."""
     speculative: bool = False
-    """A draft guesses ahead: not every row that comes out becomes a token."""
+    """Tokens are drafted: not every row that comes out becomes a token."""
     idle: bool = True
     decode_max: int = 1
     """More tokens than so many in one pass are a prompt's."""

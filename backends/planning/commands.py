@@ -12,7 +12,6 @@ from backends.engine.argv import (
     server_argv,
     worker_argv,
 )
-from backends.engine.drafting import guessing_argv
 from backends.gateway.language import GATEWAY, gateway_argv
 from backends.link.relay import (
     pair_argv,
@@ -23,6 +22,7 @@ from backends.link.relay import (
 )
 from backends.machines.host import PRIVATE
 from backends.places import LOCAL
+from backends.speculation.methods import speculation_argv
 from backends.split.flags import compile_split, is_relayed, used_workers
 from backends.state import AUTO_DRAFT, Command, ProcessRole
 
@@ -233,22 +233,21 @@ def server_command(plan: Plan, placement: Placement, site: Site) -> Command:
             port=site.port(SERVER),
             verbosity=BUFFERS_VERBOSITY if is_relayed(plan) else LAYERS_VERBOSITY,
             alias=model_alias(plan),
-            guessing=_guessing(plan, placement, site),
+            speculation=_speculation(plan, placement, site),
             prompt_cache_mib=plan.prompt_cache_mib,
             extra=plan.extra_args,
         ),
     )
 
 
-def _guessing(plan: Plan, placement: Placement, site: Site) -> tuple[str, ...]:
-    """What makes llama-server guess ahead, where the plan has a draft."""
+def _speculation(plan: Plan, placement: Placement, site: Site) -> tuple[str, ...]:
+    """Arguments of the plan's speculation method; ``auto`` begins without one."""
     if plan.speculation is None or plan.server.draft == AUTO_DRAFT:
-        # It begins without.
         return ()
     flags = site.engines[plan.head].flags
     tokens = plan.server.draft_max
     is_away = placement.n_gpu_layers > plan.split.n_layer
-    return guessing_argv(
+    return speculation_argv(
         flags,
         plan.speculation,
         site.draft_path,

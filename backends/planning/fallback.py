@@ -14,14 +14,13 @@ from backends.planning.prompt_cache import with_prompt_cache
 from backends.planning.proposal import plan_devices
 from backends.planning.room import require_room
 from backends.planning.sharing import shared_out
-from backends.split.layout import devices
-from backends.split.loads import overcommitted, plan_loads
-from backends.split.speculation import (
-    guessing_with,
+from backends.speculation.memory import (
     loads_with_draft,
-    ways_to_guess,
+    one_of,
     with_own_layers,
 )
+from backends.split.layout import devices
+from backends.split.loads import overcommitted, plan_loads
 from backends.state import AUTO_DRAFT, NO_DRAFT
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def plan_without(
     It is shared out by memory over its other devices: with its own context, or where
     they cannot hold that with the longest they can, down to ``ctx_min``. A draft that
     does not fit beside it is left out: slower is better than nothing. ``auto`` goes on
-    with as many of its ways to guess as fit.
+    with as many of its methods as fit.
 
     Raises:
         PlanError: the head is among them, or the others cannot hold the model.
@@ -71,15 +70,15 @@ def _with_or_undrafted(
 
 
 def _ever_less_drafted(plan: Plan) -> Iterator[Plan]:
-    """With all its ways to guess, then with ever fewer; those that win come first."""
-    ways = ways_to_guess(plan.speculation)
-    for count in range(len(ways), 0, -1):
-        for kept in combinations(ways, count):
-            yield replace(plan, speculation=guessing_with(kept))
+    """With all its methods, then with ever fewer, likely winners first."""
+    methods = plan.speculation.methods if plan.speculation else ()
+    for count in range(len(methods), 0, -1):
+        for kept in combinations(methods, count):
+            yield replace(plan, speculation=one_of(kept))
 
 
 def _undrafted(plan: Plan) -> Plan:
-    """``auto`` without anything to guess with stays ``auto``."""
+    """``auto`` without any method stays ``auto``."""
     draft = AUTO_DRAFT if plan.server.draft == AUTO_DRAFT else NO_DRAFT
     return replace(plan, server=replace(plan.server, draft=draft), speculation=None)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from backends.speculation.memory import loads_with_draft
 from backends.split.layout import is_head_cpu
 from backends.split.loads import plan_loads, pool_of, room_bytes
-from backends.split.speculation import loads_with_draft
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -35,7 +35,7 @@ def remarks(
         _fits_alone(plan, model, devices),
         _logs_everything(plan),
         _breaks_off(plan),
-        _guesses_cross(plan),
+        _drafts_cross(plan),
     )
     return tuple(sentence for sentence in found if sentence)
 
@@ -144,21 +144,21 @@ def _logs_everything(plan: Plan) -> str:
     )
 
 
-def _guesses_cross(plan: Plan) -> str:
-    """That layers of the model guess on a worker, which takes trips of their own."""
-    guess = plan.speculation
-    far = guess is not None and not guess.device.startswith(f"{plan.head}/")
-    if guess is None or plan.server.draft != MTP_DRAFT or not far:
+def _drafts_cross(plan: Plan) -> str:
+    """MTP layers on a worker cost round trips of their own."""
+    method = plan.speculation
+    far = method is not None and not method.device.startswith(f"{plan.head}/")
+    if method is None or plan.server.draft != MTP_DRAFT or not far:
         return ""
     return (
-        f"The layers that guess are on {guess.device}, with the model's last ones: "
-        "each guess takes round trips there, and may cost more than it gives. On a "
-        "device of the head it costs none."
+        f"The MTP layers are on {method.device}, with the model's last ones: "
+        "each drafted token takes round trips there, and may cost more than it gives. "
+        "On a device of the head it costs none."
     )
 
 
 def _breaks_off(plan: Plan) -> str:
-    """That llama-server does not tell the tokens of a chat that it makes by guesses."""
+    """llama-server does not tell the tokens of a chat that it drafts."""
     if plan.speculation is None:
         return ""
     return (

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from backends.errors import PlanError
 from backends.planning.proposal import plan_devices
+from backends.speculation.memory import loads_with_draft
 from backends.split.loads import ours_by_pool, overcommitted, plan_loads, pool_of
-from backends.split.speculation import loads_with_draft
 from backends.state import (
     Device,
     DeviceKind,

@@ -62,9 +62,8 @@ from backends.state.machines import (
 from backends.state.memory import DeviceMemory, MemorySource, PlanMemory
 from backends.state.models import (
     DraftCandidate,
-    DraftFound,
     Drafts,
-    DraftVerdict,
+    DraftTrial,
     Layer,
     LayerBytes,
     ModelCatalogue,
@@ -95,14 +94,12 @@ from backends.state.previews import Command, Preview
 from backends.state.snapshots import (
     CLUSTER_NAME,
     DEFAULT_CLUSTER,
+    Acceptance,
     ClusterBrief,
     ClusterSnapshot,
     ClusterState,
-    DraftMeasuring,
     DraftNow,
-    DraftTrial,
     Failure,
-    Guesses,
     Leftover,
     Pace,
     ProcessInfo,

@@ -29,7 +29,7 @@ class EventKind(StrEnum):
     """The goal waits for a machine."""
     MENDED = "mended"
     DRAFT = "draft"
-    """A way to guess ahead was measured, or took another's place."""
+    """A draft was measured, or took another's place."""
     PEER = "peer"
     """A machine came, went or fell silent."""
     PEERS = "peers"

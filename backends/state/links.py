@@ -83,7 +83,7 @@ class Generation(Value, frozen=True, kw_only=True):
     trips: int = 0
     tokens_from: str = ""
     """Who counted them: ``wire``, the relay before the last layer; ``server``,
-    llama-server, where no worker has the last layer or a draft guesses ahead."""
+    llama-server, where no worker has the last layer or tokens are drafted."""
     tokens_per_pass: float | None = None
     trips_per_pass: float | None = None
     bytes_up_per_pass: float | None = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta
 
 from backends.state.base import Value
 
@@ -118,43 +120,28 @@ class ModelFile(Value, frozen=True, kw_only=True):
     """Machines that hold these bytes; ``local`` is the one we run on."""
 
 
-class DraftVerdict(StrEnum):
-    """Whether guessing with a draft is worth it."""
-
-    PAYS = "pays"
-    SAME = "makes no difference"
-    LOSES = "costs more than it brings"
-
-
-class DraftFound(Value, frozen=True, kw_only=True):
-    """What ``--draft auto`` found of a way to guess, over one network."""
+class DraftTrial(Value, frozen=True, kw_only=True):
+    """The speed that ``--draft auto`` measured with one draft."""
 
     draft: str
-    """``ngram``, ``mtp``, or the draft model's file."""
-    draft_max: int
-    """Tokens it guessed at a time."""
-    tok_per_s: float
-    """With it, in the trial; of all slots together."""
-    plain_tok_per_s: float | None = None
-    """Without any; None before that was measured."""
+    """``none``, ``ngram``, ``mtp``, or the draft model's file."""
+    draft_max: int = 0
+    """Tokens drafted at a time; 0 without a draft."""
+    tok_per_s: Annotated[float, Meta(gt=0)]
+    """Of all slots together."""
     speedup: float | None = None
-    """Times as fast as none, by what clients asked for where that is known."""
+    """Times as fast as without a draft; None before both were measured."""
     acceptance: float | None = None
-    """The part of its guesses that was right, likewise; None where none was made."""
-    verdict: DraftVerdict | None = None
-    """None before it could be compared."""
-    cluster: str = ""
-    """In which it was found; empty for what an earlier release found, as the next."""
+    """The accepted part of the drafted tokens; None if there were none."""
     network: str = ""
-    """Over which, in words: ``ada 2 to 8 ms``."""
-    slots: int = 0
-    """That answered at once; 0: not known."""
+    """The round trips of a token: ``2 to 8 ms``."""
+    slots: int = 1
     at: float
-    """Unix seconds of the trial."""
+    """Unix seconds."""
 
 
 class DraftCandidate(Value, frozen=True, kw_only=True):
-    """A model found here that might guess ahead for another."""
+    """A model found here that may be a draft model for another."""
 
     path: str
     name: str
@@ -162,29 +149,28 @@ class DraftCandidate(Value, frozen=True, kw_only=True):
     arch: str = ""
     file_type: str = ""
     head: str = ""
-    """The way to guess that it is a head for (``draft-eagle3``); empty for a model."""
+    """The method that it is a head for (``draft-eagle3``); empty for a model."""
     why_not: str = ""
-    """Why it cannot, or is not worth it; empty where it can."""
-    found: tuple[DraftFound, ...] = ()
-    """What ``auto`` found of it on this machine, newest first; empty: nothing yet."""
+    """Why it does not fit; empty if it does."""
+    found: tuple[DraftTrial, ...] = ()
+    """Measurements of ``auto`` on this machine, newest first."""
 
 
 class Drafts(Value, frozen=True, kw_only=True):
-    """What could guess ahead for a model."""
+    """What can draft for a model."""
 
     model: str
     size_bytes: int
     heads: tuple[str, ...] = ()
-    """Ways to guess that the model itself has layers for (``draft-mtp``), and that the
-    engine knows."""
+    """Methods of the model's own layers (``draft-mtp``) that the engine knows."""
     head_why_not: str = ""
-    """Why layers of the model itself, where it has any, cannot guess."""
-    head_found: tuple[DraftFound, ...] = ()
-    """What ``auto`` found of guessing with those layers."""
+    """Why the model's own layers, if it has any, cannot draft."""
+    head_found: tuple[DraftTrial, ...] = ()
+    """Measurements with those layers, newest first."""
     candidates: tuple[DraftCandidate, ...] = ()
-    """Those that can first, then by size."""
-    ngram: tuple[DraftFound, ...] = ()
-    """What ``auto`` found of guessing without a model."""
+    """Those that fit first, then by size."""
+    ngram: tuple[DraftTrial, ...] = ()
+    """Measurements of ``ngram``, newest first."""
 
 
 class ModelCatalogue(Value, frozen=True, kw_only=True):

@@ -11,13 +11,13 @@ from backends.state.memory import DeviceMemory
 
 NO_DRAFT = "none"
 NGRAM_DRAFT = "ngram"
-"""A draft that is no model: tables of what was said before."""
+"""Drafts from earlier text, without a draft model."""
 MTP_DRAFT = "mtp"
-"""No other model either: layers of the model itself (multi-token prediction)."""
+"""Drafts with layers of the model itself (multi-token prediction)."""
 AUTO_DRAFT = "auto"
-"""Whatever of these, or of the models found, is measured to be fastest."""
+"""The fastest of these and the best draft model, as measured."""
 DRAFT_MAX = 8
-"""Tokens guessed at a time, where nobody says otherwise."""
+"""Tokens drafted at a time by default."""
 
 
 class Share(Value, frozen=True, kw_only=True):
@@ -96,35 +96,40 @@ class ServerSettings(Value, frozen=True, kw_only=True):
     threads: int | None = None
     """Threads of llama-server itself; None: as llama.cpp chooses."""
     draft: str = NO_DRAFT
-    """What guesses ahead: a small model's file, ``ngram``, ``mtp``, ``auto``, ``none``.
-    """
+    """A draft model's file, ``ngram``, ``mtp``, ``auto`` or ``none``."""
     draft_max: int = DRAFT_MAX
-    """Tokens it guesses at a time; at most so many where ``auto`` chooses."""
+    """Tokens it drafts at a time."""
 
 
 class Speculation(Value, frozen=True, kw_only=True):
-    """What guesses ahead, so that several tokens share a round trip: on the head, but
-    for layers of the model itself, which run where its last layers do.
+    """A speculation method: it drafts tokens, and several share one round trip.
+
+    It runs on the head, but MTP layers run on the device of the model's last layers.
     """
 
     type: str
     """As llama-server calls it: ``draft-simple``, ``ngram-map-k``."""
     model: str = ""
-    """The draft model's file; empty where tables guess, or layers of the model."""
+    """The draft model's file; empty with ``ngram`` and ``mtp``."""
     device: str = ""
-    """The head's device that holds all of that model, or the one with those layers;
-    empty where tables guess."""
+    """The head's device with all of that model, or the device with the MTP layers;
+    empty with ``ngram``."""
     n_layer: int = 0
     """The draft model's layers."""
     memory: tuple[DeviceMemory, ...] = ()
-    """What it takes beside the model, for the plan's context and slots."""
+    """Its memory beside the model, for the plan's context and slots."""
     instead: tuple[Speculation, ...] = ()
-    """What ``auto`` may choose in its place; there is room for all of it."""
+    """The other methods that ``auto`` compares; there is room for all of them."""
 
     @property
     def draft(self) -> str:
         """As server settings name it."""
         return self.model or (MTP_DRAFT if self.device else NGRAM_DRAFT)
+
+    @property
+    def methods(self) -> tuple[Speculation, ...]:
+        """All methods that ``auto`` compares, else this one."""
+        return (self, *self.instead)
 
 
 class Ask(Value, frozen=True, kw_only=True):

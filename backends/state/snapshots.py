@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Annotated
-
-import msgspec
 
 from backends.state.base import Value
 from backends.state.links import Link
 from backends.state.machines import EngineInfo, Peer
-from backends.state.models import ModelInfo
+from backends.state.models import DraftTrial, ModelInfo
 from backends.state.plans import NO_DRAFT, Fallback, LayerRange, MeasuredSplit, Plan
 from backends.state.requests import RequestCounts
 
@@ -127,29 +124,27 @@ class ClusterState(StrEnum):
     FAILED = "failed"
 
 
-class Guesses(Value, frozen=True, kw_only=True):
-    """What became of a draft's guesses, since llama-server started: its own count.
+class Acceptance(Value, frozen=True, kw_only=True):
+    """Drafted tokens since llama-server started, by its own count.
 
-    An answer is counted once it has ended.
+    It counts an answer when the answer ends.
     """
 
-    guessed: int = 0
-    """Tokens that were guessed."""
+    drafted: int = 0
     accepted: int = 0
-    """Those that were right, and so cost no pass of their own."""
     passes: int = 0
-    """Passes that looked at guesses."""
+    """Passes that checked drafted tokens."""
     by_position: tuple[int, ...] = ()
-    """How often the first guess of a pass was right, the second, and so on."""
+    """How often the first token of a draft was accepted, the second, and so on."""
 
     @property
-    def acceptance(self) -> float | None:
-        """The part that was right; None before anything was guessed."""
-        return self.accepted / self.guessed if self.guessed else None
+    def rate(self) -> float | None:
+        """The accepted part; None before anything was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
 
     @property
     def tokens_per_pass(self) -> float | None:
-        """Of a pass that looks at guesses: those that were right, and one more."""
+        """Tokens of a pass that checks a draft: the accepted ones, and one more."""
         return 1 + self.accepted / self.passes if self.passes else None
 
 
@@ -167,22 +162,20 @@ class Speed(Value, frozen=True, kw_only=True):
     tokens: int = 0
     """Generated since llama-server started: its own count, then what relays see."""
     speculative: bool = False
-    """Whether it guesses ahead, with a draft model or otherwise."""
-    guesses: Guesses | None = None
-    """What became of its guesses; None where it does not guess, or does not tell."""
+    """Whether tokens are drafted, with a draft model or otherwise."""
+    acceptance: Acceptance | None = None
+    """None if nothing is drafted, or if llama-server does not tell."""
     ctx_used: int = 0
     """Tokens in the fullest slot's context."""
 
 
 class Pace(Value, frozen=True, kw_only=True):
-    """How fast one way to guess was for so many clients, all else being as it is now:
-    the network too.
-    """
+    """The speed of one speculation method for so many clients, over this network."""
 
     draft: str
     """``none``, ``ngram``, ``mtp``, or the draft model's file."""
     draft_max: int = 0
-    """Tokens it guessed at a time; 0 without a draft."""
+    """Tokens drafted at a time; 0 without a draft."""
     clients: int = 1
     """Answered at once, in slots of their own."""
     tok_per_s: float
@@ -193,67 +186,16 @@ class Pace(Value, frozen=True, kw_only=True):
     """Unix seconds of the newest."""
 
 
-class DraftTrial(Value, frozen=True, kw_only=True):
-    """What one way to guess was measured to bring, all else being as it is now."""
-
-    model: str = ""
-    """What it guessed for."""
-    draft: str
-    """``none``, ``ngram``, ``mtp``, or the draft model's file."""
-    draft_max: int = 0
-    """Tokens it guessed at a time; 0 without a draft."""
-    tok_per_s: Annotated[float, msgspec.Meta(gt=0)]
-    """Of all slots together."""
-    tokens: int
-    guesses: Guesses = Guesses()
-    """What became of them in the trial."""
-    cluster: str = ""
-    """In which it was made; empty for one of an earlier release, as the next two."""
-    network: str = ""
-    """Over which, in words: ``ada 2 to 8 ms``."""
-    slots: int = 0
-    """That answered at once."""
-    live_tokens: int = 0
-    """Made for clients since, in this way."""
-    live_guesses: Guesses | None = None
-    """What became of the guesses in the latest of these; None before there are enough.
-    """
-    live_at: float = 0.0
-    """Unix seconds of that."""
-    at: float
-    """Unix seconds of the trial."""
-    speedup: float | None = None
-    """Times as fast as none, by the latest that is known; None before both were tried.
-    """
-
-
-class DraftMeasuring(Value, frozen=True, kw_only=True):
-    """How far measuring has come; what is measured is ``DraftNow``'s own way."""
-
-    way: int
-    """Which of the ways to guess, from 1."""
-    ways: int
-    """All that are known to be worth it; what they show may add a shorter one."""
-    round_number: int = 0
-    """Of its questions, from 1; 0 while it is warmed up."""
-    rounds_max: int = 0
-    """Fewer do where answers take long."""
-
-
 class DraftNow(Value, frozen=True, kw_only=True):
-    """How it guesses now, where that is not simply what the plan says."""
+    """The speculation method that runs, if the plan does not say it alone."""
 
     draft: str
-    draft_max: int = 0
     doing: str = ""
-    """What is being measured; empty once that has settled."""
-    measuring: DraftMeasuring | None = None
-    """While a trial runs."""
+    """What is measured, or waits to be; empty once the comparison is over."""
     why: str = ""
-    """Why it guesses so, with the figures."""
-    chosen: str = ""
-    """What was chosen last, and what before, as an event told it; empty before that."""
+    """Why this method runs, with the figures."""
     trials: tuple[DraftTrial, ...] = ()
+    """The measurements of this plan over this network."""
 
 
 class ClusterBrief(Value, frozen=True, kw_only=True):
@@ -309,9 +251,9 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
     engine: EngineInfo | None = None
     speed: Speed = Speed()
     paces: tuple[Pace, ...] = ()
-    """How fast each way to guess was that was measured for this plan and network."""
+    """Speeds of the methods that ran with this plan over this network."""
     draft_now: DraftNow | None = None
-    """How it guesses, where that was chosen for the plan; None where the plan says."""
+    """The method that ``auto`` runs; None if the plan says the method."""
     links: tuple[Link, ...] = ()
     """One per worker behind a relay."""
     requests: RequestCounts | None = None
@@ -324,13 +266,15 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
     """Number of the newest event of the controller's story; 0 before the first."""
 
     @property
-    def guesses_with(self) -> tuple[str, int]:
-        """What guesses now, and how many tokens at a time."""
+    def drafts_with(self) -> tuple[str, int]:
+        """The draft that runs, and the tokens it drafts at a time."""
+        plan = self.plan
+        draft = NO_DRAFT
         if self.draft_now is not None:
-            return self.draft_now.draft, self.draft_now.draft_max
-        if self.plan is None or self.plan.speculation is None:
-            return NO_DRAFT, 0
-        return self.plan.server.draft, self.plan.server.draft_max
+            draft = self.draft_now.draft
+        elif plan is not None and plan.speculation is not None:
+            draft = plan.server.draft
+        return draft, plan.server.draft_max if plan and draft != NO_DRAFT else 0
 
     @property
     def wanted_generation(self) -> int:

@@ -40,7 +40,7 @@ def write_llama(
     output reuses the token embedding. ``repeating``: each tensor repeats a short run of
     numbers, so that its bytes compress well. ``quantized``: the attention is Q8_0, and
     with ``whole`` every matrix. ``split``: several files, each of so many tensors.
-    ``n_layer_nextn``: a HY V3 with so many more layers, which guess how it goes on.
+    ``n_layer_nextn``: a HY V3 with so many more layers, which draft (MTP).
     """
     arch = "hy_v3" if n_layer_nextn else "llama"
     writer = gguf.GGUFWriter(file, arch, split_max_tensors=split)
@@ -67,7 +67,7 @@ def write_llama(
     tensors.embedding_scale = 1.0 if n_layer_nextn else SCALE
     _add_tensors(tensors, n_blocks, n_embd, n_ff, n_expert, n_vocab, tied=tied)
     if n_layer_nextn:
-        _make_guess(tensors, n_layer, n_blocks, n_embd)
+        _make_draft(tensors, n_layer, n_blocks, n_embd)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -158,7 +158,7 @@ def _add_tensors(
         add("output", n_vocab, n_embd)
 
 
-def _make_guess(tensors: Tensors, n_layer: int, n_blocks: int, n_embd: int) -> None:
+def _make_draft(tensors: Tensors, n_layer: int, n_blocks: int, n_embd: int) -> None:
     """Have the last blocks go on from the newest token alone, as the others nearly do,
     whose embedding outweighs what blocks change.
     """

@@ -115,8 +115,8 @@ def test_prompt_batches_are_not_measured_and_slots_share_a_pass() -> None:
     shared_by_four = link(passes=(prompt, shared))
     assert measured_rate(shared_by_four, 0) == pytest.approx(40)
     half_of_it = Generation(tokens_from="server", tokens_per_pass=2.0)
-    guessed = msgspec.structs.replace(shared_by_four, generation=half_of_it)
-    assert measured_rate(guessed, 0) == pytest.approx(20)
+    drafted = msgspec.structs.replace(shared_by_four, generation=half_of_it)
+    assert measured_rate(drafted, 0) == pytest.approx(20)
 
 
 def test_samples_forget_passes_from_before_a_change() -> None:

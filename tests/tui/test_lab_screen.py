@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from backends.state import ClusterSnapshot, Guesses, Lab, Link, Pass, Speed
+from backends.state import Acceptance, ClusterSnapshot, Lab, Link, Pass, Speed
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
 from tests.tui.looks import SIZES, name_of
@@ -126,12 +126,14 @@ async def test_each_link_has_its_sliders(make_app: MakeApp) -> None:
         assert "RTT 3.10 ms · 1.0 trips/token" in screen_text(pilot.app)
 
 
-async def test_what_guesses_bring_is_on_the_frame(make_app: MakeApp) -> None:
-    speed = Speed(guesses=Guesses(guessed=8, accepted=6, passes=1))
+async def test_what_a_draft_brings_is_on_the_frame(make_app: MakeApp) -> None:
+    speed = Speed(acceptance=Acceptance(drafted=8, accepted=6, passes=1))
     cluster = ScriptedCluster(msgspec.structs.replace(serving(), speed=speed))
     async with make_app(cluster).run_test(size=(120, 36)) as pilot:
         await opened(pilot, cluster)
-        await until(pilot, lambda: "75 % of guesses right" in screen_text(pilot.app))
+        await until(
+            pilot, lambda: "75 % of the draft accepted" in screen_text(pilot.app)
+        )
 
 
 async def test_what_the_command_line_set_shows(make_app: MakeApp) -> None:

@@ -78,7 +78,7 @@ async def test_a_draft_is_settled_named_and_undone(
         assert "draft small" not in screen_text(app)
 
 
-async def test_one_that_cannot_guess_is_said_in_the_dialog(
+async def test_one_that_does_not_fit_is_said_in_the_dialog(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch_dialog, "ASK_AFTER_S", 0.02)
@@ -86,9 +86,9 @@ async def test_one_that_cannot_guess_is_said_in_the_dialog(
     app = make_app(cluster, initial_model=PLAN.model)
     async with app.run_test(size=SIZE) as pilot:
         dialog = await opened(pilot)
-        cluster.errors["propose"] = PlanError("other.gguf cannot guess for m.gguf")
+        cluster.errors["propose"] = PlanError("other.gguf cannot draft for m.gguf")
         await typed(pilot, "draft", "other.gguf")
-        await until(pilot, lambda: "cannot guess for" in screen_text(app))
+        await until(pilot, lambda: "cannot draft for" in screen_text(app))
         await typed(pilot, "draft_max", "65")
         assert "Give 1 to 64" in complaint(dialog, "draft_max")
         await pilot.press("escape")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from backends.state import Guesses, Speed
+from backends.state import Acceptance, Speed
 from tests.tui.links import BOX, MINI, PLAIN
 from tests.tui.looks import SIZES, name_of
 from tests.tui.scripted import ScriptedCluster
@@ -52,8 +52,8 @@ def test_no_relays(
 def test_with_a_draft(
     make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
 ) -> None:
-    guesses = Guesses(guessed=160, accepted=113, passes=20)
-    speed = Speed(tok_per_s=61.2, slots=4, speculative=True, guesses=guesses)
+    acceptance = Acceptance(drafted=160, accepted=113, passes=20)
+    speed = Speed(tok_per_s=61.2, slots=4, speculative=True, acceptance=acceptance)
     app = make_app(ScriptedCluster(serving(*SHARING, speed=speed)))
     assert snap_compare(app, terminal_size=size, run_before=on_live)
 

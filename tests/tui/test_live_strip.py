@@ -10,8 +10,8 @@ import pytest
 from backends.link.totals import token_totals
 from backends.split.layout import make_split, ranges
 from backends.state import (
+    Acceptance,
     Generation,
-    Guesses,
     Link,
     Peer,
     PeerState,
@@ -103,7 +103,7 @@ def test_trips_and_bytes_are_of_all_workers_together() -> None:
 
 
 SHARED = Generation(tokens_per_pass=18.2, trips_per_pass=5.1)
-"""Four slots at work, and a draft that guesses well."""
+"""Four slots at work, and a draft that is mostly accepted."""
 SHARING = tuple(
     msgspec.structs.replace(one, round_trips_per_token=0.28, generation=SHARED)
     for one in (MINI, BOX)
@@ -223,12 +223,16 @@ async def test_where_slots_share_passes_it_says_so(make_app: MakeApp) -> None:
     assert token.endswith("4.0 tok/pass   p50   46.0 ms   p99   61.2 ms")
 
 
-async def test_what_became_of_guesses_is_on_the_frame(make_app: MakeApp) -> None:
-    speed = Speed(tok_per_s=40.0, guesses=Guesses(guessed=8, accepted=6, passes=1))
+async def test_the_acceptance_is_on_the_frame(make_app: MakeApp) -> None:
+    speed = Speed(
+        tok_per_s=40.0, acceptance=Acceptance(drafted=8, accepted=6, passes=1)
+    )
     app = make_app(ScriptedCluster(serving(MINI, BOX, speed=speed)))
     async with app.run_test(size=(120, 36)) as pilot:
         pane = app.query_one(LivePane)
-        await until(pilot, lambda: "75 % of guesses right" in f"{pane.border_subtitle}")
+        await until(
+            pilot, lambda: "75 % of the draft accepted" in f"{pane.border_subtitle}"
+        )
 
 
 async def test_the_bar_is_the_head_then_each_worker(make_app: MakeApp) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from textual import on
 
-from backends.state import Generation, Guesses, Link, LinkCommand, Speed
+from backends.state import Acceptance, Generation, Link, LinkCommand, Speed
 from tests.tui.helpers import screen_text, text_of, until
 from tests.tui.links import BOX, MINI, PLAIN
 from tests.tui.scripted import ScriptedCluster
@@ -62,11 +62,11 @@ async def test_a_pass_of_several_tokens_says_so() -> None:
     app = Traffic(msgspec.structs.replace(MINI, generation=made))
     async with app.run_test(size=(120, 36)) as pilot:
         await app.fill(pilot)
-        speed = Speed(guesses=Guesses(guessed=8, accepted=6, passes=1))
+        speed = Speed(acceptance=Acceptance(drafted=8, accepted=6, passes=1))
         shown = msgspec.structs.replace(traffic(*app.links), speed=speed)
         app.traffic.show_snapshot(shown)
         await until(pilot, lambda: "latest pass, 4.0 tok/pass" in screen_text(app))
-        assert "75 % of guesses right" in screen_text(app)
+        assert "75 % of the draft accepted" in screen_text(app)
 
 
 def link_of(name: str, **counts: int) -> Link:

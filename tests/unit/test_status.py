@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from backends.state import (
+    Acceptance,
     ClusterState,
     DraftNow,
     Fallback,
     Generation,
-    Guesses,
     LayerRange,
     Link,
     MeasuredSplit,
@@ -140,31 +140,27 @@ def test_each_link_says_how_it_is_met_and_what_crossed() -> None:
     ]
 
 
-def test_a_draft_has_a_line_with_what_became_of_its_guesses() -> None:
+def test_a_draft_has_a_line_with_its_acceptance() -> None:
     scene = busy_scene(0)
-    guess = Speculation(type="draft-simple", model="/m/small.gguf", device="local/CPU")
+    method = Speculation(type="draft-simple", model="/m/small.gguf", device="local/CPU")
     assert scene.plan is not None
-    drafted = replace(scene, plan=replace(scene.plan, speculation=guess))
+    drafted = replace(scene, plan=replace(scene.plan, speculation=method))
 
-    def said(guesses: Guesses | None) -> list[str]:
-        speed = replace(drafted.speed, guesses=guesses)
+    def said(acceptance: Acceptance | None) -> list[str]:
+        speed = replace(drafted.speed, acceptance=acceptance)
         lines = status_lines(replace(drafted, speed=speed), now=0.0)
         return [line for line in lines if line.startswith("draft")]
 
     assert said(None) == ["draft    small on CPU, 8 tokens"]
-    some = Guesses(guessed=120, accepted=90, passes=30)
+    some = Acceptance(drafted=120, accepted=90, passes=30)
     assert said(some) == [
-        "draft    small on CPU, 8 tokens · 75 % of guesses right · 4.0 tok/pass"
+        "draft    small on CPU, 8 tokens · 75 % of the draft accepted · 4.0 tok/pass"
     ]
     assert not [x for x in status_lines(scene, 0.0) if x.startswith("draft")]
-    chosen = "Chosen: without a draft (20.0 tok/s)"
-    now = DraftNow(draft="none", why="no way to guess was faster", chosen=chosen)
+    now = DraftNow(draft="none", why="no draft was faster")
     lines = status_lines(replace(drafted, draft_now=now), 0.0)
     at = next(i for i, text in enumerate(lines) if text.startswith("draft"))
-    assert lines[at + 1 : at + 3] == [
-        "         auto: without a draft · no way to guess was faster",
-        f"         {chosen}",
-    ]
+    assert lines[at + 1] == "         auto: without a draft · no draft was faster"
 
 
 def test_layers_held_in_part_have_a_line() -> None:

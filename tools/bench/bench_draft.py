@@ -1,10 +1,10 @@
 """Tokens per second with and without a draft, over links as slow as the lab makes them.
 
-Run it with ``make bench-draft``: the bundled model over two workers, with every way to
-guess side by side. ``TABLE=1`` has more links, and four clients at once; ``QUICK=1`` is
-a part of it. The draft model is the bundled model itself: nearly all that it guesses is
-right, and each guess costs what a token costs without a network. ``auto`` is measured
-once it has settled on that network, and has heard the text.
+Run it with ``make bench-draft``: the bundled model over two workers, with every
+speculation method side by side. ``TABLE=1`` has more links, and four clients at once;
+``QUICK=1`` is a part of it. The draft model is the bundled model itself: nearly every
+drafted token is accepted, and costs what a token costs without a network. ``auto``
+compares anew on each network.
 """
 
 from __future__ import annotations
@@ -43,16 +43,12 @@ CTX_SIZE = 1024
 LARGER = 5
 """A model so many times as large as another may have it for a draft."""
 NO_PROMPTS_KEPT = ("--cache-ram", "0")
-"""Whatever guesses, llama-server fetches what it keeps of a prompt from the workers, in
+"""With any draft, llama-server fetches what it keeps of a prompt from the workers, in
 two trips a layer; which prompts it keeps depends on what was asked before.
 """
 LEAST_S = 4.0
 """Rounds that are quick are repeated for so long: what else is done weighs less."""
 SETTLING_S = 300.0
-HEARD_ROUNDS = 3
-"""So much of one client's tells something."""
-HEARD_S = 6.0
-"""After so long without a question, what was asked before has been considered."""
 
 
 class Scope(NamedTuple):
@@ -71,7 +67,7 @@ Message = dict[str, str]
 Cell = tuple[int, int, str]
 """Slots, latency, kind of text."""
 Row = dict[str, float]
-"""Tokens per second by way to guess."""
+"""Tokens per second by draft."""
 
 
 def main() -> None:
@@ -129,18 +125,17 @@ def measured(version: str, scope: Scope) -> Iterator[tuple[Cell, Row]]:
                 for name in NAMES
             }
             for latency_ms in scope.latencies_ms:
-                changed_at = time.time() if latency_ms else 0.0
                 for user in users.values():
                     user.run("lab", "set", "all", "--latency", f"{latency_ms}ms")
+                compare(users["auto"])
                 for text in TEXTS:
-                    adapt(users["auto"], text, slots, changed_at)
                     row = median_rates(users, text, slots, scope.rounds)
                     yield (slots, latency_ms, text), row
 
 
 @contextmanager
 def serving(version: str, name: str, slots: int) -> Iterator[User]:
-    """A user whose cluster serves, with this way to guess."""
+    """A user whose cluster serves with this draft."""
     with somebody() as user:
         user.env["DLLM_ENGINE_DIR"] = str(engine(version))
         launch(user, name, slots)
@@ -168,39 +163,30 @@ def models(folder: Path) -> tuple[Path, Path]:
     return model, draft
 
 
-def adapt(auto: User, text: str, clients: int, since: float) -> None:
-    """Let ``auto`` try what it wants to, and hear what will be asked."""
-    settle(auto, since)
-    median_rates({"auto": auto}, text, clients, HEARD_ROUNDS, least_s=0.0)
-    time.sleep(HEARD_S)
-    settle(auto, since)
-
-
-def settle(user: User, since: float) -> None:
-    """Wait until it knows what is best on the network that is since then."""
+def compare(user: User) -> None:
+    """Have ``auto`` compare all drafts on the network as it is now."""
+    since = time.time()
+    model = user.status()["plan"]["model"]
+    user.run("models", "drafts", model, "--measure")
 
     def is_settled() -> bool:
         status = user.status()
         now = status["draft_now"]
-        tried = [one["at"] for one in now["trials"]] if now else []
-        serves = status["state"] == "serving" and tried and not now["doing"]
-        return bool(serves) and min(tried) >= since
+        measured = [one["at"] for one in now["trials"]] if now else []
+        serves = status["state"] == "serving" and measured and not now["doing"]
+        return bool(serves) and min(measured) >= since
 
     wait_for(is_settled, "auto settled", SETTLING_S)
 
 
 def median_rates(
-    users: Mapping[str, User],
-    text: str,
-    clients: int,
-    rounds: int,
-    least_s: float = LEAST_S,
+    users: Mapping[str, User], text: str, clients: int, rounds: int
 ) -> Row:
     """All clients together, the median of rounds that take so long for each."""
     asking = {name: Asking(user, text) for name, user in users.items()}
     found: dict[str, list[float]] = {name: [] for name in users}
     began = time.perf_counter()
-    took_s = least_s * len(users)
+    took_s = LEAST_S * len(users)
     while len(found["auto"]) < rounds or time.perf_counter() - began < took_s:
         for name, one in asking.items():
             found[name].append(rate(one.url, one.conversations, clients))

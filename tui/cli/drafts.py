@@ -1,4 +1,4 @@
-"""``dllm-tui models drafts``: what could guess ahead for a model."""
+"""``dllm-tui models drafts``: what can draft for a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from backends.state import DEFAULT_CLUSTER, NGRAM_DRAFT
+from backends.errors import UsageError
+from backends.state import NGRAM_DRAFT
 from backends.units import (
     format_bytes,
     format_count,
@@ -18,7 +19,7 @@ from backends.units import (
 )
 from tui.cli.model_search import searched
 from tui.cli.options import completing
-from tui.cli.output import emit_json, json_option, run, show
+from tui.cli.output import emit_json, json_option, run, say, show
 from tui.cli.session import require_model
 from tui.kit.safe_text import safe_line
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from backends.client.client import ControllerClient
-    from backends.state import DraftCandidate, DraftFound, Drafts
+    from backends.state import DraftCandidate, Drafts, DraftTrial
 
 EXAMPLES = """
 \b
@@ -34,21 +35,29 @@ Examples:
   dllm-tui models drafts glm-4.7-flash
   dllm-tui models drafts big.gguf --json | jq '.candidates[] | select(.why_not == "")'
   dllm-tui up --model big.gguf --peer mini --draft small.gguf
+  dllm-tui models drafts big.gguf --measure    compare all of them again
 """
+SAME = 1.03
+"""A speedup within this factor makes no difference."""
 
 
 @click.command(epilog=EXAMPLES)
 @click.argument("model", shell_complete=completing("models"))
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Have the cluster that runs MODEL with --draft auto measure all again.",
+)
 @json_option
-def drafts(model: str, as_json: bool) -> None:
-    """List what could guess ahead for MODEL (up --draft), and why not the others.
+def drafts(model: str, measure: bool, as_json: bool) -> None:
+    """List what can draft for MODEL (up --draft), and why the others cannot.
 
-    A draft speaks the very words of the model, compared token by token as llama-server
-    does, and is smaller than a quarter of it. Below each stands what up --draft auto
-    found of it on this machine, network by network: the speed with it and without, and
-    whether it pays.
+    A draft model has the vocabulary of the model, compared token by token as
+    llama-server does, and is smaller than a quarter of it. Below each stand the
+    measurements of up --draft auto on this machine, network by network: the speed with
+    the draft and without, and whether it pays.
     """
-    found = run(_found(require_model(model)))
+    found = run(_found(require_model(model), measure=measure))
     if as_json:
         emit_json(found)
         return
@@ -56,67 +65,79 @@ def drafts(model: str, as_json: bool) -> None:
         show(line)
 
 
-async def _found(path: str) -> Drafts:
+async def _found(path: str, *, measure: bool = False) -> Drafts:
     from backends.client.client import ControllerClient
     from tui.cli.ending import tidily
 
     client = ControllerClient()
-    return await tidily(client, _asked(client, path))
+    return await tidily(client, _asked(client, path, measure=measure))
 
 
-async def _asked(client: ControllerClient, path: str) -> Drafts:
+async def _asked(client: ControllerClient, path: str, *, measure: bool) -> Drafts:
+    if measure:
+        plan = (await client.snapshot()).plan
+        if plan is None or plan.model != path:
+            raise UsageError(
+                f"The cluster does not run {path}: its drafts cannot be measured",
+                f"Launch it: dllm-tui up --draft auto --model {path}",
+            )
+        await client.measure_drafts()
+        say("All drafts are measured again when nobody asks; dllm-tui status shows it.")
     await searched(client)
     return await client.models.drafts(path)
 
 
 def _lines(found: Drafts) -> Iterator[str]:
-    for way in found.heads:
+    for method in found.heads:
         yield (
-            f"The model has layers of its own to guess with (--draft mtp: {way}); "
+            f"The model has layers of its own to draft with (--draft mtp: {method}); "
             "they run where its last layers do."
         )
-        yield from _found_lines(found.head_found)
+        yield from _trial_lines(found.head_found)
     if found.head_why_not:
         yield safe_line(f"No --draft mtp: {found.head_why_not}.")
     for one in found.candidates:
         yield _line(one)
         if not one.why_not and not one.head:
-            yield from _found_lines(one.found)
+            yield from _trial_lines(one.found)
     yield f"{NGRAM_DRAFT:40} {'':>10}  {'no model needed':20} yes"
-    yield from _found_lines(found.ngram)
+    yield from _trial_lines(found.ngram)
     if all(one.why_not for one in found.candidates):
-        yield "No model found here could guess ahead for it; --draft ngram needs none."
+        yield "No model found here can draft for it; --draft ngram needs none."
 
 
-def _found_lines(found: Sequence[DraftFound]) -> Iterator[str]:
-    """What auto found of a draft: the newest of each length, network and cluster."""
-    newest = {
-        (one.draft_max, one.network, one.slots, one.cluster): one
-        for one in reversed(found)
-    }
+def _trial_lines(found: Sequence[DraftTrial]) -> Iterator[str]:
+    """The newest measurement of each length, network and number of slots."""
+    newest = {(one.draft_max, one.network, one.slots): one for one in reversed(found)}
     for one in newest.values():
-        yield safe_line(f"  auto: {found_text(one)}")
+        yield safe_line(f"  auto: {trial_text(one)}")
     if not newest:
-        yield "  auto: not tried yet"
+        yield "  auto: not measured yet"
 
 
-def found_text(one: DraftFound) -> str:
-    """``61.2 tok/s, 22.5 without (×2.72): pays · 71 % of guesses right · …``."""
-    plain, times = one.plain_tok_per_s, one.speedup
-    without = "" if plain is None else f", {format_rate(plain).strip()} without"
-    factor = "" if times is None else f" ({format_factor(times)})"
-    said = f": {one.verdict.value}" if one.verdict else ", not compared yet"
-    right = one.acceptance
-    told = (
-        f"{format_speed(one.tok_per_s)}{without}{factor}{said}",
-        "" if right is None else f"{format_percent(right)} of guesses right",
+def trial_text(one: DraftTrial) -> str:
+    """``61.2 tok/s, 22.5 without (×2.72): pays · 71 % accepted · …``."""
+    compared = ", not compared yet"
+    if one.speedup:
+        plain = format_rate(one.tok_per_s / one.speedup).strip()
+        times = format_factor(one.speedup)
+        compared = f", {plain} without ({times}): {_verdict(one.speedup)}"
+    accepted = one.acceptance
+    parts = (
+        f"{format_speed(one.tok_per_s)}{compared}",
+        "" if accepted is None else f"{format_percent(accepted)} accepted",
         f"{format_count(one.draft_max, 'token')} at a time",
         one.network,
         format_count(one.slots, "slot") if one.slots > 1 else "",
-        f"cluster {one.cluster}" if one.cluster not in ("", DEFAULT_CLUSTER) else "",
         time.strftime("%Y-%m-%d %H:%M", time.localtime(one.at)),
     )
-    return " · ".join(filter(None, told))
+    return " · ".join(filter(None, parts))
+
+
+def _verdict(speedup: float) -> str:
+    if speedup >= SAME:
+        return "pays"
+    return "costs more than it brings" if speedup * SAME < 1 else "makes no difference"
 
 
 def _line(one: DraftCandidate) -> str:

@@ -31,7 +31,7 @@ Examples:
   dllm-tui models list
   dllm-tui models list --json | jq '.models[].path'
   dllm-tui models info glm-4.7-flash         layers, quants, KV per token
-  dllm-tui models drafts glm-4.7-flash       what could guess ahead for it
+  dllm-tui models drafts glm-4.7-flash       what can draft for it
   dllm-tui models verify glm-4.7-flash       every byte, against what its store says
   dllm-tui models verify big.gguf --quick    are all parts and tensors there?
   dllm-tui models verify big.gguf --peer mini    does mini hold the same bytes?

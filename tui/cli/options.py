@@ -149,17 +149,16 @@ _SERVER_OPTIONS = (
         default=USUAL.draft,
         show_default=True,
         shell_complete=completing("models"),
-        help="What guesses ahead, so that several tokens share a round trip: a small "
-        "model of the same vocabulary, tables of what was said, layers of the model "
-        "itself (mtp), or (auto) whatever trials, and then the answers, show to be "
-        "fastest.",
+        help="Draft tokens, so that several share a round trip: with a small model of "
+        "the same vocabulary, from earlier text (ngram), with layers of the model "
+        "itself (mtp), or with the fastest of these, measured once (auto).",
     ),
     click.option(
         "--draft-max",
         type=click.IntRange(1, DRAFT_TOKENS_MAX),
         default=USUAL.draft_max,
         show_default=True,
-        help="Tokens it guesses at a time; at most, where auto chooses.",
+        help="Tokens drafted at a time.",
     ),
     click.option(
         "--worker-threads",

@@ -312,7 +312,7 @@ def require_model(path: str) -> str:
 
 
 def required_draft(draft: str) -> str:
-    """The same for what guesses ahead, which need not be a model.
+    """The same for a draft, which need not be a model.
 
     Raises:
         DllmError: there is no such file.

@@ -28,8 +28,8 @@ from tui.work.launch_settings import draft_text
 from tui.work.paces import auto_text, paces_text, together_text, trials_text
 from tui.work.peer_words import role_word, since_text, state_words
 from tui.work.quantities import (
+    acceptance_text,
     crossed_text,
-    guesses_text,
     shared_text,
     silence_text,
     way_text,
@@ -156,15 +156,14 @@ def _plan(snapshot: ClusterSnapshot) -> list[str]:
 
 
 def _draft(snapshot: ClusterSnapshot, plan: Plan) -> list[str]:
-    """What guesses ahead, and what became of its guesses."""
+    """The draft, its acceptance and its measured speeds."""
     paces = paces_text(snapshot)
     if plan.speculation is None and not paces and snapshot.draft_now is None:
         return []
-    guesses = snapshot.speed.guesses
-    shared = shared_text(guesses.tokens_per_pass) if guesses else ""
-    told = (draft_text(plan), guesses_text(guesses), shared, paces)
-    chosen = snapshot.draft_now.chosen if snapshot.draft_now else ""
-    auto = filter(None, (auto_text(snapshot), *trials_text(snapshot), chosen))
+    acceptance = snapshot.speed.acceptance
+    shared = shared_text(acceptance.tokens_per_pass) if acceptance else ""
+    told = (draft_text(plan), acceptance_text(acceptance), shared, paces)
+    auto = filter(None, (auto_text(snapshot), *trials_text(snapshot)))
     return [
         f"draft    {' · '.join(filter(None, told)).removeprefix('draft ')}",
         *(f"         {text}" for text in auto),

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.places import at_peer
+from backends.speculation.memory import with_draft
 from backends.split.loads import Told, ours_by_pool
-from backends.split.speculation import with_draft
 from backends.state import (
     DEFAULT_CLUSTER,
     NO_DRAFT,

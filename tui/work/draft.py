@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.places import LOCAL
+from backends.speculation.memory import loads_with_draft, with_draft
 from backends.split.layout import ranges
 from backends.split.loads import (
     DeviceLoad,
@@ -17,7 +18,6 @@ from backends.split.loads import (
     overcommitted,
     room_bytes,
 )
-from backends.split.speculation import loads_with_draft, with_draft
 from backends.state import Transport
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Draft:
     """Device ids in the order of their letters: a reorder keeps letter and colour."""
     head: str = "local"
     speculation: Speculation | None = None
-    """What guesses ahead on the head."""
+    """The plan's speculation method."""
     measured: tuple[DeviceMemory, ...] = ()
     """What llama-server's log says, where this very split runs."""
     told: tuple[Told, ...] = ()

@@ -100,7 +100,7 @@ class LaunchForm:
         return {
             "ctx_size": f"tokens; trained for {trained}" if trained else "tokens",
             "slots": self._slots_hint(texts),
-            "draft_max": "guessed at a time, where there is a draft",
+            "draft_max": "drafted at a time, with a draft",
             "workers": "CPU workers on this machine",
             "worker_threads": "of each; empty: the cores shared out",
             "threads": "of llama-server; empty: as it chooses",
@@ -171,7 +171,7 @@ class LaunchForm:
             wrong["workers"] = f"Give 0 to {WORKERS_MAX}."
 
     def _draft(self, text: str) -> str:
-        """A word for what guesses, or a file's path; only the controller can look."""
+        """A method's name or a file's path; only the controller can look."""
         draft = text.strip() or NO_DRAFT
         if draft in (NO_DRAFT, NGRAM_DRAFT, MTP_DRAFT, AUTO_DRAFT) or at_peer(draft):
             return draft

@@ -218,9 +218,9 @@ def _differences(new: Plan, old: Plan) -> Iterator[str]:
         yield f"flash attention {new.server.flash_attention.value}"
     if new.server.threads != old.server.threads:
         yield f"head {_threads(new.server.threads)}"
-    guesses = draft_text(new), draft_text(old)
-    if guesses[0] != guesses[1]:
-        yield guesses[0]
+    drafts = draft_text(new), draft_text(old)
+    if drafts[0] != drafts[1]:
+        yield drafts[0]
     threads = {worker.name: worker.threads for worker in old.workers}
     for worker in new.workers:
         if worker.threads != threads.get(worker.name, worker.threads):
@@ -230,19 +230,19 @@ def _differences(new: Plan, old: Plan) -> Iterator[str]:
 
 
 def draft_text(plan: Plan) -> str:
-    """What guesses ahead, where, and how far: ``draft small on CUDA0, 8 tokens``."""
-    guess, server = plan.speculation, plan.server
-    if guess is None:
+    """The draft, its device and its length: ``draft small on CUDA0, 8 tokens``."""
+    method, server = plan.speculation, plan.server
+    if method is None:
         return "no draft"
     if server.draft == AUTO_DRAFT:
-        names = [model_name(one.draft) for one in (guess, *guess.instead)]
+        names = [model_name(one.draft) for one in method.methods]
         return f"draft auto: {', '.join(names)} or none, whatever is fastest"
     tokens = format_count(server.draft_max, "token")
-    if not guess.model:
-        where = f"{MTP_DRAFT} on {guess.device}" if guess.device else guess.type
+    if not method.model:
+        where = f"{MTP_DRAFT} on {method.device}" if method.device else method.type
         return f"draft {where}, {tokens}"
-    device = guess.device.rpartition("/")[2]
-    return f"draft {model_name(guess.model)} on {device}, {tokens}"
+    device = method.device.rpartition("/")[2]
+    return f"draft {model_name(method.model)} on {device}, {tokens}"
 
 
 def _threads(count: int | None) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from backends.link.totals import TokenTotals
-    from backends.state import Guesses, Link
+    from backends.state import Acceptance, Link
 
 UNKNOWN = "—"
 SAME_SHARE = 0.02
@@ -235,11 +235,10 @@ def shared_text(tokens_per_pass: float | None) -> str:
     return f"{tokens_per_pass:.1f} tok/pass" if shared else ""
 
 
-def guesses_text(guesses: Guesses | None) -> str:
-    """``71 % of guesses right``; empty before any was looked at."""
-    if guesses is None or guesses.acceptance is None:
-        return ""
-    return f"{format_percent(guesses.acceptance)} of guesses right"
+def acceptance_text(acceptance: Acceptance | None) -> str:
+    """``71 % of the draft accepted``; empty before anything was drafted."""
+    rate = acceptance.rate if acceptance else None
+    return "" if rate is None else f"{format_percent(rate)} of the draft accepted"
 
 
 def trips_text(link: Link) -> str:

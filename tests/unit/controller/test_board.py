@@ -169,7 +169,7 @@ async def test_every_board_is_told_what_the_other_clusters_hold(tmp_path: Path) 
         await known.leave()
 
 
-def test_what_failed_guesses_no_more() -> None:
+def test_a_failed_cluster_has_no_draft() -> None:
     shown = board()
     shown.update(draft_now=DraftNow(draft="ngram", doing="to be measured"))
     shown.failed(Failure(what="ada is gone"))

@@ -18,10 +18,10 @@ from backends.controller.event_files import EventFiles
 from backends.controller.journal import Goal, Journal, Record
 from backends.controller.processes import ProcessBook
 from backends.controller.story import Story
-from backends.controller.trials import TrialBook
 from backends.errors import ControllerError, HostError, PeerUnreachable
 from backends.gateway.access import ApiSettings
 from backends.machines.host import ProcessRecord
+from backends.speculation.auto import TrialBook
 from backends.state import (
     Actor,
     ClusterState,

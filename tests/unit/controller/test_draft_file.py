@@ -1,4 +1,4 @@
-"""A draft that was settled once: its file, and the engine that is to guess with it."""
+"""A draft that was settled once: its file, and the head's engine."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from backends.controller.drafting import Drafting
 from backends.controller.engines import draft_path
 from backends.errors import ModelError, PlanError
 from backends.models.layers import read_model
-from backends.planning.speculating import PLAIN as PLAIN_WAY
-from backends.planning.speculating import Way, ways_of
+from backends.speculation.methods import methods_of
 from backends.split.layout import counts, with_counts
 from backends.state import (
     AUTO_DRAFT,
     MTP_DRAFT,
     NGRAM_DRAFT,
+    NO_DRAFT,
     Drafts,
     ServerSettings,
     Speculation,
@@ -36,7 +36,7 @@ PLAN = plan_for(PLAIN, ADA, peers=("ada",))
 
 
 class Head:
-    """Reads models, and has an engine that guesses one way."""
+    """Reads models, and has an engine with one method."""
 
     flags = frozenset({"--spec-type", "--spec-type ngram-simple"})
 
@@ -63,14 +63,14 @@ HEAD = cast("Any", Head())
 
 
 def test_a_draft_whose_file_is_gone_is_called_the_draft(tmp_path: Path) -> None:
-    guess = Speculation(type="draft-simple", model=str(tmp_path / "gone.gguf"))
-    plan = replace(PLAN, speculation=guess)
+    method = Speculation(type="draft-simple", model=str(tmp_path / "gone.gguf"))
+    plan = replace(PLAN, speculation=method)
     with pytest.raises(ModelError, match="The draft model cannot be used: ") as caught:
         asyncio.run(draft_path(plan, HEAD, HEAD))
     assert "--draft none" in caught.value.hint
 
 
-def test_a_kept_plan_guesses_as_the_engine_of_now_can() -> None:
+def test_a_kept_plan_takes_the_method_of_the_present_engine() -> None:
     plan = replace(
         PLAN,
         server=ServerSettings(draft=NGRAM_DRAFT),
@@ -89,7 +89,7 @@ def test_auto_chooses_from_what_there_is(monkeypatch: pytest.MonkeyPatch) -> Non
     settled = asyncio.run(drafting.settled(auto, (PLAIN, ADA)))
     assert settled.speculation == Speculation(type="ngram-simple")
     assert asyncio.run(drafting.require(settled, (PLAIN, ADA))) == settled
-    assert ways_of(settled) == (PLAIN_WAY, Way(NGRAM_DRAFT, 8))
+    assert methods_of(settled) == (NO_DRAFT, NGRAM_DRAFT)
 
 
 async def of_model(_path: str) -> ModelInfo:
@@ -99,10 +99,10 @@ async def of_model(_path: str) -> ModelInfo:
 def test_auto_tries_layers_of_the_model_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    guessing = replace(MODEL, arch="glm4moe", n_layer_nextn=1)
+    with_layers = replace(MODEL, arch="glm4moe", n_layer_nextn=1)
 
     async def model(_path: str) -> ModelInfo:
-        return guessing
+        return with_layers
 
     monkeypatch.setattr(Drafting, "candidates", nothing)
     monkeypatch.setattr(HEAD, "model", model, raising=False)
@@ -110,7 +110,7 @@ def test_auto_tries_layers_of_the_model_itself(
     drafting = Drafting(HEAD, HEAD, HEAD, HEAD.models)
     auto = replace(PLAN, server=ServerSettings(draft=AUTO_DRAFT))
     settled = asyncio.run(drafting.settled(auto, (PLAIN, ADA)))
-    assert ways_of(settled) == (PLAIN_WAY, Way(NGRAM_DRAFT, 8), Way(MTP_DRAFT, 8))
+    assert methods_of(settled) == (NO_DRAFT, NGRAM_DRAFT, MTP_DRAFT)
     # Another split has other last layers.
     turned = replace(settled, split=split_of(settled.split, 13))
     anew = asyncio.run(drafting.require(turned, (PLAIN, ADA)))
@@ -118,19 +118,19 @@ def test_auto_tries_layers_of_the_model_itself(
     assert places == ["ada/CPU", "local/CPU"]
 
 
-def test_a_model_without_layers_to_guess_with_is_refused(
+def test_a_model_without_mtp_layers_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(HEAD, "model", of_model, raising=False)
     plan = replace(PLAN, server=ServerSettings(draft=MTP_DRAFT))
     drafting = Drafting(HEAD, HEAD, HEAD, HEAD.models)
-    with pytest.raises(PlanError, match=r"m\.gguf has no layers to guess with"):
+    with pytest.raises(PlanError, match=r"m\.gguf has no layers of its own"):
         asyncio.run(drafting.settled(plan, (PLAIN, ADA)))
 
 
 @pytest.mark.parametrize(
     ("knows", "why"),
-    [(True, ""), (False, "This llama.cpp does not know the way draft-mtp")],
+    [(True, ""), (False, "This llama.cpp does not know the method draft-mtp")],
 )
 def test_layers_of_the_model_itself_are_listed_or_why_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows: bool, why: str

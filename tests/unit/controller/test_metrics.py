@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backends.controller.metrics import prometheus_text
-from backends.state import ClusterSnapshot, Guesses, Link, LinkCommand, Speed
+from backends.state import Acceptance, ClusterSnapshot, Link, LinkCommand, Speed
 
 PAIRED = Link(
     worker="mini",
@@ -32,8 +32,8 @@ def test_a_pair_tells_what_crossed_and_what_stayed_home() -> None:
     assert not [line for line in said if "wire_bytes" in line and "box" in line]
 
 
-def test_guesses_are_counted_where_there_is_a_draft() -> None:
-    guesses = Guesses(guessed=8, accepted=6, passes=1)
-    text = prometheus_text(ClusterSnapshot(speed=Speed(guesses=guesses)))
+def test_drafted_tokens_are_counted() -> None:
+    acceptance = Acceptance(drafted=8, accepted=6, passes=1)
+    text = prometheus_text(ClusterSnapshot(speed=Speed(acceptance=acceptance)))
     assert "dllm_draft_accepted_total 6.0" in text.splitlines()
     assert "dllm_draft" not in prometheus_text(ClusterSnapshot())

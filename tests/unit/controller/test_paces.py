@@ -1,4 +1,4 @@
-"""The speed of each way to guess: which answers count, and what is told together."""
+"""The speed of each draft: which answers count, and what is told together."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from backends.controller.paces import RATES_KEPT, READINGS_MIN, SITES_KEPT, Paces
 from backends.state import (
+    Acceptance,
     ClusterSnapshot,
     ClusterState,
-    Guesses,
     Lab,
     Link,
     Pace,
@@ -20,7 +20,7 @@ from backends.state import (
     Speed,
 )
 from tests.unit.state.scene import busy_scene
-from tui.work.paces import guessed_text, paces_text, together_text, way_text
+from tui.work.paces import draft_name, draft_speed_text, paces_text, together_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,11 +75,11 @@ def test_with_and_without_stand_side_by_side_also_after_a_restart(
     )
     said = paces_text(replace(PLAIN, paces=told))
     assert said == "20.0 tok/s, 60.0 with small (6 tokens)"
-    assert way_text("ngram", 1) == "with ngram (1 token)"
+    assert draft_name("ngram", 1) == "with ngram (1 token)"
     assert paces_text(replace(PLAIN, paces=told[:1])) == ""
-    speed = Speed(guesses=Guesses(guessed=8, accepted=6, passes=1))
-    assert guessed_text(replace(DRAFTED, paces=told, speed=speed)) == (
-        "75 % of guesses right · 60.0 tok/s, 20.0 without a draft"
+    speed = Speed(acceptance=Acceptance(drafted=8, accepted=6, passes=1))
+    assert draft_speed_text(replace(DRAFTED, paces=told, speed=speed)) == (
+        "75 % of the draft accepted · 60.0 tok/s, 20.0 without a draft"
     )
 
 

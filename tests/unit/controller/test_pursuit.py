@@ -14,7 +14,6 @@ from backends.controller.engines import engines_of
 from backends.controller.journal import Journal, Record
 from backends.controller.mending import DiedTooOften
 from backends.controller.pursuit import Pursuit
-from backends.controller.trials import TrialBook
 from backends.controller.unwatched import UnwatchedDeaths
 from backends.errors import (
     EngineError,
@@ -23,10 +22,11 @@ from backends.errors import (
     PlanError,
     ProcessFailed,
 )
+from backends.speculation.auto import TrialBook
 from backends.state import Failure
-from tests.unit.controller.auto_stage import MODEL, Stage
-from tests.unit.controller.auto_stage import PLAN as AUTO
 from tests.unit.controller.test_mending import ASKS, GONE, PLAN, REST, made, served
+from tests.unit.speculation.test_auto import MODEL, Stage
+from tests.unit.speculation.test_auto import PLAN as AUTO
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -187,8 +187,8 @@ async def test_a_draft_that_auto_chose_and_that_breaks_the_server_is_given_up(
 ) -> None:
     pursuit: Any = Pursuit.__new__(Pursuit)
     stage = Stage(tmp_path)
-    TrialBook(stage.file).choose(AUTO, MODEL)
-    pursuit._auto = stage.made()
+    TrialBook(stage.file).runs(AUTO, MODEL)
+    pursuit.auto = stage.made()
     pursuit._journal = SimpleNamespace(record=Record())
     told: list[Failure] = []
     pursuit._chapter = SimpleNamespace(failed=told.append)
@@ -202,5 +202,5 @@ async def test_a_draft_that_auto_chose_and_that_breaks_the_server_is_given_up(
     pursuit._mending = SimpleNamespace(tell=told.append)
     with pytest.raises(ProcessFailed):
         await pursuit._bring_up(AUTO)
-    assert done == [MODEL.draft, "none"]
+    assert done == [MODEL, "none"]
     assert len(told) == 1

@@ -23,7 +23,7 @@ from backends.engine.server import (
     refused,
 )
 from backends.engine.sse import AnswerReader, events
-from backends.state import ChatDelta, ChatMessage, ChatRequest, Guesses, Sampling
+from backends.state import Acceptance, ChatDelta, ChatMessage, ChatRequest, Sampling
 from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -355,7 +355,7 @@ async def test_the_tokens_of_finished_requests() -> None:
     assert parse_counts("tokens_predicted_total many") == Counts()
 
 
-def test_what_became_of_guesses_position_by_position() -> None:
+def test_acceptance_position_by_position() -> None:
     lines = [
         "llamacpp:spec_decode_num_draft_tokens_total 120",
         "llamacpp:spec_decode_num_accepted_tokens_total 90",
@@ -363,10 +363,12 @@ def test_what_became_of_guesses_position_by_position() -> None:
         'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="1"} 26',
         'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 29',
     ]
-    guesses = parse_counts("\n".join(lines)).guesses
-    assert guesses == Guesses(guessed=120, accepted=90, passes=30, by_position=(29, 26))
-    assert (guesses.acceptance, guesses.tokens_per_pass) == (0.75, 4)
-    assert (Guesses().acceptance, Guesses().tokens_per_pass) == (None, None)
+    found = parse_counts("\n".join(lines)).acceptance
+    assert found == Acceptance(
+        drafted=120, accepted=90, passes=30, by_position=(29, 26)
+    )
+    assert (found.rate, found.tokens_per_pass) == (0.75, 4)
+    assert (Acceptance().rate, Acceptance().tokens_per_pass) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_a_draft_model_does_not_hide_the_first() -> None:
     assert (log.layer_devices, log.buffers) == before
 
 
-def test_layers_that_guess_do_not_hide_the_model() -> None:
+def test_layers_that_draft_do_not_hide_the_model() -> None:
     log = fed(captured("load_lv5").rpartition("srv  llama_server: model loaded")[0])
     before = log.buffers
     device = next(name for name, kind in before if kind == "compute")

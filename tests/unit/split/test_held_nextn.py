@@ -35,7 +35,7 @@ DETOURS = ("-ot", r"blk\.2\.ffn.*=CPU")
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> ModelInfo:
-    """Five layers of a llama's tensors, and one that guesses ahead."""
+    """Five layers of a llama's tensors, and one that drafts (MTP)."""
     folder: Path = tmp_path_factory.mktemp("nextn")
     params = LLAMA | {"block_count": N_LAYER, "nextn_predict_layers": 1}
     tensors = llama_tensors(N_LAYER) | NEXTN_TENSORS
@@ -53,7 +53,7 @@ def on_gpu(model: ModelInfo, loaded_bytes: int) -> MeasuredSplit:
 def on_worker(
     model: ModelInfo, *runs: LayersHeld, extra: tuple[str, ...] = ()
 ) -> MeasuredSplit:
-    """Three layers, the one that guesses and the output planned at a worker."""
+    """Three layers, the one that drafts and the output planned at a worker."""
     split = make_split(N_LAYER, ["local/CPU", "w/CPU"], [2, 5])
     worker = WorkerSpec(name="w")
     plan = Plan(model=model.path, split=split, workers=(worker,), extra_args=extra)
@@ -64,7 +64,7 @@ def on_worker(
     return held_split(plan, compile_split(plan, {"w": "h:1"}), model, weights, log)
 
 
-def test_the_header_tells_which_layers_guess(model: ModelInfo) -> None:
+def test_the_header_tells_which_layers_draft(model: ModelInfo) -> None:
     assert model.n_layer_nextn == 1
     assert model.layers[NEXTN].bytes > model.layers[0].bytes
 

@@ -106,7 +106,7 @@ def measured_rate(link: Link, since_ms: float) -> float | None:
     """Tokens per second of the passes that began after a moment; None without any.
 
     The median of the latest, so that one stray pass does not move it. Of what a draft
-    model guessed only the server knows how much became tokens.
+    model drafted only the server knows how much became tokens.
     """
     made = link.generation
     by_server = made.tokens_per_pass if made.tokens_from == "server" else None

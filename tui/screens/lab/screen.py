@@ -26,7 +26,7 @@ from tui.screens.lab.speed import SpeedPane, Speeds
 from tui.screens.lab.wishes import LabWishes
 from tui.shell.frame import NARROW_BELOW, SHORT_BELOW, ConsoleScreen
 from tui.shell.messages import Copyable
-from tui.work.paces import guessed_text
+from tui.work.paces import draft_speed_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,8 +64,8 @@ number and press it again (0 MB/s: no limit).
 **predicted** is what the relays measured (compute, wait, head, round trips, bytes) with
 the lab's delays on top; **measured** are the passes since the last change. A token
 pays a link's latency twice per round trip; where several share one, as with a draft,
-each pays its part. What guesses bring is on the frame of the links, with the speed
-without a draft under the same lab, once both were measured.
+each pays its part. The frame of the links has the draft's acceptance and speed, and the
+speed without a draft under the same lab, once both were measured.
 """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("lab")
@@ -191,7 +191,7 @@ without a draft under the same lab, once both were measured.
         if self._snapshot:
             why = why_no_link(self._snapshot)
             self.query_one("#lab-empty", Static).update(why)
-            resubtitle(self._links_pane, guessed_text(self._snapshot))
+            resubtitle(self._links_pane, draft_speed_text(self._snapshot))
         shown = self._shown_labs()
         self._presets.lab = self._row.lab = shown.get(self._current)
         self._speed.show(self._speeds(shown), self._picture(shown))

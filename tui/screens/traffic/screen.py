@@ -22,7 +22,7 @@ from tui.screens.traffic.rows import row_text
 from tui.screens.traffic.table import TrafficTable
 from tui.shell.frame import ConsoleScreen
 from tui.shell.messages import Copyable
-from tui.work.paces import guessed_text
+from tui.work.paces import draft_speed_text
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -85,7 +85,7 @@ class TrafficScreen(ConsoleScreen):
         self._detail = TrafficDetail(id="traffic-detail")
         self._empty = Static(NOTHING_YET, id="traffic-empty", markup=False)
         self._filter_bar = FilterBar("worker, command", id="traffic-filter")
-        self._guessed = ""
+        self._drafted = ""
         self._token = Container(id="traffic-token", classes="pane")
         self._commands = Container(id="traffic-commands", classes="pane -empty")
 
@@ -113,12 +113,12 @@ class TrafficScreen(ConsoleScreen):
         self.waterfall.show(snapshot.links, running=running)
         self.table.show(snapshot.links)
         self._summarise()
-        self._guessed = guessed_text(snapshot)
+        self._drafted = draft_speed_text(snapshot)
         self._badge()
 
     def _badge(self) -> None:
-        """On the frame: one worker alone, who is refused or waits, what guesses do."""
-        said = [self.waterfall.chosen, alerts_of(self.links.links), self._guessed]
+        """On the frame: one worker alone, who is refused or waits, the draft."""
+        said = [self.waterfall.chosen, alerts_of(self.links.links), self._drafted]
         resubtitle(self._token, " · ".join(filter(None, said)))
 
     def _summarise(self) -> None:

@@ -24,7 +24,7 @@ from tui.screens.cluster.live.token_bar import TokenBar, device_marks
 from tui.screens.cluster.live.worker_graphs import WorkerGraphs
 from tui.shell.messages import Copyable, LogWanted, PeerWanted
 from tui.work.paces import auto_text, paces_text, together_text
-from tui.work.quantities import guesses_text, pairs_text
+from tui.work.quantities import acceptance_text, pairs_text
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -97,9 +97,8 @@ the SSH *tunnel*; Peers and Traffic say why.
 worker), `░` is on the way there, `▒` on the way back, `─` waits. *p50* and *p99* are of
 the latest few hundred passes. With several slots at work, or a draft model, a pass
 makes several tokens: then *tok/pass* says how many. The Traffic screen has all of it
-worker by worker. Once answers have ended, the frame says how many guesses of a draft
-were right, how fast answers were with it and without, if both ran, and what several
-clients got together.
+worker by worker. Once answers have ended, the frame has the acceptance of a draft,
+the speed with it and without, if both ran, and that of several clients together.
 
 Where there is room, graphs show the last minutes of the head and of each worker: the
 time it computes for a token, the processor cores and the memory its engine takes, and
@@ -179,7 +178,7 @@ peer whose own does not fit.
         self._show_token(snapshot)
         self._fit_columns()
         told = (
-            guesses_text(snapshot.speed.guesses),
+            acceptance_text(snapshot.speed.acceptance),
             auto_text(snapshot) or paces_text(snapshot),
             together_text(snapshot),
             pairs_text(snapshot.links),

@@ -73,10 +73,10 @@ are kept with it, and nothing runs with them before you launch.
 
 The **context** is shared by the **slots**. The **KV cache** in a smaller type takes
 less memory and is a little less exact; V in a quantised type needs flash attention.
-A **draft**, a small model of the same vocabulary or `ngram` (what was said before),
-guesses so many **draft tokens** on the head, which then share one round trip; so do
-layers of the model itself (`mtp`), where its last layers are. `auto` tries at idle
-moments what is fastest, and keeps to it.
+With a **draft** several tokens share one round trip. A small draft model of the same
+vocabulary, or `ngram` (earlier text), drafts so many **draft tokens** on the head;
+layers of the model itself (`mtp`) do so where its last layers are. `auto` measures
+each once when nobody asks, and keeps the fastest.
 **Local workers** are CPU workers on this machine, for trying things.
 
 **{launching.up} {launching.down}** go from field to field, **{option.left}

@@ -10,7 +10,7 @@ import pytest
 
 from backends.demo import MODEL_PATH
 from backends.errors import ModelError
-from backends.models.vocabulary import read_vocabulary, why_not
+from backends.speculation.vocabulary import read_vocabulary, why_not
 from tests.unit.models.ggufs import write_gguf
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def compared(
     draft: dict[str, Any],
     words: Sequence[str] = WORDS,
 ) -> str:
-    """Why a draft with these keys and words cannot guess for a model."""
+    """Why a draft with these keys and words cannot draft for a model."""
     found = []
     for name, keys, tokens in (("model", model, WORDS), ("draft", draft, words)):
         file = folder / f"{name}.gguf"

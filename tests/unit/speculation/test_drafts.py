@@ -1,4 +1,4 @@
-"""Which models found could guess ahead for another."""
+"""Draft models found for another model."""
 
 from __future__ import annotations
 
@@ -7,29 +7,37 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from backends.models.drafts import Judge, best_first, head_way, own_layers_misfit
 from backends.models.layers import read_model
+from backends.speculation.drafts import (
+    best_first,
+    drafts_for,
+    head_method,
+    own_layers_misfit,
+)
 from backends.state import DraftCandidate, Drafts, Layer, ModelFile, ModelInfo
 from tests.unit.models.ggufs import TOKENS, write_gguf
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+FLAGS = {"--spec-type", "--spec-type draft-dflash"}
 WORDS = {"tokenizer.ggml.tokens": TOKENS}
 SPM = {**WORDS, "tokenizer.ggml.model": "llama"}
 BPE = {**WORDS, "tokenizer.ggml.model": "gpt2"}
 
 
 def judged(folder: Path, **changes: object) -> str:
-    """Why a small model of the same words, with changes, is none to guess with."""
+    """Why a small model of the same words, with changes, is no draft model."""
     model = write_gguf(folder / "model.gguf", metadata=SPM, vocabulary=False)
     other = write_gguf(folder / "other.gguf", metadata=BPE, vocabulary=False)
     size = model.stat().st_size
     file = {"path": str(model), "name": "small", "size_bytes": size // 4, **changes}
     if changes.get("path") == "other":
         file["path"] = str(other)
-    judge = Judge(read_model(model), str(model), {"draft-dflash"})
-    return judge.candidate(ModelFile(source="models", **file)).why_not  # type: ignore[arg-type]
+    found = ModelFile(source="models", **file)  # type: ignore[arg-type]
+    whole = replace(read_model(model), path="/m/big.gguf", files=())
+    (candidate,) = drafts_for(whole, model, FLAGS, [found]).candidates
+    return candidate.why_not
 
 
 @pytest.mark.parametrize(
@@ -49,7 +57,7 @@ def test_why_not(tmp_path: Path, changes: dict[str, object], why: str) -> None:
 
 def test_one_of_the_same_words_and_a_quarter_of_the_size_does(tmp_path: Path) -> None:
     assert judged(tmp_path) == ""
-    assert head_way("llama") == ""
+    assert head_method("llama") == ""
 
 
 @pytest.mark.parametrize(
@@ -68,11 +76,10 @@ def test_a_head_is_held_against_the_model_it_was_made_for(
     metadata = {f"dflash.{key}": value for key, value in said.items()}
     head = write_gguf(tmp_path / "head.gguf", metadata=metadata, vocabulary=False)
     model = write_gguf(tmp_path / "m.gguf", metadata=SPM, vocabulary=False)
-    judge = Judge(read_model(model), str(model), {"draft-dflash"})
     file = ModelFile(
         path=str(head), name="head", size_bytes=10, source="models", arch="dflash"
     )
-    found = judge.candidate(file)
+    (found,) = drafts_for(read_model(model), model, FLAGS, [file]).candidates
     assert found.head == "draft-dflash"
     assert (why in found.why_not) if why else not found.why_not
     able = Drafts(model="/m", size_bytes=10**9, candidates=(found,))
@@ -95,10 +102,10 @@ def test_of_small_models_the_largest_comes_first() -> None:
     [
         ("glm4moe", (5,), ""),
         ("step35", (5, 5), ""),
-        ("glm4moe", (), "m.gguf has no layers to guess with"),
-        ("glm4moe", (0,), "was made without the layers"),
-        ("glm4moe", (5, 5), "guesses with one layer of glm4moe models, not 2"),
-        ("exaone-moe", (5,), "not known to guess with layers of exaone-moe"),
+        ("glm4moe", (), "m.gguf has no layers of its own"),
+        ("glm4moe", (0,), "was made without the MTP layers"),
+        ("glm4moe", (5, 5), "runs one MTP layer of glm4moe models, not 2"),
+        ("exaone-moe", (5,), "not known to run MTP layers of exaone-moe"),
     ],
 )
 def test_layers_of_the_model_itself(

@@ -7,13 +7,12 @@ from msgspec.structs import replace
 
 from backends.controller.stand_in import told_split, told_stand_in
 from backends.errors import PlanError
-from backends.planning.drafting import best_place, check_draft, whole_on
 from backends.planning.fallback import plan_without
 from backends.planning.proposal import plan_devices
 from backends.planning.remarks import remarks
 from backends.planning.room import require_room
-from backends.planning.speculating import ways_of
-from backends.split.speculation import with_draft
+from backends.speculation.memory import best_place, whole_on, with_draft
+from backends.speculation.methods import check_draft, methods_of
 from backends.state import (
     NO_DRAFT,
     DeviceMemory,
@@ -39,14 +38,14 @@ from tests.unit.planning.machines import (
 DRAFT = replace(model_of(10 * MIB), path="/d.gguf")
 SERVER = ServerSettings(draft="/d.gguf")
 MEMORY = DeviceMemory(device="local/CPU", model_bytes=30 * MIB, kv_bytes=2 * MIB)
-GUESS = Speculation(
+METHOD = Speculation(
     type="draft-simple", model="/d.gguf", device="local/CPU", memory=(MEMORY,)
 )
 
 
 def drafted(**changes: object) -> Plan:
     plan = replace(plan_for(PLAIN, ADA, peers=("ada",)), server=SERVER)
-    return replace(plan, **{"speculation": GUESS, **changes})
+    return replace(plan, **{"speculation": METHOD, **changes})
 
 
 def place(*machines: Peer) -> str:
@@ -76,11 +75,11 @@ def test_the_whole_of_it_is_on_one_device() -> None:
 
 def test_its_memory_is_added_to_that_of_the_device() -> None:
     said = DeviceMemory(device="local/CPU", model_bytes=5, source=MemorySource.MEASURED)
-    both = with_draft(said, GUESS)
+    both = with_draft(said, METHOD)
     assert (both.model_bytes, both.kv_bytes) == (30 * MIB + 5, 2 * MIB)
     assert both.source is MemorySource.PREDICTED
     other = replace(said, device="ada/CPU")
-    assert with_draft(other, GUESS) == other
+    assert with_draft(other, METHOD) == other
     assert with_draft(said, None) == said
 
 
@@ -106,7 +105,7 @@ def test_what_a_draft_costs_is_said_before() -> None:
     assert told(replace(drafted(), speculation=None)) == []
 
 
-def test_guesses_that_cross_the_network_are_told_before() -> None:
+def test_drafting_across_the_network_is_told_before() -> None:
     server = replace(SERVER, draft="mtp")
     far = Speculation(type="draft-mtp", device="ada/CPU", n_layer=1)
     plan = drafted(server=server, speculation=far)
@@ -115,10 +114,10 @@ def test_guesses_that_cross_the_network_are_told_before() -> None:
     def told(plan: Plan) -> str:
         return " ".join(remarks(plan, MODEL, (), {"local": PLAIN, "ada": ADA}))
 
-    assert "each guess takes round trips" in told(plan)
+    assert "each drafted token takes round trips" in told(plan)
     near = replace(plan, speculation=replace(far, device="local/CUDA0"))
-    assert "each guess takes" not in told(near)
-    assert "each guess takes" not in told(drafted())
+    assert "each drafted token takes" not in told(near)
+    assert "each drafted token takes" not in told(drafted())
 
 
 @pytest.mark.parametrize(
@@ -126,8 +125,8 @@ def test_guesses_that_cross_the_network_are_told_before() -> None:
     [
         ({}, ""),
         ({"speculation": None}, "does not say how its draft /d.gguf runs"),
-        ({"speculation": replace(GUESS, model="/e.gguf")}, "does not say how"),
-        ({"speculation": replace(GUESS, device="ada/CPU")}, "runs on local"),
+        ({"speculation": replace(METHOD, model="/e.gguf")}, "does not say how"),
+        ({"speculation": replace(METHOD, device="ada/CPU")}, "runs on local"),
         ({"extra_args": ("-md", "/e.gguf")}, "-md cannot be given beside a draft"),
         ({"extra_args": ("--spec-type", "none")}, "--spec-type cannot be given"),
         ({"extra_args": ("-devd", "RPC0")}, "-devd cannot be given"),
@@ -145,7 +144,7 @@ def test_a_plan_must_say_how_its_draft_runs(
         check_draft(plan)
 
 
-def test_a_stand_ins_own_layers_guess_where_its_last_ones_are() -> None:
+def test_a_stand_ins_own_layers_draft_on_its_last_device() -> None:
     far = Speculation(type="draft-mtp", device="ada/CPU", n_layer=1)
     plan = drafted(server=replace(SERVER, draft="mtp"), speculation=far)
     model = replace(MODEL, n_layer_nextn=1)
@@ -159,7 +158,7 @@ def test_a_stand_in_has_no_draft_that_does_not_fit() -> None:
     plan = drafted(split=plan_for(PLAIN, ADA, peers=("ada",)).split)
     tight = here(device("local", "CPU", 20 * MIB))
     roomy = {"local": PLAIN, "ada": ADA}
-    assert plan_without(plan, ["ada"], MODEL, roomy).speculation == GUESS
+    assert plan_without(plan, ["ada"], MODEL, roomy).speculation == METHOD
     rest = plan_without(plan, ["ada"], MODEL, {"local": tight, "ada": ADA})
     assert (rest.speculation, rest.server.draft) == (None, NO_DRAFT)
     assert rest.ctx_size == plan.ctx_size
@@ -167,22 +166,22 @@ def test_a_stand_in_has_no_draft_that_does_not_fit() -> None:
     assert told_stand_in(rest, plan).endswith(", without its draft")
 
 
-def test_auto_keeps_the_ways_to_guess_that_fit_a_stand_in() -> None:
+def test_auto_keeps_the_methods_that_fit_a_stand_in() -> None:
     table = Speculation(type="ngram-map-k")
     plan = drafted(
         split=plan_for(PLAIN, ADA, peers=("ada",)).split,
         server=replace(SERVER, draft="auto"),
-        speculation=replace(GUESS, instead=(table,)),
+        speculation=replace(METHOD, instead=(table,)),
     )
     tight = here(device("local", "CPU", 20 * MIB))
     rest = plan_without(plan, ["ada"], MODEL, {"local": tight, "ada": ADA})
     assert (rest.speculation, rest.server.draft) == (table, "auto")
-    assert [way.draft for way in ways_of(rest)] == [NO_DRAFT, "ngram"]
-    assert told_stand_in(rest, plan).endswith(", without d to guess with")
+    assert methods_of(rest) == (NO_DRAFT, "ngram")
+    assert told_stand_in(rest, plan).endswith(", without the drafts of d")
     roomy = plan_without(plan, ["ada"], MODEL, {"local": PLAIN, "ada": ADA})
     assert roomy.speculation == plan.speculation
     assert told_stand_in(roomy, plan) == told_split(roomy)
     alone = plan_without(
-        replace(plan, speculation=GUESS), ["ada"], MODEL, {"local": tight, "ada": ADA}
+        replace(plan, speculation=METHOD), ["ada"], MODEL, {"local": tight, "ada": ADA}
     )
     assert (alone.speculation, alone.server.draft) == (None, "auto")

@@ -1,16 +1,16 @@
-"""Layers of a model itself that guess: where they are, and what they take."""
+"""MTP layers of a model: their device and their memory."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from backends.split.layout import make_split
-from backends.split.speculation import (
+from backends.speculation.memory import (
     own_layers,
     with_draft,
     with_own_layers,
     with_own_weights,
 )
+from backends.split.layout import make_split
 from backends.state import (
     MTP_DRAFT,
     DeviceMemory,
@@ -29,7 +29,7 @@ WORKER, HEAD = "w/CPU", "local/CUDA0"
 
 
 def layer(index: int) -> Layer:
-    """The last one guesses: it has no cache of the model's own."""
+    """The last one drafts: it has no cache of the model's own."""
     kv_bytes = 0 if index == N_LAYER - 1 else KV_BYTES
     return Layer(
         index=index,
@@ -57,28 +57,28 @@ def split(*counts: int) -> Split:
 
 
 def plan(*counts: int) -> Plan:
-    """Guessing with what the model has, or as it pays."""
+    """Drafting with the model's own layers, or as it pays."""
     server = ServerSettings(draft="auto", cache_type_k="q8_0", cache_type_v="q8_0")
     made = Plan(model=MODEL.path, split=split(*counts), ctx_size=CTX, server=server)
     own = own_layers(made, MODEL, "draft-mtp")
     return replace(made, speculation=replace(own, instead=(TABLES,)))
 
 
-def guess(made: Plan) -> Speculation:
+def drafting(made: Plan) -> Speculation:
     assert made.speculation is not None
     return made.speculation
 
 
 def test_they_are_where_the_last_layers_are() -> None:
-    assert guess(plan(2, 3, 2)).device == HEAD
-    # The output alone is no layer that guesses.
-    assert guess(plan(2, 4, 1)).device == WORKER
-    assert guess(plan(7, 0, 0)).device == "local/CPU"
-    assert guess(plan(2, 3, 2)).draft == MTP_DRAFT
+    assert drafting(plan(2, 3, 2)).device == HEAD
+    # The output alone does not draft.
+    assert drafting(plan(2, 4, 1)).device == WORKER
+    assert drafting(plan(7, 0, 0)).device == "local/CPU"
+    assert drafting(plan(2, 3, 2)).draft == MTP_DRAFT
 
 
 def test_a_cache_of_the_usual_type_and_a_compute_buffer_are_theirs() -> None:
-    (memory,) = guess(plan(2, 3, 2)).memory
+    (memory,) = drafting(plan(2, 3, 2)).memory
     assert (memory.device, memory.model_bytes) == (HEAD, 0)
     assert memory.kv_bytes == CTX * KV_BYTES
     assert memory.compute_bytes > 0
@@ -86,14 +86,14 @@ def test_a_cache_of_the_usual_type_and_a_compute_buffer_are_theirs() -> None:
 
 def test_they_follow_the_split() -> None:
     moved = with_own_layers(replace(plan(2, 3, 2), split=split(3, 4, 0)), MODEL)
-    assert guess(moved).device == WORKER
-    assert guess(moved).instead == (TABLES,)
+    assert drafting(moved).device == WORKER
+    assert drafting(moved).instead == (TABLES,)
     untouched = replace(moved, speculation=TABLES)
     assert with_own_layers(untouched, MODEL) is untouched
 
 
 def test_what_auto_may_choose_takes_its_memory_too() -> None:
-    own = replace(guess(plan(2, 3, 2)), instead=())
+    own = replace(drafting(plan(2, 3, 2)), instead=())
     draft = DeviceMemory(device=HEAD, model_bytes=7)
     both = Speculation(
         type="draft-simple",

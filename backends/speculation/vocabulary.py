@@ -1,4 +1,4 @@
-"""Whether a draft model guesses in the words of another: llama-server's own rules.
+"""The vocabulary of a draft model and of its model, compared as llama-server does.
 
 Source: ``common_speculative_are_compatible`` (``common/speculative.cpp``), and
 ``llama_vocab::impl::load`` (``src/llama-vocab.cpp``) for what counts where a file does
@@ -128,7 +128,7 @@ def _token(header: Header, key: str, otherwise: int, count: int) -> int:
 
 
 def why_not(model: Vocabulary, draft: Vocabulary) -> str:
-    """Why one cannot guess for the other; empty where it can."""
+    """Why one cannot draft for the other; empty if it can."""
     if model.kind != draft.kind:
         return f"its tokenizer is {draft.kind}, the model's {model.kind}"
     if model.bos != draft.bos:

@@ -1,19 +1,21 @@
-"""``models drafts``: what could guess for a model, and what auto found of it."""
+"""``models drafts``: the drafts for a model, with the measurements of auto."""
 
 from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock
 
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from backends.controller.drafting import with_found
-from backends.state import DraftCandidate, DraftFound, Drafts, DraftVerdict
+from backends.errors import UsageError
+from backends.speculation.drafts import with_trials
+from backends.state import ClusterSnapshot, DraftCandidate, Drafts, DraftTrial
 from tui.cli import drafts as drafts_module
-from tui.cli.drafts import found_text
+from tui.cli.drafts import trial_text
 from tui.cli.main import cli
 
 if TYPE_CHECKING:
@@ -21,26 +23,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 AT = 1_763_820_000.0
-FAST = DraftFound(
+FAST = DraftTrial(
     draft="/m/small.gguf",
     draft_max=8,
     tok_per_s=61.2,
-    plain_tok_per_s=22.5,
     speedup=2.72,
     acceptance=0.71,
-    verdict=DraftVerdict.PAYS,
     at=AT,
 )
-SLOW = DraftFound(
+SLOW = DraftTrial(
     draft="ngram",
     draft_max=8,
     tok_per_s=20.0,
-    plain_tok_per_s=22.5,
     speedup=0.89,
-    verdict=DraftVerdict.LOSES,
     at=AT,
 )
-EARLIER = DraftFound(draft="/m/small.gguf", draft_max=8, tok_per_s=40.0, at=AT - 60)
+EARLIER = DraftTrial(draft="/m/small.gguf", draft_max=8, tok_per_s=40.0, at=AT - 60)
 FOUND = Drafts(
     model="/m/big.gguf",
     size_bytes=1 << 30,
@@ -67,7 +65,7 @@ def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
 
-    async def found(_path: str) -> Drafts:
+    async def found(_path: str, *, measure: bool) -> Drafts:
         return FOUND
 
     monkeypatch.setattr(drafts_module, "_found", found)
@@ -85,20 +83,20 @@ def test_below_each_stands_what_auto_found(model: Path) -> None:
         *("small.gguf", "auto:", "mid.gguf", "auto:", "o.gguf", "ngram", "auto:"),
     ]
     assert lines[1] == (
-        "  auto: 61.2 tok/s, 22.5 without (×2.72): pays · 71 % of guesses right · "
+        "  auto: 61.2 tok/s, 22.5 without (×2.72): pays · 71 % accepted · "
         "8 tokens at a time · 2025-11-22 14:00"
     )
-    assert lines[3] == "  auto: not tried yet"
+    assert lines[3] == "  auto: not measured yet"
     assert "(×0.89): costs more than it brings · 8 tokens" in lines[6]
-    assert "not compared yet" in found_text(EARLIER)
+    assert "not compared yet" in trial_text(EARLIER)
 
 
 def test_what_auto_found_of_layers_of_the_model_itself_stands_below_them(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layers = replace(with_found(FOUND, (OWN, SLOW)), heads=("draft-mtp",))
+    layers = replace(with_trials(FOUND, (OWN, SLOW)), heads=("draft-mtp",))
 
-    async def found(_path: str) -> Drafts:
+    async def found(_path: str, *, measure: bool) -> Drafts:
         return layers
 
     monkeypatch.setattr(drafts_module, "_found", found)
@@ -106,26 +104,26 @@ def test_what_auto_found_of_layers_of_the_model_itself_stands_below_them(
     lines = said.splitlines()
     assert "(--draft mtp: draft-mtp)" in lines[0]
     assert lines[1].startswith("  auto: 61.2 tok/s, 22.5 without (×2.72): pays")
-    assert "right · 1 token at a time" in lines[1]
+    assert "accepted · 1 token at a time" in lines[1]
     assert "(×0.89): costs more" in lines[-1]
 
 
 def test_what_was_found_over_each_network_is_listed(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    near = replace(SLOW, network="ada under 2 ms", cluster="default", slots=1)
-    far = replace(SLOW, network="ada 8 to 32 ms", speedup=1.9, cluster="two", slots=4)
+    near = replace(SLOW, network="under 2 ms")
+    far = replace(SLOW, network="8 to 32 ms", speedup=1.9, slots=4)
     earlier = replace(far, tok_per_s=1.0, at=AT - 60)
 
-    async def found(_path: str) -> Drafts:
-        return with_found(FOUND, (near, far, earlier))
+    async def found(_path: str, *, measure: bool) -> Drafts:
+        return with_trials(FOUND, (near, far, earlier))
 
     monkeypatch.setattr(drafts_module, "_found", found)
     said = CliRunner().invoke(cli, ["models", "drafts", str(model)]).output
     lines = [line for line in said.splitlines() if "8 tokens at a time" in line]
     assert [line.partition("at a time · ")[2] for line in sorted(lines)] == [
-        "ada under 2 ms · 2025-11-22 14:00",
-        "ada 8 to 32 ms · 4 slots · cluster two · 2025-11-22 14:00",
+        "8 to 32 ms · 4 slots · 2025-11-22 14:00",
+        "under 2 ms · 2025-11-22 14:00",
     ]
 
 
@@ -133,6 +131,27 @@ def test_json_has_all_of_it(model: Path) -> None:
     said = CliRunner().invoke(cli, ["models", "drafts", str(model), "--json"]).output
     small, mid, _ = json.loads(said)["candidates"]
     assert [one["tok_per_s"] for one in small["found"]] == [61.2, 40.0]
-    assert small["found"][0]["verdict"] == "pays"
+    assert small["found"][0]["speedup"] == 2.72
     assert mid["found"] == []
-    assert json.loads(said)["ngram"][0]["verdict"] == "costs more than it brings"
+    assert json.loads(said)["ngram"][0]["speedup"] == 0.89
+
+
+@pytest.mark.parametrize(
+    ("speedup", "verdict"),
+    [
+        (2.0, "pays"),
+        (1.02, "makes no difference"),
+        (0.98, "makes no difference"),
+        (0.9, "costs more than it brings"),
+    ],
+)
+def test_a_speedup_in_words(speedup: float, verdict: str) -> None:
+    assert verdict in trial_text(replace(FAST, speedup=speedup))
+
+
+async def test_only_a_model_that_runs_is_measured_again() -> None:
+    client: Any = AsyncMock()
+    client.snapshot.return_value = ClusterSnapshot()
+    with pytest.raises(UsageError, match="does not run /m/big"):
+        await drafts_module._asked(client, "/m/big.gguf", measure=True)
+    client.measure_drafts.assert_not_called()

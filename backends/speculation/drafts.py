@@ -1,0 +1,170 @@
+"""Draft models for a model: those found that fit, and the reasons of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from backends.errors import EngineError, ModelError
+from backends.models.header import read_header
+from backends.places import at_peer
+from backends.speculation.methods import method_for, methods_known
+from backends.speculation.vocabulary import read_vocabulary, why_not
+from backends.state import MTP_DRAFT, NGRAM_DRAFT, DraftCandidate, Drafts
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from backends.speculation.vocabulary import Vocabulary
+    from backends.state import DraftTrial, ModelFile, ModelInfo
+
+WORTH = 4
+"""A draft model must be so many times smaller than the model."""
+SMALL = 10
+"""A draft model so many times smaller takes next to none of the model's time."""
+_HEADS = {"eagle3": "draft-eagle3", "dflash": "draft-dflash"}
+"""Architectures of heads in files of their own, with their speculation method."""
+
+_OWN_LAYERS = frozenset(
+    {
+        *("bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4"),
+        *("glm-dsa", "glm4moe", "glm5-next", "nemotron_h_moe"),
+        *("qwen35", "qwen35moe", "qwen3next", "qwen4exp"),
+    }
+)
+"""Architectures of which llama.cpp runs one MTP layer.
+
+Source: ``graph_mtp`` in ``src/models``. For others llama.cpp has no graph."""
+_OWN_LAYERS_IN_TURN = frozenset({"hy_v3", "mimo2", "step35"})
+"""Architectures of which it runs any number, each for one more token."""
+
+
+def own_layers_misfit(model: ModelInfo) -> str:
+    """Why a model's own MTP layers cannot draft; empty if they can."""
+    name = Path(model.path).name
+    count = model.n_layer_nextn
+    own = model.layers[model.n_layer - count :] if count else ()
+    if not own:
+        return f"{name} has no layers of its own to draft with (MTP)"
+    if not all(layer.bytes for layer in own):
+        return f"{name} was made without the MTP layers that its header names"
+    if model.arch not in _OWN_LAYERS | _OWN_LAYERS_IN_TURN:
+        return f"llama.cpp is not known to run MTP layers of {model.arch} models"
+    if len(own) > 1 and model.arch in _OWN_LAYERS:
+        return f"llama.cpp runs one MTP layer of {model.arch} models, not {len(own)}"
+    return ""
+
+
+def head_method(arch: str) -> str:
+    """The speculation method that a head is made for; empty for a model."""
+    return _HEADS.get(arch, "")
+
+
+def head_misfit(head: ModelInfo | ModelFile, model: ModelInfo) -> str:
+    """Why a head is made for another model, as far as its header says; or empty."""
+    said = read_header(Path(head.path)).metadata
+    width = said.get(f"{head.arch}.target_hidden_size")
+    if isinstance(width, int) and width != model.n_embd:
+        return f"it was made for a model {width} wide, this one is {model.n_embd}"
+    layers = said.get(f"{head.arch}.target_layers")
+    taken = layers if isinstance(layers, list | tuple) else ()
+    if any(isinstance(at, int) and at > model.n_layer for at in taken):
+        return f"it listens to layer {max(taken)}, the model has {model.n_layer}"
+    return ""
+
+
+def drafts_for(
+    model: ModelInfo, header: Path, flags: Collection[str], files: Iterable[ModelFile]
+) -> Drafts:
+    """What can draft for a model; ``header`` is a local file with its header.
+
+    Raises:
+        ModelError: that file cannot be read.
+    """
+    vocabulary, methods = read_vocabulary(header), methods_known(flags)
+    candidates = [
+        DraftCandidate(
+            path=file.path,
+            name=file.name,
+            size_bytes=file.size_bytes,
+            arch=file.arch,
+            file_type=file.file_type,
+            head=head_method(file.arch),
+            why_not=_misfit(file, model, vocabulary, methods),
+        )
+        for file in files
+        if file.path not in (model.path, *model.files) and not file.problem
+    ]
+    heads, head_why_not = _own_methods(model, flags)
+    return Drafts(
+        model=model.path,
+        size_bytes=model.size_bytes,
+        heads=heads,
+        head_why_not=head_why_not,
+        candidates=tuple(
+            sorted(candidates, key=lambda one: (bool(one.why_not), one.size_bytes))
+        ),
+    )
+
+
+def _misfit(
+    file: ModelFile, model: ModelInfo, vocabulary: Vocabulary, methods: Collection[str]
+) -> str:
+    head = head_method(file.arch)
+    if head and head not in methods:
+        return f"a head for {head}, which the engine does not know"
+    if file.thin:
+        return file.thin
+    if file.size_bytes * WORTH > model.size_bytes:
+        return "larger than a quarter of the model"
+    if there := at_peer(file.path):
+        return f"on {there[0]} alone, its vocabulary was not compared"
+    try:
+        if head:
+            return head_misfit(file, model)
+        return why_not(vocabulary, read_vocabulary(Path(file.path)))
+    except ModelError as error:
+        return str(error)
+
+
+def _own_methods(
+    model: ModelInfo, flags: Collection[str]
+) -> tuple[tuple[str, ...], str]:
+    """The methods of the model's own layers, or why there are none."""
+    if not model.n_layer_nextn:
+        return (), ""
+    if why := own_layers_misfit(model):
+        return (), why
+    try:
+        return (method_for(flags, MTP_DRAFT),), ""
+    except EngineError as error:
+        return (), error.what
+
+
+def best_first(found: Drafts) -> tuple[str, ...]:
+    """Draft models: of the small ones the largest first, then the others by size."""
+    able = [one for one in found.candidates if not one.why_not and not one.head]
+    small = [one for one in able if one.size_bytes * SMALL <= found.size_bytes]
+    others = [one for one in able if one not in small]
+    ordered = (
+        *sorted(small, key=lambda one: one.size_bytes, reverse=True),
+        *sorted(others, key=lambda one: one.size_bytes),
+    )
+    return tuple(one.path for one in ordered)
+
+
+def with_trials(drafts: Drafts, trials: Sequence[DraftTrial]) -> Drafts:
+    """Drafts with the measurements that ``--draft auto`` made of each."""
+
+    def of(draft: str) -> tuple[DraftTrial, ...]:
+        return tuple(one for one in trials if one.draft == draft)
+
+    candidates = (replace(one, found=of(one.path)) for one in drafts.candidates)
+    return replace(
+        drafts,
+        head_found=of(MTP_DRAFT),
+        candidates=tuple(candidates),
+        ngram=of(NGRAM_DRAFT),
+    )
