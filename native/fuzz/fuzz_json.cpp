@@ -3,7 +3,6 @@
 
 #include "input.h"
 #include "json.h"
-#include "json_value.h"
 
 namespace {
 

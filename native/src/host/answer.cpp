@@ -1,7 +1,6 @@
 #include "answer.h"
 
 #include "json.h"
-#include "json_value.h"
 
 namespace dllm::host {
 

@@ -8,7 +8,7 @@
 
 #include "home/model_files.h"
 #include "home/table.h"
-#include "json_value.h"
+#include "json.h"
 
 namespace dllm::host {
 

@@ -18,7 +18,6 @@
 #include "answer.h"
 #include "errands.h"
 #include "json.h"
-#include "json_value.h"
 #include "lines.h"
 #include "memory.h"
 #include "pair/compression.h"

@@ -14,7 +14,6 @@
 #include <thread>
 
 #include "json.h"
-#include "json_value.h"
 #include "posix.h"
 #include "spawn/identity.h"
 #include "spawn/process_dir.h"

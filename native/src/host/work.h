@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "json_value.h"
+#include "json.h"
 #include "records.h"
 #include "spawn/spawn_options.h"
 
