@@ -64,11 +64,6 @@ class Paths(Value, frozen=True, kw_only=True):
         return self.clusters_dir / f"{cluster}.json"
 
     @property
-    def paces_file(self) -> Path:
-        """The measured speed of each draft."""
-        return self.state_dir / "paces.json"
-
-    @property
     def trials_file(self) -> Path:
         """Results of ``--draft auto``."""
         return self.state_dir / "trials.json"

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import sys
@@ -254,6 +255,8 @@ async def _keep_fresh(
             if api.streams:
                 await clusters.book.weigh()
                 await clusters.look_at_memory()
+                for cluster in clusters:
+                    await cluster.look_at_fallbacks(math.inf)
         except Exception:
             log.exception("what is shown is refreshed again")
         idle_s = 0.0 if api.in_use else idle_s + REFRESH_S

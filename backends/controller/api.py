@@ -70,6 +70,7 @@ log = logging.getLogger(__name__)
 
 LOG_BYTES_MAX = 1 << 20
 WEIGHT_AGE_S = 2.0
+FALLBACKS_AGE_S = 30.0
 
 
 class LaunchRequest(Value, frozen=True, kw_only=True):
@@ -186,6 +187,7 @@ class Api:
         cluster = self._of(request)
         self._clusters.look_at_processes()
         await self._clusters.book.weigh(WEIGHT_AGE_S)
+        await cluster.look_at_fallbacks(FALLBACKS_AGE_S)
         return json_response(cluster.board.snapshot)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from backends.config import Config
     from backends.planning.room import Held
     from backends.state import Device, Plan, WorkerSpec
+
+log = logging.getLogger(__name__)
 
 PERIOD_S = 0.25
 FREE_STEP_BYTES = 64 << 20
@@ -78,7 +81,11 @@ class Board:
             peers=self._peers(changed),
         )
         self._wake()
-        self._told()
+        try:
+            self._told()
+        except Exception:
+            # Who changes it has more to do than to show it.
+            log.exception("a change was not shown everywhere")
 
     def begin(self, generation: int, plan: Plan | None, state: ClusterState) -> None:
         """A goal is being pursued from its beginning."""
@@ -87,7 +94,7 @@ class Board:
             state=state,
             message="",
             plan=plan or self.snapshot.plan,
-            fallbacks=self.snapshot.fallbacks if plan == self.snapshot.plan else (),
+            fallbacks=(),
             steps=(),
             measured=None,
             failure=None,

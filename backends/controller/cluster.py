@@ -28,7 +28,7 @@ from backends.split.flags import check_exact, compile_split
 from backends.state import ClusterState, RolledBack
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
     from backends.controller.api_ports import ApiPorts
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from backends.machines.machine import Machine, Machines
     from backends.machines.readers import Readers
     from backends.speculation.auto import TrialBook
-    from backends.state import Actor, Failure, Leftover, Plan, PlanMemory
+    from backends.state import Actor, Failure, Leftover, Plan
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,6 @@ class Cluster:
         story: Story,
         gateway_socket: Path,
         trials: TrialBook,
-        memory: Callable[[Plan], Awaitable[PlanMemory]],
     ) -> None:
         """Use these parts; nothing is read or started before ``run``."""
         self.name = name
@@ -82,7 +81,6 @@ class Cluster:
             self.chapter,
             gateway_socket,
             trials,
-            memory,
             time.time,
         )
         self._api_ports = api_ports
@@ -96,6 +94,8 @@ class Cluster:
         self._turn = asyncio.Event()
         self._hands_off = False
         self._work: asyncio.Task[None] | None = None
+        self._looked_at: tuple[Plan, int] | None = None
+        self._looked_s = 0.0
         self._load()
         self._adopted: Goal | None = self.goal
         """What an earlier controller pursued, until we turned to it once."""
@@ -251,6 +251,23 @@ class Cluster:
             f"Another request came first: {what} (generation {self.goal.generation})",
             "See dllm-tui status; repeat with --replace to replace it.",
         )
+
+    async def look_at_fallbacks(self, max_age_s: float) -> None:
+        """Show what it would go on with after a loss; not anew before that is old."""
+        plan = self._journal.record.running
+        if plan is None or self.board.snapshot.state is not ClusterState.SERVING:
+            return
+        seen, now = (plan, self.goal.generation), time.monotonic()
+        if seen == self._looked_at and now - self._looked_s < max_age_s:
+            return
+        self._looked_at, self._looked_s = seen, now
+        try:
+            fallbacks = await self._pursuit.stand_ins.fallbacks(plan)
+        except DllmError as error:
+            log.warning("what a loss would leave is not known: %s", error)
+            return
+        if plan == self._journal.record.running:
+            self.board.update(fallbacks=fallbacks)
 
     async def require_possible(self, plan: Plan) -> ApiSettings:
         """See that a plan can be had as wanted, before anything is stopped for it.

@@ -14,7 +14,6 @@ from backends.controller.event_files import EventFiles
 from backends.controller.journal import Journal
 from backends.controller.memory_api import MemoryApi
 from backends.controller.occupancy import held_by, memory_of
-from backends.controller.paces import Paces
 from backends.controller.processes import ProcessBook
 from backends.controller.story import CONTROLLER, Story
 from backends.errors import DllmError, UsageError
@@ -51,7 +50,6 @@ class Clusters:
         self._engine: EngineInfo | None = None
         self.book: ProcessBook
         self._settings_error = ""
-        self._paces = Paces(paths.paces_file)
         self.trials = TrialBook(paths.trials_file)
         self.memory = MemoryApi(readers, paths)
         self.story = Story(EventFiles(paths.events_dir), self._happened)
@@ -94,9 +92,7 @@ class Clusters:
         return self._clusters[name]
 
     def _make(self, name: str) -> None:
-        board = Board(
-            self._readers.settings, cluster=name, told=lambda: self._changed(name)
-        )
+        board = Board(self._readers.settings, cluster=name, told=self._told)
         cluster = Cluster(
             name,
             self._machines,
@@ -108,7 +104,6 @@ class Clusters:
             self.story,
             self._paths.gateway_socket(name),
             self.trials,
-            self.memory.of,
         )
         self._clusters[name] = cluster
         board.show_peers(self._peers)
@@ -243,12 +238,6 @@ class Clusters:
         """Let everybody know how far the story has gone."""
         for cluster in self:
             cluster.board.update(last_event=number)
-
-    def _changed(self, name: str) -> None:
-        """A cluster's board changed: an answer may have ended."""
-        if cluster := self._clusters.get(name):
-            cluster.board.update(paces=self._paces.look(cluster.board.snapshot))
-        self._told()
 
     def _told(self) -> None:
         """A board changed: what others show of it follows."""

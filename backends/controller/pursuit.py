@@ -6,11 +6,12 @@ import asyncio
 import logging
 import secrets
 from functools import partial
+from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from backends.controller.builder import Builder, launch_steps
 from backends.controller.engines import draft_path
-from backends.controller.fallbacks import Fallbacks
+from backends.controller.evidence import unexpected
 from backends.controller.gateway import ApiPortTaken, Gateway
 from backends.controller.loading import Loading
 from backends.controller.mending import Mending
@@ -42,10 +43,18 @@ from backends.planning.blueprint import machines_of, process_name
 from backends.planning.commands import SERVER
 from backends.speculation.auto import AutoDraft, measure
 from backends.speculation.methods import with_method
-from backends.state import AUTO_DRAFT, NO_DRAFT, ClusterState, DraftNow, Step, StepState
+from backends.state import (
+    AUTO_DRAFT,
+    NO_DRAFT,
+    ClusterState,
+    DraftNow,
+    ProcessRole,
+    Step,
+    StepState,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from backends.controller.api_ports import ApiPorts
@@ -58,11 +67,13 @@ if TYPE_CHECKING:
     from backends.machines.readers import Readers
     from backends.planning.blueprint import Facts
     from backends.speculation.auto import TrialBook
-    from backends.state import Leftover, MeasuredSplit, Plan, PlanMemory
+    from backends.state import Leftover, MeasuredSplit, Plan
 
 log = logging.getLogger(__name__)
 
 SECRET_BYTES = 32
+FAULT_PAUSES_S = (0.0, 1.0, 5.0, 30.0)
+"""After faults of ours, before what serves is looked after again."""
 
 
 class Pursuit:
@@ -80,14 +91,12 @@ class Pursuit:
         chapter: Chapter,
         gateway_socket: Path,
         trials: TrialBook,
-        memory: Callable[[Plan], Awaitable[PlanMemory]],
         clock: Callable[[], float],
     ) -> None:
         """Show it on ``board``, remember it in ``journal``; nothing starts yet.
 
         ``left`` is told what could not be stopped, ``chapter`` what happens; at
-        ``gateway_socket`` the gateway is told what serves; ``memory`` asks the engine
-        what a plan takes.
+        ``gateway_socket`` the gateway is told what serves.
         """
         self._cluster = cluster
         self._machines = machines
@@ -133,7 +142,7 @@ class Pursuit:
             self.links.home_bytes,
             self.links.weights,
         )
-        self._stand_ins = StandIns(machines, readers, board, chapter, journal)
+        self.stand_ins = StandIns(machines, readers, board, chapter, journal)
         self._mending = Mending(
             machines,
             board,
@@ -142,10 +151,9 @@ class Pursuit:
             self.survey,
             self.gateway,
             self.stopper,
-            self._stand_ins,
+            self.stand_ins,
             clock,
         )
-        self._fallbacks = Fallbacks(board, journal, readers, self._stand_ins, memory)
         self._unwatched = UnwatchedDeaths(journal, self._mending.breaker)
         self.auto = AutoDraft(board, chapter, trials, measure=measure)
         self._begun_at = 0.0
@@ -165,7 +173,7 @@ class Pursuit:
         self._steps.reset()
         if not mended:
             self.links.forget_labs()
-            self._stand_ins.forget()
+            self.stand_ins.forget()
             self.auto.forget()
 
     def stir(self) -> None:
@@ -191,19 +199,16 @@ class Pursuit:
 
     async def keep_up(self, plan: Plan, *, adopted: bool) -> None:
         """Bring a plan up, watch it, mend what can be mended; ends only by raising."""
-        beside = [
-            asyncio.create_task(self.gateway.keep(self._watch.report)),
-            asyncio.create_task(self._fallbacks.keep()),
-        ]
+        keeping = asyncio.create_task(self.gateway.keep(self._watch.report))
         try:
             await self._keep_up(plan, adopted=adopted)
         finally:
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
 
     async def _keep_up(self, plan: Plan, *, adopted: bool) -> None:
         running = self._journal.record.running or plan
+        pauses_s = chain(FAULT_PAUSES_S, repeat(FAULT_PAUSES_S[-1]))
         if not adopted:
             await self._machines.reached(machines_of(plan))
         while True:
@@ -230,6 +235,19 @@ class Pursuit:
             except DllmError as error:
                 adopted = False
                 running = await self._mending.without_refused(running, error)
+            except Exception as error:
+                if not self._server_runs:
+                    raise
+                # A fault of ours is no reason to end what serves: it is taken up anew.
+                log.exception("cluster %s is looked after again", self._cluster)
+                self._chapter.failed(unexpected(error).evidence)
+                await asyncio.sleep(next(pauses_s))
+
+    @property
+    def _server_runs(self) -> bool:
+        """Whether there is a llama-server that has served."""
+        servers = (r for _, r in self.stopper.found() if r.role is ProcessRole.SERVER)
+        return self._has_served() and any(record.alive for record in servers)
 
     async def _bring_up_for(self, plan: Plan, running: Plan) -> None:
         """Keep up what stands in for a plan; returns once the plan can be had."""
@@ -238,7 +256,7 @@ class Pursuit:
             self._journal.change(stand_in=None, given_up=())
             await self._bring_up(plan)
         self._journal.change(stand_in=running)
-        over = self._stand_ins.over(plan, running)
+        over = self.stand_ins.over(plan, running)
         self._mending.tell(await until_over(self._bring_up(running), over))
 
     async def _bring_up(self, plan: Plan) -> None:

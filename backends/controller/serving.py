@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from backends.controller.board import Board
     from backends.controller.watch import Watch
+
+log = logging.getLogger(__name__)
 
 SPEED_S = 0.5
 LOOK_S = 1.0
@@ -56,28 +59,28 @@ class Serving:
             PeerUnreachable: the connection to a machine broke.
         """
         self.meter = SpeedMeter()
-        trouble = asyncio.ensure_future(watch.until_trouble())
         speed = asyncio.ensure_future(self._speed(api_port, moved))
         try:
-            await asyncio.wait({trouble, speed}, return_when=asyncio.FIRST_COMPLETED)
-            # Whichever ended, ended by raising.
-            await (trouble if trouble.done() else speed)
+            await watch.until_trouble()
         finally:
-            for task in (trouble, speed):
-                task.cancel()
-            await asyncio.gather(trouble, speed, return_exceptions=True)
+            speed.cancel()
+            await asyncio.gather(speed, return_exceptions=True)
 
     async def _speed(self, api_port: int, moved: Callable[[], Awaitable[bool]]) -> None:
         async with ServerClient(api_port) as client:
             speed = Speed()
             while True:
-                speed = await self._reading(client, speed)
-                self._board.update(speed=speed)
-                self._told(speed)
-                if speed.requests_active:
-                    await self._sleep(SPEED_S)
-                else:
-                    await quiet(moved, self._sleep)
+                try:
+                    speed = await self._reading(client, speed)
+                    self._board.update(speed=speed)
+                    self._told(speed)
+                    if not speed.requests_active:
+                        await quiet(moved, self._sleep)
+                        continue
+                except Exception:
+                    # No figure is worth ending what serves.
+                    log.exception("the speed was not read")
+                await self._sleep(SPEED_S)
 
     async def _reading(self, client: ServerClient, before: Speed) -> Speed:
         """Asks for the server's own count only where relays do not see every token.

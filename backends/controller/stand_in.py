@@ -7,14 +7,16 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from backends.controller.occupancy import machines_now
-from backends.errors import HostError, PeerUnreachable
+from backends.controller.occupancy import loaded, machines_now
+from backends.errors import DllmError, HostError, PeerUnreachable
 from backends.planning.blueprint import machines_of
 from backends.planning.fallback import plan_without
 from backends.planning.room import room_for
 from backends.speculation.methods import methods_of
+from backends.split.flags import used_workers
 from backends.split.layout import ranges, ranges_text
-from backends.state import AUTO_DRAFT, ClusterState
+from backends.split.loads import plan_loads
+from backends.state import AUTO_DRAFT, ClusterState, Fallback
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -54,17 +56,10 @@ class StandIns:
         self._chapter = chapter
         self._journal = journal
         self._steady_s = STEADY_S
-        self._ready_for: Plan | None = None
-        self._ready: Mapping[frozenset[str], Plan] = {}
 
     def forget(self) -> None:
         """What came and went before is of no more interest."""
         self._steady_s = STEADY_S
-        self._ready_for = None
-
-    def keep_ready(self, plan: Plan, rests: Mapping[frozenset[str], Plan]) -> None:
-        """Go on with these at once where just those workers of the plan are lost."""
-        self._ready_for, self._ready = plan, rests
 
     async def instead_of(self, plan: Plan, held: Held | None, worker: str = "") -> Plan:
         """The plan without the machines that are gone; itself where none is.
@@ -78,20 +73,37 @@ class StandIns:
         away = [name for name in machines_of(plan) if not await self._is_there(name)]
         if not away and not worker:
             return plan
-        rest = self._ready_without(plan, away, worker)
-        if rest is None:
-            machines = await self.machines(held)
-            rest = await self.without(plan, away, (worker,), machines)
+        machines = await self.machines(held)
+        rest = await self.without(plan, away, (worker,), machines)
         if worker:
             given_up = {*self._journal.record.given_up, worker}
             self._journal.change(given_up=tuple(sorted(given_up)))
         return rest
 
-    def _ready_without(self, plan: Plan, away: list[str], worker: str) -> Plan | None:
-        if plan != self._ready_for or plan.head in away:
-            return None
-        lost = (w.name for w in plan.workers if w.peer in away or w.name == worker)
-        return self._ready.get(frozenset(lost))
+    async def fallbacks(self, plan: Plan) -> tuple[Fallback, ...]:
+        """What a plan that serves would go on with, by what it would lose.
+
+        Raises:
+            DllmError: the memory or the model cannot be read.
+        """
+        measured = self._journal.record.measured
+        machines = await self.machines(loaded(plan, measured) if measured else None)
+        model = await self._readers.model(plan.model)
+        found = []
+        for lost, name in losses(plan).items():
+            try:
+                rest = await self.without(plan, (), lost, machines)
+            except DllmError as error:
+                found.append(Fallback(lost=name, why=str(error)))
+                continue
+            fallback = Fallback(
+                lost=name,
+                split=ranges(rest.split),
+                ctx_size=rest.ctx_size,
+                memory=tuple(load.memory for load in plan_loads(model, rest)),
+            )
+            found.append(fallback)
+        return tuple(found)
 
     async def machines(self, held: Held | None) -> dict[str, Peer]:
         """All of them with what is free there now, and ``held`` with it."""
@@ -161,6 +173,21 @@ class StandIns:
         asked = snapshot.requests
         busy = asked is not None and (asked.waiting or asked.in_flight)
         return snapshot.state is ClusterState.SERVING and not busy
+
+
+def losses(plan: Plan) -> dict[frozenset[str], str]:
+    """The workers that may be lost at once, and what they are together.
+
+    Each by itself, and those of another machine than the head's together: with it go
+    those without layers, too, which a plan on what is left might use.
+    """
+    used = used_workers(plan)
+    each = {frozenset({worker.name}): worker.name for worker in used}
+    machines = dict.fromkeys(w.peer for w in used if w.peer != plan.head)
+    return each | {
+        frozenset(w.name for w in plan.workers if w.peer == machine): machine
+        for machine in machines
+    }
 
 
 def told_split(plan: Plan) -> str:

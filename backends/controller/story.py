@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from datetime import UTC, datetime
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from backends.controller.event_files import EventFiles
     from backends.state import Failure
+
+log = logging.getLogger(__name__)
 
 EVENTS_MAX = 2000
 REPEAT_S = 60.0
@@ -63,7 +66,25 @@ class Story:
         peer: str = "",
         failure: Failure | None = None,
     ) -> None:
-        """Add an event; ``failure`` gives process, exit and evidence."""
+        """Add an event; ``failure`` gives process, exit and evidence.
+
+        A fault of ours costs the event, and nothing else.
+        """
+        try:
+            self._add(kind, text, by, tone, cluster, peer, failure)
+        except Exception:
+            log.exception("an event was not told: %s", text)
+
+    def _add(
+        self,
+        kind: EventKind,
+        text: str,
+        by: Actor,
+        tone: EventTone,
+        cluster: str,
+        peer: str,
+        failure: Failure | None,
+    ) -> None:
         if not by.program and self._is_repeated(kind, cluster, peer, text):
             return
         event = Event(

@@ -14,19 +14,14 @@ from backends.planning.prompt_cache import with_prompt_cache
 from backends.planning.proposal import plan_devices
 from backends.planning.room import require_room
 from backends.planning.sharing import shared_out
-from backends.speculation.memory import (
-    loads_with_draft,
-    one_of,
-    with_own_layers,
-)
+from backends.speculation.memory import one_of, with_own_layers
 from backends.split.layout import devices
-from backends.split.loads import overcommitted, plan_loads
 from backends.state import AUTO_DRAFT, NO_DRAFT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from backends.state import DeviceMemory, ModelInfo, Peer, Plan
+    from backends.state import ModelInfo, Peer, Plan
 
 CTX_STEP = 256
 """Contexts are tried in such steps, in tokens."""
@@ -94,30 +89,6 @@ def _shared_out(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> P
     check_plan(found, model)
     require_room(found, model, left)
     return with_prompt_cache(found, model, left)
-
-
-def has_room(
-    plan: Plan,
-    model: ModelInfo,
-    machines: Mapping[str, Peer],
-    told: Sequence[DeviceMemory] = (),
-) -> bool:
-    """Whether the plan's devices can hold it now, by what the engine told if it did.
-
-    One that is forced is taken to.
-
-    Raises:
-        PlanError: the split is not of that model.
-    """
-    if plan.asked is not None and plan.asked.force:
-        return True
-    by_device = {memory.device: memory for memory in told}
-    loads = plan_loads(model, plan)
-    loads = tuple(
-        load.as_told(by_device.get(load.device, load.memory)) for load in loads
-    )
-    there = plan_devices(plan.head, plan.workers, machines)
-    return not overcommitted(loads_with_draft(loads, plan.speculation), there)
 
 
 def _in_context(plan: Plan, ctx_min: int | None, made: Callable[[Plan], Plan]) -> Plan:

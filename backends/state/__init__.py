@@ -101,7 +101,6 @@ from backends.state.snapshots import (
     DraftNow,
     Failure,
     Leftover,
-    Pace,
     ProcessInfo,
     ProcessRole,
     ProcessState,

@@ -169,23 +169,6 @@ class Speed(Value, frozen=True, kw_only=True):
     """Tokens in the fullest slot's context."""
 
 
-class Pace(Value, frozen=True, kw_only=True):
-    """The speed of one speculation method for so many clients, over this network."""
-
-    draft: str
-    """``none``, ``ngram``, ``mtp``, or the draft model's file."""
-    draft_max: int = 0
-    """Tokens drafted at a time; 0 without a draft."""
-    clients: int = 1
-    """Answered at once, in slots of their own."""
-    tok_per_s: float
-    """All of them together; the median of the latest measurements."""
-    count: int
-    """How many of these."""
-    at: float
-    """Unix seconds of the newest."""
-
-
 class DraftNow(Value, frozen=True, kw_only=True):
     """The speculation method that runs, if the plan does not say it alone."""
 
@@ -239,7 +222,7 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
     """What is wanted to run; None when nothing is."""
     planned: tuple[LayerRange, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
-    """What it would go on with, by what it would lose; ready while it serves."""
+    """What it would go on with, by what it would lose, when somebody last looked."""
     measured: MeasuredSplit | None = None
     model: ModelInfo | None = None
     processes: tuple[ProcessInfo, ...] = ()
@@ -250,8 +233,6 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
     api_url: str | None = None
     engine: EngineInfo | None = None
     speed: Speed = Speed()
-    paces: tuple[Pace, ...] = ()
-    """Speeds of the methods that ran with this plan over this network."""
     draft_now: DraftNow | None = None
     """The method that ``auto`` runs; None if the plan says the method."""
     links: tuple[Link, ...] = ()

@@ -23,9 +23,9 @@ from backends.units import format_age, format_bytes, format_count, format_ms
 from tui.cli.options import any_cluster_option
 from tui.cli.output import emit_json, json_option, run, show
 from tui.cli.session import cluster_json, measured_text, prompts_text
+from tui.work.draft_words import auto_text, trials_text
 from tui.work.fallbacks import fallback_text
 from tui.work.launch_settings import draft_text
-from tui.work.paces import auto_text, paces_text, together_text, trials_text
 from tui.work.peer_words import role_word, since_text, state_words
 from tui.work.quantities import (
     acceptance_text,
@@ -150,19 +150,17 @@ def _plan(snapshot: ClusterSnapshot) -> list[str]:
         ),
         *_split(snapshot),
         *_draft(snapshot, plan),
-        *(f"slots    {text}" for text in (together_text(snapshot),) if text),
         *_prompts(snapshot),
     ]
 
 
 def _draft(snapshot: ClusterSnapshot, plan: Plan) -> list[str]:
-    """The draft, its acceptance and its measured speeds."""
-    paces = paces_text(snapshot)
-    if plan.speculation is None and not paces and snapshot.draft_now is None:
+    """The draft and its acceptance."""
+    if plan.speculation is None and snapshot.draft_now is None:
         return []
     acceptance = snapshot.speed.acceptance
     shared = shared_text(acceptance.tokens_per_pass) if acceptance else ""
-    told = (draft_text(plan), acceptance_text(acceptance), shared, paces)
+    told = (draft_text(plan), acceptance_text(acceptance), shared)
     auto = filter(None, (auto_text(snapshot), *trials_text(snapshot)))
     return [
         f"draft    {' · '.join(filter(None, told)).removeprefix('draft ')}",

@@ -27,6 +27,7 @@ from backends.state import (
     ClusterState,
     EventKind,
     Failure,
+    Fallback,
     Leftover,
     Plan,
     ProcessRole,
@@ -145,7 +146,6 @@ class Stage:
             self.story,
             self.folder / "gateway.sock",
             TrialBook(self.folder / "trials.json"),
-            cast("Any", None),
         )
 
     async def becomes(self, state: ClusterState) -> None:
@@ -513,3 +513,21 @@ async def test_what_serves_is_not_ended_for_a_machine_that_is_away(
     await require_possible(plan_on("local"))
     with pytest.raises(PeerUnreachable, match="left as it is"):
         await require_possible(plan_on("ada"))
+
+
+async def test_what_a_loss_would_leave_is_computed_when_somebody_looks(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path, SERVES)
+    told = (Fallback(lost="w", why="it is too big"),)
+    ask = AsyncMock(return_value=told)
+    stage.cluster._pursuit.stand_ins.fallbacks = ask  # type: ignore[method-assign]
+    await stage.cluster.look_at_fallbacks(0.0)
+    assert not ask.called, "it does not serve"
+    stage.board.update(state=ClusterState.SERVING, plan=SERVES.goal.plan)
+    for _ in range(2):
+        await stage.cluster.look_at_fallbacks(60.0)
+    assert stage.board.snapshot.fallbacks == told
+    ask.side_effect = PeerUnreachable("ada is gone")
+    await stage.cluster.look_at_fallbacks(0.0)
+    assert ask.call_count == 2

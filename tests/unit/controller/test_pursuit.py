@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -23,7 +24,7 @@ from backends.errors import (
     ProcessFailed,
 )
 from backends.speculation.auto import TrialBook
-from backends.state import Failure
+from backends.state import Failure, ProcessRole
 from tests.unit.controller.test_mending import ASKS, GONE, PLAN, REST, made, served
 from tests.unit.speculation.test_auto import MODEL, Stage
 from tests.unit.speculation.test_auto import PLAN as AUTO
@@ -77,7 +78,7 @@ async def test_all_that_was_asked_for_is_begun_with_nobody_given_up(
         return await asyncio.Event().wait() and ""
 
     pursuit._journal, pursuit._bring_up = journal, bring_up
-    pursuit._stand_ins = SimpleNamespace(over=over)
+    pursuit.stand_ins = SimpleNamespace(over=over)
     pursuit._mending = SimpleNamespace(tell=print)
     for running, kept in ((REST, ("ada",)), (PLAN, ())):
         with pytest.raises(PlanError):
@@ -204,3 +205,31 @@ async def test_a_draft_that_auto_chose_and_that_breaks_the_server_is_given_up(
         await pursuit._bring_up(AUTO)
     assert done == [MODEL, "none"]
     assert len(told) == 1
+
+
+@pytest.mark.parametrize("serves", [True, False])
+async def test_a_fault_of_ours_ends_nothing_that_serves(
+    serves: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever shows or tells it; what does not serve is told as failed."""
+    pursuit: Any = Pursuit.__new__(Pursuit)
+    told: list[str] = []
+
+    async def bring_up(plan: Plan, running: Plan) -> None:
+        if len(told) < 3:
+            raise ZeroDivisionError("in a figure")
+        raise PlanError("enough")
+
+    monkeypatch.setattr(pursuit_module, "FAULT_PAUSES_S", (0.0,))
+    server = SimpleNamespace(role=ProcessRole.SERVER, alive=serves)
+    pursuit._cluster = "default"
+    pursuit._journal = SimpleNamespace(record=Record(server="7@1.0"))
+    pursuit.stopper = SimpleNamespace(found=lambda: [("local", server)])
+    pursuit._bring_up_for, pursuit._take_up = bring_up, AsyncMock()
+    pursuit._chapter = SimpleNamespace(failed=lambda failure: told.append(failure.what))
+    pursuit._mending = SimpleNamespace(
+        without_refused=AsyncMock(side_effect=PlanError("x"))
+    )
+    with pytest.raises(PlanError if serves else ZeroDivisionError):
+        await pursuit._keep_up(PLAN, adopted=True)
+    assert len(told) == (3 if serves else 0)

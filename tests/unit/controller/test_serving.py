@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -52,6 +53,7 @@ def minute(monkeypatch: pytest.MonkeyPatch) -> Any:
     def questions(
         rows: int | None, *, busy: bool = False, speculative: bool = False
     ) -> list[str]:
+        over = asyncio.Event()
         server = CountingServer(busy=busy, speculative=speculative)
         monkeypatch.setattr(serving, "ServerClient", lambda _: server)
         now_s = 0.0
@@ -60,10 +62,12 @@ def minute(monkeypatch: pytest.MonkeyPatch) -> Any:
             nonlocal now_s
             now_s += seconds
             if now_s >= MINUTE_S:
-                raise Ended
+                over.set()
+                await asyncio.Event().wait()
 
         async def until_trouble() -> None:
-            await asyncio.Event().wait()
+            await over.wait()
+            raise Ended
 
         async def still() -> bool:
             return False
@@ -113,3 +117,26 @@ async def test_rows_are_known_until_a_relay_stops_reading() -> None:
         assert links.rows() == 0
         reader.meter.take(Line(type="snapshot", rows=0, mode="plain"))
         assert links.rows() is None
+
+
+async def test_a_figure_that_cannot_be_shown_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = CountingServer(busy=True, speculative=False)
+    monkeypatch.setattr(serving, "ServerClient", lambda _: server)
+    shown = asyncio.Event()
+
+    def told(_: object) -> None:
+        if len(server.asked) > LINES_MAX:
+            shown.set()
+        raise ZeroDivisionError
+
+    async def until_trouble() -> None:
+        await shown.wait()
+        raise Ended
+
+    board: Any = SimpleNamespace(update=lambda **_: None)
+    watch: Any = SimpleNamespace(until_trouble=until_trouble)
+    one = Serving(board, told, lambda: 3, lambda _: asyncio.sleep(0))
+    with pytest.raises(Ended):
+        await asyncio.wait_for(one.until_trouble(1, watch, AsyncMock()), 10)

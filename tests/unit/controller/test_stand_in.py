@@ -18,6 +18,7 @@ from backends.controller.stand_in import StandIns, told_split, told_stand_in
 from backends.errors import HostError, NeedsAnswer, PeerUnreachable, PlanError
 from backends.planning.fallback import plan_without
 from backends.planning.room import Held
+from backends.split.layout import devices, make_split, ranges
 from backends.state import (
     ClusterState,
     DeviceMemory,
@@ -28,6 +29,7 @@ from backends.state import (
 from backends.state.requests import RequestCounts
 from tests.unit.planning.machines import (
     ADA,
+    BOB,
     GIB,
     MIB,
     MODEL,
@@ -43,7 +45,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from backends.state import Plan
+    from backends.state import ModelInfo, Peer, Plan
 
 PLAN = plan_for(PLAIN, ADA, peers=("ada",))
 BIG = model_of(layer_bytes=200 * MIB)
@@ -309,3 +311,53 @@ async def test_a_worker_that_was_given_up_is_tried_anew_at_a_word_alone() -> Non
         assert not over.done()
         over.cancel()
     assert journal.record.given_up == ("ada",)
+
+
+class Roomy(StandIns):
+    """On machines whose memory is made up."""
+
+    now: dict[str, Peer]
+
+    async def machines(self, held: object) -> dict[str, Peer]:
+        return self.now
+
+
+def roomy(model: ModelInfo, *machines: Peer) -> Roomy:
+    async def read(path: str) -> ModelInfo:
+        return model
+
+    readers: Any = SimpleNamespace(model=read, settings=Config)
+    nothing: Any = None
+    kept: Any = Remembered()
+    parts = Roomy(nothing, readers, nothing, nothing, kept)
+    parts.now = {machine.name: machine for machine in machines}
+    return parts
+
+
+async def test_each_loss_is_told_with_what_would_go_on() -> None:
+    """Each worker by itself, and each machine with all of its own."""
+    plan = plan_for(PLAIN, ADA, BOB, peers=("ada", "bob"))
+    parts = roomy(MODEL, PLAIN, ADA, BOB)
+    told = {one.lost: one for one in await parts.fallbacks(plan)}
+    assert list(told) == ["ada", "bob-CUDA0", "bob-CUDA1", "bob"]
+    rest = plan_without(plan, ["bob"], MODEL, parts.now)
+    assert told["bob"].split == ranges(rest.split)
+    assert told["bob"].ctx_size == rest.ctx_size
+    assert await parts.fallbacks(replace(plan, workers=())) == ()
+
+
+async def test_with_a_machine_go_its_workers_that_hold_nothing() -> None:
+    """A plan on what is left of it would be brought up on a machine that is gone."""
+    plan = plan_for(PLAIN, ADA, BOB, peers=("ada", "bob"))
+    split = make_split(MODEL.n_layer, devices(plan.split), [0, 6, 7, 0])
+    told = await roomy(MODEL, PLAIN, ADA, BOB).fallbacks(replace(plan, split=split))
+    (bob,) = [one for one in told if one.lost == "bob"]
+    assert {held.device.partition("/")[0] for held in bob.split} <= {"local", "ada"}
+
+
+async def test_what_cannot_go_on_is_told_with_why() -> None:
+    small = here(device("local", "CPU", 64 * MIB))
+    plan = plan_for(small, ADA, peers=("ada",), model=BIG)
+    (told,) = await roomy(BIG, small, ADA).fallbacks(plan)
+    assert "local/CPU is too small for its share" in told.why
+    assert not told.split

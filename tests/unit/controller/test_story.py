@@ -195,3 +195,15 @@ def test_changed_settings_are_named(story: Story) -> None:
     chapter.look()
     chapter.look()
     assert texts(story) == ["config.toml changed: workers, theme"]
+
+
+def test_an_event_that_cannot_be_made_costs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> tuple[str, ...]:
+        raise ZeroDivisionError
+
+    story = Story(EventFiles(tmp_path))
+    monkeypatch.setattr(module, "_evidence", broken)
+    story.tell(EventKind.FAILED, "it broke")
+    assert story.after(0) == ()

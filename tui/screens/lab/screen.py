@@ -26,7 +26,7 @@ from tui.screens.lab.speed import SpeedPane, Speeds
 from tui.screens.lab.wishes import LabWishes
 from tui.shell.frame import NARROW_BELOW, SHORT_BELOW, ConsoleScreen
 from tui.shell.messages import Copyable
-from tui.work.paces import draft_speed_text
+from tui.work.quantities import acceptance_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,7 +191,8 @@ speed without a draft under the same lab, once both were measured.
         if self._snapshot:
             why = why_no_link(self._snapshot)
             self.query_one("#lab-empty", Static).update(why)
-            resubtitle(self._links_pane, draft_speed_text(self._snapshot))
+            acceptance = acceptance_text(self._snapshot.speed.acceptance)
+            resubtitle(self._links_pane, acceptance)
         shown = self._shown_labs()
         self._presets.lab = self._row.lab = shown.get(self._current)
         self._speed.show(self._speeds(shown), self._picture(shown))

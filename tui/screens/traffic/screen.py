@@ -22,7 +22,7 @@ from tui.screens.traffic.rows import row_text
 from tui.screens.traffic.table import TrafficTable
 from tui.shell.frame import ConsoleScreen
 from tui.shell.messages import Copyable
-from tui.work.paces import draft_speed_text
+from tui.work.quantities import acceptance_text
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -113,7 +113,7 @@ class TrafficScreen(ConsoleScreen):
         self.waterfall.show(snapshot.links, running=running)
         self.table.show(snapshot.links)
         self._summarise()
-        self._drafted = draft_speed_text(snapshot)
+        self._drafted = acceptance_text(snapshot.speed.acceptance)
         self._badge()
 
     def _badge(self) -> None:

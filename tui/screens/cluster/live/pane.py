@@ -23,7 +23,7 @@ from tui.screens.cluster.live.step_list import StepList
 from tui.screens.cluster.live.token_bar import TokenBar, device_marks
 from tui.screens.cluster.live.worker_graphs import WorkerGraphs
 from tui.shell.messages import Copyable, LogWanted, PeerWanted
-from tui.work.paces import auto_text, paces_text, together_text
+from tui.work.draft_words import auto_text
 from tui.work.quantities import acceptance_text, pairs_text
 
 if TYPE_CHECKING:
@@ -179,8 +179,7 @@ peer whose own does not fit.
         self._fit_columns()
         told = (
             acceptance_text(snapshot.speed.acceptance),
-            auto_text(snapshot) or paces_text(snapshot),
-            together_text(snapshot),
+            auto_text(snapshot),
             pairs_text(snapshot.links),
         )
         said = " · ".join(filter(None, told))
