@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from backends.engine.explain import CUT_OFF, explain, refused_argument
-from backends.engine.logs import clean_lines
+from backends.engine.logs import clean_lines, without_requests
 from backends.errors import DllmError, HostError, ProcessFailed
 from backends.planning.blueprint import cluster_of, short_name
 from backends.state import Failure, ProcessRole
@@ -92,6 +92,9 @@ async def failure_of(host: AgentHost, record: ProcessRecord, at: float) -> Failu
     reason = hole or reason
     name = short_name(record.name)
     what = f"{name} {how_it_ended(record)}"
+    if record.role is ProcessRole.SERVER:
+        # Events are kept for a week, and a prompt is nobody's business.
+        lines = tuple(without_requests(lines))
     return Failure(
         what=f"{what}: {reason}" if reason else what,
         hint=_HOLE_HINT if hole else _hint(record, lines),

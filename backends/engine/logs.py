@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
 ERRORS_KEPT = 20
 LINE_CHARS_MAX = 8192
@@ -41,6 +41,8 @@ _ERROR = re.compile(
     r"terminate called|what\(\):|error while (?:handling|loading)|Segmentation fault|"
     r"unable to allocate|failed to allocate"
 )
+_GRAMMAR = "parse: error parsing grammar:"
+_REQUEST = re.compile(rf"got exception:|{_GRAMMAR}")
 _KINDS = {"model": "model", "KV": "kv", "RS": "kv", "compute": "compute"}
 
 
@@ -53,6 +55,22 @@ def clean_lines(text: str) -> list[str]:
     """The lines of a piece of log fit to show: no escapes, no empty ones."""
     cleaned = (strip_line(line).rstrip() for line in text.split("\n"))
     return [line for line in cleaned if line]
+
+
+def without_requests(lines: Iterable[str]) -> Iterator[str]:
+    """The lines of llama-server without what clients asked.
+
+    It prints whole texts, tools and grammars of requests that it cannot read. A grammar
+    takes lines of its own, up to the next line of the log.
+    """
+    is_grammar = False
+    for line in lines:
+        is_grammar = is_grammar and not _PREFIX.match(line)
+        if is_grammar:
+            continue
+        found = _REQUEST.search(line)
+        yield f"{line[: found.end()]} …" if found else line
+        is_grammar = found is not None and found[0] == _GRAMMAR
 
 
 class LoadLog:

@@ -23,6 +23,7 @@ KEEP_ALIVE = b": keep-alive\n\n"
 EVENTS = "text/event-stream"
 _KINDS = {
     UNAVAILABLE: ("unavailable_error", "overloaded_error"),
+    HTTPStatus.BAD_REQUEST: ("invalid_request_error", "invalid_request_error"),
     HTTPStatus.UNAUTHORIZED: ("authentication_error", "authentication_error"),
     HTTPStatus.FORBIDDEN: ("permission_error", "permission_error"),
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ("invalid_request_error", "request_too_large"),

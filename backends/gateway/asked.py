@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from codecs import BOM_UTF8
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import HttpVersion11
 
 from backends.gateway.headers import passed_on
+from backends.gateway.refusals import Refusal
 from backends.gateway.story import story_of
 from backends.gateway.wish import CONTINUED_BYTES_MAX
 from backends.state.base import NOT_JSON, Value
@@ -71,6 +74,29 @@ class Asked:
             return await self._read()
         return self._chunks()
 
+    async def _require_json(self) -> None:
+        """Read the body, and see that it is what llama-server expects.
+
+        llama-server would write what it cannot read into its log, a prompt among it.
+
+        Raises:
+            Refusal: it is no JSON.
+        """
+        length, kind = self.request.content_length, self.request.content_type
+        if self.method != "POST" or not length or length > KEPT_BYTES_MAX:
+            return
+        if kind.startswith("multipart/") or "Content-Encoding" in self.headers:
+            return
+        try:
+            msgspec.json.decode((await self._read()).removeprefix(BOM_UTF8))
+        except RecursionError:
+            # It may be JSON all the same.
+            return
+        except ValueError as error:
+            raise Refusal(
+                HTTPStatus.BAD_REQUEST, f"The body of the request is no JSON: {error}"
+            ) from error
+
     @property
     def is_short(self) -> bool:
         """Whether the body can be read, and soon."""
@@ -83,7 +109,11 @@ class Asked:
         """How the answer can be gone on with; None where it could not be.
 
         From here on it is asked for together with what that needs.
+
+        Raises:
+            Refusal: the body is no JSON.
         """
+        await self._require_json()
         if not self.is_short:
             return None
         raw = await self._read()

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from backends.gateway.apis import RETRY_AFTER_S, meanwhile, unavailable
 from backends.gateway.asked import Asked
 from backends.gateway.language import Mode, Target
+from backends.gateway.refusals import Refusal
 from backends.gateway.reply import KEEP_ALIVE_S, LOST, ClientLeft, Reply
 from backends.gateway.tally import Count, Tally
 from backends.gateway.tokens import CannotGoOn
@@ -126,6 +127,9 @@ class Proxy:
         except ClientLeft:
             self.tally.add("left")
             return web.Response()
+        except Refusal as refusal:
+            self.tally.add("refused")
+            return refusal.response(request)
         self.tally.add("failed" if reply.broken else "passed")
         return response
 

@@ -37,7 +37,7 @@ class RequestCounts(Value, frozen=True, kw_only=True):
     continued: int = 0
     """Streams that another llama-server went on with after they had broken off."""
     refused: int = 0
-    """Not let in: without a key, too long, or for a page of another site."""
+    """Not let in: without a key, too long, no JSON, or for a page of another site."""
     held: int = 0
     """That waited and then went on to llama-server."""
     held_longest_s: float = 0.0

@@ -55,6 +55,28 @@ async def test_another_end_is_to_be_read_in_the_log() -> None:
     assert failure.hint == "Launch again; if it repeats, its log says why."
 
 
+async def test_what_clients_asked_is_not_among_the_last_words() -> None:
+    """As both engines print it for requests that they cannot read."""
+    log = """\
+0.03.149.990 W srv    operator(): got exception: {"error":{"message":"my secret"}}
+0.03.166.580 I slot print_timing: id  3 | task 0 | prompt eval time = 5.70 ms
+parse: error parsing grammar: expecting ::= at my secret
+
+root ::= [secret
+"secret too
+0.03.169.907 E failed to parse grammar
+/src/ggml.c:9: GGML_ASSERT(ne > 0) failed
+"""
+    failure = await failure_of(cast("Any", Shelf(log)), ended(), 1.0)
+    assert failure.log_tail == (
+        "0.03.149.990 W srv    operator(): got exception: …",
+        "0.03.166.580 I slot print_timing: id  3 | task 0 | prompt eval time = 5.70 ms",
+        "parse: error parsing grammar: …",
+        "0.03.169.907 E failed to parse grammar",
+        "/src/ggml.c:9: GGML_ASSERT(ne > 0) failed",
+    )
+
+
 async def test_a_load_from_a_thin_file_ends_with_the_relays_reason() -> None:
     """Of a relay of this cluster, and of what it said last."""
 

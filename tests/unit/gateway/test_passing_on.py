@@ -257,11 +257,44 @@ async def test_a_client_that_waits_for_leave_to_send_its_body_gets_it() -> None:
         )
         leave = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
         assert leave == b"HTTP/1.1 100 Continue\r\n\r\n"
-        writer.write(b"hello")
+        writer.write(b'"hel"')
         answer = await asyncio.wait_for(reader.read(), 5)
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
-        assert answer.endswith(b"\r\n\r\nhello")
+        assert answer.endswith(b'\r\n\r\n"hel"')
         writer.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"), [(CHAT, "invalid_request_error"), ("/v1/messages", "error")]
+)
+@pytest.mark.parametrize(
+    "rest", [b"", b'"', b'"}]', b'"}]} x', b'\n"}]}', b'\xff"}]}', b'\\ud800"}]}']
+)
+async def test_what_is_no_json_reaches_no_llama_server(
+    path: str, kind: str, rest: bytes
+) -> None:
+    """It would write all of it into its log."""
+    seen: list[str] = []
+
+    async def handler(request: web.BaseRequest) -> web.Response:
+        seen.append(request.path)
+        return web.Response()
+
+    body = b'{"messages":[{"role":"user","content":"a secret' + rest
+    async with upstream(handler) as port, gateway() as stage:
+        stage.serve(port)
+        async with stage.client.post(stage.url + path, data=body) as answer:
+            said = await answer.text()
+        await stage.until(refused=1, in_flight=0)
+        whole = b"\xef\xbb\xbf" + body.removesuffix(rest) + b'"}]}'
+        async with stage.client.post(stage.url + path, data=whole) as answer:
+            assert answer.status == 200
+    assert (answer.status, seen) == (200, [path])
+    assert "no JSON" in json.loads(said)["error"]["message"]
+    assert (
+        kind in json.loads(said).values() or kind == json.loads(said)["error"]["type"]
+    )
+    assert "secret" not in said
 
 
 async def test_a_compressed_question_stays_as_it_is() -> None:

@@ -190,7 +190,10 @@ async def test_a_long_body_is_told_whole_where_one_went_while_it_came() -> None:
             await asyncio.sleep(0.02)
             yield piece
 
-    length = {"Content-Length": str(sum(map(len, pieces)))}
+    length = {
+        "Content-Length": str(sum(map(len, pieces))),
+        "Content-Type": "multipart/form-data; boundary=x",
+    }
     async with upstream(hashing) as second, gateway() as stage:
         async with upstream(dying) as first:
             stage.serve(first)
