@@ -14,7 +14,6 @@ from backends.gateway.headers import passed_on
 from backends.gateway.refusals import Refusal
 from backends.gateway.story import story_of
 from backends.gateway.wish import CONTINUED_BYTES_MAX
-from backends.state.base import NOT_JSON, Value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,12 +32,6 @@ WHOLE_BYTES_MAX = 256 << 10
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class _Wish(Value, frozen=True):
-    """Of a request for an answer, what matters to who passes it on."""
-
-    stream: bool = False
-
-
 class Asked:
     """What is sent to llama-server in a client's name."""
 
@@ -55,6 +48,8 @@ class Asked:
         """Whether all that was read of the body is still there."""
         self.streams = self.is_work
         """Whether it asks for an answer in pieces, as far as that is known."""
+        self.wants_stream = False
+        """Whether it certainly does."""
         self._awaited = awaits(request)
         self._whole: bytes | None = None
 
@@ -88,7 +83,7 @@ class Asked:
         if kind.startswith("multipart/") or "Content-Encoding" in self.headers:
             return
         try:
-            msgspec.json.decode((await self._read()).removeprefix(BOM_UTF8))
+            said = msgspec.json.decode((await self._read()).removeprefix(BOM_UTF8))
         except RecursionError:
             # It may be JSON all the same.
             return
@@ -96,6 +91,8 @@ class Asked:
             raise Refusal(
                 HTTPStatus.BAD_REQUEST, f"The body of the request is no JSON: {error}"
             ) from error
+        self.streams = isinstance(said, dict) and said.get("stream") is True
+        self.wants_stream = self.streams
 
     @property
     def is_short(self) -> bool:
@@ -117,7 +114,6 @@ class Asked:
         if not self.is_short:
             return None
         raw = await self._read()
-        self.streams = _streams(raw)
         story = story_of(self.path, raw, may_seed=may_seed)
         if story is not None:
             self._whole = story.first_body
@@ -161,20 +157,6 @@ class Asked:
             self._kept.clear()
         elif chunk and self.replayable:
             self._kept.append(chunk)
-
-    async def wants_stream(self) -> bool:
-        """Whether it asks for an answer in pieces; a very long one is not read."""
-        length = self.request.content_length
-        if not self.is_work or length is None or length > KEPT_BYTES_MAX:
-            return False
-        return _streams(await self._read())
-
-
-def _streams(raw: bytes) -> bool:
-    try:
-        return msgspec.json.decode(raw, type=_Wish).stream
-    except NOT_JSON:
-        return False
 
 
 def awaits(request: web.BaseRequest) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from contextlib import nullcontext
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Self
@@ -163,11 +164,12 @@ class Proxy:
         """The answer, of as many llama-servers as it takes."""
         deadline = self._clock() + self.target.hold_s
         tries = Tries()
+        comforted = reply.comforted if asked.wants_stream else nullcontext
         while True:
             target = self.target
             if tries.may_try(target):
                 try:
-                    with self._in_flight(asked, reply), reply.comforted():
+                    with self._in_flight(asked, reply), comforted():
                         return await self._pass_on(target, asked, reply)
                 except Lost as error:
                     tries.look_at(reply, target)
@@ -205,13 +207,12 @@ class Proxy:
     ) -> bool:
         """Wait for a llama-server; False where there will be none for this request."""
         began = comment_at = self._clock()
-        is_stream = await asked.wants_stream()
         with self.tally.during("waiting"):
             while not self._refusal(asked, tries, deadline):
                 now, target, turned = self._clock(), self.target, self._turned
                 if await _may_go_on(target, tries, now - began):
                     return True
-                if is_stream and now - comment_at >= KEEP_ALIVE_S:
+                if asked.wants_stream and now - comment_at >= KEEP_ALIVE_S:
                     comment_at = now
                     await reply.keep_alive()
                 pause_s = AGAIN_S if tries.is_for(target) else KEEP_ALIVE_S

@@ -109,25 +109,25 @@ class Reply:
 
     @contextlib.contextmanager
     def comforted(self) -> Iterator[None]:
-        """Meanwhile the client of a begun stream that gets nothing gets comments."""
-        comforting = asyncio.ensure_future(self._comfort()) if self.is_stream else None
+        """Send comments to the client of a stream while llama-server says nothing."""
+        comforting = asyncio.ensure_future(self._comfort())
         try:
             yield
         finally:
-            if comforting is not None:
-                comforting.cancel()
+            comforting.cancel()
 
     async def _comfort(self) -> None:
         with contextlib.suppress(ClientLeft):
             while True:
                 await asyncio.sleep(KEEP_ALIVE_S)
                 if self._is_silent:
-                    await self._write(KEEP_ALIVE)
+                    await self.keep_alive()
 
     @property
     def _is_silent(self) -> bool:
         """Whether a client that waits needs a sign of life, and may get one."""
-        may_write = not self._is_over and self._end_mark.is_between_events
+        is_open = self._response is None or (self.is_stream and not self._is_over)
+        may_write = is_open and self._end_mark.is_between_events
         return may_write and time.monotonic() - self._written_at >= KEEP_ALIVE_S
 
     async def keep_alive(self) -> None:

@@ -15,7 +15,7 @@ from backends.gateway import reply
 from backends.gateway.language import Mode
 from backends.gateway.story import OFTEN, RETOLD_MAX
 from backends.gateway.telling import Record, Telling
-from tests.unit.gateway.standing import CHAT, gateway, streaming, upstream
+from tests.unit.gateway.standing import CHAT, WHOLE, gateway, streaming, upstream
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -295,6 +295,39 @@ async def test_a_client_gets_comments_while_the_prompt_is_read_again(
             raw = begun + await answer.read()
     without = measured_out(raw.replace(COMMENT, b""))
     assert without == measured_out(b"".join(Teller(1).events(MESSAGES)))
+
+
+@pytest.mark.parametrize("begun", [WHOLE[:0], WHOLE[:1]])
+async def test_a_client_gets_comments_while_llama_server_is_silent(
+    begun: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also at the first one, whether its header fields came or not."""
+    monkeypatch.setattr(reply, "KEEP_ALIVE_S", 0.05)
+    goes_on = asyncio.Event()
+
+    async def frozen(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        for piece in begun:
+            await response.prepare(request)
+            await response.write(piece)
+        await goes_on.wait()
+        await response.prepare(request)
+        for piece in WHOLE[len(begun) :]:
+            await response.write(piece)
+        return response
+
+    async with upstream(frozen) as port, gateway() as stage:
+        stage.serve(port)
+        async with stage.client.post(stage.url + CHAT, json={"stream": True}) as answer:
+            said = b"".join([await answer.content.readuntil(COMMENT) for _ in "12"])
+            goes_on.set()
+            said += await answer.read()
+        assert said.replace(COMMENT, b"") == b"".join(WHOLE)
+        asking = asyncio.create_task(stage.ask())
+        goes_on.clear()
+        await asyncio.sleep(0.2)
+        goes_on.set()
+        assert COMMENT not in (await asking)[1]
 
 
 async def test_where_only_progress_was_told_it_is_told_from_the_beginning() -> None:
