@@ -15,6 +15,7 @@ from backends.controller.evidence import failure_of
 from backends.controller.journal import Served
 from backends.errors import DllmError, HostError, ProcessFailed
 from backends.gateway.access import Access
+from backends.gateway.control import Link
 from backends.gateway.language import (
     GATEWAY,
     PORT_TAKEN,
@@ -22,7 +23,6 @@ from backends.gateway.language import (
     Target,
     gateway_argv,
 )
-from backends.gateway.link import Link
 from backends.machines.host import ProcessSpec
 from backends.places import LOCAL
 from backends.planning.blueprint import process_name
@@ -212,8 +212,15 @@ class Gateway:
             if self._target is not None:
                 self._link.tell(self._target)
 
+    def keeps_port(self, port: int) -> bool:
+        """Whether we keep a port open for the next gateway, if there is none now."""
+        return self._link.holds(port)
+
     async def _start(self, spec: ProcessSpec) -> None:
-        host = self._host
+        host, before = self._host, self._record()
+        if before is None or before.digest != spec.digest:
+            # The next one listens elsewhere.
+            self._link.release()
         # The next one counts from nothing.
         self._before_hold = None
         self._board.update(requests=None)
@@ -240,6 +247,8 @@ class Gateway:
 
     async def _taker(self, ended: ProcessRecord | None, port: int) -> str | None:
         """Who has the port of one that ended; who looked at it had it for a moment."""
+        if self.keeps_port(port):
+            return None
         owner = await self._host.port_owner(port)
         lost = ended is not None and ended.exit_code == PORT_TAKEN
         return owner or ("another program" if lost else None)
@@ -275,6 +284,7 @@ class Gateway:
                     except DllmError as error:
                         # Until somebody finds it another place, or begins anew.
                         self._port = None
+                        self._link.release()
                         trouble(error)
                 await self._news.wait()
         finally:

@@ -111,6 +111,7 @@ class Pursuit:
         self._ways = Ways(self.stir)
         self.stopper = Stopper(cluster, machines, self._steps)
         self._watch = Watch(machines, self._ways, clock)
+        self.gateway = Gateway(cluster, machines, board, chapter, gateway_socket, clock)
         self.survey = Survey(
             cluster,
             machines,
@@ -121,8 +122,8 @@ class Pursuit:
             self._secret,
             self._has_served,
             lambda: journal.record.goal.api,
+            self.gateway.keeps_port,
         )
-        self.gateway = Gateway(cluster, machines, board, chapter, gateway_socket, clock)
         self._builder = Builder(
             machines,
             self.survey,

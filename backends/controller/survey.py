@@ -59,16 +59,19 @@ class Survey:
         secret: Callable[[], str],
         has_served: Callable[[], bool],
         launched_api: Callable[[], ApiSettings | None],
+        holds_port: Callable[[int], bool],
     ) -> None:
         """Open ways in ``ways`` and tell of the steps ``engine`` and ``model``.
 
         ``secret`` gives that of the goal, from which its links have their keys;
         ``has_served`` tells whether the goal was reached before; ``launched_api`` gives
-        the settings with which it was launched, where they are known.
+        the settings with which it was launched, where they are known. ``holds_port``
+        tells whether we keep a port open for this cluster's gateway.
         """
         self._secret = secret
         self._has_served = has_served
         self._launched_api = launched_api
+        self._holds_port = holds_port
         self._cluster = cluster
         self._machines = machines
         self._readers = readers
@@ -193,7 +196,7 @@ class Survey:
             return demanded
         for port in self._api_ports.candidates(self._cluster, API_PORT_DEFAULT):
             ours = self._api_ports.choose(self._cluster, port)
-            if ours and not await here.port_owner(port):
+            if ours and (self._holds_port(port) or not await here.port_owner(port)):
                 return port
         port = await here.free_port()
         self._api_ports.choose(self._cluster, port)
@@ -235,7 +238,9 @@ class Survey:
         """
         here = self._machines.get(LOCAL)
         ours = self._gateway()
-        if port is None or (ours is not None and ours.port == port):
+        if port is None or self._holds_port(port):
+            return
+        if ours is not None and ours.port == port:
             return
         cluster = self._api_ports.owner(port)
         owner = await here.host.port_owner(port)

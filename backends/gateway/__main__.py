@@ -8,38 +8,35 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from aiohttp import web
 
 from backends.errors import DllmError
 from backends.garbage import spare_modules
 from backends.gateway.access import Access, access_in, add_arguments
 from backends.gateway.control import Control
 from backends.gateway.door import Door
-from backends.gateway.doorstep import Doorstep
-from backends.gateway.http_log import http_log
 from backends.gateway.language import LANGUAGE, PORT_TAKEN, Mode, Target
 from backends.gateway.proxy import Proxy
+from backends.gateway.server import Listener, Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 log = logging.getLogger("backends.gateway")
 
-IDLE_S = 75.0
-"""A connection on which nobody asks anything is closed: there are only so many."""
-SHUTDOWN_S = 2.0
-"""Answers that are under way when it is told to end have so long."""
+FILES_MAX = 10240
+"""Open files, where the system names no limit but has one."""
 
 
 def main() -> int:
     """Run until told to end: then 0. Where it cannot start, a sentence and why."""
     spare_modules()
     os.umask(0o077)
+    _allow_connections()
     arguments = _arguments()
     logging.basicConfig(
         level=logging.INFO,
@@ -81,20 +78,13 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def server_of(answerer: Door | Proxy) -> web.Server:
-    """What reads requests and has them answered.
-
-    A client who leaves ends its request, also before the first token; a body that is
-    compressed is llama-server's to unpack.
-    """
-    return web.Server(
-        answerer.answer,
-        handler_cancellation=True,
-        access_log=None,
-        keepalive_timeout=IDLE_S,
-        logger=http_log(),
-        auto_decompress=False,
-    )
+def _allow_connections() -> None:
+    """Raise the limit of open files as far as we may: each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for limit in (hard, FILES_MAX):
+        if soft < limit or soft < 0:
+            with contextlib.suppress(ValueError, OSError):
+                return resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 async def run(port: int, socket: Path, access: Access) -> None:
@@ -108,21 +98,17 @@ async def run(port: int, socket: Path, access: Access) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     async with Proxy() as proxy:
-        door = server_of(Door(proxy, access))
-        runner = web.ServerRunner(door, shutdown_timeout=SHUTDOWN_S)
-        await runner.setup()
-        control = asyncio.ensure_future(Control(proxy, socket).keep())
-        doorstep = Doorstep(runner, access, port)
+        listener = Listener(Server(Door(proxy, access).answer), access, port)
+        control = asyncio.ensure_future(Control(proxy, socket, listener).keep())
         try:
-            await doorstep.open()
+            await listener.open()
             await ended.wait()
             if proxy.target.mode is not Mode.END:
                 proxy.turn_to(Target(mode=Mode.END))
         finally:
-            await doorstep.close()
+            await listener.close()
             control.cancel()
             await asyncio.gather(control, return_exceptions=True)
-            await runner.cleanup()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,16 @@
-"""The gateway's own socket: it is told where to pass requests, and tells its counts."""
+"""The line between a controller and a gateway: targets, counts, and the open port.
+
+Both say lines of JSON on a socket of the gateway's. Before that each hands the other
+the sockets that the gateway listens at: a controller that has them keeps the port open
+while a gateway that was killed is started again, and gives them to the next one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import socket
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,74 +18,151 @@ from msgspec.structs import replace
 
 from backends.gateway.language import Target
 from backends.state.base import NOT_JSON
+from backends.state.requests import RequestCounts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from backends.gateway.proxy import Proxy
+    from backends.gateway.server import Listener
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 TELL_EVERY_S = 0.25
 """Counts that change more often are told together."""
+AGAIN_S = 0.1
+"""Between two looks of a controller for a gateway."""
+LINE_BYTES_MAX = 1 << 20
+"""A longer line is passed over."""
+HELLO = b"\n"
+"""Comes with the sockets that are handed over."""
+SOCKETS_MAX = 8
+_CLOSED_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+
+
+def _hand(connection: socket.socket, sockets: Iterable[socket.socket]) -> None:
+    """Say hello; a fresh connection has room for so much."""
+    descriptors = [one.fileno() for one in sockets]
+    if descriptors:
+        socket.send_fds(connection, [HELLO], descriptors)
+    else:
+        connection.send(HELLO)
+
+
+async def _handed(connection: socket.socket) -> list[socket.socket]:
+    """Wait for a hello, and for the sockets that come with it.
+
+    Raises:
+        OSError: the other end went, or says something else.
+    """
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(connection, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(connection)
+    said, descriptors, _, _ = socket.recv_fds(
+        connection, len(HELLO), SOCKETS_MAX, _CLOSED_ON_EXEC
+    )
+    sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+    for one in sockets:
+        one.set_inheritable(False)
+    if said != HELLO:
+        _close(sockets)
+        raise ConnectionResetError("no hello came")
+    return sockets
+
+
+def _close(sockets: Iterable[socket.socket]) -> None:
+    for one in sockets:
+        one.close()
 
 
 class Control:
-    """A line of JSON for each word, both ways; only this user can connect."""
+    """The gateway's end; only this user can connect."""
 
-    def __init__(self, proxy: Proxy, socket: Path) -> None:
-        """Nothing happens before ``keep``."""
+    def __init__(self, proxy: Proxy, path: Path, listener: Listener) -> None:
+        """Nothing happens before ``keep``; ``listener`` has what is handed over."""
         self._proxy = proxy
-        self._socket = socket
+        self._socket = path
+        self._listener = listener
         self._writers: set[asyncio.StreamWriter] = set()
+        self._talks: set[asyncio.Task[None]] = set()
 
     async def keep(self) -> None:
         """Listen, and anew where the socket has vanished, until cancelled.
 
         A session manager removes the runtime directory at the last logout.
         """
-        server: asyncio.Server | None = None
+        accepting: asyncio.Task[None] | None = None
         inode = 0
         try:
             while True:
-                if server is None or _inode(self._socket) != inode:
-                    if server is not None:
-                        server.close()
+                if accepting is None or _inode(self._socket) != inode:
+                    if accepting is not None:
+                        accepting.cancel()
                     with contextlib.suppress(OSError):
-                        server = await self._listen()
+                        accepting = asyncio.create_task(self._accept(self._listen()))
                         inode = _inode(self._socket)
                 await asyncio.sleep(LOOK_EVERY_S)
         finally:
-            if server is not None:
-                server.close()
-            for writer in self._writers:
-                writer.close()
+            tasks = [*self._talks, *filter(None, [accepting])]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             if inode and _inode(self._socket) == inode:
                 self._socket.unlink(missing_ok=True)
 
-    async def _listen(self) -> asyncio.Server:
+    def _listen(self) -> socket.socket:
         self._socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._socket.unlink(missing_ok=True)
-        # The umask of ``main`` lets nobody else in from the first moment.
-        server = await asyncio.start_unix_server(self._talk, self._socket)
+        listening = socket.socket(socket.AF_UNIX)
+        listening.setblocking(False)
         try:
+            # The umask of ``main`` lets nobody else in from the first moment.
+            listening.bind(str(self._socket))
             self._socket.chmod(0o600)
+            listening.listen()
         except OSError:
             # Vanished again already: it is not ours to keep open.
-            server.close()
+            listening.close()
             raise
-        return server
+        return listening
 
-    async def _talk(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with listening:
+            while True:
+                connection, _ = await loop.sock_accept(listening)
+                talk = asyncio.create_task(self._talk(connection))
+                self._talks.add(talk)
+                talk.add_done_callback(self._talks.discard)
+
+    async def _talk(self, connection: socket.socket) -> None:
+        """Hear one controller until it leaves; one that says nonsense is left."""
+        try:
+            with contextlib.ExitStack() as closing:
+                closing.enter_context(connection).setblocking(False)
+                self._listener.take(await _handed(connection))
+                await self._listener.is_open.wait()
+                _hand(connection, self._listener.sockets)
+                closing.pop_all()
+            await self._hear(connection)
+        except OSError as error:
+            log.info("a controller left: %s", error)
+
+    async def _hear(self, connection: socket.socket) -> None:
+        reader, writer = await asyncio.open_unix_connection(
+            sock=connection, limit=LINE_BYTES_MAX
+        )
         self._writers.add(writer)
         telling = asyncio.ensure_future(self._tell(writer))
         try:
             while line := await reader.readline():
                 self._proxy.turn_to(msgspec.json.decode(line, type=Target))
-        except (*NOT_JSON, ConnectionError) as error:
+        except NOT_JSON as error:
             log.warning("a controller said what cannot be understood: %s", error)
         finally:
             telling.cancel()
@@ -112,6 +195,76 @@ class Control:
                     await asyncio.wait({changed}, timeout=timeout_s)
                 finally:
                     changed.cancel()
+
+
+class Link:
+    """The controller's end: keeps a gateway told, also the one that comes after it."""
+
+    def __init__(self, path: Path, counted: Callable[[RequestCounts], None]) -> None:
+        """``counted`` is told of every change of the counts."""
+        self._socket = path
+        self._counted = counted
+        self._target: Target | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._held: list[socket.socket] = []
+
+    def tell(self, target: Target) -> None:
+        """Tell it at once, or as soon as there is a gateway; it holds from here on."""
+        self._target = target
+        if self._task is None:
+            self._task = asyncio.create_task(self._keep())
+        self._send()
+
+    async def close(self) -> None:
+        """Tell nothing more; the gateway goes on with what it was told last."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self.release()
+
+    def holds(self, port: int) -> bool:
+        """Whether the port is open because we hold what a gateway listened at."""
+        return any(one.getsockname()[1] == port for one in self._held)
+
+    def release(self) -> None:
+        """Hold the port open no longer than the gateway does."""
+        _close(self._held)
+        self._held.clear()
+
+    def _send(self) -> None:
+        if self._writer is not None and self._target is not None:
+            self._writer.write(msgspec.json.encode(self._target) + b"\n")
+
+    async def _keep(self) -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                await self._talk()
+            await asyncio.sleep(AGAIN_S)
+
+    async def _talk(self) -> None:
+        connection, loop = socket.socket(socket.AF_UNIX), asyncio.get_running_loop()
+        with contextlib.ExitStack() as closing:
+            closing.enter_context(connection).setblocking(False)
+            await loop.sock_connect(connection, str(self._socket))
+            _hand(connection, self._held)
+            handed = await _handed(connection)
+            closing.pop_all()
+        self.release()
+        self._held = handed
+        reader, self._writer = await asyncio.open_unix_connection(
+            sock=connection, limit=LINE_BYTES_MAX
+        )
+        try:
+            self._send()
+            while not reader.at_eof():
+                with contextlib.suppress(*NOT_JSON):
+                    line = await reader.readline()
+                    self._counted(msgspec.json.decode(line, type=RequestCounts))
+        finally:
+            self._writer.close()
+            self._writer = None
 
 
 def _inode(file: Path) -> int:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from backends.gateway.access import Access
 
-LANGUAGE = 2
+LANGUAGE = 3
 """Changes when a gateway would misread a controller of this release, or it the gateway:
 it is part of the command line, so such a gateway is replaced."""
 GATEWAY = "api-gateway"

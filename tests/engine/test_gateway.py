@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -117,7 +118,11 @@ def test_every_answer_is_that_of_llama_server(
     ]
     assert fields[0] == fields[1]
     if through[2].startswith((b"{", b"[", b"data", b"event")):
-        assert read(through[2]) == read(direct[2])
+        expected = read(direct[2])
+        if isinstance(body, dict) and "stop" in body:
+            # Nobody asked for those of the text before a stop word.
+            del expected[-2]["timings"]
+        assert read(through[2]) == expected
     else:
         assert through[2] == direct[2]
 
@@ -130,22 +135,30 @@ def test_the_model_has_a_name_and_no_path(launched: User) -> None:
     assert answer["model"] == "dllm-demo"
 
 
-def test_a_gateway_that_is_killed_is_back_at_its_port(launched: User) -> None:
+def test_the_port_of_a_gateway_that_is_killed_stays_open(launched: User) -> None:
+    """The controller has it meanwhile; who connects waits for the next gateway."""
     before, server = ports(launched)[0], launched.pid("llama-server")
     killed = launched.kill("api-gateway")
-
-    def back() -> bool:
-        try:
-            return ask(before, "/health")[0] == 200
-        except OSError:
-            return False
-
-    wait_for(back, "the gateway back at its port")
+    waits_s = []
+    wait_for(lambda: not psutil.pid_exists(killed) or is_gone(killed), "it is gone")
+    for _ in range(20):
+        begun = time.monotonic()
+        assert ask(before, "/health")[0] == 200
+        waits_s.append(time.monotonic() - begun)
+    print(f"a request waited {max(waits_s):.2f} s at most")
     assert launched.pid("llama-server") == server
     assert launched.pid("api-gateway") not in (None, killed)
     assert launched.status()["state"] == "serving"
     told = launched.run("events").stdout
     assert "api-gateway was started again" in " ".join(told.split())
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, though nobody may have asked how."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 class Held:

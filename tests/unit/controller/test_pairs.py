@@ -142,6 +142,7 @@ def survey_of(machines: dict[str, Able], *, has_served: bool) -> Survey:
         lambda: "5a" * 32,
         lambda: has_served,
         lambda: None,
+        lambda port: False,
     )
 
 

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 import aiohttp
 from aiohttp import web
 
-from backends.gateway.__main__ import server_of
+from backends.gateway.access import Access
 from backends.gateway.door import Door
 from backends.gateway.language import Mode, Target
 from backends.gateway.proxy import Proxy
+from backends.gateway.server import Listener, Server
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from backends.gateway.access import Access
 
     Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -82,14 +81,14 @@ async def gateway(access: Access | None = None) -> AsyncIterator[Stage]:
     """A gateway that has been told nothing; with ``access`` it has a door."""
     async with Proxy() as proxy, aiohttp.ClientSession() as client:
         door = Door(proxy, access) if access else proxy
-        runner = web.ServerRunner(server_of(door), shutdown_timeout=SHUTDOWN_S)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        listener = Listener(Server(door.answer), Access(), 0)
+        await listener.open()
+        port = listener.sockets[0].getsockname()[1]
         try:
-            yield Stage(proxy, f"http://127.0.0.1:{runner.addresses[0][1]}", client)
+            yield Stage(proxy, f"http://127.0.0.1:{port}", client)
         finally:
             await client.close()
-            await runner.cleanup()
+            await listener.close(SHUTDOWN_S)
 
 
 def streaming(*pieces: bytes, abort: bool = False) -> Handler:

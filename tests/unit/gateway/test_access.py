@@ -28,8 +28,8 @@ from backends.gateway.access import (
     require_safe,
 )
 from backends.gateway.certificate import Renewal, server_context
-from backends.gateway.doorstep import Doorstep
 from backends.gateway.keys import KeyFile
+from backends.gateway.server import Listener, Server
 from backends.paths import user_paths
 
 if TYPE_CHECKING:
@@ -151,20 +151,17 @@ def test_files_of_tls_that_cannot_be_used(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def standing(access: Access) -> AsyncIterator[int]:
-    """The port of a server that answers, with doorsteps as a gateway has them."""
+    """The port of a server that answers."""
 
     async def answer(request: web.BaseRequest) -> web.Response:
         return web.Response(text="here")
 
-    runner = web.ServerRunner(web.Server(answer))
-    await runner.setup()
-    doorstep = Doorstep(runner, access, 0)
-    await doorstep.open()
+    listener = Listener(Server(answer), access, 0)
+    await listener.open()
     try:
-        yield runner.addresses[0][1]
+        yield listener.sockets[0].getsockname()[1]
     finally:
-        await doorstep.close()
-        await runner.cleanup()
+        await listener.close()
 
 
 @pytest.mark.parametrize("host", ["203.0.113.9", "::"])

@@ -8,15 +8,19 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
+import aiohttp
 import msgspec
 import pytest
+from aiohttp import web
 from msgspec.structs import replace
 
 from backends.gateway import control as control_module
-from backends.gateway.control import Control
+from backends.gateway import server as server_module
+from backends.gateway.access import Access
+from backends.gateway.control import LINE_BYTES_MAX, Control, Link
 from backends.gateway.language import Mode, Target
-from backends.gateway.link import LINE_BYTES_MAX, Link
 from backends.gateway.proxy import Proxy
+from backends.gateway.server import Listener, Server
 from backends.gateway.tally import KEYS_MAX, Tally
 from backends.state.requests import RequestCounts
 from tests.waiting import until
@@ -30,12 +34,90 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_module, "LOOK_EVERY_S", 0.01)
 
 
+def control_of(proxy: Proxy, socket: Path) -> Control:
+    """The control of a gateway that is told what to do before it listens anywhere."""
+    listener = Listener(Server(proxy.answer), Access(), 0)
+    listener.is_open.set()
+    return Control(proxy, socket, listener)
+
+
+class Port:
+    """A gateway that answers everything with its name."""
+
+    def __init__(self, name: str, socket: Path, port: int = 0) -> None:
+        async def answer(request: web.BaseRequest) -> web.Response:
+            return web.Response(text=name)
+
+        self.proxy = Proxy()
+        self.listener = Listener(Server(answer), Access(), port)
+        control = Control(self.proxy, socket, self.listener)
+        self._keeping = asyncio.create_task(control.keep())
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.listener.sockets[0].getsockname()[1])
+
+    async def end(self) -> None:
+        """Leave nothing, as if killed."""
+        self._keeping.cancel()
+        await asyncio.gather(self._keeping, return_exceptions=True)
+        await self.listener.close(0)
+
+
+async def test_a_controller_keeps_the_port_open_between_two_gateways(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "g.sock"
+    link = Link(path, lambda counts: None)
+    one = Port("one", path)
+    await one.listener.open()
+    port = one.port
+    link.tell(Target())
+    await until(lambda: link.holds(port))
+    await one.end()
+    async with aiohttp.ClientSession() as client:
+        asking = asyncio.create_task(client.get(f"http://127.0.0.1:{port}/"))
+        await asyncio.sleep(0.1)
+        assert not asking.done()
+        other = Port("other", path, port)
+        await other.listener.open()
+        async with await asking as answer:
+            assert await answer.text() == "other"
+        await until(lambda: other.proxy.target == Target())
+        await until(lambda: link.holds(port))
+        link.release()
+        await other.end()
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await client.get(f"http://127.0.0.1:{port}/")
+    await link.close()
+
+
+async def test_a_port_that_nobody_hands_over_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "HANDED_S", 0.05)
+    one = Port("one", tmp_path / "one.sock")
+    await one.listener.open()
+    other = Port("other", tmp_path / "other.sock", one.port)
+    with pytest.raises(OSError, match="in use"):
+        await other.listener.open()
+    # A controller that holds another port has nothing to offer.
+    link = Link(tmp_path / "other.sock", lambda counts: None)
+    link.tell(Target())
+    with pytest.raises(OSError, match="in use"):
+        await other.listener.open()
+    await link.close()
+    await other.end()
+    await one.end()
+
+
 async def test_a_gateway_hears_what_serves_and_tells_what_it_counts(
     tmp_path: Path,
 ) -> None:
     socket, counted = tmp_path / "sub" / "g.sock", list[RequestCounts]()
     proxy = Proxy()
-    keeping = asyncio.create_task(Control(proxy, socket).keep())
+    keeping = asyncio.create_task(control_of(proxy, socket).keep())
     link = Link(socket, counted.append)
     serve = Target(mode=Mode.SERVE, port=1, model="m")
     link.tell(serve)
@@ -62,7 +144,7 @@ async def test_a_gateway_that_comes_later_is_told_too(tmp_path: Path) -> None:
     link.tell(Target(mode=Mode.SERVE, port=7))
     for _ in range(2):
         proxy = Proxy()
-        keeping = asyncio.create_task(Control(proxy, socket).keep())
+        keeping = asyncio.create_task(control_of(proxy, socket).keep())
         await until(partial(_is_told, proxy))
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
@@ -74,7 +156,7 @@ async def test_a_socket_that_vanished_is_not_listened_at_any_more(
 ) -> None:
     socket = tmp_path / "g.sock"
     async with Proxy() as proxy:
-        keeping = asyncio.create_task(Control(proxy, socket).keep())
+        keeping = asyncio.create_task(control_of(proxy, socket).keep())
         await until(socket.exists)
         gc.collect()
         before = len(os.listdir("/dev/fd"))
@@ -92,10 +174,10 @@ def _is_told(proxy: Proxy) -> bool:
 
 async def test_nonsense_changes_nothing(tmp_path: Path) -> None:
     socket, proxy = tmp_path / "g.sock", Proxy()
-    keeping = asyncio.create_task(Control(proxy, socket).keep())
+    keeping = asyncio.create_task(control_of(proxy, socket).keep())
     await until(socket.exists)
     reader, writer = await asyncio.open_unix_connection(socket)
-    writer.write(b'{"mode": "dance"}\n')
+    writer.write(b'\n{"mode": "dance"}\n')
     while await reader.readline():
         pass
     writer.close()
@@ -109,7 +191,7 @@ async def test_a_line_that_is_too_long_is_passed_over(tmp_path: Path) -> None:
     long = b" " * (1 << 17) + b"{}\n", b" " * (LINE_BYTES_MAX * 3) + b"{}\n"
 
     async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for line in (*long, b'{"passed":7}\n'):
+        for line in (b"\n", *long, b'{"passed":7}\n'):
             writer.write(line)
             await writer.drain()
 
@@ -138,7 +220,7 @@ async def test_without_a_controller_nobody_waits_for_its_next_step(
 ) -> None:
     socket = tmp_path / "g.sock"
     async with Proxy() as proxy:
-        control = Control(proxy, socket)
+        control = control_of(proxy, socket)
         keeping = asyncio.create_task(control.keep())
         serves = Target(mode=Mode.SERVE, port=7, why=why)
         link = Link(socket, lambda counts: None)

@@ -16,7 +16,7 @@ from aiohttp.test_utils import make_mocked_request
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from backends.gateway import __main__ as gateway_module
+from backends.gateway import server as server_module
 from backends.gateway import visitor
 from backends.gateway.access import Access
 from backends.gateway.keys import KeyFile
@@ -288,12 +288,32 @@ async def test_metrics_are_those_of_both(tmp_path: Path) -> None:
 async def test_who_connects_and_asks_nothing_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
-    monkeypatch.setattr(gateway_module, "IDLE_S", 0.2)
+    monkeypatch.setattr(server_module, "FIRST_S", 0.2)
     async with room(tmp_path) as there:
         reader, writer = await asyncio.open_connection("127.0.0.1", there.stage.port)
         writer.write(begun)
         assert await asyncio.wait_for(reader.read(), 20) == b""
         writer.close()
+
+
+async def test_of_connections_without_a_request_only_so_many_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest go; a request that is under way counts as none of them."""
+    monkeypatch.setattr(server_module, "IDLE_MAX", 3)
+    async with room(tmp_path) as there:
+        there.pause.clear()
+        asking = asyncio.create_task(there.status())
+        await there.stage.until(in_flight=1)
+        connect = asyncio.open_connection
+        idle = [await connect("127.0.0.1", there.stage.port) for _ in range(9)]
+        for reader, _ in idle[:6]:
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+        assert not any(reader.at_eof() for reader, _ in idle[6:])
+        there.pause.set()
+        assert await asking == 200
+        for _, writer in idle:
+            writer.close()
 
 
 METHODS = st.one_of(
