@@ -66,6 +66,7 @@ class ModelWorker {
     Wide base;
     Wide size;
   };
+  using Sizes = std::vector<Wide>;
 
   std::string close() {
     closed_ = true;
@@ -152,11 +153,26 @@ class ModelWorker {
     return reply;
   }
 
+  static const std::map<std::uint32_t, std::pair<unsigned, unsigned>> kBlocks;
+
+  // From the first byte to behind the last that an op touches: it walks a row by the size of its
+  // type or by the stride, and from row to row by the strides.
+  static Wide reach_of(const std::string& payload, std::size_t at) {
+    const auto found = kBlocks.find(take<std::uint32_t>(payload, at + 8));
+    const Sizes sizes = sizes_at(payload, at);
+    if (found == kBlocks.end() || std::ranges::count(sizes, Wide{0}) > 0) return 0;
+    const auto [elements, bytes] = found->second;
+    const Wide blocks = (sizes[0] + elements - 1) / elements;
+    const Wide stride = std::max<Wide>(bytes, take<std::uint32_t>(payload, at + 36));
+    Wide reach = (blocks - 1) * stride + bytes;
+    for (std::size_t i = 1; i < 4; ++i) {
+      reach += (sizes[i] - 1) * take<std::uint32_t>(payload, at + 36 + 4 * i);
+    }
+    return reach;
+  }
+
   // ggml_nbytes; none for types whose blocks are not known here.
   static std::optional<Wide> bytes_of(const std::string& payload, std::size_t at) {
-    static const std::map<std::uint32_t, std::pair<unsigned, unsigned>> kBlocks = {
-        {0, {1, 4}},  {1, {1, 2}},  {2, {32, 18}}, {8, {32, 34}}, {12, {256, 144}},
-        {24, {1, 1}}, {26, {1, 4}}, {27, {1, 8}},  {30, {1, 2}}};
     const auto found = kBlocks.find(take<std::uint32_t>(payload, at + 8));
     if (found == kBlocks.end()) return std::nullopt;
     const auto [elements, bytes] = found->second;
@@ -176,7 +192,7 @@ class ModelWorker {
     const auto found = buffers_.find(take<std::uint64_t>(payload, at + 12));
     if (found == buffers_.end()) return false;
     const Wide data = take<std::uint64_t>(payload, at + 220);
-    const Wide bytes = bytes_of(payload, at).value_or(0);
+    const Wide bytes = std::max(bytes_of(payload, at).value_or(0), reach_of(payload, at));
     if (bytes == 0 && version_.major >= 8) return true;
     demand(data >= found->second.base && data + bytes <= found->second.base + found->second.size);
     return true;
@@ -252,8 +268,6 @@ class ModelWorker {
     check_shapes(payload, reads->first, at, sources);
   }
 
-  using Sizes = std::vector<Wide>;
-
   static Sizes sizes_at(const std::string& payload, std::size_t at) {
     Sizes sizes;
     for (std::size_t i = 0; i < 4; ++i)
@@ -296,5 +310,9 @@ class ModelWorker {
   bool greeted_ = false;
   bool closed_ = false;
 };
+
+inline const std::map<std::uint32_t, std::pair<unsigned, unsigned>> ModelWorker::kBlocks = {
+    {0, {1, 4}},  {1, {1, 2}},  {2, {32, 18}}, {8, {32, 34}}, {12, {256, 144}},
+    {24, {1, 1}}, {26, {1, 4}}, {27, {1, 8}},  {30, {1, 2}}};
 
 }  // namespace fuzz

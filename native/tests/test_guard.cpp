@@ -306,6 +306,40 @@ TEST(impossible_tensors_are_refused) {
   }
 }
 
+TEST(tensors_whose_elements_overlap_are_refused) {
+  constexpr std::size_t kStridesAt = 36;
+  constexpr std::uint32_t kF16 = 1, kQ4 = 2;
+  // 4096 elements, said to lie so many bytes apart.
+  const auto apart = [](std::uint32_t type, std::uint32_t stride, std::uint32_t elements = 4096) {
+    TensorSpec spec = at_the_end(4);
+    spec.type = type;
+    spec.ne = {elements, 1, 1, 1};
+    std::string made = tensor(spec);
+    for (std::size_t i = 0; i < 4; ++i) write(made, kStridesAt + 4 * i, i == 0 ? stride : 0U);
+    return made;
+  };
+  const std::string reason = "elements overlap";
+  for (const Version version : kAll) {
+    for (const auto& [type, stride] : {std::pair{0U, 0U}, {0U, 3U}, {kF16, 1U}, {kQ4, 17U}}) {
+      CHECK(refused(version, bare_graph(version, {apart(type, stride)}, {}), reason));
+      const std::string get = apart(type, stride) + std::string(16, '\0');
+      CHECK(refused(version, request(dllm::kGetTensor, get), reason));
+    }
+    // A piece of a block is none, and one element has no stride.
+    CHECK(refused(version, bare_graph(version, {apart(kQ4, 18, 33)}, {}), reason));
+    CHECK(refusal(version, bare_graph(version, {apart(0, 0, 1)}, {})).empty());
+  }
+}
+
+TEST(rows_may_overlap) {
+  TensorSpec spec = at_the_end(64);
+  spec.ne = {16, 7, 3, 2};
+  std::string made = tensor(spec);
+  for (std::size_t i = 1; i < 4; ++i) write(made, 36 + 4 * i, 0U);
+  write<std::uint64_t>(made, 0, 1);
+  for (const Version version : kAll) CHECK(refusal(version, bare_graph(version, {made}, {})).empty());
+}
+
 TEST(custom_ops_are_refused_at_every_patch) {
   const auto of = [](Version version, std::uint32_t op, std::uint64_t parameter = 0x7f0012345678) {
     TensorSpec spec;
@@ -373,12 +407,21 @@ TEST(without_guard_everything_passes) {
   CHECK(!bench.refused);
 }
 
-TEST(a_worker_of_a_minor_beyond_the_table_may_have_commands_of_its_own) {
+TEST(no_client_switches_the_guard_off_at_a_minor_version_beyond_the_table) {
+  const std::string own = request(30, "what it may be");
+  CHECK(refused({8, 1, 0}, own, "command of a later version"));
+  Bench without_guard(true, false);
+  without_guard.greet({8, 1, 0});
+  CHECK(without_guard.up(own) == own);
+  CHECK(without_guard.link.tally.plain_reason == "unknown command");
+}
+
+TEST(a_worker_of_a_major_version_beyond_the_table_is_passed_on_untouched) {
   Bench bench;
-  bench.greet({8, 1, 0});
+  bench.greet({9, 0, 0});
   const std::string own = request(30, "what it may be");
   CHECK(bench.up(own) == own);
-  CHECK(!bench.refused && bench.link.tally.plain_reason == "unknown command");
+  CHECK(check::contains(bench.link.tally.plain_reason, "9.0.0 is not in the table"));
 }
 
 RUN_TESTS()

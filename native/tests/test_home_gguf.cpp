@@ -1,5 +1,5 @@
 #include "check.h"
-#include "home/tensor_types.h"
+#include "tensor_types.h"
 #include "home_models.h"
 
 using check::contains;
@@ -50,7 +50,7 @@ TEST(tensors_are_found_behind_any_metadata) {
 }
 
 TEST(quants_have_the_sizes_of_ggml) {
-  const auto* const q4k = dllm::home::tensor_type(12);
+  const auto* const q4k = dllm::tensor_type(12);
   CHECK(q4k != nullptr && q4k->block == 256 && q4k->block_bytes == 144);
   const std::string data = gguf({{"w", 12, {256, 2}, std::string(288, 'w')}});
   CHECK(header_of(data).tensors[0].key.size_bytes == 288);

@@ -10,7 +10,7 @@ import random
 import struct
 from dataclasses import dataclass
 from operator import mul
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.native.relaying import (
     ALLOC_BUFFER,
@@ -43,7 +43,16 @@ SET_TENSOR_HASH, COPY_TENSOR, INIT_TENSOR, GET_ALLOC_SIZE, MEMSET_TENSOR = (
 )
 SET_TENSOR_2D, GET_TENSOR_2D, COMM_ALLREDUCE = 18, 19, 21
 ADD, MUL, SUM_ROWS, REPEAT, RMS_NORM, MUL_MAT, SCALE, CPY = 2, 7, 15, 20, 25, 29, 32, 34
-SET_ROWS, SOFT_MAX, ROPE, ARANGE, ATTENTION, UNARY, GLU = 42, 46, 48, 67, 74, 91, 100
+GET_ROWS, SET_ROWS, SOFT_MAX, ROPE, ARANGE, ATTENTION, UNARY, GLU = (
+    40,
+    42,
+    46,
+    48,
+    67,
+    74,
+    91,
+    100,
+)
 CUSTOM_OP, OPS = 92, 101
 MOST = 2**64 - 1
 COMPUTED = 16
@@ -94,6 +103,14 @@ class Given:
         struct.pack_into("<I", made, 52, op)
         struct.pack_into("<I", made, 120, COMPUTED)
         struct.pack_into("<Q", made, 220, self.base + at)
+        return bytes(made)
+
+    def crowded(
+        self, count: int, *, stride: int = 0, kind: int = F32, **row: Any
+    ) -> bytes:
+        """So many numbers in fewer bytes than they take."""
+        made = bytearray(self.row(kind=kind, **row))
+        struct.pack_into("<4I4I", made, 20, count, 1, 1, 1, stride, 0, 0, 0)
         return bytes(made)
 
     def shape(self, op: int = 0) -> bytes:
@@ -156,6 +173,22 @@ def set_tensor(tensor: bytes, offset: int, data: bytes) -> bytes:
     return request(SET_TENSOR, tensor + bytes(1) + numbers(offset) + data)
 
 
+def rows_got(given: Given, count: int) -> bytes:
+    """A graph that reads behind the end of a buffer."""
+    return given.graph(
+        given.crowded(count),
+        given.crowded(1, kind=I32, number=2),
+        given.crowded(count, op=GET_ROWS, number=3, sources=(1, 2)),
+        nodes=(3,),
+    )
+
+
+def scaled(given: Given, count: int) -> bytes:
+    """A graph that writes behind the end of a buffer."""
+    made = given.crowded(count, op=SCALE, number=2, sources=(1,))
+    return given.graph(given.crowded(count), made, nodes=(2,))
+
+
 some = random.randint
 FAR = 1 << 40
 CLASSES: dict[str, Callable[[Given], bytes]] = {
@@ -198,6 +231,11 @@ CLASSES: dict[str, Callable[[Given], bytes]] = {
     "graph with an op beyond": lambda g: g.graph(g.row(op=some(OPS, FAR >> 9))),
     "graph outside": lambda g: g.graph(g.row(some(g.size, FAR))),
     "graph in no buffer": lambda g: g.graph(g.row(buffer=some(1, 99))),
+    "rows got from behind a buffer": lambda g: rows_got(g, some(2048, FAR >> 16)),
+    "numbers written behind a buffer": lambda g: scaled(g, some(2048, FAR >> 16)),
+    "a read of elements that overlap": lambda g: request(
+        GET_TENSOR, g.crowded(some(2, FAR >> 16), stride=some(0, 3)) + numbers(0, 4)
+    ),
     "graph without a node": lambda g: g.graph(*[g.row()] * some(1, 9), nodes=(0,)),
     "graph of more nodes": lambda g: g.graph(g.row(), nodes=(1,) * some(2, 999)),
     "graph of a sum of nothing": lambda g: g.graph(g.sum(number=1)),

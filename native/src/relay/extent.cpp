@@ -1,31 +1,13 @@
 #include "extent.h"
 
-#include <array>
+#include "tensor_types.h"
 
 namespace dllm {
 
 namespace {
 
-// Elements to a block and, where that is one, bytes to an element. No elements: not a type.
-struct Block {
-  std::uint16_t elements;
-  std::uint16_t element_bytes;
-};
-constexpr Block kNone{0, 0};
-constexpr Block kSuper{256, 0};
-// By number, up to the 43 of protocol 8.0.0.
-constexpr std::array<Block, 43> kBlocks{{
-    {1, 4},  {1, 2},  {32, 0},                            // F32, F16, Q4_0
-    {32, 0}, kNone,   kNone,                              // Q4_1
-    {32, 0}, {32, 0}, {32, 0},  {32, 0},                  // Q5_0, Q5_1, Q8_0, Q8_1
-    kSuper,  kSuper,  kSuper,   kSuper,  kSuper, kSuper,  // Q2_K to Q8_K
-    kSuper,  kSuper,  kSuper,   kSuper,                   // IQ2_XXS, IQ2_XS, IQ3_XXS, IQ1_S
-    {32, 0}, kSuper,  kSuper,   kSuper,                   // IQ4_NL, IQ3_S, IQ2_S, IQ4_XS
-    {1, 1},  {1, 2},  {1, 4},   {1, 8},  {1, 8},          // I8, I16, I32, I64, F64
-    kSuper,  {1, 2},  kNone,    kNone,   kNone,           // IQ1_M, BF16
-    kSuper,  kSuper,  kNone,    kNone,   kNone,           // TQ1_0, TQ2_0
-    {32, 0}, {64, 0}, {128, 0}, {64, 0},                  // MXFP4, NVFP4, Q1_0, Q2_0
-}};
+// GGML_TYPE_COUNT of 8.0.0: a type below that is not in the table was taken out again.
+constexpr std::uint32_t kTypesOfTable = 43;
 
 bool has_elements(Tensor tensor) {
   for (int i = 0; i < Tensor::kDims; ++i) {
@@ -37,10 +19,10 @@ bool has_elements(Tensor tensor) {
 // Bytes of the first row.
 std::optional<std::uint64_t> row_bytes(Tensor tensor) {
   const std::uint64_t elements = tensor.ne(0), stride = tensor.nb(0);
-  if (!is_measured(tensor.type())) return 1;
-  const Block block = kBlocks[tensor.type()];
-  if (block.elements > 1) return elements * stride / block.elements;
-  std::uint64_t bytes = block.element_bytes;
+  const TensorType* type = tensor_type(tensor.type());
+  if (!type) return 1;
+  if (type->block > 1) return elements * stride / type->block;
+  std::uint64_t bytes = type->block_bytes;
   if (!adds_up(bytes, (elements - 1) * stride)) return std::nullopt;
   return bytes;
 }
@@ -48,11 +30,18 @@ std::optional<std::uint64_t> row_bytes(Tensor tensor) {
 }  // namespace
 
 bool is_measured(std::uint32_t type) {
-  return type < kBlocks.size();
+  return type < kTypesOfTable;
 }
 
 bool is_type(std::uint32_t type) {
-  return type < kTypesMax && (!is_measured(type) || kBlocks[type].elements > 0);
+  return type < kTypesMax && (!is_measured(type) || tensor_type(type));
+}
+
+bool has_whole_elements(Tensor tensor) {
+  const TensorType* type = tensor_type(tensor.type());
+  if (!type || !has_elements(tensor)) return true;
+  const bool is_single = type->block == 1 && tensor.ne(0) == 1;
+  return tensor.ne(0) % type->block == 0 && (is_single || tensor.nb(0) >= type->block_bytes);
 }
 
 std::optional<std::uint64_t> extent(Tensor tensor) {

@@ -15,6 +15,10 @@ inline constexpr std::uint32_t kTypesMax = 64;
 bool is_type(std::uint32_t type);
 // Whether `extent` is exact: false for a type newer than our table, where it is a lower bound.
 bool is_measured(std::uint32_t type);
+// Whether each element (or block) of a row has its bytes to itself. An op reads and writes elements
+// of the type's size whatever `nb[0]` says; in a tensor without this it leaves the extent. Rows may
+// overlap: an op follows their strides, and `-sm tensor` sends strides of 0.
+bool has_whole_elements(Tensor tensor);
 // ggml_nbytes: from the first to behind the last byte, 0 when it has no elements. None when
 // that is more than 64 bits hold.
 std::optional<std::uint64_t> extent(Tensor tensor);

@@ -146,6 +146,7 @@ const char* Guard::refuses_op(Tensor tensor) const {
 
 const char* Guard::refuses_place(Tensor tensor, bool must_have_buffer) const {
   if (!is_type(tensor.type())) return "tensor of an impossible type";
+  if (!has_whole_elements(tensor)) return "tensor whose elements overlap";
   const std::optional<std::uint64_t> bytes = extent(tensor);
   std::uint64_t end = tensor.data();
   if (!bytes || !adds_up(end, *bytes)) return "tensor region wraps around";

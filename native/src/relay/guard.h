@@ -1,5 +1,7 @@
 // What has no business on the wire. A stock worker trusts its client: these requests would crash
 // it, exhaust its memory or run code in it. What it refuses itself without harm may be let through.
+// Sizes, places and shapes are checked, numbers in tensors are not: an index beyond its table, say,
+// still ends a worker.
 #pragma once
 
 #include "buffers.h"

@@ -84,8 +84,10 @@ const char* Policy::refuses_header(const Rule* rule, std::uint64_t size,
   if (rule) return guard_.refuses_header(*rule, size, open_questions);
   // A worker that knows HELLO takes nothing before it; what one says that does not, nobody knows.
   if (!protocol_) return greeted_ ? "request before the HELLO reply" : nullptr;
-  // A worker of a minor version beyond the table has commands of its own.
-  return protocol_->is_exact() ? "command that this version does not have" : nullptr;
+  // Only the worker says which version is passed on unread. One of a minor version beyond the table
+  // may have this command: nobody can tell where it ends, so what follows would be unguarded.
+  return protocol_->is_exact() ? "command that this version does not have"
+                               : "command of a later version (--no-guard lets it pass)";
 }
 
 const char* Policy::refuses_fields(const Request& request, View fields,

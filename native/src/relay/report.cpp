@@ -149,8 +149,9 @@ std::string hello_line(const std::string& name, const char* version) {
 
 std::string snapshot_line(const Link& link, const News& news, Nanos now) {
   const Tally& tally = news.tally;
-  // Of a connection that is passed on unread nothing is judged.
-  const char* guard = !link.guarding || tally.plain ? "off" : tally.ops_guarded ? "full" : "sizes";
+  // "checked": sizes, places and shapes of tensors; never the numbers in them. "sizes": where the
+  // ops are not known, not the shapes. A connection that is passed on unread is not judged.
+  const char* guard = !link.guarding || tally.plain ? "off" : tally.ops_guarded ? "checked" : "sizes";
   const std::string& reason = tally.silence.empty() ? tally.plain_reason : tally.silence;
   return json::Object()
       .text("type", "snapshot")

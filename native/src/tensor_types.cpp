@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 
-namespace dllm::home {
+namespace dllm {
 
 namespace {
 
-// GGML_QUANT_SIZES of the gguf package; a test compares them.
+// Ascending. GGML_QUANT_SIZES of the gguf package, which a test compares, and what came since.
 constexpr auto kTypes = std::to_array<TensorType>({
     {0, "F32", 1, 4},         {1, "F16", 1, 2},         {2, "Q4_0", 32, 18},
     {3, "Q4_1", 32, 20},      {6, "Q5_0", 32, 22},      {7, "Q5_1", 32, 24},
@@ -20,14 +20,14 @@ constexpr auto kTypes = std::to_array<TensorType>({
     {26, "I32", 1, 4},        {27, "I64", 1, 8},        {28, "F64", 1, 8},
     {29, "IQ1_M", 256, 56},   {30, "BF16", 1, 2},       {34, "TQ1_0", 256, 54},
     {35, "TQ2_0", 256, 66},   {39, "MXFP4", 32, 17},    {40, "NVFP4", 64, 36},
-    {41, "Q1_0", 128, 18},
+    {41, "Q1_0", 128, 18},    {42, "Q2_0", 64, 18},
 });
 
 }  // namespace
 
 const TensorType* tensor_type(std::uint32_t id) {
-  const auto found = std::ranges::find(kTypes, id, &TensorType::id);
-  return found == kTypes.end() ? nullptr : &*found;
+  const auto found = std::ranges::lower_bound(kTypes, id, {}, &TensorType::id);
+  return found == kTypes.end() || found->id != id ? nullptr : &*found;
 }
 
-}  // namespace dllm::home
+}  // namespace dllm

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace dllm::home {
+namespace dllm {
 
 // So many numbers share so many bytes.
 struct TensorType {
@@ -16,4 +16,4 @@ struct TensorType {
 // Null for a type we do not know.
 const TensorType* tensor_type(std::uint32_t id);
 
-}  // namespace dllm::home
+}  // namespace dllm
