@@ -88,7 +88,7 @@ def pair_argv(
     identity: str,
     models: Sequence[str] = (),
     thin: bool = False,
-    key_file: str = "",
+    key_file: str,
 ) -> tuple[str, ...]:
     """What a relay of the head is told of its pair.
 
@@ -98,7 +98,7 @@ def pair_argv(
     """
     return (
         *("--id", identity, "--gone-after", str(PATIENCE_S)),
-        *(("--key-file", key_file) if key_file else ()),
+        *("--key-file", key_file),
         *_models(models, "--thin" if thin else "--model"),
     )
 
@@ -110,7 +110,7 @@ def worker_relay_argv(
     listen_port: int | str,
     rpc_server: str,
     models: Sequence[str] = (),
-    key_file: str = "",
+    key_file: str,
     direct: str = "",
 ) -> tuple[str, ...]:
     """The far end of a link, beside the rpc-server of a worker.
@@ -123,7 +123,7 @@ def worker_relay_argv(
         *("--listen", f"127.0.0.1:{listen_port}"),
         *(("--listen", direct) if direct else ()),
         *("--worker", rpc_server),
-        *(("--key-file", key_file) if key_file else ()),
+        *("--key-file", key_file),
         *_models(models),
     )
 

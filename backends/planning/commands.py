@@ -72,10 +72,8 @@ class Site:
         """The port of a process, or a word that stands for it."""
         return self.ports.get(process, UNKNOWN_PORT)
 
-    def key_file(self, machine: str, process: str, pairing: Pairing) -> str:
-        """Where a relay finds its key; empty where the two meet without."""
-        if not pairing.key:
-            return ""
+    def key_file(self, machine: str, process: str) -> str:
+        """Where a relay finds its key."""
         folder = self.folders.get(machine)
         return f"{folder}/{process}/{PRIVATE}" if folder else UNKNOWN_KEY
 
@@ -86,7 +84,7 @@ class Site:
             # The worker's own file may be another; both say what is in theirs.
             models=(self.model_path,) if pairing.models or self.thin else (),
             thin=self.thin,
-            key_file=self.key_file(head, process, pairing),
+            key_file=self.key_file(head, process),
         )
 
     def pairing(self, worker: WorkerSpec) -> Pairing | None:
@@ -174,7 +172,7 @@ def worker_relay_command(worker: WorkerSpec, site: Site) -> Command:
             listen_port=site.port(name),
             rpc_server=f"127.0.0.1:{site.port(worker.name)}",
             models=pairing.models,
-            key_file=site.key_file(worker.peer, name, pairing),
+            key_file=site.key_file(worker.peer, name),
             direct=site.direct(worker),
         ),
     )

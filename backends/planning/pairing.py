@@ -2,9 +2,8 @@
 
 What crosses between the two relays is TLS under a key of their own, also where it goes
 through SSH: the far one listens on the loopback of the worker's machine, where every
-user of it could dial, and the near end of a tunnel may be a port as well. Where one of
-both programs was built without TLS it is left out: who can dial there can dial the
-rpc-server beside it just as well, as with a single relay.
+user could dial and read our files, and the near end of a tunnel may be a port as well.
+If one of both programs was built without TLS, no relay stands beside the worker.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Pairing(Value, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()
     """Files there that hold the model, for all that is known."""
     key: str = ""
-    """What both ends share; empty: they meet without."""
+    """What both ends share."""
     identity: str = ""
     """As whom the head's relay comes, whichever process it is."""
     data: DataPlace = DataPlace()
@@ -100,30 +99,25 @@ def judged(worker: WorkerSpec, there: Beside, head: Beside, secret: str) -> Pair
     if old := _without(there, head, *CAN_PAIR):
         mend = "" if old == LOCAL else f": dllm-tui peers provision {old}"
         return Pairing(why=f"dllm-relay on {old} is too old to stand in a pair{mend}")
+    if old := _without(there, head, CAN_SEAL):
+        mend = "" if old == LOCAL else f", then dllm-tui peers provision {old}"
+        return Pairing(
+            why=f"dllm-relay on {old} was built without TLS, which a pair needs:"
+            f" install OpenSSL's headers there (Debian: libssl-dev){mend}"
+        )
     home = "the model on disk: weights that are equal stay there"
     cross = f"no copy of the model{there.searched}: its weights cross"
     why = f"{there.machine} has {home if there.models else cross}"
-    if unsealed := _without(there, head, CAN_SEAL):
-        why += f"; without a key, for dllm-relay on {unsealed} was built without TLS"
     if plain := _without(there, head, CAN_COMPRESS):
         why += f"; not compressed, for dllm-relay on {plain} was built without zstd"
     return Pairing(
         why=why,
         program=there.program,
         models=there.models,
-        key="" if unsealed else _derived(secret, f"key {worker.name}"),
+        key=_derived(secret, f"key {worker.name}"),
         identity=_derived(secret, f"head {worker.name}")[:IDENTITY_DIGITS],
-        data=_data(there, head, unsealed),
+        data=DataPlace() if there.machine == head.machine else there.data,
     )
-
-
-def _data(there: Beside, head: Beside, unsealed: str) -> DataPlace:
-    """What leaves a machine is sealed, whatever it leaves through."""
-    if there.machine == head.machine:
-        return DataPlace()
-    if unsealed:
-        return DataPlace(why=f"dllm-relay on {unsealed} was built without TLS")
-    return there.data
 
 
 def _without(there: Beside, head: Beside, *needed: str) -> str:

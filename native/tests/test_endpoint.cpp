@@ -73,6 +73,34 @@ TEST(a_unix_socket_is_connected_to) {
   CHECK(estimate.rtt == 0);
 }
 
+TEST(only_a_dead_socket_is_replaced) {
+  const TempDir directory;
+  const std::string path = directory / "x";
+  check::spill(path, "mine");
+  CHECK(contains(thrown<std::exception>([&] { dllm::listen_unix(path); }), "cannot listen on"));
+  dllm::remove_dead_socket(path);
+  CHECK(check::slurp(path) == "mine");
+  ::unlink(path.c_str());
+  UniqueFd listener = dllm::listen_unix(path);
+  CHECK(contains(thrown<std::exception>([&] { dllm::listen_unix(path); }), "in use"));
+  const UniqueFd client = connect_to({{}, 0, path});
+  listener.reset();
+  listener = dllm::listen_unix(path);
+  const UniqueFd again = connect_to({{}, 0, path});
+  CHECK(again.get() >= 0);
+}
+
+TEST(a_host_is_named_or_its_interface_is) {
+  const Endpoint found = dllm::resolved({"localhost", 7, {}});
+  CHECK(dllm::is_local(found) && found.port == 7 && found.host != "localhost");
+  CHECK(text(dllm::resolved({{}, 0, "/x"})) == "unix:/x");
+  const auto nowhere = [] { dllm::resolved({"no-such-host.invalid", 7, {}}); };
+  CHECK(contains(thrown<std::exception>(nowhere), "cannot find the host 'no-such-host.invalid'"));
+  const Endpoint scoped{"fe80::1%lo", 7, {}};
+  const auto address = dllm::address_of(scoped);
+  CHECK(address.family() == AF_INET6 && text(dllm::endpoint_of(address)) == "[fe80::1%lo]:7");
+}
+
 TEST(ipv4_and_ipv6_are_connected_to) {
   for (const char* host : {"127.0.0.1", "::1"}) {
     UniqueFd listener;

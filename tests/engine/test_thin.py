@@ -77,7 +77,7 @@ def test_no_machine_needs_the_whole_file(
             far = FarEnd(relay_binary(), port, tmp_path / f"far{i}.log", *beside)
             stack.enter_context(far)
             near = running(
-                *(relay_binary(), far.port, tmp_path / f"w{i}.sock"),
+                *(relay_binary(), far.endpoint, tmp_path / f"w{i}.sock"),
                 *("--thin", str(files["head"])),
                 way="--pair-dial",
             )

@@ -39,13 +39,15 @@ class FarEnd:
         *options: str,
         before: Sequence[str] = (),
     ) -> None:
-        """Start it; without further options it listens on a free port.
+        """Start it; it listens on a free port, without a key at a Unix socket.
 
         ``before``: words that run a command somewhere else.
         """
         self.log = log
         told = {"--dial", "--listen"} & set(options)
-        where = () if told else ("--listen", "127.0.0.1:0")
+        socket = f"unix:{log.with_suffix('.pair')}"
+        place = "127.0.0.1:0" if "--key-file" in options else socket
+        where = () if told else ("--listen", place)
         argv = [*before, str(program), "worker", *where, "--name", log.stem]
         argv += ["--worker", f"127.0.0.1:{worker}", *options]
         with log.open("w") as out:
@@ -54,6 +56,8 @@ class FarEnd:
             )
         assert self.process.stdout
         self.port = int(json.loads(self.process.stdout.readline())["port"])
+        self.endpoint = f"127.0.0.1:{self.port}" if self.port else socket
+        """Where it is dialled."""
 
     def __enter__(self) -> Self:
         return self
@@ -125,6 +129,6 @@ def paired(
     far_log = stats.with_name(stats.stem + "-far.log")
     with (
         FarEnd(program, worker, far_log, *options, *far_options) as far,
-        running(program, far.port, stats, *near_options, way="--pair-dial") as near,
+        running(program, far.endpoint, stats, *near_options, way="--pair-dial") as near,
     ):
         yield near, far

@@ -22,8 +22,6 @@ struct Place {
   std::vector<Endpoint> others{};
 };
 
-// Nobody but this machine's users can reach it.
-bool is_local(const Endpoint& endpoint);
 // Throws std::runtime_error where what crosses at any of them would not be protected, or cannot be.
 void judge(const Place& place);
 std::unique_ptr<Seal> make_seal(const Place& place);

@@ -24,9 +24,10 @@ it is ready; ends with SIGTERM.
   --listen ENDPOINT      where the head's relay dials: ADDRESS:PORT, [IPV6]:PORT or unix:PATH; port
                          0 takes a free one; may be repeated: further ones where that is possible
   --dial ENDPOINT        instead: where the head's relay listens (--pair-listen)
-  --worker ENDPOINT      the rpc-server: ADDRESS:PORT, [IPV6]:PORT or unix:PATH
+  --worker ENDPOINT      the rpc-server: HOST:PORT, [IPV6]:PORT or unix:PATH; the address of a named
+                         host is looked up once, at the start
   --key-file PATH        the key both relays share: 64 hexadecimal digits in a file only its owner
-                         may read. With it what crosses is TLS; anywhere but on this machine it is
+                         may read. With it what crosses is TLS; anywhere but at a Unix socket it is
                          needed
   --key-stdin            likewise, the first line of standard input
   --model PATH           a model beside this worker, by any part of a split one; may be repeated. What
@@ -67,14 +68,14 @@ void set_place(Options& options, const std::string& option, const std::string& v
   }
   options.is_placed = true;
   options.place.dials = !listens;
-  options.place.endpoint = endpoint_for(option, value);
+  options.place.endpoint = listens ? endpoint_for(option, value) : peer_for(option, value);
 }
 
 void apply(Options& options, const std::string& option, const std::string& value) {
   if (option == "--listen" || option == "--dial") {
     set_place(options, option, value);
   } else if (option == "--worker") {
-    options.worker = endpoint_for(option, value);
+    options.worker = peer_for(option, value);
   } else if (option == "--key-file") {
     options.place.key = read_key_file(value);
   } else if (option == "--model") {
@@ -112,7 +113,7 @@ Options parse_options(std::span<char* const> args) {
 
 }  // namespace
 
-int worker(std::span<char* const> args, const char* version) {
+void worker(std::span<char* const> args, const char* version) {
   const Options options = parse_options(args);
   const sigset_t signals = block_ending_signals();
   ::signal(SIGPIPE, SIG_IGN);
@@ -129,11 +130,10 @@ int worker(std::span<char* const> args, const char* version) {
   int signal = 0;
   ::sigwait(&signals, &signal);
   stop.writer.reset();
-  const bool has_left = loop.ends_within(kLoopGrace);
-  const bool has_told = telling.ends_within(kTellingGrace);
-  // A thread that hangs must not see all this vanish.
-  if (!has_left || !has_told) ::_exit(kExitOk);
-  return kExitOk;
+  static_cast<void>(loop.ends_within(kLoopGrace));
+  static_cast<void>(telling.ends_within(kTellingGrace));
+  // A thread that hangs, on a disk for example, must not see all this vanish.
+  ::_exit(kExitOk);
 }
 
 }  // namespace dllm::pair

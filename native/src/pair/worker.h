@@ -7,7 +7,7 @@ namespace dllm::pair {
 
 extern const char* const kWorkerHelp;
 
-// Runs until SIGTERM or SIGINT; throws when it cannot start.
-int worker(std::span<char* const> args, const char* version);
+// Runs until SIGTERM or SIGINT and then ends the program; throws when it cannot start.
+[[noreturn]] void worker(std::span<char* const> args, const char* version);
 
 }  // namespace dllm::pair

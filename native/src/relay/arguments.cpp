@@ -16,6 +16,10 @@ Endpoint endpoint_for(const std::string& option, const std::string& value) {
   throw UsageError(option + " needs ADDRESS:PORT or unix:PATH, not '" + value + "'");
 }
 
+Endpoint peer_for(const std::string& option, const std::string& value) {
+  return resolved(endpoint_for(option, value));
+}
+
 Endpoint port_for(const std::string& option, const std::string& value) {
   const auto endpoint = parse_endpoint(value);
   if (endpoint && endpoint->path.empty()) return *endpoint;

@@ -11,6 +11,8 @@ namespace dllm {
 
 // All throw UsageError, which names the option.
 Endpoint endpoint_for(const std::string& option, const std::string& value);
+// Where to connect: a host name is looked up. Throws std::runtime_error where it has no address.
+Endpoint peer_for(const std::string& option, const std::string& value);
 // With a port, not a path.
 Endpoint port_for(const std::string& option, const std::string& value);
 // 1 s to an hour.

@@ -1,6 +1,6 @@
 #include "endpoint.h"
 
-#include <arpa/inet.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/un.h>
 
@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 #include <string_view>
 
@@ -39,22 +40,39 @@ SocketAddress path_address(const std::string& path) {
   return address;
 }
 
-bool fill_ipv4(const Endpoint& endpoint, SocketAddress& address) {
-  auto& place = reinterpret_cast<sockaddr_in&>(address.storage);
-  if (::inet_pton(AF_INET, endpoint.host.c_str(), &place.sin_addr) != 1) return false;
-  place.sin_family = AF_INET;
-  place.sin_port = htons(endpoint.port);
-  address.length = sizeof place;
-  return true;
+struct Freed {
+  void operator()(addrinfo* found) const { ::freeaddrinfo(found); }
+};
+using Addresses = std::unique_ptr<addrinfo, Freed>;
+
+// Null where there is none, with why.
+Addresses look_up(const std::string& host, int flags, std::string& why) {
+  addrinfo hints{};
+  hints.ai_flags = flags;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  if (error != 0) why = ::gai_strerror(error);
+  return Addresses(error == 0 ? found : nullptr);
 }
 
-bool fill_ipv6(const Endpoint& endpoint, SocketAddress& address) {
-  auto& place = reinterpret_cast<sockaddr_in6&>(address.storage);
-  if (::inet_pton(AF_INET6, endpoint.host.c_str(), &place.sin6_addr) != 1) return false;
-  place.sin6_family = AF_INET6;
-  place.sin6_port = htons(endpoint.port);
-  address.length = sizeof place;
-  return true;
+// A stock rpc-server listens on IPv4 alone.
+const addrinfo& preferred(const addrinfo& first) {
+  for (const addrinfo* each = &first; each; each = each->ai_next) {
+    if (each->ai_family == AF_INET) return *each;
+  }
+  return first;
+}
+
+SocketAddress copied(const addrinfo& found, std::uint16_t port) {
+  SocketAddress address;
+  std::memcpy(&address.storage, found.ai_addr, found.ai_addrlen);
+  address.length = found.ai_addrlen;
+  auto& place = address.storage;
+  auto& at = found.ai_family == AF_INET ? reinterpret_cast<sockaddr_in&>(place).sin_port
+                                        : reinterpret_cast<sockaddr_in6&>(place).sin6_port;
+  at = htons(port);
+  return address;
 }
 
 }  // namespace
@@ -85,24 +103,39 @@ std::string text(const Endpoint& endpoint) {
 
 SocketAddress address_of(const Endpoint& endpoint) {
   if (!endpoint.path.empty()) return path_address(endpoint.path);
-  SocketAddress address;
-  if (!fill_ipv4(endpoint, address) && !fill_ipv6(endpoint, address)) {
-    throw std::runtime_error("'" + endpoint.host + "' is no IPv4 or IPv6 address");
+  std::string why;
+  const Addresses found = look_up(endpoint.host, AI_NUMERICHOST, why);
+  if (!found) throw std::runtime_error("'" + endpoint.host + "' is no IPv4 or IPv6 address");
+  return copied(*found, endpoint.port);
+}
+
+Endpoint resolved(const Endpoint& endpoint) {
+  if (!endpoint.path.empty()) return endpoint;
+  std::string why;
+  const Addresses found = look_up(endpoint.host, 0, why);
+  if (!found) throw std::runtime_error("cannot find the host '" + endpoint.host + "': " + why);
+  return endpoint_of(copied(preferred(*found), endpoint.port));
+}
+
+bool is_local(const Endpoint& endpoint) {
+  constexpr std::uint32_t kLoopbackNet = 127;
+  constexpr unsigned kNetShift = 24;
+  const SocketAddress address = address_of(endpoint);
+  if (address.family() == AF_INET6) {
+    const auto& place = reinterpret_cast<const sockaddr_in6&>(address.storage);
+    return IN6_IS_ADDR_LOOPBACK(&place.sin6_addr);
   }
-  return address;
+  if (address.family() == AF_UNIX) return true;
+  const auto& place = reinterpret_cast<const sockaddr_in&>(address.storage);
+  return ntohl(place.sin_addr.s_addr) >> kNetShift == kLoopbackNet;
 }
 
 Endpoint endpoint_of(const SocketAddress& address) {
-  char host[INET6_ADDRSTRLEN] = "?";
-  if (address.family() == AF_INET) {
-    const auto& place = reinterpret_cast<const sockaddr_in&>(address.storage);
-    ::inet_ntop(AF_INET, &place.sin_addr, host, sizeof host);
-    return {host, ntohs(place.sin_port), {}};
-  }
-  if (address.family() == AF_INET6) {
-    const auto& place = reinterpret_cast<const sockaddr_in6&>(address.storage);
-    ::inet_ntop(AF_INET6, &place.sin6_addr, host, sizeof host);
-    return {host, ntohs(place.sin6_port), {}};
+  if (address.family() == AF_INET || address.family() == AF_INET6) {
+    char host[NI_MAXHOST] = "?";
+    ::getnameinfo(address.get(), address.length, host, sizeof host, nullptr, 0, NI_NUMERICHOST);
+    // At the same place in both.
+    return {host, ntohs(reinterpret_cast<const sockaddr_in&>(address.storage).sin_port), {}};
   }
   const auto& place = reinterpret_cast<const sockaddr_un&>(address.storage);
   return {{}, 0, address.family() == AF_UNIX ? place.sun_path : ""};

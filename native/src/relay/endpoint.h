@@ -10,7 +10,7 @@
 namespace dllm {
 
 struct Endpoint {
-  std::string host;  // dotted IPv4, or IPv6 without brackets; empty with a path
+  std::string host;  // an address (IPv6 without brackets) or a name; empty with a path
   std::uint16_t port = 0;
   std::string path{};  // of a Unix socket; the braces let others leave it out
 };
@@ -31,6 +31,11 @@ struct SocketAddress {
 
 // Throws std::runtime_error when the host is no address, or the path longer than the system allows.
 SocketAddress address_of(const Endpoint& endpoint);
+// With the address of a host that is named; a name is looked up only here, which may take a while.
+// Throws std::runtime_error where there is none.
+Endpoint resolved(const Endpoint& endpoint);
+// Whether only this machine's users can reach it.
+bool is_local(const Endpoint& endpoint);
 // The reverse; an endpoint of an unnamed Unix socket has an empty path.
 Endpoint endpoint_of(const SocketAddress& address);
 

@@ -26,14 +26,16 @@ Stands between llama-server and a worker: a stock rpc-server, or a relay beside 
 worker). Passes every byte on, and counts and times what it understands. Prints {"port", "pid"}
 when it listens; ends with SIGTERM.
 
-  --listen ADDRESS:PORT  where llama-server connects; port 0 takes a free one
-  --worker ENDPOINT      the rpc-server: ADDRESS:PORT, [IPV6]:PORT, or unix:PATH for a tunnel
+  --listen ADDRESS:PORT  where llama-server connects: a loopback address, for nobody is asked for
+                         a key there; port 0 takes a free one
+  --worker ENDPOINT      the rpc-server: HOST:PORT, [IPV6]:PORT, or unix:PATH for a tunnel; the
+                         address of a named host is looked up once, at the start
   --pair-dial ENDPOINT   instead: the worker's relay, which listens there; may be repeated: where
                          the first is not met within 2 s, the next is dialled
   --pair-listen ENDPOINT instead: the worker's relay dials here; its port is printed as pair_port
   --key-file PATH        the key both relays of a pair share: 64 hexadecimal digits in a file only
-                         its owner may read. With it what crosses is TLS; anywhere but on this
-                         machine it is needed
+                         its owner may read. With it what crosses is TLS; anywhere but at a Unix
+                         socket it is needed
   --key-stdin            likewise, the first line of standard input
   --model PATH           a model llama-server may load; may be repeated. Of a pair whose worker has
                          the same, llama-server need not even say what the large tensors hold
@@ -73,19 +75,19 @@ void set_place(Options& options, const std::string& option, const std::string& v
   const bool dials = option == "--pair-dial";
   if (options.pairs) {
     if (!dials || !options.place.dials) throw UsageError("one --pair-listen, or --pair-dial alone");
-    options.place.others.push_back(endpoint_for(option, value));
+    options.place.others.push_back(peer_for(option, value));
     return;
   }
   options.pairs = true;
   options.place.dials = dials;
-  options.place.endpoint = endpoint_for(option, value);
+  options.place.endpoint = dials ? peer_for(option, value) : endpoint_for(option, value);
 }
 
 void apply(Options& options, const std::string& option, const std::string& value) {
   if (option == "--listen") {
     options.listen = port_for(option, value);
   } else if (option == "--worker") {
-    options.worker = endpoint_for(option, value);
+    options.worker = peer_for(option, value);
   } else if (option == "--pair-dial" || option == "--pair-listen") {
     set_place(options, option, value);
   } else if (option == "--key-file") {
@@ -122,6 +124,10 @@ bool apply_flag(Options& options, const std::string& option) {
 
 void judge(const Options& options) {
   if (options.listen.host.empty()) throw UsageError("head needs --listen ADDRESS:PORT");
+  if (!is_local(options.listen)) {
+    throw UsageError("--listen " + text(options.listen) +
+                     ": whoever reaches it has the worker, without a key; listen at 127.0.0.1");
+  }
   const bool has_worker = options.worker.port != 0 || !options.worker.path.empty();
   if (!has_worker && !options.pairs) {
     throw UsageError("head needs --worker ENDPOINT, or --pair-dial or --pair-listen ENDPOINT");

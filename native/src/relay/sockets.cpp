@@ -83,10 +83,20 @@ std::uint16_t bound_port(int listener) {
   return endpoint_of(bound_address(listener)).port;
 }
 
+void remove_dead_socket(const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) return;
+  const SocketAddress address = address_of({{}, 0, path});
+  const UniqueFd caller = make_socket(AF_UNIX);
+  set_blocking(caller.get(), false);
+  const bool refused = ::connect(caller.get(), address.get(), address.length) != 0;
+  if (refused && errno == ECONNREFUSED) ::unlink(path.c_str());
+}
+
 UniqueFd listen_unix(const std::string& path) {
   const SocketAddress address = address_of({{}, 0, path});
   UniqueFd fd = make_socket(AF_UNIX);
-  ::unlink(path.c_str());
+  remove_dead_socket(path);
   const mode_t mask = ::umask(0177);
   const int bound = ::bind(fd.get(), address.get(), address.length);
   ::umask(mask);

@@ -19,8 +19,11 @@ inline constexpr Nanos kConnectMax = 8 * kNanosPerSecond;
 
 UniqueFd listen_tcp(const Endpoint& endpoint);
 std::uint16_t bound_port(int listener);
-// A socket nobody else of this machine's users can connect to. Replaces a file left behind.
+// A socket nobody else of this machine's users can connect to. Replaces one that nobody listens at
+// any more, and nothing else.
 UniqueFd listen_unix(const std::string& path);
+// Removes a socket left behind by a listener that is no more.
+void remove_dead_socket(const std::string& path);
 // Connected within the patience, or throws std::system_error that says where to.
 UniqueFd connect_to(const Endpoint& endpoint, Nanos patience = kConnectMax);
 // Begins to connect, without waiting for it; throws where it cannot succeed.

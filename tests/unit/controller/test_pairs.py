@@ -123,6 +123,7 @@ def beside(model: str, direct: str = "") -> ProcessRecord:
             listen_port=2,
             rpc_server="127.0.0.1:1",
             models=[model],
+            key_file="/private",
             direct=direct,
         ),
         port=2,

@@ -96,11 +96,10 @@ def test_each_waits_for_what_it_talks_to() -> None:
     assert BESIDE in found["llama-server"].waits_for
 
 
-def test_without_key_or_model_none_is_named() -> None:
-    found = nodes(with_pairing(key="", models=()))
+def test_without_model_none_is_named() -> None:
+    found = nodes(with_pairing(models=()))
     for name in (BESIDE, "relay-bob"):
-        assert found[name].spec.private == ""
-        assert not {"--key-file", "--model"} & set(found[name].spec.argv)
+        assert "--model" not in found[name].spec.argv
 
 
 def test_a_head_s_relay_alone_is_what_it_was() -> None:
