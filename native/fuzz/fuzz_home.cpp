@@ -117,7 +117,11 @@ void tell_worker(std::span<const std::uint8_t> input) {
   try {
     for (; input.size() >= 5; input = input.subspan(5)) {
       worker.take(dllm::home::decode(message_by(input)));
-      while (worker.can_step() && input[4] % 2 == 0) worker.step();
+      while (worker.can_look() && input[4] % 2 == 0) {
+        dllm::home::Look next = worker.next_look();
+        dllm::home::look(next);
+        worker.looked(std::move(next));
+      }
       handed_out += worker.ready().size();
       worker.written(worker.ready().size());
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -142,7 +143,7 @@ class Memory : public dllm::home::Source {
  private:
   std::string data_;
   std::uint64_t size_;
-  std::size_t reads_ = 0;
+  std::atomic<std::size_t> reads_ = 0;
   std::function<void(Memory&, std::uint64_t)> before_read_;
 };
 

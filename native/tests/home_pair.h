@@ -35,6 +35,13 @@ inline std::uint64_t fnv1a_of(const std::string& data) {
 }
 
 // What a table says of all tensors of a model.
+// The next chunk, looked for at once.
+inline bool look_once(dllm::home::Assembly& worker) {
+  dllm::home::Look next = worker.next_look();
+  dllm::home::look(next);
+  return worker.looked(std::move(next));
+}
+
 inline std::vector<dllm::home::TensorSums> sums_of(const dllm::home::ModelFiles& files) {
   dllm::home::TableBuilder builder(files);
   while (builder.step()) {
@@ -76,7 +83,7 @@ class Pair {
     if (head.has_next()) possible.push_back(&Pair::send);
     if (!up_.empty()) possible.push_back(&Pair::deliver);
     if (!overtaking_.empty()) possible.push_back(&Pair::overtake);
-    if (worker.can_step()) possible.push_back(&Pair::look);
+    if (worker.can_look()) possible.push_back(&Pair::look);
     if (!down_.empty()) possible.push_back(&Pair::answer);
     if (!worker.ready().empty()) possible.push_back(&Pair::write);
     if (possible.empty()) return false;
@@ -138,7 +145,7 @@ class Pair {
   }
   void look(std::size_t) {
     dllm::home::Message answer{.kind = dllm::home::Message::Kind::kAnswer};
-    answer.have = worker.step();
+    answer.have = look_once(worker);
     down_.push_back(encode(answer));
   }
   void answer(std::size_t) {

@@ -215,15 +215,15 @@ TEST(memory_is_bounded_at_both_ends) {
   CHECK(head.lacks_bytes() == 24 * kChunkBytes && head.open_chunks() == 16);
   while (head.has_next()) worker.take(head.next());
   int steps = 0;
-  for (; worker.can_step(); ++steps) CHECK(!worker.step());
+  for (; worker.can_look(); ++steps) CHECK(!models::look_once(worker));
   CHECK(steps == 8 && worker.ready().empty());
   for (int i = 0; i < steps; ++i) head.answered(false);
   // What crosses makes room.
   CHECK(head.room() == 0);
   while (head.has_next()) worker.take(head.next());
-  CHECK(head.room() == 8 * kChunkBytes && !worker.can_step());
+  CHECK(head.room() == 8 * kChunkBytes && !worker.can_look());
   while (!worker.ready().empty()) worker.written(worker.ready().size());
-  CHECK(worker.can_step());
+  CHECK(worker.can_look());
 }
 
 TEST(what_cannot_be_said_ends_the_session) {
@@ -253,7 +253,7 @@ TEST(bytes_that_are_not_those_announced_end_the_session) {
   Assembly worker(machine.home, counts);
   worker.take(say(kRefer, models::key_of(tensor("one", "12"))));
   worker.take(say(kOffer, {}, dllm::home::xxh64(models::bytes_of("12"))));
-  CHECK(!worker.step());
+  CHECK(!models::look_once(worker));
   const std::string others = "13";
   Message piece = say(kNeeded);
   piece.piece = models::bytes_of(others);

@@ -360,6 +360,27 @@ TEST(who_connects_and_says_nothing_keeps_nobody_out) {
   CHECK(head.tally().pair.is_up && !head.was_told("the link broke"));
 }
 
+TEST(a_flood_of_strangers_keeps_no_link_from_coming_up) {
+  check::TempDir dir;
+  Worker worker({path_in(dir, "worker"), false, kKey}, path_in(dir, "server"));
+  std::atomic<bool> over = false;
+  std::thread flood([&] {
+    for (std::deque<UniqueFd> held; !over;) {
+      held.push_back(dllm::connect_to(path_in(dir, "worker")));
+      if (held.size() > 200) held.pop_front();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  const dllm::Nanos begun = dllm::monotonic_now();
+  Head head({path_in(dir, "worker"), true, kKey}, "studio");
+  head.link.lab.set({.latency_ms = 15});
+  CHECK(until([&] { return head.tally().pair.is_up; }));
+  CHECK(dllm::monotonic_now() - begun < 5 * dllm::kNanosPerSecond);
+  over = true;
+  flood.join();
+}
+
 TEST(an_end_that_asks_and_takes_no_answer_is_given_up) {
   int ends[2];
   dllm::check(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair");

@@ -144,6 +144,44 @@ TEST(a_disk_that_is_slow_keeps_the_link) {
   CHECK(!pair.head.was_told("the link broke") && !pair.head.was_told("not been heard"));
 }
 
+TEST(a_disk_that_hangs_longer_than_silence_is_borne_keeps_the_link) {
+  Random random(5);
+  Files there(model());
+  there.memories[0]->before_read([hung = false](models::Memory&, std::uint64_t) mutable {
+    if (!std::exchange(hung, true)) std::this_thread::sleep_for(std::chrono::seconds(3));
+  });
+  Pair pair({}, dllm::kNanosPerSecond, there.home);
+  Talk talk(pair);
+  CHECK(talk.loads(requests_for(model()), random));
+  CHECK(counted(pair, model().size(), bytes_of_all(model())).weight_bytes_sent == 0);
+  CHECK(!pair.head.was_told("the link broke"));
+}
+
+TEST(what_cannot_be_foreseen_ends_one_session_alone) {
+  const auto odd = [](models::Memory&, std::uint64_t) { throw std::logic_error("unforeseen"); };
+  Random random(5);
+  Files here(model()), there(model());
+  there.memories[0]->before_read(odd);
+  Pair pair({}, dllm::kGoneAfter, there.home, here.home);
+  {
+    // At the worker's end a file that cannot be read is one that differs.
+    Talk talk(pair);
+    CHECK(talk.loads(requests_for(model()), random));
+  }
+  here.memories[0]->before_read(odd);
+  {
+    Talk talk(pair);
+    write_text(talk.client.get(), ask_hash(model()[0]));
+    CHECK(read_text(talk.client.get(), 9) == transcript::reply("\1"));
+    CHECK(pair.head.outcome.get() == Outcome::kWorkerLeft);
+    read_to_end(talk.server.get());
+  }
+  here.memories[0]->before_read({});
+  Talk talk(pair);
+  CHECK(talk.loads(requests_for(model()), random));
+  CHECK(!pair.head.was_told("the link broke"));
+}
+
 TEST(a_link_cut_in_a_load_leaves_nothing_behind) {
   Random random(6);
   Files there(model());

@@ -302,7 +302,9 @@ class Model {
     if (choice >= 11) deliver(std::size_t{1} << one_of(18));
   }
 
-  void open() { ways_[link_.head.link.open()]; }
+  void open() {
+    if (link_.head.link.sessions() < LinkEnd::kSessionsMax) ways_[link_.head.link.open()];
+  }
 
   bool is_open_at(std::uint32_t session, int from) {
     const bool known = from == 0 || link_.worker.open.contains(session);

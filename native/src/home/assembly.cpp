@@ -74,39 +74,36 @@ void Assembly::offer(std::optional<std::uint64_t> hash) {
   open_.push_back(&segment);
 }
 
-bool Assembly::can_step() const {
+bool Assembly::can_look() const {
   if (open_.empty()) return false;
   const Segment& segment = *open_.front();
   const std::size_t bytes = chunk_bytes(segment.arrival->key.size_bytes, segment.chunk);
   return ahead_bytes_ + bytes <= kAheadBytesMax;
 }
 
-bool Assembly::step() {
+Look Assembly::next_look() {
   Segment& segment = *open_.front();
   open_.pop_front();
-  segment.is_open = false;
-  const std::size_t bytes = chunk_bytes(segment.arrival->key.size_bytes, segment.chunk);
-  ahead_bytes_ += bytes;
-  if (has(segment)) {
-    counts_.home_bytes += bytes;
-    return true;
-  }
-  need(segment);
-  return false;
+  sought_.push_back(&segment);
+  ahead_bytes_ += chunk_bytes(segment.arrival->key.size_bytes, segment.chunk);
+  return {segment.arrival->residents, segment.chunk, segment.hash, spare_.take()};
 }
 
-bool Assembly::has(Segment& segment) {
-  if (!segment.hash) return false;
-  std::vector<Resident>& residents = segment.arrival->residents;
-  std::vector<std::uint8_t> read = spare_.take();
-  for (auto resident = residents.begin(); resident != residents.end(); ++resident) {
-    if (!read_chunk(*resident, segment.chunk, read) || xxh64(read) != *segment.hash) continue;
-    segment.bytes = std::move(read);
-    std::rotate(residents.begin(), resident, resident + 1);
-    return true;
+bool Assembly::looked(Look look) {
+  Segment& segment = *sought_.front();
+  sought_.pop_front();
+  segment.is_open = false;
+  if (!look.found) {
+    spare_.give(std::move(look.bytes));
+    need(segment);
+    return false;
   }
-  spare_.give(std::move(read));
-  return false;
+  segment.bytes = std::move(look.bytes);
+  counts_.home_bytes += segment.bytes.size();
+  // Looked for there first from now on.
+  std::swap(look.residents[0], look.residents[*look.found]);
+  segment.arrival->residents = std::move(look.residents);
+  return true;
 }
 
 void Assembly::need(Segment& segment) {

@@ -2,8 +2,9 @@
 //
 //   literal(): bytes for the rpc-server as they came, the header of a SET_TENSOR among them
 //   take(): what a Referrer says
-//   step(), while can_step(): reads one chunk of our own file, hashes what was read, and either has
-//     it, just those bytes, or needs it; the answer goes to the Referrer, in order
+//   next_look(), while can_look(): the next chunk to look for in our own files
+//   looked(), in the same order: whether it is had, just those bytes, or needed; the answer goes to
+//     the Referrer, in order
 //   ready(), written(): bytes for the rpc-server, in order, whoever they come from
 //
 // Nothing is read twice: the bytes that were hashed are those that are handed out. A file of
@@ -17,6 +18,7 @@
 #include <optional>
 #include <vector>
 
+#include "chunk_reader.h"
 #include "counts.h"
 #include "home.h"
 #include "messages.h"
@@ -28,8 +30,8 @@ class Assembly {
  public:
   // Read or asked for ahead of what the rpc-server has taken.
   static constexpr std::size_t kAheadBytesMax = 8U << 20;
-  // Offered and not yet looked at: more than any Referrer holds.
-  static constexpr std::size_t kOpenChunksMax = 1U << 17;
+  // Offered and not yet looked for: as many as a Referrer holds.
+  static constexpr std::size_t kOpenChunksMax = 1U << 16;
 
   Assembly(const Home& home, HomeCounts& counts) : home_(home), counts_(counts) {}
 
@@ -37,10 +39,10 @@ class Assembly {
   // Throws BadMessage: the session cannot go on then.
   void take(const Message& message);
 
-  [[nodiscard]] bool can_step() const;
-  // Whether the oldest chunk without an answer is had. Reads one chunk, of as many files as have
-  // such a tensor.
-  bool step();
+  [[nodiscard]] bool can_look() const;
+  [[nodiscard]] Look next_look();
+  // Whether it is had.
+  bool looked(Look look);
 
   // Valid until the next call of anything but this; may be changed in place.
   [[nodiscard]] std::span<std::uint8_t> ready();
@@ -66,7 +68,7 @@ class Assembly {
     std::shared_ptr<Arrival> arrival;  // none: literal
     std::uint64_t chunk = 0;
     std::optional<std::uint64_t> hash;  // what its bytes must have
-    bool is_open = false;               // not looked at yet
+    bool is_open = false;               // not looked for yet
     std::size_t lacks = 0;              // bytes that were asked for
   };
 
@@ -74,7 +76,6 @@ class Assembly {
   void recall(const TensorKey& key, std::uint64_t fnv1a);
   void offer(std::optional<std::uint64_t> hash);
   void add_needed(Bytes bytes);
-  bool has(Segment& segment);
   void need(Segment& segment);
 
   const Home& home_;
@@ -82,6 +83,7 @@ class Assembly {
   std::shared_ptr<Arrival> arrival_;  // the latest
   std::deque<Segment> segments_;
   std::deque<Segment*> open_;
+  std::deque<Segment*> sought_;
   std::deque<Segment*> awaited_;
   std::size_t ahead_bytes_ = 0;
   std::size_t literal_bytes_ = 0;

@@ -78,7 +78,7 @@ void open_models(Home& home, const std::vector<std::string>& paths) {
     try {
       home.open(path);
     } catch (const ModelError& error) {
-      complain(std::string(error.what()) + "; its weights will not come from here");
+      log(Level::kWarning, std::string(error.what()) + "; its weights will not come from here");
     }
   }
 }

@@ -5,16 +5,15 @@
 namespace dllm::home {
 
 void Listing::add(Bytes message) {
+  if (++messages_ > kListMessagesMax) throw BadMessage("the other end lists too many tensors");
   std::vector<Listed> listed;
   decode_list(message, listed);
-  count_ += listed.size();
-  if (count_ > kListedMax) throw BadMessage("the other end lists too many tensors");
   for (Listed& one : listed) known_[std::move(one.key)].push_back(one.fnv1a);
 }
 
 void Listing::clear() {
   known_.clear();
-  count_ = 0;
+  messages_ = 0;
 }
 
 bool Listing::has(const TensorKey& key, std::uint64_t fnv1a) const {

@@ -19,7 +19,7 @@ class Listing {
   [[nodiscard]] bool has(const TensorKey& key, std::uint64_t fnv1a) const;
 
  private:
-  std::size_t count_ = 0;
+  std::size_t messages_ = 0;
   std::map<TensorKey, std::vector<std::uint64_t>> known_;  // FNV-1a of each such tensor
 };
 

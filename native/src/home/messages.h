@@ -17,8 +17,8 @@ inline constexpr std::size_t kMessageBytesMax = 60U << 10;
 // Of the bytes in one NEEDED.
 inline constexpr std::size_t kPieceBytesMax = kMessageBytesMax - 1;
 
-// Tensors of all models of a machine.
-inline constexpr std::size_t kListedMax = 1U << 20;
+// Of the list of a machine's tensors, which is sent at once: 7.5 MiB, some 90,000 tensors.
+inline constexpr std::size_t kListMessagesMax = 128;
 
 // The other end says what cannot be; the text is one sentence.
 class BadMessage : public std::runtime_error {

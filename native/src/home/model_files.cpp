@@ -1,6 +1,7 @@
 #include "model_files.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <array>
 #include <cctype>
 #include <charconv>
@@ -102,7 +103,12 @@ std::uint64_t ModelFiles::tensor_bytes() const {
 
 std::vector<FileId> OpenModel::ids() const {
   std::vector<FileId> ids;
-  for (const FileSource* const file : on_disk) ids.push_back(file->id());
+  for (const FileSource* const file : on_disk) {
+    std::error_code error;
+    const std::filesystem::path whole = std::filesystem::canonical(file->id().path, error);
+    ids.push_back(file->id());
+    if (!error) ids.back().path = whole.string();
+  }
   return ids;
 }
 

@@ -42,7 +42,7 @@ struct OpenModel {
   ModelFiles files;
   std::vector<const FileSource*> on_disk;  // the same files, owned by `files`
 
-  // When they were opened.
+  // When they were opened, with whole paths: however one is named, it is the same file.
   [[nodiscard]] std::vector<FileId> ids() const;
   // Throws ModelError when any of them has changed since.
   void check_unchanged() const;

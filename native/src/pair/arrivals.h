@@ -30,9 +30,10 @@ class Arrivals {
   // in place. Throws home::BadMessage.
   Bytes next();
   void taken(std::size_t count);
-  // Whether a chunk of a weight can be looked at; whether it is here.
-  [[nodiscard]] bool can_look() const { return assembly_ && assembly_->can_step(); }
-  bool look() { return assembly_->step(); }
+  // Whether a chunk of a weight can be looked for; that; and whether it is here.
+  [[nodiscard]] bool can_look() const { return assembly_ && assembly_->can_look(); }
+  home::Look next_look() { return assembly_->next_look(); }
+  bool looked(home::Look look) { return assembly_->looked(std::move(look)); }
 
   // Bytes that count against credit and wait.
   [[nodiscard]] std::size_t waiting() const { return mingled_.size(); }

@@ -103,7 +103,11 @@ void HeadEnd::run() {
   while (!is_stopping() || served_) {
     meeting_.step(now);
     take_client(now);
-    if (served_) serve(now);
+    try {
+      if (served_) serve(now);
+    } catch (const std::exception& error) {
+      give_up(error.what());
+    }
     meeting_.give_out(now);
     publish(now);
     wait(now);
@@ -160,12 +164,8 @@ void HeadEnd::serve(Nanos now) {
   if (served_->client.waiting() < waiting) served_->moved = now;
   if (link) {
     link->end().grant(served_->id, served_->client.waiting());
-    try {
-      read_client(*link, now);
-      push_up(*link);
-    } catch (const home::ModelError& error) {
-      return give_up(error.what());
-    }
+    read_client(*link, now);
+    push_up(*link);
   }
   judge_end(now);
 }
@@ -249,9 +249,7 @@ void HeadEnd::wait_for_link(Nanos now) {
   const bool in_vain = now - served_->since > patience;
   if (!meeting_.is_refused() && !in_vain && !is_stopping()) return;
   const std::string& reason = meeting_.reason();
-  complain(link_.name + ": " + (reason.empty() ? "its relay does not come" : reason));
-  served_->client.reset();
-  over(Outcome::kWorkerLeft);
+  close_client(reason.empty() ? "its relay does not come" : reason);
 }
 
 void HeadEnd::over(Outcome outcome) {
@@ -310,9 +308,16 @@ void HeadEnd::was_reset(std::uint32_t session, const std::string& reason) {
 void HeadEnd::give_up(const std::string& reason) {
   {
     const std::lock_guard lock(link_.mutex);
-    link_.tell(reason);
     ++link_.tally.refused;
     link_.tally.refused_reason = reason;
+  }
+  close_client(reason);
+}
+
+void HeadEnd::close_client(const std::string& reason) {
+  {
+    const std::lock_guard lock(link_.mutex);
+    link_.tell(reason, Level::kError);
   }
   served_->client.reset();
   over(Outcome::kWorkerLeft);
@@ -354,7 +359,7 @@ void HeadEnd::lost(const std::string& reason) {
   weights_.listing.clear();
   {
     const std::lock_guard lock(link_.mutex);
-    link_.tell("the link broke: " + reason);
+    link_.tell("the link broke: " + reason, Level::kError);
     link_.answers.forget();
   }
   if (!served_ || !served_->begun) return;
@@ -379,7 +384,8 @@ void HeadEnd::publish(Nanos now) {
   if (const auto news = report_.news(weights_.counts, now); news && refers) link_.tell(*news);
   if (std::exchange(unheard_, unheard) != unheard && unheard) {
     link_.tell("its machine has not been heard for " + std::to_string(silent / kNanosPerMilli) +
-               " ms");
+               " ms",
+               Level::kWarning);
   }
   if (tally != before) ++link_.revision;
 }

@@ -63,6 +63,7 @@ class HeadEnd final : public Carrier, private MeetingOwner {
   void read_client(LiveLink& link, Nanos now);
   void push_up(LiveLink& link);
   void give_up(const std::string& reason);
+  void close_client(const std::string& reason);
   void tell_version();
   void judge_end(Nanos now);
   void wait_for_link(Nanos now);

@@ -41,7 +41,8 @@ class LinkEnd {
  public:
   // Of each session and direction, under way at most.
   static constexpr std::uint32_t kWindowBytes = 4 << 20;
-  static constexpr std::size_t kSessionsMax = 64;
+  // A head serves one client at a time. Each may fill its window.
+  static constexpr std::size_t kSessionsMax = 4;
   static constexpr Nanos kPingEvery = kNanosPerSecond / 2;
   // At first they come faster, so that the round trip is soon known.
   static constexpr Nanos kFirstPingsEvery = 50 * kNanosPerMilli;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <map>
 
 #include "relay/sockets.h"
 
@@ -108,7 +109,7 @@ void Meeting::listen() {
     try {
       add(other);
     } catch (const std::exception& error) {
-      complain(own_.name + ": " + error.what());
+      log(Level::kWarning, own_.name + ": " + error.what());
     }
   }
 }
@@ -148,8 +149,11 @@ void Meeting::step(Nanos now) {
 }
 
 void Meeting::accept(int listener, Nanos now) {
-  while (UniqueFd fd = accept_client(listener)) {
-    if (callers_.size() >= kCallersMax) drop_oldest();
+  // Those that go on coming must not keep the loop.
+  for (std::size_t i = 0; i < kCallersMax; ++i) {
+    UniqueFd fd = accept_client(listener);
+    if (!fd) return;
+    if (callers_.size() >= kCallersMax) make_room();
     set_blocking(fd.get(), false);
     tune(fd.get());
     try {
@@ -160,11 +164,18 @@ void Meeting::accept(int listener, Nanos now) {
   }
 }
 
-// Of those that have no link: who connects and says nothing keeps nobody out.
-void Meeting::drop_oldest() {
-  const auto oldest =
-      std::ranges::find_if(callers_, [](const Caller& caller) { return !caller.holds(); });
-  if (oldest != callers_.end()) callers_.erase(oldest);
+// Of those that have no link one at random goes, from the address that has most of them: neither a
+// flood nor silent callers keep the other end out, which needs a few round trips. The oldest or the
+// newest would always be it.
+void Meeting::make_room() {
+  std::map<std::string, std::vector<std::list<Caller>::iterator>> by_address;
+  for (auto caller = callers_.begin(); caller != callers_.end(); ++caller) {
+    const std::string address = caller->name.substr(0, caller->name.rfind(':'));
+    if (!caller->holds()) by_address[address].push_back(caller);
+  }
+  const auto count = [](const auto& each) { return each.second.size(); };
+  const auto& most = std::ranges::max_element(by_address, {}, count)->second;
+  callers_.erase(most[random_() % most.size()]);
 }
 
 const Endpoint& Meeting::there() const {
@@ -303,7 +314,7 @@ void Meeting::give_out(Nanos now) {
   for (Caller& caller : callers_) {
     try {
       caller.link.give_out(now);
-    } catch (const LinkBroken&) {
+    } catch (const std::exception&) {
       // Reading tells the same, at the next step, and then it is taken care of.
       ::shutdown(caller.link.fd(), SHUT_RDWR);
     }

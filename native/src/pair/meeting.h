@@ -6,6 +6,7 @@
 
 #include <list>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,8 @@ class Meeting {
   static constexpr Nanos kRetryMost = 4 * kNanosPerSecond;
   // For a place that is not the last: behind it lies one where the other end surely is.
   static constexpr Nanos kTryMax = 2 * kNanosPerSecond;
-  // The link and those that have not said who they are; of these the oldest makes room.
-  static constexpr std::size_t kCallersMax = 8;
+  // The link and those that have not said who they are.
+  static constexpr std::size_t kCallersMax = 32;
 
   // Listens at once, at the first place at least, or throws. `own` names this end.
   Meeting(const Place& place, Hello own, MeetingOwner& owner, const Lab& lab, Nanos patience);
@@ -74,7 +75,7 @@ class Meeting {
   [[nodiscard]] bool is_last() const { return at_ == place_.others.size(); }
   // Nothing more comes of the link, though the other end is there.
   [[nodiscard]] bool is_forsaken(Caller& caller, Nanos now);
-  void drop_oldest();
+  void make_room();
   void dial(Nanos now);
   void add_caller(UniqueFd fd);
   void greeted(Caller& caller, const Hello& hello);
@@ -102,6 +103,7 @@ class Meeting {
   Nanos retry_ = kRetryFirst;
   std::list<Caller> callers_;
   Caller* holder_ = nullptr;  // of the callers
+  std::minstd_rand random_{std::random_device{}()};
   SecondWay second_way_;
   Hello other_;
   std::string other_place_;

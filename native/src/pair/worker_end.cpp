@@ -16,8 +16,6 @@ constexpr std::size_t kStepBytes = 1 << 20;
 // Handed to the rpc-server and not taken; beyond, what arrives waits.
 constexpr std::size_t kUntakenMax = 256 << 10;
 constexpr Nanos kPublishEvery = 100 * kNanosPerMilli;
-// 7.5 MiB, some 90,000 tensors: the list is sent at once.
-constexpr std::size_t kListMessagesMax = 128;
 // For what the rpc-server still owes when we are told to end.
 constexpr Nanos kEndGrace = 2 * kNanosPerSecond;
 
@@ -41,7 +39,8 @@ void WorkerEnd::run(int stop) {
   Nanos now = monotonic_now();
   do {
     meeting_.step(now);
-    if (!served_.empty() && !serve(served_.front(), now)) served_.pop_front();
+    take_looked();
+    if (!served_.empty() && !serve_safely(served_.front(), now)) served_.pop_front();
     meeting_.give_out(now);
     publish(!served_.empty() && served_.front().connected, now);
   } while (wait(stop, now) && (now = monotonic_now()));
@@ -63,6 +62,7 @@ void WorkerEnd::read_to_end() {
 
 bool WorkerEnd::wait(int stop, Nanos now) {
   std::vector<pollfd> waits{{stop, POLLIN, 0}};
+  waits.push_back({reader_.fd(), POLLIN, 0});
   meeting_.add_waits(waits);
   Nanos due = meeting_.due(now);
   if (!served_.empty()) {
@@ -80,7 +80,7 @@ bool WorkerEnd::wait(int stop, Nanos now) {
     waits.push_back({events ? first.worker->fd() : -1, static_cast<short>(events), 0});
     // What was just sent has made room, or the one before has.
     const bool sends = link && !first.back.empty() && link->room(first.id) > 0;
-    const bool goes_on = sends || (first.connected && first.arrivals.can_look());
+    const bool goes_on = sends || (first.connected && first.arrivals.can_look() && reader_.has_room());
     if (goes_on || !first.worker) due = now;
   }
   wait_until(waits, due - now);
@@ -93,7 +93,7 @@ WorkerEnd::Served* WorkerEnd::find(std::uint32_t session) {
 }
 
 void WorkerEnd::opened(std::uint32_t session) {
-  Arrivals& arrivals = served_.emplace_back(session).arrivals;
+  Arrivals& arrivals = served_.emplace_back(session, ++opened_).arrivals;
   const LinkEnd& end = meeting_.link()->end();
   if (end.uses(kCompression)) arrivals.use_compression();
   if (end.uses(kHome)) arrivals.use_home(home_, counts_);
@@ -124,7 +124,7 @@ void WorkerEnd::was_reset(std::uint32_t session, const std::string&) {
 }
 
 void WorkerEnd::lost(const std::string& reason) {
-  tell("the link broke: " + reason);
+  tell("the link broke: " + reason, Level::kError);
   abandon_all();
 }
 
@@ -143,8 +143,9 @@ void WorkerEnd::greeted(const Hello& other) {
   LinkEnd& end = meeting_.link()->end();
   if (!end.uses(kHome)) return;
   const auto messages = home::encode_list(home_.list());
-  if (messages.size() > kListMessagesMax) {
-    return tell("its models have more tensors than can be listed: their weights cross the link");
+  if (messages.size() > home::kListMessagesMax) {
+    return tell("its models have more tensors than can be listed: their weights cross the link",
+                Level::kWarning);
   }
   for (const auto& message : messages) end.send_list(message);
 }
@@ -156,6 +157,17 @@ void WorkerEnd::abandon(Served& served) {
   served.arrivals.clear();
   served.back.clear();
   if (served.connected) served.worker->finish_now();
+}
+
+// Whatever happens ends this session alone.
+bool WorkerEnd::serve_safely(Served& served, Nanos now) {
+  try {
+    return serve(served, now);
+  } catch (const std::exception& error) {
+    tell(error.what(), Level::kError);
+    refuse(served, error.what());
+    return false;
+  }
 }
 
 bool WorkerEnd::serve(Served& served, Nanos now) {
@@ -226,13 +238,24 @@ void WorkerEnd::take_arriving(Served& served) {
   if (served.arrivals.is_over() && served.id) end_input(served);
 }
 
-// One chunk at a time, so that pings never stand behind more.
 void WorkerEnd::look(Served& served) {
-  LiveLink* link = meeting_.link();
-  if (!link || served.id == 0 || !served.arrivals.can_look()) return;
-  home::Message answer{.kind = home::Message::Kind::kAnswer};
-  answer.have = served.arrivals.look();
-  link->end().send_home(served.id, encode(answer));
+  while (served.id != 0 && served.arrivals.can_look() && reader_.has_room()) {
+    home::Look next = served.arrivals.next_look();
+    next.asker = served.number;
+    reader_.ask(std::move(next));
+  }
+}
+
+// What a session that is over asked for goes nowhere.
+void WorkerEnd::take_looked() {
+  while (std::optional<home::Look> look = reader_.take()) {
+    LiveLink* link = meeting_.link();
+    const auto served = std::ranges::find(served_, look->asker, &Served::number);
+    if (!link || served == served_.end() || served->id == 0) continue;
+    home::Message answer{.kind = home::Message::Kind::kAnswer};
+    answer.have = served->arrivals.looked(std::move(*look));
+    link->end().send_home(served->id, encode(answer));
+  }
 }
 
 void WorkerEnd::forward(Served& served, Bytes data) {
@@ -296,13 +319,13 @@ void WorkerEnd::push_back(Served& served) {
 
 void WorkerEnd::fail(Served& served, const std::string& reason) {
   const std::string told = "cannot reach the rpc-server at " + text(worker_) + ": " + reason;
-  tell(told);
+  tell(told, Level::kError);
   if (LiveLink* link = meeting_.link(); link && served.id) link->end().reset(served.id, told);
 }
 
-void WorkerEnd::tell(const std::string& text) {
+void WorkerEnd::tell(const std::string& text, Level level) {
   const std::lock_guard lock(link_.mutex);
-  link_.tell(text);
+  link_.tell(text, level);
 }
 
 void WorkerEnd::publish(bool is_connected, Nanos now) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "arrivals.h"
+#include "home/chunk_reader.h"
 #include "home_report.h"
 #include "local.h"
 #include "meeting.h"
@@ -30,8 +31,9 @@ class WorkerEnd final : private MeetingOwner {
   // A connection to the rpc-server, and what it is for. A stock one serves a single connection and
   // lets the next hang, so only the first of them is connected.
   struct Served {
-    explicit Served(std::uint32_t session_id) : id(session_id) {}
+    Served(std::uint32_t session_id, std::uint64_t count) : id(session_id), number(count) {}
     std::uint32_t id;  // of its session; 0: that is over, but replies are still due
+    const std::uint64_t number;  // no other has it, of another link neither
     Arrivals arrivals;
     std::unique_ptr<Local> worker;
     std::unique_ptr<Session> session;
@@ -57,10 +59,12 @@ class WorkerEnd final : private MeetingOwner {
   Served* find(std::uint32_t session);
   // What is done for the first; false when it is over.
   bool serve(Served& served, Nanos now);
+  bool serve_safely(Served& served, Nanos now);
   void call(Served& served, Nanos now);
   void await_connection(Served& served, Nanos now);
   void take_arriving(Served& served);
   void look(Served& served);
+  void take_looked();
   void forward(Served& served, Bytes data);
   void refuse(Served& served, const std::string& reason);
   void end_input(Served& served);
@@ -71,16 +75,18 @@ class WorkerEnd final : private MeetingOwner {
   void abandon_all();
   void forget_uncalled();
   void fail(Served& served, const std::string& reason);
-  void tell(const std::string& text);
+  void tell(const std::string& text, Level level = Level::kInfo);
   void publish(bool is_connected, Nanos now);
 
   Link& link_;
   const Endpoint worker_;
   Meeting meeting_;
   std::list<Served> served_;  // in the order they were opened
+  std::uint64_t opened_ = 0;
   std::vector<std::uint8_t> block_;
   const home::Home& home_;
   home::HomeCounts counts_;
+  home::ChunkReader reader_;
   HomeReport report_;
   Nanos published_ = 0;
 };
