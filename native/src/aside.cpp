@@ -1,7 +1,13 @@
 #include "aside.h"
 
+#include <unistd.h>
+
+#include <csignal>
+#include <exception>
 #include <thread>
 #include <utility>
+
+#include "posix.h"
 
 namespace dllm {
 
@@ -9,7 +15,13 @@ Aside::Aside(std::function<void()> work) {
   std::promise<void> promise;
   ended_ = promise.get_future();
   std::thread([work = std::move(work), promise = std::move(promise)]() mutable {
-    work();
+    try {
+      work();
+    } catch (const std::exception& error) {
+      // Without this work the program is of no use: it ends in order, and is started again.
+      log(Level::kError, error.what());
+      ::kill(::getpid(), SIGTERM);
+    }
     promise.set_value();
   }).detach();
 }

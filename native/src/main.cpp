@@ -66,8 +66,8 @@ int run(std::span<char* const> args) {
     return wants_help ? print(dllm::thin::kThinHelp) : dllm::thin::thin(args.subspan(1));
   }
   if (command == "worker") {
-    return wants_help ? print(dllm::pair::kWorkerHelp)
-                      : dllm::pair::worker(args.subspan(1), DLLM_VERSION);
+    if (wants_help) return print(dllm::pair::kWorkerHelp);
+    dllm::pair::worker(args.subspan(1), DLLM_VERSION);
   }
   throw dllm::UsageError("unknown command '" + std::string(command) + "'; see dllm-relay --help");
 }

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <memory>
 #include <system_error>
 #include <vector>
@@ -145,6 +146,23 @@ void reset_signals() noexcept {
 
 void complain(std::string_view text) noexcept {
   std::fprintf(stderr, "dllm-relay: %.*s\n", static_cast<int>(text.size()), text.data());
+}
+
+std::string log_line(Level level, std::string_view text) {
+  const auto now = std::chrono::system_clock::now();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch());
+  std::tm utc{};
+  ::gmtime_r(&seconds, &utc);
+  char start[64];
+  const std::size_t length = std::strftime(start, sizeof start, "%Y-%m-%dT%H:%M:%S", &utc);
+  std::snprintf(start + length, sizeof start - length, ".%03dZ %c dllm-relay: ",
+                static_cast<int>(since.count() % 1000), static_cast<char>(level));
+  return start + std::string(text) + "\n";
+}
+
+void log(Level level, std::string_view text) noexcept {
+  std::fputs(log_line(level, text).c_str(), stderr);
 }
 
 std::string machine_name() {

@@ -87,8 +87,14 @@ void replace_standard_fds(int in, int out, int err);
 // Every signal at its default, none blocked.
 void reset_signals() noexcept;
 
-// Prints "dllm-relay: <text>" on stderr.
+// Prints "dllm-relay: <text>" on stderr: the last words of a command.
 void complain(std::string_view text) noexcept;
+
+enum class Level : char { kInfo = 'I', kWarning = 'W', kError = 'E' };
+// "2026-01-31T23:59:59.123Z I dllm-relay: <text>" and the end of the line: of what runs for long.
+std::string log_line(Level level, std::string_view text);
+// Prints that on stderr.
+void log(Level level, std::string_view text) noexcept;
 
 // What this machine calls itself; "?" when it does not.
 std::string machine_name();

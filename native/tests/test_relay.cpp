@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <future>
 #include <optional>
 #include <thread>
 
 #include "check.h"
+#include "relay/clients.h"
 #include "relay/relay.h"
 #include "relay/sockets.h"
 #include "transcript.h"
@@ -216,6 +218,32 @@ TEST(a_worker_that_takes_nothing_does_not_keep_the_relay) {
   ::shutdown(between.worker.get(), SHUT_WR);
   between.thread.join();
   asking.join();
+}
+
+TEST(what_cannot_be_foreseen_ends_one_connection_alone) {
+  struct Odd final : dllm::Carrier {
+    Outcome carry(UniqueFd) override {
+      if (!std::exchange(has_thrown, true)) throw std::logic_error("nobody foresaw this");
+      has_served.set_value();
+      return Outcome::kEnded;
+    }
+    void stop() override {}
+    bool has_thrown = false;
+    std::promise<void> has_served;
+  };
+  // Both threads go on to the end of the program.
+  static Link& link = *new Link("w", false, true);
+  static Odd& odd = *new Odd;
+  static dllm::Clients& clients = *new dllm::Clients(link, odd);
+  static const UniqueFd& listener = *new UniqueFd(dllm::listen_tcp({"127.0.0.1", 0, {}}));
+  std::thread([] { clients.admit(listener.get()); }).detach();
+  std::thread([] { clients.serve(); }).detach();
+  const dllm::Endpoint here{"127.0.0.1", dllm::bound_port(listener.get()), {}};
+  const UniqueFd first = dllm::connect_to(here), second = dllm::connect_to(here);
+  CHECK(odd.has_served.get_future().wait_for(std::chrono::seconds(10)) ==
+        std::future_status::ready);
+  const std::lock_guard lock(link.mutex);
+  CHECK(check::contains(link.told.front(), " E dllm-relay: w: nobody foresaw this"));
 }
 
 RUN_TESTS()

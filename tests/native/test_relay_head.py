@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import stat
 import struct
@@ -31,7 +32,7 @@ from tests.native.relaying import (
     set_tensor_header,
     tensor,
 )
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,7 +86,7 @@ def test_counts_a_connection(head: Relay, worker: Worker) -> None:
         )
         assert seen["protocol"] == "7.0.0"
         assert seen["connected"] is True
-        assert seen["guard"] == "full"
+        assert seen["guard"] == "checked"
         command = seen["commands"]["BUFFER_GET_BASE"]
         assert command["count"] == 1
         assert command["bytes_up"] == 17
@@ -108,6 +109,22 @@ def test_a_second_client_waits_by_name(head: Relay, worker: Worker) -> None:
             assert receive(peer, len(HELLO_REQUEST)) == HELLO_REQUEST
             stats.snapshot(waiting=[])
         second.close()
+
+
+def test_a_client_that_says_nothing_gives_way(head: Relay, worker: Worker) -> None:
+    with head.connect() as silent, worker.accept() as idle, head.connect() as client:
+        client.sendall(HELLO_REQUEST)
+        assert receive(idle, 1) == b""
+        idle.close()
+        with worker.accept() as peer:
+            assert receive(peer, len(HELLO_REQUEST)) == HELLO_REQUEST
+            peer.sendall(HELLO_REPLY)
+            assert receive(client, len(HELLO_REPLY)) == HELLO_REPLY
+        name = "{}:{}".format(*silent.getsockname())
+        told = f"client {name} says nothing while another waits; connection closed"
+        wait_until(lambda: told in head.log.read_text())
+        (line,) = [text for text in head.log.read_text().splitlines() if told in text]
+        assert re.match(r"\d{4}-\d\d-\d\dT[\d:.]{12}Z W dllm-relay: w: ", line)
 
 
 def test_a_waiting_client_may_give_up(head: Relay, worker: Worker) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import secrets
 import signal
 import socket
+import struct
 import subprocess
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,7 +27,7 @@ from tests.native.relaying import (
     receive,
     running,
 )
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +50,10 @@ def run(relay: Path, *args: str) -> subprocess.CompletedProcess[str]:
         ((*WORKER, "--listen", "unix:/x", "--dial", "unix:/x"), "one of --listen"),
         (("worker", "--listen", "unix:/x", "--name", "w"), "worker needs --worker"),
         ((*HEAD, "--worker", "unix:/x", "--pair-dial", "unix:/y"), "exclude each"),
+        (
+            (*HEAD[:2], "0.0.0.0:0", "--name", "w", "--worker", "unix:/x"),
+            "whoever reaches it has the worker, without a key; listen at 127.0.0.1",
+        ),
         ((*HEAD, "--pair-dial", "here"), "needs ADDRESS:PORT or unix:PATH"),
     ],
 )
@@ -62,18 +69,35 @@ def test_wrong_usage_is_one_sentence(
 @pytest.mark.parametrize(
     "args",
     [
+        (*WORKER, "--listen", "127.0.0.1:0"),
         (*WORKER, "--listen", "0.0.0.0:0"),
         (*WORKER, "--dial", "[fe80::1]:80"),
+        (*HEAD, "--pair-dial", "localhost:80"),
         (*HEAD, "--pair-listen", "192.0.2.1:0"),
     ],
 )
-def test_nobody_leaves_the_machine_without_a_key(
+def test_nobody_meets_where_others_can_come_without_a_key(
     relay: Path, args: tuple[str, ...]
 ) -> None:
     done = run(relay, *args)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "can be reached from other machines" in done.stderr
+    assert "can be reached by others" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", ["--stats", "--listen"])
+def test_a_file_that_is_no_socket_is_left_alone(
+    relay: Path, tmp_path: Path, option: str
+) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("here")
+    places = {"--listen": f"unix:{tmp_path}/free", option: str(mine)}
+    if option == "--listen":
+        places[option] = f"unix:{mine}"
+    done = run(relay, *WORKER, *[word for each in places.items() for word in each])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"cannot listen on {mine}" in done.stderr
+    assert mine.read_text() == "here"
 
 
 @pytest.mark.usefixtures("with_tls")
@@ -128,6 +152,41 @@ def test_the_worker_s_side_dials_over_ipv6_with_a_key_from_standard_input(
                 client.recv(1)
 
 
+def test_a_head_that_sends_what_it_may_takes_little_memory(
+    relay: Path, tmp_path: Path
+) -> None:
+    """All sessions there may be, each filled to the last byte of its credit."""
+    link = struct.Struct("<8sHHIQIBBH16s")
+    hello = link.pack(b"dllmlink", 2, 0, link.size, 0, 4 << 20, 1, 0, 0, bytes(16))
+
+    def frame(kind: int, session: int, payload: bytes = b"") -> bytes:
+        size = struct.pack("<I", len(payload))[:3]
+        return bytes([kind]) + size + struct.pack("<I", session) + payload
+
+    def filled(session: int) -> bytes:
+        return frame(0x10, session) + frame(0x11, session, bytes(1 << 16)) * 64
+
+    with (
+        Worker() as worker,
+        FarEnd(relay, worker.port, tmp_path / "far.log") as far,
+        socket.socket(socket.AF_UNIX) as head,
+    ):
+        head.settimeout(PATIENCE_S)
+        head.connect(far.endpoint.removeprefix("unix:"))
+        head.sendall(hello + frame(0x04, 0))
+        with contextlib.suppress(ConnectionError):
+            for session in range(1, 65):
+                head.sendall(filled(session))
+        wait_until(lambda: "too many sessions" in far.log.read_text())
+        peak_kb = int(re.findall(r"VmHWM:\s+(\d+) kB", status_of(far.process.pid))[0])
+        assert peak_kb < 60 << 10
+
+
+def status_of(pid: int) -> str:
+    """What Linux tells of a process."""
+    return Path(f"/proc/{pid}/status").read_text()
+
+
 def has_ipv6() -> bool:
     """Whether there is a loopback of it."""
     try:
@@ -175,12 +234,14 @@ def test_a_head_that_comes_again_as_the_same_takes_its_place(
     with (
         Worker() as worker,
         FarEnd(relay, worker.port, tmp_path / "far.log") as far,
-        running(relay, far.port, tmp_path / "1", *same, way="--pair-dial") as first,
+        running(relay, far.endpoint, tmp_path / "1", *same, way="--pair-dial") as first,
         first.stats() as before,
     ):
         before.until(lambda line: bool(line.get("pair") and line["pair"]["up"]))
         with (
-            running(relay, far.port, tmp_path / "2", *other, way="--pair-dial") as near,
+            running(
+                relay, far.endpoint, tmp_path / "2", *other, way="--pair-dial"
+            ) as near,
             near.stats() as read,
         ):
             seen = read.until(lambda line: bool((line.get("pair") or {}).get("reason")))
@@ -188,7 +249,9 @@ def test_a_head_that_comes_again_as_the_same_takes_its_place(
         with (
             # As if its machine were gone: awake, it would take its place back.
             frozen(first),
-            running(relay, far.port, tmp_path / "3", *same, way="--pair-dial") as near,
+            running(
+                relay, far.endpoint, tmp_path / "3", *same, way="--pair-dial"
+            ) as near,
             near.stats() as read,
         ):
             read.until(lambda line: bool(line.get("pair") and line["pair"]["up"]))
@@ -234,16 +297,18 @@ def test_the_best_place_that_answers_is_dialled(relay: Path, tmp_path: Path) -> 
         assert dialled(read, best)["detour"] is None
 
 
+@pytest.mark.usefixtures("with_tls")
 def test_a_place_where_nobody_speaks_is_left_for_the_next(
     relay: Path, tmp_path: Path
 ) -> None:
+    key = key_file(tmp_path / "key")
     other = f"unix:{tmp_path}/other"
     with ExitStack() as stack:
         worker = stack.enter_context(Worker())
         mute = stack.enter_context(Worker())
         log = tmp_path / "other.log"
-        stack.enter_context(FarEnd(relay, worker.port, log, "--listen", other))
-        places = (mute.port, tmp_path / "w.sock", "--pair-dial", other)
+        stack.enter_context(FarEnd(relay, worker.port, log, "--listen", other, *key))
+        places = (mute.port, tmp_path / "w.sock", "--pair-dial", other, *key)
         near = stack.enter_context(running(relay, *places, way="--pair-dial"))
         read = stack.enter_context(near.stats())
         assert "does not say who it is" in dialled(read, other)["detour"]
@@ -257,14 +322,16 @@ def test_a_worker_listens_wherever_it_can(relay: Path, tmp_path: Path) -> None:
     with (
         Worker() as worker,
         FarEnd(relay, worker.port, tmp_path / "far.log", *nowhere, *key) as far,
-        running(relay, far.port, tmp_path / "w.sock", *key, way="--pair-dial") as near,
+        running(
+            relay, far.endpoint, tmp_path / "w.sock", *key, way="--pair-dial"
+        ) as near,
         near.stats() as read,
     ):
-        dialled(read, f"127.0.0.1:{far.port}")
+        dialled(read, far.endpoint)
     assert "cannot listen" in far.log.read_text()
     done = run(relay, *WORKER, "--listen", "127.0.0.1:0", "--listen", "192.0.2.1:1")
     assert done.returncode == 1
-    assert "192.0.2.1:1 can be reached from other machines" in done.stderr
+    assert "can be reached by others" in done.stderr
 
 
 def test_an_id_that_is_none_is_refused(relay: Path) -> None:

@@ -48,6 +48,24 @@ def test_a_hang_up_of_the_terminal_ends_neither(spawner: Spawner) -> None:
     assert start_id(process["supervisor_pid"]) == process["supervisor_start_id"]
 
 
+def test_a_hang_up_at_any_moment_starts_it_or_nothing(spawner: Spawner) -> None:
+    """The directory is claimed only where a hang-up ends nothing any more."""
+    for attempt in range(60):
+        caller = subprocess.Popen(
+            spawner.argv(["sleep", "60"], f"p{attempt}", []),
+            stdout=subprocess.DEVNULL,
+        )
+        time.sleep(attempt * 0.0001)
+        caller.send_signal(signal.SIGHUP)
+        caller.wait()
+    settled = time.monotonic() + 1.0
+    wait_until(lambda: time.monotonic() > settled)
+    claimed = set(spawner.folder.iterdir())
+    assert claimed
+    assert {path.parent for path in spawner.folder.glob("*/process.json")} == claimed
+    assert len(marked(spawner.folder)) == len(claimed)
+
+
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT]
 )

@@ -67,6 +67,9 @@ def test_levels_leave_out_what_is_less_serious() -> None:
 def test_the_prefix_is_time_and_level() -> None:
     assert prefix_length("0.12.345.678 I srv") == len("0.12.345.678 I ")
     assert prefix_length("Starting RPC server") == 0
+    relay = "2026-01-31T23:59:59.123Z W "
+    assert prefix_length(relay + "dllm-relay: w: linked") == len(relay)
+    assert level_of(relay + "dllm-relay: w: linked") is LogLevel.WARNING
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
-_PREFIX = re.compile(r"(\d+\.\d\d\.\d{3}\.\d{3}) ([IWED]) ")
+_PREFIX = re.compile(r"(\d+\.\d\d\.\d{3}\.\d{3}|\d{4}-\d\d-\d\dT[\d:.]{12}Z) ([IWED]) ")
 _BARE_LEVEL = re.compile(r"\s*(?:[\w.]+:\s+)?(error|fatal|warning|failed)\b", re.I)
 
 
@@ -37,7 +37,7 @@ _LETTERS = {
 
 
 def level_of(line: str) -> LogLevel:
-    """The level a line carries, by llama.cpp's prefix or by its first word."""
+    """The level a line carries, by its prefix or its first word."""
     if prefix := _PREFIX.match(line):
         return _LETTERS[prefix[2]]
     if bare := _BARE_LEVEL.match(line):
@@ -47,6 +47,6 @@ def level_of(line: str) -> LogLevel:
 
 
 def prefix_length(line: str) -> int:
-    """Characters of llama.cpp's time and level prefix; 0 without one."""
+    """Characters of the time and level prefix; 0 without one."""
     prefix = _PREFIX.match(line)
     return prefix.end() if prefix else 0

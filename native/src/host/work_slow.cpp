@@ -37,6 +37,7 @@ constexpr std::int64_t kFindFilesMax = 16'384;
 // A supervisor whose child ended needs a moment to write exit.json and let go.
 constexpr auto kLockPatience = std::chrono::seconds(2);
 constexpr auto kLockPause = std::chrono::milliseconds(5);
+constexpr double kStopSecondsMax = 86'400;
 constexpr int kRemoveAttempts = 3;
 constexpr int kPortMax = 65535;
 
@@ -177,13 +178,19 @@ std::string start(const RunDir& run, const std::string& name, const SpawnOptions
   return record_or_null(run, name);
 }
 
+// More than the clock can count to would be none at all.
+duration<double> patience_in(const json::Value& request, const char* member,
+                             duration<double> otherwise) {
+  return duration<double>(
+      std::clamp(json::number_of(request, member, otherwise.count()), 0.0, kStopSecondsMax));
+}
+
 std::string stop(const RunDir& run, const json::Value& request) {
   const std::string name = name_in(request);
   Patience patience;
-  patience.grace = duration<double>(json::number_of(request, "grace_s", patience.grace.count()));
-  patience.kill = duration<double>(json::number_of(request, "kill_s", patience.kill.count()));
-  patience.supervisor =
-      duration<double>(json::number_of(request, "supervisor_s", patience.supervisor.count()));
+  patience.grace = patience_in(request, "grace_s", patience.grace);
+  patience.kill = patience_in(request, "kill_s", patience.kill);
+  patience.supervisor = patience_in(request, "supervisor_s", patience.supervisor);
   const std::vector<pid_t> left = end_family(run, name, patience);
   if (!left.empty()) throw Refusal(kOutlived, name + " outlived SIGKILL", left);
   return record_or_null(run, name);

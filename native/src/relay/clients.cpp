@@ -1,5 +1,9 @@
 #include "clients.h"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <exception>
 #include <thread>
 
 #include "sockets.h"
@@ -27,7 +31,7 @@ void Clients::take_in(UniqueFd client) {
   }
   const std::lock_guard lock(mutex_);
   if (waiting_.size() == kWaitingMax) {
-    tell("too many clients, one is turned away");
+    tell("too many clients, one is turned away", Level::kWarning);
     return;
   }
   std::string name = peer_name(client.get());
@@ -50,6 +54,7 @@ bool Clients::look_after_waiting() {
     tell("worker is busy, client " + client.name + " waits");
   }
   publish_waiting();
+  if (!waiting_.empty()) end_silent();
   return !waiting_.empty();
 }
 
@@ -85,13 +90,40 @@ UniqueFd Clients::next() {
 void Clients::attend(UniqueFd client) {
   tune(client.get());
   if (idle_since_ && monotonic_now() - *idle_since_ > kAnswersLast) forget_answers();
-  if (carrier_.carry(std::move(client)) == Carrier::Outcome::kWorkerLeft) forget_answers();
+  note_served(UniqueFd(::dup(client.get())), peer_name(client.get()));
+  Carrier::Outcome outcome = Carrier::Outcome::kWorkerLeft;
+  try {
+    outcome = carrier_.carry(std::move(client));
+  } catch (const std::exception& error) {
+    tell(error.what(), Level::kError);
+  }
+  note_served({}, {});
+  if (outcome == Carrier::Outcome::kWorkerLeft) forget_answers();
   idle_since_ = monotonic_now();
 }
 
-void Clients::tell(const std::string& text) {
+void Clients::note_served(UniqueFd client, std::string name) {
+  const std::lock_guard lock(mutex_);
+  served_ = {std::move(client), std::move(name), monotonic_now()};
+  const std::lock_guard link_lock(link_.mutex);
+  link_.client_has_spoken = false;
+}
+
+// A client speaks first, and at once.
+void Clients::end_silent() {
+  if (!served_.fd || monotonic_now() - served_.since < kSilentMax) return;
+  const bool is_unread = wait_readable(served_.fd.get(), 0);
   const std::lock_guard lock(link_.mutex);
-  link_.tell(text);
+  if (is_unread || link_.client_has_spoken) return;
+  link_.tell("client " + served_.name + " says nothing while another waits; connection closed",
+             Level::kWarning);
+  ::shutdown(served_.fd.get(), SHUT_RDWR);
+  served_.fd.reset();
+}
+
+void Clients::tell(const std::string& text, Level level) {
+  const std::lock_guard lock(link_.mutex);
+  link_.tell(text, level);
 }
 
 void Clients::forget_answers() {

@@ -19,6 +19,8 @@ class Clients {
   static constexpr std::size_t kWaitingMax = 64;
   // Waiting longer is worth a word; and how soon a waiting client that hangs up is noticed.
   static constexpr int kLookAgainMs = 200;
+  // Who has the worker and says nothing for so long gives way to who waits for it.
+  static constexpr Nanos kSilentMax = kNanosPerSecond;
   // Without a connection for so long, the worker may be another process than before.
   static constexpr Nanos kAnswersLast = kNanosPerSecond;
   // For what a worker still owes when we are told to end.
@@ -37,7 +39,7 @@ class Clients {
   struct Waiting {
     UniqueFd fd;
     std::string name;
-    Nanos since;
+    Nanos since = 0;
     bool announced = false;
   };
 
@@ -46,7 +48,9 @@ class Clients {
   void publish_waiting();
   UniqueFd next();
   void attend(UniqueFd client);
-  void tell(const std::string& text);
+  void note_served(UniqueFd client, std::string name);
+  void end_silent();
+  void tell(const std::string& text, Level level = Level::kInfo);
   void forget_answers();
 
   Link& link_;
@@ -55,6 +59,7 @@ class Clients {
   std::mutex mutex_;  // over everything below
   std::condition_variable changed_;
   std::list<Waiting> waiting_;
+  Waiting served_;  // the socket of the present one; none between two
   bool ending_ = false;
   bool ended_ = false;
 };

@@ -36,7 +36,7 @@ UniqueFd Direct::reach_worker() {
   try {
     worker = connect_to(worker_);
   } catch (const std::exception& error) {
-    complain(link_.name + ": " + error.what());
+    log(Level::kError, link_.name + ": " + error.what());
   }
   note_call({});
   return worker;

@@ -29,7 +29,7 @@ void Link::note_silence(Nanos now) {
   if (!silent) return;
   const std::string seconds = std::to_string(kSilenceMax / kNanosPerSecond);
   tally.silence = name + " does not answer HELLO for " + seconds + " s: another client may hold it";
-  told.push_back(tally.silence);
+  told.push_back(log_line(Level::kWarning, tally.silence));
 }
 
 void Link::note_unanswered(Nanos now) {
@@ -41,8 +41,8 @@ void Link::note_unanswered(Nanos now) {
   if (tally.unanswered != before) ++revision;
 }
 
-void Link::tell(const std::string& text) {
-  if (told.size() < kToldMax) told.push_back(name + ": " + text);
+void Link::tell(const std::string& text, Level level) {
+  if (told.size() < kToldMax) told.push_back(log_line(level, name + ": " + text));
 }
 
 }  // namespace dllm

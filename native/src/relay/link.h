@@ -15,6 +15,7 @@
 #include "lab.h"
 #include "passes.h"
 #include "placement.h"
+#include "posix.h"
 #include "rates.h"
 #include "shares.h"
 
@@ -116,7 +117,7 @@ struct Link {
   void note_unanswered(Nanos now);
   // With the mutex held: something for the log. Who writes it must not hold the mutex: a log that
   // takes nothing would hold up tokens.
-  void tell(const std::string& text);
+  void tell(const std::string& text, Level level = Level::kInfo);
 
   std::mutex mutex;  // over everything below
   Tally tally;
@@ -124,11 +125,12 @@ struct Link {
   BulkRate bulk;  // of the present or latest connection
   Answers answers;
   Placement placement;
+  bool client_has_spoken = false;         // the present one
   int worker_fd = -1;                     // of the present connection
   std::optional<Nanos> unanswered_since;  // the worker was called or greeted, in vain so far
   std::optional<Nanos> waiting_since;     // for the oldest reply, since the worker was heard last
   std::uint64_t revision = 0;             // grows with every change
-  std::vector<std::string> told;          // not yet in the log
+  std::vector<std::string> told;          // lines that are not yet in the log
 };
 
 }  // namespace dllm

@@ -134,7 +134,7 @@ void Meter::refused(const char* reason) {
   ++link_.tally.refused;
   link_.tally.refused_reason = named_reason(reason);
   if (knows_request()) ++link_.tally.commands[id_].errors;
-  link_.tell("refused " + link_.tally.refused_reason + "; connection closed");
+  link_.tell("refused " + link_.tally.refused_reason + "; connection closed", Level::kError);
 }
 
 void Meter::went_plain(const std::string& reason) {
@@ -142,7 +142,7 @@ void Meter::went_plain(const std::string& reason) {
   ++link_.tally.plain_connections;
   link_.tally.plain = true;
   link_.tally.plain_reason = reason;
-  link_.tell("connection passed on unread: " + reason);
+  link_.tell("connection passed on unread: " + reason, Level::kWarning);
   book();
   // What follows belongs to nothing.
   id_ = kCommands;

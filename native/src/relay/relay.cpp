@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -17,10 +18,24 @@ Relay::Relay(Link& link, UniqueFd client, UniqueFd worker)
 
 void Relay::run() {
   watch(upstream_.fd());
-  std::thread downwards([this] { down(); });
-  up();
+  std::thread downwards([this] { end_safely([this] { down(); }); });
+  end_safely([this] { up(); });
   downwards.join();
   watch(-1);
+}
+
+// Whatever happens ends this connection alone.
+void Relay::end_safely(const std::function<void()>& direction) {
+  try {
+    direction();
+  } catch (const std::exception& error) {
+    {
+      const std::lock_guard lock(link_.mutex);
+      link_.tell(error.what(), Level::kError);
+    }
+    stop();
+    upstream_.cut();
+  }
 }
 
 void Relay::stop() {

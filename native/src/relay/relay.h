@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <mutex>
 
@@ -35,6 +36,7 @@ class Relay {
   [[nodiscard]] bool worker_left() const { return worker_left_; }
 
  private:
+  void end_safely(const std::function<void()>& direction);
   void up();
   void down();
   bool forward(Bytes bytes);

@@ -46,6 +46,7 @@ std::size_t Session::open_questions() const {
 
 Outgoing Session::requests(Bytes bytes, Nanos now) {
   const std::lock_guard lock(link_.mutex);
+  link_.client_has_spoken = true;
   forget_sent();
   set_time(now);
   if (pending_.empty() && request_decoder_.skip(bytes.size())) {

@@ -33,14 +33,22 @@ Stats::Stats(Link& link, const std::string& path, const char* version)
 }
 
 void Stats::run(int stop) {
-  while (attend(stop)) {
-    if (monotonic_now() >= next_tick_) {
-      keep_listening();
-      tick();
+  for (bool ends = false; !ends;) {
+    try {
+      ends = !attend(stop);
+      if (monotonic_now() >= next_tick_) {
+        keep_listening();
+        tick();
+      }
+      std::erase_if(readers_, [](const Reader& reader) { return reader.gone; });
+    } catch (const std::exception& error) {
+      // Readers come again; the link must not end for them.
+      log(Level::kError, link_.name + ": " + error.what());
+      readers_.clear();
     }
-    std::erase_if(readers_, [](const Reader& reader) { return reader.gone; });
   }
-  if (listener_) ::unlink(path_.c_str());
+  listener_.reset();
+  remove_dead_socket(path_);
   write_log();
 }
 
@@ -138,7 +146,7 @@ void Stats::look_at(int worker, Nanos now) {
   if (heard_.silence(acknowledged(worker), now) < link_.gone_after) return;
   heard_ = {};
   const std::string seconds = std::to_string(link_.gone_after / kNanosPerSecond);
-  link_.tell("its machine has not been heard for " + seconds + " s; connection closed");
+  link_.tell("its machine has not been heard for " + seconds + " s; connection closed", Level::kError);
   ::shutdown(worker, SHUT_RDWR);
 }
 
@@ -149,7 +157,7 @@ void Stats::write_log() {
     const std::lock_guard lock(link_.mutex);
     lines = std::exchange(link_.told, {});
   }
-  for (const std::string& line : lines) complain(line);
+  for (const std::string& line : lines) std::fputs(line.c_str(), stderr);
 }
 
 void Stats::welcome() {
@@ -211,7 +219,7 @@ void Stats::obey(Reader& reader, const std::string& line) {
     return;
   }
   link_.lab.set(*lab);
-  complain(link_.name + ": lab " + line);
+  log(Level::kInfo, link_.name + ": lab " + line);
   const std::lock_guard lock(link_.mutex);
   ++link_.revision;
   next_tick_ = 0;

@@ -110,6 +110,8 @@ int spawn(std::span<char* const> args) {
   const SpawnOptions options = parse_spawn_options(args);
   hide_private_arguments(args);
   settle_for_spawning();
+  // Until the process has a session of its own, the end of this terminal would take it along.
+  ::signal(SIGHUP, SIG_IGN);
   close_from(STDERR_FILENO + 1);
   const ProcessDir dir = ProcessDir::claim(options.dir);
   return print_report(start_supervised(options, dir));

@@ -88,7 +88,8 @@ async def test_a_load_from_a_thin_file_ends_with_the_relays_reason() -> None:
         logs = {
             "other/relay-a": "dllm-relay: a: x is a hole in the thin file here",
             "default/relay-b": "dllm-relay: b: linked with the relay of b",
-            "default/relay-mini": "dllm-relay: mini: y is a hole in the thin file here",
+            "default/relay-mini": "2026-01-31T23:59:59.123Z E "
+            "dllm-relay: mini: y is a hole in the thin file here",
         }
 
         async def read_log(self, name: str, *rest: int) -> LogChunk:

@@ -94,6 +94,15 @@ async def test_who_ignores_term_is_killed_after_the_grace(host: AgentHost) -> No
     assert record.exit_signal == signal.SIGKILL
 
 
+async def test_a_grace_beyond_all_clocks_is_a_long_one(host: AgentHost) -> None:
+    """Not one that is over at once."""
+    await host.start(spec(argv=python(SAYS_GOODBYE)))
+    await first_line(host)
+    record = await host.stop("p", grace_s=1e12)
+    assert record is not None
+    assert record.exit_code == 4
+
+
 async def test_it_is_seen_stopping_meanwhile(host: AgentHost) -> None:
     await host.start(spec(argv=python(IGNORES_TERM)))
     await first_line(host)
