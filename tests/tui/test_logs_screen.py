@@ -13,14 +13,27 @@ from backends.errors import DllmError
 from tests.full_disk import LIMIT_BYTES, little_room
 from tests.tui.helpers import screen_text, until
 from tui.kit.filter_bar import FilterBar
-from tui.screens.logs.feed import TAIL_BYTES
+from tui.screens.logs import save
+from tui.screens.logs.feed import PAGE_BYTES, PAGES_BEHIND_MAX, TAIL_BYTES
+from tui.screens.logs.rows import LogRows
 from tui.screens.logs.save import save_log
+from tui.screens.logs.view import LINES_AT_ONCE, SIDE_STEP
 from tui.work.log_levels import LogLevel
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-from tests.tui.reading_logs import LogCluster, Logs, line, lines, opened
+from tests.tui.reading_logs import (
+    SERVER,
+    WORKER,
+    LogCluster,
+    Logs,
+    line,
+    lines,
+    opened,
+    process,
+    snapshot,
+)
 
 
 @pytest.fixture
@@ -249,3 +262,91 @@ async def test_a_hundred_thousand_lines_cost_little_to_draw(
         await pilot.pause()
         await pilot.press("home")
         await until(pilot, lambda: "line 80000 of it" in screen_text(app))
+
+
+async def test_a_log_that_is_gone_is_said_and_takes_no_focus_later(
+    cluster: LogCluster,
+) -> None:
+    cluster.logs["worker9"] = "Starting RPC server\n"
+    app = Logs(cluster)
+    async with app.run_test(size=(80, 24)) as pilot:
+        view = await opened(app, pilot)
+        app.logs.show_process("worker9")
+        await until(pilot, lambda: app.said)
+        assert app.said == ["There is no log of worker9 any more"]
+        app.logs.show_snapshot(snapshot(SERVER, WORKER, process("worker9")))
+        await until(pilot, lambda: len(app.labels()) == 3)
+        await pilot.pause()
+        assert app.view is view
+
+
+async def test_a_log_far_behind_goes_on_at_its_end(cluster: LogCluster) -> None:
+    app = Logs(cluster)
+    app.logs._poll_s = 0.5
+    async with app.run_test(size=(80, 24)) as pilot:
+        view = await opened(app, pilot)
+        n_reads = len(cluster.reads)
+        cluster.logs["llama-server"] += lines(200, 300_000)
+        size = len(cluster.logs["llama-server"])
+        assert size > 3 * PAGES_BEHIND_MAX * PAGE_BYTES
+        await until(pilot, lambda: "line 299999 of it" in screen_text(app))
+        assert len(cluster.reads) - n_reads <= PAGES_BEHIND_MAX + 4
+        marks = [line for line in view.lines if "before this are not shown" in line]
+        assert len(marks) == 1
+
+
+async def test_an_end_that_is_known_in_part_is_not_shown_twice(
+    cluster: LogCluster,
+) -> None:
+    app = Logs(cluster)
+    async with app.run_test(size=(80, 24)) as pilot:
+        view = await opened(app, pilot)
+        feed = app.logs._active
+        assert feed is not None
+        feed._pages_behind = PAGES_BEHIND_MAX
+        cluster.logs["llama-server"] += lines(200, 210)
+        await until(pilot, lambda: len(view.lines) == 210)
+        assert view.lines == tuple(lines(0, 210).splitlines())
+
+
+async def test_a_filter_lays_a_long_log_out_in_parts(
+    cluster: LogCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[int] = []
+    lay_out = LogRows.lay_out
+
+    def counted(rows: LogRows, n_lines: int) -> bool:
+        parts.append(n_lines)
+        return lay_out(rows, n_lines)
+
+    app = Logs(cluster)
+    async with app.run_test(size=(80, 24)) as pilot:
+        view = await opened(app, pilot)
+        view.feed(lines(200, 19_000))
+        await pilot.pause()
+        monkeypatch.setattr(LogRows, "lay_out", counted)
+        await pilot.press("slash", *"18999")
+        await until(pilot, lambda: view.standing.matching == 1)
+        assert max(parts) <= LINES_AT_ONCE
+        view.feed("more of 18999\n")
+        await until(pilot, lambda: view.standing.matching == 2)
+
+
+async def test_l_moves_sideways_like_h(cluster: LogCluster) -> None:
+    cluster.logs["llama-server"] += "wide " * 50 + "\n"
+    app = Logs(cluster)
+    async with app.run_test(size=(80, 24)) as pilot:
+        view = await opened(app, pilot)
+        await pilot.press("l")
+        await until(pilot, lambda: view.scroll_x == SIDE_STEP)
+        await pilot.press("h")
+        await until(pilot, lambda: view.scroll_x == 0)
+
+
+async def test_a_pager_gets_the_end_of_a_log(
+    cluster: LogCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(save, "PAGER_BYTES", 1000)
+    text = await save.end_of_log(cluster, "llama-server")
+    assert text.startswith("── 4.8 KiB before this are not shown ──\n")
+    assert text.endswith(cluster.logs["llama-server"][-1000:])

@@ -160,12 +160,14 @@ def test_rows_follow_the_buffer_through_filter_and_limit() -> None:
     assert dropped == 1
     assert list(rows.line_numbers()) == [2, 4, 5]
     assert rows.matching == 3
-    rows.filter = None
-    rows.rebuild()
+    rows = LogRows(buffer)
+    assert rows.lay_out(3)
+    assert not rows.lay_out(3)
     assert rows.matching == 4
-    rows.level = LogLevel.ERROR
     rows.extend(buffer.feed("\nerror: keep 4\n"))
-    rows.rebuild()
+    rows = LogRows(buffer)
+    rows.level = LogLevel.ERROR
+    rows.lay_out(4)
     assert [buffer[number] for number in rows.line_numbers()] == ["error: keep 4"]
 
 
@@ -185,7 +187,8 @@ def test_growing_rows_equal_rows_made_at_once(
             grown.extend(buffer.feed(piece))
     fresh = LogRows(buffer)
     fresh.width, fresh.filter = width, grown.filter
-    fresh.rebuild()
+    while fresh.lay_out(2):
+        pass
     assert list(grown.line_numbers()) == list(fresh.line_numbers())
     assert len(grown) == len(fresh)
     assert grown.matching == fresh.matching

@@ -62,7 +62,7 @@ LOGS = (
     Action("log.up", "up,k", "scroll_up", "up", "A line up"),
     Action("log.down", "down,j", "scroll_down", "down", "A line down"),
     Action("log.left", "left,h", "sideways(-1)", "left", "Move sideways"),
-    Action("log.right", "right", "sideways(1)", "right", "Move sideways"),
+    Action("log.right", "right,l", "sideways(1)", "right", "Move sideways"),
     Action(
         "log.unfilter",
         "escape",

@@ -20,6 +20,9 @@ TAIL_BYTES = 65_536
 """Read of a log when it is opened."""
 PAGE_BYTES = 262_144
 """Read at most at one go afterwards."""
+CHARACTER_BYTES_MAX = 4
+PAGES_BEHIND_MAX = 8
+"""After so many whole pages in a row the rest is left out, up to the end."""
 
 
 class LogFeed:
@@ -34,14 +37,21 @@ class LogFeed:
         self.trouble = ""
         """The last reason it could not be read."""
         self._next_offset: int | None = None
+        self._pages_behind = 0
+        """Pages read in a row after which there was more."""
         self._restart_seen = False
 
     @property
     def next_read(self) -> tuple[int, int]:
         """Offset and limit of the next read; negative counts from the end."""
-        if self._next_offset is None:
+        if self._next_offset is None or self._pages_behind >= PAGES_BEHIND_MAX:
             return -TAIL_BYTES, TAIL_BYTES
         return self._next_offset, PAGE_BYTES
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more of the log is there to be read at once."""
+        return self._pages_behind > 0
 
     def update(self, info: ProcessInfo) -> None:
         """Take newer facts; another start under the same name is read from 0."""
@@ -61,11 +71,16 @@ class LogFeed:
         if chunk.restarted:
             self._restart_seen = True
             self.view.mark("started again")
-        elif self._next_offset is None and chunk.offset > 0:
+        elif (left_out := chunk.offset - (self._next_offset or 0)) > 0:
             text = text.partition("\n")[2]
-            before = format_bytes(chunk.offset)
             saves = with_keys(self.view.app, "{log.save} saves all")
+            before = format_bytes(left_out)
             self.view.mark(f"{before} before this are not shown · {saves}")
+        elif left_out < 0:  # The end was asked for, and part of it is shown already.
+            text = text.encode()[-left_out:].decode(errors="replace")
+        # A page ends with a whole character.
+        is_full = chunk.next_offset - chunk.offset > PAGE_BYTES - CHARACTER_BYTES_MAX
+        self._pages_behind = self._pages_behind + 1 if is_full else 0
         self._next_offset = chunk.next_offset
         self.trouble = ""
         self.view.feed(text)

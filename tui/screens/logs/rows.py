@@ -65,6 +65,8 @@ class LogRows:
         """Cells of the widest row seen."""
         self._buffer = buffer
         self._rows: list[LogRow] = []
+        self._end = 0
+        """Number of the next line to lay out."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -76,27 +78,30 @@ class LogRows:
         """Numbers of the lines that have rows, each once."""
         return (row.number for row in self._rows if row.start == 0)
 
-    def rebuild(self) -> None:
-        """Lay out every line."""
-        self._rows.clear()
-        self.matching = self.widest = 0
-        self._add(self._buffer.first)
-
     def extend(self, changed: int) -> int:
         """Lay out the lines from ``changed`` on; return the rows dropped on top."""
-        while self._rows and self._rows[-1].number >= changed:
-            row = self._rows.pop()
-            self.matching -= row.start == 0
-        self._add(changed)
+        self.cut(changed)
+        self.lay_out(self._buffer.end - self._end)
         self._buffer.prune()
         return self._drop_pruned()
 
-    def _add(self, first: int) -> None:
-        """Append rows for the lines from one on."""
-        for number in range(first, self._buffer.end):
+    def cut(self, changed: int) -> None:
+        """Drop the rows of the lines from ``changed`` on."""
+        while self._rows and self._rows[-1].number >= changed:
+            row = self._rows.pop()
+            self.matching -= row.start == 0
+        self._end = min(self._end, changed)
+
+    def lay_out(self, n_lines: int) -> bool:
+        """Lay out so many lines more; return whether there are others still."""
+        first = max(self._end, self._buffer.first)
+        self._end = min(first + n_lines, self._buffer.end)
+        for number in range(first, self._end):
             line = self._buffer[number]
             if self._keeps(line):
                 self._add_line(number, line)
+        self._drop_pruned()
+        return self._end < self._buffer.end
 
     def _keeps(self, line: str) -> bool:
         found = self.filter is None or self.filter.matches(line)

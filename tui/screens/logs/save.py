@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from backends.errors import DllmError
+from backends.units import format_bytes
 from backends.writing import become, set_aside
+from tui.kit.safe_text import safe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 PAGE_BYTES = 1_048_576
 """Read at one go."""
+PAGER_BYTES = 16 * PAGE_BYTES
+"""Shown in a pager, the newest."""
 
 
 async def save_log(cluster: Cluster, name: str, folder: Path) -> Path:
@@ -43,13 +47,14 @@ async def save_log(cluster: Cluster, name: str, folder: Path) -> Path:
     return path
 
 
-async def whole_log(cluster: Cluster, name: str) -> str:
-    """A process's log from its first byte.
-
-    Raises:
-        DllmError: it cannot be read.
-    """
-    return "".join([text async for text in _pages(cluster, name)])
+async def end_of_log(cluster: Cluster, name: str) -> str:
+    """The last part of a process's log, for a pager."""
+    first = await cluster.read_log(name, -PAGER_BYTES, PAGE_BYTES)
+    left_out = f"── {format_bytes(first.offset)} before this are not shown ──\n"
+    texts = [left_out] if first.offset > 0 else []
+    texts += [first.text]
+    texts += [text async for text in _pages(cluster, name, first.next_offset)]
+    return await asyncio.to_thread(safe, "".join(texts))
 
 
 async def _copy(cluster: Cluster, name: str, file: BinaryIO) -> None:
@@ -57,9 +62,8 @@ async def _copy(cluster: Cluster, name: str, file: BinaryIO) -> None:
         await asyncio.to_thread(file.write, text.encode())
 
 
-async def _pages(cluster: Cluster, name: str) -> AsyncIterator[str]:
+async def _pages(cluster: Cluster, name: str, offset: int = 0) -> AsyncIterator[str]:
     """A log page by page, until nothing more comes."""
-    offset = 0
     while True:
         chunk = await cluster.read_log(name, offset, PAGE_BYTES)
         if chunk.next_offset <= offset:

@@ -16,11 +16,10 @@ from textual.widgets import ContentSwitcher, Static, Tab, Tabs
 
 from backends.errors import DllmError
 from tui.kit.filter_bar import FilterBar
-from tui.kit.safe_text import safe
 from tui.kit.worker_reports import report_worker
 from tui.screens.logs.feed import LogFeed
 from tui.screens.logs.lines import LogFilter
-from tui.screens.logs.save import save_log, whole_log
+from tui.screens.logs.save import end_of_log, save_log
 from tui.screens.logs.status import LogStatus
 from tui.screens.logs.view import LogView
 from tui.shell.frame import ConsoleScreen
@@ -131,7 +130,7 @@ class LogsScreen(ConsoleScreen):
     def show_process(self, name: str) -> None:
         """Open a process's log at its end, now or once it is known."""
         self._wanted = name
-        if self.is_mounted:
+        if self.is_mounted and self.shown is not None:
             self._open_once_there()
 
     def _show_info(self, info: ProcessInfo) -> AwaitComplete | None:
@@ -172,8 +171,11 @@ class LogsScreen(ConsoleScreen):
     def _open_wanted(self) -> None:
         """Activate the tab somebody asked for."""
         feed = self._feeds.get(self._wanted)
+        wanted, self._wanted = self._wanted, ""
+        if feed is None and wanted:
+            said = f"There is no log of {wanted} any more"
+            self.post_message(Notice(said, "warning"))
         if feed is not None:
-            self._wanted = ""
             self._tabs.active = _tab_id(feed.view)
             feed.view.action_follow()
             feed.view.focus()
@@ -241,6 +243,9 @@ class LogsScreen(ConsoleScreen):
             try:
                 offset, limit = feed.next_read
                 feed.take(await self._cluster.read_log(feed.info.name, offset, limit))
+                if feed.is_behind:
+                    await asyncio.sleep(0)
+                    continue
             except DllmError as error:
                 self._tell(feed, error)
             await asyncio.sleep(self._poll_s)
@@ -337,13 +342,13 @@ class LogsScreen(ConsoleScreen):
         if self._active is None:
             return
         try:
-            text = await whole_log(self._cluster, self._active.info.name)
+            text = await end_of_log(self._cluster, self._active.info.name)
         except DllmError as error:
             self.post_message(Trouble(error.failure()))
             return
         try:
             with self.app.suspend():
-                echo_via_pager(safe(text), color=False)
+                echo_via_pager(text, color=False)
         except SuspendNotSupported:
             said = "There is no terminal here for a pager: {log.save} saves the log"
             self.post_message(Notice(said, "warning"))

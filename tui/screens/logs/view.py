@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.text import Text
+from textual import work
 from textual.cache import LRUCache
 from textual.geometry import Size
 from textual.message import Message
@@ -16,6 +18,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tui.actions.keymap import bindings
+from tui.kit.worker_reports import report_worker
 from tui.screens.logs.buffer import LogBuffer
 from tui.screens.logs.rows import LogRow, LogRows
 from tui.shell.messages import Copyable
@@ -25,9 +28,12 @@ if TYPE_CHECKING:
     from rich.style import Style
     from textual.binding import BindingType
     from textual.selection import Selection
+    from textual.worker import Worker
 
     from tui.screens.logs.lines import LogFilter
 
+LINES_AT_ONCE = 1000
+"""Laid out before others have their turn: some milliseconds."""
 SIDE_STEP = 8
 """Cells a step sideways moves."""
 
@@ -136,6 +142,8 @@ The last 20 000 lines of one process, as it writes them.
         self.title = title
         self._buffer = LogBuffer()
         self._rows = LogRows(self._buffer)
+        self._next: LogRows | None = None
+        """Rows being laid out for another filter or width."""
         self._seen_end = 0
         self._marks: set[int] = set()
         self._strips: LRUCache[LogRow, Strip] = LRUCache(512)
@@ -188,15 +196,17 @@ The last 20 000 lines of one process, as it writes them.
         self, wanted: LogFilter | None, level: LogLevel = LogLevel.DEBUG
     ) -> None:
         """Show only lines that a filter keeps (None: any), of a level or worse."""
-        if (wanted, level) != (self.filter, self.level):
-            self._rows.filter, self._rows.level = wanted, level
-            self._relay_out()
+        rows = self._next or self._rows
+        if (wanted, level) != (rows.filter, rows.level):
+            self._relay_out(wanted, level)
 
     # --- layout -----------------------------------------------------------
 
     def _take_in(self, changed: int) -> None:
         """Lay out the lines from one on, and keep the view where it should be."""
         dropped = self._rows.extend(changed)
+        if self._next is not None:
+            self._next.cut(changed)
         self._drop_strips(changed)
         if dropped and not self.following:
             self._settle()
@@ -211,12 +221,25 @@ The last 20 000 lines of one process, as it writes them.
             if row.number not in kept:
                 self._strips.discard(row)
 
-    def _relay_out(self) -> None:
-        """Lay all lines out anew."""
-        self._rows.width = self._fold_width
-        self._rows.rebuild()
+    def _relay_out(self, wanted: LogFilter | None, level: LogLevel) -> None:
+        """Lay all lines out anew, a part at a time."""
+        self._next = LogRows(self._buffer)
+        self._next.filter, self._next.level = wanted, level
+        self._next.width = self._fold_width
+        self._lay_out(self._next)
+
+    @work(group="rows", exclusive=True, exit_on_error=False)
+    async def _lay_out(self, rows: LogRows) -> None:
+        goes_on = True
+        while goes_on:
+            goes_on = rows.lay_out(LINES_AT_ONCE)
+            await asyncio.sleep(0)
+        self._rows, self._next = rows, None
         self._strips.clear()
         self._settle()
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        report_worker(self, event)
 
     @property
     def _fold_width(self) -> int | None:
@@ -346,7 +369,8 @@ The last 20 000 lines of one process, as it writes them.
         """Lay out for the other mode."""
         if self.is_mounted:
             self.scroll_to(x=0, animate=False)
-            self._relay_out()
+            rows = self._next or self._rows
+            self._relay_out(rows.filter, rows.level)
 
     def watch_following(self, following: bool) -> None:
         """Remember what was seen when the user turns away from the end."""
@@ -360,8 +384,9 @@ The last 20 000 lines of one process, as it writes them.
 
     def on_resize(self) -> None:
         """Fold to the new width, and stay at the end."""
-        if self.folded and self._rows.width != self._fold_width:
-            self._relay_out()
+        rows = self._next or self._rows
+        if self.folded and rows.width != self._fold_width:
+            self._relay_out(rows.filter, rows.level)
         elif self.following:
             self._scroll_to_end()
 
