@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import msgspec
 import pytest
 
-from backends.state import Generation, Lab, Link, Pass
+from backends.state import Generation, Lab, Link, Pass, Speed
+from tests.tui import scenes
 from tui.screens.lab.forecast import (
     added_ms,
     forecast,
     mean_delay_ms,
-    measured_rate,
     own_ms,
+    rate_at,
     same_lab,
 )
 from tui.screens.lab.pace import Pace
 from tui.screens.lab.presets import PRESETS, describe, preset_of
 from tui.screens.lab.samples import Samples
 from tui.screens.lab.wishes import GRACE_S, LabWishes
+
+if TYPE_CHECKING:
+    from backends.state import ClusterSnapshot
 
 SLOW = Lab(latency_ms=10)
 
@@ -76,9 +82,11 @@ def test_a_token_of_two_links_takes_head_machines_and_ways() -> None:
     """Each head part of 30 ms holds the 11 ms of the other link: the head has 19."""
     links = (link("mini"), link("box"))
     assert own_ms(links) == pytest.approx(19 + 2 * (8 + 1 + 2))
-    assert forecast(links, {}) == pytest.approx(1000 / 41)
-    assert forecast(links, {"mini": SLOW}) == pytest.approx(1000 / 61)
-    assert forecast(links, {"mini": SLOW, "box": SLOW}) == pytest.approx(1000 / 81)
+    assert forecast(links, {}, own_ms(links)) == pytest.approx(1000 / 41)
+    assert forecast(links, {"mini": SLOW}, own_ms(links)) == pytest.approx(1000 / 61)
+    assert forecast(links, {"mini": SLOW, "box": SLOW}, own_ms(links)) == pytest.approx(
+        1000 / 81
+    )
 
 
 def test_a_lab_that_was_on_while_measuring_does_not_count_twice() -> None:
@@ -86,7 +94,7 @@ def test_a_lab_that_was_on_while_measuring_does_not_count_twice() -> None:
     slowed = link("mini", up_ms_per_token=11.0, down_ms_per_token=11.0, lab=SLOW)
     links = (slowed, link("box", head_ms=50.0))
     assert own_ms(links) == pytest.approx(41)
-    assert forecast(links, {"mini": SLOW}) == pytest.approx(1000 / 61)
+    assert forecast(links, {"mini": SLOW}, own_ms(links)) == pytest.approx(1000 / 61)
 
 
 def test_without_rtt_the_measured_way_counts_less_the_lab() -> None:
@@ -97,39 +105,62 @@ def test_without_rtt_the_measured_way_counts_less_the_lab() -> None:
 @pytest.mark.parametrize("missing", ["head_ms_per_token", "compute_ms_per_token"])
 def test_nothing_is_predicted_before_everything_is_measured(missing: str) -> None:
     links = (link("mini"), msgspec.structs.replace(link("box"), **{missing: None}))
-    assert forecast(links, {}) is None
-    assert forecast((), {}) is None
+    assert forecast(links, {}, own_ms(links)) is None
+    assert forecast((), {}, own_ms(())) is None
 
 
-def test_measured_are_passes_that_began_after_the_change() -> None:
-    assert measured_rate(link(passes=passes(1000, 50)), 0) == pytest.approx(20)
-    mixed = link(passes=(*passes(1000, 50), *passes(1200, 100, 2)))
-    assert measured_rate(mixed, 1000) == pytest.approx(10)
-    assert measured_rate(mixed, 1200) is None
-    assert measured_rate(link(), 0) is None
+def served(
+    at: float,
+    now: float | None,
+    last: float | None = None,
+    lab: Lab | None = None,
+    **changes: Any,
+) -> ClusterSnapshot:
+    """A snapshot at ``at`` seconds of a cluster with one link."""
+    speed = Speed(
+        tok_per_s=now, last_tok_per_s=last, requests_active=int(now is not None)
+    )
+    return msgspec.structs.replace(
+        scenes.homelab_serving(),
+        at=at,
+        speed=speed,
+        links=(link(lab=lab, **changes),),
+    )
 
 
-def test_prompt_batches_are_not_measured_and_slots_share_a_pass() -> None:
-    prompt = Pass(at_ms=100, tokens=512, generated=False, compute_ms=90)
-    shared = Pass(at_ms=200, tokens=4, compute_ms=100)
-    shared_by_four = link(passes=(prompt, shared))
-    assert measured_rate(shared_by_four, 0) == pytest.approx(40)
-    half_of_it = Generation(tokens_from="server", tokens_per_pass=2.0)
-    drafted = msgspec.structs.replace(shared_by_four, generation=half_of_it)
-    assert measured_rate(drafted, 0) == pytest.approx(20)
-
-
-def test_samples_forget_passes_from_before_a_change() -> None:
+def test_the_measured_speed_is_that_of_the_header() -> None:
+    """However few tokens the passes tell of: a draft brings several in each."""
     samples = Samples()
-    samples.take((link(passes=passes(1000, 50)),))
-    samples.take((link(passes=passes(1000, 50)),))
+    guessing = Generation(tokens_from="server", tokens_per_pass=1.3)
+    samples.take(served(10, 551.0, passes=passes(1000, 6), generation=guessing))
+    assert samples.latest == (0.0, 551.0)
+    assert samples.base is not None
+    assert rate_at(samples.base.own_ms, 0.0) == pytest.approx(551)
+    samples.take(served(11, None, 549.0))
+    assert samples.latest == (0.0, 549.0)
+
+
+def test_a_speed_from_before_a_change_does_not_count_after_it() -> None:
+    samples = Samples()
+    samples.take(served(10, 50.0))
+    samples.take(served(11, 50.0))
     assert len(samples.points) == 1
-    samples.take((link(passes=passes(1050, 50), lab=SLOW),))
+    samples.take(served(12, 49.0, lab=SLOW))
+    samples.take(served(14, 40.0, lab=SLOW))
     assert samples.latest is None
-    both = (*passes(1050, 50), *passes(1190, 70, 2))
-    samples.take((link(passes=both, lab=SLOW),))
-    assert samples.latest == pytest.approx((20.0, 1000 / 70))
-    assert [point.added_ms for point in samples.points] == [0.0, 20.0]
+    samples.take(served(15, 25.0, lab=SLOW))
+    assert samples.latest == (20.0, 25.0)
+    assert samples.base == (0.0, 50.0)
+    assert rate_at(samples.base.own_ms, 20.0) == pytest.approx(25)
+
+
+def test_a_whole_answer_after_a_change_counts() -> None:
+    samples = Samples()
+    samples.take(served(10, None, 50.0))
+    samples.take(served(12, None, 50.0, lab=SLOW))
+    assert samples.latest is None
+    samples.take(served(13, None, 25.0, lab=SLOW))
+    assert samples.latest == (20.0, 25.0)
 
 
 def test_a_pace_holds_back_all_but_the_newest() -> None:

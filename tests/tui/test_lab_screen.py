@@ -35,6 +35,7 @@ HEAD_MS = 27.0
 
 RTT_MS = {"mini": 3.1, "box": 0.4}
 WAIT_MS = 0.2
+PARTS = ("head_ms", "up_ms", "compute_ms", "down_ms", "wait_ms")
 
 
 def network_ms(worker: str, lab: Lab | None) -> float:
@@ -81,7 +82,11 @@ def serving(
     """The homelab behind relays."""
     labs = {"mini": mini, "box": box}
     links = tuple(a_link(worker, labs, at_ms) for worker in labs)
-    return msgspec.structs.replace(scenes.homelab_serving(), links=links)
+    token_ms = sum(getattr(links[0].passes[0], part) for part in PARTS)
+    scene = scenes.homelab_serving()
+    speed = msgspec.structs.replace(scene.speed, tok_per_s=1000 / token_ms)
+    at = scene.at + at_ms / 1000
+    return msgspec.structs.replace(scene, links=links, speed=speed, at=at)
 
 
 class LabApp:
@@ -258,6 +263,8 @@ async def test_prediction_follows_the_thumb_and_measurements_the_passes(
         )
         assert "the lab adds ~20.0 ms to a token" in screen_text(pilot.app)
         cluster.push(serving(5000, mini=Lab(latency_ms=10)))
+        await until(pilot, lambda: lab.screen._samples.latest is None)
+        cluster.push(serving(9000, mini=Lab(latency_ms=10)))
         await until(pilot, lambda: "● measured" in screen_text(pilot.app))
         await until(pilot, lambda: lab.screen._samples.latest is not None)
 
@@ -318,13 +325,13 @@ def looked_at(*keys: str) -> Any:
         lab = await opened(pilot, cluster)
         at_ms = 2000.0
         for latency in (2, 5, 10):
-            for moment in (1, 2):
-                at_ms += 1000 * moment
+            for _ in range(2):
+                at_ms += 4000
                 measured = serving(at_ms, mini=Lab(latency_ms=latency), box=WIFI)
                 cluster.push(measured)
                 await until(
                     pilot,
-                    lambda at=at_ms: lab.screen._samples._seen_ms == at,  # type: ignore[misc]
+                    lambda: lab.screen._snapshot is measured,  # noqa: B023
                 )
         for key in keys:
             await lab.press(key)

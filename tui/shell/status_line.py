@@ -11,6 +11,7 @@ from backends.state import DEFAULT_CLUSTER, ClusterState
 from backends.units import format_age, format_rate
 from tui.kit.strips import Part, StripWidget, clip, parts_width, spread
 from tui.work.names import model_name
+from tui.work.quantities import newest_rate
 from tui.work.warnings import drained_text, held_text, lab_text, silent_text
 
 if TYPE_CHECKING:
@@ -172,8 +173,7 @@ def _address(url: str, *, in_full: bool) -> str:
 def _rate(snapshot: ClusterSnapshot | None) -> float | None:
     if snapshot is None or snapshot.state != ClusterState.SERVING:
         return None
-    speed = snapshot.speed
-    return speed.last_tok_per_s if speed.tok_per_s is None else speed.tok_per_s
+    return newest_rate(snapshot.speed)
 
 
 def _shown(snapshot: ClusterSnapshot | None) -> object:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from backends.link.totals import TokenTotals
-    from backends.state import Acceptance, Link
+    from backends.state import Acceptance, Link, Speed
 
 UNKNOWN = "—"
 SAME_SHARE = 0.02
@@ -222,6 +222,11 @@ def _megabytes(bytes_per_s: float) -> str:
 def us_text(value_us: float | None) -> str:
     """``38 µs``, ``9.80 ms``, ``1.20 s``, or that it is unknown."""
     return UNKNOWN if value_us is None else format_ms(value_us / US_PER_MS)
+
+
+def newest_rate(speed: Speed) -> float | None:
+    """Tokens per second now, else of the last answer."""
+    return speed.last_tok_per_s if speed.tok_per_s is None else speed.tok_per_s
 
 
 def shares_passes(tokens_per_pass: float | None) -> bool:

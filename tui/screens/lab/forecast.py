@@ -9,7 +9,7 @@ hold for any lab, whichever one was on while they were measured.
 from __future__ import annotations
 
 from math import exp, pi, sqrt
-from statistics import NormalDist, fmean, median
+from statistics import NormalDist, fmean
 from typing import TYPE_CHECKING
 
 from backends.state import Lab
@@ -17,14 +17,13 @@ from backends.state import Lab
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from backends.state import Link, Pass
+    from backends.state import Link
 
 Labs = dict[str, Lab | None]
 """What is put on each link, by worker; None where it is as it is."""
 
 MS_PER_S = 1000.0
 BYTES_PER_MS_PER_MB_S = 1000.0
-RECENT_PASSES = 16
 _SAME = 1e-6
 
 
@@ -91,36 +90,16 @@ def own_ms(links: Sequence[Link]) -> float | None:
     return max(head, 0.0) + sum(_machine_ms(link) + _network_ms(link) for link in links)
 
 
-def forecast(links: Sequence[Link], labs: Mapping[str, Lab | None]) -> float | None:
-    """Tokens per second under these labs, predicted; None where nothing is measured."""
-    own = own_ms(links)
+def forecast(
+    links: Sequence[Link], labs: Mapping[str, Lab | None], own: float | None
+) -> float | None:
+    """Tokens per second under these labs, if a token takes ``own`` ms without any."""
     return rate_at(own, total_added_ms(links, labs)) if own else None
 
 
 def rate_at(own: float, added: float) -> float:
     """Tokens per second when a token takes its own time and something on top."""
     return MS_PER_S / (own + added)
-
-
-def measured_rate(link: Link, since_ms: float) -> float | None:
-    """Tokens per second of the passes that began after a moment; None without any.
-
-    The median of the latest, so that one stray pass does not move it. Of what a draft
-    model drafted only the server knows how much became tokens.
-    """
-    made = link.generation
-    by_server = made.tokens_per_pass if made.tokens_from == "server" else None
-    spans = [
-        _span_ms(p) / (by_server or max(p.tokens, 1))
-        for p in link.passes
-        if p.generated and _span_ms(p) > 0 and p.at_ms - _span_ms(p) >= since_ms - _SAME
-    ]
-    return MS_PER_S / median(spans[-RECENT_PASSES:]) if spans else None
-
-
-def _span_ms(p: Pass) -> float:
-    """From the reply before to this one."""
-    return p.head_ms + p.up_ms + p.compute_ms + p.down_ms + p.wait_ms
 
 
 def _busy_ms(link: Link) -> float | None:

@@ -61,10 +61,11 @@ and a bandwidth limit. The cluster goes on; clearing makes it as it was. What
 Drag a thumb, use the arrows, or press **{slider.set:or}**, type a
 number and press it again (0 MB/s: no limit).
 
-**predicted** is what the relays measured (compute, wait, head, round trips, bytes) with
-the lab's delays on top; **measured** are the passes since the last change. A token
-pays a link's latency twice per round trip; where several share one, as with a draft,
-each pays its part. The frame of the links has the draft's acceptance and speed, and the
+**measured** is the speed that the top line shows, once it is of the time since the last
+change alone. **predicted** is the speed measured with the least delay, and what the
+delays set now add to each token; before any answer, what the relays' times add up to.
+A token pays a link's latency twice per round trip; where several share one, as with a
+draft, each pays its part. The frame of the links has acceptance and speed, and the
 speed without a draft under the same lab, once both were measured.
 """
 
@@ -150,7 +151,7 @@ speed without a draft under the same lab, once both were measured.
         if self._snapshot and self._snapshot.plan != snapshot.plan:
             self._samples = Samples()
         self._snapshot = snapshot
-        self._samples.take(snapshot.links)
+        self._samples.take(snapshot)
         if self.is_mounted:
             self._sync()
 
@@ -202,23 +203,28 @@ speed without a draft under the same lab, once both were measured.
         return {worker: block.lab for worker, block in self._blocks.items()}
 
     def _speeds(self, labs: Labs) -> Speeds:
-        speed = self._snapshot.speed if self._snapshot else None
         latest = self._samples.latest
-        now = speed.tok_per_s if speed else None
         return Speeds(
-            predicted=forecast(self._links, labs),
-            measured=latest.tok_per_s if latest else now,
-            plain=forecast(self._links, {}),
+            predicted=forecast(self._links, labs, self._own_ms),
+            measured=latest.tok_per_s if latest else None,
+            plain=forecast(self._links, {}, self._own_ms),
             added_ms=total_added_ms(self._links, labs),
         )
 
     def _picture(self, labs: Labs) -> Picture:
         return Picture(
-            own_ms=own_ms(self._links),
+            own_ms=self._own_ms,
             added_ms=total_added_ms(self._links, labs),
             points=tuple(self._samples.points),
             latest=self._samples.latest,
         )
+
+    @property
+    def _own_ms(self) -> float | None:
+        """What a token takes without any lab: as measured, else as links add up."""
+        base = self._samples.base
+        measured = base.own_ms if base is not None else 0.0
+        return measured if measured > 0 else own_ms(self._links)
 
     @property
     def _links(self) -> tuple[Link, ...]:
