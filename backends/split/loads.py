@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Below this, whole MiB are too coarse to learn a proportion from.
 RATIO_FROM_BYTES = 64 << 20
+# The engine answers in whole MiB, rounded up or down.
+ROUNDING_BYTES = 1 << 20
 
 
 class DeviceLoad(Value, frozen=True, kw_only=True):
@@ -93,15 +95,16 @@ def device_loads(
     """Memory per share of a split, in its order, empty shares included.
 
     ``told`` are the engine's answers for this model and ``server``, newest last. One
-    for this very split and context is taken as it is; else what the nearest one showed
-    of our own arithmetic's error is carried over, and the result is still predicted.
+    for this very split and context is what counts: our own figures remain where they
+    round to it. Else what the nearest one showed of our own arithmetic's error is
+    carried over, and the result is still predicted.
     """
     predicted = _predicted(model, split, ctx_size, head, server)
     exact = [t for t in told if t.split == split and t.ctx_size == ctx_size]
     if exact:
         said = {memory.device: memory for memory in exact[-1].memory}
         return tuple(
-            load.as_told(said[load.device]) if load.device in said else load
+            _confirmed(load, said[load.device]) if load.device in said else load
             for load in predicted
         )
     nearest = _nearest(split, ctx_size, told)
@@ -194,6 +197,21 @@ def _role(load: DeviceLoad, head: str) -> str:
     return f"{load.device} head" if on_head else load.device
 
 
+def _confirmed(load: DeviceLoad, told: DeviceMemory) -> DeviceLoad:
+    """Our finer figures where the engine's rounded ones agree, else the engine's."""
+    return msgspec.structs.replace(
+        load,
+        weight_bytes=_finer(load.weight_bytes, told.model_bytes),
+        kv_bytes=_finer(load.kv_bytes, told.kv_bytes),
+        compute_bytes=_finer(load.compute_bytes, told.compute_bytes),
+        source=told.source,
+    )
+
+
+def _finer(ours: int, told: int) -> int:
+    return ours if abs(ours - told) < ROUNDING_BYTES else told
+
+
 def _errors(
     then: Sequence[DeviceLoad], nearest: Told, head: str
 ) -> Mapping[str, _Error]:
@@ -202,7 +220,8 @@ def _errors(
         _role(load, head): _Error(
             weights=_ratio(said[load.device].model_bytes, load.weight_bytes),
             kv=_ratio(said[load.device].kv_bytes, load.kv_bytes),
-            compute_bytes=said[load.device].compute_bytes - load.compute_bytes,
+            compute_bytes=_finer(load.compute_bytes, said[load.device].compute_bytes)
+            - load.compute_bytes,
         )
         for load in then
         if load.device in said
@@ -210,7 +229,9 @@ def _errors(
 
 
 def _ratio(told: int, predicted: int) -> float:
-    return told / predicted if min(told, predicted) >= RATIO_FROM_BYTES else 1.0
+    if min(told, predicted) < RATIO_FROM_BYTES:
+        return 1.0
+    return _finer(predicted, told) / predicted
 
 
 def _corrected(load: DeviceLoad, error: _Error | None) -> DeviceLoad:
