@@ -167,7 +167,7 @@ class Connection:
         if not isinstance(error, TimeoutError):
             return ControllerError(
                 f"The connection to the controller broke ({error.strerror or error})",
-                "Run dllm-tui again: a new controller takes over what runs.",
+                "Try again: a new controller takes over what runs.",
             )
         holder = lock_holder(self.paths.lock)
         who = f" (pid {holder.pid})" if holder else ""

@@ -242,8 +242,8 @@ def refused(status: int, raw: bytes) -> ChatDelta:
     if error.get("type") == "exceed_context_size_error":
         return failed(
             f"The conversation ({error.get('n_prompt_tokens', '?')} tokens) does not "
-            f"fit the context of {error.get('n_ctx', '?')} tokens",
-            "Clear the chat, or launch with a larger context.",
+            f"fit the context of a slot ({error.get('n_ctx', '?')} tokens)",
+            "Start a new chat, or launch with a larger context or fewer slots.",
         )
     if status == 503:
         return failed("llama-server is still loading the model", "Try again soon.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from textual import events
 
 from tui.screens.cluster.split.bar import SplitBar
+from tui.shell.console import ConsoleApp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,3 +67,13 @@ def last_answer(app: DllmApp) -> str:
     """What came of the answer to the last question."""
     now = app._home.chat.conversation
     return now.turns[-1].reply.text if now and now.turns else ""
+
+
+async def burst(pilot: Pilot[None], *keys: str) -> None:
+    """Press keys without waiting for what each does, as a fast typist's terminal."""
+    app = pilot.app
+    assert isinstance(app, ConsoleApp)
+    for key in keys:
+        app.post_message(events.Key(key, key if len(key) == 1 else None))
+    await pilot.pause()
+    await until(pilot, lambda: not app._typed and app._key_at_work is None)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import sys
+import threading
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
@@ -13,10 +16,11 @@ from textual.geometry import Offset
 from textual.selection import Selection
 
 from backends.state import ChatDelta
-from tests.tui.chatting import DONE, answer, ask
+from tests.tui.chatting import DONE, answer, ask, said
 from tests.tui.helpers import screen_text, until
 from tests.tui.stages import ChatStage
 from tui.kit.markdown_rows import LINK, MarkdownRows, text_of
+from tui.screens.cluster.chat import answer_text
 from tui.screens.cluster.chat.answer_text import AnswerText
 from tui.screens.cluster.chat.transcript import ChatTranscript
 
@@ -131,6 +135,27 @@ def test_addresses_do_not_reach_the_terminal() -> None:
     assert not any(style and style.link for style in styles)
     known = {style.meta.get(LINK) for style in styles if style} - {None}
     assert known == {"https://example.org", "https://example.com"}
+
+
+async def test_words_are_shown_before_markdown_can_be_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow, load = threading.Event(), importlib.import_module
+
+    def loading(name: str) -> object:
+        slow.wait()
+        return load(name)
+
+    monkeypatch.delitem(sys.modules, answer_text.MARKDOWN, raising=False)
+    monkeypatch.setattr(importlib, "import_module", loading)
+    app = ChatStage()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await app.restore([said("Why?", "Air **scatters** light.")])
+        try:
+            await until(pilot, lambda: "Air **scatters** light." in screen_text(app))
+        finally:
+            slow.set()
+        await until(pilot, lambda: "Air scatters light." in screen_text(app))
 
 
 def shown(app: ChatStage, text: str) -> bool:

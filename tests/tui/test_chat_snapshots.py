@@ -121,7 +121,7 @@ def test_closed(snap_compare: Compare) -> None:
     async def close(pilot: Pilot[None]) -> None:
         app = pilot.app
         assert isinstance(app, ChatStage)
-        app.pane.set_ready(False, "nothing runs: l launches")
+        app.pane.set_ready(False, "nothing runs: {cluster.launch} launches")
         await until(pilot, lambda: "l launches" in screen_text(app))
 
     assert snap_compare(ChatStage(), terminal_size=(80, 24), run_before=close)

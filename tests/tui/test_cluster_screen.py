@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
+from backends.state import ClusterState
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, toasts, until
+from tests.tui.helpers import burst, screen_text, settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.actions import keymap
+from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.choice import ChoiceDialog
 from tui.dialogs.theme import ThemeDialog
+from tui.kit.line_input import LineInput
 from tui.screens.cluster.chat.composer import Composer
 from tui.screens.cluster.split.bar import SplitBar
 
@@ -387,3 +391,87 @@ async def test_letters_typed_to_the_model_do_nothing_else(make_app: MakeApp) -> 
         assert isinstance(app.focused, Composer)
         assert app.focused.text == "slq5"
         assert app.current_mode == "cluster"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        ClusterState.STARTING,
+        ClusterState.LOADING,
+        ClusterState.FAILED,
+        ClusterState.IDLE,
+    ],
+)
+async def test_a_restart_leaves_the_focus_in_an_empty_composer(
+    make_app: MakeApp, state: ClusterState
+) -> None:
+    serving = scenes.homelab_serving()
+    cluster = ScriptedCluster(serving)
+    app = make_app(cluster)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        app._home.go_to("chat")
+        await until(pilot, lambda: isinstance(app.focused, Composer))
+        composer = app.query_one(Composer)
+        cluster.push(msgspec.structs.replace(serving, seq=serving.seq + 1, state=state))
+        await until(pilot, lambda: not composer.ready)
+        await pilot.press(*"question")
+        assert app.focused is composer
+        assert composer.text == "question"
+        assert app.screen is app._home
+        assert cluster.called("stop") == []
+        await pilot.press("enter")
+        cluster.push(msgspec.structs.replace(serving, seq=serving.seq + 2))
+        await until(pilot, lambda: composer.ready)
+        assert app.focused is composer
+        assert composer.text == "question"
+
+
+# --- keys in a burst --------------------------------------------------------
+
+
+@pytest.mark.parametrize("tabs", [1, 2, 3, 4, 5, 8])
+async def test_tabs_in_a_burst_go_as_far_as_tabs_one_by_one(
+    make_app: MakeApp, tabs: int
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await burst(pilot, *["tab"] * tabs)
+        order = ("split", "live", "chat", "peers")
+        assert app._home._focused_pane() == order[tabs % 4]
+
+
+async def test_what_is_typed_after_a_key_that_opens_a_dialog_is_typed_into_it(
+    make_app: MakeApp,
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        app._home.go_to("peers")
+        await pilot.pause()
+        await burst(pilot, *"atom")
+        assert isinstance(app.screen, AddPeerDialog)
+        assert len(app.screen_stack) == 2
+        assert app.screen.query(LineInput).first().value == "tom"
+
+
+async def test_keys_that_open_dialogs_do_not_stack_them(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await burst(pilot, *"qTm")
+        assert len(app.screen_stack) == 2
+        assert isinstance(app.screen, ChoiceDialog)
+
+
+async def test_letters_after_tabs_in_a_burst_are_text_for_the_model(
+    make_app: MakeApp,
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await burst(pilot, "tab", "tab", *"question", "enter", *"sq")
+        composer = app.query_one(Composer)
+        assert composer.text == "sq"
+        assert app.focused is composer

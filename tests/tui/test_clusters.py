@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from backends.errors import DllmError
 from backends.state import ClusterBrief, ClusterSnapshot, ClusterState, Speed
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    import pytest
+
+    from backends.state import ModelInfo
     from tui.shell.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
@@ -116,3 +121,62 @@ async def test_quitting_ends_this_cluster_alone(make_app: MakeApp) -> None:
         await pilot.press("s")
         await until(pilot, lambda: cluster.called("stop"))
         assert cluster.called("shutdown") == []
+
+
+async def test_another_cluster_is_shown_though_the_panes_were_frozen(
+    make_app: MakeApp,
+) -> None:
+    cluster = ScriptedCluster(at("default", scenes.demo_serving(scenes.DEMO_PLAN)))
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("space")
+        await until(pilot, lambda: "frozen" in screen_text(app))
+        await pilot.press("N")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: cluster.called("use") == ["second"])
+        cluster.push(at("second", scenes.homelab_serving()))
+        await until(pilot, lambda: app._home.shown is cluster.now)
+        assert "frozen" not in screen_text(app)
+
+
+async def test_another_cluster_is_not_shown_as_lost_for_the_one_before(
+    make_app: MakeApp,
+) -> None:
+    cluster = ScriptedCluster(at("default", scenes.demo_serving(scenes.DEMO_PLAN)))
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        cluster.lose(DllmError("It is gone"))
+        await until(pilot, lambda: not app._home.status_line.connected)
+        await pilot.press("N")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: cluster.called("use") == ["second"])
+        cluster.push(at("second", scenes.homelab_serving()))
+        await until(pilot, lambda: app.desk.plan == scenes.HOMELAB_PLAN)
+        assert app._home.status_line.connected
+
+
+async def test_a_model_chosen_for_one_cluster_is_not_put_on_the_desk_of_another(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = ScriptedCluster(at("default", scenes.demo_serving(scenes.DEMO_PLAN)))
+    app = make_app(cluster)
+    read, inspect = asyncio.Event(), cluster.inspect
+
+    async def slow(path: str) -> ModelInfo:
+        await read.wait()
+        return await inspect(path)
+
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        monkeypatch.setattr(cluster, "inspect", slow)
+        app.use_model(scenes.GLM.path)
+        await pilot.pause()
+        app.show_cluster("second")
+        read.set()
+        await until(pilot, lambda: cluster.called("propose"))
+        await pilot.pause()
+        assert app.desk.plan is None

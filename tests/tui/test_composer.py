@@ -6,10 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from textual import events
 
 from tests.tui.chatting import DONE, EARLIER, answer, ask
-from tests.tui.helpers import screen_text, until
+from tests.tui.helpers import burst, screen_text, until
 from tests.tui.scripted_chats import ScriptedChats
 from tests.tui.stages import ChatStage
 from tui.screens.cluster.chat.composer import Composer
@@ -34,9 +33,7 @@ async def test_keys_typed_fast_keep_their_order() -> None:
     app = ChatStage()
     async with app.run_test() as pilot:
         composer = app.query_one(Composer)
-        for key in ("a", "ctrl+j", "b", "enter", "c"):
-            character = key if len(key) == 1 else None
-            composer.post_message(events.Key(key, character))
+        await burst(pilot, "a", "ctrl+j", "b", "enter", "c")
         await until(pilot, lambda: composer.text == "c" and app.asked)
         assert app.asked[0].messages[0].content == "a\nb"
 
@@ -65,9 +62,12 @@ async def test_send_can_have_another_key() -> None:
     app = ChatStage()
     async with app.run_test() as pilot:
         app.set_keymap({"composer.send": "f9"})
-        await pilot.press("a", "enter", "f9")
+        await pilot.press("a", "enter", "b")
+        assert app.query_one(Composer).text == "a\nb"
+        assert app.asked == []
+        await pilot.press("f9")
         await until(pilot, lambda: app.asked)
-        assert app.asked[0].messages[0].content == "a"
+        assert app.asked[0].messages[0].content == "a\nb"
 
 
 async def test_the_composer_grows_to_six_rows() -> None:
@@ -141,15 +141,28 @@ async def test_nothing_is_sent_while_an_answer_comes() -> None:
         assert app.said == ["An answer is still coming: {chat.stop} stops it."]
 
 
-async def test_a_closed_composer_says_why_and_takes_no_focus() -> None:
+async def test_a_closed_composer_says_why_and_which_keys_work_there() -> None:
     app = ChatStage()
     async with app.run_test() as pilot:
-        app.pane.set_ready(False, "nothing runs: l launches")
+        app.pane.set_ready(False, "nothing runs: {cluster.launch} launches")
         await pilot.pause()
+        assert "nothing runs: Esc l launches" in screen_text(app)
+        await pilot.press("escape")
         assert "nothing runs: l launches" in screen_text(app)
         app.pane.focus_default()
-        await pilot.pause()
         assert isinstance(app.focused, ChatTranscript)
+        await pilot.press("i")
+        assert isinstance(app.focused, Composer)
+
+
+async def test_while_a_model_loads_a_question_can_be_written() -> None:
+    app = ChatStage()
+    async with app.run_test() as pilot:
+        await pilot.press("escape")
+        app.pane.set_ready(False, "the model is loading…", returning=True)
+        app.pane.focus_default()
+        await pilot.press(*"sq")
+        assert app.query_one(Composer).text == "sq"
 
 
 async def test_a_draft_survives_the_end_of_the_cluster() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -9,15 +10,17 @@ import pytest
 
 from backends.errors import EngineError
 from backends.split.layout import counts, with_counts
+from backends.state import ProcessInfo, ProcessRole, ProcessState
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.choice import ChoiceDialog
+from tui.screens.logs.screen import LogsScreen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from backends.state import Peer
+    from backends.state import ClusterSnapshot, Peer, Plan
     from tui.shell.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
@@ -112,7 +115,7 @@ async def test_a_launch_that_fails_shows_what_and_why(make_app: MakeApp) -> None
         assert "[Address already in use]" in text
         await pilot.press("tab", "y")
         assert "Address already in use" in app.clipboard
-        await pilot.press("o")
+        await pilot.press("O")
         await until(pilot, lambda: app.current_mode == "logs")
 
 
@@ -225,3 +228,55 @@ async def test_balance_counts_what_runs_as_free(make_app: MakeApp) -> None:
         assert layers(app) == (0, 12, 1)
         await pilot.press("b")
         await until(pilot, lambda: layers(app) == (0, 6, 7))
+
+
+async def test_a_stop_during_a_launch_leaves_the_plan_to_be_met_again(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = scenes.homelab_serving()
+    speed = msgspec.structs.replace(serving.speed, requests_active=0)
+    cluster = ScriptedCluster(msgspec.structs.replace(serving, speed=speed))
+    app = make_app(cluster, initial_model=scenes.DEMO.path)
+    asked = asyncio.Event()
+
+    async def launch(plan: Plan, *, replaces: int | None = None) -> ClusterSnapshot:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(cluster, "launch", launch)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await until(pilot, lambda: app.desk.plan == scenes.DEMO_PLAN)
+        app.action_launch()
+        await until(pilot, asked.is_set)
+        app.action_stop()
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
+        assert app.desk.goals.meet(scenes.DEMO_PLAN), "another console's launch is news"
+
+
+@pytest.mark.parametrize("pane", ["split", "peers", "live"])
+async def test_the_keys_of_a_failure_work_wherever_it_is_seen(
+    make_app: MakeApp, pane: str
+) -> None:
+    failed = scenes.demo_failed()
+    assert failed.failure
+    ended = ProcessInfo(
+        name=failed.failure.process,
+        role=ProcessRole.WORKER,
+        state=ProcessState.EXITED,
+    )
+    failed = msgspec.structs.replace(failed, processes=(ended,))
+    app = make_app(ScriptedCluster(failed))
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        app._home.go_to(pane)
+        await pilot.pause()
+        assert "O opens the log" in screen_text(app)
+        await pilot.press("O")
+        await until(pilot, lambda: app.current_mode == "logs")
+        logs = app.screen
+        assert isinstance(logs, LogsScreen)
+        await until(pilot, lambda: logs._active is not None)
+        assert logs._active
+        assert logs._active.info.name == ended.name

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from textual import events
 
 from backends.state import Peer, PeerAnswer, PeerState, QuestionKind, Transport
 from tests.tui import peer_scenes as people
@@ -199,3 +200,17 @@ def test_a_clock_that_is_off_is_told() -> None:
     facts = msgspec.structs.replace(people.ADA_FACTS, clock_offset_s=-90.0)
     peer = msgspec.structs.replace(people.ADA, facts=facts, transport=Transport.SSH)
     assert ("clock", "1 m 30 s behind ours") in peer_rows(peer, scenes.NOW)
+
+
+async def test_no_dialog_opens_while_one_is_away(make_app: MakeApp) -> None:
+    """A terminal without the focus takes it from the text field, too."""
+    cluster = ScriptedCluster(people.here(people.ADA))
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await on_peers(pilot)
+        await pilot.press("escape")
+        app.post_message(events.AppBlur())
+        await until(pilot, lambda: not app.app_focus)
+        cluster.push(people.here(people.MINI))
+        await until(pilot, lambda: toasts(app))
+        assert len(app.screen_stack) == 1

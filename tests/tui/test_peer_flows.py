@@ -15,6 +15,7 @@ from backends.state import (
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
+from tests.tui.scripted import ScriptedCluster
 from tui.screens.cluster.split.bar import SplitBar
 
 if TYPE_CHECKING:
@@ -69,6 +70,21 @@ async def test_w_on_this_machine_is_about_its_own_workers(make_app: MakeApp) -> 
         assert machines(app) == ["ada", "bob", "box", "local"]
         await pilot.press("w")
         await until(pilot, lambda: machines(app) == ["ada", "bob", "box"])
+
+
+async def test_w_on_one_of_two_workers_here_leaves_the_other(
+    make_app: MakeApp,
+) -> None:
+    cluster = ScriptedCluster(scenes.demo_serving())
+    app = make_app(cluster, initial_model=scenes.DEMO.path)
+    async with app.run_test(size=SIZE) as pilot:
+        await on_peer(pilot, "worker1")
+        await pilot.press("w")
+        await until(pilot, lambda: app.desk.plan and len(app.desk.plan.workers) == 1)
+        await on_peer(pilot, "worker1")
+        await pilot.press("w")
+        await until(pilot, lambda: toasts(app))
+        assert toasts(app)[-1].startswith("worker1 is the only worker")
 
 
 async def test_what_the_user_set_survives_a_change_of_parts(make_app: MakeApp) -> None:

@@ -25,6 +25,7 @@ from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
 from tui.screens.cluster.peers.block import PeerBlock
 from tui.screens.cluster.peers.list import PeerList, unfit_actions
+from tui.shell.messages import PeerWanted
 from tui.work.desk import Desk
 from tui.work.lineup import Lineup
 from tui.work.peer_words import (
@@ -306,15 +307,26 @@ async def test_the_selection_stays_with_its_peer(make_app: MakeApp) -> None:
         assert chosen(found)
 
 
-async def test_a_peer_just_added_is_selected(make_app: MakeApp) -> None:
+async def test_a_peer_that_anyone_added_leaves_the_selection(make_app: MakeApp) -> None:
     cluster = ScriptedCluster(people.here(people.ADA))
     app = make_app(cluster)
     async with app.run_test(size=(120, 36)) as pilot:
         found = await shown(pilot)
+        before = chosen(found)
         cluster.push(people.here(people.ADA, people.BOB))
-        await until(
-            pilot, lambda: found.peer is not None and found.peer.name == people.BOB.name
-        )
+        await until(pilot, lambda: len(found.peers) == 3)
+        await pilot.pause()
+        assert chosen(found) == before
+
+
+async def test_a_peer_that_one_added_is_selected(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(people.here(people.ADA))
+    app = make_app(cluster)
+    async with app.run_test(size=(120, 36)) as pilot:
+        found = await shown(pilot)
+        app.post_message(PeerWanted("select", people.BOB.name))
+        cluster.push(people.here(people.ADA, people.BOB))
+        await until(pilot, lambda: chosen(found) == people.BOB.name)
 
 
 async def test_a_click_selects_and_a_second_one_opens(make_app: MakeApp) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from textual.widgets import Input
@@ -248,3 +249,25 @@ async def test_how_data_go_to_a_peer_is_set_from_the_peers(
         # It can be taken back though the peer, in use, goes by "auto" all the time.
         await chosen(pilot, "auto", before="10.0.0.7:50060")
         await until(pilot, lambda: load_config(paths).peers["ada"].data == "auto")
+
+
+async def test_a_dialog_closed_during_a_change_does_not_break_it_off(
+    app: DllmApp, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = app.cluster
+    assert isinstance(cluster, ScriptedCluster)
+    writing, change = threading.Event(), SettingsFile.change
+
+    def slow(*args: Any) -> None:
+        writing.wait()
+        change(*args)
+
+    monkeypatch.setattr(SettingsFile, "change", slow)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await put(pilot, "theme", "dllm-light")
+        await pilot.press("escape", "escape")
+        await until(pilot, lambda: not isinstance(app.screen, SettingsDialog))
+        writing.set()
+        await until(pilot, lambda: app.theme == "dllm-light")
+        await until(pilot, lambda: cluster.called("settings_taken"))

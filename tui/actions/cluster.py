@@ -248,16 +248,16 @@ LAUNCHING = (
 LIVE = (
     Action(
         "live.log",
-        "o",
-        "open_log",
+        "O",
+        "screen.open_log",
         "open log",
         "Read the log of the process that failed, or of llama-server",
         True,
     ),
     Action(
         "live.provision",
-        "p",
-        "provision",
+        "P",
+        "screen.provision",
         "provision",
         "Install our engine on the peer whose own does not fit",
         True,

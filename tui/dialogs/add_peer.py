@@ -20,6 +20,7 @@ from tui.kit.safe_text import safe_line
 from tui.kit.tick_box import TickBox
 from tui.kit.worker_reports import report_worker
 from tui.shell.frame import ShowsPeers
+from tui.shell.messages import PeerWanted
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -177,6 +178,7 @@ nothing is installed there.
             self._say(str(error), "wrong")
             return
         self._added = True
+        self.post_message(PeerWanted("select", name))
         self.show_keys(self._box, ("adding.cancel", "closes"))
         self._form_is_open(False)
         self._show_outcome(peer)

@@ -182,7 +182,7 @@ class ChatFlows:
             "settings": self._settings,
             "choose": partial(self._choose, turn, shown),
         }
-        self._app.attempt(works[verb](), group=f"chat {verb}", exclusive=False)
+        self._app.open(works[verb](), group=f"chat {verb}", exclusive=False)
 
     async def _stop(self) -> None:
         self._show(await self._cluster.chats.stop(self._now.id))

@@ -99,7 +99,7 @@ class Finding:
         return " ".join(shown for _, shown in shown_keys(self._app, action.id))
 
     def _do(self, action: Action) -> None:
-        self._app.attempt(self._go_and_do(action), group="find", exclusive=False)
+        self._app.open(self._go_and_do(action), group="find", exclusive=False)
 
     async def _go_and_do(self, action: Action) -> None:
         """Run an action where it belongs; say so where it cannot be done now."""

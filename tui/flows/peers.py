@@ -212,7 +212,12 @@ class PeerFlows:
             await self.use(peer)
 
     async def _leave_out(self, plan: Plan, peer: Peer) -> None:
-        lineup = Lineup.of(plan).without(_machine(peer))
+        lineup = Lineup.of(plan)
+        is_own_worker = _machine(peer) == LOCAL and peer.role is PeerRole.WORKER
+        if is_own_worker and lineup.own and lineup.own > 1:
+            lineup = lineup.with_worker(LOCAL, lineup.own - 1)
+        else:
+            lineup = lineup.without(_machine(peer))
         if lineup.empty:
             self._say(
                 f"{peer.name} is the only worker: add another first, with {{peers.use}}"

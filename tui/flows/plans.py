@@ -43,11 +43,12 @@ class PlanFlows:
         The controller has a working directory of its own, so the path is made whole;
         ``peer:/path`` is a model that a peer holds.
         """
-        path = _whole_path(path)
+        cluster, path = self._cluster.cluster, _whole_path(path)
         model = await self._cluster.inspect(path)
         plan = await self._cluster.propose(Ask(model=path))
-        self._desk.put(plan, model)
-        self._app.show_desk()
+        if self._cluster.cluster == cluster:
+            self._desk.put(plan, model)
+            self._app.show_desk()
 
     async def begin_with(self, path: str) -> None:
         """Put the model of the command line on the desk; say so where another runs."""
@@ -133,12 +134,9 @@ class PlanFlows:
         replaces = snapshot.wanted_generation if snapshot else None
         self._desk.goals.send(plan)
         try:
-            answer = await self._cluster.launch(plan, replaces=replaces)
-        except DllmError:
+            self._app.take(await self._cluster.launch(plan, replaces=replaces))
+        finally:
             self._desk.goals.answered(plan)
-            raise
-        self._app.take(answer)
-        self._desk.goals.answered(plan)
 
     async def stop(self) -> None:
         """Stop what runs, after asking."""
@@ -165,8 +163,12 @@ class PlanFlows:
             return
         stamp = time.strftime("%Y%m%d-%H%M%S")
         file = Path.cwd() / f"dllm-trace-{stamp}.json"
-        try:
+
+        def write() -> None:
             write_new(file, to_json(chrome_trace(passes)).encode())
+
+        try:
+            await asyncio.to_thread(write)
         except OSError as error:
             raise DllmError(f"Cannot write {file} ({error.strerror})") from error
         self._app.post_message(Notice(f"Wrote {file}: open it in Perfetto"))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from textual.widgets import Input, TextArea
-
+from tui.kit.keys import takes_text
 from tui.shell.frame import ConsoleScreen
 
 if TYPE_CHECKING:
@@ -68,7 +67,9 @@ class Questions:
         screen = self._app.screen
         if getattr(screen, "follows", "") == peer.name:
             return True
-        if isinstance(screen.focused, Input | TextArea) or self._app.mouse_captured:
+        if not self._app.app_focus:
+            return False  # While one is away Textual takes the focus from the field.
+        if takes_text(screen.focused) or self._app.mouse_captured:
             return False
         here = self._app.current_mode == self._app.DEFAULT_MODE
         return here and isinstance(screen, ConsoleScreen)

@@ -58,10 +58,16 @@ class SettingsFlow:
             raise UsageError(NO_FILE)
         if self._app.readonly:
             raise UsageError(REFUSED)
-        await asyncio.to_thread(self._file.change, name, text, self._problems)
-        self._app.follow_settings(await asyncio.to_thread(self._file.config))
+        # Its dialog may be closed meanwhile: all of it happens, or nothing.
+        return await asyncio.shield(self._write(self._file, name, text))
+
+    async def _write(
+        self, file: SettingsFile, name: str, text: str | None
+    ) -> list[Setting]:
+        await asyncio.to_thread(file.change, name, text, self._problems)
+        self._app.follow_settings(await asyncio.to_thread(file.config))
         await self._wait_for_controller()
-        return await asyncio.to_thread(self._file.read)
+        return await asyncio.to_thread(file.read)
 
     async def _wait_for_controller(self) -> None:
         """A launch right after goes by what was changed."""

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from textual.binding import Binding
 from textual.keys import key_to_character
 from textual.markup import escape
+from textual.widgets import Input, TextArea
 
 from tui.actions.keymap import FUNCTION_KEYS, action_of, is_action, split_keys
 
 if TYPE_CHECKING:
     from textual.app import App
+    from textual.widget import Widget
 
 
 def key_of(app: App[Any], action_id: str, *, typing: bool = False) -> str:
@@ -51,7 +53,8 @@ def _remapped(app: App[Any]) -> dict[str, str]:
 
 def _untyped(key: str) -> bool:
     """Whether a text field makes nothing of a key."""
-    return key_to_character(key) is None
+    character = key_to_character(key)
+    return character is None or not character.isprintable()
 
 
 def _written(app: App[Any], key: str) -> str:
@@ -60,14 +63,20 @@ def _written(app: App[Any], key: str) -> str:
     return app.get_key_display(Binding(key, "", ""))
 
 
-def with_keys(app: App[Any], text: str) -> str:
+def takes_text(widget: Widget | None) -> bool:
+    """Whether letters are text to what has the focus."""
+    return isinstance(widget, Input | TextArea)
+
+
+def with_keys(app: App[Any], text: str, *, typing: bool = False) -> str:
     """A text with the keys of the actions it names.
 
     ``{chat.stop} stops`` becomes ``Esc stops``. ``{id:short}`` is the key as the key
     bar writes it, ``{id:or}`` all keys of it. Without a key the action is found by
-    its name: ``: stop``.
+    its name: ``: stop``. While a text field takes letters (``typing``), ``l`` becomes
+    ``Esc l``.
     """
-    return _NAMED.sub(lambda named: _named(app, named[1], named[2] or ""), text)
+    return _NAMED.sub(lambda named: _named(app, named[1], named[2] or "", typing), text)
 
 
 _NAMED = re.compile(r"\{([a-z]+\.[a-z_]+)(?::(short|or|list))?\}")
@@ -75,12 +84,17 @@ _JOINTS = {"or": " or ", "list": ", "}
 _IN_WORDS = {"escape": "Esc", "enter": "Enter", "tab": "tab", "space": "space"}
 
 
-def _named(app: App[Any], action_id: str, form: str) -> str:
+def _named(app: App[Any], action_id: str, form: str, typing: bool) -> str:
     if not is_action(action_id):
         return f"{{{action_id}}}"
     if form == "short" and (key := key_of(app, action_id)):
         return key
-    keys = [_in_words(app, key) for key, _ in shown_keys(app, action_id)]
+    keys = [
+        f"Esc {_in_words(app, key)}"
+        if typing and not _untyped(key)
+        else _in_words(app, key)
+        for key, _ in shown_keys(app, action_id)
+    ]
     if form in _JOINTS and keys:
         return _JOINTS[form].join(keys)
     return keys[0] if keys else f": {action_of(action_id).label}"

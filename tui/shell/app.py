@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -120,6 +122,7 @@ class DllmApp(DeskConsole):
         self._held: ClusterSnapshot | None = None
         self._bridge: Bridge | None = None
         self._written: Remembered | None = None
+        self._writer = ThreadPoolExecutor(1, "memory")
         self._home = ClusterScreen(self.desk, zoomed=memory.zoomed, clock=clock)
         self._chat_flows = ChatFlows(self, cluster, self.desk, self._home.chat)
         self.add_mode("cluster", lambda: self._home)
@@ -147,6 +150,7 @@ class DllmApp(DeskConsole):
     def on_unmount(self) -> None:
         """Write down what to remember."""
         self._remember()
+        self._writer.shutdown()
 
     def _remember(self) -> None:
         """Write down what to remember, if that has changed.
@@ -161,11 +165,12 @@ class DllmApp(DeskConsole):
         )
         if memory == self._written:
             return
-        try:
+        self._written = memory
+        self._writer.submit(self._write_down, memory, cluster)
+
+    def _write_down(self, memory: Remembered, cluster: str) -> None:
+        with suppress(DllmError):  # Without a place to write, it starts afresh.
             remember(self._memory_file, memory, cluster)
-            self._written = memory
-        except DllmError as error:
-            self.log.error(str(error))
 
     # --- what the cluster says ---------------------------------------------------
 
@@ -287,15 +292,15 @@ class DllmApp(DeskConsole):
 
     def use_model(self, path: str) -> None:
         """Put a model on the desk, and show it."""
-        self.attempt(self._use_model(path), group="model")
+        self.open(self._use_model(path), group="model")
 
     async def _use_model(self, path: str) -> None:
-        await self.go_to("cluster")
+        await self.go_to("cluster", "split")
         await self._flows.choose(path)
 
     def show_setting(self, name: str) -> None:
         """Open the settings at this one."""
-        self.attempt(self._settings.show(name), group="settings")
+        self.open(self._settings.show(name), group="settings")
 
     def on_lab_screen_lab_wanted(self, message: LabScreen.LabWanted) -> None:
         """A link is to be slower; the newest wish for it counts."""
@@ -311,9 +316,12 @@ class DllmApp(DeskConsole):
 
     @on(PeerWanted)
     def _peer_wanted(self, message: PeerWanted) -> None:
+        if message.verb == "select":
+            self._home.peers.peer_list.select(message.peer)
+            return
         work = self._peer_flows.work_on(message.verb, message.peer)
         if work is not None:
-            self.attempt(work, group=f"peer {message.verb}", exclusive=False)
+            self.open(work, group=f"peer {message.verb}", exclusive=False)
 
     async def action_show_mode(self, mode: str) -> None:
         """Go to another screen; not away from a dialog, which belongs to this one."""
@@ -330,11 +338,11 @@ class DllmApp(DeskConsole):
 
     def action_events(self) -> None:
         """What happened, and what toasts have said."""
-        self.attempt(self._happenings.show(), group="events")
+        self.open(self._happenings.show(), group="events")
 
     def action_find(self) -> None:
         """Ask for the name of anything, and go there."""
-        self.attempt(self._finding.find(), group="find")
+        self.open(self._finding.find(), group="find")
 
     async def action_back(self) -> None:
         """Leave this screen, or zoom."""
@@ -346,15 +354,15 @@ class DllmApp(DeskConsole):
 
     def action_launch(self) -> None:
         """Run the plan on the desk."""
-        self.attempt(self._flows.launch(), group="launch")
+        self.open(self._flows.launch(), group="launch")
 
     def action_stop(self) -> None:
         """Stop what runs."""
-        self.attempt(self._flows.stop(), group="launch")
+        self.open(self._flows.stop(), group="launch")
 
     def action_settings(self) -> None:
         """Show every setting of config.toml."""
-        self.attempt(self._settings.show(), group="settings")
+        self.open(self._settings.show(), group="settings")
 
     def action_undo(self) -> None:
         """Take the last change of the draft back."""
@@ -376,23 +384,26 @@ class DllmApp(DeskConsole):
 
     def action_launch_settings(self) -> None:
         """Ask how llama-server is to run."""
-        self.attempt(self._flows.set_launch(), group="launch settings")
+        self.open(self._flows.set_launch(), group="launch settings")
 
     def action_pick_model(self) -> None:
         """Ask for a model."""
-        self.attempt(self._flows.pick_model(), group="model")
+        self.open(self._flows.pick_model(), group="model")
 
     def action_clusters(self) -> None:
         """Ask for another cluster."""
-        self.attempt(self._flows.pick_cluster(), group="clusters")
+        self.open(self._flows.pick_cluster(), group="clusters")
 
     def show_cluster(self, name: str) -> None:
         """Work on another cluster, with the draft it was left with."""
         self.cluster.use(name)
         self.desk.go_to(name)
         self._arriving = True
+        if self._held is not None:
+            self.action_freeze()
+        self._show_link(True)
         self._listen()
 
     def action_quit_console(self) -> None:
         """Leave."""
-        self.attempt(self._flows.leave(), group="leave")
+        self.open(self._flows.leave(), group="leave")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import platformdirs
-from textual import on
+from textual import events, on
 from textual.app import App
 from textual.worker import Worker, WorkerState
 
@@ -15,7 +17,7 @@ from backends.errors import DllmError
 from backends.state import Failure
 from tui.actions import keymap
 from tui.kit.ascii_lines import AsciiLines
-from tui.kit.keys import with_keys
+from tui.kit.keys import takes_text, with_keys
 from tui.kit.safe_text import safe
 from tui.shell import theming
 from tui.shell.messages import Copyable, Notice, Trouble
@@ -33,13 +35,18 @@ if TYPE_CHECKING:
     from textual.actions import ActionParseResult
     from textual.binding import BindingType
     from textual.dom import DOMNode
+    from textual.events import Event
     from textual.filter import LineFilter
+    from textual.message_pump import MessagePump
     from textual.theme import Theme
 
     from backends.config import Config
 
 REFUSED = "Refused: this console only watches (read-only)"
 TOAST_S: dict[Severity, float] = {"information": 4.0, "warning": 8.0, "error": 12.0}
+KEYS_WAIT_S = 2.0
+"""Longest time a key waits for what the key before it does."""
+CLOSED_CHECK_S = 0.02
 
 
 class ConsoleApp(App[None], inherit_bindings=False):
@@ -77,6 +84,9 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self._all_themes = False
         self._early_trouble: list[DllmError] = []
         self._safe_lines = SafeLines()
+        self._typed: deque[Event] = deque()
+        self._key_at_work: asyncio.Task[None] | None = None
+        self._opening: set[asyncio.Event] = set()
         self._use_theme(theme)
 
     def on_mount(self) -> None:
@@ -86,6 +96,57 @@ class ConsoleApp(App[None], inherit_bindings=False):
             self._early_trouble.append(DllmError(text))
         for error in self._early_trouble:
             self.post_message(Trouble(error.failure(self.clock()), "warning"))
+
+    # --- keys, one after the other --------------------------------------------------
+
+    async def on_event(self, event: Event) -> None:
+        """Handle an event; a key only once all that the last one did has happened.
+
+        Textual sends a key to the widget that has the focus when the key arrives. In a
+        burst that is before the keys ahead of it have moved the focus or opened a
+        dialog.
+        """
+        is_key = isinstance(event, events.Key | events.Paste)
+        if not is_key or event.is_forwarded:
+            await super().on_event(event)
+        elif self._key_at_work is None:
+            await self._take_key(event)
+        else:
+            self._typed.append(event)
+
+    async def _take_key(self, event: Event) -> None:
+        target = self.focused or self.screen
+        await super().on_event(event)
+        self._key_at_work = asyncio.create_task(self._finish_key(target))
+
+    async def _take_next_key(self) -> None:
+        self._key_at_work = None
+        if self._typed:
+            await self._take_key(self._typed.popleft())
+
+    async def _finish_key(self, target: DOMNode) -> None:
+        """Wait for a key and its consequences, then let the next one in."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(KEYS_WAIT_S):
+                # First the key climbs from widget to app, then what it had them post.
+                for _ in range(2):
+                    for pump in target.ancestors_with_self:
+                        await _idle(pump)
+                for opening in tuple(self._opening):
+                    await opening.wait()
+                # A new screen chooses its focus; ``Widget.focus`` waits for the app.
+                await _idle(self.screen)
+                await _idle(self)
+        self.call_later(self._take_next_key)
+
+    def push_screen(self, *args: Any, **options: Any) -> Any:
+        """Show a screen; keys that waited for it may come."""
+        pushed = super().push_screen(*args, **options)
+        for opening in self._opening:
+            opening.set()
+        return pushed
+
+    # --- actions ---------------------------------------------------------------------
 
     async def run_action(
         self,
@@ -127,6 +188,22 @@ class ConsoleApp(App[None], inherit_bindings=False):
             self._guarded(work), group=group, exclusive=exclusive, exit_on_error=False
         )
 
+    def open(
+        self, work: Coroutine[Any, Any, None], *, group: str, exclusive: bool = True
+    ) -> None:
+        """Like ``attempt``, for what may show a dialog: keys wait until it does."""
+        opening = asyncio.Event()
+        self._opening.add(opening)
+
+        async def opened() -> None:
+            try:
+                await work
+            finally:
+                self._opening.discard(opening)
+                opening.set()
+
+        self.attempt(opened(), group=group, exclusive=exclusive)
+
     def get_line_filters(self) -> Sequence[LineFilter]:
         """What every line passes on its way to the terminal."""
         return [*super().get_line_filters(), self._safe_lines, *self._ascii_lines]
@@ -150,7 +227,8 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self, text: str, severity: Severity = "information", *, keep: bool = True
     ) -> None:
         """A toast; ``keep`` it in the event log, where nobody else does."""
-        text = with_keys(self, safe(text))
+        focused = self.focused if self.screen_stack else None
+        text = with_keys(self, safe(text), typing=takes_text(focused))
         if keep:
             self.event_log.add(self.clock(), text, severity)
         self.notify(text, severity=severity, timeout=TOAST_S[severity], markup=False)
@@ -276,3 +354,14 @@ class ConsoleApp(App[None], inherit_bindings=False):
             self.register_theme(theme)
         for error in errors:
             self.post_message(Trouble(error.failure(self.clock()), "warning"))
+
+
+async def _idle(pump: MessagePump) -> None:
+    """Wait until a widget has handled what is in its queue, or is gone."""
+    done = asyncio.Event()
+    if not pump.call_later(done.set):
+        return
+    while pump.is_running and not done.is_set():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSED_CHECK_S):
+                await done.wait()

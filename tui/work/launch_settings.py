@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from backends.state import WorkerSpec
 
 USUAL = ServerSettings()
+SLOT_CTX_STEP = 256
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,19 @@ def _options(plan: Plan) -> Iterator[str]:
         yield "--no-relay"
     if plan.extra_args:
         yield from ("--", *plan.extra_args)
+
+
+def slot_ctx_size(plan: Plan) -> int:
+    """Tokens that fit one slot: its part of the context, rounded up by llama-server."""
+    part = -(-plan.ctx_size // plan.server.slots)
+    return -(-part // SLOT_CTX_STEP) * SLOT_CTX_STEP
+
+
+def ctx_text(plan: Plan) -> str:
+    """``ctx 4096``, ``ctx 3×1536`` for three slots."""
+    slots = plan.server.slots
+    each = f"{slots}×{slot_ctx_size(plan)}" if slots > 1 else f"{plan.ctx_size}"
+    return f"ctx {each}"
 
 
 def unusual(plan: Plan) -> str:

@@ -20,6 +20,7 @@ from tui.screens.cluster.split.bar import SplitBar
 from tui.screens.cluster.split.pane import SplitPane
 from tui.screens.cluster.token_pane import TokenPane
 from tui.shell.frame import NARROW_BELOW, SHORT_BELOW, ZOOMED, ConsoleScreen
+from tui.shell.messages import LogWanted, PeerWanted
 from tui.work.fallbacks import fallback_text
 from tui.work.names import model_name
 
@@ -70,7 +71,7 @@ class Pane(Protocol):
 class ClusterScreen(ConsoleScreen):
     """Panes; where there is no room for all, the focused one takes the place."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("cluster")
+    BINDINGS: ClassVar[list[BindingType]] = bindings("cluster", "live")
 
     zoomed: reactive[str] = reactive("", init=False)
     """Id of the pane that has the whole screen; empty for none."""
@@ -151,6 +152,19 @@ class ClusterScreen(ConsoleScreen):
         """Zoom the focused pane, or show all panes again."""
         self.zoomed = "" if self.zoomed else self._focused_pane()
 
+    def action_open_log(self) -> None:
+        if name := self.live.log_name:
+            self.post_message(LogWanted(name))
+
+    def action_provision(self) -> None:
+        self.post_message(PeerWanted("provision", self.live.peer_to_mend))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """There must be a process to read the log of, or a peer to mend."""
+        if action == "provision":
+            return bool(self.live.peer_to_mend)
+        return bool(self.live.log_name) if action == "open_log" else True
+
     def action_next_pane(self, by: int = 1) -> None:
         """Go to another pane, also one that is hidden now."""
         panes = self._panes
@@ -184,6 +198,8 @@ class ClusterScreen(ConsoleScreen):
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         """A click into a pane makes it the one in front."""
         self._bring(self._focused_pane())
+        self.split.say_verdict()
+        self.live.say_keys()
 
     # --- inside ------------------------------------------------------------------
 
@@ -302,7 +318,9 @@ class ClusterScreen(ConsoleScreen):
         ready = state == ClusterState.SERVING
         if reason != self._readiness:
             self._readiness = reason
-            self.chat.set_ready(ready, "" if ready else reason)
+            returning = desk.alive and state is not ClusterState.STOPPING
+            said = "" if ready else reason
+            self.chat.set_ready(ready, said, returning=returning)
 
     def _state_changed(self, snapshot: ClusterSnapshot) -> None:
         ready = snapshot.state == ClusterState.SERVING

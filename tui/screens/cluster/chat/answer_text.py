@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import sys
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.style import Style
@@ -11,7 +13,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui.kit.strips import selected
+from tui.kit.strips import line, selected, wrapped
 from tui.kit.worker_reports import report_worker
 from tui.shell.messages import Notice
 
@@ -26,6 +28,8 @@ STEPS = 4
 """Of a view's height: so many rows are added at once, since that is a layout."""
 VIEWS = 2
 """Rows kept while the end is followed: what is seen, and a page to look back."""
+PLAIN_ROWS = 24
+MARKDOWN = "tui.kit.markdown_rows"
 PIECE_CHARS = 1_000
 """Drawn at once; then others have their turn."""
 
@@ -132,13 +136,16 @@ class AnswerText(Widget):
     @work(group="rows", exclusive=True, exit_on_error=False)
     async def _draw_anew(self) -> None:
         """Draw all of it; before the first layout there is no width to do so."""
-        # Imported here because it costs 40 ms at start-up.
-        from tui.kit.markdown_rows import MarkdownRows
-
         self._made = None
         self.drawn.clear()
         if not self.size.width:
             return
+        if MARKDOWN not in sys.modules:
+            self._show_plain()
+            # Where little is cached it takes seconds.
+            await asyncio.to_thread(importlib.import_module, MARKDOWN)
+        from tui.kit.markdown_rows import MarkdownRows
+
         made, at = MarkdownRows(self.size.width, self._looks()), 0
         while piece := self.text[at : at + PIECE_CHARS]:
             made.add(piece)
@@ -147,6 +154,14 @@ class AnswerText(Widget):
         self._made = made
         self._show()
         self.drawn.set()
+
+    def _show_plain(self) -> None:
+        """Show the words as they were written, until Markdown can be drawn."""
+        width, n_rows = self.size.width, self._view_rows or PLAIN_ROWS
+        lines = wrapped(self.text[-width * n_rows :], width, n_rows)
+        self._rows = [line([(text, Style())], width) for text in lines]
+        self._settle_height()
+        self.refresh()
 
     def _looks(self) -> dict[str, Style]:
         """Styles of Markdown, by Rich's names."""

@@ -114,19 +114,13 @@ class Composer(TextArea):
         self.again: int | None = None
         """Index of the question that is asked again in other words."""
         self._draft = ""
-        self.can_focus = False
 
     def on_mount(self) -> None:
         """Say what can be done."""
         self._hint()
 
     def watch_ready(self, ready: bool) -> None:
-        """Open or close; an unsent draft is never taken from under the cursor."""
         self.set_class(not ready, "-closed")
-        if ready or not (self.has_focus and self.text):
-            self.can_focus = ready
-        if not self.can_focus and self.has_focus:
-            self.screen.set_focus(None)
         self._hint()
 
     def watch_busy(self) -> None:
@@ -140,7 +134,7 @@ class Composer(TextArea):
     def _hint(self) -> None:
         """Choose the placeholder."""
         if not self.ready:
-            self.placeholder = with_keys(self.app, self.reason)
+            self.placeholder = with_keys(self.app, self.reason, typing=self.has_focus)
         elif self.busy:
             self.placeholder = with_keys(self.app, BUSY_HINT)
         else:
@@ -209,25 +203,16 @@ class Composer(TextArea):
             self.write(newer)
 
     def on_key(self, event: events.Key) -> None:
-        """Send and break lines at once.
-
-        A binding would run after the keys typed behind it, because they are taken here
-        while the binding waits for the app: "a", ctrl+j, "b" typed fast would be "ab".
-        """
-        bound = self._bindings.key_to_bindings.get(event.key, [])
-        actions = {binding.action for binding in bound}
-        if "send" in actions:
-            self.action_send()
-        elif "newline" in actions:
-            self.action_newline()
-        if event.key == "enter" or actions & {"send", "newline"}:
-            event.stop()
+        # Textual would break the line before any binding is looked at.
+        bound = self.screen.active_bindings.get(event.key)
+        if bound is not None and bound.node is self and event.key == "enter":
             event.prevent_default()
 
-    def on_blur(self) -> None:
-        """Close for good once the draft is left."""
-        self.can_focus = self.ready
+    def on_focus(self) -> None:
+        self.call_later(self._hint)
 
-    def on_resize(self, event: events.Resize) -> None:
-        """Say less where there is less room."""
+    def on_blur(self) -> None:
+        self.call_later(self._hint)
+
+    def on_resize(self) -> None:
         self._hint()

@@ -128,8 +128,7 @@ class ChatPane(Widget):
         self._asked_at: int | None = None
         self.can_undo = False
         """Something was done that ``u`` takes back."""
-        self._ready = False
-        self._reason = ""
+        self._ready = self._returning = False
         self._transcript = ChatTranscript(id="chat-transcript")
         self._unseen = Static(classes="chat-unseen", markup=False)
         self._composer = Composer(id="chat-composer")
@@ -179,9 +178,9 @@ class ChatPane(Widget):
             self._composer.write(question)
         self._settle()
 
-    def set_ready(self, ready: bool, reason: str) -> None:
-        """Open the composer, or close it and say why."""
-        self._ready, self._reason = ready, reason
+    def set_ready(self, ready: bool, reason: str, *, returning: bool = False) -> None:
+        """Let questions be sent, or say why not; ``returning``: they soon can be."""
+        self._ready, self._returning = ready, returning
         self._composer.reason = reason
         self._composer.ready = ready
         self._transcript.hint = with_keys(self.app, READY_HINT) if ready else ""
@@ -193,8 +192,9 @@ class ChatPane(Widget):
 
     def focus_default(self) -> None:
         """Focus the composer, or the transcript where nothing can be asked."""
-        target = self._composer if self._composer.can_focus else self._transcript
-        target.focus()
+        writes = self._ready or self._returning or self._composer.text
+        target = self._composer if writes else self._transcript
+        self.screen.set_focus(target)
 
     def copyable(self) -> Copyable | None:
         """The selected text, else the chosen answer, else the last."""
@@ -260,7 +260,7 @@ class ChatPane(Widget):
                 chosen = self._transcript.chosen is not None
                 return idle and (chosen or self._composer.has_focus)
             case "write":
-                return self._ready and not self._composer.has_focus
+                return not self._composer.has_focus
             case "want":
                 return self._may(str(parameters[0]))
             case "choose":
@@ -296,11 +296,10 @@ class ChatPane(Widget):
             self._transcript.chosen = None
         self._composer.let_go()
         self._settle()
-        self._transcript.focus()
+        self.screen.set_focus(self._transcript)
 
     def action_write(self) -> None:
-        """Go to the composer."""
-        self._composer.focus()
+        self.screen.set_focus(self._composer)
 
     def action_want(self, verb: Verb) -> None:
         """Have something done by the app."""

@@ -264,6 +264,9 @@ class ChatTranscript(VerticalScroll, can_focus=True):
             await one.answer.drawn_whole.wait()
         self._count_earlier()
         self._mark()
+        if self.chosen is not None and self.chosen < first + SHOWN_TURNS:
+            self.call_after_refresh(self._show_chosen)
+            return
 
         def stay() -> None:
             grown = self._turns.size.height - height
@@ -282,13 +285,12 @@ class ChatTranscript(VerticalScroll, can_focus=True):
             chosen = max(0, self.chosen + by)
             self.chosen = chosen if chosen <= last else None
 
-    async def watch_chosen(self, chosen: int | None) -> None:
-        """Mark it, and bring it into view."""
+    def watch_chosen(self, chosen: int | None) -> None:
         self._mark()
         if chosen is None:
             self.follow()
         elif chosen < self._first:
-            await self.show_earlier().wait()
+            self.show_earlier()
         self._show_chosen()
         self.post_message(self.Chose())
 

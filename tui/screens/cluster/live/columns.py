@@ -13,10 +13,12 @@ from backends.link.way import WayKind
 from backends.units import format_bytes, format_rate
 from tui.kit.safe_text import safe_line
 from tui.kit.strips import clip
+from tui.work.launch_settings import slot_ctx_size
 from tui.work.names import by_role
 from tui.work.quantities import (
     UNKNOWN,
     bytes_text,
+    newest_rate,
     rate_text,
     rtt_text,
     short_count,
@@ -124,12 +126,13 @@ def _layouts(
 
 def _speed_column(snapshot: ClusterSnapshot) -> LiveColumn:
     speed = snapshot.speed
-    now = speed.tok_per_s
-    rate = speed.last_tok_per_s if now is None else now
-    ctx_size = snapshot.plan.ctx_size if snapshot.plan else 0
+    ctx_size = slot_ctx_size(snapshot.plan) if snapshot.plan else 0
     counts = (short_count(n, COUNT_MAX) for n in (speed.ctx_used, ctx_size))
     figures = (
-        Figure("generate" if now is not None else "last", f"{format_rate(rate)} tok/s"),
+        Figure(
+            "last" if speed.tok_per_s is None else "generate",
+            f"{format_rate(newest_rate(speed))} tok/s",
+        ),
         Figure("prompt", f"{format_rate(speed.prompt_tok_per_s)} tok/s"),
         Figure("context", "/".join(counts)),
     )

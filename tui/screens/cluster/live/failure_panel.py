@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-from functools import partial
 from shlex import join
 from typing import TYPE_CHECKING
 
 from textual.reactive import reactive
 
-from tui.kit.keys import key_of
+from tui.kit.keys import takes_text, with_keys
 from tui.kit.strips import Part, StripWidget, line, wrapped
 from tui.shell.messages import Copyable
 from tui.work.peer_words import UNFIT
@@ -83,20 +82,19 @@ class FailurePanel(StripWidget):
 
     def _keys(self, failure: Failure) -> list[Part]:
         key, dim = self.palette.key, self.palette.dim
-        named = partial(key_of, self.app)
-        mend: list[Part] = [
-            (named("live.provision"), key),
-            (f" provisions {self.to_mend}   ", dim),
-        ]
-        log: list[Part] = [(named("live.log"), key), (" opens the log   ", dim)]
-        return [
-            *(mend if self.to_mend else []),
-            *(log if failure.process else []),
-            (named("app.copy"), key),
-            (" copies all this   ", dim),
-            (named("cluster.launch"), key),
-            (" tries again", dim),
-        ]
+        typing = takes_text(self.screen.focused)
+        offered = {
+            "live.provision": f"provisions {self.to_mend}" if self.to_mend else "",
+            "live.log": "opens the log" if failure.process else "",
+            "app.copy": "copies all this",
+            "cluster.launch": "tries again",
+        }
+        parts: list[Part] = []
+        for action, does in offered.items():
+            if does:
+                named = with_keys(self.app, f"{{{action}}}", typing=typing)
+                parts += [(named, key), (f" {does}   ", dim)]
+        return parts
 
 
 def exit_text(failure: Failure) -> str:

@@ -11,7 +11,7 @@ from backends.units import format_rate
 from tui.kit.blocks import block_row
 from tui.kit.rate_graph import axis_top
 from tui.kit.strips import Part, StripWidget, line, parts_width
-from tui.work.quantities import bytes_text, ms_text, totals_trips_text
+from tui.work.quantities import bytes_text, ms_text, newest_rate, totals_trips_text
 
 if TYPE_CHECKING:
     from textual.strip import Strip
@@ -80,9 +80,8 @@ class LiveLine(StripWidget):
 def line_figures(snapshot: ClusterSnapshot) -> tuple[tuple[str, str], ...]:
     """Speed, then time, trips and bytes of a token."""
     speed, totals = snapshot.speed, token_totals(snapshot.links)
-    now = speed.tok_per_s
-    rate = format_rate(speed.last_tok_per_s if now is None else now)
-    figures = [("generate" if now is not None else "last    ", f"{rate} tok/s")]
+    name = "last    " if speed.tok_per_s is None else "generate"
+    figures = [(name, f"{format_rate(newest_rate(speed))} tok/s")]
     if snapshot.links:
         figures += [
             ("pass p50", f"{ms_text(totals.p50_ms).strip():>5} ms"),

@@ -11,7 +11,6 @@ from textual.widget import Widget
 
 from backends.state import ClusterState
 from backends.units import format_seconds
-from tui.actions.keymap import bindings
 from tui.kit.keys import key_of
 from tui.kit.rate_graph import RateGraph
 from tui.kit.strips import StripWidget, line, resubtitle, retitle, wrapped
@@ -22,14 +21,13 @@ from tui.screens.cluster.live.folded import LiveLine
 from tui.screens.cluster.live.step_list import StepList
 from tui.screens.cluster.live.token_bar import TokenBar, device_marks
 from tui.screens.cluster.live.worker_graphs import WorkerGraphs
-from tui.shell.messages import Copyable, LogWanted, PeerWanted
+from tui.shell.messages import Copyable
 from tui.work.draft_words import auto_text
 from tui.work.quantities import acceptance_text, pairs_text
 
 if TYPE_CHECKING:
     from rich.style import Style
     from textual.app import ComposeResult
-    from textual.binding import BindingType
     from textual.strip import Strip
 
     from backends.state import ClusterSnapshot
@@ -110,7 +108,6 @@ pane says what and why: `{app.copy}` copies it, `{live.log}` opens the log, and
 `{live.provision}` puts our engine on the
 peer whose own does not fit.
 """
-    BINDINGS: ClassVar[list[BindingType]] = bindings("live")
     DEFAULT_CSS = """
     LivePane {
         height: auto;
@@ -210,20 +207,14 @@ peer whose own does not fit.
         url = self._snapshot.api_url if self._snapshot else None
         return Copyable("the API address", url) if url else None
 
-    def action_open_log(self) -> None:
-        """Ask for the log that tells most."""
-        if name := self._log_name():
-            self.post_message(LogWanted(name))
+    def say_keys(self) -> None:
+        """Name the keys that work where the focus is now."""
+        self._failure.redraw()
 
-    def action_provision(self) -> None:
-        """Ask for another engine on the peer that failed a launch."""
-        self.post_message(PeerWanted("provision", self._failure.to_mend))
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """There must be a process to read the log of, or a peer to mend."""
-        if action == "provision":
-            return bool(self._failure.to_mend)
-        return bool(self._log_name()) if action == "open_log" else True
+    @property
+    def peer_to_mend(self) -> str:
+        """The peer whose engine failed a launch; empty for none."""
+        return self._failure.to_mend
 
     def _show_token(self, snapshot: ClusterSnapshot) -> None:
         """Where a token's time goes, and how each worker has done of late."""
@@ -249,7 +240,9 @@ peer whose own does not fit.
         line = Region(0, self._steps.running, 1, 1)
         self.scroll_to_region(line, animate=False)
 
-    def _log_name(self) -> str:
+    @property
+    def log_name(self) -> str:
+        """The process whose log tells most; empty for none."""
         snapshot = self._snapshot
         if snapshot is None:
             return ""

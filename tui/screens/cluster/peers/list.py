@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 
-from backends.state import PeerState, Transport
+from backends.state import PeerState
 from backends.units import format_ms
 from tui.actions.keymap import bindings
 from tui.kit.keys import with_keys
@@ -25,7 +25,7 @@ from tui.shell.messages import Copyable, PeerWanted
 from tui.work.peer_words import UNFIT, since_text, why_not
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from textual import events
     from textual.binding import BindingType
@@ -91,7 +91,7 @@ the split does not use shows what is taken now. The letter is the device's in th
         self._pictures: dict[int, tuple[PeerBlock, list[Strip]]] = {}
         self.filtered = False
         """Whether some peers are left out."""
-        self._was_filtered = False
+        self._awaited = ""
 
     # --- drawing -------------------------------------------------------------------
 
@@ -219,13 +219,12 @@ the split does not use shows what is taken now. The letter is the device's in th
         return min(max(selected, 0), max(len(self.peers) - 1, 0))
 
     def watch_peers(self, before: tuple[Peer, ...], now: tuple[Peer, ...]) -> None:
-        """The selection stays with its peer, or goes to one just added."""
+        """Keep the selection on its peer, or move it to the one awaited."""
         was = before[self.selected] if self.selected < len(before) else None
         names = [peer.name for peer in now]
-        added = None if self.filtered != self._was_filtered else _added(before, now)
-        self._was_filtered = self.filtered
-        if added is not None:
-            self.selected = names.index(added.name)
+        if self._awaited in names:
+            self.selected = names.index(self._awaited)
+            self._awaited = ""
         elif was is not None and was.name in names:
             self.selected = names.index(was.name)
         else:
@@ -263,6 +262,14 @@ the split does not use shows what is taken now. The letter is the device's in th
             self.parent.scroll_to_region(region, animate=False)
 
     # --- what the user does --------------------------------------------------------
+
+    def select(self, name: str) -> None:
+        """Select a peer, now or once it is there."""
+        names = [peer.name for peer in self.peers]
+        if name in names:
+            self.selected = names.index(name)
+        else:
+            self._awaited = name
 
     @property
     def peer(self) -> Peer | None:
@@ -324,10 +331,3 @@ def unfit_actions(peer: Peer | None) -> frozenset[str]:
 
 def _n_rows(blocks: list[PeerBlock]) -> int:
     return sum(block.n_rows for block in blocks)
-
-
-def _added(before: Sequence[Peer], now: Sequence[Peer]) -> Peer | None:
-    """The one other machine that is new; workers of ours come and go with plans."""
-    known = {peer.name for peer in before}
-    new = [p for p in now if p.name not in known and p.transport != Transport.LOCAL]
-    return new[0] if before and len(new) == 1 else None

@@ -9,14 +9,15 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from backends.units import format_bytes
-from tui.kit.keys import with_keys
+from tui.kit.keys import takes_text, with_keys
 from tui.kit.sources import least_of, told
-from tui.kit.strips import StripWidget, line, resubtitle, retitle
+from tui.kit.strips import StripWidget, clip, line, resubtitle, retitle
 from tui.screens.cluster.split.bar import SplitBar
 from tui.screens.cluster.split.load_table import LoadTable
 from tui.shell.messages import Copyable
 from tui.work.commands import launch_command
-from tui.work.launch_settings import unusual, up_command
+from tui.work.launch_settings import ctx_text, unusual, up_command
+from tui.work.names import model_name
 from tui.work.verdict import Verdict, verdict
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tui.work.draft import Draft
 
 EMPTY = Verdict("", "dim")
+NAME_WIDTH_MIN = 12
 
 
 class VerdictLine(StripWidget):
@@ -90,6 +92,30 @@ class SplitPane(Widget, can_focus=True):
         if not target.has_focus:
             target.focus()
 
+    def say_verdict(self) -> None:
+        """Say how the split stands to what runs, with keys that work now."""
+        said = verdict(self.bar.draft, self._desk.plan, self._desk.snapshot)
+        text = with_keys(self.app, said.text, typing=takes_text(self.screen.focused))
+        self._verdict.verdict = said._replace(text=text)
+
+    def _title(self, draft: Draft | None) -> str:
+        plan = self._desk.plan
+        if draft is None or plan is None:
+            return "Split"
+        source = least_of(draft.loads)
+        kv = sum(load.kv_bytes for load in draft.loads)
+        weights = sum(load.weight_bytes for load in draft.loads)
+        figures = (
+            f"{draft.model.n_layer}+1 layers",
+            told(format_bytes(weights), source),
+            ctx_text(plan),
+            f"KV {told(format_bytes(kv), source)}",
+        )
+        rest = " · ".join(("", *figures))
+        room = self.size.width - len("╭─ Split ──  ─╮") - len(rest)
+        name = clip(model_name(plan.model), max(room, NAME_WIDTH_MIN)).rstrip()
+        return f"Split ── {name}{rest}"
+
     def on_focus(self) -> None:
         """A click beside the bar means the bar."""
         self.focus_default()
@@ -110,20 +136,6 @@ class SplitPane(Widget, can_focus=True):
         if self.has_focus:
             self.focus_default()
         self._table.draft = draft
-        said = verdict(draft, self._desk.plan, self._desk.snapshot)
-        said = said._replace(text=with_keys(self.app, said.text))
-        self._verdict.verdict = said
-        retitle(self, _title(draft))
+        self.say_verdict()
+        retitle(self, self._title(draft))
         resubtitle(self, unusual(self._desk.plan) if self._desk.plan else "")
-
-
-def _title(draft: Draft | None) -> str:
-    if draft is None:
-        return "Split"
-    source = least_of(draft.loads)
-    kv = told(format_bytes(sum(load.kv_bytes for load in draft.loads)), source)
-    weights = told(format_bytes(sum(load.weight_bytes for load in draft.loads)), source)
-    return (
-        f"Split ── {draft.model.n_layer}+1 layers · {weights}"
-        f" · ctx {draft.ctx_size} · KV {kv}"
-    )
