@@ -16,7 +16,7 @@ namespace {
 constexpr Version k8{8, 0, 0};
 
 std::string set_states(const std::string& name, std::size_t bytes) {
-  Random random(9);
+  Random random(name.size());
   transcript::TensorSpec spec = transcript::row_of(bytes);
   spec.type = masks::kF32;
   spec.name = name;
@@ -115,8 +115,20 @@ TEST(masks_of_a_prompt_cost_little_and_states_and_weights_nothing_more) {
     const std::size_t before = stream.wire_bytes;
     stream.pass(states);
     const std::size_t cost = stream.wire_bytes - before;
-    CHECK(cost >= 1 << 20 && cost < (1 << 20) + 400);
+    CHECK(cost > (1 << 20) - 64 && cost < (1 << 20) + 400);
   }
+}
+
+// As of inputs that a pass does not use.
+TEST(zeros_cost_little_whatever_they_are_called) {
+  Stream stream;
+  for (const std::uint32_t type : {masks::kF32, masks::kF16}) {
+    transcript::TensorSpec spec = transcript::row_of(1 << 20);
+    spec.type = type;
+    spec.name = "inp_mixed_embd";
+    stream.pass(transcript::set_tensor(k8, spec, std::string(1 << 20, '\0')));
+  }
+  CHECK(stream.wire_bytes < 1000);
 }
 
 TEST(every_byte_belongs_to_a_command) {

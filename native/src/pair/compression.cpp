@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <new>
 #include <numeric>
+#include <set>
 
 namespace dllm::pair {
 
@@ -18,6 +19,8 @@ constexpr std::size_t kChunkBytes = 64 << 10;
 // Of a request that sets a tensor, what is before its data in every version; one byte of them more
 // before 7.0.
 constexpr std::size_t kDataAt = kRequestHeaderBytes + kTensorBytes + 1 + sizeof(std::uint64_t);
+// Of the data, to tell what they are.
+constexpr std::size_t kProbedBytes = 64;
 constexpr unsigned kVerbatim = 1;
 
 View front(View bytes, std::uint64_t most) {
@@ -33,12 +36,19 @@ void append_number(std::vector<std::uint8_t>& out, std::uint64_t number) {
   out.push_back(static_cast<std::uint8_t>(number));
 }
 
-// Positions and indices, and masks of 0 and -inf; no states between layers, and no weights.
-bool is_compressible(Tensor tensor) {
+// Positions and indices, and what begins with few different words: masks of 0 and -inf, and inputs
+// that this pass does not use. No states between layers, and no weights.
+bool is_compressible(View head) {
   constexpr std::uint32_t kI8 = 24, kI16 = 25, kI32 = 26, kI64 = 27;
-  const std::uint32_t type = tensor.type();
-  const bool is_index = type == kI8 || type == kI16 || type == kI32 || type == kI64;
-  return is_index || tensor.name().find("mask") != std::string_view::npos;
+  constexpr std::size_t kWordBytes = sizeof(std::uint32_t), kWordsMax = 4;
+  const std::uint32_t type = Tensor(&head[kRequestHeaderBytes]).type();
+  if (type == kI8 || type == kI16 || type == kI32 || type == kI64) return true;
+  std::set<std::uint32_t> words;
+  for (View data = head.subspan(kDataAt); data.size() >= kWordBytes;) {
+    words.insert(load<std::uint32_t>(data.data()));
+    data = data.subspan(kWordBytes);
+  }
+  return words.size() <= kWordsMax;
 }
 
 template <typename Context>
@@ -98,19 +108,20 @@ std::size_t Compressor::step(View bytes, Buffer& out) {
   return part.size();
 }
 
-// The header of a request is here, or the tensor that it sets too.
+// The header of a request is here, or also the tensor that it sets, and the first of its data.
 void Compressor::begin_data(Buffer& out) {
   if (wanted_ == kRequestHeaderBytes) {
     left_ = load<std::uint64_t>(&head_[1]);
     const bool sets = is_one_of(id_, {kSetTensor, kSetTensor2d});
     if (!sets || left_ <= kDataAt - kRequestHeaderBytes) return;
-    wanted_ = kDataAt;
-    left_ -= kDataAt - kRequestHeaderBytes;
+    const auto more = std::min<std::uint64_t>(left_, kDataAt + kProbedBytes - kRequestHeaderBytes);
+    wanted_ += more;
+    left_ -= more;
     return;
   }
   // No client that is understood says so much.
   const bool is_absurd = left_ > UINT64_MAX >> 1;
-  is_verbatim_ = !is_absurd && !is_compressible(Tensor(&head_[kRequestHeaderBytes]));
+  is_verbatim_ = left_ > 0 && !is_absurd && !is_compressible(head_);
   if (!is_verbatim_) return;
   flush(out);
   const std::size_t before = out.size();
