@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiohttp import web
 
-from backends.controller.chat.asking import Asking, serving_port
+from backends.controller.chat.asking import Asking, require_wanted
 from backends.controller.responses import body, json_response, start_stream
 from backends.state import (
     DEFAULT_CLUSTER,
@@ -65,7 +65,7 @@ class ChatApi:
         """Pass an answer on as it comes; a reader who leaves ends the generation."""
         asked = await body(request, ChatRequest)
         cluster = self._of(request)
-        serving_port(cluster.board.snapshot)
+        require_wanted(cluster.board.snapshot)
         response = await start_stream(request)
         async with aclosing(self._asking.answer(cluster, asked)) as deltas:
             async for delta in deltas:
@@ -116,7 +116,7 @@ class ChatApi:
         """Begin a turn, or another answer to one; answers come as events."""
         asked = await body(request, ChatQuestion)
         cluster, chat = self._of(request), await self._chat_of(request)
-        serving_port(cluster.board.snapshot)
+        require_wanted(cluster.board.snapshot)
         reply = _reply_to_come(chat.conversation, cluster)
         chat.ask(asked, reply, lambda asked: self._asking.answer(cluster, asked))
         return await _kept(chat)

@@ -118,6 +118,11 @@ class Cluster:
         return None if self.stands else self.goal.plan
 
     @property
+    def wait_s(self) -> float:
+        """Longest wait of a request while nothing serves."""
+        return self._pursuit.survey.api.wait_s
+
+    @property
     def busy(self) -> bool:
         """Whether something runs, starts, stops, or is still to be ended."""
         return (

@@ -14,7 +14,7 @@ import msgspec
 from backends.config import Config, load_config, stamp_of
 from backends.engine.ask import Engine, describe, list_devices
 from backends.engine.find import find_engine
-from backends.errors import DllmError, ModelError
+from backends.errors import DllmError, ModelError, UsageError
 from backends.gateway.access import api_settings
 from backends.models.layers import read_model
 from backends.models.parts import part_paths
@@ -135,9 +135,12 @@ class Readers:
         """A model's header; ``peer:/path`` is one that a peer holds.
 
         Raises:
+            UsageError: no file can have that path.
             ModelError: the file is missing or not a usable GGUF.
             HostError: there is no such peer, or it cannot be reached.
         """
+        if "\0" in path:
+            raise UsageError("The path of a model holds no NUL character")
         if (there := at_peer(path)) and self.elsewhere is not None:
             return await self.elsewhere(*there)
         return await asyncio.to_thread(self._model, path)

@@ -52,6 +52,8 @@ class ChatDelta(Value, frozen=True, kw_only=True):
     finish_reason: str = ""
     ahead: int = 0
     """Requests that are answered before this one."""
+    waiting: str = ""
+    """What it waits for before it is asked: ``the cluster is loading``."""
     prompt_progress: float | None = None
     """0…1 while the prompt is being read."""
     timings: ChatTimings | None = None

@@ -132,6 +132,8 @@ class Answering(Value, frozen=True, kw_only=True):
 
     ahead: int = 0
     """Requests that are answered before it."""
+    waiting: str = ""
+    """What it waits for before it is asked."""
     prompt_progress: float | None = None
     """0…1 while the prompt is being read."""
 

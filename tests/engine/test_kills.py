@@ -371,3 +371,16 @@ def test_a_full_disk_is_told(user: User, demo_model: str) -> None:
         user.assert_nothing_left()
     finally:
         subprocess.run(["umount", "-l", str(state)], check=True)
+
+
+def test_a_chat_waits_while_the_cluster_is_brought_up(
+    user: User, demo_model: str
+) -> None:
+    """Right after its controller was killed, and while a worker is started again."""
+    serve(user, demo_model)
+    os.kill(user.status()["controller_pid"], signal.SIGKILL)
+    assert user.json("chat", "What is a split?")["text"]
+    for _ in range(3):
+        user.kill("worker1")
+        assert user.json("chat", "What is a split?")["text"]
+        wait_for(lambda: user.status()["state"] == "serving", "serving")

@@ -11,8 +11,8 @@ import msgspec
 from backends.client.chats import NoSuchChat, find_chat
 from backends.client.client import ControllerClient
 from backends.errors import ControllerError, ProcessFailed
-from backends.state import ChatChange, ChatState, ChatTimings, Sampling
-from tui.cli.session import Answer, tell_ahead
+from backends.state import Answering, ChatChange, ChatState, ChatTimings, Sampling
+from tui.cli.session import Answer, tell_wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +96,7 @@ async def _answer(
     client: ControllerClient, chat: str, turns: int, on_text: Callable[[str], None]
 ) -> Answer:
     """Follow the newest answer to the question after so many, to its end."""
-    shown, told = 0, 0
+    shown, told = 0, ""
     async with aclosing(client.chats.states("", chat=chat)) as states:
         async for state in states:
             if len(state.conversation.turns) <= turns:
@@ -104,7 +104,7 @@ async def _answer(
             reply = state.conversation.turns[turns].replies[-1]
             on_text(reply.text[shown:])
             shown = len(reply.text)
-            told = tell_ahead(state.answering.ahead if state.answering else 0, told)
+            told = tell_wait(state.answering or Answering(), told)
             if reply.failure is not None:
                 raise ProcessFailed(reply.failure)
             if reply.done:

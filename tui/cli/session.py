@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from backends.client.client import ControllerClient
-    from backends.state import ChatRequest, ClusterSnapshot, Failure, Plan
+    from backends.state import Answering, ChatRequest, ClusterSnapshot, Failure, Plan
 
 BUSY = frozenset({ClusterState.STARTING, ClusterState.LOADING, ClusterState.SERVING})
 
@@ -217,7 +217,7 @@ async def ask(
     """
     started = time.monotonic()
     text, reasoning, first_s = "", "", None
-    last, told = ChatDelta(), 0
+    last, told = ChatDelta(), ""
     async with aclosing(client.chat(request)) as deltas:
         async for delta in deltas:
             if delta.failure is not None:
@@ -227,7 +227,7 @@ async def ask(
             text += delta.text
             reasoning += delta.reasoning
             on_text(delta.text)
-            told = tell_ahead(delta.ahead, told)
+            told = tell_wait(delta, told)
             last = delta if delta.done else last
     if not last.done:
         raise ControllerError("The answer broke off", "dllm-tui status says why.")
@@ -240,12 +240,15 @@ async def ask(
     )
 
 
-def tell_ahead(ahead: int, told: int) -> int:
-    """Say how many requests are ahead, once for each number of them."""
-    if ahead and ahead != told:
-        others = "request is" if ahead == 1 else "requests are"
-        say(f"{ahead} {others} ahead…")
-    return ahead
+def tell_wait(now: ChatDelta | Answering, told: str) -> str:
+    """Say what an answer waits for, once for each change."""
+    others = "request is" if now.ahead == 1 else "requests are"
+    text = f"{now.ahead} {others} ahead…" if now.ahead else ""
+    if now.waiting:
+        text = f"Waiting: {now.waiting}…"
+    if text and text != told:
+        say(text)
+    return text
 
 
 def answer_text(answer: Answer) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from backends.controller.cluster import Cluster
     from backends.state import ChatRequest, ClusterSnapshot
 
+BRINGING_UP = (ClusterState.STARTING, ClusterState.LOADING)
 LOOK_S = 0.5
 """Between two looks at who is before us, while nothing comes."""
 
@@ -38,9 +39,11 @@ class Asking:
         """An answer as it comes; closing the iterator ends the generation.
 
         Raises:
-            ControllerError: nothing serves.
+            ControllerError: nothing serves, or not in time.
         """
-        port = serving_port(cluster.board.snapshot)
+        async for waiting in _begun(cluster):
+            yield ChatDelta(waiting=waiting)
+        port = _serving_port(cluster.board.snapshot)
         speed = cluster.board.snapshot.speed
         # Of a slot that is busy later we cannot tell whether it is with us.
         may_wait = bool(self._open[port]) or 0 < speed.slots <= speed.requests_active
@@ -111,12 +114,39 @@ async def _ahead(
             yield ahead
 
 
-def serving_port(snapshot: ClusterSnapshot) -> int:
-    """Where a cluster's llama-server listens.
+async def _begun(cluster: Cluster) -> AsyncGenerator[str, None]:
+    """Wait, like any client of the API, while the cluster is brought up; says so.
 
     Raises:
-        ControllerError: nothing serves.
+        ControllerError: that takes longer than a request waits.
     """
+    told, deadline = "", asyncio.get_running_loop().time() + cluster.wait_s
+    try:
+        while (state := cluster.board.snapshot.state) in BRINGING_UP:
+            if told != state:
+                told = state
+                yield f"the cluster is {state.value}"
+                continue
+            async with asyncio.timeout_at(deadline):
+                await cluster.board.change()
+    except TimeoutError:
+        raise ControllerError(
+            f"No model serves within {cluster.wait_s:g} s (api_wait_s)",
+            "See dllm-tui status.",
+        ) from None
+
+
+def require_wanted(snapshot: ClusterSnapshot) -> None:
+    """See that a model serves, or is brought up.
+
+    Raises:
+        ControllerError: neither.
+    """
+    if snapshot.state not in BRINGING_UP:
+        _serving_port(snapshot)
+
+
+def _serving_port(snapshot: ClusterSnapshot) -> int:
     if snapshot.state is not ClusterState.SERVING or not snapshot.api_url:
         raise ControllerError(
             f"No model is serving (the cluster is {snapshot.state.value})",

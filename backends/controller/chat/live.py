@@ -195,7 +195,9 @@ class LiveChat:
             self._reasonings.append(delta.reasoning)
         self._timings = delta.timings or self._timings
         self._answering = Answering(
-            ahead=delta.ahead, prompt_progress=delta.prompt_progress
+            ahead=delta.ahead,
+            waiting=delta.waiting,
+            prompt_progress=delta.prompt_progress,
         )
         self._touch()
 

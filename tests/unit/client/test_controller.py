@@ -313,3 +313,11 @@ async def test_a_thousand_at_once_are_all_let_in(paths: Paths) -> None:
         finally:
             for knock in knocks:
                 knock.close()
+
+
+async def test_a_path_that_no_file_can_have_is_refused(
+    client: ControllerClient,
+) -> None:
+    with pytest.raises(RequestFailed, match="no NUL character") as refused:
+        await client.inspect("/models/a\0b.gguf")
+    assert refused.value.value.what

@@ -7,17 +7,19 @@ from contextlib import aclosing, asynccontextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
+import pytest
 from aiohttp import web
 
+from backends.config import Config
+from backends.controller.board import Board
 from backends.controller.chat import asking
 from backends.controller.chat.asking import Asking
+from backends.errors import ControllerError
 from backends.state import ChatMessage, ChatRequest, ClusterSnapshot, Speed
 from backends.state import ClusterState as State
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    import pytest
 
     from backends.controller.cluster import Cluster
 
@@ -67,7 +69,8 @@ async def served(active: int = 0) -> AsyncIterator[tuple[OneSlot, Cluster]]:
     snapshot = ClusterSnapshot(state=State.SERVING, api_url=url, speed=speed)
     board = SimpleNamespace(snapshot=snapshot)
     meter = SimpleNamespace(answered=lambda timings: None)
-    cluster = SimpleNamespace(board=board, serving=SimpleNamespace(meter=meter))
+    serving = SimpleNamespace(meter=meter)
+    cluster = SimpleNamespace(board=board, serving=serving, wait_s=60.0)
     try:
         yield server, cast("Cluster", cluster)
     finally:
@@ -128,3 +131,28 @@ async def test_another_clients_request_is_ahead_too(
         await asyncio.wait([begun])
         await other.aclose()
         await ours.aclose()
+
+
+async def test_a_question_waits_while_the_cluster_is_brought_up() -> None:
+    """As any request to the API does, and no longer."""
+    async with served() as (server, cluster):
+        board = Board(Config)
+        serves = cluster.board.snapshot
+        board.update(state=State.LOADING)
+        cluster.board, cluster.wait_s = board, 60.0  # type: ignore[misc]
+        server.let.release()
+        server.let.release()
+        async with aclosing(Asking().answer(cluster, REQUEST)) as deltas:
+            assert (await anext(deltas)).waiting == "the cluster is loading"
+            board.update(state=State.SERVING, api_url=serves.api_url)
+            text = "".join([delta.text async for delta in deltas])
+        assert text == "So."
+        board.update(state=State.STARTING)
+        cluster.wait_s = 0.01  # type: ignore[misc]
+        with pytest.raises(ControllerError, match="api_wait_s"):
+            async for _ in Asking().answer(cluster, REQUEST):
+                pass
+        board.update(state=State.IDLE)
+        with pytest.raises(ControllerError, match="No model is serving"):
+            async for _ in Asking().answer(cluster, REQUEST):
+                pass

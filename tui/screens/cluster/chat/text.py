@@ -68,6 +68,8 @@ def coming_text(reply: Reply, answering: Answering | None) -> str:
         return figures_text(reply.timings)
     if answering is None:
         return waiting_text(None)
+    if answering.waiting:
+        return answering.waiting
     if answering.ahead:
         return f"{format_count(answering.ahead, 'request')} ahead"
     return waiting_text(answering.prompt_progress)
