@@ -80,12 +80,12 @@ def test_the_wheel_holds_what_other_machines_need(wheel: Path) -> None:
     for wanted in (
         "backends/machines/scripts/probe.sh",
         "backends/engine/scripts/build.sh",
-        "backends/provision/scripts/install.sh",
-        "backends/provision/native/CMakeLists.txt",
-        "backends/provision/native/src/main.cpp",
-        "backends/provision/native/src/host/host.cpp",
-        "backends/provision/native/src/relay/relay.cpp",
-        "backends/provision/native/src/spawn/supervisor.cpp",
+        "backends/machines/scripts/install.sh",
+        "backends/machines/native/CMakeLists.txt",
+        "backends/machines/native/src/main.cpp",
+        "backends/machines/native/src/host/host.cpp",
+        "backends/machines/native/src/relay/relay.cpp",
+        "backends/machines/native/src/spawn/supervisor.cpp",
     ):
         assert wanted in names
 

@@ -28,14 +28,14 @@ from backends.controller.model_api import ModelApi
 from backends.controller.peer_api import PeerApi
 from backends.errors import ControllerError, DllmError
 from backends.garbage import spare_modules
-from backends.machines.agent.here import local_host
+from backends.machines.host import local_host
 from backends.machines.machine import LocalMachine
+from backends.machines.peers import Peers
 from backends.machines.readers import Readers
 from backends.models.catalogue import Catalogue
 from backends.models.folders import user_folders
 from backends.paths import Paths, checked_socket, make_private, user_paths
 from backends.places import LOCAL
-from backends.roster.roster import Peers
 from backends.state import API_VERSION, ControllerInfo
 
 if TYPE_CHECKING:

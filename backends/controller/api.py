@@ -35,11 +35,11 @@ from backends.controller.responses import (
 from backends.controller.ssh_agent import with_the_agent_of_the_asker
 from backends.controller.story import CONTROLLER
 from backends.errors import ControllerError
+from backends.machines.machine import merged
 from backends.places import LOCAL
 from backends.planning.blueprint import process_name
 from backends.planning.proposal import propose
 from backends.planning.room import room_for
-from backends.roster.holdings import merged
 from backends.speculation.drafts import with_trials
 from backends.speculation.memory import with_draft
 from backends.state import (

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from backends.controller.stopping import Stopper
     from backends.controller.survey import Survey
     from backends.controller.ways import Ways
-    from backends.machines.agent.agent_host import AgentHost
-    from backends.machines.host import ProcessRecord
+    from backends.machines.host import AgentHost, ProcessRecord
     from backends.machines.machine import Machines
     from backends.planning.blueprint import Kept, Node
     from backends.state import Leftover, Plan

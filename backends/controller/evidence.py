@@ -19,8 +19,7 @@ from backends.state import Failure, ProcessRole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from backends.machines.agent.agent_host import AgentHost
-    from backends.machines.host import ProcessRecord
+    from backends.machines.host import AgentHost, ProcessRecord
 
 TAIL_BYTES = 32 * 1024
 TAIL_LINES = 15

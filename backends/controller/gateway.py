@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from backends.controller.board import Board
     from backends.controller.chapters import Chapter
     from backends.gateway.access import ApiSettings
-    from backends.machines.agent.agent_host import AgentHost
-    from backends.machines.host import ProcessRecord
+    from backends.machines.host import AgentHost, ProcessRecord
     from backends.machines.machine import Machines
     from backends.state import Plan
     from backends.state.requests import RequestCounts

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from backends.controller.builder import Built
     from backends.controller.steps import StepBoard
     from backends.controller.watch import Watch
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
     from backends.machines.machine import Machines
     from backends.state import MeasuredSplit, Plan
     from backends.state.weights import WorkerWeights

@@ -20,9 +20,9 @@ from backends.errors import (
     ProcessFailed,
 )
 from backends.link.relay import is_relay
+from backends.machines.bare import blamed
 from backends.planning.blueprint import machines_of
 from backends.planning.commands import SERVER
-from backends.roster.bare import blamed
 from backends.state import PeerState
 
 if TYPE_CHECKING:

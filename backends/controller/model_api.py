@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from backends.controller.story import Story
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
     from backends.machines.machine import Machines
     from backends.state.holdings import Hashing, Seeding
 

@@ -12,7 +12,7 @@ from backends.errors import DllmError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
 
 READ_BYTES = 1 << 16
 # All that a question about the slots leaves behind.

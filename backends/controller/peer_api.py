@@ -16,8 +16,8 @@ from backends.state import EventKind, PeerAnswer, ProvisionMode, Value
 
 if TYPE_CHECKING:
     from backends.controller.story import Story
-    from backends.roster.roster import Peers
-    from backends.roster.ssh_peer import SshPeer
+    from backends.machines.peer import SshPeer
+    from backends.machines.peers import Peers
 
 
 class PeerRequest(Value, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ class PeerApi:
 
     async def _to_pick(self, request: web.Request) -> web.Response:
         """Names in the user's SSH configuration that are no peers yet."""
-        from backends.machines.ssh.destination import configured_names
+        from backends.machines.ssh.config import configured_names
 
         names = await asyncio.to_thread(configured_names)
         taken = {peer.address for peer in self._peers.values()}

@@ -14,8 +14,7 @@ from backends.state import ProcessInfo, ProcessState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from backends.machines.agent.agent_host import AgentHost
-    from backends.machines.host import ProcessRecord
+    from backends.machines.host import AgentHost, ProcessRecord
     from backends.machines.machine import Machine, Machines
 
 WEIGH_S = 0.5

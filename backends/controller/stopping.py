@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from backends.controller.steps import StepBoard
-    from backends.machines.agent.agent_host import AgentHost
-    from backends.machines.host import ProcessRecord
+    from backends.machines.host import AgentHost, ProcessRecord
     from backends.machines.machine import Machine, Machines
 
 log = logging.getLogger(__name__)

@@ -16,10 +16,10 @@ from backends.gateway.access import require_address, require_safe
 from backends.gateway.language import GATEWAY
 from backends.link.relay import worker_relay_name
 from backends.link.way import WaySpec, direct_way, path_of, port_of
+from backends.machines.bare import connects
 from backends.machines.machine import open_way
 from backends.places import LOCAL
 from backends.planning.blueprint import Facts, machines_of, needed_names, process_name
-from backends.roster.bare import connects
 from backends.split.flags import used_workers
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from backends.doctor.orphans import described, find_orphans
 from backends.doctor.peers import peer_checks
 from backends.engine.find import all_engines, find_engine
 from backends.errors import DllmError
-from backends.machines.agent.here import describe_here, local_host_for_now
+from backends.machines.host import describe_here, local_host_for_now
 from backends.models.layers import read_model
 from backends.paths import make_private, relay_binary
 from backends.units import format_bytes

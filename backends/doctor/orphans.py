@@ -6,7 +6,7 @@ import asyncio
 import shlex
 from typing import TYPE_CHECKING
 
-from backends.machines.agent.here import local_host_for_now
+from backends.machines.host import local_host_for_now
 
 if TYPE_CHECKING:
     from backends.machines.host import Orphan

@@ -1,16 +1,71 @@
-"""Processes of a machine: what to start, and what its agent tells of them."""
+"""Processes of a machine, and everything else its agent does there."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import binascii
+import codecs
+import contextlib
 import hashlib
 import json
+import logging
+import os
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from backends.state import ProcessRole, ProcessState, Value
+from backends.engine.ask import describe
+from backends.errors import HostError
+from backends.machines.agent_session import (
+    ASK_TIMEOUT_S,
+    HeldAgent,
+    Refused,
+    Told,
+    converted,
+    error_of,
+)
+from backends.paths import relay_binary
+from backends.questions import FoundFile, Outcome
+from backends.state import (
+    NOT_JSON,
+    Device,
+    DeviceKind,
+    LogChunk,
+    ProcessRole,
+    ProcessState,
+    Value,
+)
+from backends.state.holdings import Hashing, Seeding, WorkerCache
+from backends.units import format_count
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Coroutine,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
+    from pathlib import Path
+
+    from backends.machines.agent_session import Stream
+    from backends.paths import Paths
+    from backends.state import EngineInfo
+
 
 PRIVATE = "private"
 """Name of the file, in a process directory, that only its process is to read."""
+
+
+_NAME_PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_NAME = re.compile(f"(?:{_NAME_PART}/)?{_NAME_PART}")
 
 
 class ProcessSpec(Value, frozen=True, kw_only=True):
@@ -89,3 +144,783 @@ class Orphan(Value, frozen=True, kw_only=True):
     """What to stop it by."""
     pid: int
     argv: tuple[str, ...] = ()
+
+
+class Meta(Value, frozen=True, kw_only=True):
+    """What we ask an agent to keep with a process, so that adoption knows it."""
+
+    role: ProcessRole = ProcessRole.OTHER
+    port: int | None = None
+    digest: str = ""
+
+
+def checked_name(name: str) -> str:
+    """The name itself, if a process can have it: ``cluster/name`` or ``name``.
+
+    Raises:
+        HostError: it could lead out of the run directory, or is too long.
+    """
+    if not _NAME.fullmatch(name):
+        raise HostError(f"{name!r} cannot be the name of a process")
+    return name
+
+
+def record_of(told: Told) -> ProcessRecord:
+    """A process directory as everything else knows it."""
+    meta = _meta(told.meta)
+    return ProcessRecord(
+        name=told.name,
+        role=meta.role,
+        state=_state(told),
+        pid=told.pid,
+        argv=told.argv,
+        port=meta.port,
+        digest=meta.digest,
+        started_at=told.started_at,
+        exit_code=told.code,
+        exit_signal=told.signal,
+        log_path=told.log,
+        rss_bytes=told.rss_bytes,
+        cpu_ms=told.cpu_ms,
+    )
+
+
+def _state(told: Told) -> ProcessState:
+    if not told.alive:
+        return ProcessState.EXITED
+    return ProcessState.STOPPING if told.stopping else ProcessState.RUNNING
+
+
+def _meta(text: str) -> Meta:
+    try:
+        return msgspec.json.decode(text.encode(errors="replace"), type=Meta)
+    except NOT_JSON:
+        return Meta()
+
+
+class LimitTold(Value, frozen=True, kw_only=True):
+    """A limit that a control group sets."""
+
+    limit_bytes: int
+    available_bytes: int
+
+
+class MemoryTold(Value, frozen=True, kw_only=True):
+    """Main memory, as the kernel tells."""
+
+    total_bytes: int
+    available_bytes: int
+    limits: tuple[LimitTold, ...] = ()
+    cpu: str = ""
+    cores: int = 1
+
+
+def device_of(memory: MemoryTold, host: str) -> Device:
+    """Main memory as the device the engine calls CPU; the narrowest limit counts."""
+    limits = [limit.limit_bytes for limit in memory.limits]
+    available = [limit.available_bytes for limit in memory.limits]
+    cores = format_count(memory.cores, "core")
+    return Device(
+        id=f"{host}/CPU",
+        name="CPU",
+        kind=DeviceKind.CPU,
+        description=f"{' '.join(memory.cpu.split())}, {cores}",
+        total_bytes=min([memory.total_bytes, *limits]),
+        free_bytes=min([memory.available_bytes, *available]),
+        memory_pool=host,
+    )
+
+
+# The rest of a character is shorter than the longest UTF-8 sequence.
+_REST_MAX_BYTES = 3
+
+
+def log_chunk(
+    name: str,
+    data: bytes,
+    *,
+    offset: int,
+    size_bytes: int,
+    start: int,
+    ended: bool = False,
+) -> LogChunk:
+    """What was read at ``start`` of a log of that size, when ``offset`` was asked for.
+
+    Never splits a character: bytes of an unfinished one are left for the next read,
+    unless nothing else was read and the process has ended. An offset beyond the end
+    means that the log was emptied or belongs to a new process: reading restarted at 0.
+    """
+    skipped = _continuation_bytes(data) if offset < 0 and start > 0 else 0
+    text, pending = _decode(data[skipped:])
+    if pending and not text and ended:
+        text, pending = data[skipped:].decode(errors="replace"), 0
+    return LogChunk(
+        name=name,
+        text=text,
+        offset=start + skipped,
+        next_offset=start + len(data) - pending,
+        restarted=offset > size_bytes,
+    )
+
+
+def _continuation_bytes(data: bytes) -> int:
+    """How many bytes at the beginning are the rest of a cut character."""
+    head = data[:_REST_MAX_BYTES]
+    return next((i for i, byte in enumerate(head) if byte & 0xC0 != 0x80), len(head))
+
+
+def _decode(data: bytes) -> tuple[str, int]:
+    """The text, and how many bytes at the end belong to an unfinished character."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data)
+    return text, len(decoder.getstate()[0])
+
+
+T = TypeVar("T")
+
+FIND_TIMEOUT_S = 60.0
+FIND_FILES_MAX = 16_384
+ERRANDS_AT_ONCE = 16
+"""What may take a while; an agent refuses more than 64."""
+# A crashing llama.cpp would first run gdb on itself, for seconds.
+ALWAYS_ENV = {"GGML_NO_BACKTRACE": "1"}
+
+
+class MachineAgent:
+    """One machine, asked through its agent, which the first question starts."""
+
+    def __init__(self, name: str, agent: HeldAgent) -> None:
+        """``name`` is the peer's."""
+        self._name = name
+        self._agent = agent
+        self._errands = asyncio.Semaphore(ERRANDS_AT_ONCE)
+
+    @property
+    def name(self) -> str:
+        """The peer's name."""
+        return self._name
+
+    @property
+    def run_dir(self) -> str:
+        """Where its process directories are there; empty before the first call."""
+        return self._agent.hello.run_dir
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What the helper there can do; nothing before the first call."""
+        return self._agent.hello.features
+
+    @property
+    def version(self) -> str:
+        """Of the helper there; empty before the first call."""
+        return self._agent.hello.version
+
+    async def free_port(self) -> int:
+        """A loopback port nobody listens on, not given to another caller just now."""
+        return self._part((await self._ask("free_port")).get("port"), int)
+
+    async def listens(self, pid: int, port: int) -> bool:
+        """Whether that very process listens on that loopback port."""
+        answer = await self._ask("listens", pid=pid, port=port)
+        return self._part(answer.get("listens"), bool)
+
+    async def port_owner(self, port: int) -> str | None:
+        """``name (pid 42)`` of whoever listens on a port; None when it is free."""
+        answer = await self._ask("port_owner", port=port)
+        if not self._part(answer.get("used"), bool):
+            return None
+        if "pid" not in answer:
+            return "another process"
+        pid = self._part(answer["pid"], int)
+        return f"{self._part(answer.get('name'), str)} (pid {pid})"
+
+    async def memory(self) -> Device:
+        """The machine's main memory as a CPU device; limits of containers count."""
+        told = self._part(await self._ask("memory"), MemoryTold)
+        return device_of(told, self._name)
+
+    async def rss_bytes(self, pids: Sequence[int]) -> dict[int, int]:
+        """Main memory in use by those of some processes that live."""
+        answer = await self._ask("rss", pids=list(pids))
+        found = self._part(answer.get("rss_bytes"), dict[str, int])
+        return {int(pid): size for pid, size in found.items() if pid.isdigit()}
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = 10.0,
+        touch: int = 0,
+        until: Sequence[str] = (),
+    ) -> Outcome:
+        """As ``backends.questions.Asked`` says.
+
+        Raises:
+            HostError: it cannot be executed, or the helper is too old for ``touch``.
+        """
+        if touch:
+            await self._require("run:touch")
+        async with self._errands:
+            answer = await self._ask(
+                "run",
+                timeout_s + ASK_TIMEOUT_S,
+                argv=tuple(argv),
+                env={**ALWAYS_ENV, **(env or {})},
+                timeout_s=timeout_s,
+                touch=touch,
+                until=tuple(until),
+            )
+        return self._part(answer, Outcome)
+
+    async def find(
+        self, folders: Sequence[str], *, depth: int = 0, suffix: str = ""
+    ) -> list[FoundFile]:
+        """The files below some folders there whose names end like that, by path."""
+        async with self._errands:
+            answer = await self._ask(
+                "find",
+                FIND_TIMEOUT_S,
+                folders=tuple(folders),
+                depth=depth,
+                suffix=suffix,
+                limit=FIND_FILES_MAX,
+            )
+        return list(self._part(answer.get("files"), tuple[FoundFile, ...]))
+
+    async def identity(self, path: str) -> str:
+        """Which bytes a file there holds, as ``models.identity`` defines it.
+
+        Raises:
+            HostError: it cannot be read.
+        """
+        async with self._errands:
+            answer = await self._ask("identity", FIND_TIMEOUT_S, path=path)
+        return self._part(answer.get("identity"), str)
+
+    async def read(self, path: str) -> bytes:
+        """The first MiB of a file there.
+
+        Raises:
+            HostError: it cannot be read.
+        """
+        async with self._errands:
+            return self._bytes(await self._ask("read", path=path))
+
+    # --- inside -------------------------------------------------------------------
+
+    async def _require(self, feature: str) -> None:
+        """See that the helper there can do something.
+
+        Raises:
+            HostError: it is too old for that.
+        """
+        await self._agent.connect()
+        if feature not in self.features:
+            raise HostError(
+                f"The helper on {self._name} is too old for that",
+                f"Install it anew: dllm-tui peers provision {self._name}.",
+            )
+
+    async def _ask(
+        self, verb: str, within_s: float = ASK_TIMEOUT_S, **members: Any
+    ) -> dict[str, Any]:
+        try:
+            return await self._agent.ask(verb, members, within_s)
+        except Refused as error:
+            name = str(members.get("name", ""))
+            raise error_of(error.complaint, name, self._name) from error
+
+    def _bytes(self, answer: dict[str, Any]) -> bytes:
+        """The data in an answer.
+
+        Raises:
+            HostError: it is none.
+        """
+        try:
+            return base64.b64decode(self._part(answer.get("data"), str), validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise HostError(f"{self._name} gave an answer without sense") from error
+
+    def _part(self, value: object, kind: type[T]) -> T:
+        """A part of an answer, which may come from anybody.
+
+        Raises:
+            HostError: it is not what it should be.
+        """
+        found = converted(value, kind)
+        if found is None:
+            raise HostError(f"{self._name} gave an answer without sense")
+        return found
+
+
+W = TypeVar("W", Hashing, Seeding)
+
+WORK_S = 1.0
+"""Between two words of how far long work is."""
+WORK_TIMEOUT_S = 60.0
+"""Beyond that: a disk that wakes up, and the keeping of what is known so far."""
+UNCACHE_TIMEOUT_S = 60.0
+NAMES_AT_ONCE = 4096
+
+
+class ModelAgent(MachineAgent):
+    """One machine, asked about its models through its agent."""
+
+    def hashing(self, path: str) -> AsyncGenerator[Hashing, None]:
+        """Hash every tensor of a model there; how far that is, and at last the hashes.
+
+        Reads all of the model once in its life: what is known is kept there, also of a
+        part when this is given up, until the file changes.
+
+        Args:
+            path: any part of the model.
+
+        Raises:
+            HostError: it cannot be read, is damaged, or the helper there is too old.
+        """
+        return self._sliced("tensors", Hashing, lambda told: told.done_bytes, path=path)
+
+    def seeding(
+        self, path: str, directory: str = "", *, dry: bool = False
+    ) -> AsyncGenerator[Seeding, None]:
+        """Fill the cache of ``rpc-server -c`` from a model there; how far that is.
+
+        Only whole files, compared with what was hashed, get their names; given up, it
+        goes on where it was.
+
+        Args:
+            path: any part of the model.
+            directory: of the cache; empty: where the agent's user has it.
+            dry: only find out how much it would be.
+
+        Raises:
+            HostError: it cannot be read, the disk is too full, or the helper there is
+                too old.
+        """
+        return self._sliced(
+            "seed",
+            Seeding,
+            lambda told: told.hashed_bytes + told.seeded_bytes,
+            path=path,
+            directory=directory,
+            dry=dry,
+        )
+
+    async def worker_cache(self, directory: str = "") -> WorkerCache:
+        """What ``rpc-server -c`` keeps there; nothing where there is no such directory.
+
+        Raises:
+            HostError: it cannot be read, or the helper there is too old.
+        """
+        await self._require("cached")
+        async with self._errands:
+            answer = await self._ask("cached", directory=directory)
+        return self._part(answer, WorkerCache)
+
+    async def uncache(self, names: Iterable[str], directory: str = "") -> int:
+        """Delete files of that cache; the bytes freed.
+
+        Raises:
+            HostError: one cannot be deleted, or the helper there is too old.
+        """
+        await self._require("uncache")
+        left, freed_bytes = list(names), 0
+        while left:
+            some, left = left[:NAMES_AT_ONCE], left[NAMES_AT_ONCE:]
+            async with self._errands:
+                answer = await self._ask(
+                    "uncache", UNCACHE_TIMEOUT_S, directory=directory, names=some
+                )
+            freed_bytes += self._part(answer.get("freed_bytes"), int)
+        return freed_bytes
+
+    async def _sliced(
+        self, verb: str, kind: type[W], progress: Callable[[W], int], **members: Any
+    ) -> AsyncGenerator[W, None]:
+        """Ask again and again until it is complete; the agent goes on where it was."""
+        await self._require(verb)
+        work_s, before = WORK_S, 0
+        while True:
+            async with self._errands:
+                answer = await self._ask(
+                    verb, work_s + WORK_TIMEOUT_S, work_s=work_s, **members
+                )
+            told = self._part(answer, kind)
+            yield told
+            if told.complete:
+                return
+            # Where nothing can be kept, all has to be done in one go.
+            work_s = WORK_S if progress(told) > before else work_s * 2
+            before = max(before, progress(told))
+
+
+log = logging.getLogger(__name__)
+
+
+LOG_LIMIT_BYTES = 64 << 20
+START_TIMEOUT_S = 30.0
+"""Starting takes milliseconds; a program on a sleeping network disk takes longer."""
+KILL_PATIENCE_S = 10.0
+"""A process in an uninterruptible read of a slow disk dies when that returns."""
+SUPERVISOR_PATIENCE_S = 2.0
+
+# A log is read in one go; more would keep a slow link busy for too long.
+_READ_MAX_BYTES = 1 << 20
+
+
+class AgentHost(ModelAgent):
+    """Starts, finds and stops processes of this user on one machine.
+
+    It remembers nothing that matters: all state is in the directories there, so another
+    one adopts what this one started. The agent is started by the first call.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_stream: Callable[[], Awaitable[Stream]],
+        *,
+        restarts: bool = False,
+        lease_s: float | None = None,
+        log_limit_bytes: int = LOG_LIMIT_BYTES,
+    ) -> None:
+        """``open_stream`` starts an agent; the others are those of ``HeldAgent``."""
+        agent = HeldAgent(
+            name,
+            open_stream,
+            restarts=restarts,
+            lease_s=lease_s,
+            came=self._came,
+            went=self._went,
+            all_told=self._all_told,
+        )
+        super().__init__(name, agent)
+        self._log_limit_bytes = log_limit_bytes
+        self._seen: dict[str, ProcessRecord] = {}
+        self._stopping: Counter[tuple[str, int | None]] = Counter()
+        self._endings: set[asyncio.Future[ProcessRecord | None]] = set()
+        self._subscribers: dict[object, Callable[[], None]] = {}
+
+    async def connect(self) -> None:
+        """Start the agent, if there is none, and hear of every process.
+
+        Raises:
+            HostError: it does not run there.
+            PeerUnreachable: the connection broke.
+        """
+        await self._agent.connect()
+
+    async def close(self) -> None:
+        """End the agent; what it started lives on."""
+        await self._agent.close()
+
+    # --- processes ----------------------------------------------------------------
+
+    async def start(self, spec: ProcessSpec) -> ProcessRecord:
+        """Start a process in its own directory, detached from us.
+
+        Cancelled meanwhile it has happened, and is recorded, or not at all.
+
+        Raises:
+            HostError: a living process has that name or is left over from an earlier
+                one (``stop`` ends both), or it cannot be executed.
+            PeerUnreachable: the connection broke; ``record`` tells whether it runs.
+        """
+        meta = Meta(role=spec.role, port=spec.port, digest=spec.digest)
+        work = self._ask(
+            "start",
+            START_TIMEOUT_S,
+            name=checked_name(spec.name),
+            argv=spec.argv,
+            env={**ALWAYS_ENV, **spec.env},
+            ignore_sigpipe=spec.ignore_sigpipe,
+            log_limit=self._log_limit_bytes,
+            meta=msgspec.json.encode(meta).decode(),
+            **({"private": spec.private} if spec.private else {}),
+        )
+        record = self._one(await _finished(work))
+        if record is None:
+            raise HostError(f"{spec.name} did not start on {self._name}: it is gone")
+        return record
+
+    async def record(self, name: str) -> ProcessRecord | None:
+        """The process of that name, alive or ended; None when there is none.
+
+        One whose record is damaged appears as ended, with pid 0.
+        """
+        answer = await self._ask("records", name=checked_name(name))
+        return next(iter(self._records(answer)), None)
+
+    async def records(self) -> list[ProcessRecord]:
+        """Every process directory, alive or ended, by name.
+
+        Raises:
+            HostError: the run directory cannot be read.
+        """
+        return self._records(await self._ask("records"))
+
+    async def stop(self, name: str, grace_s: float = 5.0) -> ProcessRecord | None:
+        """TERM its process group, wait, KILL, and see that it is gone.
+
+        Takes everything the process started with it, also when its directory is lost.
+        Stopping what has ended, or twice at once, is fine. An agent goes on with what
+        it began: cancelling this only ends the waiting.
+
+        Raises:
+            HostError: it outlived SIGKILL.
+            PeerUnreachable: the connection broke; to be repeated.
+        """
+        ending = asyncio.ensure_future(self._end(checked_name(name), grace_s))
+        self._endings.add(ending)
+        ending.add_done_callback(self._ended)
+        return await asyncio.shield(ending)
+
+    def _ended(self, ending: asyncio.Future[ProcessRecord | None]) -> None:
+        self._endings.discard(ending)
+        if not ending.cancelled() and (error := ending.exception()):
+            # Nobody need be waiting any more.
+            log.info("an ending on %s: %s", self._name, error)
+
+    async def _end(self, name: str, grace_s: float) -> ProcessRecord | None:
+        patience_s = grace_s + KILL_PATIENCE_S + 2 * SUPERVISOR_PATIENCE_S
+        with self._shown_stopping(name):
+            answer = await self._ask(
+                "stop",
+                patience_s + ASK_TIMEOUT_S,
+                name=name,
+                grace_s=grace_s,
+                kill_s=KILL_PATIENCE_S,
+                supervisor_s=SUPERVISOR_PATIENCE_S,
+            )
+        return self._one(answer)
+
+    async def remove(self, name: str) -> None:
+        """Delete the directory of an ended process; fine when there is none.
+
+        Raises:
+            HostError: it still runs, or its directory cannot be deleted.
+        """
+        await self._ask("remove", name=checked_name(name))
+
+    async def orphans(self) -> list[Orphan]:
+        """Processes of ours whose directory is lost; ``stop`` ends them by name."""
+        answer = await self._ask("orphans")
+        return list(self._part(answer.get("orphans"), tuple[Orphan, ...]))
+
+    async def read_log(self, name: str, offset: int, limit_bytes: int) -> LogChunk:
+        """Part of a log, 1 MiB at most; a negative offset counts from the end.
+
+        Raises:
+            HostError: there is no such process.
+        """
+        limit_bytes = min(limit_bytes, _READ_MAX_BYTES)
+        answer = await self._ask(
+            "log", name=checked_name(name), offset=offset, limit=limit_bytes
+        )
+        return log_chunk(
+            name,
+            self._bytes(answer),
+            offset=offset,
+            size_bytes=self._part(answer.get("size"), int),
+            start=self._part(answer.get("start"), int),
+            ended=self._part(answer.get("ended"), bool),
+        )
+
+    # --- being told ---------------------------------------------------------------
+
+    @property
+    def seen(self) -> tuple[ProcessRecord, ...]:
+        """Every process directory as it was last told of; never waits."""
+        return tuple(self._shown(self._seen[name]) for name in sorted(self._seen))
+
+    def subscribe(self, told: Callable[[], None]) -> Callable[[], None]:
+        """Call ``told`` whenever ``seen`` has changed; returns what ends that."""
+        # A key of its own, so that one that subscribes twice leaves once.
+        key = object()
+        self._subscribers[key] = told
+
+        def end() -> None:
+            self._subscribers.pop(key, None)
+
+        return end
+
+    def _came(self, told: Told) -> None:
+        self._seen[told.name] = record_of(told)
+        self._tell()
+
+    def _went(self, name: str) -> None:
+        if self._seen.pop(name, None) is not None:
+            self._tell()
+
+    def _all_told(self, told: tuple[Told, ...]) -> None:
+        seen = {one.name: record_of(one) for one in told}
+        if seen != self._seen:
+            self._seen = seen
+            self._tell()
+
+    def _tell(self) -> None:
+        for told in tuple(self._subscribers.values()):
+            try:
+                told()
+            except Exception:
+                # One that fails must not take the connection, and the others, with it.
+                log.exception("news of %s were not taken", self._name)
+
+    @contextlib.contextmanager
+    def _shown_stopping(self, name: str) -> Iterator[None]:
+        """While one is stopped; several may stop the same.
+
+        A later process of that name may be there before the answer is: it is not meant.
+        """
+        seen = self._seen.get(name)
+        ending = (name, seen.pid if seen else None)
+        self._stopping[ending] += 1
+        self._tell()
+        try:
+            yield
+        finally:
+            self._stopping[ending] -= 1
+            if not self._stopping[ending]:
+                del self._stopping[ending]
+            self._tell()
+
+    def _shown(self, record: ProcessRecord) -> ProcessRecord:
+        endings = ((record.name, record.pid), (record.name, None))
+        if not record.alive or not any(self._stopping[one] for one in endings):
+            return record
+        return msgspec.structs.replace(record, state=ProcessState.STOPPING)
+
+    # --- inside -------------------------------------------------------------------
+
+    def _records(self, answer: dict[str, Any]) -> list[ProcessRecord]:
+        told = self._part(answer.get("records"), tuple[Told, ...])
+        return [self._shown(record_of(one)) for one in told]
+
+    def _one(self, answer: dict[str, Any]) -> ProcessRecord | None:
+        if answer.get("record") is None:
+            return None
+        return self._shown(record_of(self._part(answer["record"], Told)))
+
+
+async def _finished(work: Coroutine[Any, Any, T]) -> T:
+    """Let short work end though we are cancelled meanwhile, so that none is half done.
+
+    A start that was cancelled has then happened, and is recorded, or not at all.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+_MARKER = "DLLM_PROCESS_DIR"
+_END_TIMEOUT_S = 2.0
+_WORDS_BYTES_MAX = 4096
+
+
+class PipeStream:
+    """A program we started, by its standard input and output."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        """Read on from what it prints."""
+        self._process = process
+        self._words = b""
+        self._listening = asyncio.create_task(self._listen())
+
+    async def read(self, most_bytes: int) -> bytes:
+        """What it printed."""
+        assert self._process.stdout is not None
+        data = await self._process.stdout.read(most_bytes)
+        if not data:
+            # So that its last words are there when they are asked for.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._listening), _END_TIMEOUT_S)
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """Send to its standard input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(data)
+        await self._process.stdin.drain()
+
+    async def close(self) -> None:
+        """End its input, which ends it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            async with asyncio.timeout(_END_TIMEOUT_S):
+                await self._process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+        self._listening.cancel()
+        await asyncio.gather(self._listening, return_exceptions=True)
+
+    def last_words(self) -> str:
+        """The last line of its stderr."""
+        text = self._words.decode(errors="replace").strip()
+        return text.rpartition("\n")[2].removeprefix("dllm-relay: ")
+
+    async def _listen(self) -> None:
+        assert self._process.stderr is not None
+        while data := await self._process.stderr.read(_WORDS_BYTES_MAX):
+            self._words = (self._words + data)[-_WORDS_BYTES_MAX:]
+
+
+def local_host(
+    run_dir: Path,
+    *,
+    name: str = "local",
+    relay: Path | None = None,
+    log_limit_bytes: int = LOG_LIMIT_BYTES,
+) -> AgentHost:
+    """The machine we run on, over the processes in ``run_dir``.
+
+    The first call starts its agent; the caller closes it at the end.
+    """
+
+    directory = os.path.abspath(run_dir)
+
+    async def start() -> PipeStream:
+        # What it starts must not look like part of whatever started us.
+        env = {key: value for key, value in os.environ.items() if key != _MARKER}
+        program = str(relay or relay_binary())
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(program, "host", "--run-dir", directory),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=env,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise HostError(f"{program} cannot be run ({error})") from error
+        return PipeStream(process)
+
+    return AgentHost(name, start, restarts=True, log_limit_bytes=log_limit_bytes)
+
+
+async def describe_here(found: EngineInfo, paths: Paths) -> EngineInfo:
+    """What an engine of this machine is, by an agent for this one question.
+
+    Raises:
+        EngineError: it does not run, or does not answer in time.
+        HostError: our helper does not run.
+    """
+    async with local_host_for_now(paths.run_dir) as host:
+        return (await describe(host, found, paths)).info
+
+
+@contextlib.asynccontextmanager
+async def local_host_for_now(run_dir: Path) -> AsyncIterator[AgentHost]:
+    """The machine we run on, for a question or two."""
+    host = local_host(run_dir)
+    try:
+        yield host
+    finally:
+        await host.close()

@@ -1,4 +1,4 @@
-"""What the controller needs of every machine that takes part, and the one we run on."""
+"""Every machine that takes part: what the controller needs of it, and our own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from backends.data_place import DataPlace
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
     from backends.engine.ask import Engine
     from backends.link.way import Way, WaySpec
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
     from backends.machines.readers import Readers
-    from backends.state import ModelFile, ModelInfo, Peer, ThinModel
+    from backends.state import ModelCatalogue, ModelFile, ModelInfo, Peer, ThinModel
 
 
 class Machine(Protocol):
@@ -280,3 +281,39 @@ async def open_way(worker: Machine, head: Machine, port: int, spec: WaySpec) -> 
     except BaseException:
         await way.close()
         raise
+
+
+def merged(ours: ModelCatalogue, peers: Iterable[Peer]) -> ModelCatalogue:
+    """Our models with the peers that hold the same bytes, then what only peers hold."""
+    rows: dict[str, ModelFile] = {}
+    for model in ours.models:
+        rows[model.identity or model.path] = msgspec.structs.replace(
+            model, held_by=(LOCAL,)
+        )
+    for peer in peers:
+        for found in peer.facts.models if peer.facts else ():
+            there = f"{peer.name}:{found.path}"
+            key = found.identity or there
+            known = rows.get(key) or msgspec.structs.replace(
+                found, path=there, source=peer.name
+            )
+            if peer.name not in known.held_by:
+                holders = (*known.held_by, peer.name)
+                known = msgspec.structs.replace(known, held_by=holders)
+            rows[key] = known
+    models = sorted(rows.values(), key=lambda model: model.name.lower())
+    return msgspec.structs.replace(ours, models=tuple(models))
+
+
+def path_at(peer: Peer, identity: str, name: str) -> str:
+    """Where a peer holds a model: the same bytes, else a file of that name; or nothing.
+
+    Args:
+        peer: as it was looked at last.
+        identity: of the model's first file.
+        name: of that file.
+    """
+    found = peer.facts.models if peer.facts else ()
+    same = [model.path for model in found if identity and model.identity == identity]
+    called = [model.path for model in found if PurePath(model.path).name == name]
+    return next(iter(same + called), "")

@@ -26,7 +26,7 @@ from backends.engine.explain import explain
 from backends.engine.logs import LoadLog, clean_lines
 from backends.engine.server import Health, ServerClient
 from backends.errors import EngineError
-from backends.machines.agent.here import local_host_for_now
+from backends.machines.host import local_host_for_now
 from backends.paths import Paths, user_paths
 from backends.state import (
     ChatMessage,
@@ -41,7 +41,7 @@ from tests.native.stock import free_port
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
 
 pytestmark = pytest.mark.engine
 HELLO = ChatRequest(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import NeedsAnswer, PeerUnreachable
+from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import SshConnection
-from backends.machines.ssh.destination import Destination
 from backends.state import QuestionKind
 from tests.waiting import PATIENCE_S, wait_until
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import HostError, PeerUnreachable
-from backends.machines.agent.agent_host import AgentHost
-from backends.machines.host import ProcessSpec
+from backends.machines.host import AgentHost, ProcessSpec
+from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import SshConnection
-from backends.machines.ssh.destination import Destination
 from backends.paths import relay_binary
 from backends.state import ProcessRole, ProcessState
 from tests.waiting import PATIENCE_S, until

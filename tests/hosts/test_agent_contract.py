@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.machines.agent.agent_host import AgentHost
+from backends.machines.host import AgentHost
+from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import SshConnection
-from backends.machines.ssh.destination import Destination
 from backends.paths import relay_binary
 from tests.unit.machines.test_host_clusters import (
     test_asking_a_program,

@@ -251,7 +251,7 @@ async def test_not_an_ssh_server(network: Network, greeting: bytes) -> None:
 async def test_a_silent_machine_is_given_up(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backends.machines.ssh.route.CONNECT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("backends.machines.ssh.login.CONNECT_TIMEOUT_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         text = await refusal(reach("mute", f"127.0.0.1:{port}"))
@@ -352,7 +352,7 @@ def _logins(peer: Machine) -> list[str]:
 
 
 async def test_no_sftp(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backends.machines.ssh.sftp._SERVERS", "/nowhere/sftp-server")
+    monkeypatch.setattr("backends.machines.ssh.files._SERVERS", "/nowhere/sftp-server")
     network.write_ssh_config()
     network.peer("ada").configure(Subsystem="other /bin/false")
     async with reached("ada") as ada:
@@ -367,7 +367,7 @@ async def test_files_past_a_login_shell_that_talks(
 ) -> None:
     """Where sshd runs the server by way of the login shell, or has one of its own."""
     if servers:
-        monkeypatch.setattr("backends.machines.ssh.sftp._SERVERS", servers)
+        monkeypatch.setattr("backends.machines.ssh.files._SERVERS", servers)
     network.write_ssh_config()
     peer = network.peer("ada")
     if not servers:

@@ -10,11 +10,11 @@ import pytest
 import pytest_asyncio
 
 from backends.errors import PeerUnreachable
+from backends.machines.model_files import copy_model
+from backends.machines.shell import PeerFull, WrongFile
+from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import SshConnection
-from backends.machines.ssh.destination import Destination
 from backends.models.identity import full_sha256, identity_of
-from backends.provision.model_copy import copy_model
-from backends.provision.refusals import PeerFull, WrongFile
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

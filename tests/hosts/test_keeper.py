@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from asyncssh.constants import MSG_IGNORE
 
-from backends.machines.ssh.keeper import HEARTBEAT_S, Keeper, KeeperPhase, KeeperState
+from backends.machines.ssh.supervisor import (
+    HEARTBEAT_S,
+    Keeper,
+    KeeperPhase,
+    KeeperState,
+)
 from backends.state import QuestionKind
 from tests.hosts.reaching import reach, reached, until
 from tests.hosts.test_tunnels import echo

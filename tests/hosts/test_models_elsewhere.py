@@ -9,8 +9,8 @@ import pytest
 
 from backends.demo import MODEL_PATH
 from backends.errors import ModelError
+from backends.machines.model_files import read_there
 from backends.models.layers import read_model
-from backends.provision.headers import read_there
 from tests.engine.synthetic import write_llama
 from tests.hosts.reaching import reach
 from tests.hosts.user import answer, prepared

@@ -15,13 +15,12 @@ import pytest_asyncio
 
 from backends.engine.find import find_engine
 from backends.errors import EngineError, PeerUnreachable
-from backends.machines.probe import bandwidth_mb_s, rtt_ms, survey
+from backends.machines.probing import bandwidth_mb_s, rtt_ms, survey
+from backends.machines.provisioning import InstallMethod, Provisioned, clean, provision
+from backends.machines.shell import DoesNotRun, PeerBusy, PeerFull
+from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import SshConnection
-from backends.machines.ssh.destination import Destination
 from backends.paths import Paths, relay_binary, user_paths
-from backends.provision.clean import clean
-from backends.provision.provision import Provisioned, Way, provision
-from backends.provision.refusals import DoesNotRun, PeerBusy, PeerFull
 from backends.state import EngineInfo, EngineSource, ProvisionMode
 from tests.waiting import wait_until
 
@@ -119,7 +118,10 @@ async def test_from_an_empty_home_to_programs_that_run(
     peer: Machine, install: Installer
 ) -> None:
     done = await install()
-    assert (done.engine_way, done.relay_way) == (Way.COPIED, Way.COPIED)
+    assert (done.engine_method, done.relay_method) == (
+        InstallMethod.COPIED,
+        InstallMethod.COPIED,
+    )
     version = peer.run([done.relay_path, "--version"]).stdout.split()[1]
     assert version == done.relay_version
     told = peer.run([done.engine.server_path, "--version"])
@@ -128,7 +130,10 @@ async def test_from_an_empty_home_to_programs_that_run(
     idle(peer)
 
     again = await install()
-    assert (again.engine_way, again.relay_way) == (Way.PRESENT, Way.PRESENT)
+    assert (again.engine_method, again.relay_method) == (
+        InstallMethod.PRESENT,
+        InstallMethod.PRESENT,
+    )
     probed = await survey(install.connection, "engines")
     (found,) = probed.engines
     assert found.directory == done.engine.directory
@@ -179,7 +184,7 @@ async def test_a_disk_that_becomes_full_meanwhile(
         await running
     idle(peer)
     filler.unlink()
-    assert (await install()).engine_way is Way.COPIED
+    assert (await install()).engine_method is InstallMethod.COPIED
 
 
 async def test_an_interrupted_copy_leaves_nothing_running_and_goes_on(
@@ -193,7 +198,7 @@ async def test_an_interrupted_copy_leaves_nothing_running_and_goes_on(
     cache = peer.home / ".cache" / "dllm-tui"
     assert not (cache / "engines").exists()
     assert list((cache / "provision").glob("engines_*/llama-server"))
-    assert (await install()).engine_way is Way.COPIED
+    assert (await install()).engine_method is InstallMethod.COPIED
 
 
 async def test_a_broken_connection_is_said_and_another_try_succeeds(
@@ -205,7 +210,7 @@ async def test_a_broken_connection_is_said_and_another_try_succeeds(
     with pytest.raises(PeerUnreachable):
         await running
     peer.start_sshd()
-    assert (await install()).engine_way is Way.COPIED
+    assert (await install()).engine_method is InstallMethod.COPIED
 
 
 async def test_two_consoles_at_once(peer: Machine, install: Installer) -> None:
@@ -216,7 +221,7 @@ async def test_two_consoles_at_once(peer: Machine, install: Installer) -> None:
             await Installer(other, install.engine, install.paths)()
     finally:
         await other.close()
-    assert (await running).engine_way is Way.COPIED
+    assert (await running).engine_method is InstallMethod.COPIED
 
 
 async def test_an_engine_that_does_not_run_there_is_not_installed(
@@ -264,5 +269,8 @@ async def test_building_there_is_interrupted_and_goes_on(
     began = time.monotonic()
     done = await install(ProvisionMode.BUILD)
     print(f"built in {time.monotonic() - began:.0f} s")
-    assert (done.engine_way, done.relay_way) == (Way.BUILT, Way.COPIED)
+    assert (done.engine_method, done.relay_method) == (
+        InstallMethod.BUILT,
+        InstallMethod.COPIED,
+    )
     peer.run([done.engine.worker_path, "--help"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import HostError
-from backends.machines.ssh import script
+from backends.machines.ssh import connection
 from tests.hosts.reaching import reached, until
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ async def test_what_a_script_leaves_running_holds_nobody_up(network: Network) ->
 async def test_output_is_bounded(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "STDOUT_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(connection, "STDOUT_LIMIT_BYTES", 1 << 20)
     network.write_ssh_config()
     count = 0
 
@@ -190,7 +190,7 @@ async def test_output_is_bounded(
     assert count == 1_000_000
     assert len(result.stdout) <= (1 << 20) + (64 << 10)
     assert result.stderr.endswith("\nend\n")
-    assert len(result.stderr) <= script.STDERR_LIMIT_BYTES + (64 << 10)
+    assert len(result.stderr) <= connection.STDERR_LIMIT_BYTES + (64 << 10)
 
 
 async def test_many_at_once(network: Network) -> None:

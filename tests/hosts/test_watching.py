@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.config import PeerConfig
-from backends.machines.agent.here import local_host
+from backends.machines.host import local_host
+from backends.machines.peer import SshPeer
 from backends.machines.readers import Readers
 from backends.paths import Paths, relay_binary
-from backends.roster.ssh_peer import SshPeer
 from backends.state import PeerState
 from tests.hosts.reaching import until
 

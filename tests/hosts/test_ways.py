@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from backends.link.way import Way, WayKind, WaySpec, path_of, port_of
 from backends.machines.machine import LocalMachine, open_way
+from backends.machines.peer import SshMachine
 from backends.paths import Paths
-from backends.roster.ssh_machine import SshMachine
 from tests.hosts.reaching import reached, until
 from tests.hosts.test_tunnels import both_ways, echo
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.demo import MODEL_PATH
+from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import SshConnection
-from backends.machines.ssh.destination import Destination
 from tests.engine.conftest import wait_for
 from tests.hosts.network import Network, missing
 from tests.hosts.user import HeadUser

@@ -11,7 +11,7 @@ import click
 
 from backends.config import load_config
 from backends.errors import ModelError
-from backends.machines.agent.here import local_host_for_now
+from backends.machines.host import local_host_for_now
 from backends.models.folders import user_folders
 from backends.models.layers import read_model
 from backends.models.search import find_model

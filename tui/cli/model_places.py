@@ -37,9 +37,9 @@ async def place_at(
         return named
     if place == LOCAL:
         return LOCAL, str(model)
+    from backends.machines.machine import path_at
     from backends.models.folders import named_folders
     from backends.models.identity import files_of, identity_of
-    from backends.roster.holdings import path_at
 
     first = files_of(model)[0]
     identity = await asyncio.to_thread(identity_of, first)

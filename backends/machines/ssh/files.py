@@ -4,18 +4,99 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import secrets
+import time
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, cast
 
 import asyncssh
 
 from backends.errors import HostError, NeedsAnswer
-from backends.machines.ssh.complaints import connection_lost
-from backends.machines.ssh.sftp import start_sftp
+from backends.machines.ssh.errors import connection_lost
+from backends.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+    from typing import BinaryIO
 
-    from backends.machines.ssh.route import Route
+    from backends.machines.ssh.login import Route
+
+    Files = Callable[[], AbstractAsyncContextManager[asyncssh.SFTPClient]]
+    """Opens an SFTP session of its own on the peer."""
+
+
+# Where systems keep it; OpenSSH itself only knows its own place.
+_SERVERS = (
+    "/usr/lib/openssh/sftp-server /usr/libexec/openssh/sftp-server "
+    "/usr/lib/ssh/sftp-server /usr/libexec/sftp-server /usr/lib/sftp-server"
+)
+# The braces make sh read all of it before it starts: what follows is for the server.
+_SCRIPT = """{{
+for dllm_ in {servers}; do
+  [ -x "$dllm_" ] && printf '%s\\n' {mark} && exec "$dllm_"
+done
+exit 1
+}}
+"""
+_NOISE_BYTES_MAX = 1 << 20
+
+
+async def start_sftp(link: asyncssh.SSHClientConnection) -> asyncssh.SFTPClient:
+    """An SFTP client; the caller bounds the time.
+
+    A subsystem may be started by the user's login shell, and one that prints a greeting
+    (a noisy ``.bashrc``) speaks into the protocol. So the server is run from a shell of
+    ours behind a mark; where it is nowhere to be found, sshd may have one built in.
+
+    Raises:
+        OSError, asyncssh.Error: it cannot be started, or the connection broke.
+    """
+    found = await _behind_mark(link)
+    if found is None:
+        return await link.start_sftp_client()
+    session = cast("Any", _Session(link, found))
+    return await asyncssh.SSHClientConnection.start_sftp_client(session)
+
+
+class _Session:
+    """A connection whose next session is one that runs already.
+
+    asyncssh starts an SFTP client in subsystems only, not in a process.
+    """
+
+    def __init__(
+        self,
+        link: asyncssh.SSHClientConnection,
+        process: asyncssh.SSHClientProcess[bytes],
+    ) -> None:
+        self._inner = link
+        self._process = process
+
+    async def open_session(self, **_: object) -> tuple[Any, Any, Any]:
+        return self._process.stdin, self._process.stdout, self._process.stderr
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+async def _behind_mark(
+    link: asyncssh.SSHClientConnection,
+) -> asyncssh.SSHClientProcess[bytes] | None:
+    """A process that has become the server; None when there is none to be found."""
+    mark = secrets.token_hex(16)
+    process = await link.create_process("exec /bin/sh -s", encoding=None)
+    process.stdin.write(_SCRIPT.format(servers=_SERVERS, mark=mark).encode())
+    seen = 0
+    while line := await process.stdout.readline():
+        if line.rstrip(b"\n").endswith(mark.encode()):
+            return process
+        seen += len(line)
+        if seen > _NOISE_BYTES_MAX:
+            break
+    process.close()
+    return None
+
 
 IDLE_S = 60.0
 _OPEN_TIMEOUT_S = 15.0
@@ -105,3 +186,100 @@ class FilesLink:
         if link is not None:
             link.close()
         self._route.close()
+
+
+CHUNK_BYTES_MIN = 256 << 10
+CHUNK_BYTES_MAX = 8 << 20
+_CHUNK_S = 0.25
+"""About how long one chunk takes: the step of the progress, and of a cancellation."""
+
+
+class Meter:
+    """How far a transfer is, in words; speed over the whole of it."""
+
+    def __init__(
+        self,
+        total_bytes: int,
+        tell: Callable[[str, float], None],
+    ) -> None:
+        """``tell`` gets a text and a fraction (0…1) at each step."""
+        self._total = total_bytes
+        self._tell = tell
+        self._started = time.monotonic()
+        self._sent = 0
+        self._there = 0
+
+    def skip(self, n_bytes: int) -> None:
+        """These were there already."""
+        self._there += n_bytes
+        self._show()
+
+    def sent(self, n_bytes: int) -> None:
+        """These were sent just now."""
+        self._sent += n_bytes
+        self._show()
+
+    def _show(self) -> None:
+        done = self._there + self._sent
+        seconds = time.monotonic() - self._started
+        text = f"{format_bytes(done)} of {format_bytes(self._total)}"
+        if self._sent and seconds > 0:
+            rate = self._sent / seconds
+            left = format_seconds((self._total - done) / rate)
+            text += f", {format_bytes(rate)}/s, ~{left} left"
+        self._tell(text, done / max(self._total, 1))
+
+
+async def upload(
+    sftp: asyncssh.SFTPClient, source: Path, target: str, meter: Meter
+) -> bool:
+    """Send a file, from where an earlier try stopped; whether there was one.
+
+    The parts of a chunk may be written in any order, so what the last chunk of a broken
+    transfer would cover is sent again. Whether all is right shows only in its hash.
+
+    Raises:
+        asyncssh.Error: the connection broke, or the peer refused.
+        OSError: the local file cannot be read, or the connection broke.
+    """
+    size = (await asyncio.to_thread(source.stat)).st_size
+    there = await _size(sftp, target)
+    resumed = 0 < there <= size
+    offset = max(there - CHUNK_BYTES_MAX, 0) if resumed else 0
+    meter.skip(offset)
+    async with sftp.open(target, "r+b" if resumed else "wb") as file:
+        with await asyncio.to_thread(source.open, "rb") as local:
+            await _send(local, file, offset, meter)
+        with contextlib.suppress(asyncssh.SFTPOpUnsupported):
+            await file.fsync()
+    return resumed
+
+
+async def _send(
+    local: BinaryIO, file: asyncssh.SFTPClientFile, offset: int, meter: Meter
+) -> None:
+    chunk_bytes = CHUNK_BYTES_MIN
+    await asyncio.to_thread(local.seek, offset)
+    while data := await asyncio.to_thread(_read, local, chunk_bytes):
+        started = time.monotonic()
+        await file.write(data, offset)
+        offset += len(data)
+        meter.sent(len(data))
+        if time.monotonic() - started < _CHUNK_S / 2:
+            chunk_bytes = min(chunk_bytes * 2, CHUNK_BYTES_MAX)
+
+
+def _read(local: BinaryIO, n_bytes: int) -> bytes:
+    try:
+        return local.read(n_bytes)
+    except OSError as error:
+        # A failed read, unlike a failed open, does not name the file.
+        error.filename = local.name
+        raise
+
+
+async def _size(sftp: asyncssh.SFTPClient, path: str) -> int:
+    try:
+        return (await sftp.stat(path)).size or 0
+    except asyncssh.SFTPNoSuchFile:
+        return 0

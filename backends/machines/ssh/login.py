@@ -1,24 +1,262 @@
-"""Logging in to one host: its key, our keys, the questions in between."""
+"""Logging in: host keys, our keys, the questions in between, hosts on the way."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib.util
+import os
+import socket
+import threading
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import asyncssh
+from aiohappyeyeballs import start_connection
 
 from backends.errors import HostError, NeedsAnswer, PeerUnreachable
-from backends.machines.ssh import complaints, known_hosts
-from backends.machines.ssh.dial import dial
-from backends.machines.ssh.keys import Keys, can_unlock
-from backends.state import PeerQuestion, QuestionKind
+from backends.machines.ssh import errors
+from backends.machines.ssh.config import Settings, resolve
+from backends.machines.ssh.errors import explain
+from backends.state import PeerQuestion, QuestionKind, Value
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Iterator
 
-    from backends.machines.ssh.known_hosts import KnownLine
-    from backends.machines.ssh.settings import Settings
+    Trusted = tuple[list[asyncssh.SSHKey], list[asyncssh.SSHKey], list[asyncssh.SSHKey]]
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from backends.machines.ssh.config import Destination
+
+
+class KnownLine(Value, frozen=True, kw_only=True):
+    """Where a key of a host was found."""
+
+    path: str
+    number: int
+    algorithm: str
+
+
+def fingerprint(key: asyncssh.SSHKey) -> str:
+    """As OpenSSH prints it: ``SHA256:…``."""
+    return key.get_fingerprint()
+
+
+def key_type(key: asyncssh.SSHKey) -> str:
+    """``ssh-ed25519``, as in known_hosts."""
+    return key.algorithm.decode("ascii")
+
+
+def matcher(settings: Settings) -> Callable[[str, str, int | None], Trusted]:
+    """Trusted, certifying and revoked keys of a host, in the form asyncssh asks for.
+
+    Only the name counts, never the address: else a name that was redirected to another
+    known machine would be let through. Reads the files at once; blocks.
+    """
+    known = asyncssh.SSHKnownHosts()
+    for _, _, line in _lines(settings):
+        _load(known, line)
+
+    def match(host: str, _address: str, port: int | None) -> Trusted:
+        named_port = None if settings.alias else port
+        found = known.match(host.lower(), "", named_port)
+        return list(found[0]), list(found[1]), list(found[2])
+
+    return match
+
+
+def known_lines(settings: Settings) -> list[KnownLine]:
+    """Where other keys of exactly this name stand; blocks."""
+    return list(_known_lines(settings))
+
+
+def remember(settings: Settings, key: asyncssh.SSHKey) -> None:
+    """Append a key to the first known_hosts file; blocks.
+
+    Raises:
+        HostError: the file cannot be written.
+    """
+    if not settings.known_hosts:
+        return
+    path = settings.known_hosts[0]
+    public = key.export_public_key("openssh").decode("ascii").split()
+    line = f"{settings.known_name} {public[0]} {public[1]}\n"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _append(path, line.encode())
+    except OSError as error:
+        raise HostError(
+            f"The host key of {settings.label} cannot be remembered: {path} cannot be "
+            f"written ({error.strerror})",
+            "Make the file writable, or add the key with ssh itself.",
+        ) from error
+
+
+def _append(path: Path, line: bytes) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        end = os.fstat(descriptor).st_size
+        unfinished = end and os.pread(descriptor, 1, end - 1) != b"\n"
+        # One write: two consoles may remember something at the same moment.
+        os.write(descriptor, b"\n" + line if unfinished else line)
+    finally:
+        os.close(descriptor)
+
+
+def _lines(settings: Settings) -> Iterator[tuple[Path, int, str]]:
+    for path in settings.known_hosts:
+        try:
+            text = path.read_text(errors="replace")
+        except OSError:
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            yield path, number, line
+
+
+def _known_lines(settings: Settings) -> Iterator[KnownLine]:
+    for path, number, line in _lines(settings):
+        one = asyncssh.SSHKnownHosts()
+        _load(one, line)
+        for key in one.match(settings.known_name, "", None)[0]:
+            yield KnownLine(path=str(path), number=number, algorithm=key_type(key))
+
+
+def _load(known: asyncssh.SSHKnownHosts, line: str) -> None:
+    # A line that OpenSSH would pass over must not lock anybody out, whatever a broken
+    # key makes its decoder raise (OverflowError, UnsupportedAlgorithm, …).
+    with contextlib.suppress(Exception):
+        known.load(line)
+
+
+class Keys:
+    """Key pairs to log in with, and which of them would need a passphrase.
+
+    A locked key whose public half is readable is offered like any other; only when the
+    peer would take it, its passphrase is wanted, as with ``ssh``.
+    """
+
+    def __init__(self, identities: Iterable[Path], passphrase: str | None) -> None:
+        """Read the files that are there; blocks. The passphrase is kept until login."""
+        self._passphrase = passphrase
+        self.locked: list[str] = []
+        """Files that could be used if they were unlocked."""
+        self.pairs: list[asyncssh.SSHKeyPair] = []
+        self.public: list[bytes] = []
+        """Public halves, for an agent that is to offer nothing else."""
+        for path in identities:
+            public = _public_half(path)
+            self.public += public
+            if _is_private(path):
+                self._load(path, public)
+
+    def _load(self, path: Path, public: Sequence[bytes]) -> None:
+        # A key without readable public half cannot be offered: unlock it first.
+        passphrase = self._unlock if public else self._passphrase
+        try:
+            pairs = asyncssh.load_keypairs(
+                str(path),
+                passphrase,  # type: ignore[arg-type]
+                ignore_encrypted=True,
+            )
+        except asyncssh.KeyEncryptionError:
+            self.locked.append(str(path))
+        except (OSError, ValueError):
+            # Broken, or unreadable for us: like ssh, go on with the others.
+            pass
+        else:
+            self.pairs += pairs
+            if not pairs:
+                self.locked.append(str(path))
+
+    def _unlock(self, filename: str) -> str | None:
+        # Called from a worker thread, when the peer has said that it takes the key.
+        self.locked.insert(0, filename)
+        return self._passphrase
+
+
+def can_unlock() -> bool:
+    """Whether OpenSSH's own format of locked keys can be read here."""
+    return importlib.util.find_spec("bcrypt") is not None
+
+
+def _is_private(path: Path) -> bool:
+    # IdentityFile may also name a public key whose private half an agent holds.
+    try:
+        return b"PRIVATE KEY" in path.read_bytes()
+    except OSError:
+        return False
+
+
+def _public_half(path: Path) -> Sequence[bytes]:
+    for candidate in (Path(f"{path}.pub"), path):
+        with contextlib.suppress(OSError, ValueError):
+            return [asyncssh.read_public_key(candidate).public_data]
+    return []
+
+
+_STAGGER_S = 0.25
+"""Head start of each address over the next (RFC 8305)."""
+
+
+async def dial(host: str, port: int, family: int = socket.AF_UNSPEC) -> socket.socket:
+    """Connect to the first address that answers; the caller bounds the time.
+
+    Raises:
+        OSError: the name is unknown, or no address answers.
+    """
+    made = await start_connection(
+        await lookup(host, port, family),
+        happy_eyeballs_delay=_STAGGER_S,
+        interleave=1,
+    )
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
+
+
+async def lookup(host: str, port: int, family: int) -> list[Any]:
+    """What ``getaddrinfo`` tells of a name.
+
+    In a thread of its own: dozens of names that nobody answers for would fill the
+    event loop's pool, and exiting would wait for them.
+
+    Raises:
+        OSError: the name is unknown.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[list[Any]] = loop.create_future()
+
+    def look() -> None:
+        try:
+            found = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            _report(loop, done, error)
+        else:
+            _report(loop, done, found)
+
+    threading.Thread(target=look, daemon=True, name="ssh-lookup").start()
+    return await done
+
+
+def _report(
+    loop: asyncio.AbstractEventLoop,
+    done: asyncio.Future[list[Any]],
+    outcome: list[Any] | Exception,
+) -> None:
+    def settle() -> None:
+        if done.done():
+            return
+        if isinstance(outcome, UnicodeError):
+            done.set_exception(socket.gaierror(socket.EAI_NONAME, str(outcome)))
+        elif isinstance(outcome, Exception):
+            done.set_exception(outcome)
+        else:
+            done.set_result(outcome)
+
+    # The loop may be gone by now, and with it whoever asked.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(settle)
+
 
 KEEPALIVE_S = 15.0
 KEEPALIVE_MISSES = 4
@@ -51,7 +289,7 @@ class Client(asyncssh.SSHClient):
     ) -> bool:
         """Take a key that known_hosts does not have only if the user said so."""
         self.offered = key
-        return not self.lines and known_hosts.fingerprint(key) in self._trusted
+        return not self.lines and fingerprint(key) in self._trusted
 
     def public_key_auth_requested(self) -> None:
         """All keys were offered in vain."""
@@ -115,8 +353,8 @@ class Login:
             OSError, asyncssh.Error: it did not come to that.
         """
         settings = self._settings
-        lines = await asyncio.to_thread(known_hosts.known_lines, settings)
-        match = await asyncio.to_thread(known_hosts.matcher, settings)
+        lines = await asyncio.to_thread(known_lines, settings)
+        match = await asyncio.to_thread(matcher, settings)
         keys = await asyncio.to_thread(Keys, settings.identities, self._passphrase)
         client = Client(lines, self._trusted, self._password)
         options = {**_options(settings, keys), "known_hosts": match}
@@ -158,17 +396,15 @@ class Login:
     async def _remember(self, client: Client) -> None:
         # Only now: the host has proved that the key is its own.
         if client.offered is not None:
-            await asyncio.to_thread(
-                known_hosts.remember, self._settings, client.offered
-            )
+            await asyncio.to_thread(remember, self._settings, client.offered)
 
     def _distrusts(self, client: Client, error: Exception) -> HostError:
         settings = self._settings
         if client.lines:
-            return complaints.host_key_changed(settings, client.lines)
+            return errors.host_key_changed(settings, client.lines)
         if client.offered is None:
             if "revoked" in str(error):
-                return complaints.host_key_revoked(settings)
+                return errors.host_key_revoked(settings)
             return PeerUnreachable(
                 f"The host key of {settings.label} cannot be checked ({error})"
             )
@@ -182,7 +418,7 @@ class Login:
             refused = "" if self._password is None else "That password was refused. "
             text = f"{refused}Password of {settings.user} on {settings.label}?"
             return NeedsAnswer(PeerQuestion(kind=QuestionKind.PASSWORD, text=text))
-        return complaints.login_refused(settings, client.tried)
+        return errors.login_refused(settings, client.tried)
 
     def _locked(self, path: str) -> HostError:
         if not can_unlock():
@@ -220,8 +456,8 @@ def _options(settings: Settings, keys: Keys) -> dict[str, Any]:
 
 
 def _host_key_question(settings: Settings, key: asyncssh.SSHKey) -> PeerQuestion:
-    print_ = known_hosts.fingerprint(key)
-    kind = known_hosts.key_type(key)
+    print_ = fingerprint(key)
+    kind = key_type(key)
     return PeerQuestion(
         kind=QuestionKind.HOST_KEY,
         text=f"The host key of {settings.label} is not known yet: {kind} {print_}. "
@@ -229,3 +465,150 @@ def _host_key_question(settings: Settings, key: asyncssh.SSHKey) -> PeerQuestion
         fingerprint=print_,
         key_type=kind,
     )
+
+
+CONNECT_TIMEOUT_S = 15.0
+CLOSE_TIMEOUT_S = 2.0
+_MAX_JUMPS = 8
+_SESSION_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True, repr=False)
+class _Attempt:
+    answers: Mapping[QuestionKind, str]
+    bound: asyncio.Timeout
+
+
+class Route:
+    """Opens connections to a destination, and keeps the hosts in between open.
+
+    When a question stops an attempt, hosts that let us in stay connected, so that the
+    answer to one question is never needed again for the next.
+    """
+
+    def __init__(
+        self,
+        destination: Destination,
+        config_file: Path | None = None,
+        known_hosts: Path | None = None,
+    ) -> None:
+        """Describe it; :meth:`open` connects."""
+        self._destination = destination
+        self._config_file = config_file
+        self._known_hosts = known_hosts
+        self._hops: dict[tuple[str, ...], asyncssh.SSHClientConnection] = {}
+        self._asker = str(destination)
+        self._trusted: set[str] = set()
+
+    async def open(
+        self, answers: Mapping[QuestionKind, str] | None = None
+    ) -> tuple[asyncssh.SSHClientConnection, Client]:
+        """Connect and log in, within 15 s in all.
+
+        ``answers`` go to whoever asked last, and to nobody else. Trusted fingerprints
+        are kept as long as this object; nothing else is.
+
+        Raises:
+            NeedsAnswer: only the user knows how to go on.
+            PeerUnreachable: it cannot be reached, with the reason.
+        """
+        given = dict(answers or {})
+        if fingerprint := given.get(QuestionKind.HOST_KEY):
+            self._trusted.add(fingerprint)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S) as bound:
+                attempt = _Attempt(answers=given, bound=bound)
+                return await self._reach(self._destination, attempt)
+        except NeedsAnswer:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Leave the hosts in between; at once."""
+        for hop in self._hops.values():
+            hop.abort()
+        self._hops.clear()
+
+    async def _reach(
+        self,
+        destination: Destination,
+        attempt: _Attempt,
+        tunnel: asyncssh.SSHClientConnection | None = None,
+        chain: tuple[str, ...] = (),
+    ) -> tuple[asyncssh.SSHClientConnection, Client]:
+        settings = await asyncio.to_thread(
+            resolve, destination, self._config_file, self._known_hosts
+        )
+        if tunnel is None:
+            tunnel = await self._jump(settings, attempt, chain)
+        try:
+            return await self._log_in(settings, attempt.answers, tunnel)
+        except NeedsAnswer:
+            self._asker = str(destination)
+            raise
+        except HostError:
+            raise
+        except asyncio.CancelledError as error:
+            # Cancelled by the bound around all: say which host was silent.
+            if attempt.bound.expired():
+                raise explain(TimeoutError(), settings, CONNECT_TIMEOUT_S) from error
+            raise
+        except Exception as error:
+            raise explain(error, settings, CONNECT_TIMEOUT_S) from error
+
+    async def _jump(
+        self, settings: Settings, attempt: _Attempt, chain: tuple[str, ...]
+    ) -> asyncssh.SSHClientConnection | None:
+        if len(chain) > _MAX_JUMPS:
+            raise PeerUnreachable(
+                f"ProxyJump of {settings.destination.host} goes round in circles",
+                "Mend your ssh config.",
+            )
+        tunnel: asyncssh.SSHClientConnection | None = None
+        for jump in settings.jumps:
+            # `Host *` with a ProxyJump is not meant for that host itself.
+            if jump.host != settings.destination.host:
+                chain = (*chain, str(jump))
+                tunnel = await self._hop(jump, attempt, tunnel, chain)
+        return tunnel
+
+    async def _hop(
+        self,
+        jump: Destination,
+        attempt: _Attempt,
+        tunnel: asyncssh.SSHClientConnection | None,
+        chain: tuple[str, ...],
+    ) -> asyncssh.SSHClientConnection:
+        known = self._hops.get(chain)
+        if known is not None and not known.is_closed():
+            return known
+        connection, _ = await self._reach(jump, attempt, tunnel, chain)
+        self._hops[chain] = connection
+        await _make_prompt(connection)
+        return connection
+
+    async def _log_in(
+        self,
+        settings: Settings,
+        answers: Mapping[QuestionKind, str],
+        tunnel: asyncssh.SSHClientConnection | None,
+    ) -> tuple[asyncssh.SSHClientConnection, Client]:
+        is_asker = str(settings.destination) == self._asker
+        login = Login(
+            settings,
+            trusted=self._trusted,
+            # A password is for nobody but the host that asked for it.
+            password=answers.get(QuestionKind.PASSWORD) if is_asker else None,
+            passphrase=answers.get(QuestionKind.PASSPHRASE),
+        )
+        return await login.open(tunnel)
+
+
+async def _make_prompt(connection: asyncssh.SSHClientConnection) -> None:
+    # sshd sets TCP_NODELAY with the first session, whether or not it lets us run
+    # anything; without, what goes through that host is delayed by up to 40 ms.
+    with contextlib.suppress(TimeoutError, OSError, asyncssh.Error):
+        async with asyncio.timeout(_SESSION_TIMEOUT_S):
+            await connection.run("true", stdin=asyncssh.DEVNULL)

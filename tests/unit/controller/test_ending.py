@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from backends.controller.api import Api
 from backends.controller.clusters import Clusters
 from backends.controller.peer_api import PeerApi
-from backends.roster.roster import Peers
+from backends.machines.peers import Peers
 from backends.state import ClusterState, Peer, PeerState, PeerWork
 from tests.unit.controller.test_cluster import Stage, plan_on, running
 from tests.unit.controller.test_launch_order import PARTS, held

@@ -10,7 +10,7 @@ from backends.errors import HostError
 from backends.state import LogChunk
 
 if TYPE_CHECKING:
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
 
 IDLE = "0.01.000.000 I srv  update_slots: all slots are idle\n"
 BUSY = "0.01.000.000 I slot launch_slot_: id  0 | task 10 | processing task\n"

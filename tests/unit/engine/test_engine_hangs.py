@@ -11,7 +11,7 @@ import pytest
 
 from backends.engine.ask import list_devices
 from backends.errors import EngineError
-from backends.machines.agent.here import local_host_for_now
+from backends.machines.host import local_host_for_now
 from backends.state import EngineInfo, EngineSource
 
 if TYPE_CHECKING:

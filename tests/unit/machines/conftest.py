@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.machines.agent.here import local_host
+from backends.machines.host import local_host
 from tests.unit.machines.processes import kill_family_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
 
 POLL_S = 0.005
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backends.errors import HostError, PeerUnreachable
-from backends.machines.agent import channel, upkeep
-from backends.machines.agent.agent_host import AgentHost
-from backends.machines.agent.messages import ANSWER_BYTES_MAX, BANNER_BYTES_MAX, Lines
+from backends.machines import agent_session
+from backends.machines.agent_session import ANSWER_BYTES_MAX, BANNER_BYTES_MAX, Lines
+from backends.machines.host import AgentHost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +79,7 @@ async def test_a_banner_is_passed_over() -> None:
 
 
 async def test_an_endless_banner_is_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "HELLO_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(agent_session, "HELLO_TIMEOUT_S", 0.3)
     stream = Scripted(lambda r: b"")
     stream.coming = asyncio.Queue()
     for _ in range(3):
@@ -247,4 +247,6 @@ def test_lines_hold_no_more_than_one() -> None:
 
 
 def test_restarts_become_rarer() -> None:
-    assert list(upkeep.RESTART_PAUSES_S) == sorted(upkeep.RESTART_PAUSES_S)
+    assert list(agent_session.RESTART_PAUSES_S) == sorted(
+        agent_session.RESTART_PAUSES_S
+    )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backends.machines.agent import upkeep
-from backends.machines.agent.agent_host import AgentHost
+from backends.machines import agent_session
+from backends.machines.host import AgentHost
 from backends.paths import relay_binary
 from tests.unit.machines.processes import SLEEPER, exists
 from tests.unit.machines.test_agent_channel import Scripted, line, ok
@@ -98,7 +98,7 @@ def leased(stream: Scripted, lease_s: float) -> AgentHost:
 async def test_a_client_renews_its_lease_in_time_even_after_silence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(upkeep, "ASK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(agent_session, "ASK_TIMEOUT_S", 0.05)
     leases: list[float] = []
     fourth = asyncio.Event()
 

@@ -28,7 +28,7 @@ from tests.unit.machines.processes import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
 
     OpenHost = Callable[..., AgentHost]
 
@@ -38,7 +38,7 @@ CONTROLLER = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from backends.machines.host import ProcessSpec
-from backends.machines.agent.here import local_host
+from backends.machines.host import local_host
 from backends.state import ProcessRole
 
 async def main():

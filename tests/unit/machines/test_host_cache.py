@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
     from backends.state.holdings import Seeding
 
 MIB = 1 << 20

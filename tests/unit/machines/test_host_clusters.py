@@ -20,7 +20,7 @@ from tests.unit.machines.processes import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
 
 
 async def test_names_are_those_of_a_cluster(host: AgentHost, run_dir: Path) -> None:

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.errors import HostError
-from backends.machines.agent.log_parts import _continuation_bytes, _decode
+from backends.machines.host import _continuation_bytes, _decode
 from tests.unit.machines.processes import python, shell, spec, wait_ended
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
     from backends.state import LogChunk
 
 

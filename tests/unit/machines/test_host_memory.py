@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from backends.machines.agent.answers import LimitTold, MemoryTold, device_of
+from backends.machines.host import LimitTold, MemoryTold, device_of
 from backends.state import DeviceKind
 
 if TYPE_CHECKING:
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
 
 GIB = 1 << 30
 

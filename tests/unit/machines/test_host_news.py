@@ -30,7 +30,7 @@ from tests.waiting import PATIENCE_S, until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
 
     OpenHost = Callable[..., AgentHost]
 

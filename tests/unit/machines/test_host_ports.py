@@ -14,7 +14,7 @@ from tests.unit.machines.processes import first_line, python, spec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
 
 LISTENER = """
 import socket, sys, time

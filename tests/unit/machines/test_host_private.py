@@ -11,7 +11,7 @@ from tests.unit.machines.processes import SLEEPER, shell, wait_ended
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
 
 SECRET = "5a" * 32
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import DllmError, HostError
-from backends.machines.agent import channel
-from backends.machines.agent.agent_host import AgentHost
-from backends.machines.host import ProcessSpec
+from backends.machines import agent_session
+from backends.machines.host import AgentHost, ProcessSpec
 from backends.state import ProcessRole, ProcessState
 from tests.unit.machines.processes import (
     SLEEPER,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
 
     OpenHost = Callable[..., AgentHost]
 
@@ -210,7 +209,7 @@ async def test_a_helper_that_hangs_is_an_error(
     run_dir: Path, tmp_path: Path, open_host: OpenHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     helper = executable(tmp_path / "helper", "#!/bin/sh\nexec sleep 600\n")
-    monkeypatch.setattr(channel, "HELLO_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(agent_session, "HELLO_TIMEOUT_S", 0.2)
     with pytest.raises(HostError, match=r"on local said nothing within 0\.2 s"):
         await open_host(run_dir, relay=helper).start(spec())
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from backends.machines.agent import agent_host
+from backends.machines import host as agent_host
 from backends.state import ProcessState
 from tests.unit.machines.processes import (
     IGNORES_TERM,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
 
 
 def supervisor_of(run_dir: Path) -> int:

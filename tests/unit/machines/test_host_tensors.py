@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
     from backends.state.holdings import Hashing, TensorSums
 
 LONG_AGO_S = 1_000_000_000
@@ -198,7 +198,7 @@ async def test_hashing_goes_on_where_it_was_cut_off(
     write_llama(file, n_layer=2, n_embd=1024, n_ff=4096)
     aged(file)
     with monkeypatch.context() as patched:
-        patched.setattr("backends.machines.agent.model_agent.WORK_S", 0.01)
+        patched.setattr("backends.machines.host.WORK_S", 0.01)
         told = await all_told(open_host(run_dir), file)
     assert len(told) > 2
     assert all(a.done_bytes < b.done_bytes for a, b in pairwise(told))
@@ -213,7 +213,7 @@ async def test_hashing_goes_on_where_it_was_cut_off(
 async def test_where_nothing_can_be_kept_it_takes_one_go(
     host: AgentHost, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backends.machines.agent.model_agent.WORK_S", 0.01)
+    monkeypatch.setattr("backends.machines.host.WORK_S", 0.01)
     os.makedirs(cache.parent)
     os.symlink("nowhere", cache)
     file = tmp_path / "big.gguf"

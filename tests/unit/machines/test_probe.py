@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from backends.machines.probe import survey
+from backends.machines.probing import survey
 from tests.unit.provision.conftest import write_program
 from tests.unit.provision.local_shell import LocalShell
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.machines.probe_text import Probed
+    from backends.machines.probing import Probed
 
 SHELLS = [("sh",), ("bash", "--posix"), ("busybox", "sh")]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backends.errors import HostError
-from backends.machines.probe import facts_of
-from backends.machines.probe_text import parse_clock, parse_probe, version_in
+from backends.machines.probing import facts_of, parse_clock, parse_probe, version_in
 from backends.state import EngineSource
 
 

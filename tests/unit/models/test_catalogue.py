@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import ModelError
-from backends.machines.agent.here import local_host_for_now
+from backends.machines.host import local_host_for_now
 from backends.models.catalogue import Catalogue
 from backends.models.folders import (
     DEPTH_MAX,
@@ -28,7 +28,7 @@ from tests.unit.models.ggufs import write_gguf, write_split
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
     from backends.state import ModelCatalogue, ModelFile, ModelInfo
 
 NOW = 1_700_000_000.0

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from backends.controller.beside import check_whole
 from backends.errors import HostError, ModelError, PlanError
-from backends.machines.agent.here import local_host_for_now
+from backends.machines.host import local_host_for_now
 from backends.machines.readers import Readers
 from backends.models import thinning
 from backends.models.catalogue import Catalogue

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from backends.provision.upload import Files
+    from backends.machines.ssh.files import Files
     from backends.state import PeerWork
 
 

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from backends.machines.probe import survey
-from backends.machines.probe_text import Probed, Tool
-from backends.provision import fit
-from backends.provision.building import Build, build
-from backends.provision.refusals import CannotBuild
+from backends.machines import provisioning
+from backends.machines.probing import Probed, Tool, survey
+from backends.machines.provisioning import Build, build
+from backends.machines.shell import CannotBuild
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from pathlib import Path
     from typing import Any
 
-    from backends.provision.upload import Files
+    from backends.machines.ssh.files import Files
     from tests.unit.provision.local_shell import LocalShell
 
     Make = Callable[[], Coroutine[Any, Any, None]]
@@ -77,7 +76,9 @@ class Project:
 
     async def make(self) -> None:
         """Build it there."""
-        toolchain = fit.toolchain_of(await survey(self.shell, "tools", "system"), "x")
+        toolchain = provisioning.toolchain_of(
+            await survey(self.shell, "tools", "system"), "x"
+        )
         await build(
             self.shell,
             self.files,
@@ -156,13 +157,13 @@ def tools(**versions: str) -> dict[str, Tool]:
 )
 def test_what_is_missing_is_named(found: dict[str, str], sentence: str) -> None:
     with pytest.raises(CannotBuild, match=sentence):
-        fit.toolchain_of(Probed(os="Linux", tools=tools(**found)), "pi")
+        provisioning.toolchain_of(Probed(os="Linux", tools=tools(**found)), "pi")
 
 
 def test_jobs_fit_the_memory() -> None:
     found = tools(cc="1.0", cxx="1.0", cmake="3.25.1", make="4.3")
     peer = Probed(tools=found, cores=16, memory_free_bytes=3_500_000_000)
-    toolchain = fit.toolchain_of(peer, "pi")
+    toolchain = provisioning.toolchain_of(peer, "pi")
     assert toolchain.jobs == 3
     assert toolchain.options[:2] == ("-G", "Unix Makefiles")
 
@@ -172,12 +173,12 @@ def test_what_may_be_copied() -> None:
     flags = frozenset({"avx2", "avx512f", "nopl"})
     head = Probed(os="Linux", arch="x86_64", libc="glibc 2.36", cpu_flags=flags)
     older = Probed(os="Linux", arch="x86_64", libc="glibc 2.31", cpu_flags=flags)
-    assert fit.misfit(head, older, native) == ""
+    assert provisioning.misfit(head, older, native) == ""
     less = Probed(os="Linux", arch="x86_64", libc="glibc 2.36")
-    assert fit.misfit(head, less, native) == "its CPU lacks avx2, avx512f"
-    assert fit.misfit(head, less, ()) == ""
+    assert provisioning.misfit(head, less, native) == "its CPU lacks avx2, avx512f"
+    assert provisioning.misfit(head, less, ()) == ""
     musl = Probed(os="Linux", arch="x86_64", libc="musl 1.2.5")
-    assert "they need glibc 2.36" in fit.misfit(head, musl, ())
-    assert "it runs Darwin" in fit.misfit(head, Probed(os="Darwin"), ())
+    assert "they need glibc 2.36" in provisioning.misfit(head, musl, ())
+    assert "it runs Darwin" in provisioning.misfit(head, Probed(os="Darwin"), ())
     arm = Probed(os="Linux", arch="arm64", libc="glibc 2.36")
-    assert "it is arm64" in fit.misfit(head, arm, ())
+    assert "it is arm64" in provisioning.misfit(head, arm, ())

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.machines.agent.here import local_host, local_host_for_now
-from backends.machines.host import ProcessSpec
+from backends.machines.host import ProcessSpec, local_host, local_host_for_now
+from backends.machines.provisioning import clean
+from backends.machines.shell import PeerBusy, lock
 from backends.paths import relay_binary
-from backends.provision.clean import clean
-from backends.provision.refusals import PeerBusy
-from backends.provision.remote import lock
 from backends.state import ProcessRole
 from tests.unit.provision.conftest import write_program
 

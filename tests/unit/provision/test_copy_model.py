@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backends.errors import ModelError
+from backends.machines.model_files import copy_model
+from backends.machines.shell import PeerBusy, PeerFull, WrongFile
 from backends.models.identity import identity_of
-from backends.provision.model_copy import copy_model
-from backends.provision.refusals import PeerBusy, PeerFull, WrongFile
 from tests.unit.provision.conftest import write_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from backends.provision.upload import Files
+    from backends.machines.ssh.files import Files
     from backends.state import PeerWork
     from tests.unit.provision.local_shell import LocalShell
 

@@ -12,14 +12,14 @@ import pytest
 
 from backends.demo import MODEL_PATH
 from backends.errors import HostError
+from backends.machines.model_files import UNUSED_S, read_there
 from backends.models.layers import read_model
-from backends.provision.headers import UNUSED_S, read_there
 from tests.unit.models.ggufs import write_split
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.provision.upload import Files
+    from backends.machines.ssh.files import Files
 
 
 async def test_two_first_reads_of_one_model_do_not_meet(

@@ -10,26 +10,25 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from backends.machines.probe import survey
-from backends.provision.clean import clean
-from backends.provision.provision import Provisioned, Way, provision
-from backends.provision.refusals import (
+from backends.machines.probing import survey
+from backends.machines.provisioning import InstallMethod, Provisioned, clean, provision
+from backends.machines.shell import (
     CannotBuild,
     DoesNotRun,
     PeerBusy,
     PeerFull,
     ProvisionError,
+    lock,
 )
-from backends.provision.remote import lock
 from backends.state import ProvisionMode
 from tests.unit.provision.conftest import write_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from backends.machines.probe_text import Probed
+    from backends.machines.probing import Probed
+    from backends.machines.ssh.files import Files
     from backends.paths import Paths
-    from backends.provision.upload import Files
     from backends.state import EngineInfo, PeerWork
     from tests.unit.provision.local_shell import LocalShell
 
@@ -67,7 +66,7 @@ def change_peer(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
     async def changed(shell: LocalShell, *parts: str) -> Probed:
         return replace(await survey(shell, *parts), **changes)
 
-    monkeypatch.setattr("backends.provision.provision.survey", changed)
+    monkeypatch.setattr("backends.machines.provisioning.survey", changed)
 
 
 def root(home: Path) -> Path:
@@ -98,7 +97,10 @@ async def test_an_empty_home_gets_engine_and_relay(
     install: Provision, home: Path, works: list[PeerWork], engine: EngineInfo
 ) -> None:
     done = await install()
-    assert (done.engine_way, done.relay_way) == (Way.COPIED, Way.COPIED)
+    assert (done.engine_method, done.relay_method) == (
+        InstallMethod.COPIED,
+        InstallMethod.COPIED,
+    )
     assert done.engine.directory == f"{root(home)}/engines/7.0.0-test"
     assert is_copy(done.engine.server_path, engine.server_path)
     assert os.access(done.relay_path, os.X_OK)
@@ -109,7 +111,10 @@ async def test_an_empty_home_gets_engine_and_relay(
 async def test_what_is_there_is_not_sent_again(install: Provision) -> None:
     await install()
     again = await install()
-    assert (again.engine_way, again.relay_way) == (Way.PRESENT, Way.PRESENT)
+    assert (again.engine_method, again.relay_method) == (
+        InstallMethod.PRESENT,
+        InstallMethod.PRESENT,
+    )
     assert again.engine.version == "1 (abc)"
 
 
@@ -119,7 +124,7 @@ async def test_a_changed_relay_of_the_same_version_replaces_the_old(
     await install()
     write_program(relay, "dllm-relay 9.9.9", padding=10)
     again = await install()
-    assert again.relay_way is Way.COPIED
+    assert again.relay_method is InstallMethod.COPIED
     assert is_copy(again.relay_path, relay)
 
 
@@ -163,7 +168,7 @@ async def test_two_consoles_do_not_install_at_once(
     async with lock(shell, "install", "An installation"):
         with pytest.raises(PeerBusy, match="An installation is under way on mini"):
             await install()
-    assert (await install()).engine_way is Way.COPIED
+    assert (await install()).engine_method is InstallMethod.COPIED
 
 
 async def test_the_lock_of_a_dead_console_is_taken_over(
@@ -172,7 +177,7 @@ async def test_the_lock_of_a_dead_console_is_taken_over(
     left = root(home) / "provision" / "install.lock"
     left.parent.mkdir(parents=True)
     left.write_text("1 some-other-boot:1\n")
-    assert (await install()).engine_way is Way.COPIED
+    assert (await install()).engine_method is InstallMethod.COPIED
 
 
 async def test_an_installation_broken_off_goes_on(
@@ -182,7 +187,7 @@ async def test_an_installation_broken_off_goes_on(
     assert not (root(home) / "engines").exists()
     assert half_sent(home).is_file()
     done = await install()
-    assert done.engine_way is Way.COPIED
+    assert done.engine_method is InstallMethod.COPIED
     assert is_copy(done.engine.server_path, engine.server_path)
 
 

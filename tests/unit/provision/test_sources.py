@@ -8,7 +8,7 @@ import tarfile
 from typing import TYPE_CHECKING, Any
 
 from backends.engine.versions import SOURCES
-from backends.provision import sources
+from backends.machines import parcels
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +47,7 @@ async def test_two_peers_at_once_get_one_archive(
         pass
 
     one, other = await asyncio.gather(
-        *(sources.engine_source(SOURCES[0], paths, tell) for _ in range(2))
+        *(parcels.engine_source(SOURCES[0], paths, tell) for _ in range(2))
     )
     assert one == other
     assert fetched == 1

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import HostError, PeerUnreachable
-from backends.provision.refusals import transfer_error
-from backends.provision.upload import Meter, upload
+from backends.machines.shell import transfer_error
+from backends.machines.ssh.files import Meter, upload
 
 if TYPE_CHECKING:
-    from backends.provision.upload import Files
+    from backends.machines.ssh.files import Files
 
 UNREADABLE = Path("/proc/self/mem")
 """Opens, and answers a read of its beginning with EIO."""

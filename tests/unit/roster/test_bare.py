@@ -10,8 +10,8 @@ import pytest
 
 from backends.config import PeerConfig
 from backends.errors import UsageError
-from backends.roster import bare
-from backends.roster.bare import LOOK_FIRST_S, LOOK_MOST_S, BarePeer, next_pause_s
+from backends.machines import bare
+from backends.machines.bare import LOOK_FIRST_S, LOOK_MOST_S, BarePeer, next_pause_s
 from backends.state import Device, PeerState
 from tests.waiting import until
 

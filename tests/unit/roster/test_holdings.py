@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from backends.machines.machine import merged, path_at
 from backends.places import at_peer
-from backends.roster.holdings import merged, path_at
 from backends.state import ModelCatalogue, ModelFile, Peer, PeerFacts
 
 OURS = ModelCatalogue(

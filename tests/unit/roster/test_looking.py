@@ -13,10 +13,10 @@ from backends.config import PeerConfig
 from backends.engine.ask import describe
 from backends.engine.find import engine_at
 from backends.errors import HostError
-from backends.machines.agent.here import local_host
+from backends.machines.host import local_host
+from backends.machines.probing import Looker
 from backends.models.identity import identity_of
 from backends.paths import Paths
-from backends.roster.looking import Looker
 from backends.state import EngineSource, PeerFacts, to_json
 from tests.unit.provision.local_shell import LocalShell
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backends.engine.ask import Engine
-    from backends.machines.agent.agent_host import AgentHost
+    from backends.machines.host import AgentHost
 
 # Tells what it was called with; a banner comes with the first client only, as in a
 # stock worker. No question but one is worth waking a GPU.

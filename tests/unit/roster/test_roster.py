@@ -10,8 +10,8 @@ import pytest
 
 from backends.config import PeerConfig
 from backends.errors import ControllerError, DllmError, HostError
+from backends.machines.peers import Peers
 from backends.paths import Paths
-from backends.roster.roster import Peers
 from backends.state import Peer, PeerState
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ async def test_an_error_of_ours_is_shown_and_the_peer_looked_after_again(
         pauses.append(seconds)
         await sleep(0)
 
-    monkeypatch.setattr("backends.roster.roster.asyncio.sleep", short)
+    monkeypatch.setattr("backends.machines.peers.asyncio.sleep", short)
     peers = peers_with(known, tmp_path)
     peers.start(nothing)
     async with asyncio.timeout(10):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from backends.errors import HostError
+from backends.machines.peer import SshMachine
 from backends.paths import SOCKET_PATH_BYTES_MAX
-from backends.roster.ssh_machine import SshMachine
 from tests.unit.machines.test_agent_channel import HELLO, Scripted, line, ok
 from tests.unit.provision.local_shell import LocalShell
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.errors import UsageError
-from backends.machines.ssh.destination import Destination, configured_names
+from backends.machines.ssh.config import Destination, configured_names
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.machines.ssh import dial as dial_module
-from backends.machines.ssh.dial import dial, lookup
+from backends.machines.ssh import login as dial_module
+from backends.machines.ssh.login import dial, lookup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,19 +11,19 @@ import msgspec
 import pytest
 
 from backends.errors import HostError
-from backends.machines.ssh.known_hosts import (
+from backends.machines.ssh.config import resolve
+from backends.machines.ssh.login import (
     fingerprint,
     known_lines,
     matcher,
     remember,
 )
-from backends.machines.ssh.settings import resolve
-from tests.unit.machines.ssh.test_complaints import WHERE
+from tests.unit.machines.ssh.test_errors import WHERE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.machines.ssh.settings import Settings
+    from backends.machines.ssh.config import Settings
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,9 @@ from backends.errors import HostError, PeerUnreachable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from backends.machines.ssh.known_hosts import KnownLine
-    from backends.machines.ssh.settings import Settings
+    from backends.machines.ssh.config import Settings
+    from backends.machines.ssh.login import KnownLine
+
 
 _UNROUTED = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from backends.machines.ssh.connection import SshConnection
 
+
 HEARTBEAT_S = 1.0
 """At most one message a second; asyncssh sends none of its own in between."""
 SUSPECT_AFTER_S = 2.0

@@ -11,10 +11,9 @@ import asyncssh
 import pytest
 
 from backends.errors import HostError, PeerUnreachable, UsageError
-from backends.machines.ssh import complaints
-from backends.machines.ssh.destination import Destination
-from backends.machines.ssh.known_hosts import KnownLine
-from backends.machines.ssh.settings import Settings
+from backends.machines.ssh import errors
+from backends.machines.ssh.config import Destination, Settings
+from backends.machines.ssh.login import KnownLine
 
 WHERE = Settings(
     destination=Destination(host="mini"),
@@ -70,7 +69,7 @@ def os_error(number: int) -> OSError:
     ],
 )
 def test_failures(error: Exception, what: str, hint: str) -> None:
-    explained = complaints.explain(error, WHERE, 15.0)
+    explained = errors.explain(error, WHERE, 15.0)
     assert isinstance(explained, PeerUnreachable)
     assert what in explained.what
     assert hint in explained.hint
@@ -78,13 +77,13 @@ def test_failures(error: Exception, what: str, hint: str) -> None:
 
 def test_an_explained_error_stays() -> None:
     error = HostError("said")
-    assert complaints.explain(error, WHERE, 15.0) is error
+    assert errors.explain(error, WHERE, 15.0) is error
     assert isinstance(UsageError("x"), Exception)
 
 
 def test_a_changed_key_names_line_file_and_command() -> None:
     line = KnownLine(path="/home/ada/.ssh/known_hosts", number=7, algorithm="x")
-    text = str(complaints.host_key_changed(WHERE, [line]))
+    text = str(errors.host_key_changed(WHERE, [line]))
     assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in text
     assert "line 7 of /home/ada/.ssh/known_hosts" in text
     assert "ssh-keygen -R '[10.0.0.7]:2222' -f '/home/ada/.ssh/known_hosts'" in text
@@ -92,26 +91,24 @@ def test_a_changed_key_names_line_file_and_command() -> None:
 
 def test_refusals() -> None:
     assert "tried: publickey, password" in str(
-        complaints.login_refused(WHERE, ["publickey", "password"])
+        errors.login_refused(WHERE, ["publickey", "password"])
     )
-    assert "(go away)" in str(complaints.no_commands(WHERE, "hello\ngo away\n"))
-    assert "revoked" in str(complaints.host_key_revoked(WHERE))
+    assert "(go away)" in str(errors.no_commands(WHERE, "hello\ngo away\n"))
+    assert "revoked" in str(errors.host_key_revoked(WHERE))
 
 
 def test_broken_connections() -> None:
     silent = asyncssh.ConnectionLost("Server not responding to keepalive")
-    assert "for a minute" in str(complaints.connection_lost("mini", silent))
-    assert (
-        str(complaints.connection_lost("mini", None)) == "The connection to mini broke"
-    )
+    assert "for a minute" in str(errors.connection_lost("mini", silent))
+    assert str(errors.connection_lost("mini", None)) == "The connection to mini broke"
 
 
 def test_tunnels() -> None:
-    forbidden = complaints.forwarding_failed(
+    forbidden = errors.forwarding_failed(
         "mini", "port 1", asyncssh.ChannelOpenError(1, "")
     )
     assert "forbids forwarding to port 1" in str(forbidden)
-    refused = complaints.forwarding_failed(
+    refused = errors.forwarding_failed(
         "mini", "port 1", asyncssh.ChannelOpenError(2, "x")
     )
     assert str(refused) == "mini could not connect to its port 1 (x)"

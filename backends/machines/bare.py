@@ -1,9 +1,4 @@
-"""A bare peer: an rpc-server somebody else started, known by its ``host:port`` only.
-
-A stock rpc-server serves one client at a time and dies of one that leaves before its
-answer has come, so nobody asks it anything directly: a bare connection tells that it
-is there, and its memory is asked for through a relay, which waits for every answer.
-"""
+"""A bare peer: an rpc-server somebody else started, known by its ``host:port`` only."""
 
 from __future__ import annotations
 
@@ -36,6 +31,7 @@ if TYPE_CHECKING:
     from backends.config import PeerConfig
     from backends.machines.readers import Readers
     from backends.state import Plan
+
 
 CONNECT_TIMEOUT_S = 3.0
 ASK_TIMEOUT_S = 10.0

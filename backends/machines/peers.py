@@ -1,4 +1,4 @@
-"""Every other machine of the settings: kept connected, looked at, changed."""
+"""Every other machine of the settings: kept connected, probed, changed."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from backends.errors import (
     PeerUnreachable,
     did_you_mean,
 )
+from backends.machines.bare import BarePeer
 from backends.places import LOCAL
-from backends.roster.bare import BarePeer
 from backends.writing import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from backends.machines.machine import Machine
+    from backends.machines.peer import SshPeer
     from backends.machines.readers import Readers
     from backends.paths import Paths
-    from backends.roster.ssh_peer import SshPeer
     from backends.state import ModelInfo, Peer
 
     KnownPeer = SshPeer | BarePeer
+
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +183,7 @@ class Peers:
         if config.bare:
             return BarePeer(name, config, self._readers, self._changed, self._serves)
         # Importing asyncssh takes longer than all the rest of a controller's start.
-        from backends.roster.ssh_peer import SshPeer
+        from backends.machines.peer import SshPeer
 
         return SshPeer(
             name,

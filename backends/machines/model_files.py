@@ -1,15 +1,35 @@
-"""Copying a model to a peer: resumable, verified, never over another file."""
+"""Models at a peer: copied there, and their headers read from there."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import os
+import shutil
 import threading
-from typing import TYPE_CHECKING, Any
+import time
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import asyncssh
+import msgspec
 
-from backends.errors import UsageError
+from backends.errors import ModelError, UsageError
+from backends.machines.provisioning import SPARE_BYTES
+from backends.machines.shell import (
+    ProvisionError,
+    WrongFile,
+    last_line,
+    lock,
+    peer_full,
+    refusal,
+    rows,
+    script,
+    transfer_error,
+)
+from backends.machines.ssh.files import Meter, upload
+from backends.models.header import read_header
 from backends.models.identity import (
     files_of,
     full_sha256,
@@ -18,23 +38,18 @@ from backends.models.identity import (
     sampled,
     size_in,
 )
-from backends.provision.delivery import SPARE_BYTES
-from backends.provision.refusals import (
-    ProvisionError,
-    WrongFile,
-    peer_full,
-    transfer_error,
-)
-from backends.provision.remote import last_line, lock, refusal, rows, script
-from backends.provision.upload import Meter, upload
+from backends.models.layers import read_model
+from backends.models.parts import part_paths
 from backends.state import PeerWork, Value
+from backends.writing import set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from backends.machines.shell import Shell, ShellResult
-    from backends.provision.upload import Files
+    from backends.machines.ssh.files import Files
+    from backends.state import ModelInfo
+
 
 DEFAULT_FOLDER = "~/.models"
 HASH_S = 3600.0
@@ -269,3 +284,124 @@ async def _sha256(path: Path) -> str:
 def _kib(text: str) -> int:
     """Bytes out of a number of KiB."""
     return int(text) * 1024 if text.isdigit() else 0
+
+
+FIRST_BYTES = 4 << 20
+HEADER_BYTES_MAX = 512 << 20
+"""No header is this long: the largest vocabularies take some tens of MB."""
+CHUNK_BYTES = 1 << 20
+UNUSED_S = 30 * 86400.0
+"""A header that nobody reads for so long is forgotten."""
+
+
+async def read_there(files: Files, peer: str, path: str, cache: Path) -> ModelInfo:
+    """The header of a model on a peer; paths in the result are as ``peer:path``.
+
+    ``cache`` keeps what has come, by peer, path, size and time of change.
+
+    Raises:
+        ModelError: it is missing there, or not a usable GGUF.
+        PeerUnreachable: the connection broke.
+    """
+    parts = _parts(path)
+    try:
+        async with files() as sftp:
+            sizes = [
+                (found.size or 0, found.mtime)
+                for found in [await sftp.stat(part) for part in parts]
+            ]
+            # The walk looks for the parts of a model beside each other.
+            folder = cache / peer / _key(path, sizes)
+            copies = [folder / PurePosixPath(part).name for part in parts]
+            for part, copy, (size, _) in zip(parts, copies, sizes, strict=True):
+                await _bring(sftp, part, copy, size)
+        await asyncio.to_thread(_forget_unused, cache)
+    except (OSError, asyncssh.Error) as error:
+        raise _cannot(peer, path, error) from error
+    info = await asyncio.to_thread(read_model, copies[0])
+    return _as_there(info, peer, path)
+
+
+def _parts(path: str) -> list[str]:
+    """Every part of a split model, in order; the path itself otherwise."""
+    return list(map(str, part_paths(PurePosixPath(path))))
+
+
+def _key(path: str, sizes: list[tuple[int, int | None]]) -> str:
+    return hashlib.sha256(f"{path}\n{sizes}".encode()).hexdigest()[:16]
+
+
+async def _bring(sftp: asyncssh.SFTPClient, path: str, copy: Path, size: int) -> None:
+    """Make a sparse copy that has at least the header, unless there is one."""
+    if await asyncio.to_thread(_is_kept, copy):
+        return
+    await asyncio.to_thread(copy.parent.mkdir, parents=True, exist_ok=True)
+    # Two may read the same model for the first time at once.
+    with set_aside(copy.parent) as (aside, target):
+        await _fetch(sftp, path, aside, target, size)
+        aside.replace(copy)
+
+
+def _is_kept(copy: Path) -> bool:
+    """Whether there is one; if so, it is used now."""
+    try:
+        os.utime(copy)
+    except OSError:
+        return False
+    return True
+
+
+def _forget_unused(cache: Path) -> None:
+    """Remove what no reader has used for long, of removed peers too."""
+    oldest = time.time() - UNUSED_S
+    for folder in cache.glob("*/*"):
+        with contextlib.suppress(OSError):
+            files = list(folder.iterdir()) or [folder]
+            if max(file.stat().st_mtime for file in files) < oldest:
+                shutil.rmtree(folder)
+
+
+async def _fetch(
+    sftp: asyncssh.SFTPClient, path: str, copy: Path, target: BinaryIO, size: int
+) -> None:
+    """Bring ever more of the beginning, until the header is all there."""
+    have, want = 0, min(size, FIRST_BYTES)
+    target.truncate(size)
+    async with sftp.open(path, "rb") as source:
+        while True:
+            while have < want:
+                # Typed as text, whatever the mode.
+                data: Any = await source.read(min(CHUNK_BYTES, want - have), have)
+                if not data:
+                    break
+                target.seek(have)
+                target.write(data)
+                have += len(data)
+            target.flush()
+            if await asyncio.to_thread(_is_whole, copy, have):
+                return
+            if have < want or want in (size, HEADER_BYTES_MAX):
+                # All there is to have: the walk says what is wrong with it.
+                return
+            want = min(size, HEADER_BYTES_MAX, want * 2)
+
+
+def _is_whole(copy: Path, have: int) -> bool:
+    """Whether the header ends within what has come."""
+    try:
+        return read_header(copy).data_offset <= have
+    except ModelError:
+        return False
+
+
+def _as_there(info: ModelInfo, peer: str, path: str) -> ModelInfo:
+    parts = [f"{peer}:{part}" for part in _parts(path)]
+    return msgspec.structs.replace(info, path=parts[0], files=tuple(parts))
+
+
+def _cannot(peer: str, path: str, error: Exception) -> ModelError | Exception:
+    if isinstance(error, asyncssh.SFTPNoSuchFile):
+        return ModelError(f"There is no {path} on {peer}", "Check the path.")
+    if isinstance(error, asyncssh.SFTPPermissionDenied):
+        return ModelError(f"{path} on {peer} may not be read", "Check its permissions.")
+    return transfer_error(peer, error)

@@ -1,1 +1,0 @@
-"""Putting our engine, relay and models onto other machines, and taking them away."""

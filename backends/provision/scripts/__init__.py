@@ -1,1 +1,0 @@
-"""POSIX sh that runs on the peers."""

@@ -1,1 +1,0 @@
-"""The machines of the settings: kept reached, looked at, changed."""
