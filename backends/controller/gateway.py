@@ -331,6 +331,7 @@ def _target(plan: Plan, hold_s: float) -> Target:
         model=model_alias(plan),
         weights=hashlib.sha256(answers).hexdigest()[:16],
         bound=not BINDING.isdisjoint(plan.extra_args),
+        slots=plan.server.slots,
         seeded=not SEEDING.isdisjoint(plan.extra_args),
         hold_s=hold_s,
     )

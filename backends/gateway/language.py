@@ -52,6 +52,8 @@ class Target(Value, frozen=True, kw_only=True):
     """Whether it holds every answer to a form or a length: none is gone on with."""
     seeded: bool = False
     """Whether a seed for all answers is among its arguments: none is added."""
+    slots: int = 0
+    """So many answers it makes at once; no more are asked for. 0: as many as come."""
     why: str = ""
     """What is told to those who are not served."""
     hold_s: float = HOLD_S

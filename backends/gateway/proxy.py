@@ -15,7 +15,12 @@ import aiohttp
 from aiohttp import web
 from msgspec.structs import replace
 
-from backends.gateway.apis import RETRY_AFTER_S, meanwhile, unavailable
+from backends.gateway.apis import (
+    RETRY_AFTER_S,
+    has_known_end,
+    meanwhile,
+    unavailable,
+)
 from backends.gateway.asked import Asked
 from backends.gateway.language import Mode, Target
 from backends.gateway.refusals import Refusal
@@ -23,7 +28,7 @@ from backends.gateway.reply import KEEP_ALIVE_S, LOST, ClientLeft, Reply
 from backends.gateway.tally import Count, Tally
 from backends.gateway.tokens import CannotGoOn
 from backends.gateway.tries import AGAIN_S, Tries
-from backends.gateway.upstream import Absent, Upstream
+from backends.gateway.upstream import Absent, Turns, Upstream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -65,6 +70,7 @@ class Proxy:
         self._busy: set[tuple[Asked, Reply]] = set()
         self._turned = asyncio.Event()
         self._upstream = Upstream()
+        self._turns = Turns()
 
     async def __aenter__(self) -> Self:
         """Be able to connect."""
@@ -83,6 +89,7 @@ class Proxy:
         self.target = target
         event, self._turned = self._turned, asyncio.Event()
         event.set()
+        self._turns.stir()
         self.tally.stir()
 
     @property
@@ -170,7 +177,12 @@ class Proxy:
             if tries.may_try(target):
                 try:
                     with self._in_flight(asked, reply), comforted():
-                        return await self._pass_on(target, asked, reply)
+                        async with self._turn(target, asked, tries) as is_ours:
+                            # It is the wait for llama-server that has a limit.
+                            deadline = self._clock() + self.target.hold_s
+                            if not is_ours:
+                                continue
+                            return await self._pass_on(target, asked, reply)
                 except Lost as error:
                     tries.look_at(reply, target)
                     if error.accepted and target.server not in tries.deadly:
@@ -189,6 +201,21 @@ class Proxy:
                 continue
             why = refusal or self._refusal(asked, tries, deadline) or LATE
             return await reply.refuse(why, RETRY_AFTER_S)
+
+    @contextlib.asynccontextmanager
+    async def _turn(
+        self, target: Target, asked: Asked, tries: Tries
+    ) -> AsyncIterator[bool]:
+        """A turn at llama-server; False if it serves no more like this."""
+        if not target.slots or not has_known_end(asked.path):
+            yield True
+            return
+        is_ours = await self._turns.take(target.slots, is_first=tries.begun)
+        try:
+            yield is_ours
+        finally:
+            if is_ours:
+                self._turns.give()
 
     def _refusal(self, asked: Asked, tries: Tries, deadline: float) -> str:
         """Why a request waits no longer; empty where it may."""

@@ -14,6 +14,7 @@ from aiohttp import web
 from backends.gateway import proxy, tries
 from backends.gateway.language import Mode
 from tests.unit.gateway.standing import CHAT, WHOLE, gateway, streaming, upstream
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -236,3 +237,54 @@ async def test_a_stream_of_which_nothing_came_is_asked_again(abort: bool) -> Non
             stage.serve(second, "two")
             assert await asking == (200, b"".join(WHOLE))
         await stage.until(passed=1, replayed=1, failed=0)
+
+
+async def test_no_more_are_asked_for_than_llama_server_has_slots() -> None:
+    """Who leaves the queue costs nothing; who looks at something needs no slot."""
+    arrived, go_on = list[int](), asyncio.Event()
+
+    async def working(request: web.BaseRequest) -> web.Response:
+        if request.path == CHAT:
+            arrived.append((await request.json())["n"])
+            await go_on.wait()
+        return web.Response()
+
+    async with upstream(working) as port, gateway() as stage:
+        stage.tell(mode=Mode.SERVE, port=port, server="one", slots=2)
+        asking = {n: asyncio.create_task(stage.ask(n=n)) for n in range(6)}
+        await stage.until(in_flight=6)
+        await until(lambda: len(arrived) == 2)
+        assert (await stage.ask("/tokenize"))[0] == 200
+        queued = [n for n in asking if n not in arrived]
+        for n in queued[:3]:
+            asking.pop(n).cancel()
+        await stage.until(in_flight=3, left=3)
+        assert len(arrived) == 2
+        go_on.set()
+        assert [await one for one in asking.values()] == [(200, b"")] * 3
+        assert set(arrived) == asking.keys()
+        assert (await stage.ask(n=9))[0] == 200
+
+
+async def test_who_waits_for_a_slot_waits_for_the_next_llama_server() -> None:
+    """What was begun goes before what was not."""
+    arrived, go_on = list[int](), asyncio.Event()
+
+    async def working(request: web.BaseRequest) -> web.Response:
+        arrived.append((await request.json())["n"])
+        await go_on.wait()
+        return web.Response()
+
+    async with upstream(working) as port, gateway() as stage:
+        serve = {"mode": Mode.SERVE, "slots": 1}
+        stage.tell(**serve, port=port, server="one")
+        asking = [asyncio.create_task(stage.ask(n=n)) for n in range(3)]
+        await until(lambda: len(arrived) == 1)
+        stage.tell(mode=Mode.HOLD)
+        await stage.until(in_flight=1, waiting=2)
+        go_on.set()
+        async with upstream(working) as other:
+            stage.tell(**serve, port=other, server="two")
+            for one in asking:
+                assert (await one)[0] == 200
+    assert sorted(arrived) == [0, 1, 2]
