@@ -178,13 +178,16 @@ def _spawn(paths: Paths) -> subprocess.Popen[bytes]:
             stderr=errors,
             cwd="/",
             start_new_session=True,
-            env=_absolute_python_path(),
+            env=_environment(),
         )
 
 
-def _absolute_python_path() -> dict[str, str]:
-    """The environment, with ``PYTHONPATH`` still true in another directory."""
-    env = dict(os.environ)
+def _environment() -> dict[str, str]:
+    """The environment, with ``PYTHONPATH`` still true in another directory.
+
+    By ``DLLM_PROCESS_DIR`` a controller that a gateway starts would end with it.
+    """
+    env = {k: v for k, v in os.environ.items() if k != "DLLM_PROCESS_DIR"}
     if "PYTHONPATH" in env:
         parts = env["PYTHONPATH"].split(os.pathsep)
         env["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in parts if p)

@@ -87,6 +87,14 @@ def _allow_connections() -> None:
                 return resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
+async def _start_controller() -> None:
+    # What a gateway that is never alone does not need takes long to import.
+    from backends.client.start import ensure_running
+    from backends.paths import user_paths
+
+    await ensure_running(user_paths())
+
+
 async def run(port: int, socket: Path, access: Access) -> None:
     """Serve until a signal says to end.
 
@@ -99,7 +107,11 @@ async def run(port: int, socket: Path, access: Access) -> None:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     async with Proxy() as proxy:
         listener = Listener(Server(Door(proxy, access).answer), access, port)
-        control = asyncio.ensure_future(Control(proxy, socket, listener).keep())
+        control = Control(proxy, socket, listener)
+        tasks = [
+            asyncio.create_task(control.keep()),
+            asyncio.create_task(control.call(_start_controller)),
+        ]
         try:
             await listener.open()
             await ended.wait()
@@ -107,8 +119,9 @@ async def run(port: int, socket: Path, access: Access) -> None:
                 proxy.turn_to(Target(mode=Mode.END))
         finally:
             await listener.close()
-            control.cancel()
-            await asyncio.gather(control, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 if __name__ == "__main__":

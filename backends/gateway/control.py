@@ -10,18 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from backends.gateway.language import Target
+from backends.errors import DllmError
+from backends.gateway.language import Mode, Target
 from backends.state.base import NOT_JSON
 from backends.state.requests import RequestCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from pathlib import Path
 
     from backends.gateway.proxy import Proxy
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 TELL_EVERY_S = 0.25
 """Counts that change more often are told together."""
+CALL_AGAIN_S = 30.0
+"""Between two starts of a controller."""
 AGAIN_S = 0.1
 """Between two looks of a controller for a gateway."""
 LINE_BYTES_MAX = 1 << 20
@@ -90,6 +94,26 @@ class Control:
         self._listener = listener
         self._writers: set[asyncio.StreamWriter] = set()
         self._talks: set[asyncio.Task[None]] = set()
+
+    async def call(self, start: Callable[[], Awaitable[object]]) -> None:
+        """Start a controller while there is none and a request waits, until cancelled.
+
+        Nothing waits after a deliberate stop, nor for a controller while the API is
+        drained. One that was started and went is not started again at once.
+        """
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            _reap()
+            target = self._proxy.target
+            is_served = target.mode is Mode.END or target.drains
+            if self._writers or is_served or not self._proxy.tally.counts.waiting:
+                continue
+            log.warning("a request waits, and there is no controller: starting one")
+            try:
+                await start()
+            except (DllmError, OSError) as error:
+                log.warning("%s", error)
+            await asyncio.sleep(CALL_AGAIN_S)
 
     async def keep(self) -> None:
         """Listen, and anew where the socket has vanished, until cancelled.
@@ -265,6 +289,12 @@ class Link:
         finally:
             self._writer.close()
             self._writer = None
+
+
+def _reap() -> None:
+    """Let a controller that ended go, if it was started here."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
 
 
 def _inode(file: Path) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ import psutil
 import pytest
 
 from tests.engine.conftest import User, running_pid, somebody, wait_for
+from tests.looking import with_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -208,7 +211,7 @@ def test_requests_wait_while_the_cluster_is_mended(launched: User) -> None:
 
     counts = wait_for(settled, "both are told")
     assert counts["failed"] == 0
-    assert (counts["held"], counts["replayed"]) == (2, 2)
+    assert (counts["held"], counts["replayed"]) == (2, 1)
     told = " ".join(launched.run("events").stdout.split())
     assert "2 requests to the API waited up to" in told
 
@@ -230,6 +233,21 @@ def test_a_stream_goes_on_without_its_controller(launched: User) -> None:
     assert launched.status()["controller_pid"] != controller.pid
     wait_for(lambda: launched.status()["requests"], "counts told to the next one")
     assert ports(launched)[0] == port
+
+
+def test_who_waits_has_a_controller_started(launched: User) -> None:
+    """The controller died with llama-server, and nobody gives a command."""
+    port, server = ports(launched)[0], launched.pid("llama-server") or 0
+    (controller,) = with_word(launched.processes(), "backends.controller")
+    for pid in (controller.pid, server):
+        os.kill(pid, signal.SIGKILL)
+    assert ask(port, CHAT, MESSAGES)[0] == 200
+    assert launched.look()["state"] == "serving"
+    # What a gateway has started does not end with it.
+    launched.kill("api-gateway")
+    wait_for(lambda: launched.pid("api-gateway"), "the gateway is back")
+    assert ask(port, "/health")[0] == 200
+    assert launched.look()["state"] == "serving"
 
 
 def test_those_who_wait_are_told_of_the_end(user: User, demo_model: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
+from backends.errors import ControllerError
 from backends.gateway import control as control_module
 from backends.gateway import server as server_module
 from backends.gateway.access import Access
@@ -110,6 +111,47 @@ async def test_a_port_that_nobody_hands_over_is_taken(
     await link.close()
     await other.end()
     await one.end()
+
+
+@pytest.mark.parametrize(
+    ("target", "calls"),
+    [
+        (Target(), 2),
+        (Target(mode=Mode.SERVE, port=1), 2),
+        (Target(mode=Mode.END), 0),
+        (Target(drains=True, why="drained by a person"), 0),
+    ],
+)
+async def test_a_controller_is_started_while_a_request_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Target, calls: int
+) -> None:
+    monkeypatch.setattr(control_module, "CALL_AGAIN_S", 0.05)
+    proxy, socket, started = Proxy(), tmp_path / "g.sock", list[int]()
+
+    async def start() -> None:
+        started.append(1)
+        if len(started) == 1:
+            raise ControllerError("it does not come up")
+        link.tell(target)
+
+    control = control_of(proxy, socket)
+    link = Link(socket, lambda counts: None)
+    tasks = [
+        asyncio.create_task(control.keep()),
+        asyncio.create_task(control.call(start)),
+    ]
+    proxy.turn_to(target)
+    await asyncio.sleep(0.1)
+    assert not started
+    with proxy.tally.during("waiting"):
+        await until(lambda: len(started) == calls)
+        await until(lambda: control._writers or not calls)
+        await asyncio.sleep(0.2)
+    assert len(started) == calls
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await link.close()
 
 
 async def test_a_gateway_hears_what_serves_and_tells_what_it_counts(
