@@ -22,6 +22,7 @@ from backends.controller.pursuit import Pursuit
 from backends.controller.stand_in import require_there
 from backends.controller.story import CONTROLLER
 from backends.errors import ControllerError, DllmError, PeerUnreachable
+from backends.gateway.language import GATEWAY
 from backends.planning.blueprint import needed_names, short_name
 from backends.planning.prompt_cache import is_same
 from backends.split.flags import check_exact, compile_split
@@ -334,7 +335,7 @@ class Cluster:
         goal = self.goal
         try:
             if self.stands:
-                await self._stopper.stop_all()
+                await self._stopper.stop_all(but=self._survivors)
             elif goal.plan is None:
                 if not self._ended:
                     await self._end()
@@ -351,6 +352,13 @@ class Cluster:
         """Whether nothing is done, and nothing that was asked for is about to be."""
         works = self._work is not None and not self._work.done()
         return not works and not self._turn.is_set()
+
+    @property
+    def _survivors(self) -> tuple[str, ...]:
+        """The gateway, after a failure of what served: it answers 503, and says why."""
+        failure = self._journal.record.failure
+        is_kept = failure is not None and failure.served and failure.process != GATEWAY
+        return (GATEWAY,) if is_kept else ()
 
     @property
     def _ended(self) -> bool:
@@ -413,7 +421,7 @@ class Cluster:
         self.gateway.ends(f"Nothing serves: {failure.what}")
         left: list[Leftover] = []
         try:
-            left = await self._stopper.stop_all()
+            left = await self._stopper.stop_all(but=self._survivors)
             await self._pursuit.let_go()
         except Exception:
             # Whatever it is: the failure is shown, and the next word is heard.

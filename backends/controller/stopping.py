@@ -52,13 +52,17 @@ class Stopper:
         seen = host.seen if host else ()
         return [record for record in seen if cluster_of(record.name) == self._cluster]
 
-    async def stop_all(self, *, shown: bool = False) -> list[Leftover]:
+    async def stop_all(
+        self, *, shown: bool = False, but: Collection[str] = ()
+    ) -> list[Leftover]:
         """Stop everything of the cluster within reach, its lost processes too.
+
+        ``but``: short names of what goes on.
 
         Raises:
             HostError: something outlived SIGKILL.
         """
-        found = self.found()
+        found = [one for one in self.found() if short_name(one.record.name) not in but]
         if shown:
             living = [one.record for one in found if one.record.alive]
             ordered = [record for stage in stop_order(living) for record in stage]

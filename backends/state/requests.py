@@ -21,7 +21,7 @@ class RequestCounts(Value, frozen=True, kw_only=True):
     waiting: int = 0
     """Held at this moment because nothing serves."""
     in_flight: int = 0
-    """With llama-server at this moment."""
+    """With llama-server at this moment, or next once a slot is free."""
     fragile: int = 0
     """Of these, answers that no other llama-server could go on with."""
     drains: bool = False

@@ -8,6 +8,8 @@ import shutil
 import signal
 import socket
 import subprocess
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import psutil
@@ -91,13 +93,23 @@ def devices(user: User) -> set[str]:
 
 def test_a_server_that_keeps_dying_is_blamed(user: User, demo_model: str) -> None:
     serve(user, demo_model)
+    url = user.status()["api_url"]
     failure = kill_again_and_again(user, "llama-server")
     assert "llama-server was killed by SIGKILL" in str(failure["what"])
     assert failure["argv"]
     assert failure["log_tail"]
     assert failure["exit_signal"] == signal.SIGKILL
     wait_for(lambda: not engine_processes(user), "workers stopped too")
+    for _ in range(2):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{url}/completions", b"{}")
+        assert refused.value.code == 503
+        assert b"killed by SIGKILL" in refused.value.read()
+        # Nor does a controller that comes after end it.
+        kill_all(with_word(user.processes(), "backends.controller"))
+        assert user.status()["state"] == "failed"
     serve(user, demo_model)
+    assert user.status()["api_url"] == url
     assert user.status()["state"] == "serving"
 
 
