@@ -63,7 +63,7 @@ def served(snapshot: ClusterSnapshot, url: str | None) -> Served:
         raise DllmError(
             f"Nothing serves (the cluster is {snapshot.state.value}), so there is no "
             "address and no model to tell a client",
-            "Launch first: dllm-tui up --model m.gguf --detach.",
+            "Launch first: dllm-tui up m.gguf --detach.",
         )
     is_default = snapshot.cluster == DEFAULT_CLUSTER
     return Served(

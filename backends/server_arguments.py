@@ -27,7 +27,7 @@ _OURS = {
     ("-mu", "--model-url", "-hf", "-hfr", "--hf-repo", "-hff", "--hf-file"): (
         "Name a model file with --model."
     ),
-    ("-c", "--ctx-size"): "Give the context with --ctx.",
+    ("-c", "--ctx-size"): "Give the context with --context.",
     ("--port",): "Give the port with --port, before the two dashes.",
     ("--host",): (
         "llama-server listens on the loopback alone; api_host says where the API is."

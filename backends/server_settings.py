@@ -47,14 +47,14 @@ def check_context(ctx_size: int, model: ModelInfo) -> None:
     if ctx_size < CTX_MIN:
         raise PlanError(
             f"A context of {ctx_size} tokens is too small",
-            f"Give {CTX_MIN} or more (--ctx).",
+            f"Give {CTX_MIN} or more (--context).",
         )
     if ctx_size > most:
         trained = model.n_ctx_train
         why = f"the model was trained for {trained}" if trained else "none is that long"
         raise PlanError(
             f"A context of {ctx_size} tokens cannot be meant: {why}",
-            f"Give {most} at most (--ctx).",
+            f"Give {most} at most (--context).",
         )
 
 
@@ -77,7 +77,7 @@ def check_slots(slots: int, ctx_size: int) -> None:
         raise PlanError(
             f"A context of {ctx_size} tokens is too small for {slots} slots, "
             "which share it",
-            f"Give {slots * CTX_MIN} tokens or more (--ctx), or fewer slots (--slots).",
+            f"Give {slots * CTX_MIN} tokens or more (--context) or fewer --slots.",
         )
 
 

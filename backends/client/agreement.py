@@ -38,7 +38,7 @@ async def agreed(
         raise ControllerError(
             f"The controller that runs is of a newer dllm-tui ({info.version}, "
             f"pid {info.pid})",
-            "Use that one, or end it with its own dllm-tui stop --all.",
+            "Use that one, or end it with its own dllm-tui down --all.",
         )
     if not replaces:
         raise ControllerError(
@@ -66,5 +66,5 @@ async def _ask(socket: Path, silence_s: float) -> ControllerInfo:
             return msgspec.json.decode(content, type=ControllerInfo)
     raise ControllerError(
         f"What listens on {socket} does not say of which release it is",
-        "End it with its own dllm-tui stop --all.",
+        "End it with its own dllm-tui down --all.",
     )

@@ -234,7 +234,7 @@ def not_understood(error: Exception) -> ControllerError:
     """What to say of an answer that only another release would give."""
     return ControllerError(
         f"The controller's answer is not understood ({error})",
-        "It is of another release: dllm-tui stop --all ends it and what it runs.",
+        "It is of another release: dllm-tui down --all ends it and what it runs.",
     )
 
 

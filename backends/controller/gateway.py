@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 LISTEN_POLL_S = 0.05
 LISTEN_TIMEOUT_S = 30.0
 GRACE_S = 5.0
-DRAINED = "The cluster is drained: requests go on after dllm-tui drain --off"
+DRAINED = "The cluster is drained: requests go on after dllm-tui resume"
 BINDING = frozenset(
     {
         *("--grammar", "--grammar-file", "-n", "--predict", "--n-predict"),

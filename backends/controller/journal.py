@@ -135,7 +135,7 @@ class Journal:
                 raise ControllerError(
                     f"{self._file} was written by a newer dllm-tui (journal {version}, "
                     f"this one reads {VERSION}): what runs is left alone",
-                    "Use that version again, or stop: dllm-tui stop.",
+                    "Use that version again, or stop: dllm-tui down.",
                 )
             if version < VERSION:
                 raise ValueError(f"it is of version {version}")
@@ -145,7 +145,7 @@ class Journal:
         except (OSError, *NOT_JSON) as error:
             raise ControllerError(
                 f"{self._file} cannot be understood ({error}): what runs is left alone",
-                "End it with: dllm-tui stop.",
+                "End it with: dllm-tui down.",
             ) from error
         return self.record
 

@@ -35,7 +35,7 @@ def hold_lock(path: Path, info: ControllerInfo) -> int:
         raise ControllerError(
             "Another controller of yours is running "
             f"(pid {holder.pid if holder else 'unknown'})",
-            "dllm-tui uses it; dllm-tui stop --all ends it.",
+            "dllm-tui uses it; dllm-tui down --all ends it.",
         )
     signature = msgspec.json.encode(info)
     # A full disk: the lock holds all the same, and what fails next can say why.

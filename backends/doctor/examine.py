@@ -183,7 +183,7 @@ async def _orphans(paths: Paths) -> Check:
         name="orphans",
         verdict=Verdict.WARN,
         detail="\n".join(("nobody looks after these:", *map(described, orphans))),
-        fix="End them with: dllm-tui stop.",
+        fix="End them with: dllm-tui down.",
     )
 
 

@@ -66,7 +66,7 @@ def _protocols(spoken: Mapping[str, str]) -> Check:
         name="protocols",
         verdict=Verdict.WARN,
         detail="\n".join(("who can work for whom", *matrix(spoken), *bad)),
-        fix="Install this machine's engine there: dllm-tui peers provision NAME.",
+        fix="Install this machine's engine there: dllm-tui peers setup NAME.",
     )
 
 

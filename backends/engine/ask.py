@@ -278,7 +278,7 @@ async def _run(
 def _remedy(host: Asked) -> str:
     if host.name == LOCAL:
         return "Build one for this machine with: dllm-tui engine build."
-    return f"Install the head's: dllm-tui peers provision {host.name}."
+    return f"Install the head's: dllm-tui peers setup {host.name}."
 
 
 def _why(done: Outcome) -> str:

@@ -27,7 +27,7 @@ def require_same_protocol(head: str, worker: str, peer: str) -> None:
     if not protocols_match(head, worker):
         raise EngineError(
             f"The engine of {peer} speaks RPC {worker}, the head's RPC {head}",
-            f"Install the head's engine there: dllm-tui peers provision {peer}.",
+            f"Install the head's engine there: dllm-tui peers setup {peer}.",
         )
 
 

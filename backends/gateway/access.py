@@ -164,7 +164,7 @@ def require_safe(access: Access) -> None:
         raise DllmError(
             f"The API is to listen at {access.host} (api_host), and there is no API "
             "key: whoever reaches it could use it",
-            "Make one with dllm-tui key add NAME, or set api_host to 127.0.0.1.",
+            "Make one with dllm-tui keys add NAME, or set api_host to 127.0.0.1.",
         )
     if bool(access.certificate) != bool(access.private_key):
         raise DllmError(

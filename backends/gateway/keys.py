@@ -125,7 +125,7 @@ class KeyFile:
             if left == before:
                 guess = did_you_mean(name, [key.name for key in before])
                 raise UsageError(
-                    f"There is no key {name}", f"{guess}See dllm-tui key list."
+                    f"There is no key {name}", f"{guess}See dllm-tui keys list."
                 )
             self._write(left)
 
@@ -173,7 +173,7 @@ def read_keys(file: Path) -> tuple[Key, ...]:
     except NOT_JSON as error:
         raise DllmError(
             f"{file} cannot be understood: {error}",
-            "Remove it and make the keys anew (dllm-tui key add NAME).",
+            "Remove it and make the keys anew (dllm-tui keys add NAME).",
         ) from error
 
 

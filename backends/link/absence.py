@@ -22,5 +22,5 @@ def why_no_link(snapshot: ClusterSnapshot) -> str:
     if not used_workers(plan):
         return f"There is no link: {plan.head}, the head, runs alone, without workers"
     if not plan.relay:
-        return "The links are not measured: the plan was launched with --no-relay"
+        return "The links are not measured: the plan was launched with --relay off"
     return f"The links are not there yet: the cluster is {state.value}"

@@ -160,5 +160,5 @@ def _cannot_read(path: Path, error: OSError | ValueError) -> ModelError:
     reason = getattr(error, "strerror", None) or str(error)
     return ModelError(
         f"Cannot read {printable(str(path))} ({reason})",
-        "Check the path; dllm-tui inspect takes a file or a catalogue name.",
+        "Check the path; dllm-tui models show takes a file or a catalogue name.",
     )

@@ -144,7 +144,7 @@ def _are_runs(kept: tuple[object, ...]) -> TypeGuard[tuple[int, ...]]:
 def _unclear(header: Header, what: str) -> ModelError:
     return ModelError(
         f"{printable(header.path.name)} {what}",
-        "Make it again, from the whole model: dllm-tui models thin.",
+        "Make it again, from the whole model: dllm-tui models sparse.",
     )
 
 

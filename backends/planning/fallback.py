@@ -127,6 +127,7 @@ def _way_out(would_do: Plan | None) -> str:
         return "Free memory there, add a machine, or take a smaller model."
     ctx_size = would_do.ctx_size
     return (
-        f"What is left holds it with a context of {ctx_size} tokens (--ctx {ctx_size}):"
-        f" ctx_size_min = {ctx_size} or less has it go on so by itself."
+        f"What is left holds it with a context of {ctx_size} tokens "
+        f"(--context {ctx_size}): ctx_size_min = {ctx_size} or less "
+        "has it go on so by itself."
     )

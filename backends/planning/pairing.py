@@ -97,10 +97,10 @@ def judged(worker: WorkerSpec, there: Beside, head: Beside, secret: str) -> Pair
     again, by whatever controller, so has the key of the one that stayed.
     """
     if old := _without(there, head, *CAN_PAIR):
-        mend = "" if old == LOCAL else f": dllm-tui peers provision {old}"
+        mend = "" if old == LOCAL else f": dllm-tui peers setup {old}"
         return Pairing(why=f"dllm-relay on {old} is too old to stand in a pair{mend}")
     if old := _without(there, head, CAN_SEAL):
-        mend = "" if old == LOCAL else f", then dllm-tui peers provision {old}"
+        mend = "" if old == LOCAL else f", then dllm-tui peers setup {old}"
         return Pairing(
             why=f"dllm-relay on {old} was built without TLS, which a pair needs:"
             f" install OpenSSL's headers there (Debian: libssl-dev){mend}"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from backends.split.loads import DeviceLoad
     from backends.state import ModelInfo
 
-_HINT = "Give it fewer layers (--split), a smaller context (--ctx), or --force it."
+_HINT = "Give it fewer layers (--split), a smaller context (--context), or --force it."
 
 
 class Held(Value, frozen=True, kw_only=True):
@@ -150,7 +150,7 @@ def _require_room_for_draft(
             f"{load.device} is too small for the draft model: it needs "
             f"{_exactly(added)} beside {format_bytes(alone.total_bytes)} of the model, "
             f"available are {_exactly(devices[load.device].usable_bytes)}",
-            "Take a smaller draft (--draft) or context (--ctx), or --force it.",
+            "Take a smaller draft (--draft) or context (--context), or --force it.",
         )
 
 

@@ -63,7 +63,7 @@ def check_stand_ins(
         raise PlanError(
             f"{_name(model)} is thin, and dllm-relay on {plan.head} is too old for "
             "that",
-            f"Install ours there: dllm-tui peers provision {plan.head}.",
+            f"Install ours there: dllm-tui peers setup {plan.head}.",
         )
     for worker, lacked in _served(plan, model, model.thin):
         pairing = pairings.get(worker.name)

@@ -24,7 +24,7 @@ from backends.state import ClusterSnapshot
 from tests.engine.synthetic import write_llama
 from tests.killing import kill_until_none
 from tests.looking import processes_of
-from tui.cli.session import cluster_json
+from tui.cli.status import cluster_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -98,7 +98,7 @@ def test_nobody_is_cut_off_by_another_split_or_a_drain(
     worker.resume()
     user.run("drain")
     assert b"[DONE]" in running.whole()
-    assert "requests wait (dllm-tui drain --off)" in user.run("status").stdout
+    assert "requests wait (dllm-tui resume)" in user.run("status").stdout
     assert not held.lines
     user.run("drain", "--off")
     assert b'"content"' in held.whole()

@@ -61,7 +61,7 @@ def test_other_machines_need_a_key(user: User, demo_model: str) -> None:
     launch = ("up", "--model", demo_model, "--workers", "0", "--detach")
     user.run("config", "set", "api_host", "0.0.0.0")
     refused = user.run(*launch, code=1)
-    assert "dllm-tui key add NAME" in refused.stderr
+    assert "dllm-tui keys add NAME" in refused.stderr
     assert not [p for p in user.status()["processes"] if p["state"] != "exited"]
     made = user.json("key", "add", "laptop")
     user.run(*launch)

@@ -81,7 +81,7 @@ def test_a_head_without_the_model_says_how_to_get_it(
         "up", "--model", MODEL, "--head", "ada", "--workers", "1", "--detach", code=1
     )
     assert "ada has no copy of dllm-demo.gguf" in wrong.stderr
-    assert "peers copy ada" in wrong.stderr
+    assert "dllm-tui models copy" in wrong.stderr
 
 
 def test_worker_here_and_head_there(network: Network, user: HeadUser) -> None:

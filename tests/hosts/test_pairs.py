@@ -162,7 +162,7 @@ def test_a_helper_that_knows_no_pairs_stands_alone(
     seen = link(user)
     assert seen["mode"] == "metered"
     assert seen["why"] == (
-        "dllm-relay on bob is too old to stand in a pair: dllm-tui peers provision bob"
+        "dllm-relay on bob is too old to stand in a pair: dllm-tui peers setup bob"
     )
 
 

@@ -164,7 +164,7 @@ async def test_a_helper_that_is_too_old_is_to_be_replaced(network: Network) -> N
         peer = ada.known.peer
         assert peer.state is PeerState.NO_ENGINE
         assert "does not run: unknown command 'host'" in peer.note
-        assert "dllm-tui peers provision ada" in peer.note
+        assert "dllm-tui peers setup ada" in peer.note
         assert peer.facts is not None
         assert [e.directory for e in peer.facts.engines] == [
             f"{network.peer('ada').remote_home}/engine"

@@ -141,7 +141,7 @@ EVE = Peer(
     transport=Transport.SSH,
     address="eve",
     rtt_ms=2.0,
-    note="No llama.cpp with RPC there. Provision it: dllm-tui peers provision eve.",
+    note="No llama.cpp with RPC there. Provision it: dllm-tui peers setup eve.",
 )
 OLD = Peer(
     name="oldbox",
@@ -150,7 +150,7 @@ OLD = Peer(
     address="oldbox",
     rtt_ms=1.1,
     note="It speaks RPC 2.0.0, this machine RPC 3.5.0. "
-    "Provision it: dllm-tui peers provision oldbox.",
+    "Provision it: dllm-tui peers setup oldbox.",
     devices=(device("oldbox/CPU", DeviceKind.CPU, 16),),
 )
 FRED = Peer(
@@ -233,7 +233,7 @@ def refused() -> ClusterSnapshot:
         model=scenes.GLM,
         failure=Failure(
             what="The engine of oldbox speaks RPC 2.0.0, the head's RPC 3.5.0",
-            hint="Install the head's engine there: dllm-tui peers provision oldbox.",
+            hint="Install the head's engine there: dllm-tui peers setup oldbox.",
             at=NOW,
         ),
     )

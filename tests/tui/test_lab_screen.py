@@ -273,7 +273,7 @@ async def test_no_relays(make_app: MakeApp) -> None:
     cluster = ScriptedCluster(scenes.homelab_without_relays())
     async with make_app(cluster).run_test(size=(80, 24)) as pilot:
         lab = await opened(pilot, cluster)
-        assert "launched with --no-relay" in screen_text(pilot.app)
+        assert "launched with --relay off" in screen_text(pilot.app)
         await lab.press("w", "A", "c", "C", "u", "down", "y")
         assert lab.wishes == []
 
@@ -289,7 +289,9 @@ async def test_links_come_and_go(make_app: MakeApp) -> None:
         cluster.push(msgspec.structs.replace(alone, links=alone.links[:1]))
         await until(pilot, lambda: len(lab.screen.query(LinkBlock)) == 1)
         cluster.push(scenes.homelab_without_relays())
-        await until(pilot, lambda: "launched with --no-relay" in screen_text(pilot.app))
+        await until(
+            pilot, lambda: "launched with --relay off" in screen_text(pilot.app)
+        )
 
 
 @pytest.mark.parametrize(
@@ -308,9 +310,9 @@ async def test_presets_can_be_clicked(
 
 
 def test_the_command_of_a_lab() -> None:
-    assert command_of("mini", None) == "dllm-tui lab clear mini"
+    assert command_of("mini", None) == "dllm-tui links reset mini"
     assert command_of("mini", WAN) == (
-        "dllm-tui lab set mini --latency 20ms --jitter 2ms --rate 6MB/s"
+        "dllm-tui links slow mini --latency 20ms --jitter 2ms --rate 6MB/s"
     )
 
 

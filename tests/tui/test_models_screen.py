@@ -259,7 +259,7 @@ async def test_an_empty_shelf_says_where_it_looked() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "No GGUF file found." in screen_text(app))
         assert "· /a/models" in screen_text(app)
-        assert "dllm-tui up --model PATH" in screen_text(app)
+        assert "dllm-tui up PATH" in screen_text(app)
 
 
 async def test_any_path_can_be_used(shelf: Shelf) -> None:

@@ -148,7 +148,7 @@ def test_an_empty_list_says_why() -> None:
     nothing = empty_text(ModelCatalogue(folders=("/a", "/b")))
     assert "· /a\n· /b" in nothing
     assert "model_dirs" in nothing
-    assert "dllm-tui up --model PATH" in nothing
+    assert "dllm-tui up PATH" in nothing
 
 
 def test_details_name_what_the_header_says() -> None:

@@ -85,17 +85,16 @@ def _client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("CONFIG", "STATE", "CACHE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
     monkeypatch.setattr("backends.client.client.ControllerClient", HostileClient)
-    monkeypatch.setattr("tui.cli.peer_session.ControllerClient", HostileClient)
 
 
 COMMANDS = [
     ("status",),
     ("peers", "list"),
-    ("peers", "probe"),
+    ("peers", "show"),
     ("models",),
     ("logs",),
     ("logs", hostile("mini")),
-    ("lab", "show"),
+    ("links", "list"),
     ("chat", "hi"),
 ]
 
@@ -119,7 +118,7 @@ def test_json_drives_nothing_and_loses_nothing(words: tuple[str, ...]) -> None:
 def test_names_in_a_header_are_data(tmp_path: Path) -> None:
     metadata = {"general.name": HOSTILE, "general.architecture": "llama"}
     path = write_gguf(tmp_path / "m.gguf", metadata=metadata)
-    result = CliRunner().invoke(cli, ["inspect", str(path)], color=True)
+    result = CliRunner().invoke(cli, ["models", "show", str(path)], color=True)
     assert MARKUP in result.output
     assert not drives(result.output)
 

@@ -14,8 +14,9 @@ from click.testing import CliRunner
 from backends.config import PeerConfig, put_peer
 from backends.paths import user_paths
 from backends.state import ClusterSnapshot, Link, ProcessInfo, ProcessRole, ProcessState
-from tui.cli import names
-from tui.cli.completion import PROGRAM, VARIABLE
+from tui.cli import completion
+from tui.cli.command import PROGRAM
+from tui.cli.completion import VARIABLE
 from tui.cli.main import cli
 
 BIN = Path(sys.executable).parent
@@ -60,16 +61,17 @@ def offered(line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("dllm-tui st", ["status", "stop"]),
-        ("dllm-tui peers pro", ["probe", "provision"]),
+        ("dllm-tui dr", ["drain"]),
+        ("dllm-tui sto", []),
+        ("dllm-tui peers re", ["remove", "reset"]),
         ("dllm-tui up --det", ["--detach"]),
         ("dllm-tui up --peer ", ["mini", "nuc"]),
         ("dllm-tui up --head l", ["local"]),
         ("dllm-tui peers remove n", ["nuc"]),
         ("dllm-tui peers add b", ["box"]),
         ("dllm-tui status --cluster s", ["second"]),
-        ("dllm-tui up --model bi", ["big"]),
-        ("dllm-tui inspect dllm", ["dllm-demo"]),
+        ("dllm-tui up bi", ["big"]),
+        ("dllm-tui models show dllm", ["dllm-demo"]),
         ("dllm-tui --theme mi", ["mine"]),
         ("dllm-tui completion f", ["fish"]),
         ("dllm-tui logs ", []),
@@ -89,9 +91,9 @@ def test_names_of_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         assert cluster == "second"
         return now
 
-    monkeypatch.setattr(names, "_told", told)
+    monkeypatch.setattr(completion, "_told", told)
     assert offered("dllm-tui logs --cluster second ll") == ["llama-server"]
-    assert offered("dllm-tui lab set --cluster second ") == ["all", "worker1"]
+    assert offered("dllm-tui links slow --cluster second ") == ["all", "worker1"]
 
 
 def test_no_controller_is_started_and_a_broken_file_is_no_trouble() -> None:

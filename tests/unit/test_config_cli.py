@@ -62,7 +62,8 @@ def test_each_value_has_its_source(file: Path, monkeypatch: pytest.MonkeyPatch) 
     told = {one["name"]: one for one in json.loads(config("show", "--json").output)}
     assert told["peers.mini.ssh"]["value"] == "ada@mini"
     assert told["peers.mini.ssh"]["line"] == 8
-    (one,) = config("show", "workers").output.splitlines()
+    header, one = config("show", "workers").output.splitlines()
+    assert header.split() == ["NAME", "VALUE", "SOURCE", "ALLOWED"]
     assert one.startswith("workers")
 
 
@@ -206,12 +207,12 @@ def test_a_running_controller_goes_by_it_before_the_command_ends(
             raise ControllerError("It did not answer within 5 s")
 
     monkeypatch.setattr(ControllerClient, "settings_taken", taken)
-    assert "does not go by it" not in config(*words).output
+    assert "has not applied" not in config(*words).output
     again = config(*words)
     assert written == [True, True]
     assert again.exit_code == 0
     said = again.output.splitlines()[-1]
-    assert said.startswith("The controller does not go by it yet: It did not answer")
+    assert said.startswith("The controller has not applied this yet: It did not answer")
 
 
 @pytest.mark.parametrize(

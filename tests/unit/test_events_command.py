@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from backends.client.client import ControllerClient
 from backends.state import Actor, Event, EventKind, EventTone
-from tui.cli.events import events
+from tui.cli.logs import events
 
 NOW = datetime.now(UTC)
 ANNA = Actor(program="up", user="anna", host="studio", pid=47, tty="pts/3")

@@ -28,5 +28,5 @@ def test_backends_load_no_terminal() -> None:
     "heavy", ["aiohttp", "gguf", "numpy", "psutil", "tomlkit", "asyncssh"]
 )
 def test_the_console_starts_without_heavy_imports(heavy: str) -> None:
-    loaded = modules_after("import tui.cli.main, tui.cli.opening")
+    loaded = modules_after("from tui.cli.main import import_console; import_console()")
     assert heavy not in loaded

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.waiting import until
-from tui.cli import output
+from tui.cli import command as runner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,13 +37,13 @@ class Command:
 
 @pytest.fixture(autouse=True)
 def _hears_again() -> Iterator[None]:
-    with output.signals_kept():
+    with runner.signals_kept():
         yield
 
 
 async def ended_by_a_signal(command: Command) -> bool:
     try:
-        await output._until_signal(command.work())
+        await runner._until_signal(command.work())
     except KeyboardInterrupt:
         return True
     return False
@@ -58,11 +58,11 @@ async def interrupted(command: Command) -> asyncio.Future[bool]:
     return running
 
 
-@pytest.mark.parametrize("again", output.SIGNALS)
+@pytest.mark.parametrize("again", runner.SIGNALS)
 async def test_a_key_that_bounces_does_not_break_off_the_clean_up(
     again: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "IMPATIENT_AFTER_S", 600.0)
+    monkeypatch.setattr(runner, "IMPATIENT_AFTER_S", 600.0)
     command = Command()
     running = await interrupted(command)
     os.kill(os.getpid(), again)
@@ -73,7 +73,7 @@ async def test_a_key_that_bounces_does_not_break_off_the_clean_up(
 
 
 async def test_who_is_impatient_breaks_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "IMPATIENT_AFTER_S", 0.0)
+    monkeypatch.setattr(runner, "IMPATIENT_AFTER_S", 0.0)
     command = Command()
     running = await interrupted(command)
     os.kill(os.getpid(), signal.SIGINT)

@@ -65,7 +65,7 @@ def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
 
-    async def found(_path: str, *, measure: bool) -> Drafts:
+    async def found(_client: object, _path: str, *, measure: bool) -> Drafts:
         return FOUND
 
     monkeypatch.setattr(drafts_module, "_found", found)
@@ -96,7 +96,7 @@ def test_what_auto_found_of_layers_of_the_model_itself_stands_below_them(
 ) -> None:
     layers = replace(with_trials(FOUND, (OWN, SLOW)), heads=("draft-mtp",))
 
-    async def found(_path: str, *, measure: bool) -> Drafts:
+    async def found(_client: object, _path: str, *, measure: bool) -> Drafts:
         return layers
 
     monkeypatch.setattr(drafts_module, "_found", found)
@@ -115,7 +115,7 @@ def test_what_was_found_over_each_network_is_listed(
     far = replace(SLOW, network="8 to 32 ms", speedup=1.9, slots=4)
     earlier = replace(far, tok_per_s=1.0, at=AT - 60)
 
-    async def found(_path: str, *, measure: bool) -> Drafts:
+    async def found(_client: object, _path: str, *, measure: bool) -> Drafts:
         return with_trials(FOUND, (near, far, earlier))
 
     monkeypatch.setattr(drafts_module, "_found", found)

@@ -12,7 +12,7 @@ from backends.state import (
     ProcessRole,
     WorkerSpec,
 )
-from tui.cli.preview import preview_json, preview_text
+from tui.cli.up import preview_json, preview_text
 
 SPLIT = make_split(12, ["local/CPU", "mini/MTL0", "local/CUDA0"], [0, 3, 10])
 PREVIEW = Preview(

@@ -14,7 +14,8 @@ import pytest
 ASK = """
 import click
 from tui.cli.main import guarded
-from tui.cli.output import prompting, run, say
+from tui.cli.command import prompting, run
+from tui.cli.output import say
 
 async def ask():
     with prompting():

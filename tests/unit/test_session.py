@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from backends.errors import ControllerError
 from tests.unit.state.scene import busy_scene
-from tui.cli.session import launched
+from tui.cli.up import launched
 
 if TYPE_CHECKING:
     from backends.client.client import ControllerClient
@@ -28,7 +28,7 @@ class Busy:
 
 @pytest.mark.parametrize(
     ("cluster", "command"),
-    [("default", "dllm-tui stop,"), ("two", "dllm-tui stop --cluster two,")],
+    [("default", "dllm-tui down,"), ("two", "dllm-tui down --cluster two,")],
 )
 async def test_the_way_to_end_what_is_in_the_way_names_its_cluster(
     cluster: str, command: str

@@ -18,8 +18,7 @@ from backends.state import (
 )
 from backends.state.requests import KeyCounts, RequestCounts
 from tests.unit.state.scene import busy_scene
-from tui.cli.session import measured_text
-from tui.cli.status import status_lines
+from tui.cli.status import measured_text, status_lines
 
 AS_PLANNED = MeasuredSplit(layers=())
 ELSEWHERE = MeasuredSplit(layers=(), mismatches=("layer 3 is on RPC1",))
@@ -91,7 +90,7 @@ def test_requests_are_told_once_there_were_any() -> None:
 
 def test_a_drain_is_told_and_how_to_end_it() -> None:
     lines = status_lines(replace(busy_scene(0), drained_since=10.0), 15.0)
-    assert "drained  for 5 s: requests wait (dllm-tui drain --off)" in lines
+    assert "drained  for 5 s: requests wait (dllm-tui resume)" in lines
     assert not [x for x in status_lines(busy_scene(0), 15.0) if "drained" in x]
 
 

@@ -1,201 +1,418 @@
-"""``dllm-tui chats``: the conversations that are kept."""
+"""``dllm-tui chat`` and ``chats``: ask what is serving, and the chats that are kept."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from backends.errors import UsageError
-from backends.units import format_count
-from tui.cli.options import completing
-from tui.cli.output import emit_json, json_option, run, say, show
+from backends.errors import ControllerError, ProcessFailed, UsageError
+from backends.state import (
+    ChatChange,
+    ChatDelta,
+    ChatMessage,
+    ChatRequest,
+    ChatTimings,
+    ClusterState,
+    Sampling,
+)
+from backends.units import format_count, format_seconds, format_speed
+from tui.cli.command import Command, Group, cluster_option, completing, prompting
+from tui.cli.output import Column, Table, emit_json, say, show, shower, unseen
 from tui.work.names import model_name
 from tui.work.peer_words import since_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from backends.client.chats import ChatsClient
-    from backends.state import ChatBrief, ChatListing, ChatState
+    from backends.client.client import ControllerClient
+    from backends.state import ChatBrief, ChatListing, ChatState, Conversation
 
-EXAMPLES = """
-\b
-Examples:
-  dllm-tui chats list
-  dllm-tui chats show "the sky"              by its name, its id or its first words
-  dllm-tui chats export "the sky" sky.md     Markdown; a name in .json gives JSON
-  dllm-tui chats pick "the sky" 1 2          goes on from answer 2 to question 1
-  dllm-tui chats rename 20261121-234417-81470f "the sky"
-  dllm-tui chats delete "the sky"
-
-They are files in the folder that chats list names, for you alone to read; with
-keep_chats = false in config.toml none is written.
+CHAT_EXAMPLES = """
+dllm-tui chat "What is a split?"
+dllm-tui chat --system "Answer in one word." "Sky colour?" --temperature 0
+cat question.txt | dllm-tui chat -
+dllm-tui chat --conversation sky "And at night?"    continues that chat
+dllm-tui chat --conversation sky --again 1          another answer to question 1
 """
+CHATS_EXAMPLES = """
+dllm-tui chats list
+dllm-tui chats show "the sky"              by its name, its id or its first words
+dllm-tui chats export "the sky" sky.md     Markdown; a name in .json gives JSON
+dllm-tui chats pick "the sky" 1 2          continues from answer 2 to question 1
+dllm-tui chats rename 20261121-234417-81470f "the sky"
+dllm-tui chats delete "the sky"
+"""
+WAITED_FOR = {
+    ClusterState.STARTING: "starting",
+    ClusterState.LOADING: "loading the model",
+}
 
 
-@click.group(epilog=EXAMPLES, invoke_without_command=True)
-@json_option
-@click.pass_context
-def chats(ctx: click.Context, as_json: bool) -> None:
+# --- chat ----------------------------------------------------------------------------
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole answer."""
+
+    text: str
+    reasoning: str
+    finish_reason: str
+    timings: ChatTimings
+
+
+@click.command(
+    cls=Command,
+    watches=True,
+    quiet=True,
+    examples=CHAT_EXAMPLES,
+    notes="Without --conversation nothing is kept, and nothing said before is sent "
+    "along. A question asked again keeps its answers, each with what followed it: "
+    "chats pick returns to one.",
+)
+@click.argument("text", required=False)
+@click.option("--system", metavar="TEXT", help="System prompt.")
+@click.option("--max-tokens", type=click.IntRange(1), help="Longest answer.")
+@click.option("--temperature", type=click.FloatRange(0), help="0 is greedy.")
+@click.option("--seed", type=int, help="Seed of the sampler.")
+@click.option(
+    "--conversation",
+    metavar="NAME",
+    shell_complete=completing("chats"),
+    help="Continue this chat, or begin one of that name.",
+)
+@click.option(
+    "--again",
+    type=click.IntRange(1),
+    metavar="NUMBER",
+    help="Ask this question of the chat again, in other words where TEXT is given.",
+)
+@cluster_option
+async def chat(
+    client: ControllerClient,
+    text: str | None,
+    system: str | None,
+    max_tokens: int | None,
+    temperature: float | None,
+    seed: int | None,
+    conversation: str | None,
+    again: int | None,
+    as_json: bool,
+) -> None:
+    """Ask the model that is serving.
+
+    TEXT is - to read standard input. While the cluster starts or recovers, the
+    question waits.
+    """
+    if again is not None and conversation is None:
+        raise click.UsageError("--again needs --conversation.")
+    prompt = sys.stdin.read() if text == "-" else text
+    if not (prompt or "").strip() and (prompt is not None or again is None):
+        raise UsageError("The question is empty", "Give some text.")
+    sampling = Sampling(temperature=temperature, max_tokens=max_tokens, seed=seed)
+    on_text = unseen if as_json else shower()
+    await _tell_waiting(client)
+    if conversation is not None:
+        state = await _begun(client, conversation, new=again is None)
+        state = await _prepared(client, state.conversation, system, sampling)
+        answer = await _answered(client, state.conversation, prompt, again, on_text)
+    else:
+        first = [ChatMessage(role="system", content=system)] if system else []
+        messages = (*first, ChatMessage(role="user", content=prompt or ""))
+        request = ChatRequest(messages=messages, sampling=sampling)
+        answer = await ask(client, request, on_text)
+    if as_json:
+        emit_json(answer)
+    else:
+        show()
+        say(answer_text(answer))
+
+
+async def _tell_waiting(client: ControllerClient) -> None:
+    """Say so where the question is to wait: the cluster does not serve yet."""
+    state = (await client.snapshot()).state
+    if state in WAITED_FOR:
+        say(f"Waiting for the cluster ({WAITED_FOR[state]})…")
+
+
+async def ask(
+    client: ControllerClient, request: ChatRequest, on_text: Callable[[str], None]
+) -> Answer:
+    """Ask what is serving; ``on_text`` gets the answer as it comes.
+
+    Raises:
+        ProcessFailed: the answer broke off.
+    """
+    started = time.monotonic()
+    text, reasoning, first_s = "", "", None
+    last, told = ChatDelta(), 0
+    async with aclosing(client.chat(request)) as deltas:
+        async for delta in deltas:
+            if delta.failure is not None:
+                raise ProcessFailed(delta.failure)
+            if first_s is None and (delta.text or delta.reasoning):
+                first_s = time.monotonic() - started
+            text += delta.text
+            reasoning += delta.reasoning
+            on_text(delta.text)
+            told = _tell_ahead(delta.ahead, told)
+            last = delta if delta.done else last
+    if not last.done:
+        raise ControllerError("The answer was cut off", "dllm-tui status says why.")
+    timings = last.timings or ChatTimings()
+    return Answer(
+        text=text,
+        reasoning=reasoning,
+        finish_reason=last.finish_reason,
+        timings=msgspec.structs.replace(timings, first_token_s=first_s),
+    )
+
+
+def _tell_ahead(ahead: int, told: int) -> int:
+    """Say how many requests are ahead, once for each number of them."""
+    if ahead and ahead != told:
+        say(f"{format_count(ahead, 'request')} ahead…")
+    return ahead
+
+
+def answer_text(answer: Answer) -> str:
+    """``21.3 tok/s · first token 0.88 s · 42 tokens``."""
+    timings = answer.timings
+    first = format_seconds(timings.first_token_s or 0.0)
+    speed = format_speed(timings.tok_per_s)
+    return f"{speed} · first token {first} · {format_count(timings.tokens, 'token')}"
+
+
+async def _begun(client: ControllerClient, name: str, *, new: bool) -> ChatState:
+    """The chat of that name, made the current one; ``new``: or another begun."""
+    from backends.client.chats import NoSuchChat, find_chat
+
+    snapshot = await client.snapshot()
+    model = snapshot.plan.model if snapshot.plan else ""
+    try:
+        found = find_chat(await client.chats.listing(), name, whole=True)
+    except NoSuchChat:
+        if not new:
+            raise
+        begun = (await client.chats.begin(model)).conversation
+        return await client.chats.change(begun.id, ChatChange(name=name.strip()))
+    return await client.chats.open(found.id, model)
+
+
+async def _prepared(
+    client: ControllerClient, now: Conversation, system: str | None, sampling: Sampling
+) -> ChatState:
+    """The chat, with the settings that were given; the others stay as they are."""
+    given = {
+        field: value
+        for field, value in msgspec.structs.asdict(sampling).items()
+        if value is not None
+    }
+    wanted = msgspec.structs.replace(now.sampling, **given)
+    return await client.chats.change(now.id, ChatChange(system=system, sampling=wanted))
+
+
+async def _answered(
+    client: ControllerClient,
+    conversation: Conversation,
+    question: str | None,
+    again: int | None,
+    on_text: Callable[[str], None],
+) -> Answer:
+    """Ask in a chat; interrupted, stop the answer. Killed, it goes on without us."""
+    id_, turns = conversation.id, len(conversation.turns)
+    index = None if again is None else again - 1
+    try:
+        await client.chats.ask(id_, question, turns=turns, again=index)
+        return await _followed(client, id_, turns if index is None else index, on_text)
+    except asyncio.CancelledError:
+        await client.chats.stop(id_)
+        raise
+
+
+async def _followed(
+    client: ControllerClient, chat: str, turns: int, on_text: Callable[[str], None]
+) -> Answer:
+    """Follow the newest answer to the question after so many, to its end."""
+    shown, told = 0, 0
+    async with aclosing(client.chats.states("", chat=chat)) as states:
+        async for state in states:
+            if len(state.conversation.turns) <= turns:
+                break
+            reply = state.conversation.turns[turns].replies[-1]
+            on_text(reply.text[shown:])
+            shown = len(reply.text)
+            told = _tell_ahead(state.answering.ahead if state.answering else 0, told)
+            if reply.failure is not None:
+                raise ProcessFailed(reply.failure)
+            if reply.done:
+                return Answer(
+                    text=reply.text,
+                    reasoning=reply.reasoning,
+                    finish_reason=reply.finish_reason,
+                    timings=reply.timings or ChatTimings(),
+                )
+    raise ControllerError("The answer was cut off", "dllm-tui chats show has the rest.")
+
+
+# --- chats ---------------------------------------------------------------------------
+
+
+def _kept_text(listing: ChatListing) -> list[str]:
+    where = f"in {listing.folder}" if listing.folder else "on disk: keep_chats = false"
+    count = format_count(len(listing.chats), "chat")
+    return [*listing.problems, f"{count}; kept {where}"]
+
+
+def _state_text(brief: ChatBrief) -> str:
+    age = since_text(time.time() - brief.changed_at) or "now"
+    return f"{age}, answering" if brief.answering else age
+
+
+CHATS = Table(
+    columns=[
+        Column("ID", lambda brief: brief.id),
+        Column("CHANGED", _state_text),
+        Column("QUESTIONS", lambda brief: str(brief.turns), right=True),
+        Column("MODEL", lambda brief: model_name(brief.model)),
+        Column("TITLE", lambda brief: brief.title),
+    ],
+    name=lambda brief: brief.name or brief.id,
+    rows=lambda listing: listing.chats,
+    none=lambda _: "No chats.",
+    footer=_kept_text,
+)
+
+
+@click.group(
+    cls=Group,
+    default="list",
+    examples=CHATS_EXAMPLES,
+    notes="They are files in the folder that chats list names, for you alone to read; "
+    "with keep_chats = false in config.toml none is written.",
+)
+def chats() -> None:
     """List, read, export, name and delete the console's chats."""
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(list_chats, as_json=as_json)
 
 
 chat_argument = click.argument("chat", shell_complete=completing("chats"))
 
 
-@chats.command("list")
-@json_option
-def list_chats(as_json: bool) -> None:
+@chats.command("list", shows=CHATS, watches=True)
+async def list_chats(client: ControllerClient) -> ChatListing:
     """List the chats, the one changed last first."""
-    listing = run(_listing())
-    if as_json:
-        emit_json(listing)
-        return
-    for chat in listing.chats:
-        show(_line(chat))
-    for problem in listing.problems:
-        say(problem)
-    where = f"in {listing.folder}" if listing.folder else "on disk: keep_chats = false"
-    say(f"{format_count(len(listing.chats), 'chat')}; kept {where}")
+    return await client.chats.listing()
 
 
-@chats.command("show")
+@chats.command(
+    "show",
+    watches=True,
+    shows=lambda conversation: [_markdown(conversation)],
+)
 @chat_argument
-@json_option
-def show_chat(chat: str, as_json: bool) -> None:
+async def show_chat(client: ControllerClient, chat: str) -> Conversation:
     """Print a chat: questions, answers, and what each was answered with."""
-    state = run(_state(chat))
-    if as_json:
-        emit_json(state.conversation)
-        return
+    return (await _state(client.chats, chat)).conversation
+
+
+def _markdown(conversation: Conversation) -> str:
     from tui.flows.chat_export import markdown_text
 
-    show(markdown_text(state.conversation), end="")
+    return markdown_text(conversation).rstrip("\n")
 
 
-@chats.command("export")
+@chats.command("export", watches=True)
 @chat_argument
 @click.argument("file")
-def export_chat(chat: str, file: str) -> None:
+async def export_chat(client: ControllerClient, chat: str, file: str) -> dict[str, str]:
     """Write a chat to a new FILE: Markdown, or JSON where it ends in .json."""
     from tui.flows.chat_export import export_text, whole_path, write_export
 
-    state, path = run(_state(chat)), whole_path(file)
+    state, path = await _state(client.chats, chat), whole_path(file)
     try:
         write_export(path, export_text(state.conversation, path))
     except FileExistsError:
         raise UsageError(f"{path} exists", "Give another name.") from None
     say(f"Wrote {path}")
+    return {"file": str(path)}
 
 
 @chats.command("pick")
 @chat_argument
 @click.argument("question", type=click.IntRange(1))
 @click.argument("answer", type=click.IntRange(1))
-def pick_answer(chat: str, question: int, answer: int) -> None:
-    """Go on from an ANSWER to a QUESTION that was asked again; both by their numbers.
+async def pick_answer(
+    client: ControllerClient, chat: str, question: int, answer: int
+) -> Conversation:
+    """Continue from an ANSWER to a QUESTION that was asked again; both by number.
 
     What followed that answer is shown again; the other answers stay, each with what
     followed it.
     """
-    state = run(_pick(chat, question - 1, answer - 1))
-    turns = format_count(len(state.conversation.turns), "question")
-    say(f"Goes on from answer {answer} to question {question}; {turns} asked")
+    brief = await _found(client.chats, chat)
+    change = ChatChange(turn=question - 1, shown=answer - 1)
+    conversation = (await client.chats.change(brief.id, change)).conversation
+    turns = format_count(len(conversation.turns), "question")
+    say(f"Continues from answer {answer} to question {question} ({turns}).")
+    return conversation
 
 
 @chats.command("rename")
 @chat_argument
 @click.argument("name")
-def rename_chat(chat: str, name: str) -> None:
+async def rename_chat(client: ControllerClient, chat: str, name: str) -> dict[str, str]:
     """Give a chat a NAME; an empty one lets its first question name it."""
-    run(_rename(chat, name.strip()))
-    say(f"Named it {name.strip()}" if name.strip() else "Took its name away")
+    brief, name = await _found(client.chats, chat), name.strip()
+    await client.chats.change(brief.id, ChatChange(name=name))
+    say(f"Renamed to {name}." if name else "Removed its name.")
+    return {"id": brief.id, "name": name}
 
 
 @chats.command("delete")
 @click.argument("chat", required=False, shell_complete=completing("chats"))
 @click.option("--all", "everything", is_flag=True, help="Every chat there is.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def delete_chat(chat: str | None, everything: bool, yes: bool) -> None:
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+async def delete_chat(
+    client: ControllerClient, chat: str | None, everything: bool, yes: bool
+) -> dict[str, list[str]]:
     """Delete a chat from disk; --all deletes every one."""
     if (chat is None) is not everything:
-        raise UsageError("Name one chat, or say --all", "See dllm-tui chats list.")
-    found = run(_meant(chat))
-    if not yes and not _agreed(found):
-        say("Nothing was deleted.")
-        sys.exit(1)
-    run(_delete(found))
+        raise UsageError("Name one chat, or give --all", "See dllm-tui chats list.")
+    listing = await client.chats.listing()
+    found = listing.chats if chat is None else (await _found(client.chats, chat),)
+    if not yes:
+        _require_agreed(found)
+    for brief in found:
+        await client.chats.delete(brief.id)
     say(f"Deleted {format_count(len(found), 'chat')}.")
+    return {"deleted": [brief.id for brief in found]}
 
 
-def _agreed(found: tuple[ChatBrief, ...]) -> bool:
+def _require_agreed(found: tuple[ChatBrief, ...]) -> None:
     """Ask, where somebody is there to answer."""
     if not sys.stdin.isatty():
-        raise UsageError("This deletes what cannot be brought back", "Add --yes.")
+        raise UsageError("Deleting cannot be undone", "Add --yes.")
     for brief in found:
-        say(_line(brief))
-    return click.confirm(f"Delete {format_count(len(found), 'chat')}?", err=True)
+        say(f"{brief.id}  {brief.title}")
+    question = f"Delete {format_count(len(found), 'chat')}?"
+    with prompting():
+        agreed = click.confirm(question, err=True)
+    if not agreed:
+        say("Nothing was deleted.")
+        raise click.exceptions.Exit(1)
 
 
-def _client() -> ChatsClient:
-    from backends.client.client import ControllerClient
-
-    return ControllerClient().chats
-
-
-async def _listing() -> ChatListing:
-    return await _client().listing()
-
-
-async def _state(chat: str) -> ChatState:
-    client = _client()
+async def _state(client: ChatsClient, chat: str) -> ChatState:
     return await client.get((await _found(client, chat)).id)
 
 
-async def _pick(chat: str, turn: int, shown: int) -> ChatState:
-    from backends.state import ChatChange
-
-    client = _client()
-    found = await _found(client, chat)
-    return await client.change(found.id, ChatChange(turn=turn, shown=shown))
-
-
-async def _rename(chat: str, name: str) -> None:
-    from backends.state import ChatChange
-
-    client = _client()
-    found = await _found(client, chat)
-    await client.change(found.id, ChatChange(name=name))
-
-
-async def _meant(chat: str | None) -> tuple[ChatBrief, ...]:
-    client = _client()
-    if chat is not None:
-        return (await _found(client, chat),)
-    return (await client.listing()).chats
-
-
 async def _found(client: ChatsClient, chat: str) -> ChatBrief:
-    """The chat that is meant."""
     from backends.client.chats import find_chat
 
     return find_chat(await client.listing(), chat)
-
-
-async def _delete(found: tuple[ChatBrief, ...]) -> None:
-    client = _client()
-    for brief in found:
-        await client.delete(brief.id)
-
-
-def _line(chat: ChatBrief) -> str:
-    """Id, age, length, model and title, in columns."""
-    age = since_text(time.time() - chat.changed_at) or "now"
-    coming = "  (an answer is coming)" if chat.answering else ""
-    model = model_name(chat.model)
-    return (
-        f"{chat.id:25} {age:>5} {chat.turns:>4} asked  {model:24} {chat.title}{coming}"
-    )

@@ -1,36 +1,214 @@
-"""``dllm-tui completion``: the script that lets a shell complete our words."""
+"""Shell completion: its script, and the names it offers. It starts no controller."""
 
 from __future__ import annotations
 
-import click
+import asyncio
+import contextlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from backends.config import Config, load_config
 from backends.errors import DllmError
+from backends.gateway.keys import KeyFile
+from backends.paths import user_paths
+from backends.state import DEFAULT_CLUSTER, ClusterSnapshot
+from tui.cli.command import PROGRAM, Command
 from tui.cli.output import show
+from tui.work.theme_folders import theme_folders
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from backends.client.client import ControllerClient
+
+    Source = Callable[[click.Context], Iterable[str]]
+
+T = TypeVar("T")
 
 EXAMPLES = """
-\b
-Examples:
-  eval "$(dllm-tui completion bash)"         in ~/.bashrc
-  eval "$(dllm-tui completion zsh)"          in ~/.zshrc, after compinit
-  dllm-tui completion fish | source          in ~/.config/fish/config.fish
+eval "$(dllm-tui completion bash)"         in ~/.bashrc
+eval "$(dllm-tui completion zsh)"          in ~/.zshrc, after compinit
+dllm-tui completion fish | source          in ~/.config/fish/config.fish
 """
-PROGRAM = "dllm-tui"
 VARIABLE = "_DLLM_TUI_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
+PATIENCE_S = 1.0
+"""Whoever pressed Tab waits; a controller that is silent so long is passed over."""
+# A shell puts a completion into the line as it is: it must mean nothing there.
+_PLAIN = re.compile(r"[\w.@%+=:,/-]+", re.ASCII)
+_PATH_STARTS = ("/", ".", "~")
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(cls=Command, watches=True, json=False, examples=EXAMPLES)
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print what makes SHELL complete commands, options and names.
+    """Print the completion script for SHELL.
 
-    Names are those of clusters, peers, models, processes, links, devices and themes.
+    It completes commands, options, and the names of clusters, peers, models,
+    processes, links, devices and themes.
     """
-    from click.shell_completion import get_completion_class
-
     from tui.cli.main import cli
 
     kind = get_completion_class(shell)
-    if kind is None:
-        raise DllmError(f"There is no completion for {shell}")
+    assert kind is not None, "click completes in these shells"
     show(kind(cli, {}, PROGRAM, VARIABLE).source())
+
+
+def completions(
+    source: str, context: click.Context, typed: str
+) -> list[CompletionItem]:
+    """The names of a source below that begin as typed; for models, files too."""
+    wanted = dict.fromkeys(n for n in _found(source, context) if n.startswith(typed))
+    items = [CompletionItem(name) for name in wanted if _PLAIN.fullmatch(name)]
+    if source == "models" and (not items or typed.startswith(_PATH_STARTS)):
+        return [CompletionItem(typed, type="file")]
+    return items
+
+
+def _found(source: str, context: click.Context) -> list[str]:
+    # A shell that asks for completions has no use for an error.
+    with contextlib.suppress(DllmError, OSError):
+        return list(SOURCES[source](context))
+    return []
+
+
+def clusters(context: click.Context) -> list[str]:
+    """Every cluster there was, and ``default``."""
+    known = sorted(file.stem for file in user_paths().clusters_dir.glob("*.json"))
+    return [DEFAULT_CLUSTER, *known]
+
+
+def chats(context: click.Context) -> list[str]:
+    """The names of the chats kept, else their ids."""
+    listing = _told(lambda client: client.chats.listing())
+    return [chat.name or chat.id for chat in listing.chats] if listing else []
+
+
+def peers(context: click.Context) -> list[str]:
+    """The machines of the settings."""
+    return sorted(_config().peers)
+
+
+def heads(context: click.Context) -> list[str]:
+    """The machines that may run llama-server: those, and this one."""
+    return ["local", *peers(context)]
+
+
+def hosts(context: click.Context) -> list[str]:
+    """The hosts that ``~/.ssh/config`` names."""
+    text = (Path.home() / ".ssh" / "config").read_text(errors="replace")
+    lines = (line.split() for line in text.splitlines())
+    named = [
+        n for words in lines if words[:1] in (["Host"], ["host"]) for n in words[1:]
+    ]
+    return [name for name in named if not set("*?!") & set(name)]
+
+
+def models(context: click.Context) -> list[str]:
+    """The models found here, by file names alone."""
+    return sorted(asyncio.run(_model_names()))
+
+
+async def _model_names() -> list[str]:
+    from backends.machines.agent.here import local_host_for_now
+    from backends.models.folders import user_folders
+    from backends.models.search import search
+
+    async with local_host_for_now(user_paths().run_dir) as host:
+        return [f.name for f in await search(host, user_folders(_config().model_dirs))]
+
+
+def programs(context: click.Context) -> list[str]:
+    """The clients that can be told of the API."""
+    from backends.client_config import CLIENTS
+
+    return list(CLIENTS)
+
+
+def settings(context: click.Context) -> list[str]:
+    """The settings of config.toml."""
+    from backends.settings import settings as all_settings
+
+    return [setting.name for setting in all_settings(_config(), "")]
+
+
+def themes(context: click.Context) -> list[str]:
+    """Ours, and the user's own."""
+    return theme_names()
+
+
+def theme_names() -> list[str]:
+    """By the names of their files."""
+    files = (f for d in theme_folders(user_paths()) for f in d.glob("*.toml"))
+    return sorted(file.stem for file in files)
+
+
+def processes(context: click.Context) -> list[str]:
+    """What runs or ran, by the controller's word, if it runs."""
+    return [process.name for process in _snapshot(context).processes]
+
+
+def keys(context: click.Context) -> list[str]:
+    """The API keys there are."""
+    return [key.name for key in KeyFile(user_paths().keys_file).read()]
+
+
+def links(context: click.Context) -> list[str]:
+    """The workers that a relay stands before, and all of them."""
+    return ["all", *(link.worker for link in _snapshot(context).links)]
+
+
+def devices(context: click.Context) -> list[str]:
+    """The devices of all machines that are reached."""
+    peers = _snapshot(context).peers
+    return [device.id for peer in peers for device in peer.devices]
+
+
+SOURCES: dict[str, Source] = {
+    source.__name__: source
+    for source in (
+        chats,
+        clusters,
+        devices,
+        heads,
+        hosts,
+        keys,
+        links,
+        models,
+        peers,
+        processes,
+        programs,
+        settings,
+        themes,
+    )
+}
+
+
+def _config() -> Config:
+    return load_config(user_paths())
+
+
+def _snapshot(context: click.Context) -> ClusterSnapshot:
+    """What the controller knows now; nothing, where none runs."""
+    cluster = context.params.get("cluster") or DEFAULT_CLUSTER
+    return _told(lambda client: client.snapshot(), cluster) or ClusterSnapshot()
+
+
+def _told(
+    ask: Callable[[ControllerClient], Awaitable[T]], cluster: str = DEFAULT_CLUSTER
+) -> T | None:
+    """What a controller answers; None where none runs, or none that is quick."""
+    from backends.client.client import ControllerClient
+
+    async def answer() -> T | None:
+        async with asyncio.timeout(PATIENCE_S):
+            client = ControllerClient(cluster=cluster)
+            return await ask(client) if await client.running() else None
+
+    with contextlib.suppress(TimeoutError):
+        return asyncio.run(answer())
+    return None

@@ -1,8 +1,8 @@
-"""``dllm-tui config``: the settings, where each comes from, and what is wrong."""
+"""``dllm-tui config``: the settings, their sources, and what is wrong with them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -12,9 +12,9 @@ from backends.errors import DllmError, UsageError, did_you_mean
 from backends.paths import user_paths
 from backends.settings import ALLOWED, all_settings, change, read_text
 from backends.writing import write_private
-from tui.cli.names import theme_names
-from tui.cli.options import completing
-from tui.cli.output import emit_json, json_option, on_terminal, run, say, show
+from tui.cli.command import Group, completing, run
+from tui.cli.completion import theme_names
+from tui.cli.output import Column, Table, on_terminal, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,87 +22,126 @@ if TYPE_CHECKING:
     from backends.settings import Problem, Setting
 
 EXAMPLES = """
-\b
-Examples:
-  dllm-tui config show                 every setting, its value and its source
-  dllm-tui config show ctx_size
-  dllm-tui config check                file, line, what is wrong, what is allowed
-  dllm-tui config set ctx_size 8192
-  dllm-tui config set keys.cluster.launch f9
-  dllm-tui config unset theme          its default again
-  dllm-tui config edit                 in $VISUAL or $EDITOR, checked afterwards
-
-config check gives exit code 1 for a file that is not valid.
+dllm-tui config show                 every setting, its value and its source
+dllm-tui config show ctx_size
+dllm-tui config check                file, line, what is wrong, what is allowed
+dllm-tui config set ctx_size 8192
+dllm-tui config set keys.cluster.launch f9
+dllm-tui config unset theme          back to its default
+dllm-tui config edit                 in $VISUAL or $EDITOR, checked afterwards
+dllm-tui config paths                settings, state, logs, engines
 """
-CHOICES = {"e": "edit again", "b": "go back", "k": "keep it so"}
+CHOICES = {"e": "edit again", "b": "undo", "k": "keep it"}
 
 
-@click.group(epilog=EXAMPLES)
+SETTINGS = Table(
+    columns=[
+        Column("NAME", lambda setting: setting.name),
+        Column("VALUE", lambda setting: _value_text(setting)),
+        Column("SOURCE", lambda setting: _source_text(setting)),
+        Column("ALLOWED", lambda setting: setting.allowed),
+    ],
+    name=lambda setting: setting.name,
+    none=lambda _: "No settings.",
+)
+PATHS = Table(
+    columns=[
+        Column("NAME", lambda item: item[0]),
+        Column("PATH", lambda item: item[1]),
+    ],
+    name=lambda item: item[1],
+    none=lambda _: "",
+    rows=lambda found: found.items(),
+)
+
+
+@click.group(
+    cls=Group,
+    default="show",
+    examples=EXAMPLES,
+    notes="config check gives exit code 1 for a file that is not valid.",
+)
 def config() -> None:
     """Show, check, set and edit the settings of config.toml."""
 
 
-@config.command("show", epilog=EXAMPLES)
+@config.command("show", shows=SETTINGS, watches=True)
 @click.argument("name", required=False, shell_complete=completing("settings"))
-@json_option
-def show_config(name: str | None, as_json: bool) -> None:
+def show_config(name: str | None) -> list[Setting]:
     """Show the settings (or NAME alone), and where each value comes from."""
+    found = all_settings(user_paths())
+    return found if name is None else [_named(name, found)]
+
+
+def _value_text(setting: Setting) -> str:
+    return "unset" if setting.value is None else _toml(setting.value)
+
+
+def _source_text(setting: Setting) -> str:
+    return setting.source + (f":{setting.line}" if setting.line else "")
+
+
+@config.command("paths", shows=PATHS, watches=True)
+def show_paths() -> dict[str, str]:
+    """Show where settings, state, logs and engines live."""
     paths = user_paths()
-    found = all_settings(paths)
-    if name is not None:
-        found = [_named(name, found)]
-    if as_json:
-        emit_json(found)
-        return
-    for setting in found:
-        value = "unset" if setting.value is None else _toml(setting.value)
-        source = setting.source + (f":{setting.line}" if setting.line else "")
-        show(f"{setting.name:20} {value:24} {source:16} {setting.allowed}".rstrip())
+    names = ("config_file", "state_dir", "run_dir", "cache_dir", "socket")
+    log = {"log": str(paths.controller_log)}
+    return {name: str(getattr(paths, name)) for name in names} | log
 
 
-@config.command("check", epilog=EXAMPLES)
-@json_option
-def check_config(as_json: bool) -> None:
+def _check_json(found: list[Problem]) -> dict[str, Any]:
+    return {"file": str(user_paths().config_file), "problems": found}
+
+
+@config.command(
+    "check",
+    shows=lambda found: _check_lines(found),
+    as_json=_check_json,
+    fails=bool,
+    watches=True,
+)
+def check_config() -> list[Problem]:
     """Tell all that is wrong with the file."""
-    paths = user_paths()
-    found = all_problems(read_text(paths))
-    if as_json:
-        emit_json({"file": str(paths.config_file), "problems": found})
-    elif found:
-        show("\n".join(_lines(found)))
-    elif paths.config_file.exists():
-        show(f"{paths.config_file} is fine.")
-    else:
-        show(f"There is no {paths.config_file}: every setting has its default.")
-    if found:
-        raise click.exceptions.Exit(1)
+    return all_problems(read_text(user_paths()))
 
 
-@config.command("set", epilog=EXAMPLES)
+def _check_lines(found: list[Problem]) -> Iterator[str]:
+    file = user_paths().config_file
+    if not found and file.exists():
+        yield f"{file} is fine."
+    elif not found:
+        yield f"There is no {file}: every setting has its default."
+    yield from _lines(found)
+
+
+@config.command("set")
 @click.argument("name", shell_complete=completing("settings"))
 @click.argument("value")
-def set_config(name: str, value: str) -> None:
-    """Set NAME to VALUE; comments stay, and a running controller goes by it then.
+def set_config(name: str, value: str) -> dict[str, str]:
+    """Set NAME to VALUE; comments stay, and a running controller takes it over.
 
     Texts need no quotes of TOML: theme dllm-light. Several folders go between commas.
     """
     change(user_paths(), name, value, all_problems)
-    say(f"{name} is set in {user_paths().config_file}.")
+    say(f"Set {name} in {user_paths().config_file}.")
     _wait_for_controller()
+    return {"name": name, "value": value}
 
 
-@config.command("unset", epilog=EXAMPLES)
+@config.command("unset")
 @click.argument("name", shell_complete=completing("settings"))
-def unset_config(name: str) -> None:
-    """Bring the default of NAME back: its line is taken out."""
+def unset_config(name: str) -> dict[str, str]:
+    """Set NAME back to its default: its line is taken out."""
     change(user_paths(), name, None, all_problems)
-    say(f"{name} has its default again.")
+    say(f"{name} is back to its default.")
     _wait_for_controller()
+    return {"name": name}
 
 
-@config.command("edit", epilog=EXAMPLES)
+@config.command("edit", json=False)
 def edit_config() -> None:
-    """Open the file in your editor; what is wrong then can be mended or undone."""
+    """Open the file in your editor; what is wrong then can be fixed or undone."""
     file = user_paths().config_file
     before = read_text(user_paths()) if file.exists() else None
     if before is None:
@@ -130,7 +169,7 @@ def _wait_for_controller() -> None:
     try:
         run(ControllerClient().settings_taken())
     except DllmError as error:
-        say(f"The controller does not go by it yet: {error}")
+        say(f"The controller has not applied this yet: {error}")
 
 
 def _asked() -> str:
@@ -148,7 +187,7 @@ def _go_back(before: str | None) -> None:
         user_paths().config_file.unlink(missing_ok=True)
     else:
         _write(before)
-    say("The settings are as they were.")
+    say("Settings unchanged.")
 
 
 def _write(text: str) -> None:

@@ -1,16 +1,31 @@
-"""``dllm-tui connect``: what a client has to be told to use the API."""
+"""``dllm-tui connect`` and ``keys``: what a client needs to use the API."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from backends.client_config import CLIENTS, served
 from backends.errors import UsageError, did_you_mean
-from tui.cli.options import cluster_option, completing
-from tui.cli.output import emit_json, json_option, run, say, show
+from backends.gateway.keys import (
+    REQUESTS_AT_ONCE,
+    REQUESTS_PER_MINUTE,
+    Key,
+    KeyFile,
+)
+from backends.paths import user_paths
+from tui.cli.command import (
+    Command,
+    Group,
+    cluster_option,
+    completing,
+    refuse_without,
+)
+from tui.cli.output import Column, Table, emit_json, say, show
 from tui.cli.status import current_snapshot
+from tui.work.peer_words import since_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,74 +33,83 @@ if TYPE_CHECKING:
     from backends.client_config import Recipe, Served
 
 EXAMPLES = """
-\b
-Examples:
-  dllm-tui connect --list
-  dllm-tui connect curl
-  dllm-tui connect pi                    prints what belongs into its file
-  dllm-tui connect pi --write            writes it, if pi has none yet
-  dllm-tui connect opencode --url http://studio:8090/v1     for another machine
-
-A key is written into no file: clients elsewhere find it in DLLM_API_KEY.
+dllm-tui connect                       lists the clients known
+dllm-tui connect curl
+dllm-tui connect pi                    prints what belongs into its file
+dllm-tui connect pi --write            writes it, if pi has none yet
+dllm-tui connect opencode --url http://studio:8090/v1     for another machine
 """
+CLIENT_LIST = Table(
+    columns=[
+        Column("CLIENT", lambda item: item[0]),
+        Column("ABOUT", lambda item: item[1]),
+    ],
+    name=lambda item: item[0],
+    none=lambda _: "",
+    rows=lambda about: about.items(),
+)
 
 
-@click.command(epilog=EXAMPLES)
-@click.argument("client", required=False, shell_complete=completing("programs"))
-@click.option("--list", "show_list", is_flag=True, help="List the clients known.")
+@click.command(
+    cls=Command,
+    examples=EXAMPLES,
+    notes="A key is written into no file: clients elsewhere find it in DLLM_API_KEY.",
+)
+@click.argument(
+    "client_name",
+    metavar="[CLIENT]",
+    required=False,
+    shell_complete=completing("programs"),
+)
+@click.option("--list", "show_list", is_flag=True, hidden=True)
 @click.option("--write", is_flag=True, help="Write the client's file if it has none.")
 @click.option(
     "--url", metavar="URL", help="Where the client finds the API, if not from here."
 )
 @cluster_option
-@json_option
-def connect(
-    client: str | None,
+async def connect(
+    client_name: str | None,
     show_list: bool,
     write: bool,
     url: str | None,
     cluster: str,
     as_json: bool,
 ) -> None:
-    """Print the configuration with which CLIENT uses what serves now."""
-    if show_list or client is None:
-        _list(as_json)
-        return
-    if client not in CLIENTS:
-        guess = did_you_mean(client, CLIENTS)
+    """Print the settings with which CLIENT uses what serves now.
+
+    Without CLIENT the clients known are listed.
+    """
+    if show_list or client_name is None:
+        refuse_without("a client", "--write", "--url")
+        about = {name: client.about for name, client in CLIENTS.items()}
+        return emit_json(about) if as_json else CLIENT_LIST.print(about)
+    if client_name not in CLIENTS:
+        guess = did_you_mean(client_name, CLIENTS)
         known = f"{guess}Clients: {', '.join(CLIENTS)}."
-        raise UsageError(f"There is no client {client}", known)
-    it = served(run(current_snapshot(cluster)), url)
-    recipe = CLIENTS[client].recipe(it)
+        raise UsageError(f"There is no client {client_name}", known)
+    it = served(await current_snapshot(cluster), url)
+    recipe = CLIENTS[client_name].recipe(it)
     written = recipe.write() if write else None
     if as_json:
-        emit_json(_facts(client, it, recipe, written))
+        emit_json(_facts(client_name, it, recipe, written))
         return
     if written is None:
         show(recipe.text, end="")
     _tell(it, recipe, written)
 
 
-def _list(as_json: bool) -> None:
-    if as_json:
-        emit_json({name: client.about for name, client in CLIENTS.items()})
-        return
-    for name, client in CLIENTS.items():
-        show(f"{name:16} {client.about}")
-
-
 def _tell(it: Served, recipe: Recipe, written: Path | None) -> None:
     """Say where it belongs, or went, and what is left to do."""
     if written is not None:
-        say(f"{written} is written.")
+        say(f"Wrote {written}.")
     elif recipe.file is not None:
         there = recipe.file.exists()
         also = "add it to what is there" if there else "--write writes it there"
-        say(f"This belongs into {recipe.file}: {also}.")
+        say(f"This goes into {recipe.file}: {also}.")
     for name, value in recipe.more.items():
         say(f"export {name}={value}")
     if it.needs_key and recipe.key:
-        say(f"export {recipe.key}=…   # a key from: dllm-tui key add NAME")
+        say(f"export {recipe.key}=…   # a key from: dllm-tui keys add NAME")
     for line in recipe.use:
         say(line)
 
@@ -108,3 +132,92 @@ def _facts(
 def _key_variable(it: Served, recipe: Recipe) -> dict[str, None]:
     """The variable that wants a key, which is for the user to fill."""
     return {recipe.key: None} if it.needs_key and recipe.key else {}
+
+
+# --- keys ----------------------------------------------------------------------------
+
+KEYS_EXAMPLES = """
+dllm-tui keys add laptop                     prints the key, this once
+dllm-tui keys add ci --per-minute 30 --at-once 2
+dllm-tui keys list
+dllm-tui keys remove laptop                  takes effect at once, also while it serves
+"""
+
+
+def _limit(most: int) -> str:
+    return str(most) if most else "no limit"
+
+
+def _age(key: Key) -> str:
+    return since_text(time.time() - key.created_at) or "now"
+
+
+KEYS = Table(
+    columns=[
+        Column("NAME", lambda key: key.name),
+        Column("AGE", _age),
+        Column("PER MINUTE", lambda key: _limit(key.requests_per_minute), right=True),
+        Column("AT ONCE", lambda key: _limit(key.requests_at_once), right=True),
+    ],
+    name=lambda key: key.name,
+    none=lambda _: "No keys.",
+)
+
+
+@click.group(
+    cls=Group,
+    default="list",
+    examples=KEYS_EXAMPLES,
+    notes="Programs on this machine need none. For others set api_host, such as "
+    "dllm-tui config set api_host 0.0.0.0",
+)
+def keys() -> None:
+    """Make, list and revoke API keys for other machines."""
+
+
+@keys.command("add", shows=lambda made: [made["key"]])
+@click.argument("name")
+@click.option(
+    "--per-minute",
+    type=click.IntRange(0),
+    default=REQUESTS_PER_MINUTE,
+    show_default=True,
+    help="Most requests with it in a minute; 0: no limit.",
+)
+@click.option(
+    "--at-once",
+    type=click.IntRange(0),
+    default=REQUESTS_AT_ONCE,
+    show_default=True,
+    help="Most requests with it at once; 0: no limit.",
+)
+def add_key(name: str, per_minute: int, at_once: int) -> dict[str, str]:
+    """Make a key called NAME and print it, this once: only its hash is kept."""
+    key = _file().add(name, requests_per_minute=per_minute, requests_at_once=at_once)
+    say(f"This is the key {name}. It is shown this once: keep it now.")
+    return {"name": name, "key": key}
+
+
+@keys.command("list", shows=KEYS, as_json=lambda found: _keys_json(found), watches=True)
+def list_keys() -> tuple[Key, ...]:
+    """List the keys by name, with their limits; dllm-tui status counts their use."""
+    return tuple(_file().read())
+
+
+def _keys_json(found: tuple[Key, ...]) -> list[dict[str, Any]]:
+    """What of keys is for people: their hashes are not."""
+    names = ("name", "created_at", "requests_per_minute", "requests_at_once")
+    return [{name: getattr(key, name) for name in names} for key in found]
+
+
+@keys.command("remove")
+@click.argument("name", shell_complete=completing("keys"))
+def remove_key(name: str) -> dict[str, str]:
+    """Revoke the key NAME: no request with it is answered any more."""
+    _file().remove(name)
+    say(f"Revoked the key {name}.")
+    return {"removed": name}
+
+
+def _file() -> KeyFile:
+    return KeyFile(user_paths().keys_file)

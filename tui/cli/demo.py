@@ -2,68 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from backends.state import Ask, ChatMessage, ChatRequest, LayerRange, Sampling
-from tui.cli.ending import tidily
-from tui.cli.options import Inherited, cluster_option, completing
-from tui.cli.output import emit_json, json_option, run, say, show, shower, unseen
-from tui.cli.session import (
-    BUSY,
-    answer_text,
-    ask,
-    launched,
-    measured_text,
-    require_model,
+from backends.state import Ask, ChatMessage, ChatRequest, Sampling
+from tui.cli.chats import answer_text, ask
+from tui.cli.command import (
+    Command,
+    Inherited,
+    cluster_option,
+    completing,
+    refuse_with,
+    refuse_without,
+    run,
+    tidily,
 )
+from tui.cli.models import require_model
+from tui.cli.output import emit_json, say, show, shower, unseen
+from tui.cli.status import measured_text
+from tui.cli.up import BUSY, launched
 
 if TYPE_CHECKING:
     from backends.client.client import ControllerClient
     from backends.state import ClusterSnapshot, Plan
-    from tui.cli.session import Answer
+    from tui.cli.chats import Answer
 
 EXAMPLES = """
-\b
-Examples:
-  dllm-tui demo
-  dllm-tui demo --headless --prompt "What is a split?"
-  dllm-tui demo --headless --prompt "How do I launch?" --split 4,4,5 --json
+dllm-tui demo
+dllm-tui demo --headless --prompt "What is a split?"
+dllm-tui demo --headless --prompt "How do I launch?" --split 4,4,5 --json
 """
 
 PROMPT = "What is a split?"
 WORKERS = 2
-
-
-class Layers(msgspec.Struct, frozen=True):
-    """Layer ranges, as the JSON result shows them."""
-
-    layers: tuple[LayerRange, ...]
-
-
-class EngineVersion(msgspec.Struct, frozen=True):
-    """Which llama.cpp answered."""
-
-    version: str
-    rpc_protocol: str
-
-
-class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``demo --headless --json`` prints."""
-
-    text: str
-    reasoning: str
-    tokens: int
-    tok_per_s: float
-    first_token_s: float | None
-    load_s: float
-    model: str
-    plan: Layers
-    measured: Layers
-    mismatches: tuple[str, ...]
-    engine: EngineVersion
 
 
 class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,13 +46,14 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str
     max_tokens: int | None
     split: tuple[int, ...] | dict[str, int] | None
-    cluster: str
     as_json: bool
 
 
-@click.command(epilog=EXAMPLES)
-@click.option("--headless", is_flag=True, help="Ask one prompt, print it, stop.")
-@click.option("--prompt", default=PROMPT, show_default=True, help="What to ask.")
+@click.command(cls=Command, quiet=True, examples=EXAMPLES)
+@click.option(
+    "--headless", is_flag=True, help="Ask one prompt, print the answer, stop."
+)
+@click.option("--prompt", metavar="TEXT", help=f"What to ask; else {PROMPT!r}.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Longest answer.")
 @click.option(
     "--model",
@@ -110,10 +84,9 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
     help="Draw with ASCII signs alone.",
 )
 @cluster_option
-@json_option
 def demo(
     headless: bool,
-    prompt: str,
+    prompt: str | None,
     max_tokens: int | None,
     model: str | None,
     split: str | None,
@@ -125,35 +98,43 @@ def demo(
 ) -> None:
     """Show a real two-worker cluster on this machine, on any laptop.
 
-    Opens the console on it; with --headless it asks one prompt and stops what it
-    started.
+    Opens the console on it; with --headless (or --json) it asks one prompt and stops
+    what it started.
     """
+    from backends.client.client import ControllerClient
     from backends.demo import MODEL_PATH
     from backends.split.flags import parse_split
 
+    if headless or as_json:
+        refuse_with("--headless", "--theme", "--no-mouse", "--ascii")
+    else:
+        refuse_without("--headless", "--prompt", "--max-tokens")
     options = DemoOptions(
-        model=require_model(model or str(MODEL_PATH)),
-        prompt=prompt,
+        model=run(require_model(model or str(MODEL_PATH))),
+        prompt=prompt or PROMPT,
         max_tokens=max_tokens,
         split=parse_split(split) if split is not None else None,
-        cluster=cluster,
         as_json=as_json,
     )
+    client = ControllerClient(cluster=cluster)
     if headless or as_json:
-        run(_headless(options))
-    else:
-        _console(options, theme=theme, mouse=not no_mouse, ascii_only=ascii_only)
+        run(tidily(client, _headless(client, options)))
+        return
+    from tui.cli.main import import_console, open_console
+
+    # Before the launch: nobody waits for it afterwards.
+    import_console()
+    run(tidily(client, _launch_if_idle(client, options)))
+    open_console(
+        model=options.model,
+        theme=theme,
+        mouse=not no_mouse,
+        ascii_only=ascii_only,
+        cluster=cluster,
+    )
 
 
-async def _headless(options: DemoOptions) -> None:
-    """Launch, ask once, stop; the result on stdout, everything else on stderr."""
-    from backends.client.client import ControllerClient
-
-    client = ControllerClient(cluster=options.cluster)
-    await tidily(client, _headless_on(client, options))
-
-
-async def _headless_on(client: ControllerClient, options: DemoOptions) -> None:
+async def _headless(client: ControllerClient, options: DemoOptions) -> None:
     plan = await _plan(client, options)
     async with launched(client, plan, keep=False) as (serving, _):
         say(f"Serving; {measured_text(serving)}.")
@@ -202,52 +183,29 @@ def _request(options: DemoOptions) -> ChatRequest:
 
 def _result(
     options: DemoOptions, serving: ClusterSnapshot, answer: Answer
-) -> DemoResult:
+) -> dict[str, Any]:
     measured, engine = serving.measured, serving.engine
-    return DemoResult(
-        text=answer.text,
-        reasoning=answer.reasoning,
-        tokens=answer.timings.tokens,
-        tok_per_s=answer.timings.tok_per_s,
-        first_token_s=answer.timings.first_token_s,
-        load_s=sum(step.seconds or 0.0 for step in serving.steps),
-        model=options.model,
-        plan=Layers(serving.planned),
-        measured=Layers(measured.layers if measured else ()),
-        mismatches=measured.mismatches if measured else (),
-        engine=EngineVersion(
-            engine.version if engine else "", engine.rpc_protocol if engine else ""
-        ),
-    )
+    return {
+        "text": answer.text,
+        "reasoning": answer.reasoning,
+        "tokens": answer.timings.tokens,
+        "tok_per_s": answer.timings.tok_per_s,
+        "first_token_s": answer.timings.first_token_s,
+        "load_s": sum(step.seconds or 0.0 for step in serving.steps),
+        "model": options.model,
+        "plan": {"layers": serving.planned},
+        "measured": {"layers": measured.layers if measured else ()},
+        "mismatches": measured.mismatches if measured else (),
+        "engine": {
+            "version": engine.version if engine else "",
+            "rpc_protocol": engine.rpc_protocol if engine else "",
+        },
+    }
 
 
-def _console(
-    options: DemoOptions, *, theme: str | None, mouse: bool, ascii_only: bool
-) -> None:
-    """Launch the demo unless something runs already, then open the console."""
-    from tui.cli.main import load_console
-
-    open_console = load_console()
-    run(_launch_if_idle(options))
-    open_console(
-        model=options.model,
-        theme=theme,
-        mouse=mouse,
-        ascii_only=ascii_only,
-        cluster=options.cluster,
-    )
-
-
-async def _launch_if_idle(options: DemoOptions) -> None:
-    from backends.client.client import ControllerClient
-
-    client = ControllerClient(cluster=options.cluster)
-    await tidily(client, _launch_if_idle_on(client, options))
-
-
-async def _launch_if_idle_on(client: ControllerClient, options: DemoOptions) -> None:
+async def _launch_if_idle(client: ControllerClient, options: DemoOptions) -> None:
     if (await client.snapshot()).state in BUSY:
-        say("A cluster is running already: opening the console on it.")
+        say("A cluster is already running: opening the console on it.")
         return
     plan = await _plan(client, options)
     async with launched(client, plan, keep=True) as (serving, _):

@@ -17,10 +17,8 @@ from backends.units import (
     format_rate,
     format_speed,
 )
-from tui.cli.model_search import searched
-from tui.cli.options import completing
-from tui.cli.output import emit_json, json_option, run, say, show
-from tui.cli.session import require_model
+from tui.cli.command import Command, completing
+from tui.cli.output import say
 from tui.kit.safe_text import safe_line
 
 if TYPE_CHECKING:
@@ -30,26 +28,25 @@ if TYPE_CHECKING:
     from backends.state import DraftCandidate, Drafts, DraftTrial
 
 EXAMPLES = """
-\b
-Examples:
-  dllm-tui models drafts glm-4.7-flash
-  dllm-tui models drafts big.gguf --json | jq '.candidates[] | select(.why_not == "")'
-  dllm-tui up --model big.gguf --peer mini --draft small.gguf
-  dllm-tui models drafts big.gguf --measure    compare all of them again
+dllm-tui models drafts glm-4.7-flash
+dllm-tui models drafts big.gguf --json | jq '.candidates[] | select(.why_not == "")'
+dllm-tui models drafts big.gguf --measure    compare all of them again
+dllm-tui up big.gguf --peer mini --draft small.gguf
 """
 SAME = 1.03
 """A speedup within this factor makes no difference."""
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(
+    cls=Command, shows=lambda found: _lines(found), watches=True, examples=EXAMPLES
+)
 @click.argument("model", shell_complete=completing("models"))
 @click.option(
     "--measure",
     is_flag=True,
     help="Have the cluster that runs MODEL with --draft auto measure all again.",
 )
-@json_option
-def drafts(model: str, measure: bool, as_json: bool) -> None:
+async def drafts(client: ControllerClient, model: str, measure: bool) -> Drafts:
     """List what can draft for MODEL (up --draft), and why the others cannot.
 
     A draft model has the vocabulary of the model, compared token by token as
@@ -57,29 +54,20 @@ def drafts(model: str, measure: bool, as_json: bool) -> None:
     measurements of up --draft auto on this machine, network by network: the speed with
     the draft and without, and whether it pays.
     """
-    found = run(_found(require_model(model), measure=measure))
-    if as_json:
-        emit_json(found)
-        return
-    for line in _lines(found):
-        show(line)
+    from tui.cli.models import require_model
+
+    return await _found(client, await require_model(model), measure=measure)
 
 
-async def _found(path: str, *, measure: bool = False) -> Drafts:
-    from backends.client.client import ControllerClient
-    from tui.cli.ending import tidily
+async def _found(client: ControllerClient, path: str, *, measure: bool) -> Drafts:
+    from tui.cli.models import searched
 
-    client = ControllerClient()
-    return await tidily(client, _asked(client, path, measure=measure))
-
-
-async def _asked(client: ControllerClient, path: str, *, measure: bool) -> Drafts:
     if measure:
         plan = (await client.snapshot()).plan
         if plan is None or plan.model != path:
             raise UsageError(
                 f"The cluster does not run {path}: its drafts cannot be measured",
-                f"Launch it: dllm-tui up --draft auto --model {path}",
+                f"Launch it: dllm-tui up {path} --draft auto",
             )
         await client.measure_drafts()
         say("All drafts are measured again when nobody asks; dllm-tui status shows it.")

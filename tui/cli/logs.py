@@ -1,39 +1,61 @@
-"""``dllm-tui logs``: what the processes say."""
+"""``dllm-tui logs`` and ``events``: what the processes say, and what happened."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
 
 from backends.errors import UsageError, did_you_mean
-from tui.cli.options import cluster_option, completing
-from tui.cli.output import emit_json, json_option, run, say, show
+from tui.cli.command import (
+    SECONDS,
+    Command,
+    any_cluster_option,
+    cluster_option,
+    completing,
+    quantity,
+    refuse_with,
+    refuse_without,
+)
+from tui.cli.output import emit_json, say, show
 from tui.cli.status import current_snapshot
 from tui.kit.safe_text import safe_line
+from tui.work.event_words import details, sign
 from tui.work.log_levels import LogLevel
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from backends.client.client import ControllerClient
+    from backends.state import Event
 
-EXAMPLES = """
-\b
-Examples:
-  dllm-tui logs
-  dllm-tui logs worker1 -n 50
-  dllm-tui logs llama-server --follow
-  dllm-tui logs llama-server --level warning
+LOGS_EXAMPLES = """
+dllm-tui logs                                names of the processes
+dllm-tui logs worker1 -n 50
+dllm-tui logs llama-server --follow
+dllm-tui logs llama-server --level warning
 """
-
-POLL_S = 0.25
+EVENTS_EXAMPLES = """
+dllm-tui events                      what happened in the last week
+dllm-tui events --since 2h           in the last two hours
+dllm-tui events --evidence           with the last log lines of what died
+dllm-tui events --follow             and what happens from now on
+dllm-tui events --json | jq '.[] | select(.kind == "died")'
+"""
+LOG_POLL_S = 0.25
+EVENTS_POLL_S = 0.5
 CHUNK_BYTES = 1 << 18
 # A generous guess of a line, to fetch enough for the lines asked for.
 LINE_BYTES = 200
 
 
-@click.command(epilog=EXAMPLES)
+# --- logs ----------------------------------------------------------------------------
+
+
+@click.command(cls=Command, watches=True, examples=LOGS_EXAMPLES)
 @click.argument("name", required=False, shell_complete=completing("processes"))
 @click.option(
     "-n", "--lines", default=40, show_default=True, help="Lines from the end."
@@ -47,79 +69,73 @@ LINE_BYTES = 200
     help="Only lines of this level or worse.",
 )
 @cluster_option
-@json_option
-def logs(
+async def logs(
+    client: ControllerClient,
     name: str | None,
     lines: int,
     follow: bool,
     level: str,
-    cluster: str,
     as_json: bool,
 ) -> None:
-    """Show the log of a process; without NAME, list the processes."""
+    """Show the log of a process; without NAME, list them."""
+    if as_json:
+        refuse_with("--json", "--follow")
+    names = await _names(client.cluster)
     if name is None:
-        names = run(_names(cluster))
+        refuse_without("a process", "--follow", "--level", "--lines")
         if as_json:
             emit_json(names)
         elif names:
             show("\n".join(names))
         else:
             say("No process has been started.")
-    else:
-        view = _View(cluster, name, LogLevel(level))
-        run(view.write(lines, follow=follow, as_json=as_json))
+        return
+    if name not in names:
+        listed = ", ".join(names) or "none have been started"
+        raise UsageError(
+            f"There is no process {name}",
+            f"{did_you_mean(name, names)}Processes: {listed}.",
+        )
+    log = _Log(client, name, LogLevel(level))
+    tail = await log.tail(lines)
+    if as_json:
+        emit_json(tail)
+        return
+    show("\n".join(tail))
+    while follow:
+        _, found = await log.read()
+        show("".join(f"{line}\n" for line in found), end="")
+        await asyncio.sleep(LOG_POLL_S)
 
 
 async def _names(cluster: str) -> list[str]:
     return [process.name for process in (await current_snapshot(cluster)).processes]
 
 
-class _View:
+class _Log:
     """The lines of one log that are serious enough."""
 
-    def __init__(self, cluster: str, name: str, level: LogLevel) -> None:
-        self._cluster = cluster
+    def __init__(self, client: ControllerClient, name: str, level: LogLevel) -> None:
+        self._client = client
         self._name = name
         self._level = level
         self._offset = 0
         self._rest = ""
 
-    async def write(self, lines: int, *, follow: bool, as_json: bool) -> None:
-        """Print the end of the log, then what is added."""
-        from backends.client.client import ControllerClient
-
-        client = ControllerClient(cluster=self._cluster)
-        known = await _names(self._cluster)
-        if self._name not in known:
-            listed = ", ".join(known) or "none have been started"
-            raise UsageError(
-                f"There is no process {self._name}",
-                f"{did_you_mean(self._name, known)}Processes: {listed}.",
-            )
-        tail = await self._tail(client, lines)
-        if as_json:
-            emit_json(tail)
-            return
-        show("\n".join(tail))
-        while follow:
-            _, found = await self._read(client)
-            show("".join(f"{line}\n" for line in found), end="")
-            await asyncio.sleep(POLL_S)
-
-    async def _tail(self, client: ControllerClient, lines: int) -> list[str]:
+    async def tail(self, lines: int) -> list[str]:
         """The last lines of the log; those of a level may lie anywhere in it."""
         kept: deque[str] = deque(maxlen=lines)
         if self._level is LogLevel.DEBUG:
             self._offset = -lines * LINE_BYTES
         going = True
         while going:
-            going, found = await self._read(client)
+            going, found = await self.read()
             kept.extend(found)
         return [*kept, *self._unfinished()][-lines:] if lines else []
 
-    async def _read(self, client: ControllerClient) -> tuple[bool, list[str]]:
+    async def read(self) -> tuple[bool, list[str]]:
         """The next whole lines that are shown, and whether there was anything."""
-        chunk = await client.read_log(self._name, self._offset, CHUNK_BYTES)
+        chunk = await self._client.read_log(self._name, self._offset, CHUNK_BYTES)
         self._offset = chunk.next_offset
         *whole, self._rest = (self._rest + chunk.text).split("\n")
         return bool(chunk.text), [line for line in whole if self._shows(line)]
@@ -131,3 +147,64 @@ class _View:
 
     def _shows(self, line: str) -> bool:
         return self._level.admits(safe_line(line))
+
+
+# --- events --------------------------------------------------------------------------
+
+
+@click.command(cls=Command, watches=True, examples=EVENTS_EXAMPLES)
+@click.option("--since", metavar="AGE", help="No older than this: 90s, 30m, 2h, 3d.")
+@click.option("--evidence", is_flag=True, help="With the log lines of what died.")
+@click.option("-f", "--follow", is_flag=True, help="Go on; Ctrl-C ends.")
+@any_cluster_option
+async def events(
+    client: ControllerClient,
+    since: str | None,
+    evidence: bool,
+    follow: bool,
+    cluster: str | None,
+    as_json: bool,
+) -> None:
+    """Show what happened: launches, deaths, recoveries, by whom.
+
+    With --json and --follow every event is a line of JSON.
+    """
+    oldest, newest = _oldest(since), 0
+    while True:
+        found = await client.events(after=newest)
+        newest = found[-1].number if found else newest
+        wanted = [event for event in found if _is_wanted(event, oldest, cluster)]
+        if as_json and not follow:
+            emit_json(wanted)
+        elif as_json:
+            for event in wanted:
+                emit_json(event, indent=0)
+        else:
+            _show_events(wanted, evidence=evidence)
+        if not follow:
+            if not wanted and not as_json:
+                say("No events.")
+            return
+        await asyncio.sleep(EVENTS_POLL_S)
+
+
+def _oldest(since: str | None) -> datetime | None:
+    if since is None:
+        return None
+    return datetime.now(UTC) - timedelta(seconds=quantity(since, SECONDS, "2h"))
+
+
+def _is_wanted(event: Event, oldest: datetime | None, cluster: str | None) -> bool:
+    if oldest is not None and event.at < oldest:
+        return False
+    return cluster is None or event.cluster in ("", cluster)
+
+
+def _show_events(found: Sequence[Event], *, evidence: bool) -> None:
+    """Each, who it was and what to do; the evidence where it is wanted."""
+    for event in found:
+        when = event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        show(f"{when}  {sign(event.tone)} {event.sentence}")
+        more = [*details(event), *(f"| {line}" for line in event.evidence if evidence)]
+        for line in more:
+            show(f"{'':19}    {line}")

@@ -1,139 +1,148 @@
-"""``dllm-tui``: the console, and every screen's headless twin."""
+"""``dllm-tui``: the console, and a command for everything it does."""
 
 from __future__ import annotations
 
 import importlib
 import io
+import signal
 import sys
+import threading
 import warnings
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 from click.core import ParameterSource
-from click.exceptions import NoSuchCommand
 
 from backends.client.asking import ASKING, Asking
 from backends.errors import DllmError, UsageError
 from backends.garbage import importing
-from tui.cli.interrupts import left_to_the_system
-from tui.cli.options import cluster_option, completing
-from tui.cli.output import say, show
-from tui.cli.readonly import guard
+from tui.cli.command import PROGRAM, Group, cluster_option, completing, run
+from tui.cli.output import show, warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-
 CONSOLE_OPTIONS = frozenset({"model", "theme", "no_mouse", "ascii_only"})
+COPIED = "copied.txt"
 
 # Modules are imported only for the command that is run: the console must start fast.
-COMMANDS = {
-    "chat": "tui.cli.chat",
-    "chats": "tui.cli.chats",
-    "completion": "tui.cli.completion",
-    "config": "tui.cli.config",
-    "connect": "tui.cli.connect",
-    "demo": "tui.cli.demo",
-    "doctor": "tui.cli.doctor",
-    "drain": "tui.cli.drain",
-    "engine": "tui.cli.engine",
-    "events": "tui.cli.events",
-    "inspect": "tui.cli.inspect",
-    "key": "tui.cli.key",
-    "lab": "tui.cli.lab",
-    "logs": "tui.cli.logs",
-    "models": "tui.cli.models",
-    "peers": "tui.cli.peers",
-    "service": "tui.cli.service",
-    "status": "tui.cli.status",
-    "stop": "tui.cli.stop",
-    "trace": "tui.cli.trace",
-    "up": "tui.cli.up",
+SECTIONS = {
+    "Clusters": {
+        "up": "up",
+        "plan": "up",
+        "status": "status",
+        "drain": "down",
+        "resume": "down",
+        "down": "down",
+        "demo": "demo",
+    },
+    "Chat": {"chat": "chats", "chats": "chats"},
+    "Machines, models and engines": {
+        "peers": "peers",
+        "models": "models",
+        "engine": "engine",
+        "links": "links",
+    },
+    "Diagnosis": {
+        "logs": "logs",
+        "events": "logs",
+        "trace": "links",
+        "doctor": "service",
+    },
+    "Access and settings": {
+        "connect": "connect",
+        "keys": "connect",
+        "config": "config",
+        "service": "service",
+        "completion": "completion",
+    },
 }
-
-
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All command names, sorted."""
-        return sorted(COMMANDS)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command meant; click itself knows only of commands already imported."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise NoSuchCommand(args[0], possibilities=COMMANDS, ctx=ctx)
-        return super().resolve_command(ctx, args)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the module of a command; it is named like the command."""
-        if cmd_name not in COMMANDS:
-            return None
-        with importing(), left_to_the_system():
-            module = importlib.import_module(COMMANDS[cmd_name])
-        command: click.Command = getattr(module, cmd_name)
-        guard(cmd_name, command)
-        return command
-
-
+"""Commands as the overview shows them, each with its module of ``tui.cli``."""
+COMMANDS = {name: m for section in SECTIONS.values() for name, m in section.items()}
+ALIASES = {"stop": "down", "inspect": "models show", "key": "keys", "lab": "links"}
+FORMER_OPTIONS = {"--paths": "config paths", "--check": "config check"}
 EXAMPLES = """
-\b
-Examples:
-  dllm-tui                                  open the console
-  dllm-tui demo                             open it on a live two-worker cluster
-  dllm-tui up --model m.gguf --workers 2    launch without the console
-  dllm-tui peers add mini                   make another machine known
-  dllm-tui chat "Why is the sky blue?"      ask what is serving
-  dllm-tui stop                             end everything
+dllm-tui                                  open the console
+dllm-tui demo                             open it on a live two-worker cluster
+dllm-tui up m.gguf --workers 2 --detach   launch without the console
+dllm-tui peers add mini                   add another machine
+dllm-tui chat "Why is the sky blue?"      ask what is serving
+dllm-tui down                             stop it
 """
 
 
-def _version() -> str:
-    from importlib.metadata import version
+class Root(Group):
+    """All commands; each is imported when it is asked for."""
 
-    return version("dllm-tui")
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All command names, in the order of the overview."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of a command, and find it by its name."""
+        if cmd_name not in COMMANDS:
+            return None
+        with importing(), _ctrl_c_ends():
+            module = importlib.import_module(f"tui.cli.{COMMANDS[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the command for an option that it has replaced."""
+        if args and args[0] in FORMER_OPTIONS:
+            args = [*FORMER_OPTIONS[args[0]].split(), *args[1:]]
+        return super().parse_args(ctx, args)
+
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        """List the commands by what they are for."""
+        for title, names in SECTIONS.items():
+            found = [(name, self.get_command(ctx, name)) for name in names]
+            limit = formatter.width - 6 - max(map(len, COMMANDS))
+            rows = [(name, c.get_short_help_str(limit)) for name, c in found if c]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+@contextmanager
+def _ctrl_c_ends() -> Iterator[None]:
+    """Let Ctrl-C just end the process meanwhile, as in ``tui.entry`` at the beginning.
+
+    Where somebody listens to it, or ignores it, that stays so.
+    """
+    raises = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    # Only the main thread may say what it does.
+    if not raises or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
-        show(f"dllm-tui {_version()}")
+        from importlib.metadata import version
+
+        show(f"{PROGRAM} {version(PROGRAM)}")
         ctx.exit()
 
 
-def _print_paths(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    """Show where everything lives."""
-    if not value:
-        return
-    from backends.paths import user_paths
-
-    paths = user_paths()
-    for name in ("config_file", "state_dir", "run_dir", "cache_dir", "socket"):
-        show(f"{name:12} {getattr(paths, name)}")
-    show(f"{'log':12} {paths.controller_log}")
-    ctx.exit()
-
-
-def _check(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    """Show each setting and where it comes from; fail where the file is wrong."""
-    if not value:
-        return
-    from tui.cli.config import check_config, show_config
-
-    ctx.invoke(check_config, as_json=False)
-    ctx.invoke(show_config)
-    ctx.exit()
-
-
 @click.group(
-    cls=LazyGroup,
+    PROGRAM,
+    cls=Root,
+    aliases=ALIASES,
+    examples=EXAMPLES,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=EXAMPLES,
 )
 @click.option(
     "--model",
@@ -168,22 +177,7 @@ def _check(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     is_eager=True,
     expose_value=False,
     callback=_print_version,
-)
-@click.option(
-    "--paths",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_paths,
-    help="Show where configuration, state, logs and engines live.",
-)
-@click.option(
-    "--check",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_check,
-    help="Show the settings in effect and what is wrong with them, and end.",
+    help="Show the version and exit.",
 )
 @click.pass_context
 def cli(
@@ -207,7 +201,7 @@ def cli(
     token = ASKING.set(asking)
     ctx.call_on_close(lambda: ASKING.reset(token))
     if ctx.invoked_subcommand is None:
-        load_console()(
+        open_console(
             model=_whole(model),
             theme=theme,
             mouse=not no_mouse,
@@ -217,11 +211,7 @@ def cli(
 
 
 def _require_taken(ctx: click.Context) -> None:
-    """Refuse what was given for the console where a command does not take it over.
-
-    Raises:
-        UsageError: there is such an option.
-    """
+    """Refuse what was given for the console where a command does not take it over."""
     command = ctx.invoked_subcommand and cli.get_command(ctx, ctx.invoked_subcommand)
     if not command:
         return
@@ -250,16 +240,67 @@ def _whole(model: str | None) -> str | None:
     """A model's path, given that or its catalogue name."""
     if model is None:
         return None
-    from tui.cli.session import require_model
+    from tui.cli.models import require_model
 
-    return require_model(model)
+    return run(require_model(model))
 
 
-def load_console() -> Callable[..., None]:
-    """Import the console, without looking for garbage meanwhile."""
-    with importing(), left_to_the_system():
-        from tui.cli.opening import open_console
-    return open_console
+def import_console() -> Any:
+    """Import the console's app, without looking for garbage meanwhile."""
+    with importing(), _ctrl_c_ends():
+        from tui.shell.app import DllmApp
+    return DllmApp
+
+
+def open_console(
+    *,
+    model: str | None,
+    mouse: bool,
+    cluster: str,
+    theme: str | None = None,
+    ascii_only: bool = False,
+) -> None:
+    """Run the console until the user leaves it; what runs keeps running.
+
+    Raises:
+        UsageError: standard input or output is no terminal.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(
+            "The console needs a terminal",
+            "Without one use a command: dllm-tui --help lists them.",
+        )
+    app_class = import_console()
+    from backends.client.client import ControllerClient
+    from backends.clipboard import keep
+    from backends.config import load_config
+    from backends.paths import user_paths
+    from backends.settings import SettingsFile
+    from tui.work.theme_folders import theme_folders
+
+    ASKING.set(msgspec.structs.replace(ASKING.get(), program="console"))
+    paths = user_paths()
+    config = load_config(paths)
+    app = app_class(
+        ControllerClient(paths, cluster=cluster),
+        memory_file=paths.console_file,
+        theme_folders=theme_folders(paths),
+        initial_model=model,
+        # Who comes to a serving model comes to ask it something.
+        serving_pane="chat",
+        theme=theme or config.theme,
+        keys=config.keys,
+        keep_copy=lambda text: keep(text, paths.state_dir / COPIED),
+        kept_where=str(paths.state_dir / COPIED),
+        ascii_only=ascii_only or config.ascii,
+        readonly=ASKING.get().readonly,
+        settings=SettingsFile(paths),
+    )
+    # Whoever started it may ignore hang-ups (nohup): without its terminal a console
+    # would read the end of a file for ever.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    app.run(mouse=mouse and config.mouse)
+    sys.exit(app.return_code or 0)
 
 
 def guarded(command: Callable[[], object]) -> int:
@@ -281,7 +322,7 @@ def guarded(command: Callable[[], object]) -> int:
     except BrokenPipeError:
         return EXIT_FAILED
     except Exception as error:
-        say(
+        warn(
             f"dllm-tui: unexpected {type(error).__name__}: {error}. This is a bug of "
             "dllm-tui: please report it."
         )
@@ -291,29 +332,27 @@ def guarded(command: Callable[[], object]) -> int:
 
 
 def _told(error: click.ClickException) -> int:
-    """What click has to say, and its exit code."""
     text = io.StringIO()
     error.show(file=text)
-    say(text.getvalue().rstrip())
+    warn(text.getvalue().rstrip())
     return error.exit_code
 
 
 def _interrupted() -> int:
     # Of work that had not begun Python would say that nobody waited for it.
     warnings.simplefilter("ignore", RuntimeWarning)
-    say("Interrupted.")
+    warn("Interrupted.")
     return EXIT_INTERRUPTED
 
 
 def _say(error: DllmError, code: int) -> int:
-    """The sentence, and the evidence where there is any."""
-    say(f"dllm-tui: {error}")
+    warn(f"dllm-tui: {error}")
     failure = error.failure()
     for line in failure.log_tail:
-        say(f"  | {line}")
+        warn(f"  | {line}")
     return code
 
 
 def main() -> None:
-    """What the command line says; exits with its code."""
-    sys.exit(guarded(lambda: cli(standalone_mode=False)))
+    """Run what the command line says and exit with its code."""
+    sys.exit(guarded(lambda: cli(standalone_mode=False, prog_name=PROGRAM)))

@@ -3,78 +3,312 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
-from typing import TYPE_CHECKING
+import time
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from msgspec.structs import asdict
 
-from backends.units import format_bytes
+from backends.errors import DllmError, HostError, ModelError
+from backends.places import LOCAL, at_peer, beside_a_peer
+from backends.units import format_bytes, format_percent, format_ranges
+from tui.cli.command import Group, completing
 from tui.cli.drafts import drafts
-from tui.cli.inspect import inspect, resolve
-from tui.cli.model_cache import cache, seed
-from tui.cli.model_search import searched
-from tui.cli.model_thin import thin
-from tui.cli.options import completing
-from tui.cli.output import emit_json, json_option, run, say, show
+from tui.cli.output import Column, Table, aligned, say, warn
+from tui.cli.peers import copied
+from tui.cli.progress import ProgressLine, ticking
+from tui.kit.safe_text import safe_line
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import AsyncGenerator, Iterator, Sequence
 
+    from backends.client.client import ControllerClient
     from backends.models.compare import Comparison
+    from backends.models.thinning import ThinFile, ThinPlan
     from backends.models.verify import VerifiedFile, VerifiedModel
-    from backends.state import ModelCatalogue, ModelFile
+    from backends.state import Layer, ModelCatalogue, ModelFile, ModelInfo, Peer
+    from backends.state.holdings import CachedFile, Seeding, TensorSums, WorkerCache
 
 EXAMPLES = """
-\b
-Examples:
-  dllm-tui models list
-  dllm-tui models list --json | jq '.models[].path'
-  dllm-tui models info glm-4.7-flash         layers, quants, KV per token
-  dllm-tui models drafts glm-4.7-flash       what can draft for it
-  dllm-tui models verify glm-4.7-flash       every byte, against what its store says
-  dllm-tui models verify big.gguf --quick    are all parts and tensors there?
-  dllm-tui models verify big.gguf --peer mini    does mini hold the same bytes?
-
-models verify gives exit code 1 for a model that is damaged, not whole, or other bytes
-on a peer.
+dllm-tui models list
+dllm-tui models list --json | jq '.models[].path'
+dllm-tui models show glm-4.7-flash         layers, quants, KV per token
+dllm-tui models show big-00001-of-00004.gguf    any part stands for all
+dllm-tui models show MODEL --json | jq '.layers[].bytes'
+dllm-tui models drafts glm-4.7-flash       what can draft for it
+dllm-tui models verify glm-4.7-flash       every byte, against what its store says
+dllm-tui models verify big.gguf --quick    are all parts and tensors there?
+dllm-tui models verify big.gguf --peer mini    does mini hold the same bytes?
+dllm-tui models copy big.gguf mini
+dllm-tui models sparse glm-4.7-flash --keep output,0-9 --dry-run    how much it would be
+dllm-tui models sparse glm-4.7-flash --keep output,0-9 --out head.gguf
+dllm-tui models sparse big-00001-of-00004.gguf --keep 10-46 --out /srv/models
+dllm-tui models cache list --peer mini
+dllm-tui models cache fill glm-4.7-flash --peer mini --dry-run    how much it would be
+dllm-tui models cache fill glm-4.7-flash --peer mini
+dllm-tui models cache prune --peer mini --keep glm-4.7-flash
+dllm-tui models cache prune --peer mini --delete
 """
-
 DIFFERENCES_SHOWN = 20
+DAY_S = 86_400
+POLL_S = 0.1
+SEARCH_MAX_S = 30.0
+TOLD_SHARE = 0.005
+_PATH_STARTS = ("/", "./", "../", "~")
+_GROUPS = (
+    ("attention", "ATTENTION"),
+    ("ffn", "FFN"),
+    ("experts", "EXPERTS"),
+    ("recurrent", "STATE"),
+    ("other", "OTHER"),
+)
+"""Fields of ``LayerBytes`` and their columns; an empty column is left out."""
+
+model_argument = click.argument("model", shell_complete=completing("models"))
 
 
-@click.group(epilog=EXAMPLES, invoke_without_command=True)
-@json_option
-@click.pass_context
-def models(ctx: click.Context, as_json: bool) -> None:
-    """List models, look into them, verify their bytes; without a command, list."""
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(list_models, as_json=as_json)
+@click.group(
+    cls=Group,
+    default="list",
+    aliases={"info": "show", "thin": "sparse", "seed": "cache fill"},
+    examples=EXAMPLES,
+)
+def models() -> None:
+    """List models, show what they hold, verify and copy them."""
 
 
-@models.command("list", epilog=EXAMPLES)
-@json_option
-def list_models(as_json: bool) -> None:
-    """List the models found: name, size, quants, layers, who holds them."""
-    catalogue = run(_searched())
-    if as_json:
-        emit_json(catalogue)
-        return
-    for model in catalogue.models:
-        show(_line(model))
-    if not catalogue.models:
-        show(f"No models found in {', '.join(catalogue.folders)}.")
+# --- finding models ------------------------------------------------------------------
 
 
-models.add_command(inspect, "info")
+async def resolve(model: str) -> Path:
+    """The file meant by a path or a catalogue name.
+
+    Raises:
+        ModelError: it is neither, or its name is no text.
+    """
+    if path := _path_meant(model):
+        return path
+    from backends.config import load_config
+    from backends.machines.agent.here import local_host_for_now
+    from backends.models.folders import user_folders
+    from backends.models.search import find_model
+    from backends.paths import user_paths
+
+    paths = user_paths()
+    folders = user_folders(load_config(paths).model_dirs)
+    async with local_host_for_now(paths.run_dir) as host:
+        return await find_model(model, host, folders)
+
+
+def _path_meant(model: str) -> Path | None:
+    """The path, unless it can only be a name of the catalogue."""
+    try:
+        model.encode()
+    except UnicodeEncodeError:
+        raise ModelError(
+            f"The name {safe_line(model)} is not valid UTF-8",
+            "Rename the file, or give a link to it another name.",
+        ) from None
+    path = Path(os.path.expanduser(model))
+    return path if os.path.exists(path) or model.startswith(_PATH_STARTS) else None
+
+
+async def require_model(path: str) -> str:
+    """The absolute path of a model given by its path or its catalogue name.
+
+    ``peer:/path`` is a model that a peer holds, and stays as it is.
+
+    Raises:
+        DllmError: there is no such file.
+    """
+    if at_peer(path):
+        return path
+    if (there := beside_a_peer(path)) and not os.path.isfile(path):  # noqa: ASYNC240
+        raise DllmError(
+            f"{path} is not an absolute path: where on {there[0]} is {there[1]}?",
+            f"Give it from the root: {there[0]}:/…/{there[1]}.",
+        )
+    found = await resolve(path)
+    if not found.is_file():
+        raise DllmError(f"There is no model file {found}", "Check the path.")
+    return str(found.absolute())
+
+
+async def searched(client: ControllerClient) -> ModelCatalogue:
+    """What a search of now finds; what is found so far where it takes too long."""
+    catalogue = await client.catalogue(refresh=True)
+    deadline = asyncio.get_running_loop().time() + SEARCH_MAX_S
+    while catalogue.scanning and asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(POLL_S)
+        catalogue = await client.catalogue()
+    return catalogue
+
+
+# --- list ----------------------------------------------------------------------------
+
+
+def _layers_text(model: ModelFile) -> str:
+    return str(model.n_layer) if model.n_layer else ""
+
+
+MODELS = Table(
+    columns=[
+        Column("NAME", lambda model: model.name),
+        Column("SIZE", lambda model: format_bytes(model.size_bytes), right=True),
+        Column("LAYERS", _layers_text, right=True),
+        Column("TYPE", lambda model: f"{model.arch} {model.file_type}".strip()),
+        Column("HELD BY", lambda model: ", ".join(model.held_by)),
+        Column("SOURCE", lambda model: model.source, wide=True),
+        Column("PATH", lambda model: model.path, wide=True),
+        Column("NOTE", lambda model: model.problem or model.thin),
+    ],
+    name=lambda model: model.name,
+    rows=lambda catalogue: catalogue.models,
+    none=lambda catalogue: f"No models in {', '.join(catalogue.folders)}.",
+)
+
+
+@models.command("list", shows=MODELS, watches=True)
+async def list_models(client: ControllerClient) -> ModelCatalogue:
+    """List the models found: name, size, layers, type, who holds them."""
+    return await searched(client)
+
+
+# --- show ----------------------------------------------------------------------------
+
+
+@models.command("show", shows=lambda info: _info_lines(info), watches=True)
+@model_argument
+async def show_model(model: str) -> ModelInfo:
+    """Show what MODEL holds: layers, their bytes and quants, KV per token.
+
+    MODEL is a GGUF file or a name from the catalogue. Only headers are read.
+    """
+    from backends.models.layers import read_model
+
+    return read_model(await resolve(model))
+
+
+def _info_lines(info: ModelInfo) -> Iterator[str]:
+    yield safe_line(info.name)
+    for label, text in _info_rows(info):
+        yield safe_line(f"{label:<15}{text}")
+    yield ""
+    shown = [
+        (f, t) for f, t in _GROUPS if any(getattr(x.groups, f) for x in info.layers)
+    ]
+    titles = ["LAYERS", "EACH", *(title for _, title in shown), "~KV/TOKEN", "QUANTS"]
+    rows = [_layer_row(equal, shown) for equal in equal_layers(info.layers)]
+    right = [title not in ("LAYERS", "QUANTS") for title in titles]
+    yield from aligned([titles, *rows, *_sums(info, len(shown))], right)
+
+
+def _info_rows(info: ModelInfo) -> Iterator[tuple[str, str]]:
+    """The model as a whole: label and text, one line each."""
+    parts = f" and {len(info.files) - 1} more parts" if len(info.files) > 1 else ""
+    yield "file", f"{info.path}{parts}"
+    if info.thin:
+        from backends.models.thin import thin_words
+
+        held = f"{thin_words(info.thin)}, {format_bytes(info.thin.kept_bytes)}"
+        yield "there", held
+    size = format_bytes(info.size_bytes)
+    order = f"GGUF v{info.gguf_version}, {info.byte_order}-endian"
+    yield "format", f"{order}, {size}, {info.n_tensors} tensors"
+    yield "architecture", f"{info.arch}, {info.file_type}"
+    yield "layers", f"{info.n_layer} + output"
+    yield "width", f"{info.n_embd}, vocabulary {info.n_vocab}"
+    yield "heads", f"{info.n_head}, KV heads {info.n_head_kv}"
+    if info.n_expert:
+        yield "experts", f"{info.n_expert}, {info.n_expert_used} used"
+    yield "context", f"{info.n_ctx_train} tokens trained"
+    yield "chat template", "yes" if info.has_chat_template else "no"
+    if info.unknown_types:
+        names = ", ".join(info.unknown_types)
+        yield "unknown types", f"{names} (sized by the gap to the next tensor)"
+
+
+def _layer_row(equal: list[Layer], shown: list[tuple[str, str]]) -> list[str]:
+    first = equal[0]
+    return [
+        f"{format_ranges(layer.index for layer in equal)} ×{len(equal)}",
+        format_bytes(first.bytes),
+        *(format_bytes(getattr(first.groups, name)) for name, _ in shown),
+        format_bytes(first.kv_bytes_per_token),
+        quant_mix(first),
+    ]
+
+
+def _sums(info: ModelInfo, n_groups: int) -> list[list[str]]:
+    """The last rows: embedding, output and everything together."""
+    blank = [""] * n_groups
+    tied = "the token embedding again (tied)" if info.tied_output else ""
+    kv = sum(layer.kv_bytes_per_token for layer in info.layers)
+    return [
+        ["embedding", format_bytes(info.embedding_bytes), *blank, "", ""],
+        ["output", format_bytes(info.output_bytes), *blank, "", tied],
+        ["total", format_bytes(info.tensor_bytes), *blank, format_bytes(kv), ""],
+    ]
+
+
+def equal_layers(layers: Sequence[Layer]) -> list[list[Layer]]:
+    """Layers that differ in nothing but their index together, lowest first."""
+
+    def content(layer: Layer) -> tuple[object, ...]:
+        quants = tuple(sorted(layer.quants.items()))
+        return layer.bytes, layer.groups, quants, layer.kv_bytes_per_token
+
+    rows: dict[tuple[object, ...], list[Layer]] = {}
+    for layer in layers:
+        rows.setdefault(content(layer), []).append(layer)
+    return list(rows.values())
+
+
+def quant_mix(layer: Layer) -> str:
+    """``Q4_K 78 %, Q6_K 22 %``, the largest first; types under 1 % only named."""
+    parts = []
+    for name, size in layer.quants.items():
+        share = size / layer.bytes if layer.bytes else 0.0
+        parts.append(f"{name} {format_percent(share)}" if share >= TOLD_SHARE else name)
+    return safe_line(", ".join(parts))
+
+
 models.add_command(drafts)
-models.add_command(seed)
-models.add_command(thin)
-models.add_command(cache)
 
 
-@models.command("verify", epilog=EXAMPLES)
-@click.argument("model", shell_complete=completing("models"))
+# --- verify --------------------------------------------------------------------------
+
+
+class Verified(NamedTuple):
+    """What reading a model found, and what the copies on peers are."""
+
+    model: VerifiedModel
+    held_by: list[str]
+    peers: list[Comparison]
+
+
+def _is_damaged(found: Verified) -> bool:
+    return found.model.damaged or not all(one.same for one in found.peers)
+
+
+def _verified_json(found: Verified) -> dict[str, Any]:
+    peers = [{"same": one.same, **asdict(one)} for one in found.peers]
+    return {"damaged": found.model.damaged, **found._asdict(), "peers": peers}
+
+
+@models.command(
+    "verify",
+    shows=lambda found: _verified_lines(found),
+    as_json=_verified_json,
+    fails=_is_damaged,
+    watches=True,
+    quiet=True,
+)
+@model_argument
 @click.option("--quick", is_flag=True, help="Headers and sizes alone, not every byte.")
 @click.option(
     "--peer",
@@ -84,98 +318,41 @@ models.add_command(cache)
     shell_complete=completing("peers"),
     help="Compare every tensor with the copy on this peer, or at NAME:/PATH.",
 )
-@json_option
-def verify_model(
-    model: str, quick: bool, peers: tuple[str, ...], as_json: bool
-) -> None:
+async def verify_model(
+    client: ControllerClient, model: str, quick: bool, peers: tuple[str, ...]
+) -> Verified:
     """Read MODEL to its end: is it whole, and are its bytes what they should be?
 
     Files in the caches of Hugging Face and Ollama are named by their hash and compared
     with it; of others the hash is printed, to compare with what their page says. With
     --peer each tensor is hashed here and there instead, and what differs is told.
+
+    Exit code 1 means that it is damaged, not whole, or other bytes on a peer.
     """
-    path = resolve(model).absolute()
-    found, holders = run(_verified(path, quick=quick or bool(peers)))
-    compared = run(_compared(path, peers)) if peers else []
-    if as_json:
-        emit_json(
-            {
-                "model": found,
-                "damaged": found.damaged,
-                "held_by": holders,
-                "peers": [{"same": one.same, **asdict(one)} for one in compared],
-            }
-        )
-    else:
-        _show_verified(found, holders)
-        _show_compared(compared)
-    if found.damaged or not all(one.same for one in compared):
-        raise click.exceptions.Exit(1)
-
-
-async def _compared(path: Path, peers: tuple[str, ...]) -> list[Comparison]:
-    from backends.client.client import ControllerClient
-    from tui.cli.ending import tidily
-    from tui.cli.model_places import compared
-
-    client = ControllerClient()
-    return await tidily(client, compared(client, path, peers))
-
-
-def _show_compared(compared: list[Comparison]) -> None:
-    for one in compared:
-        show(f"{one.machine}: {one.verdict}  {one.path}")
-        for tensor in one.differing[:DIFFERENCES_SHOWN]:
-            show(f"  {tensor.name:40} {tensor.why}")
-        if (more := len(one.differing) - DIFFERENCES_SHOWN) > 0:
-            show(f"  and {more} more (--json has all)")
-
-
-async def _verified(path: Path, *, quick: bool) -> tuple[VerifiedModel, list[str]]:
-    """What reading it finds, and the other machines that hold the same bytes."""
-    from backends.models.verify import verify_model
-    from tui.cli.progress import ProgressLine, ticking
-
-    line, stop = ProgressLine(), threading.Event()
-    loop = asyncio.get_running_loop()
-
-    def on_bytes(done: int, total: int) -> None:
-        detail = f"{format_bytes(done)} of {format_bytes(total)}"
-        fraction = done / total if total else None
-        loop.call_soon_threadsafe(line.show, "reading", fraction, detail)
-
-    try:
-        async with ticking(line):
-            found = await asyncio.to_thread(
-                verify_model, path, quick=quick, on_bytes=on_bytes, stopped=stop.is_set
-            )
-    finally:
-        stop.set()
-    return found, await _holders(found.identity)
-
-
-async def _holders(identity: str) -> list[str]:
-    """Machines that hold the same bytes, by a controller that runs."""
-    from backends.client.client import ControllerClient
-
-    client = ControllerClient()
-    if not await client.running():
-        return []
-    known = (await client.catalogue()).models
-    return [name for m in known if m.identity == identity for name in m.held_by]
-
-
-def _show_verified(found: VerifiedModel, holders: list[str]) -> None:
-    for file in found.files:
-        show(f"{_verdict(file):8} {format_bytes(file.size_bytes):>10}  {file.path}")
-        if file.sha256:
-            show(f"{'':8} {'sha256':>10}  {file.sha256}")
-        if file.damaged:
-            show(f"{'':8} {'should be':>10}  {file.expected_sha256}")
-    if holders:
-        show(f"held by  {', '.join(holders)}")
+    path = (await resolve(model)).absolute()
+    found = await _verified(path, quick=quick or bool(peers))
+    holders = await _holders(client, found.identity)
+    compared = await _compared(client, path, peers) if peers else []
     if found.damaged:
-        say("It was damaged or edited: download it again.")
+        warn("It was damaged or edited: download it again.")
+    return Verified(found, holders, compared)
+
+
+def _verified_lines(found: Verified) -> Iterator[str]:
+    for file in found.model.files:
+        yield f"{_verdict(file):8} {format_bytes(file.size_bytes):>10}  {file.path}"
+        if file.sha256:
+            yield f"{'':8} {'sha256':>10}  {file.sha256}"
+        if file.damaged:
+            yield f"{'':8} {'should be':>10}  {file.expected_sha256}"
+    if found.held_by:
+        yield f"held by  {', '.join(found.held_by)}"
+    for one in found.peers:
+        yield f"{one.machine}: {one.verdict}  {one.path}"
+        for tensor in one.differing[:DIFFERENCES_SHOWN]:
+            yield f"  {tensor.name:40} {tensor.why}"
+        if (more := len(one.differing) - DIFFERENCES_SHOWN) > 0:
+            yield f"  and {more} more (--json has all)"
 
 
 def _verdict(file: VerifiedFile) -> str:
@@ -184,18 +361,372 @@ def _verdict(file: VerifiedFile) -> str:
     return "verified" if file.sha256 and file.expected_sha256 else "whole"
 
 
-async def _searched() -> ModelCatalogue:
-    """What a search of now finds; what is found so far where it takes too long."""
-    from backends.client.client import ControllerClient
-    from tui.cli.ending import tidily
+async def _verified(path: Path, *, quick: bool) -> VerifiedModel:
+    from backends.models.verify import verify_model
 
-    client = ControllerClient()
-    return await tidily(client, searched(client))
+    line, stop = ProgressLine(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_bytes(done: int, total: int) -> None:
+        loop.call_soon_threadsafe(line.show_bytes, "reading", done, total)
+
+    try:
+        async with ticking(line):
+            return await asyncio.to_thread(
+                verify_model, path, quick=quick, on_bytes=on_bytes, stopped=stop.is_set
+            )
+    finally:
+        stop.set()
 
 
-def _line(model: ModelFile) -> str:
-    layers = f"{model.n_layer} layers" if model.n_layer else ""
-    about = model.problem or model.thin or f"{model.arch} {model.file_type}"
-    holders = ", ".join(model.held_by)
-    figures = f"{format_bytes(model.size_bytes):>10}  {layers:>10}"
-    return f"{model.name:40} {figures}  {about:20} {holders}".rstrip()
+async def _holders(client: ControllerClient, identity: str) -> list[str]:
+    """Machines that hold the same bytes, by a controller that runs."""
+    if not await client.running():
+        return []
+    known = (await client.catalogue()).models
+    return [name for m in known if m.identity == identity for name in m.held_by]
+
+
+# --- models on several machines ------------------------------------------------------
+
+
+async def _place_at(
+    client: ControllerClient, model: Path, place: str
+) -> tuple[str, str]:
+    """Machine and path of a model by a peer's name, or by ``peer:/path``."""
+    if named := at_peer(place):
+        return named
+    if place == LOCAL:
+        return LOCAL, str(model)
+    from backends.models.folders import named_folders
+    from backends.models.identity import files_of, identity_of
+    from backends.roster.holdings import path_at
+
+    first = files_of(model)[0]
+    identity = await asyncio.to_thread(identity_of, first)
+    peer = await _peer(client, place)
+    if path := path_at(peer, identity, first.name):
+        return place, path
+    folders = named_folders(peer.facts.model_dirs if peer.facts else ())
+    raise ModelError(
+        f"{place} has no copy of {first.name}{folders}",
+        f"Copy it there (dllm-tui models copy {model} {place}), or say where it is: "
+        f"--peer {place}:/path/to/{first.name}.",
+    )
+
+
+async def _peer(client: ControllerClient, name: str) -> Peer:
+    known = await client.settled_peers()
+    for peer in known:
+        if peer.name == name:
+            return peer
+    names = ", ".join(peer.name for peer in known) or "none yet"
+    raise HostError(
+        f"There is no peer {name}",
+        f"Known: {names}. Add it: dllm-tui peers add {name}.",
+    )
+
+
+async def _compared(
+    client: ControllerClient, model: Path, places: tuple[str, ...]
+) -> list[Comparison]:
+    """A model here against those on other machines; all read at the same time."""
+    from backends.models.compare import compare
+
+    there = [await _place_at(client, model, place) for place in places]
+    bar = _Together()
+    async with ticking(bar.line):
+        ours, *theirs = await asyncio.gather(
+            *(
+                _hashed(client, bar, machine, path)
+                for machine, path in [(LOCAL, str(model)), *there]
+            )
+        )
+    return [
+        compare(ours, tensors, machine=machine, path=path)
+        for tensors, (machine, path) in zip(theirs, there, strict=True)
+    ]
+
+
+class _Together:
+    """One line for what several machines read at the same time: the slowest."""
+
+    def __init__(self) -> None:
+        self.line = ProgressLine()
+        self._told: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def show(self, place: tuple[str, str], done: int, total: int) -> None:
+        """Show how far one of them is."""
+        self._told[place] = done, total
+
+        def fraction(place: tuple[str, str]) -> float:
+            done, total = self._told[place]
+            return done / total if total else 1.0
+
+        slowest = min(self._told, key=fraction)
+        self.line.show_bytes("reading tensors", *self._told[slowest], of=slowest[0])
+
+
+async def _hashed(
+    client: ControllerClient, bar: _Together, machine: str, path: str
+) -> tuple[TensorSums, ...]:
+    tensors: tuple[TensorSums, ...] = ()
+    async with aclosing(client.models.hashing(path, machine=machine)) as told:
+        async for one in told:
+            bar.show((machine, path), one.done_bytes, one.size_bytes)
+            tensors = one.tensors
+    return tensors
+
+
+@models.command("copy", shows=lambda told: [_copied_text(told)], quiet=True)
+@model_argument
+@click.argument("peer", shell_complete=completing("peers"))
+async def copy_model(client: ControllerClient, model: str, peer: str) -> dict[str, str]:
+    """Copy the file MODEL to PEER and check it there.
+
+    Ctrl-C stops it; the next run resumes.
+    """
+    return {
+        "name": peer,
+        "path": await copied(client, peer, await require_model(model)),
+    }
+
+
+def _copied_text(told: dict[str, str]) -> str:
+    return f"{told['name']} has it at {told['path']}."
+
+
+# --- sparse --------------------------------------------------------------------------
+
+
+@models.command("sparse", shows=lambda told: _sparse_lines(told), quiet=True)
+@model_argument
+@click.option(
+    "--keep",
+    required=True,
+    metavar="PARTS",
+    help="What is to be there: layers, and the output (output,0-9,12).",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The file to write, or a directory for it; else beside MODEL, with -thin.",
+)
+@click.option("--dry-run", is_flag=True, help="Only tell how much it would be.")
+async def sparse(
+    model: str, keep: str, out: Path | None, dry_run: bool
+) -> dict[str, Any]:
+    """Write a sparse copy of MODEL: its header, some layers, holes for the rest.
+
+    It takes the disk space of what is kept. The embedding is always kept, and so are
+    the small tensors of no layer. Which bytes are there, what it was made from, and
+    hashes of what is not stand in the file itself: a hole is filled from a worker's own
+    file with just those bytes, or the load ends. Nothing is overwritten.
+
+    The head needs a file with its own layers, the first ones for its CPU, the last and
+    the output for its GPUs; each worker, one with its.
+    """
+    from backends.models.thinning import plan_thin
+
+    plan = plan_thin(await resolve(model), keep, out)
+    say(
+        f"Keeps {format_bytes(plan.kept_bytes)} of {format_bytes(plan.tensor_bytes)} "
+        f"in {plan.targets[0]}; {format_bytes(plan.free_bytes)} are free there."
+    )
+    return {"plan": plan, "written": () if dry_run else await _written(plan)}
+
+
+def _sparse_lines(told: dict[str, Any]) -> Iterator[str]:
+    for file in told["written"]:
+        yield f"{format_bytes(file.kept_bytes):>10}  {file.path}"
+
+
+async def _written(plan: ThinPlan) -> tuple[ThinFile, ...]:
+    from backends.models.thinning import write_thin
+
+    line = ProgressLine()
+
+    def on_bytes(done: int) -> None:
+        line.show_bytes("reading", done, plan.size_bytes)
+
+    async with ticking(line):
+        return await write_thin(plan, on_bytes)
+
+
+# --- cache ---------------------------------------------------------------------------
+
+peer_option = click.option(
+    "--peer",
+    default=LOCAL,
+    show_default=True,
+    metavar="NAME",
+    shell_complete=completing("peers"),
+    help="The machine; local is this one.",
+)
+directory_option = click.option(
+    "--cache-dir",
+    "directory",
+    default="",
+    metavar="DIR",
+    help="The cache's directory there, if the worker has another one.",
+)
+
+
+@models.group(
+    "cache",
+    default="list",
+    aliases={"show": "list"},
+    notes="A worker that is started with -c then has every tensor over 10 MiB and is "
+    "not sent it.",
+)
+def cache() -> None:
+    """The tensor cache of stock workers, which others started with -c (--cache)."""
+
+
+CACHED = Table(
+    columns=[
+        Column("TENSOR", lambda file: file.name),
+        Column("SIZE", lambda file: format_bytes(file.size_bytes), right=True),
+        Column("WRITTEN", lambda file: _minute(file.mtime_s)),
+    ],
+    name=lambda file: file.name,
+    rows=lambda found: found.files,
+    none=lambda found: f"Nothing is cached in {found.directory}.",
+    footer=lambda found: [
+        f"{len(found.files)} files, {format_bytes(found.size_bytes)} in "
+        f"{found.directory}; {format_bytes(found.free_bytes)} free."
+    ],
+)
+
+
+def _minute(at_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
+
+
+@cache.command("list", shows=CACHED, watches=True)
+@peer_option
+@directory_option
+async def list_cache(
+    client: ControllerClient, peer: str, directory: str
+) -> WorkerCache:
+    """List what the cache of stock workers on a machine holds."""
+    return await client.models.cache(machine=peer, directory=directory)
+
+
+@cache.command("fill", shows=lambda told: _filled_lines(told), quiet=True)
+@model_argument
+@peer_option
+@directory_option
+@click.option("--dry-run", is_flag=True, help="Only tell how much it would be.")
+async def fill_cache(
+    client: ControllerClient, model: str, peer: str, directory: str, dry_run: bool
+) -> Seeding:
+    """Fill the cache of a stock rpc-server on a machine from its own copy of MODEL.
+
+    Ctrl-C stops it; the next run resumes.
+    """
+    place = await _place_at(client, (await resolve(model)).absolute(), peer)
+    planned = await _seeded(client, place, directory, dry=True)
+    say(
+        f"{_tensors(planned)}, {format_bytes(planned.seeded_bytes)} of it there "
+        f"already; {format_bytes(planned.free_bytes)} free in {planned.directory}."
+    )
+    return planned if dry_run else await _seeded(client, place, directory, dry=False)
+
+
+def _filled_lines(told: Seeding) -> Iterator[str]:
+    if not click.get_current_context().params["dry_run"]:
+        yield f"Cached {_tensors(told)} in {told.directory}."
+
+
+def _tensors(told: Seeding) -> str:
+    return f"{len(told.names)} tensors, {format_bytes(told.size_bytes)}"
+
+
+async def _seeded(
+    client: ControllerClient, place: tuple[str, str], directory: str, *, dry: bool
+) -> Seeding:
+    """Fill a worker's cache, or find out how much that would be, with its progress."""
+    machine, path = place
+    work = client.models.seeding(path, machine=machine, directory=directory, dry=dry)
+    line = ProgressLine()
+    async with ticking(line):
+        return await _last(line, work, dry=dry)
+
+
+async def _last(
+    line: ProgressLine, work: AsyncGenerator[Seeding, None], *, dry: bool
+) -> Seeding:
+    last: Seeding | None = None
+    async with aclosing(work) as told:
+        async for last in told:
+            if last.hashed_bytes < last.model_bytes:
+                line.show_bytes("reading tensors", last.hashed_bytes, last.model_bytes)
+            elif not dry:
+                line.show_bytes("writing the cache", last.seeded_bytes, last.size_bytes)
+    assert last is not None, "a stream that ends without a word breaks"
+    return last
+
+
+PRUNED = CACHED._replace(
+    rows=lambda pruned: pruned["files"],
+    none=lambda _: "Nothing to delete.",
+    footer=lambda pruned: [_pruned_text(pruned)],
+)
+
+
+def _pruned_text(pruned: dict[str, Any]) -> str:
+    what = f"{len(pruned['files'])} files, {format_bytes(pruned['size_bytes'])}"
+    done = pruned["deleted"]
+    return f"{what} deleted." if done else f"{what} would be deleted (--delete)."
+
+
+@cache.command("prune", shows=PRUNED)
+@click.option(
+    "--keep",
+    multiple=True,
+    metavar="MODEL",
+    shell_complete=completing("models"),
+    help="Keep the tensors of this model; may be repeated.",
+)
+@click.option(
+    "--older-than",
+    "days",
+    type=click.IntRange(1),
+    metavar="DAYS",
+    help="Only what has not been written for so many days.",
+)
+@click.option("--delete", is_flag=True, help="Delete it; otherwise only tell.")
+@peer_option
+@directory_option
+async def prune_cache(
+    client: ControllerClient,
+    peer: str,
+    directory: str,
+    keep: tuple[str, ...],
+    days: int | None,
+    delete: bool,
+) -> dict[str, Any]:
+    """Delete tensors from the cache of stock workers on a machine.
+
+    Without --delete it only tells what would be deleted. A worker that finds a tensor
+    gone is sent it again.
+    """
+    kept: set[str] = set()
+    for model in keep:
+        place = await _place_at(client, (await resolve(model)).absolute(), peer)
+        kept |= {*(await _seeded(client, place, directory, dry=True)).names}
+    found = await client.models.cache(machine=peer, directory=directory)
+    before_s = time.time() - (days or 0) * DAY_S
+    chosen: list[CachedFile] = [
+        file
+        for file in found.files
+        # A fill that broke off resumes from its ``.part``.
+        if file.name.removesuffix(".part") not in kept and file.mtime_s <= before_s
+    ]
+    if delete and chosen:
+        names = [file.name for file in chosen]
+        await client.models.prune(names, machine=peer, directory=directory)
+    size = sum(file.size_bytes for file in chosen)
+    return {"deleted": delete, "files": chosen, "size_bytes": size}

@@ -1,13 +1,11 @@
-"""What commands print: results on stdout, everything else on stderr."""
+"""Output of commands: results on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
-import asyncio
-import math
-import signal
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -15,59 +13,75 @@ from backends.state import to_json
 from tui.kit.safe_text import SafeStream, safe, safe_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-
-T = TypeVar("T")
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-IMPATIENT_AFTER_S = 1.0
-"""A signal that comes sooner after another is the same wish: keys bounce."""
 CLEAR_LINE = "\r\x1b[K"
-
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."
-)
-
-
-def emit_json(value: object) -> None:
-    """One JSON value on stdout; what would drive a terminal is written as escapes."""
-    text = to_json(value, indent=2)
-    show("".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text))
+CLEAR_SCREEN = "\x1b[H\x1b[2J"
+EMPTY_CELL = "-"
+GAP = "   "
+_QUIET = ContextVar("quiet", default=False)
 
 
-def say(text: str = "") -> None:
-    """A line for the person watching, on stderr."""
-    _write(text, err=True)
+@contextmanager
+def quieted(quiet: bool) -> Iterator[None]:
+    """Print results, warnings and errors alone meanwhile, if ``quiet``."""
+    token = _QUIET.set(quiet)
+    try:
+        yield
+    finally:
+        _QUIET.reset(token)
 
 
 def show(text: str = "", *, end: str = "\n") -> None:
-    """A result, on stdout."""
+    """Print a result, on stdout."""
     _write(text, end=end)
 
 
+def say(text: str = "") -> None:
+    """Print a line for the person watching, on stderr; ``--quiet`` leaves it out."""
+    if not _QUIET.get():
+        warn(text)
+
+
+def warn(text: str) -> None:
+    """Print a line on stderr that counts under ``--quiet`` too."""
+    _write(text, err=True)
+
+
+def emit_json(value: object, *, indent: int = 2) -> None:
+    """Print a JSON value on stdout, with what would drive a terminal as escapes."""
+    text = to_json(value, indent=indent)
+    show("".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text))
+
+
 def shower() -> Callable[[str], None]:
-    """Shows a result that comes in pieces, which may cut anywhere."""
+    """Print a result that comes in pieces, which may cut anywhere."""
     stream = SafeStream()
     return lambda piece: show(stream.feed(piece), end="")
 
 
 def unseen(piece: str) -> None:
-    """Shows nothing: the whole follows as JSON."""
+    """Print nothing: the whole follows as JSON."""
 
 
 def on_terminal() -> bool:
-    """Whether a person may be watching."""
-    return sys.stderr.isatty()
+    """Tell whether a person may be watching stderr, and did not ask for quiet."""
+    return sys.stderr.isatty() and not _QUIET.get()
 
 
 def redraw(text: str) -> None:
-    """Replace the line the person watching sees on the terminal of stderr."""
-    _write(safe_line(text), err=True, before=CLEAR_LINE, end="")
+    """Replace the line that the person watching sees on the terminal of stderr."""
+    if not _QUIET.get():
+        _write(safe_line(text), err=True, before=CLEAR_LINE, end="")
+
+
+def redraw_screen(text: str) -> None:
+    """Print a result anew: on a terminal in place of the one before."""
+    _write(text, before=CLEAR_SCREEN if sys.stdout.isatty() else "")
 
 
 def _write(text: str, *, err: bool = False, before: str = "", end: str = "\n") -> None:
-    """The one way out: whatever a peer, a model or a log says passes ``safe``."""
+    """Write it: the only way out, so that foreign text always passes ``safe``."""
     click.echo(f"{before}{safe(text)}{end}", err=err, nl=False)
 
 
@@ -78,66 +92,60 @@ def _escaped(character: str) -> str:
     )
 
 
-@contextmanager
-def prompting() -> Iterator[None]:
-    """Let signals end a prompt at once: it blocks the loop that would hear of them."""
-    loop = asyncio.get_running_loop()
-    for number in SIGNALS:
-        loop.remove_signal_handler(number)
-        signal.signal(number, signal.default_int_handler)
-    task = asyncio.current_task()
-    try:
-        yield
-    finally:
-        if task is not None:
-            _cancel_on_signals(task)
+class Column(NamedTuple):
+    """A column of a table; ``wide``: shown by ``-o wide`` alone."""
+
+    title: str
+    text: Callable[[Any], str]
+    wide: bool = False
+    right: bool = False
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine; TERM and HUP end it like Ctrl-C, with its clean-up done.
+class Table(NamedTuple):
+    """How a listing is printed: a headed table, or one name a line."""
 
-    Raises:
-        KeyboardInterrupt: a signal ended it.
-    """
-    with signals_kept():
-        return asyncio.run(_until_signal(work))
+    columns: Sequence[Column]
+    name: Callable[[Any], str]
+    none: Callable[[Any], str]
+    """What is said on stderr where there are no rows."""
+    rows: Callable[[Any], Iterable[Any]] = iter
+    footer: Callable[[Any], Iterable[str]] = lambda _: ()
+    """Lines about the whole, on stderr."""
 
-
-@contextmanager
-def signals_kept() -> Iterator[None]:
-    """Let them do afterwards what they did."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, does in before.items():
-            signal.signal(number, does)
-
-
-async def _until_signal(work: Coroutine[Any, Any, T]) -> T:
-    task = asyncio.ensure_future(work)
-    _cancel_on_signals(task)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-    finally:
-        # What is left takes a moment, and breaks where a signal comes into it.
-        for number in SIGNALS:
-            asyncio.get_running_loop().remove_signal_handler(number)
-            signal.signal(number, signal.SIG_IGN)
+    def print(self, found: Any, form: str = "table") -> None:
+        """Print a result as ``table``, ``wide`` or ``name``."""
+        rows = list(self.rows(found))
+        if form == "name":
+            for row in rows:
+                show(safe_line(self.name(row)))
+            return
+        if rows:
+            columns = [c for c in self.columns if form == "wide" or not c.wide]
+            show("\n".join(table_lines(columns, rows)))
+        else:
+            say(self.none(found))
+        for line in self.footer(found):
+            say(line)
 
 
-def _cancel_on_signals(task: asyncio.Future[Any]) -> None:
-    """Cancel it; only a signal that comes later breaks off what it cleans up then."""
-    loop = asyncio.get_running_loop()
-    heard_at = -math.inf
+def table_lines(columns: Sequence[Column], rows: Iterable[Any]) -> list[str]:
+    """Lines of a table with its header."""
+    cells = [
+        [column.title for column in columns],
+        *([c.text(row) or EMPTY_CELL for c in columns] for row in rows),
+    ]
+    return aligned(cells, [column.right for column in columns])
 
-    def cancel() -> None:
-        nonlocal heard_at
-        if loop.time() - heard_at > IMPATIENT_AFTER_S:
-            heard_at = loop.time()
-            task.cancel()
 
-    for number in SIGNALS:
-        loop.add_signal_handler(number, cancel)
+def aligned(cells: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+    """Lines of cells below each other; each column is as wide as its widest cell."""
+    from rich.cells import cell_len
+
+    lines = [[safe_line(text) for text in line] for line in cells]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+
+    def padded(text: str, width: int, to_right: bool) -> str:
+        blank = " " * (width - cell_len(text))
+        return blank + text if to_right else text + blank
+
+    return [GAP.join(map(padded, line, widths, right)).rstrip() for line in lines]

@@ -2,166 +2,341 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from backends.errors import HostError
+from backends.errors import DllmError, HostError
 from backends.places import suggested_name
-from backends.state import PeerState, ProvisionMode
-from tui.cli.options import completing
-from tui.cli.output import emit_json, json_option, run, say, show
-from tui.cli.peer_text import peer_lines, peer_summary
+from backends.state import PeerAnswer, PeerState, ProvisionMode, QuestionKind
+from backends.units import (
+    format_bytes,
+    format_mb_s,
+    format_ms,
+    format_offset,
+    format_seconds,
+)
+from tui.cli.command import Group, completing, prompting, refuse_with
+from tui.cli.output import Column, Table, say
+from tui.cli.progress import ProgressLine, ticking
+from tui.kit.safe_text import safe
 
 if TYPE_CHECKING:
-    from backends.state import Peer
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from backends.client.client import ControllerClient
+    from backends.state import Device, Peer, PeerFacts, PeerQuestion
+
+T = TypeVar("T")
 
 EXAMPLES = """
-\b
-Examples:
-  dllm-tui peers add mini                    a Host of ~/.ssh/config, or a host name
-  dllm-tui peers add ada@10.0.0.7 --name nuc
-  dllm-tui peers add box --bare 10.0.0.3:50052
-  dllm-tui peers provision mini
-  dllm-tui up --model m.gguf --peer mini --peer nuc --detach
+dllm-tui peers list
+dllm-tui peers add mini                    a Host of ~/.ssh/config, or a host name
+dllm-tui peers add ada@10.0.0.7 --name nuc
+dllm-tui peers add box --bare 10.0.0.3:50052
+dllm-tui peers show mini                   probe it now: devices, engines, disk
+dllm-tui peers setup mini                  engine and relay, in your cache there
+dllm-tui peers reset mini                  removes them again
+dllm-tui peers remove mini
+dllm-tui up m.gguf --peer mini --peer nuc --detach
 """
+POLL_S = 0.1
 
 
-@click.group(epilog=EXAMPLES)
+def _memory_text(peer: Peer) -> str:
+    free = sum(device.usable_bytes for device in peer.devices)
+    return format_bytes(free) if free else ""
+
+
+def _rtt_text(peer: Peer) -> str:
+    return "" if peer.rtt_ms is None else format_ms(peer.rtt_ms).strip()
+
+
+PEERS = Table(
+    columns=[
+        Column("NAME", lambda peer: peer.name),
+        Column("STATE", lambda peer: peer.state.value),
+        Column("TRANSPORT", lambda peer: peer.transport),
+        Column("RTT", _rtt_text, right=True),
+        Column("MEMORY FREE", _memory_text, right=True),
+        Column("ADDRESS", lambda peer: peer.address, wide=True),
+        Column(
+            "DEVICES", lambda peer: ",".join(d.name for d in peer.devices), wide=True
+        ),
+        Column("NOTE", lambda peer: peer.note),
+    ],
+    name=lambda peer: peer.name,
+    none=lambda _: "No peers. Add one: dllm-tui peers add NAME.",
+)
+
+
+@click.group(
+    cls=Group,
+    default="list",
+    aliases={"probe": "show", "provision": "setup", "clean": "reset"},
+    examples=EXAMPLES,
+)
 def peers() -> None:
-    """Know other machines, look at them, and make them ready to serve."""
+    """Add other machines, probe them, make them ready to serve."""
 
 
-@peers.command("list", epilog=EXAMPLES)
-@json_option
-def list_peers(as_json: bool) -> None:
+name_argument = click.argument("name", shell_complete=completing("peers"))
+
+
+@peers.command("list", shows=PEERS, watches=True)
+async def list_peers(client: ControllerClient) -> tuple[Peer, ...]:
     """List the machines of the settings and how they are."""
-    from backends.client.client import ControllerClient
-
-    known = run(ControllerClient().settled_peers())
-    if as_json:
-        emit_json(known)
-        return
-    lines = peer_lines(known)
-    show("\n".join(lines) or "No peers yet. Add one: dllm-tui peers add NAME.")
+    return await client.settled_peers()
 
 
-@peers.command("add", epilog=EXAMPLES)
+@peers.command("show", shows=lambda found: _all_lines(found), watches=True)
+@click.argument(
+    "names", nargs=-1, metavar="[NAME]…", shell_complete=completing("peers")
+)
+async def show_peers(
+    client: ControllerClient, names: tuple[str, ...]
+) -> tuple[Peer, ...]:
+    """Probe NAME… (all when none is given) now, and show what is there."""
+    known = {peer.name for peer in await client.settled_peers()}
+    results = await asyncio.gather(
+        *(client.probe_peer(name) for name in names or sorted(known)),
+        return_exceptions=True,
+    )
+    for result in results:
+        if isinstance(result, BaseException) and (
+            names or not isinstance(result, DllmError)
+        ):
+            raise result
+    chosen = names or known
+    return tuple(peer for peer in await client.peers() if peer.name in chosen)
+
+
+def _all_lines(found: tuple[Peer, ...]) -> Iterator[str]:
+    for peer in found:
+        yield from _lines(peer)
+
+
+def _lines(peer: Peer) -> Iterator[str]:
+    """Everything known about a peer, a few lines."""
+    head = f"{peer.name:16} {peer.state.value:12} {peer.transport:5}"
+    free = f"{memory} free" if (memory := _memory_text(peer)) else ""
+    yield f"{head} {_rtt_text(peer):>8}  {free:14}  {peer.note}".rstrip()
+    if peer.facts is not None:
+        yield from (f"  {text}" for text in _facts(peer.facts))
+
+
+def _facts(facts: PeerFacts) -> Iterator[str]:
+    cores = f"{facts.performance_cores or facts.cores} of {facts.cores} cores"
+    yield f"{facts.system or facts.os} {facts.arch} {facts.libc} · {cores}"
+    yield from (f"device {_device(device)}" for device in facts.devices)
+    for e in facts.engines:
+        speaks = f"RPC {e.rpc_protocol or '?'}"
+        yield f"engine {e.version or 'llama.cpp'} ({speaks}) in {e.directory}"
+    if not facts.engines:
+        yield "engine none"
+    yield from facts.problems
+    tools = " · ".join(filter(None, (facts.compiler, facts.cmake)))
+    yield f"relay  {facts.relay_version or 'none'} · tools {tools or 'none'}"
+    rate = f" · {format_mb_s(facts.bandwidth_mb_s)}" if facts.bandwidth_mb_s else ""
+    yield (
+        f"disk   {format_bytes(facts.disk_free_bytes)} free · "
+        f"{len(facts.models)} models · "
+        f"clock {format_offset(facts.clock_offset_s)}{rate}"
+    )
+    yield f"probed in {format_seconds(facts.seconds)}"
+
+
+def _device(device: Device) -> str:
+    free, total = format_bytes(device.free_bytes), format_bytes(device.total_bytes)
+    return f"{device.name} {device.description}: {free} of {total} free"
+
+
+# --- add -----------------------------------------------------------------------------
+
+
+@peers.command("add", shows=_lines)
 @click.argument("destination", shell_complete=completing("hosts"))
 @click.option("--name", help="What to call it; else the host's name.")
 @click.option("--bare", metavar="HOST:PORT", help="An rpc-server somebody started.")
 @click.option(
     "--accept-host-key",
+    "trusted",
     metavar="SHA256:…",
     help="Trust the host if this is the fingerprint of its key.",
 )
-@json_option
-def add_peer(
+async def add_peer(
+    client: ControllerClient,
     destination: str,
     name: str | None,
     bare: str | None,
-    accept_host_key: str | None,
-    as_json: bool,
-) -> None:
-    """Add DESTINATION, what one would give to ssh, and look at it."""
-    from tui.cli.peer_session import added
-
+    trusted: str | None,
+) -> Peer:
+    """Add DESTINATION, what one would give to ssh, and probe it."""
+    if bare:
+        refuse_with("--bare", "--accept-host-key")
     name = name or suggested_name(destination)
-    peer = run(
-        added(
-            name,
-            ssh=None if bare else destination,
-            bare=bare,
-            trusted=accept_host_key,
-            interactive=sys.stdin.isatty(),
-        )
-    )
+    ssh = None if bare else destination
+    if not await _waits(client, name, ssh):
+        await client.add_peer(name, ssh=ssh, bare=bare)
+    try:
+        peer = await _answered(client, name, trusted)
+    except (click.Abort, KeyboardInterrupt):
+        # It is not to wait for ever for what was just refused.
+        await client.remove_peer(name)
+        say(f"{name} was not added.")
+        raise
     if peer.state is PeerState.UNREACHABLE:
         why = peer.note.rstrip(".")
-        raise HostError(f"{name} was added, but cannot be reached: {why}")
-    _show(peer, as_json)
+        raise HostError(f"Added {name}, but it cannot be reached: {why}")
+    return peer
 
 
-@peers.command("remove", epilog=EXAMPLES)
-@click.argument("name", shell_complete=completing("peers"))
-def remove_peer(name: str) -> None:
-    """Forget NAME; what is installed there stays (see clean)."""
-    from backends.client.client import ControllerClient
-
-    run(ControllerClient().remove_peer(name))
-    say(f"{name} is forgotten.")
+async def _waits(client: ControllerClient, name: str, ssh: str | None) -> bool:
+    """Whether that very machine is known, and waits for an answer."""
+    return any(
+        peer.name == name and peer.address == ssh and peer.question is not None
+        for peer in await client.peers()
+    )
 
 
-@peers.command("probe", epilog=EXAMPLES)
-@click.argument(
-    "names", nargs=-1, metavar="[NAME]…", shell_complete=completing("peers")
-)
-@json_option
-def probe_peers(names: tuple[str, ...], as_json: bool) -> None:
-    """Look at NAME… (all when none is given) now, all at the same time."""
-    from tui.cli.peer_session import probed
-
-    found = run(probed(names))
-    if as_json:
-        emit_json(found)
-        return
-    for peer in found:
-        show("\n".join(peer_summary(peer)))
+async def _answered(client: ControllerClient, name: str, trusted: str | None) -> Peer:
+    """A peer once its connection has been told all that it asks."""
+    while True:
+        peer = await _settled(client, name)
+        if peer.question is None:
+            return peer
+        answer = _answer(peer.question, trusted)
+        with contextlib.suppress(DllmError):
+            await client.answer_peer(name, answer)
 
 
-@peers.command("provision", epilog=EXAMPLES)
-@click.argument("name", shell_complete=completing("peers"))
+async def _settled(client: ControllerClient, name: str) -> Peer:
+    """A peer once it is no longer being reached."""
+    while True:
+        for peer in await client.peers():
+            if peer.name == name and peer.state is not PeerState.PROBING:
+                return peer
+        await asyncio.sleep(POLL_S)
+
+
+def _answer(question: PeerQuestion, trusted: str | None) -> PeerAnswer:
+    """The user's answer, or the one given beforehand."""
+    host_key = question.kind is QuestionKind.HOST_KEY
+    if host_key and trusted:
+        if trusted != question.fingerprint:
+            raise HostError(
+                f"Its host key is {question.fingerprint}, not {trusted}",
+                "Find out why before you trust it.",
+            )
+        return PeerAnswer(kind=question.kind, text=trusted)
+    if not sys.stdin.isatty():
+        raise HostError(question.text, _unattended(question))
+    with prompting():
+        if host_key:
+            click.confirm(safe(question.text), abort=True, err=True)
+            return PeerAnswer(kind=question.kind, text=question.fingerprint)
+        text = click.prompt(safe(question.text), hide_input=True, err=True)
+    return PeerAnswer(kind=question.kind, text=text)
+
+
+def _unattended(question: PeerQuestion) -> str:
+    """What to do where nobody is there to answer."""
+    if question.kind is QuestionKind.HOST_KEY:
+        return f"If that is right, add it with --accept-host-key {question.fingerprint}"
+    return "Add it again in a terminal, or give an agent the key: ssh-add."
+
+
+# --- work at a peer ------------------------------------------------------------------
+
+
+@peers.command("setup", shows=_lines, quiet=True)
+@name_argument
 @click.option(
     "--mode",
     type=click.Choice([mode.value for mode in ProvisionMode]),
     default=ProvisionMode.AUTO.value,
+    show_default=True,
     help="Copy this machine's build, build there, or whatever fits.",
 )
-@json_option
-def provision_peer(name: str, mode: str, as_json: bool) -> None:
-    """Install engine and helper on NAME, in your own cache directory there.
+async def setup_peer(client: ControllerClient, name: str, mode: str) -> Peer:
+    """Install engine and relay on NAME, in your own cache directory there.
 
-    Ctrl-C stops it; the next time it goes on where it was.
+    Ctrl-C stops it; the next run resumes.
     """
-    from tui.cli.peer_session import provisioned
-
-    _show(run(provisioned(name, ProvisionMode(mode))), as_json)
-
-
-@peers.command("clean", epilog=EXAMPLES)
-@click.argument("name", shell_complete=completing("peers"))
-@json_option
-def clean_peer(name: str, as_json: bool) -> None:
-    """Remove from NAME what provision installed; models stay."""
-    from backends.client.client import ControllerClient
-    from backends.units import format_bytes
-
-    freed = run(ControllerClient().clean_peer(name))
-    if as_json:
-        emit_json({"name": name, "freed_bytes": freed})
-    else:
-        show(f"{format_bytes(freed)} freed on {name}.")
+    wanted = ProvisionMode(mode)
+    return await _watched(client, name, lambda: client.provision_peer(name, wanted))
 
 
-@peers.command("copy", epilog=EXAMPLES)
-@click.argument("name", shell_complete=completing("peers"))
-@click.argument("model", metavar="MODEL", shell_complete=completing("models"))
-@json_option
-def copy_model(name: str, model: str, as_json: bool) -> None:
-    """Copy the file MODEL to NAME, checked; Ctrl-C stops, the next time resumes."""
-    from tui.cli.peer_session import copied
-    from tui.cli.session import require_model
-
-    path = run(copied(name, require_model(model)))
-    if as_json:
-        emit_json({"name": name, "path": path})
-    else:
-        show(f"{name} has it at {path}.")
+@peers.command("reset", shows=lambda told: [_freed_text(told)])
+@name_argument
+async def reset_peer(client: ControllerClient, name: str) -> dict[str, object]:
+    """Remove from NAME what setup installed; models stay."""
+    return {"name": name, "freed_bytes": await client.clean_peer(name)}
 
 
-def _show(peer: Peer, as_json: bool) -> None:
-    if as_json:
-        emit_json(peer)
-    else:
-        show("\n".join(peer_summary(peer)))
+def _freed_text(told: dict[str, object]) -> str:
+    return f"Freed {format_bytes(int(str(told['freed_bytes'])))} on {told['name']}."
+
+
+@peers.command("remove")
+@name_argument
+async def remove_peer(client: ControllerClient, name: str) -> dict[str, str]:
+    """Forget NAME; what is installed there stays (see reset)."""
+    await client.remove_peer(name)
+    say(f"Removed {name}.")
+    return {"removed": name}
+
+
+@peers.command(
+    "copy",
+    hidden=True,
+    shows=lambda told: [f"{told['name']} has it at {told['path']}."],
+)
+@name_argument
+@click.argument("model", shell_complete=completing("models"))
+async def copy_model(client: ControllerClient, name: str, model: str) -> dict[str, str]:
+    """Copy the file MODEL to NAME: dllm-tui models copy MODEL NAME."""
+    from tui.cli.models import require_model
+
+    return {
+        "name": name,
+        "path": await copied(client, name, await require_model(model)),
+    }
+
+
+async def copied(client: ControllerClient, name: str, path: str) -> str:
+    """Copy a model to a peer, showing how far it is.
+
+    Raises:
+        DllmError: it cannot be done.
+    """
+    return await _watched(client, name, lambda: client.copy_model(name, path))
+
+
+async def _watched(
+    client: ControllerClient, name: str, work: Callable[[], Awaitable[T]]
+) -> T:
+    """Wait for long work at a peer and show it; Ctrl-C ends the work too."""
+    await _settled(client, name)
+    showing = asyncio.create_task(_show_work(client, name))
+    try:
+        return await work()
+    except asyncio.CancelledError:
+        with contextlib.suppress(DllmError):
+            await client.cancel_work(name)
+        raise
+    finally:
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
+
+
+async def _show_work(client: ControllerClient, name: str) -> None:
+    line = ProgressLine()
+    async with ticking(line):
+        async for snapshot in client.snapshots():
+            for peer in snapshot.peers:
+                if peer.name == name and (work := peer.work) is not None:
+                    line.show(work.title, work.progress, work.detail)

@@ -8,14 +8,14 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from backends.units import format_percent, format_seconds
+from backends.units import format_bytes, format_percent, format_seconds
 from tui.cli.output import on_terminal, redraw, say
 from tui.kit.safe_text import safe_line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from backends.state import ClusterSnapshot, PeerWork, Step
+    from backends.state import ClusterSnapshot, Step
 
 BAR_CELLS = 24
 TICK_S = 1.0
@@ -81,6 +81,12 @@ class ProgressLine:
         self._since = self._since if since is None else since
         self.tick()
 
+    def show_bytes(self, title: str, done: int, total: int, of: str = "") -> None:
+        """Show how many bytes are done, of something where that is not clear."""
+        detail = f"{format_bytes(done)} of {format_bytes(total)}"
+        fraction = done / total if total else None
+        self.show(title, fraction, f"{of}: {detail}" if of else detail)
+
     def tick(self) -> None:
         """Show the time that has gone by."""
         if not (self._terminal and self._title):
@@ -140,11 +146,3 @@ class StepPrinter:
         took = format_seconds(step.seconds or 0.0)
         self.line.clear()
         say(f"{mark} {step.title:24} {took:>9}  {step.detail}")
-
-
-async def show_work(works: AsyncIterator[PeerWork]) -> None:
-    """Follow what goes on at a machine."""
-    line = ProgressLine()
-    async with ticking(line):
-        async for work in works:
-            line.show(work.title, work.progress, work.detail)

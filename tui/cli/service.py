@@ -1,8 +1,10 @@
-"""``dllm-tui service``: what runs goes on across logouts and reboots."""
+"""``dllm-tui service`` and ``doctor``: what keeps running here, and is it in order?"""
 
 from __future__ import annotations
 
 import os
+import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,79 +12,134 @@ from backends.paths import user_paths
 from backends.service.hand_over import hand_over
 from backends.service.manager import LINGER, ServiceState, manager
 from backends.service.unit import controller_service
-from tui.cli.output import emit_json, json_option, run, say, show
+from tui.cli.command import Command, Group
+from tui.cli.output import emit_json, say, show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from backends.doctor.checks import Check
 
 EXAMPLES = """
-\b
-Examples:
-  dllm-tui service install --dry-run     prints the file, and does nothing
-  dllm-tui service install
-  dllm-tui service status
-  dllm-tui service remove                what serves goes on
-
-status gives exit code 1 for a service that is installed and does not run.
+dllm-tui service install --dry-run     prints the file, and does nothing
+dllm-tui service install
+dllm-tui service status
+dllm-tui service remove                what serves goes on
 """
+DOCTOR_EXAMPLES = """
+dllm-tui doctor
+dllm-tui doctor --json
+"""
+MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
 
 
-@click.group(epilog=EXAMPLES)
+@click.group(
+    cls=Group,
+    default="status",
+    examples=EXAMPLES,
+    notes="status gives exit code 1 for a service that is installed and does not run.",
+)
 def service() -> None:
-    """Keep clusters running across logouts and reboots (systemd, launchd)."""
+    """Keep clusters running across logouts and reboots."""
 
 
-@service.command("install", epilog=EXAMPLES)
+def _state_lines(state: ServiceState) -> Iterator[str]:
+    running = f"running, pid {state.pid}" if state.running else "not running"
+    yield f"service  {running if state.installed else 'not installed'}"
+    yield f"file     {state.file}"
+    if state.installed and state.lingers is False:
+        say(
+            f"It ends when you log out, with all it has started: {LINGER} lets it go "
+            "on, and starts it at boot."
+        )
+
+
+@service.command("install", shows=_state_lines)
 @click.option("--dry-run", is_flag=True, help="Print the file; write and start none.")
-@json_option
-def install_service(dry_run: bool, as_json: bool) -> None:
+async def install_service(dry_run: bool, as_json: bool) -> ServiceState | None:
     """Have the controller started now, at every login, and whenever it ends.
 
     It takes over from a controller that runs; what serves goes on.
     """
     paths, looked_after_by = user_paths(), manager()
     wanted = controller_service(paths, os.environ)
-    if dry_run:
-        text = looked_after_by.text(wanted)
-        if as_json:
-            emit_json({"file": str(looked_after_by.file), "text": text})
-        else:
-            show(text, end="")
-            say(f"This is for {looked_after_by.file}.")
-        return
-    looked_after_by.install(wanted)
-    state = run(hand_over(paths, looked_after_by))
-    _show(state, as_json)
+    if not dry_run:
+        looked_after_by.install(wanted)
+        return await hand_over(paths, looked_after_by)
+    text = looked_after_by.text(wanted)
+    if as_json:
+        emit_json({"file": str(looked_after_by.file), "text": text})
+    else:
+        show(text, end="")
+        say(f"This is for {looked_after_by.file}.")
+    return None
 
 
-@service.command("remove", epilog=EXAMPLES)
-@json_option
-def remove_service(as_json: bool) -> None:
+@service.command("remove")
+def remove_service() -> ServiceState:
     """End the service, and start it no more; what serves goes on."""
     looked_after_by = manager()
     looked_after_by.remove()
-    if as_json:
-        emit_json(looked_after_by.state())
-    else:
-        say(f"{looked_after_by.file} is removed.")
+    say(f"Removed {looked_after_by.file}.")
+    return looked_after_by.state()
 
 
-@service.command("status", epilog=EXAMPLES)
-@json_option
-def service_status(as_json: bool) -> None:
+@service.command(
+    "status",
+    shows=_state_lines,
+    fails=lambda state: state.installed and not state.running,
+    watches=True,
+)
+def service_status() -> ServiceState:
     """Show whether it is installed and runs, and whether it outlives logouts."""
-    state = manager().state()
-    _show(state, as_json)
-    if state.installed and not state.running:
+    return manager().state()
+
+
+@click.command(
+    cls=Command,
+    watches=True,
+    examples=DOCTOR_EXAMPLES,
+    notes="Exit code 1 means that something must be fixed before a launch can work.",
+)
+async def doctor(as_json: bool) -> None:
+    """Check settings, engine, model, ports, leftovers, machines."""
+    from backends.doctor.examine import examine
+
+    checks = [_terminal()]
+    if not as_json:
+        _print(checks[0])
+    async for check in examine(user_paths()):
+        checks.append(check)
+        if not as_json:
+            _print(check)
+    if as_json:
+        emit_json(checks)
+    if any(check.verdict == "fail" for check in checks):
         raise click.exceptions.Exit(1)
 
 
-def _show(state: ServiceState, as_json: bool) -> None:
-    if as_json:
-        emit_json(state)
-        return
-    there = f"pid {state.pid}" if state.running else "does not run"
-    show(f"service  {there if state.installed else 'not installed'}")
-    show(f"file     {state.file}")
-    if state.installed and state.lingers is False:
-        say(
-            f"It ends when you log out, with all it has started: {LINGER} lets it go "
-            "on, and starts it at boot."
+def _terminal() -> Check:
+    """Whether this terminal can show the console as it is meant."""
+    from backends.doctor.checks import Check, Verdict
+
+    encoding = (sys.stdout.encoding or "").lower()
+    colours = os.environ.get("COLORTERM", "") or "256 or fewer colours"
+    detail = f"{os.environ.get('TERM', 'unknown')}, {colours}, {encoding}"
+    if "utf" not in encoding:
+        return Check(
+            name="terminal",
+            verdict=Verdict.WARN,
+            detail=detail,
+            fix="Set a UTF-8 locale, for example LANG=C.UTF-8.",
         )
+    return Check(name="terminal", detail=detail)
+
+
+def _print(check: Check) -> None:
+    mark = MARKS[check.verdict]
+    first, *table = check.detail.splitlines() or [""]
+    show(f"{mark} {check.name:12} {first}")
+    for row in table:
+        show(f"  {'':12} {row}")
+    if check.fix:
+        show(f"  {'':12} {check.fix}")

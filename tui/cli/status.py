@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
+from backends.planning.prompt_cache import prompts_kept_mib
 from backends.split.held import format_in_part
 from backends.split.layout import format_range
 from backends.state import (
@@ -20,9 +23,8 @@ from backends.state import (
 )
 from backends.state.requests import KeyCounts, RequestCounts
 from backends.units import format_age, format_bytes, format_count, format_ms
-from tui.cli.options import any_cluster_option
-from tui.cli.output import emit_json, json_option, run, show
-from tui.cli.session import cluster_json, measured_text, prompts_text
+from tui.cli.command import Command, any_cluster_option
+from tui.cli.output import emit_json, redraw_screen, show
 from tui.work.draft_words import auto_text, trials_text
 from tui.work.fallbacks import fallback_text
 from tui.work.launch_settings import draft_text
@@ -43,33 +45,51 @@ if TYPE_CHECKING:
 
 
 EXAMPLES = """
-\b
-Examples:
-  dllm-tui status
-  dllm-tui status --cluster second
-  dllm-tui status --json | jq .api_url
-
-Exit code 1 means that a cluster failed, or that the controller is silent.
+dllm-tui status
+dllm-tui status --watch
+dllm-tui status --cluster second
+dllm-tui status --json | jq .api_url
 """
+WATCH_EVERY_S = 1.0
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(
+    cls=Command,
+    watches=True,
+    examples=EXAMPLES,
+    notes="Exit code 1 means that a cluster failed, or that the controller is silent.",
+)
+@click.option("-w", "--watch", is_flag=True, help="Show it again as it changes.")
 @any_cluster_option
-@json_option
-def status(cluster: str | None, as_json: bool) -> None:
+async def status(cluster: str | None, watch: bool, as_json: bool) -> None:
     """Show what runs: state, API, split, machines, processes.
 
-    Without --cluster that is the default cluster, and the others in a line each.
+    Without --cluster that is the default cluster, and the others in a line each. With
+    --json and --watch every change is a line of JSON.
     """
-    snapshot = run(current_snapshot(cluster or DEFAULT_CLUSTER))
-    others = () if cluster else _others(snapshot)
+    snapshot = await current_snapshot(cluster or DEFAULT_CLUSTER)
+    if watch:
+        await _watch(snapshot, alone=bool(cluster), as_json=as_json)
     if as_json:
         emit_json(cluster_json(snapshot))
     else:
-        show("\n".join(status_lines(snapshot, time.time()) + list(map(_brief, others))))
-    states = {snapshot.state, *(other.state for other in others)}
+        show(_text(snapshot, alone=bool(cluster)))
+    states = {snapshot.state, *(o.state for o in _others(snapshot) if not cluster)}
     if ClusterState.FAILED in states:
         raise click.exceptions.Exit(1)
+
+
+async def _watch(snapshot: ClusterSnapshot, *, alone: bool, as_json: bool) -> None:
+    shown: object = None
+    while True:
+        now = cluster_json(snapshot) if as_json else _text(snapshot, alone=alone)
+        if now != shown and as_json:
+            emit_json(now, indent=0)
+        elif now != shown:
+            redraw_screen(str(now))
+        shown = now
+        await asyncio.sleep(WATCH_EVERY_S)
+        snapshot = await current_snapshot(snapshot.cluster)
 
 
 async def current_snapshot(cluster: str) -> ClusterSnapshot:
@@ -83,6 +103,42 @@ async def current_snapshot(cluster: str) -> ClusterSnapshot:
     if await client.running() or client.left_processes():
         return await client.snapshot()
     return ClusterSnapshot(cluster=cluster)
+
+
+def cluster_json(snapshot: ClusterSnapshot) -> dict[str, Any]:
+    """A snapshot as ``--json`` shows it: the plan carries its layer ranges too."""
+    value: dict[str, Any] = msgspec.to_builtins(snapshot)
+    if snapshot.plan is not None:
+        value["plan"]["layers"] = msgspec.to_builtins(snapshot.planned)
+    return value
+
+
+def measured_text(snapshot: ClusterSnapshot) -> str:
+    """Whether llama-server did what the plan says, in one sentence."""
+    measured, state = snapshot.measured, snapshot.state
+    if measured is None:
+        begun = state in (ClusterState.STARTING, ClusterState.LOADING)
+        return f"the split {'is not measured yet' if begun else 'was not measured'}"
+    is_or_was = "is" if state is ClusterState.SERVING else "was"
+    if not measured.mismatches:
+        return f"the measured split {is_or_was} the planned one"
+    return f"it {is_or_was} NOT as planned: {'; '.join(measured.mismatches)}"
+
+
+def prompts_text(argv: Sequence[str]) -> str:
+    """What a llama-server may keep of earlier prompts; empty where it was not told."""
+    most_mib = prompts_kept_mib(argv)
+    if most_mib is None:
+        return ""
+    if not most_mib:
+        return "llama-server keeps no earlier prompts"
+    most = format_bytes(most_mib << 20)
+    return f"llama-server keeps at most {most} of earlier prompts on the head"
+
+
+def _text(snapshot: ClusterSnapshot, *, alone: bool) -> str:
+    others = () if alone else _others(snapshot)
+    return "\n".join([*status_lines(snapshot, time.time()), *map(_brief, others)])
 
 
 def status_lines(snapshot: ClusterSnapshot, now: float) -> list[str]:
@@ -114,7 +170,7 @@ def _drained(snapshot: ClusterSnapshot, now: float) -> list[str]:
     if since is None:
         return []
     age = format_age(max(now - since, 0.0))
-    return [f"drained  for {age}: requests wait (dllm-tui drain --off)"]
+    return [f"drained  for {age}: requests wait (dllm-tui resume)"]
 
 
 def _requests(counts: RequestCounts | None) -> list[str]:

@@ -1,155 +1,392 @@
-"""``dllm-tui up``: launch a plan without the console."""
+"""``dllm-tui up`` and ``plan``: launch a model, or show what a launch would do."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
-from typing import TYPE_CHECKING
+import secrets
+import shlex
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from backends.errors import PlanError
-from backends.state import Ask, FlashAttention, PairMode, ServerSettings
-from tui.cli.options import Inherited, cluster_option, completing, server_options
-from tui.cli.output import emit_json, json_option, run, say, show
-from tui.cli.preview import preview_json, preview_text
-from tui.cli.session import (
-    cluster_json,
-    launched,
-    measured_text,
-    require_model,
-    required_draft,
-    until_ended,
+from backends.errors import ControllerError, DllmError, PlanError, ProcessFailed
+from backends.server_settings import (
+    CTX_MIN,
+    DRAFT_TOKENS_MAX,
+    SLOTS_MAX,
+    THREADS_MAX,
 )
+from backends.split.cache_types import CACHE_TYPES
+from backends.split.flags import parse_split
+from backends.split.layout import format_range
+from backends.state import (
+    AUTO_DRAFT,
+    DEFAULT_CLUSTER,
+    MTP_DRAFT,
+    NGRAM_DRAFT,
+    NO_DRAFT,
+    Ask,
+    ClusterState,
+    FlashAttention,
+    PairMode,
+    ProcessRole,
+    ServerSettings,
+)
+from backends.units import format_bytes
+from tui.cli.command import (
+    Command,
+    Inherited,
+    cluster_option,
+    completing,
+    refuse_with,
+)
+from tui.cli.down import end_cluster
+from tui.cli.models import require_model
+from tui.cli.output import Column, emit_json, say, show, table_lines
+from tui.cli.progress import StepPrinter, ticking
+from tui.cli.status import cluster_json, measured_text, prompts_text
+from tui.kit.sources import told
+from tui.work.launch_settings import unusual
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
     from backends.client.client import ControllerClient
-    from backends.state import Plan
+    from backends.state import ClusterSnapshot, Failure, Plan, Preview
 
-EXAMPLES = """
-\b
-Examples:
-  dllm-tui up --model m.gguf --workers 2 --detach
-  dllm-tui up --model m.gguf --split 6,7 --ctx 8192
-  dllm-tui up --model m.gguf --peer mini --split local/MTL0=38,mini/MTL0=10
-  dllm-tui up --model m.gguf --peer mini --dry-run
-  dllm-tui up --model m.gguf --workers 0
-  dllm-tui up --model m.gguf --context 32768 --cache-type-k q8_0 --cache-type-v q8_0
-  dllm-tui up --model m.gguf --slots 4 --threads 6 --worker-threads 2
-  dllm-tui up --model m.gguf --peer mini --draft small.gguf --draft-max 8
-  dllm-tui up --model m.gguf --workers 3 -- --temp 0.2
-  dllm-tui up --model m.gguf --peer mini --peer nuc --detach
-  dllm-tui up --model m.gguf --head studio --peer mini
+UP_EXAMPLES = """
+dllm-tui up m.gguf --workers 2 --detach
+dllm-tui up m.gguf --split 6,7 --context 8192
+dllm-tui up m.gguf --peer mini --split local/MTL0=38,mini/MTL0=10
+dllm-tui up m.gguf --workers 0
+dllm-tui up m.gguf --context 32768 --cache-type-k q8_0 --cache-type-v q8_0
+dllm-tui up m.gguf --slots 4 --threads 6 --worker-threads 2
+dllm-tui up m.gguf --peer mini --draft small.gguf --draft-max 8
+dllm-tui up m.gguf --workers 3 -- --temp 0.2
+dllm-tui up m.gguf --peer mini --peer nuc --detach
+dllm-tui up m.gguf --head studio --peer mini
 """
+PLAN_EXAMPLES = """
+dllm-tui plan m.gguf --peer mini
+dllm-tui plan m.gguf --peer mini --split local/MTL0=38,mini/MTL0=10
+dllm-tui plan m.gguf --json | jq '.memory[].device'
+"""
+BUSY = frozenset({ClusterState.STARTING, ClusterState.LOADING, ClusterState.SERVING})
+USUAL = ServerSettings()
+NO_RELAY = "off"
+PAIRS = {
+    "auto": PairMode.AUTO,
+    "pair": PairMode.ALWAYS,
+    "single": PairMode.NEVER,
+}
+_FORMER_PAIRS = {"auto": "auto", "always": "pair", "never": "single"}
 
 
-class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user wants of ``up``."""
+_PLAN_OPTIONS = (
+    click.argument(
+        "path", metavar="MODEL", required=False, shell_complete=completing("models")
+    ),
+    click.option("--model", cls=Inherited, hidden=True),
+    click.option(
+        "--workers",
+        type=click.IntRange(0, 16),
+        help="CPU workers to start here, to try things; 0: the head alone.",
+    ),
+    click.option(
+        "--peer",
+        "peers",
+        multiple=True,
+        metavar="NAME",
+        shell_complete=completing("peers"),
+        help="Peer to work (repeatable).",
+    ),
+    click.option(
+        "--head",
+        metavar="NAME",
+        shell_complete=completing("heads"),
+        help="Peer to run llama-server; else here.",
+    ),
+    click.option(
+        "--split",
+        metavar="N,N…|DEVICE=N…",
+        help="Whole layers per device, the output counted as one more: by name, such "
+        "as mini/MTL0=6,local/CPU=7, or in the order that plan prints, the head's CPU "
+        "left out: 6,7 for 12 layers.",
+    ),
+    click.option(
+        "--exclude",
+        multiple=True,
+        metavar="DEVICE",
+        shell_complete=completing("devices"),
+        help="Device to leave out (repeatable).",
+    ),
+    click.option(
+        "--context",
+        "--ctx",
+        "ctx_size",
+        type=click.IntRange(CTX_MIN),
+        help="Context length in tokens.",
+    ),
+    click.option(
+        "--cache-type-k",
+        type=click.Choice(list(CACHE_TYPES)),
+        default=USUAL.cache_type_k,
+        show_default=True,
+        help="How K of the KV cache is stored.",
+    ),
+    click.option(
+        "--cache-type-v",
+        type=click.Choice(list(CACHE_TYPES)),
+        default=USUAL.cache_type_v,
+        show_default=True,
+        help="How V is stored; a quantised one needs flash attention.",
+    ),
+    click.option(
+        "--slots",
+        type=click.IntRange(1, SLOTS_MAX),
+        default=USUAL.slots,
+        show_default=True,
+        help="Requests answered at once; they share the context.",
+    ),
+    click.option(
+        "--flash-attention",
+        type=click.Choice([choice.value for choice in FlashAttention]),
+        default=USUAL.flash_attention.value,
+        show_default=True,
+        help="Fused attention, which needs less memory.",
+    ),
+    click.option(
+        "--threads",
+        type=click.IntRange(1, THREADS_MAX),
+        help="Threads of llama-server; else as it chooses.",
+    ),
+    click.option(
+        "--draft",
+        metavar="MODEL|ngram|mtp|auto|none",
+        default=USUAL.draft,
+        show_default=True,
+        shell_complete=completing("models"),
+        help="Draft tokens, so that several share a round trip: with a small model of "
+        "the same vocabulary, from earlier text (ngram), with layers of the model "
+        "itself (mtp), or with the fastest of these, measured once (auto).",
+    ),
+    click.option(
+        "--draft-max",
+        type=click.IntRange(1, DRAFT_TOKENS_MAX),
+        default=USUAL.draft_max,
+        show_default=True,
+        help="Tokens drafted at a time.",
+    ),
+    click.option(
+        "--worker-threads",
+        type=click.IntRange(1, THREADS_MAX),
+        help="Threads of each CPU worker here; else the cores shared out.",
+    ),
+    click.option("--port", type=click.IntRange(1, 65535), help="Port of the API."),
+    click.option(
+        "--force", is_flag=True, help="Launch what is predicted not to fit, too."
+    ),
+    click.option(
+        "--relay",
+        type=click.Choice([*PAIRS, NO_RELAY]),
+        help="Relays between head and workers: pairs with other machines (auto), with "
+        "workers here too (pair), at the head alone (single), none and no metering "
+        "(off). Else as configured.",
+    ),
+    click.option("--pair", type=click.Choice(list(_FORMER_PAIRS)), hidden=True),
+    click.option("--no-relay", is_flag=True, hidden=True),
+    cluster_option,
+)
 
-    ask: Ask
-    detach: bool
-    replace: bool
-    as_json: bool
+
+def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what a plan is made of: model, machines, split, settings of the server."""
+    for option in reversed(_PLAN_OPTIONS):
+        command = option(command)
+    return command
 
 
-@click.command(epilog=EXAMPLES)
-@click.option(
-    "--model",
-    cls=Inherited,
-    required=True,
-    metavar="PATH",
-    shell_complete=completing("models"),
-    help="GGUF file to serve, or the name of a model found here.",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(0, 16),
-    help="CPU workers to start here, to try things; 0: the head alone.",
-)
-@click.option(
-    "--peer",
-    "peers",
-    multiple=True,
-    metavar="NAME",
-    shell_complete=completing("peers"),
-    help="Peer to work (repeatable).",
-)
-@click.option(
-    "--head",
-    metavar="NAME",
-    shell_complete=completing("heads"),
-    help="Peer to run llama-server; else here.",
-)
-@click.option(
-    "--split",
-    metavar="N,N…|DEVICE=N…",
-    help="Whole layers per device, the output counted as one more: by name, such as "
-    "mini/MTL0=6,local/CPU=7, or in the order that --dry-run prints, the head's CPU "
-    "left out: 6,7 for 12 layers.",
-)
-@click.option(
-    "--exclude",
-    multiple=True,
-    metavar="DEVICE",
-    shell_complete=completing("devices"),
-    help="Device to leave out (repeatable).",
-)
-@server_options
-@click.option("--port", type=click.IntRange(1, 65535), help="Port of the API.")
+class PlanCommand(Command):
+    """A command that passes what follows ``--`` on to llama-server."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take them away before click reads the others."""
+        end = args.index("--") if "--" in args else len(args)
+        ctx.params["server_args"] = tuple(args[end + 1 :])
+        return super().parse_args(ctx, args[:end])
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Show them in the line of the usage."""
+        return ["MODEL", "[OPTIONS]", "[-- LLAMA_SERVER_ARGS]"]
+
+
+@click.command(cls=PlanCommand, quiet=True, examples=UP_EXAMPLES)
+@plan_options
 @click.option("--detach", is_flag=True, help="Return once it serves; it keeps running.")
 @click.option("--replace", is_flag=True, help="Replace what runs now; clients wait.")
-@click.option(
-    "--dry-run", is_flag=True, help="Show plan, memory, commands; start none."
+@click.option("--dry-run", is_flag=True, hidden=True)
+async def up(
+    client: ControllerClient,
+    detach: bool,
+    replace: bool,
+    dry_run: bool,
+    as_json: bool,
+    **wish: Any,
+) -> None:
+    """Serve MODEL, a GGUF file or the name of a model.
+
+    It starts workers and llama-server with the layers split as asked. Without --detach
+    it stays in the foreground, and Ctrl-C stops the cluster. What would be started is
+    shown by dllm-tui plan.
+    """
+    ask = await _ask(**wish)
+    if dry_run:
+        refuse_with("--dry-run", "--detach", "--replace")
+        preview = await _previewed(client, ask)
+        return (
+            emit_json(preview_json(preview)) if as_json else show(preview_text(preview))
+        )
+    plan = await _proposed(client, ask)
+    preview = await client.preview(plan)
+    if preview.refusal is not None:
+        raise PlanError(preview.refusal.what, preview.refusal.hint)
+    for note in preview.notes:
+        say(note)
+    async with launched(client, plan, keep=detach, replace=replace) as (
+        serving,
+        snapshots,
+    ):
+        if as_json:
+            emit_json(cluster_json(serving))
+        say(f"Serving {serving.api_url}; {measured_text(serving)}.")
+        if not detach:
+            say("Ctrl-C stops the cluster.")
+            await until_ended(serving, snapshots)
+
+
+def preview_json(preview: Preview) -> dict[str, Any]:
+    """A preview as ``--json`` shows it: the plan carries its layer ranges."""
+    value: dict[str, Any] = msgspec.to_builtins(preview)
+    value["plan"]["layers"] = value.pop("layers")
+    return value
+
+
+def preview_text(preview: Preview) -> str:
+    """The same for people; devices in the order in which ``--split`` counts them."""
+    return "\n".join(_preview_lines(preview))
+
+
+def _preview_lines(preview: Preview) -> Iterator[str]:
+    plan = preview.plan
+    yield f"{plan.model} · context {plan.ctx_size} · head {plan.head}"
+    if settings := unusual(plan):
+        yield settings
+    yield ""
+    yield from _memory_lines(preview)
+    servers = (c.argv for c in preview.commands if c.role is ProcessRole.SERVER)
+    yield from filter(None, map(prompts_text, servers))
+    yield from (("", *preview.notes) if preview.notes else ())
+    if preview.refusal is not None:
+        yield from ("", f"It would be refused: {preview.refusal.sentence}")
+    for command in preview.commands:
+        yield from ("", f"{command.name} on {command.machine}:")
+        yield f"  {_command_line(command.argv)}"
+
+
+def _memory_lines(preview: Preview) -> list[str]:
+    split = preview.plan.split
+    which = {r.device: format_range(r, split.n_layer) for r in preview.layers}
+    has = preview.available_bytes
+    columns = [
+        Column("DEVICE", lambda row: row[0].device),
+        Column("LAYERS", lambda row: str(row[0].layers), right=True),
+        Column("WHICH", lambda row: which.get(row[0].device, "")),
+        Column(
+            "NEEDS",
+            lambda row: told(format_bytes(row[1].total_bytes), row[1].source),
+            right=True,
+        ),
+        Column(
+            "HAS",
+            lambda row: (
+                format_bytes(has[row[0].device]) if row[0].device in has else "?"
+            ),
+            right=True,
+        ),
+        Column("SOURCE", lambda row: row[1].source.value),
+    ]
+    return table_lines(columns, zip(split.shares, preview.memory, strict=True))
+
+
+def _command_line(argv: tuple[str, ...]) -> str:
+    """A line one could give to a shell, but for ports not chosen yet."""
+    return " ".join(part if "<port>" in part else shlex.quote(part) for part in argv)
+
+
+@click.command(
+    cls=PlanCommand,
+    shows=lambda preview: _preview_lines(preview),
+    as_json=preview_json,
+    watches=True,
+    examples=PLAN_EXAMPLES,
 )
-@click.option("--force", is_flag=True, help="Launch what is predicted not to fit, too.")
-@click.option("--no-relay", is_flag=True, help="No metering between head and workers.")
-@click.option(
-    "--pair",
-    type=click.Choice([mode.value for mode in PairMode]),
-    help="Relays in pairs: with workers on other machines (auto), with those here too "
-    "(always), never. Else as configured.",
-)
-@cluster_option
-@json_option
-@click.argument("server_args", nargs=-1, metavar="[-- LLAMA_SERVER_ARGS]")
-def up(
-    model: str,
+@plan_options
+async def plan(client: ControllerClient, **wish: Any) -> Preview:
+    """Show what up would do: layers, memory, commands.
+
+    It starts nothing. The options are those of dllm-tui up.
+    """
+    return await _previewed(client, await _ask(**wish))
+
+
+async def _previewed(client: ControllerClient, ask: Ask) -> Preview:
+    """What a launch would do; a controller started for it does not stay."""
+    try:
+        return await client.preview(await _proposed(client, ask))
+    finally:
+        if client.started_controller:
+            await client.shutdown(only_if_idle=True)
+
+
+async def _proposed(client: ControllerClient, ask: Ask) -> Plan:
+    if ask.peers or ask.head:
+        await client.settled_peers()
+    return await client.propose(ask)
+
+
+async def _ask(
+    *,
+    path: str | None,
+    model: str | None,
     workers: int | None,
     peers: tuple[str, ...],
     head: str | None,
     split: str | None,
     exclude: tuple[str, ...],
-    ctx: int | None,
-    cache_type_k: str,
-    cache_type_v: str,
-    slots: int,
-    flash_attention: str,
+    ctx_size: int | None,
     threads: int | None,
     draft: str,
-    draft_max: int,
     worker_threads: int | None,
     port: int | None,
-    detach: bool,
-    replace: bool,
-    dry_run: bool,
     force: bool,
-    no_relay: bool,
+    relay: str | None,
     pair: str | None,
-    cluster: str,
-    as_json: bool,
+    no_relay: bool,
+    flash_attention: str,
     server_args: tuple[str, ...],
-) -> None:
-    """Start workers and llama-server, split as asked, and serve.
-
-    Without --detach it stays in the foreground, and Ctrl-C stops the cluster.
-    """
-    from backends.client.client import ControllerClient
-    from backends.split.flags import parse_split
-    from tui.cli.ending import tidily
-
+    **server: Any,
+) -> Ask:
+    if (path is None) is (model is None):
+        what = "Missing argument 'MODEL'." if path is None else "Give one model."
+        raise click.UsageError(what, click.get_current_context())
+    relay = relay or (NO_RELAY if no_relay else _FORMER_PAIRS.get(pair or ""))
     shares = parse_split(split) if split is not None else None
-    ask = Ask(
-        model=require_model(model),
+    return Ask(
+        model=await require_model(path or model or ""),
         workers=workers,
         peers=peers or None,
         head=head,
@@ -157,61 +394,179 @@ def up(
         split=shares if isinstance(shares, dict) else None,
         exclude=exclude,
         worker_threads=worker_threads,
-        ctx_size=ctx,
+        ctx_size=ctx_size,
         server=ServerSettings(
-            cache_type_k=cache_type_k,
-            cache_type_v=cache_type_v,
-            slots=slots,
             flash_attention=FlashAttention(flash_attention),
             threads=threads,
-            draft=required_draft(draft),
-            draft_max=draft_max,
+            draft=await _required_draft(draft),
+            **server,
         ),
         api_port=port,
-        relay=not no_relay,
-        pair=PairMode(pair) if pair else None,
+        relay=relay != NO_RELAY,
+        pair=PAIRS.get(relay or ""),
         force=force,
         extra_args=server_args,
         directory=os.getcwd(),
     )
-    options = UpOptions(ask=ask, detach=detach, replace=replace, as_json=as_json)
-    client = ControllerClient(cluster=cluster)
-    run(_dry_run(client, options) if dry_run else tidily(client, _up(client, options)))
 
 
-async def _dry_run(client: ControllerClient, options: UpOptions) -> None:
-    """Show what a launch would do; a controller started for it does not stay."""
+async def _required_draft(draft: str) -> str:
+    """A draft, which need not be a model."""
+    ways = (NO_DRAFT, NGRAM_DRAFT, MTP_DRAFT, AUTO_DRAFT)
+    return draft if draft in ways else await require_model(draft)
+
+
+# --- launching -----------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def launched(
+    client: ControllerClient, plan: Plan, *, keep: bool, replace: bool = False
+) -> AsyncIterator[tuple[ClusterSnapshot, AsyncIterator[ClusterSnapshot]]]:
+    """A serving cluster and its further snapshots.
+
+    Unless ``keep``, the cluster ends with the block, also when we are killed, at any
+    moment: the controller sees the stream break that was there before the launch.
+
+    Raises:
+        ControllerError: something else runs and is not to be replaced, or was launched
+            meanwhile.
+        ProcessFailed: the launch failed.
+    """
+    now = await client.snapshot()
+    replaced = now.wanted_generation
+    if now.state in BUSY and not replace:
+        raise _runs_already(now)
+    holder = "" if keep else secrets.token_hex(8)
+    async with aclosing(client.snapshots(holder=holder)) as snapshots:
+        # From the first on the stream is there, and we with it.
+        first = await anext(snapshots, now)
+        ours = await _launch(client, plan, replaced, holder)
+        if ours.generation == replaced:
+            say("This plan is already running: nothing to change.")
+        try:
+            serving = await _until_serving(ours, _from(first, snapshots))
+        except asyncio.CancelledError:
+            # What was not wanted to the end is not to go on behind the user's back.
+            with contextlib.suppress(DllmError):
+                await _end_ours(client, ours.generation)
+            raise
+        except BaseException:
+            if not keep:
+                await _end_ours(client, ours.generation)
+            raise
+        try:
+            yield serving, snapshots
+        finally:
+            if not keep:
+                await _end_ours(client, ours.generation)
+
+
+def _runs_already(now: ClusterSnapshot) -> ControllerError:
+    """What runs and is not to be replaced."""
+    return ControllerError(
+        f"A cluster is already running {now.plan.model if now.plan else 'a model'}",
+        f"Stop it with dllm-tui down{_named(now.cluster)}, or use up --replace.",
+    )
+
+
+async def _launch(
+    client: ControllerClient, plan: Plan, replaces: int, holder: str
+) -> ClusterSnapshot:
+    """Ask for a plan; the snapshot from which on it is ours.
+
+    Interrupted, without a holder: the controller does to the end what it was asked for,
+    so that this is ended then.
+    """
+    asked = client.launch(plan, replaces=replaces, holder=holder)
+    asking = asyncio.ensure_future(asked)
     try:
-        preview = await client.preview(await _plan(client, options.ask))
-    finally:
-        if client.started_controller:
-            await client.shutdown(only_if_idle=True)
-    if options.as_json:
-        emit_json(preview_json(preview))
-    else:
-        show(preview_text(preview))
+        await asyncio.wait([asking])
+    except asyncio.CancelledError:
+        if holder:
+            asking.cancel()
+        with contextlib.suppress(DllmError, asyncio.CancelledError):
+            await _end_ours(client, (await asking).generation)
+        raise
+    return asking.result()
 
 
-async def _up(client: ControllerClient, options: UpOptions) -> None:
-    plan = await _plan(client, options.ask)
-    preview = await client.preview(plan)
-    if preview.refusal is not None:
-        raise PlanError(preview.refusal.what, preview.refusal.hint)
-    for note in preview.notes:
-        say(note)
-    async with launched(client, plan, keep=options.detach, replace=options.replace) as (
-        serving,
-        snapshots,
-    ):
-        if options.as_json:
-            emit_json(cluster_json(serving))
-        say(f"Serving {serving.api_url}; {measured_text(serving)}.")
-        if not options.detach:
-            say("Ctrl-C stops the cluster.")
-            await until_ended(serving, snapshots)
+def _named(cluster: str) -> str:
+    return "" if cluster == DEFAULT_CLUSTER else f" --cluster {cluster}"
 
 
-async def _plan(client: ControllerClient, ask: Ask) -> Plan:
-    if ask.peers or ask.head:
-        await client.settled_peers()
-    return await client.propose(ask)
+async def _end_ours(client: ControllerClient, generation: int) -> None:
+    """End the cluster, unless it is another's by now."""
+    if await client.running() and (await client.snapshot()).generation == generation:
+        await end_cluster(client)
+
+
+async def _until_serving(
+    ours: ClusterSnapshot, snapshots: AsyncIterator[ClusterSnapshot]
+) -> ClusterSnapshot:
+    """Print the steps as they go until it serves."""
+    printer = StepPrinter()
+    async with ticking(printer.line):
+        return await _followed(printer, ours, snapshots)
+
+
+async def _from(
+    first: ClusterSnapshot, later: AsyncIterator[ClusterSnapshot]
+) -> AsyncIterator[ClusterSnapshot]:
+    yield first
+    async for snapshot in later:
+        yield snapshot
+
+
+async def _followed(
+    printer: StepPrinter,
+    ours: ClusterSnapshot,
+    snapshots: AsyncIterator[ClusterSnapshot],
+) -> ClusterSnapshot:
+    async for snapshot in snapshots:
+        if snapshot.seq < ours.seq or snapshot.generation < ours.generation:
+            continue
+        back = snapshot.rolled_back
+        if back is not None and back.generation == ours.generation:
+            raise ProcessFailed(_rolled_back(back.failure))
+        if snapshot.generation > ours.generation:
+            raise _superseded(snapshot)
+        printer.show(snapshot)
+        if snapshot.state is ClusterState.FAILED and snapshot.failure is not None:
+            raise ProcessFailed(snapshot.failure)
+        if snapshot.state is ClusterState.SERVING:
+            return snapshot
+    raise ControllerError("The controller exited during the launch")
+
+
+def _rolled_back(failure: Failure) -> Failure:
+    """Why the launch failed, and what serves instead."""
+    hint = f"{failure.hint} The plan before it is brought back."
+    return msgspec.structs.replace(failure, hint=hint.lstrip())
+
+
+def _superseded(snapshot: ClusterSnapshot) -> ControllerError:
+    if snapshot.plan is None or snapshot.state not in BUSY:
+        return ControllerError("The cluster was stopped during the launch")
+    return ControllerError(
+        f"Another launch replaced this one: {snapshot.plan.model}",
+        "dllm-tui status shows it; up --replace launches this one instead.",
+    )
+
+
+async def until_ended(
+    serving: ClusterSnapshot, snapshots: AsyncIterator[ClusterSnapshot]
+) -> None:
+    """Wait until somebody stops or replaces the cluster.
+
+    Raises:
+        ControllerError: another launch took its place.
+        ProcessFailed: it broke.
+    """
+    async for snapshot in snapshots:
+        if snapshot.wanted_generation > serving.generation:
+            raise _superseded(snapshot)
+        if snapshot.state is ClusterState.FAILED and snapshot.failure is not None:
+            raise ProcessFailed(snapshot.failure)
+        if snapshot.state not in BUSY:
+            return

@@ -40,7 +40,7 @@ NUMBERED = ((0, 1, 2, 3, 4), (1, 2, 3))
 THIN_COMPUTE = "▄"
 FIXED_ROWS = 2
 """Legend and axis."""
-NO_RELAYS = "No relays: launch without --no-relay to see where the time goes."
+NO_RELAYS = "No relays: launch without --relay off to see where the time goes."
 NO_TOKEN = "No token yet: ask something."
 NOTHING_RUNS = "Nothing runs. Launch a split, then every token shows here."
 

@@ -174,7 +174,7 @@ def _options(plan: Plan) -> Iterator[str]:
         # The settings of whoever types it may say otherwise.
         yield from ("--pair", plan.pair.value)
     else:
-        yield "--no-relay"
+        yield "--relay off"
     if plan.extra_args:
         yield from ("--", *plan.extra_args)
 

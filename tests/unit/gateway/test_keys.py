@@ -129,7 +129,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runner = CliRunner()
 
     def run(*arguments: str) -> tuple[str, str]:
-        result = runner.invoke(cli, ["key", *arguments], catch_exceptions=False)
+        result = runner.invoke(cli, ["keys", *arguments], catch_exceptions=False)
         return result.stdout.strip(), result.stderr
 
     secret, said = run("add", "laptop", "--at-once", "2")
@@ -138,8 +138,10 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert holder is not None
     assert holder.requests_at_once == 2
     listed, said = run("list")
-    assert listed == "laptop                   made now · 240 a minute · 2 at once"
-    assert said == "1 key\n"
+    assert [line.split() for line in listed.splitlines()] == [
+        ["NAME", "AGE", "PER", "MINUTE", "AT", "ONCE"],
+        ["laptop", "now", "240", "2"],
+    ]
     told = run("list", "--json")[0]
     assert '"requests_per_minute": 240' in told
     assert "sha256" not in told

@@ -13,9 +13,8 @@ from backends.errors import DllmError, UsageError
 from backends.link.absence import why_no_link
 from backends.state import ClusterSnapshot, ClusterState, Plan, Share, Split
 from tests.unit.state.scene import busy_scene
-from tui.cli import status
-from tui.cli.lab import lab
-from tui.cli.trace import trace
+from tui.cli import links as links_module
+from tui.cli.links import links, trace
 
 BUSY = replace(busy_scene(0), links=())
 UNMETERED = replace(BUSY.plan, relay=False) if BUSY.plan else None
@@ -40,7 +39,7 @@ HEAD_ALONE = Plan(
         ),
         (
             replace(BUSY, plan=UNMETERED),
-            "The links are not measured: the plan was launched with --no-relay",
+            "The links are not measured: the plan was launched with --relay off",
         ),
         (
             replace(BUSY, state=ClusterState.LOADING),
@@ -60,14 +59,14 @@ def head_alone(monkeypatch: pytest.MonkeyPatch) -> ClusterSnapshot:
     async def current(_cluster: str) -> ClusterSnapshot:
         return snapshot
 
-    monkeypatch.setattr(status, "current_snapshot", current)
+    monkeypatch.setattr(links_module, "current_snapshot", current)
     return snapshot
 
 
 def test_the_lab_of_a_head_alone_says_that_it_has_no_links(
     head_alone: ClusterSnapshot,
 ) -> None:
-    shown = CliRunner().invoke(lab, ["show"])
+    shown = CliRunner().invoke(links, ["list"])
     assert shown.output == f"{why_no_link(head_alone)}.\n"
 
 

@@ -121,7 +121,7 @@ def test_an_older_helper_at_either_end_leaves_the_head_s_relay_alone(
     found = pairing(there=older)
     assert not found.paired
     assert found.why == (
-        "dllm-relay on bob is too old to stand in a pair: dllm-tui peers provision bob"
+        "dllm-relay on bob is too old to stand in a pair: dllm-tui peers setup bob"
     )
     found = pairing(here=older)
     assert not found.paired
@@ -143,5 +143,5 @@ def test_without_tls_no_relay_stands_beside_a_worker() -> None:
     assert not unsealed.paired
     assert unsealed.why == (
         "dllm-relay on bob was built without TLS, which a pair needs: install OpenSSL's"
-        " headers there (Debian: libssl-dev), then dllm-tui peers provision bob"
+        " headers there (Debian: libssl-dev), then dllm-tui peers setup bob"
     )

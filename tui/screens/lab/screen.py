@@ -364,9 +364,9 @@ speed without a draft under the same lab, once both were measured.
 def command_of(worker: str, lab: Lab | None) -> str:
     """The command line that puts a lab on a link."""
     if lab is None:
-        return f"dllm-tui lab clear {worker}"
+        return f"dllm-tui links reset {worker}"
     rate = f" --rate {lab.rate_mb_s:g}MB/s" if lab.rate_mb_s else ""
     return (
-        f"dllm-tui lab set {worker} --latency {lab.latency_ms:g}ms"
+        f"dllm-tui links slow {worker} --latency {lab.latency_ms:g}ms"
         f" --jitter {lab.jitter_ms:g}ms{rate}"
     )

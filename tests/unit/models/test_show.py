@@ -1,4 +1,4 @@
-"""``dllm-tui inspect`` end to end, without a controller."""
+"""``dllm-tui models show`` end to end, without a controller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from backends.errors import ModelError
 from backends.state import Layer
 from backends.units import format_ranges
 from tests.unit.models.ggufs import llama_tensors, write_gguf
-from tui.cli.inspect import equal_layers, inspect, quant_mix
+from tui.cli.models import equal_layers, quant_mix, show_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def output(*args: str) -> str:
-    result = CliRunner().invoke(inspect, list(args), catch_exceptions=False)
+    result = CliRunner().invoke(show_model, list(args), catch_exceptions=False)
     assert result.exit_code == 0
     return result.stdout
 
@@ -85,7 +85,7 @@ def test_errors_reach_the_caller() -> None:
 
 
 def test_help_has_examples() -> None:
-    assert "dllm-tui inspect MODEL --json" in output("--help")
+    assert "dllm-tui models show MODEL --json" in output("--help")
 
 
 def test_ranges_and_groups() -> None:

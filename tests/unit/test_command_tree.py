@@ -1,0 +1,239 @@
+"""The tree of commands: former names, groups alone, options, forms of a listing."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from backends.client.client import ControllerClient
+from backends.demo import MODEL_PATH
+from backends.errors import DllmError
+from backends.state import Ask, ClusterSnapshot, ClusterState, PairMode, Peer
+from tests.unit.clicked import commands
+from tui.cli import main
+from tui.cli import status as status_module
+from tui.cli.main import cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("command", [name for name, _ in commands()])
+def test_every_command_has_help_with_an_example_of_its_own(command: str) -> None:
+    result = CliRunner().invoke(cli, [*command.split(), "--help"])
+    assert result.exit_code == 0
+    _, _, examples = result.output.partition("Examples:")
+    assert f"dllm-tui {command}" in examples
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        ("stop", "down"),
+        ("inspect", "models show"),
+        ("models info", "models show"),
+        ("models thin", "models sparse"),
+        ("models seed", "models cache fill"),
+        ("models cache show", "models cache list"),
+        ("peers probe", "peers show"),
+        ("peers provision", "peers setup"),
+        ("peers clean", "peers reset"),
+        ("key", "keys"),
+        ("lab set", "links slow"),
+        ("lab clear", "links reset"),
+        ("lab show", "links list"),
+        ("engine status", "engine show"),
+    ],
+)
+def test_former_names_still_work_and_are_offered_no_more(former: str, now: str) -> None:
+    shown = CliRunner().invoke(cli, [*former.split(), "--help"])
+    assert shown.output.startswith(f"Usage: dllm-tui {now} ")
+    *group, word = former.split()
+    listed = CliRunner().invoke(cli, [*group, "--help"]).output
+    assert not re.search(rf"^  {word} ", listed, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        ("--paths", "config paths"),
+        ("--check", "config check"),
+        ("connect --list", "connect"),
+        (f"up --model {MODEL_PATH} --ctx 1", f"up {MODEL_PATH} --context 1"),
+    ],
+)
+def test_former_options_still_work(former: str, now: str) -> None:
+    old, new = (CliRunner().invoke(cli, line.split()) for line in (former, now))
+    assert (old.output, old.exit_code) == (new.output, new.exit_code)
+    assert old.exit_code in (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "relay", "pair"),
+    [
+        ("", True, None),
+        ("--relay auto", True, PairMode.AUTO),
+        ("--relay pair", True, PairMode.ALWAYS),
+        ("--relay single", True, PairMode.NEVER),
+        ("--relay off", False, None),
+        ("--no-relay", False, None),
+        ("--pair auto", True, PairMode.AUTO),
+        ("--pair always", True, PairMode.ALWAYS),
+        ("--pair never", True, PairMode.NEVER),
+    ],
+)
+@pytest.mark.parametrize("command", ["up", "plan"])
+def test_one_option_says_which_relays_there_are(
+    command: str,
+    line: str,
+    relay: bool,
+    pair: PairMode | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Ask] = []
+
+    async def propose(self: ControllerClient, ask: Ask) -> None:
+        asked.append(ask)
+        raise DllmError("It was asked")
+
+    monkeypatch.setattr(ControllerClient, "propose", propose)
+    words = [command, *line.split(), str(MODEL_PATH), "--", "--temp", "0.2"]
+    assert "It was asked" in str(CliRunner().invoke(cli, words).exception)
+    assert [(ask.relay, ask.pair) for ask in asked] == [(relay, pair)]
+    assert asked[0].extra_args == ("--temp", "0.2")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("trace passes.json --json", "Give one of FILE and --json"),
+        ("logs llama-server -f --json", "--follow has no effect with --json"),
+        ("logs --follow", "--follow needs a process"),
+        ("down --all --cluster x", "--cluster has no effect with --all"),
+        ("--cluster x down --all", "--cluster has no effect with --all"),
+        ("demo --prompt Why?", "--prompt needs --headless"),
+        ("demo --max-tokens 3", "--max-tokens needs --headless"),
+        ("demo --headless --no-mouse", "--no-mouse has no effect with --headless"),
+        ("drain --off --limit 3s", "--limit has no effect with --off"),
+        ("connect --write", "--write needs a client"),
+        ("chat --again 1", "--again needs --conversation"),
+        ("up m.gguf --model n.gguf", "Give one model"),
+        ("up m.gguf --dry-run --detach", "--detach has no effect with --dry-run"),
+        ("up m.gguf n.gguf", "unexpected extra argument"),
+        ("models --json list", "unexpected extra argument"),
+        (
+            "peers add x --bare 10.0.0.3:1 --accept-host-key y",
+            "--accept-host-key has no effect with --bare",
+        ),
+    ],
+)
+def test_what_would_have_no_effect_is_an_error(line: str, said: str) -> None:
+    result = CliRunner().invoke(cli, line.split())
+    assert result.exit_code == main.EXIT_USAGE
+    assert said in result.output
+
+
+def groups() -> set[str]:
+    """The commands that have commands."""
+    return {name.rpartition(" ")[0] for name, _ in commands()} - {""}
+
+
+@pytest.mark.parametrize("group", sorted(groups()))
+def test_a_group_alone_does_what_its_help_says(
+    group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helped = CliRunner().invoke(cli, [*group.split(), "--help"]).output
+    default = re.search(r"Without a command: (\w+)\.", helped)
+    assert default is not None
+    command = dict(commands())[f"{group} {default[1]}"]
+    ran: list[str] = []
+    monkeypatch.setattr(command, "invoke", lambda ctx: ran.append(ctx.command_path))
+    for words in (group, f"{group} --json", f"{group} {default[1]}"):
+        assert CliRunner().invoke(cli, words.split()).exit_code == 0
+    assert ran == [f"dllm-tui {group} {default[1]}"] * 3
+
+
+PEERS = (
+    Peer(name="mini", transport="ssh", address="ada@mini", rtt_ms=3.14159),
+    Peer(name="nuc\x1b[2J", transport="bare", note="two\nlines"),
+)
+
+
+def listed(monkeypatch: pytest.MonkeyPatch, *found: Peer) -> None:
+    """Have a controller know these peers."""
+
+    async def settled(self: ControllerClient) -> tuple[Peer, ...]:
+        return found
+
+    monkeypatch.setattr(ControllerClient, "settled_peers", settled)
+
+
+def test_a_list_is_a_table_wide_names_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed(monkeypatch, *PEERS)
+
+    def out(*words: str) -> str:
+        return CliRunner().invoke(cli, ["peers", *words], catch_exceptions=False).stdout
+
+    head, mini, nuc = out().splitlines()
+    assert head.split("   ")[0] == "NAME"
+    assert "ADDRESS" not in head
+    assert mini[: head.index("RTT") + 3].endswith("3.14 ms")
+    assert nuc.endswith("two lines")
+    assert nuc.index("bare") == head.index("TRANSPORT") == mini.index("ssh")
+    assert "ada@mini" in out("list", "-o", "wide").splitlines()[1]
+    assert out("-o", "name") == "mini\nnuc\n"
+    assert out("--json") == out("list", "-o", "json")
+    assert [p["name"] for p in json.loads(out("--json"))] == [p.name for p in PEERS]
+
+
+def test_an_empty_list_is_told_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed(monkeypatch)
+    for words in (["peers"], ["peers", "-o", "wide"]):
+        result = CliRunner().invoke(cli, words)
+        assert (result.stdout, result.stderr[:9]) == ("", "No peers.")
+    assert CliRunner().invoke(cli, ["peers", "-o", "name"]).output == ""
+
+
+@pytest.mark.parametrize(("quiet", "said"), [([], True), (["-q"], False)])
+def test_quiet_leaves_out_progress_and_no_result(
+    quiet: list[str], said: bool, tmp_path: Path
+) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(MODEL_PATH.read_bytes())
+    done = CliRunner().invoke(cli, ["models", "verify", str(model), *quiet])
+    assert done.stdout.startswith("whole")
+    assert bool(done.stderr) is said
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+async def test_a_watched_status_is_printed_as_it_changes(
+    as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    states = iter([ClusterState.LOADING, ClusterState.LOADING, ClusterState.SERVING])
+
+    async def current(cluster: str) -> ClusterSnapshot:
+        if (state := next(states, None)) is None:
+            raise DllmError("It went")
+        return ClusterSnapshot(cluster=cluster, state=state)
+
+    monkeypatch.setattr(status_module, "current_snapshot", current)
+    monkeypatch.setattr(status_module, "WATCH_EVERY_S", 0.0)
+    status = status_module.status.callback
+    assert status is not None
+    with pytest.raises(DllmError, match="It went"):
+        await status(cluster="lab", watch=True, as_json=as_json)
+    out = capsys.readouterr().out
+    assert (out.count("loading"), out.count("serving")) == (1, 1)
+    if as_json:
+        assert [json.loads(line)["cluster"] for line in out.splitlines()] == ["lab"] * 2
+
+
+def test_unknown_commands_of_a_group_are_met_halfway() -> None:
+    assert isinstance(cli, click.Group)
+    result = CliRunner().invoke(cli, ["models", "cache", "prnue"])
+    assert "Did you mean 'prune'" in result.output

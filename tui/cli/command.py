@@ -1,0 +1,427 @@
+"""The runner of commands: their options, their client, what they print, their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import math
+import re
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+from click.exceptions import NoSuchCommand
+
+from backends.client.asking import ASKING, ReadOnly
+from backends.errors import DllmError, UsageError
+from backends.state import CLUSTER_NAME, DEFAULT_CLUSTER
+from tui.cli.output import Table, emit_json, quieted, show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+
+    from click.shell_completion import CompletionItem
+
+    from backends.client.client import ControllerClient
+
+    Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+T = TypeVar("T")
+
+PROGRAM = "dllm-tui"
+CLUSTER_VARIABLE = "DLLM_CLUSTER"
+FORMS = ("table", "wide", "json", "name")
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+IMPATIENT_AFTER_S = 1.0
+"""A signal that comes sooner after another is the same wish: keys bounce."""
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+"""Units of a duration, in seconds."""
+
+
+# --- commands and groups -------------------------------------------------------------
+
+
+class Command(click.Command):
+    """A command whose function returns its result, and that prints it.
+
+    The function may be a coroutine. It is given what it has parameters for: its
+    options, and ``client`` (of the cluster meant), ``cluster`` and ``as_json``.
+    """
+
+    def __init__(
+        self,
+        name: str | None,
+        *,
+        shows: Table | Callable[[Any], Iterable[str]] | None = None,
+        as_json: Callable[[Any], object] | None = None,
+        fails: Callable[[Any], bool] | None = None,
+        watches: bool = False,
+        quiet: bool = False,
+        examples: str = "",
+        notes: str = "",
+        json: bool = True,
+        **attributes: Any,
+    ) -> None:
+        """Add the options of the output.
+
+        Args:
+            name: The word that is typed.
+            shows: A table of the result, or its lines.
+            as_json: What JSON shows in place of the result.
+            fails: Whether a result means exit code 1.
+            watches: Whether it changes nothing, so that ``--readonly`` allows it.
+            quiet: Whether it prints progress, which ``--quiet`` then leaves out.
+            examples: Lines for the end of its help; a group gives its own.
+            notes: Paragraphs below them.
+            json: Whether the result can be had as JSON.
+            attributes: What any command of click has.
+        """
+        super().__init__(name, **attributes)
+        self.shows = shows
+        self.as_json = as_json
+        self.fails = fails
+        self.watches = watches
+        if json:
+            self.params += _form_options(listing=isinstance(shows, Table))
+        if quiet:
+            self.params.append(_quiet_option())
+        if examples:
+            self.epilog = examples_text(examples, notes)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the function, print its result, and exit with 1 where that is a failure.
+
+        Raises:
+            ReadOnly: it would change something where one only watches.
+        """
+        self._require_allowed(ctx)
+        given = ctx.params
+        form = given.pop("form", "text")
+        takes = inspect.signature(self.callback or (lambda: None)).parameters
+        client = None
+        if "client" in takes:
+            from backends.client.client import ControllerClient
+
+            client = ControllerClient(cluster=given.get("cluster") or DEFAULT_CLUSTER)
+            given["client"] = client
+        if "as_json" in takes:
+            given["as_json"] = form == "json"
+        if "cluster" not in takes:
+            given.pop("cluster", None)
+        with quieted(given.pop("quiet", False)):
+            result = super().invoke(ctx)
+            if inspect.iscoroutine(result):
+                result = run(tidily(client, result) if client else result)
+            self._print(result, form)
+        if self.fails is not None and self.fails(result):
+            raise click.exceptions.Exit(1)
+        return None
+
+    def _require_allowed(self, ctx: click.Context) -> None:
+        acts = ctx.params.get("write", True) and not ctx.params.get("dry_run")
+        if ASKING.get().readonly and acts and not self.watches:
+            raise ReadOnly(ctx.command_path)
+
+    def _print(self, result: Any, form: str) -> None:
+        if result is None:
+            return
+        if form == "json":
+            emit_json(self.as_json(result) if self.as_json else result)
+        elif isinstance(self.shows, Table):
+            self.shows.print(result, form)
+        elif self.shows is not None:
+            for line in self.shows(result):
+                show(line)
+
+
+class Group(click.Group):
+    """A group that does what its first word means, also by a name that it had."""
+
+    command_class = Command
+    group_class = type
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        default: str = "",
+        aliases: Mapping[str, str] | None = None,
+        examples: str = "",
+        notes: str = "",
+        **attributes: Any,
+    ) -> None:
+        """Begin without commands.
+
+        Args:
+            name: The word that is typed.
+            default: The command that runs where none is given.
+            aliases: Former words, and those that stand for them now.
+            examples: Lines for the help; each command takes those that begin with it.
+            notes: Paragraphs below them.
+            attributes: What any group of click has.
+        """
+        super().__init__(name, **attributes)
+        self.default = default
+        self.aliases = aliases or {}
+        self.examples = examples
+        self.path = f"{PROGRAM} {name}"
+        if examples:
+            self.epilog = examples_text(examples, notes)
+        if default:
+            self.subcommand_metavar = "[COMMAND] [ARGS]..."
+            self.help = f"{self.help}\n\nWithout a command: {default}."
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Add a command, and give it the examples that are about it."""
+        super().add_command(cmd, name)
+        path = f"{self.path} {name or cmd.name}"
+        own = [line for line in self.examples.splitlines() if f"{path} " in f"{line} "]
+        if own and not cmd.epilog:
+            cmd.epilog = examples_text("\n".join(own))
+        if isinstance(cmd, Group):
+            cmd.path, cmd.examples = path, cmd.examples or "\n".join(own)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the default command before options that are not the group's own."""
+        first = args[0] if args else "-"
+        is_named = not first.startswith("-") or first in ctx.help_option_names
+        if self.default and not is_named and not ctx.resilient_parsing:
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command meant, by its own name or a former one."""
+        if args[0] in self.aliases:
+            args = [*self.aliases[args[0]].split(), *args[1:]]
+        known = self.list_commands(ctx)
+        if args[0] not in known and args[0][:1] != "-" and not ctx.resilient_parsing:
+            raise NoSuchCommand(args[0], possibilities=known, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+
+def examples_text(examples: str, notes: str = "") -> str:
+    """The end of a help text: examples as they are, then paragraphs."""
+    lines = (f"  {line}" for line in examples.strip().splitlines())
+    return "\n".join(["\b", "Examples:", *lines, "", notes.strip()])
+
+
+# --- options -------------------------------------------------------------------------
+
+
+def _form_options(*, listing: bool) -> list[click.Parameter]:
+    if not listing:
+        return [
+            click.Option(
+                ["--json", "form"], flag_value="json", help="Print the result as JSON."
+            )
+        ]
+    return [
+        click.Option(
+            ["-o", "--output", "form"],
+            type=click.Choice(FORMS),
+            default="table",
+            help="Format of the list.",
+            show_default=True,
+        ),
+        click.Option(
+            ["--json", "form"], flag_value="json", help="The same as -o json."
+        ),
+    ]
+
+
+def _quiet_option() -> click.Option:
+    return click.Option(
+        ["-q", "--quiet"], is_flag=True, help="Print no progress and no remarks."
+    )
+
+
+class Inherited(click.Option):
+    """An option that may stand before the command as well: the last one counts."""
+
+    def consume_value(
+        self, ctx: click.Context, opts: Mapping[str, click.Parameter]
+    ) -> tuple[Any, ParameterSource]:
+        """Find the value; that of the root ranks right after the command's own."""
+        value, source = super().consume_value(ctx, opts)
+        root = ctx.find_root()
+        given = ParameterSource.COMMANDLINE
+        if source is not given and root.get_parameter_source(self.name) is given:
+            return root.params[self.name], given
+        return value, source
+
+
+def is_given(name: str) -> bool:
+    """Tell whether an option of the running command was typed, and not its default."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
+
+
+def refuse_with(option: str, *others: str) -> None:
+    """Refuse options that have no effect beside another one that is given.
+
+    Raises:
+        click.UsageError: one of the others, as it is typed, is given.
+    """
+    for other in _typed(others):
+        raise click.UsageError(f"{other} has no effect with {option}.")
+
+
+def refuse_without(needed: str, *options: str) -> None:
+    """Refuse options that have no effect without something that is not given.
+
+    Raises:
+        click.UsageError: one of the options, as it is typed, is given.
+    """
+    for option in _typed(options):
+        raise click.UsageError(f"{option} needs {needed}.")
+
+
+def _typed(options: Iterable[str]) -> Iterator[str]:
+    parameters = click.get_current_context().command.params
+    names = {opt: p.name or "" for p in parameters for opt in p.opts}
+    return (option for option in options if is_given(names[option]))
+
+
+def _checked(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | None:
+    if value is None or CLUSTER_NAME.fullmatch(value):
+        return value
+    raise UsageError(
+        f"{value!r} is not a valid cluster name",
+        "Use up to 32 letters, digits, dashes and underscores.",
+    )
+
+
+def completing(source: str) -> Complete:
+    """For ``shell_complete``: the names of a source in ``tui.cli.completion``."""
+
+    def complete(
+        context: click.Context, parameter: click.Parameter, typed: str
+    ) -> list[CompletionItem]:
+        # Imported here because only a shell that completes needs it.
+        from tui.cli.completion import completions
+
+        return completions(source, context, typed)
+
+    return complete
+
+
+cluster_option = click.option(
+    "--cluster",
+    cls=Inherited,
+    metavar="NAME",
+    envvar=CLUSTER_VARIABLE,
+    show_envvar=True,
+    default=DEFAULT_CLUSTER,
+    show_default=True,
+    callback=_checked,
+    shell_complete=completing("clusters"),
+    help="Which cluster, where there are several.",
+)
+any_cluster_option = click.option(
+    "--cluster",
+    cls=Inherited,
+    metavar="NAME",
+    envvar=CLUSTER_VARIABLE,
+    show_envvar=True,
+    callback=_checked,
+    shell_complete=completing("clusters"),
+    help="Only this cluster.",
+)
+
+
+def quantity(text: str, units: Mapping[str, float], example: str) -> float:
+    """A number with its unit, in the base unit of ``units``.
+
+    Raises:
+        UsageError: it is not one.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z/]*)\s*", text.lower())
+    if match is None or match[2] not in units:
+        raise UsageError(f"Cannot read {text!r}", f"Write it like {example}.")
+    return float(match[1]) * units[match[2]]
+
+
+# --- running -------------------------------------------------------------------------
+
+
+async def tidily(client: ControllerClient, work: Coroutine[Any, Any, T]) -> T:
+    """Do some work; where it breaks off, a controller started for it ends if idle."""
+    try:
+        return await work
+    except BaseException:
+        if client.started_controller:
+            with contextlib.suppress(DllmError):
+                await client.shutdown(only_if_idle=True)
+        raise
+
+
+@contextmanager
+def prompting() -> Iterator[None]:
+    """Let signals end a prompt at once: it blocks the loop that would hear of them."""
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.default_int_handler)
+    task = asyncio.current_task()
+    try:
+        yield
+    finally:
+        if task is not None:
+            _cancel_on_signals(task)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine; TERM and HUP end it like Ctrl-C, with its clean-up done.
+
+    Raises:
+        KeyboardInterrupt: a signal ended it.
+    """
+    with signals_kept():
+        return asyncio.run(_until_signal(work))
+
+
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """Let them do afterwards what they did."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, does in before.items():
+            signal.signal(number, does)
+
+
+async def _until_signal(work: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.ensure_future(work)
+    _cancel_on_signals(task)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        # What is left takes a moment, and breaks where a signal comes into it.
+        for number in SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _cancel_on_signals(task: asyncio.Future[Any]) -> None:
+    """Cancel it; only a signal that comes later breaks off what it cleans up then."""
+    loop = asyncio.get_running_loop()
+    heard_at = -math.inf
+
+    def cancel() -> None:
+        nonlocal heard_at
+        if loop.time() - heard_at > IMPATIENT_AFTER_S:
+            heard_at = loop.time()
+            task.cancel()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, cancel)

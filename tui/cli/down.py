@@ -1,0 +1,217 @@
+"""``dllm-tui down``, ``drain`` and ``resume``: end a cluster, or let it pause."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from backends.errors import ProcessFailed
+from backends.state import ClusterState, Leftover
+from backends.state.requests import RequestCounts
+from tui.cli.command import (
+    SECONDS,
+    Command,
+    cluster_option,
+    quantity,
+    refuse_with,
+)
+from tui.cli.output import say, warn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from backends.client.client import ControllerClient
+    from backends.state import ClusterSnapshot
+
+DOWN_EXAMPLES = """
+dllm-tui down
+dllm-tui down --cluster second
+dllm-tui down --all
+"""
+DRAIN_EXAMPLES = """
+dllm-tui drain                    wait until nothing is being answered
+dllm-tui drain --limit 30s        but no longer than this
+dllm-tui drain --limit 0s         do not wait for it
+dllm-tui resume                   let the requests that wait go on
+"""
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stop did."""
+
+    stopped: tuple[str, ...] = ()
+    """Names of the processes that ended."""
+    leftovers: tuple[Leftover, ...] = ()
+    """What could not be reached; the controller ends it when it can."""
+
+
+@click.command(
+    cls=Command,
+    fails=lambda ended: bool(ended.leftovers),
+    quiet=True,
+    examples=DOWN_EXAMPLES,
+    notes="Exit code 1 means that something could not be stopped; it says what.",
+)
+@cluster_option
+@click.option("--all", "every", is_flag=True, help="Every cluster.")
+async def down(client: ControllerClient, every: bool) -> Ended:
+    """Stop a cluster: llama-server, workers, with the last one the controller."""
+    if every:
+        refuse_with("--all", "--cluster")
+    ended = await _stopped_all(client, every=every)
+    if ended.stopped:
+        say(f"Stopped {', '.join(ended.stopped)}.")
+    elif not ended.leftovers:
+        say("Nothing is running.")
+    for left in ended.leftovers:
+        why = f": {left.why.rstrip('.')}" if left.why else ""
+        warn(
+            f"Cannot stop {left.name} on {left.peer}{why}. "
+            f"It is stopped as soon as {left.peer} can be reached again."
+        )
+    return ended
+
+
+async def _stopped_all(client: ControllerClient, *, every: bool) -> Ended:
+    """Stop one cluster, or every one, and what earlier controllers left here."""
+    from backends.doctor.orphans import end_orphans, find_orphans
+    from backends.paths import user_paths
+
+    ended = []
+    # Seen before a controller starts: it ends some of them itself.
+    lost = await find_orphans(user_paths())
+    if await client.running() or client.left_processes():
+        briefs = (await client.snapshot()).clusters if every else ()
+        for name in [brief.name for brief in briefs] or [client.cluster]:
+            client.use(name)
+            ended.append(await end_cluster(client))
+    lost += await end_orphans(user_paths())
+    names = [name for one in ended for name in one.stopped]
+    return Ended(
+        stopped=(*names, *dict.fromkeys(orphan.name for orphan in lost)),
+        leftovers=tuple(left for one in ended for left in one.leftovers),
+    )
+
+
+async def end_cluster(client: ControllerClient) -> Ended:
+    """Stop a cluster, and the controller with the last one that it can end.
+
+    Raises:
+        ProcessFailed: something could not be stopped.
+        ControllerError: the controller does not do it, or broke off.
+    """
+    before = await client.snapshot()
+    after = await _stopped(client, before)
+    ended = Ended(stopped=tuple(_ended(before, after)), leftovers=after.leftovers)
+    again = after.wanted_generation != 0
+    if not ended.leftovers and not after.others_run and not again:
+        await client.shutdown()
+    return ended
+
+
+async def _stopped(
+    client: ControllerClient, before: ClusterSnapshot
+) -> ClusterSnapshot:
+    """The snapshot in which the stop is done, or somebody has launched again."""
+    asked = await client.stop()
+    last = asked
+    async with aclosing(client.snapshots()) as snapshots:
+        async for last in snapshots:
+            if last.seq < asked.seq or last.generation < asked.generation:
+                continue
+            if last.failure is not None and last.failure != before.failure:
+                raise ProcessFailed(last.failure)
+            again = last.generation > asked.generation
+            if again or last.state is ClusterState.IDLE:
+                break
+    return last
+
+
+def _ended(before: ClusterSnapshot, after: ClusterSnapshot) -> Iterator[str]:
+    """What ran before, and is neither there any more nor out of reach."""
+    alive = {(leftover.peer, leftover.name) for leftover in after.leftovers}
+    alive |= {(p.peer, p.name) for p in after.processes if p.state != "exited"}
+    for process in before.processes:
+        if process.state != "exited" and (process.peer, process.name) not in alive:
+            yield process.name
+
+
+def _counts(snapshot: ClusterSnapshot) -> RequestCounts:
+    return snapshot.requests or RequestCounts()
+
+
+def _drain_json(snapshot: ClusterSnapshot) -> dict[str, Any]:
+    return {"drained_since": snapshot.drained_since, "requests": _counts(snapshot)}
+
+
+@click.command(
+    cls=Command,
+    as_json=_drain_json,
+    fails=lambda last: last.drained_since is not None and _counts(last).in_flight > 0,
+    quiet=True,
+    examples=DRAIN_EXAMPLES,
+    notes="New requests wait for api_wait_s at most, and are then told to try again. A "
+    "drain lasts until dllm-tui resume, or until the cluster is launched anew or "
+    "stopped. Exit code 1 means that something was still being answered at the limit; "
+    "it goes on.",
+)
+@click.option(
+    "--limit",
+    default="5m",
+    show_default=True,
+    metavar="TIME",
+    help="Wait no longer for what is being answered: 30s, 5m, 1h.",
+)
+@click.option("--off", is_flag=True, hidden=True)
+@cluster_option
+async def drain(client: ControllerClient, limit: str, off: bool) -> ClusterSnapshot:
+    """Finish what is being answered, and let new requests wait."""
+    if off:
+        refuse_with("--off", "--limit")
+        return await _resumed(client)
+    last = await _drained(client, quantity(limit, SECONDS, "30s"))
+    counts = _counts(last)
+    waiting = f"{counts.waiting} wait for dllm-tui resume"
+    if last.drained_since is None:
+        say("Resumed meanwhile: requests are answered.")
+    elif counts.in_flight:
+        say(f"Still being answered: {counts.in_flight}; {waiting}.")
+    else:
+        say(f"Drained: nothing is being answered; {waiting}.")
+    return last
+
+
+async def _drained(client: ControllerClient, limit_s: float) -> ClusterSnapshot:
+    """The snapshot in which nothing is being answered, or that at the limit."""
+    last = asked = await client.drain(on=True)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s), aclosing(client.snapshots()) as snapshots:
+            async for last in snapshots:
+                if last.seq >= asked.seq and _is_over(last):
+                    break
+    return last
+
+
+def _is_over(snapshot: ClusterSnapshot) -> bool:
+    """Whether all is answered, or somebody ended the drain."""
+    counts = snapshot.requests
+    is_done = counts is not None and counts.drains and not counts.in_flight
+    return is_done or snapshot.drained_since is None
+
+
+@click.command(cls=Command, as_json=_drain_json, quiet=True, examples="dllm-tui resume")
+@cluster_option
+async def resume(client: ControllerClient) -> ClusterSnapshot:
+    """End a drain: requests are answered again."""
+    return await _resumed(client)
+
+
+async def _resumed(client: ControllerClient) -> ClusterSnapshot:
+    last = await client.drain(on=False)
+    say("Resumed: requests are answered.")
+    return last

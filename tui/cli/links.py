@@ -1,0 +1,171 @@
+"""``dllm-tui links`` and ``trace``: slower links, and where each token's time went."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from backends.errors import DllmError
+from backends.state import Lab, to_json
+from backends.units import format_lab
+from tui.cli.command import (
+    Command,
+    Group,
+    cluster_option,
+    completing,
+    quantity,
+)
+from tui.cli.output import Column, Table, emit_json, say
+from tui.cli.status import current_snapshot
+from tui.work.quantities import way_text
+
+if TYPE_CHECKING:
+    from backends.client.client import ControllerClient
+    from backends.state import ClusterSnapshot, Link, Pass
+
+EXAMPLES = """
+dllm-tui links list
+dllm-tui links slow worker1 --latency 20ms --jitter 2ms --rate 30MB/s
+dllm-tui links slow all --latency 5ms
+dllm-tui links reset
+"""
+TRACE_EXAMPLES = """
+dllm-tui trace passes.json         then open it in https://ui.perfetto.dev
+dllm-tui trace --json | jq '.traceEvents | length'
+"""
+MS = {"us": 1e-3, "ms": 1.0, "s": 1e3, "": 1.0}
+MB_PER_S = {"kb/s": 1e-3, "mb/s": 1.0, "gb/s": 1e3, "mbit/s": 0.125, "gbit/s": 125.0}
+ALL = "all"
+
+
+def _why_none(snapshot: ClusterSnapshot) -> str:
+    from backends.link.absence import why_no_link
+
+    return why_no_link(snapshot)
+
+
+def _links(snapshot: ClusterSnapshot) -> tuple[Link, ...]:
+    return () if _why_none(snapshot) else snapshot.links
+
+
+LINKS = Table(
+    columns=[
+        Column("WORKER", lambda link: link.worker),
+        Column("MODE", lambda link: link.mode),
+        Column("LAB", lambda link: format_lab(link.lab) if link.lab else "off"),
+        Column("PATH", way_text, wide=True),
+        Column("WHY", lambda link: link.why, wide=True),
+    ],
+    name=lambda link: link.worker,
+    rows=_links,
+    none=lambda snapshot: f"{_why_none(snapshot)}.",
+)
+
+
+@click.group(
+    cls=Group,
+    default="list",
+    aliases={"show": "list", "set": "slow", "clear": "reset"},
+    examples=EXAMPLES,
+)
+def links() -> None:
+    """Show the links to workers, and simulate slower ones, live."""
+
+
+@links.command(
+    "list",
+    shows=LINKS,
+    as_json=lambda snapshot: {link.worker: link.lab for link in _links(snapshot)},
+    watches=True,
+)
+@cluster_option
+async def list_links(cluster: str) -> ClusterSnapshot:
+    """List the links, and what is simulated on each."""
+    return await current_snapshot(cluster)
+
+
+@links.command("slow")
+@click.argument("link", shell_complete=completing("links"))
+@click.option("--latency", default="0ms", help="Added one-way latency, e.g. 20ms.")
+@click.option("--jitter", default="0ms", help="Its standard deviation, e.g. 2ms.")
+@click.option("--rate", help="Bandwidth each way, e.g. 30MB/s or 100Mbit/s.")
+@click.option("--seed", type=click.IntRange(0), default=1, help="Seed of the jitter.")
+@cluster_option
+async def slow_link(
+    client: ControllerClient,
+    link: str,
+    latency: str,
+    jitter: str,
+    rate: str | None,
+    seed: int,
+) -> dict[str, Any]:
+    """Make LINK (a worker's name, or all) slower."""
+    from backends.link.limits import require_possible
+
+    wanted = Lab(
+        latency_ms=quantity(latency, MS, "20ms"),
+        jitter_ms=quantity(jitter, MS, "2ms"),
+        rate_mb_s=quantity(rate, MB_PER_S, "30MB/s") if rate else 0.0,
+        seed=seed,
+    )
+    require_possible(wanted)
+    return await _applied(client, link, wanted)
+
+
+@links.command("reset")
+@click.argument("link", default=ALL, shell_complete=completing("links"))
+@cluster_option
+async def reset_link(client: ControllerClient, link: str) -> dict[str, Any]:
+    """Remove the simulated limits of LINK (or of all links)."""
+    return await _applied(client, link, None)
+
+
+async def _applied(
+    client: ControllerClient, link: str, wanted: Lab | None
+) -> dict[str, Any]:
+    await client.set_lab(None if link == ALL else link, wanted)
+    return {"link": link, "lab": wanted}
+
+
+@click.command(cls=Command, watches=True, examples=TRACE_EXAMPLES)
+@click.argument("file", required=False, type=click.Path(dir_okay=False))
+@click.option("-o", "--output", "option", hidden=True, type=click.Path(dir_okay=False))
+@cluster_option
+async def trace(
+    client: ControllerClient, file: str | None, option: str | None, as_json: bool
+) -> None:
+    """Export where the time of the latest tokens went, as a Chrome trace.
+
+    It goes to FILE, or else to standard output.
+    """
+    from backends.link.trace import chrome_trace
+
+    if (file is not None) + (option is not None) + as_json > 1:
+        raise click.UsageError("Give one of FILE and --json.")
+    events = chrome_trace(await _passes(client))
+    if target := file or option:
+        _write(target, to_json(events))
+        say(f"Wrote {len(events['traceEvents'])} events to {target}.")
+    else:
+        emit_json(events)
+
+
+def _write(file: str, text: str) -> None:
+    try:
+        Path(file).write_text(text)
+    except OSError as error:
+        raise DllmError(f"Cannot write {file} ({error.strerror})") from error
+
+
+async def _passes(client: ControllerClient) -> dict[str, tuple[Pass, ...]]:
+    if why := _why_none(await current_snapshot(client.cluster)):
+        raise DllmError(why)
+    passes = await client.passes()
+    if not any(passes.values()):
+        raise DllmError(
+            "No token has been measured yet",
+            "Ask something first, for example: dllm-tui chat hello.",
+        )
+    return passes
