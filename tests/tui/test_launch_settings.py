@@ -358,12 +358,12 @@ def test_a_plan_as_the_command_that_launches_it() -> None:
         PLAN, server=settings, extra_args=("--alias", "my model")
     )
     words = shlex.split(up_command(plan))
-    assert words[:4] == ["dllm-tui", "up", "--model", PLAN.model]
+    assert words[:3] == ["dllm-tui", "up", PLAN.model]
     assert words[words.index("--cache-type-k") + 1] == "q8_0"
     assert words[words.index("--slots") + 1] == "4"
     assert words[-3:] == ["--", "--alias", "my model"]
     assert "--threads" not in words
-    assert words[words.index("--pair") + 1] == "auto"
+    assert words[words.index("--relay") + 1] == "auto"
     assert "worker1/CPU=6" in words[words.index("--split") + 1]
     away = msgspec.structs.replace(people.SPREAD_PLAN, head="box")
     assert "--head box" in up_command(away)

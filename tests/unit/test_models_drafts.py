@@ -153,5 +153,5 @@ async def test_only_a_model_that_runs_is_measured_again() -> None:
     client: Any = AsyncMock()
     client.snapshot.return_value = ClusterSnapshot()
     with pytest.raises(UsageError, match="does not run /m/big"):
-        await drafts_module._asked(client, "/m/big.gguf", measure=True)
+        await drafts_module._found(client, "/m/big.gguf", measure=True)
     client.measure_drafts.assert_not_called()

@@ -50,7 +50,7 @@ from tui.cli.output import Column, emit_json, say, show, table_lines
 from tui.cli.progress import StepPrinter, ticking
 from tui.cli.status import cluster_json, measured_text, prompts_text
 from tui.kit.sources import told
-from tui.work.launch_settings import unusual
+from tui.work.launch_settings import NO_RELAY, RELAYS, unusual
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -77,13 +77,7 @@ dllm-tui plan m.gguf --json | jq '.memory[].device'
 """
 BUSY = frozenset({ClusterState.STARTING, ClusterState.LOADING, ClusterState.SERVING})
 USUAL = ServerSettings()
-NO_RELAY = "off"
-PAIRS = {
-    "auto": PairMode.AUTO,
-    "pair": PairMode.ALWAYS,
-    "single": PairMode.NEVER,
-}
-_FORMER_PAIRS = {"auto": "auto", "always": "pair", "never": "single"}
+PAIRS = {word: mode for mode, word in RELAYS.items()}
 
 
 _PLAN_OPTIONS = (
@@ -197,7 +191,7 @@ _PLAN_OPTIONS = (
         "workers here too (pair), at the head alone (single), none and no metering "
         "(off). Else as configured.",
     ),
-    click.option("--pair", type=click.Choice(list(_FORMER_PAIRS)), hidden=True),
+    click.option("--pair", type=click.Choice([m.value for m in PairMode]), hidden=True),
     click.option("--no-relay", is_flag=True, hidden=True),
     cluster_option,
 )
@@ -383,7 +377,8 @@ async def _ask(
     if (path is None) is (model is None):
         what = "Missing argument 'MODEL'." if path is None else "Give one model."
         raise click.UsageError(what, click.get_current_context())
-    relay = relay or (NO_RELAY if no_relay else _FORMER_PAIRS.get(pair or ""))
+    if pair or no_relay:
+        relay = NO_RELAY if no_relay else RELAYS[PairMode(pair)]
     shares = parse_split(split) if split is not None else None
     return Ask(
         model=await require_model(path or model or ""),

@@ -16,6 +16,7 @@ from backends.state import (
     NO_DRAFT,
     Ask,
     FlashAttention,
+    PairMode,
     Plan,
     ServerSettings,
 )
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 USUAL = ServerSettings()
 SLOT_CTX_STEP = 256
+RELAYS = {PairMode.AUTO: "auto", PairMode.ALWAYS: "pair", PairMode.NEVER: "single"}
+"""Values of ``up --relay``; without any relay it is ``NO_RELAY``."""
+NO_RELAY = "off"
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,7 @@ def is_own(worker: WorkerSpec) -> bool:
 
 def up_command(plan: Plan) -> str:
     """The command line that launches a plan without the console."""
-    return shlex.join(["dllm-tui", "up", "--model", plan.model, *_options(plan)])
+    return shlex.join(["dllm-tui", "up", plan.model, *_options(plan)])
 
 
 def _options(plan: Plan) -> Iterator[str]:
@@ -170,11 +174,8 @@ def _options(plan: Plan) -> Iterator[str]:
     for option, value, usual in told:
         if value != usual:
             yield from (option, str(value))
-    if plan.relay:
-        # The settings of whoever types it may say otherwise.
-        yield from ("--pair", plan.pair.value)
-    else:
-        yield "--relay off"
+    # The settings of whoever types it may say otherwise.
+    yield from ("--relay", RELAYS[plan.pair] if plan.relay else NO_RELAY)
     if plan.extra_args:
         yield from ("--", *plan.extra_args)
 
