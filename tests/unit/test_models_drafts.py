@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+FIND = drafts_module._found
 AT = 1_763_820_000.0
 FAST = DraftTrial(
     draft="/m/small.gguf",
@@ -153,5 +154,5 @@ async def test_only_a_model_that_runs_is_measured_again() -> None:
     client: Any = AsyncMock()
     client.snapshot.return_value = ClusterSnapshot()
     with pytest.raises(UsageError, match="does not run /m/big"):
-        await drafts_module._found(client, "/m/big.gguf", measure=True)
+        await FIND(client, "/m/big.gguf", measure=True)
     client.measure_drafts.assert_not_called()

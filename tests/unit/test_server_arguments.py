@@ -18,8 +18,8 @@ def checked(*arguments: str, head: str = "local", directory: str = "/home/ada") 
     [
         ("--port", "--port, before"),
         ("--port=8123", "--port, before"),
-        ("-c", "--ctx"),
-        ("--ctx-size", "--ctx"),
+        ("-c", "--context"),
+        ("--ctx-size", "--context"),
         ("--tensor_split=1,1", "--split"),
         ("--n_gpu_layers", "--split"),
         ("-m", "--model"),

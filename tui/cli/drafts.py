@@ -60,8 +60,6 @@ async def drafts(client: ControllerClient, model: str, measure: bool) -> Drafts:
 
 
 async def _found(client: ControllerClient, path: str, *, measure: bool) -> Drafts:
-    from tui.cli.models import searched
-
     if measure:
         plan = (await client.snapshot()).plan
         if plan is None or plan.model != path:
@@ -71,6 +69,8 @@ async def _found(client: ControllerClient, path: str, *, measure: bool) -> Draft
             )
         await client.measure_drafts()
         say("All drafts are measured again when nobody asks; dllm-tui status shows it.")
+    from tui.cli.models import searched
+
     await searched(client)
     return await client.models.drafts(path)
 

@@ -377,8 +377,8 @@ async def _ask(
     if (path is None) is (model is None):
         what = "Missing argument 'MODEL'." if path is None else "Give one model."
         raise click.UsageError(what, click.get_current_context())
-    if pair or no_relay:
-        relay = NO_RELAY if no_relay else RELAYS[PairMode(pair)]
+    if pair:
+        relay = RELAYS[PairMode(pair)]
     shares = parse_split(split) if split is not None else None
     return Ask(
         model=await require_model(path or model or ""),
@@ -397,7 +397,7 @@ async def _ask(
             **server,
         ),
         api_port=port,
-        relay=relay != NO_RELAY,
+        relay=relay != NO_RELAY and not no_relay,
         pair=PAIRS.get(relay or ""),
         force=force,
         extra_args=server_args,
