@@ -39,6 +39,10 @@ class RequestFailed(DllmError):
         return self.value
 
 
+class RequestRefused(RequestFailed, UsageError):
+    """What was asked cannot be meant, by the controller's word (status 400)."""
+
+
 class NothingRuns(ControllerError):
     """There is no controller, and where one only watches none is started."""
 
@@ -243,7 +247,8 @@ def _decoded(status: int, content: bytes, kind: type[T]) -> T:
     if status == 200:
         return _value(content, kind)
     try:
-        raise RequestFailed(msgspec.json.decode(content, type=Failure))
+        kind_of_error = RequestRefused if status == 400 else RequestFailed
+        raise kind_of_error(msgspec.json.decode(content, type=Failure))
     except NOT_JSON as error:
         raise ControllerError(
             f"The controller answered with status {status}"

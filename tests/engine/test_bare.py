@@ -135,7 +135,7 @@ def test_what_is_no_rpc_server_is_told(user: User) -> None:
         port = other.getsockname()[1]
         told = user.run("peers", "add", "box", "--bare", f"127.0.0.1:{port}")
     assert "does not answer as an rpc-server" in told.stdout
-    wrong = user.run("peers", "add", "x", "--bare", "nonsense", code=1)
+    wrong = user.run("peers", "add", "x", "--bare", "nonsense", code=2)
     assert "nonsense" in wrong.stderr
     user.run("stop")
 

@@ -210,7 +210,7 @@ def test_chats_from_the_command_line(user: User, demo_model: str) -> None:
     assert "1 question followed" in user.run("chats", "show", "sky").stdout
     user.run("chats", "pick", "sky", "1", "1")
     assert "And then?" in user.run("chats", "show", "sky").stdout
-    assert "There is no question 9" in user.run(*sky, "--again", "9", code=1).stderr
+    assert "There is no question 9" in user.run(*sky, "--again", "9", code=2).stderr
     nobody = ("chat", "--conversation", "nobody", "--again", "1")
     assert "There is no chat" in user.run(*nobody, code=1).stderr
     file = user.home / "sky.json"

@@ -131,7 +131,7 @@ def test_trace_and_metrics_tell_the_same(user: User, demo_model: str) -> None:
 
 def test_an_unknown_link_is_named(user: User, demo_model: str) -> None:
     serve(user, demo_model, "--split", "6,7")
-    refused = user.run("lab", "set", "worker9", "--latency", "1ms", code=1)
+    refused = user.run("links", "slow", "worker9", "--latency", "1ms", code=2)
     assert "worker9" in refused.stderr
     assert "worker1, worker2" in refused.stderr
     bad = user.run("lab", "set", "worker1", "--latency", "soon", code=2)

@@ -145,7 +145,7 @@ def test_failures_of_adding_say_what_to_do(network: Network, user: HeadUser) -> 
     again = user.run("peers", "add", "no-such-host.invalid", code=1)
     assert "already" in again.stderr
     user.run("peers", "add", "-oProxyCommand=x", code=2)
-    user.run("peers", "add", "root@ada", "--name", "local", code=1)
+    user.run("peers", "add", "root@ada", "--name", "local", code=2)
     user.run("peers", "remove", "nobody", code=1)
 
 

@@ -288,6 +288,14 @@ async def test_models_are_listed(home: Path) -> None:
     assert str(MODEL_PATH) in [model["path"] for model in found]
 
 
+async def test_an_address_that_is_none_is_a_mistake_of_usage(home: Path) -> None:
+    """By a real controller, whose word it is."""
+    told = await command("peers", "add", "x", "--bare", "127.0.0.1:99999")
+    assert (told.code, told.out) == (2, "")
+    assert "'127.0.0.1:99999' is no address of an rpc-server" in told.err
+    assert (await command("peers", "-o", "name")).out == ""
+
+
 async def test_commands_of_a_frozen_controller_end(home: Path, paths: Paths) -> None:
     """On a real one, stopped in its tracks."""
     await command("peers", "list")
