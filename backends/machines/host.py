@@ -419,7 +419,7 @@ class MachineAgent:
         if feature not in self.features:
             raise HostError(
                 f"The helper on {self._name} is too old for that",
-                f"Install it anew: dllm-tui peers provision {self._name}.",
+                f"Install it anew: dllm-tui peers setup {self._name}.",
             )
 
     async def _ask(

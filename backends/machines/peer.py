@@ -184,7 +184,7 @@ class SshMachine:
         for engine in engines:
             if protocols_match(rpc_protocol, engine.info.rpc_protocol):
                 return engine
-        hint = f"Install the head's: dllm-tui peers provision {self.name}."
+        hint = f"Install the head's: dllm-tui peers setup {self.name}."
         if not engines:
             raise EngineError(f"{self.name} has no llama.cpp with RPC", hint)
         spoken = ", ".join(engine.info.rpc_protocol for engine in engines)
@@ -210,7 +210,7 @@ class SshMachine:
                 return found.path
         raise ModelError(
             f"{self.name} has no copy of {part.name}{self.searched}",
-            f"Copy it there: dllm-tui peers copy {self.name} {part}.",
+            f"Copy it there: dllm-tui models copy {part} {self.name}.",
         )
 
     @property
@@ -250,7 +250,7 @@ class SshMachine:
         if not self._relay:
             raise HostError(
                 f"The helper program dllm-relay is not on {self.name}",
-                f"Install it: dllm-tui peers provision {self.name}.",
+                f"Install it: dllm-tui peers setup {self.name}.",
             )
         return self._relay
 

@@ -408,7 +408,7 @@ async def bandwidth_mb_s(shell: Shell) -> float | None:
 
 def judged(name: str, facts: PeerFacts, ours: str) -> tuple[PeerState, str]:
     """State and note of a peer; ``ours`` is the RPC protocol of our own engine."""
-    hint = f"Provision it: dllm-tui peers provision {name}."
+    hint = f"Provision it: dllm-tui peers setup {name}."
     if not facts.engines:
         return PeerState.NO_ENGINE, f"No llama.cpp with RPC there. {hint}"
     if not facts.relay_version:

@@ -13,12 +13,12 @@ import msgspec
 
 from backends.errors import ControllerError, ProcessFailed, UsageError
 from backends.state import (
+    Answering,
     ChatChange,
     ChatDelta,
     ChatMessage,
     ChatRequest,
     ChatTimings,
-    ClusterState,
     Sampling,
 )
 from backends.units import format_count, format_seconds, format_speed
@@ -49,10 +49,6 @@ dllm-tui chats pick "the sky" 1 2          continues from answer 2 to question 1
 dllm-tui chats rename 20261121-234417-81470f "the sky"
 dllm-tui chats delete "the sky"
 """
-WAITED_FOR = {
-    ClusterState.STARTING: "starting",
-    ClusterState.LOADING: "loading the model",
-}
 
 
 # --- chat ----------------------------------------------------------------------------
@@ -117,7 +113,6 @@ async def chat(
         raise UsageError("The question is empty", "Give some text.")
     sampling = Sampling(temperature=temperature, max_tokens=max_tokens, seed=seed)
     on_text = unseen if as_json else shower()
-    await _tell_waiting(client)
     if conversation is not None:
         state = await _begun(client, conversation, new=again is None)
         state = await _prepared(client, state.conversation, system, sampling)
@@ -134,13 +129,6 @@ async def chat(
         say(answer_text(answer))
 
 
-async def _tell_waiting(client: ControllerClient) -> None:
-    """Say so where the question is to wait: the cluster does not serve yet."""
-    state = (await client.snapshot()).state
-    if state in WAITED_FOR:
-        say(f"Waiting for the cluster ({WAITED_FOR[state]})…")
-
-
 async def ask(
     client: ControllerClient, request: ChatRequest, on_text: Callable[[str], None]
 ) -> Answer:
@@ -151,7 +139,7 @@ async def ask(
     """
     started = time.monotonic()
     text, reasoning, first_s = "", "", None
-    last, told = ChatDelta(), 0
+    last, told = ChatDelta(), ""
     async with aclosing(client.chat(request)) as deltas:
         async for delta in deltas:
             if delta.failure is not None:
@@ -161,7 +149,7 @@ async def ask(
             text += delta.text
             reasoning += delta.reasoning
             on_text(delta.text)
-            told = _tell_ahead(delta.ahead, told)
+            told = _tell_wait(delta, told)
             last = delta if delta.done else last
     if not last.done:
         raise ControllerError("The answer was cut off", "dllm-tui status says why.")
@@ -174,11 +162,14 @@ async def ask(
     )
 
 
-def _tell_ahead(ahead: int, told: int) -> int:
-    """Say how many requests are ahead, once for each number of them."""
-    if ahead and ahead != told:
-        say(f"{format_count(ahead, 'request')} ahead…")
-    return ahead
+def _tell_wait(now: ChatDelta | Answering, told: str) -> str:
+    """Say what an answer waits for, once for each change."""
+    text = f"{format_count(now.ahead, 'request')} ahead…" if now.ahead else ""
+    if now.waiting:
+        text = f"Waiting for the cluster: {now.waiting}…"
+    if text and text != told:
+        say(text)
+    return text
 
 
 def answer_text(answer: Answer) -> str:
@@ -240,7 +231,7 @@ async def _followed(
     client: ControllerClient, chat: str, turns: int, on_text: Callable[[str], None]
 ) -> Answer:
     """Follow the newest answer to the question after so many, to its end."""
-    shown, told = 0, 0
+    shown, told = 0, ""
     async with aclosing(client.chats.states("", chat=chat)) as states:
         async for state in states:
             if len(state.conversation.turns) <= turns:
@@ -248,7 +239,7 @@ async def _followed(
             reply = state.conversation.turns[turns].replies[-1]
             on_text(reply.text[shown:])
             shown = len(reply.text)
-            told = _tell_ahead(state.answering.ahead if state.answering else 0, told)
+            told = _tell_wait(state.answering or Answering(), told)
             if reply.failure is not None:
                 raise ProcessFailed(reply.failure)
             if reply.done:

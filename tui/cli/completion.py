@@ -114,7 +114,7 @@ def models(context: click.Context) -> list[str]:
 
 
 async def _model_names() -> list[str]:
-    from backends.machines.agent.here import local_host_for_now
+    from backends.machines.host import local_host_for_now
     from backends.models.folders import user_folders
     from backends.models.search import search
 

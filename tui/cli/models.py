@@ -93,7 +93,7 @@ async def resolve(model: str) -> Path:
     if path := _path_meant(model):
         return path
     from backends.config import load_config
-    from backends.machines.agent.here import local_host_for_now
+    from backends.machines.host import local_host_for_now
     from backends.models.folders import user_folders
     from backends.models.search import find_model
     from backends.paths import user_paths
@@ -398,9 +398,9 @@ async def _place_at(
         return named
     if place == LOCAL:
         return LOCAL, str(model)
+    from backends.machines.machine import path_at
     from backends.models.folders import named_folders
     from backends.models.identity import files_of, identity_of
-    from backends.roster.holdings import path_at
 
     first = files_of(model)[0]
     identity = await asyncio.to_thread(identity_of, first)
