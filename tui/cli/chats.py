@@ -166,7 +166,7 @@ def _tell_wait(now: ChatDelta | Answering, told: str) -> str:
     """Say what an answer waits for, once for each change."""
     text = f"{format_count(now.ahead, 'request')} ahead…" if now.ahead else ""
     if now.waiting:
-        text = f"Waiting for the cluster: {now.waiting}…"
+        text = f"Waiting: {now.waiting}…"
     if text and text != told:
         say(text)
     return text
