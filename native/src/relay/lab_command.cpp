@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "json_value.h"
+#include "json.h"
 
 namespace dllm {
 
