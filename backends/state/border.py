@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backends.state.base import Value
 
-API_VERSION = 8
+API_VERSION = 9
 """Grows with every change that an older client or controller would misread."""
 ALIVE_EVERY_S = 1.0
 """A controller that works on a request says so at least this often."""
