@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backends.errors import PlanError
-from backends.split.buffers import is_unfused
-from backends.split.cache_types import cache_type, is_quantized
+from backends.split.buffers import cache_type, is_quantized, is_unfused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,9 +8,6 @@ from contextvars import ContextVar
 from backends.errors import UsageError
 from backends.state import Value
 
-PROGRAM_HEADER = "Dllm-Program"
-"""What asks: ``console``, or the name of a command."""
-
 
 class Asking(Value, frozen=True, kw_only=True):
     """How this process asks a controller."""

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import h11
 
-from backends.client.asking import ASKING, PROGRAM_HEADER
+from backends.client.asking import ASKING
 from backends.state import SILENCE_MAX_S
+from backends.state.base import AGENT_HEADER, PROGRAM_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 16
 LINE_BYTES_MAX = 1 << 25
-AGENT_HEADER = "Ssh-Auth-Sock"
-"""Where the ssh-agent of whoever asks listens: the controller may be older than it."""
 
 
 class Response:

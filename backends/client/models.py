@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from backends.places import LOCAL
 from backends.state import Drafts
-from backends.state.holdings import Hashing, Seeding, WorkerCache
+from backends.state.models import Hashing, Seeding, WorkerCache
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from backends.client.asking import PROGRAM_HEADER
 from backends.state import Actor
+from backends.state.base import PROGRAM_HEADER
 
 if TYPE_CHECKING:
     from aiohttp import web

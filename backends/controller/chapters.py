@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from backends.config import Config
     from backends.controller.story import Story
     from backends.state import Actor, Failure, Lab, Leftover, MeasuredSplit, Peer, Plan
-    from backends.state.requests import RequestCounts
+    from backends.state.snapshots import RequestCounts
 
 
 class Chapter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from backends.engine.protocols import require_same_protocol
+from backends.engine.versions import require_same_protocol
 from backends.errors import ModelError, about_worker
 from backends.places import LOCAL
 from backends.planning.blueprint import own_workers

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from backends.machines.host import AgentHost, ProcessRecord
     from backends.machines.machine import Machines
     from backends.state import Plan
-    from backends.state.requests import RequestCounts
+    from backends.state.snapshots import RequestCounts
 
 log = logging.getLogger(__name__)
 

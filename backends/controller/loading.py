@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from backends.machines.host import AgentHost
     from backends.machines.machine import Machines
     from backends.state import MeasuredSplit, Plan
-    from backends.state.weights import WorkerWeights
+    from backends.state.links import WorkerWeights
 
 POLL_S = 0.1
 # Every look at another machine's log is a round trip.

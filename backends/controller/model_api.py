@@ -15,7 +15,7 @@ from aiohttp import web
 from backends.controller.askers import asker
 from backends.controller.chapters import WorkChapter
 from backends.controller.responses import body, json_response, start_stream
-from backends.models.paths import names_after
+from backends.models.folders import names_after
 from backends.places import LOCAL
 from backends.state import Value
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from backends.controller.story import Story
     from backends.machines.host import AgentHost
     from backends.machines.machine import Machines
-    from backends.state.holdings import Hashing, Seeding
+    from backends.state.models import Hashing, Seeding
 
 
 class HashRequest(Value, frozen=True, kw_only=True):

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from backends.controller.together import together
 from backends.errors import UsageError, did_you_mean
-from backends.link.absence import why_no_link
+from backends.link.figures import why_no_link
 from backends.link.limits import require_possible
-from backends.link.relay import RelayReader
+from backends.link.relay import RelayReader, worker_weights
 from backends.link.tokens import Outcomes, ServerCount
 from backends.link.way import Route
-from backends.link.weights import worker_weights
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from backends.controller.board import Board
     from backends.state import Lab, Pass, Speed
-    from backends.state.weights import WorkerWeights
+    from backends.state.links import WorkerWeights
 
 EXTRA_DRAFT_MAX = 16
 """The usual limit of a draft that further arguments give."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from backends.client.http import AGENT_HEADER
+from backends.state.base import AGENT_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

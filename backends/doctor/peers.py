@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from backends.client.client import ControllerClient
 from backends.doctor.checks import Check, Verdict
-from backends.engine.protocols import protocols_match
+from backends.engine.versions import protocols_match
 from backends.state import PeerState, Transport
 from backends.units import format_ms, format_offset
 

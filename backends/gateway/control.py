@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from backends.errors import DllmError
 from backends.gateway.language import Mode, Target
 from backends.state.base import NOT_JSON
-from backends.state.requests import RequestCounts
+from backends.state.snapshots import RequestCounts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from backends.gateway.proxy import Proxy
-    from backends.state.requests import RequestCounts
+    from backends.state.snapshots import RequestCounts
 
 METRICS = "/metrics"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

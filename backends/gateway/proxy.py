@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from backends.gateway.story import Story
     from backends.gateway.upstream import Answer
-    from backends.state.requests import RequestCounts
+    from backends.state.snapshots import RequestCounts
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
 
-from backends.state.requests import KeyCounts, RequestCounts
+from backends.state.snapshots import KeyCounts, RequestCounts
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator

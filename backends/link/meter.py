@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 from statistics import fmean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from backends.link.throughput import Throughput
 from backends.link.tokens import Guesses, Outcome, Outcomes, ServerCount, TokensPerPass
 from backends.link.way import Route, WayKind
 from backends.link.wire import (
@@ -325,3 +324,50 @@ def _pass(line: PassLine, tunnel_ms: float) -> Pass:
         down_ms=line.down_ns / NS_PER_MS + on_the_way_ms / 2,
         wait_ms=line.wait_ns / NS_PER_MS,
     )
+
+
+WINDOW_S = 1.0
+"""The mean over so long: two ticks of traffic do not flicker."""
+TICK_S = 0.25
+"""Between two reports of a relay through which something moves."""
+
+
+class _Totals(NamedTuple):
+    at_s: float
+    up: int
+    down: int
+
+
+class Throughput:
+    """Bytes per second each way over the last second; pure."""
+
+    def __init__(self) -> None:
+        """Nothing has been seen yet."""
+        self._seen: deque[_Totals] = deque()
+
+    def take(self, at_s: float, up: int, down: int) -> tuple[float, float] | None:
+        """Take the totals of a moment; None while there is nothing to compare with."""
+        now = _Totals(at_s, up, down)
+        if self._seen and not _follows(now, self._seen[-1]):
+            self._seen.clear()
+        if self._seen and at_s - self._seen[-1].at_s > WINDOW_S:
+            self._pass_over_silence(at_s)
+        self._seen.append(now)
+        while len(self._seen) > 2 and self._seen[1].at_s <= at_s - WINDOW_S:
+            self._seen.popleft()
+        first = self._seen[0]
+        elapsed_s = at_s - first.at_s
+        if elapsed_s <= 0:
+            return None
+        return (up - first.up) / elapsed_s, (down - first.down) / elapsed_s
+
+    def _pass_over_silence(self, at_s: float) -> None:
+        """A relay is silent while nothing moves: all that is new is of this tick."""
+        last = self._seen[-1]
+        self._seen.clear()
+        self._seen.append(_Totals(at_s - TICK_S, last.up, last.down))
+
+
+def _follows(now: _Totals, before: _Totals) -> bool:
+    """False when the relay began anew: its totals never shrink."""
+    return now.at_s >= before.at_s and now.up >= before.up and now.down >= before.down

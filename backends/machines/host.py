@@ -38,7 +38,7 @@ from backends.state import (
     ProcessState,
     Value,
 )
-from backends.state.holdings import Hashing, Seeding, WorkerCache
+from backends.state.models import Hashing, Seeding, WorkerCache
 from backends.units import format_count
 
 if TYPE_CHECKING:

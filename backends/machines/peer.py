@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from backends.data_place import AUTO, place_of
-from backends.engine.protocols import protocols_match
+from backends.engine.versions import protocols_match
 from backends.errors import (
     ControllerError,
     DllmError,

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from backends.engine import compiling
 from backends.engine.ask import describe, list_devices
-from backends.engine.protocols import protocols_match
+from backends.engine.versions import protocols_match
 from backends.errors import EngineError, HostError, ModelError, PeerUnreachable
 from backends.machines.host import MemoryTold, device_of
 from backends.models.folders import configured_folders

@@ -10,7 +10,7 @@ from backends.state import Value
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from backends.state.holdings import TensorSums
+    from backends.state.models import TensorSums
 
 
 class TensorDifference(Value, frozen=True, kw_only=True):

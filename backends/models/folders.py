@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from backends.demo import MODEL_PATH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 DEPTH_MAX = 8
 """Folders below a configured one; the Hugging Face cache needs five."""
@@ -79,3 +79,45 @@ def named_folders(folders: Sequence[str]) -> str:
 
 def _expanded(text: str, home: Path) -> Path:
     return home / text[2:] if text == "~" or text.startswith("~/") else Path(text)
+
+
+NAMES_MAX = 500
+
+
+def names_after(typed: str) -> tuple[str, ...]:
+    """What the last part of a whole path may become: folders end in ``/``.
+
+    Names that begin with a dot only where one was typed. A folder that is not there,
+    or may not be read, has none. Of very many some in the middle are left out: what all
+    begin with is what the first and the last begin with.
+    """
+    folder, _, part = typed.rpartition("/")
+    if not typed.startswith("/"):
+        return ()
+    try:
+        with os.scandir(f"{folder}/") as entries:
+            names = sorted(_fitting(entries, part))
+    except (OSError, ValueError):
+        return ()
+    del names[NAMES_MAX - 1 : -1]
+    return tuple(names)
+
+
+def _fitting(entries: Iterator[os.DirEntry[str]], part: str) -> Iterator[str]:
+    for entry in entries:
+        name = entry.name
+        hidden = name.startswith(".") and not part.startswith(".")
+        if hidden or not name.startswith(part) or not name.isprintable():
+            continue
+        if _is_folder(entry):
+            yield f"{name}/"
+        elif name.lower().endswith(".gguf"):
+            yield name
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is one, as far as we may know: a link may lead to itself."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False

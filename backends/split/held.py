@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from backends.split.flags import PlacedDevice, Placement
     from backends.state import ModelInfo, Plan
-    from backends.state.weights import DeviceWeights, WorkerWeights
+    from backends.state.links import DeviceWeights, WorkerWeights
 
 _MAPPED = "_Mapped"
 

@@ -5,31 +5,31 @@ The same structs are the JSON of the controller's API and of every ``--json`` op
 
 from __future__ import annotations
 
-from backends.state.base import NOT_JSON, Value, to_json
-from backends.state.border import (
+from backends.state.base import (
     ALIVE_EVERY_S,
     API_VERSION,
+    NOT_JSON,
     SILENCE_MAX_S,
     ControllerInfo,
-)
-from backends.state.chat import (
-    ChatDelta,
-    ChatMessage,
-    ChatRequest,
-    ChatTimings,
-    LogChunk,
-    Sampling,
+    Value,
+    to_json,
 )
 from backends.state.chats import (
     Answering,
     ChatBrief,
     ChatChange,
+    ChatDelta,
     ChatFrame,
     ChatListing,
+    ChatMessage,
     ChatQuestion,
+    ChatRequest,
     ChatState,
+    ChatTimings,
     Conversation,
+    LogChunk,
     Reply,
+    Sampling,
     Turn,
 )
 from backends.state.events import Actor, Event, EventKind, EventTone
@@ -59,7 +59,6 @@ from backends.state.machines import (
     QuestionKind,
     Transport,
 )
-from backends.state.memory import DeviceMemory, MemorySource, PlanMemory
 from backends.state.models import (
     DraftCandidate,
     Drafts,
@@ -78,19 +77,21 @@ from backends.state.plans import (
     NGRAM_DRAFT,
     NO_DRAFT,
     Ask,
+    DeviceMemory,
     Fallback,
     FlashAttention,
     LayerRange,
     MeasuredSplit,
+    MemorySource,
     PairMode,
     Plan,
+    PlanMemory,
     ServerSettings,
     Share,
     Speculation,
     Split,
     WorkerSpec,
 )
-from backends.state.previews import Command, Preview
 from backends.state.snapshots import (
     CLUSTER_NAME,
     DEFAULT_CLUSTER,
@@ -98,9 +99,11 @@ from backends.state.snapshots import (
     ClusterBrief,
     ClusterSnapshot,
     ClusterState,
+    Command,
     DraftNow,
     Failure,
     Leftover,
+    Preview,
     ProcessInfo,
     ProcessRole,
     ProcessState,

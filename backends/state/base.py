@@ -42,3 +42,27 @@ NOT_JSON = (ValueError, RecursionError)
 """What msgspec raises for bytes that are no JSON of the kind wanted: its own
 ``DecodeError``, a ``UnicodeDecodeError`` within a string (both are ValueErrors), and
 brackets nested too deep."""
+
+
+PROGRAM_HEADER = "Dllm-Program"
+"""The header of a request's program: ``console``, or the name of a command."""
+AGENT_HEADER = "Ssh-Auth-Sock"
+"""The header of the client's ssh-agent; the controller may be older than that."""
+API_VERSION = 9
+"""Grows with every change that an older client or controller would misread."""
+ALIVE_EVERY_S = 1.0
+"""A controller that works on a request says so at least this often."""
+SILENCE_MAX_S = 5.0
+"""A client waits no longer than this for the next word of a controller."""
+
+
+class ControllerInfo(Value, frozen=True, kw_only=True):
+    """Who a controller is: its answer to ``/v1/version``, and what its lock says."""
+
+    api: int
+    """``API_VERSION`` of its release."""
+    version: str = ""
+    """Of the release."""
+    pid: int
+    socket: str = ""
+    """Where it listens."""

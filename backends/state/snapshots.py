@@ -9,8 +9,14 @@ from backends.state.base import Value
 from backends.state.links import Link
 from backends.state.machines import EngineInfo, Peer
 from backends.state.models import DraftTrial, ModelInfo
-from backends.state.plans import NO_DRAFT, Fallback, LayerRange, MeasuredSplit, Plan
-from backends.state.requests import RequestCounts
+from backends.state.plans import (
+    NO_DRAFT,
+    DeviceMemory,
+    Fallback,
+    LayerRange,
+    MeasuredSplit,
+    Plan,
+)
 
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 """What a cluster may be called: the name becomes part of files and sockets."""
@@ -270,3 +276,70 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
             brief.name != self.cluster and brief.state is not ClusterState.IDLE
             for brief in self.clusters
         )
+
+
+class KeyCounts(Value, frozen=True, kw_only=True):
+    """Requests with one API key since the gateway began."""
+
+    requests: int = 0
+    in_flight: int = 0
+    """At this moment."""
+    limited: int = 0
+    """Refused because the key allows no more at once, or in a minute."""
+
+
+class RequestCounts(Value, frozen=True, kw_only=True):
+    """Requests for work (whatever is sent by POST) since the gateway began."""
+
+    waiting: int = 0
+    """Held at this moment because nothing serves."""
+    in_flight: int = 0
+    """With llama-server at this moment, or next once a slot is free."""
+    fragile: int = 0
+    """Of these, answers that no other llama-server could go on with."""
+    drains: bool = False
+    """Whether what comes waits until what is in flight has ended."""
+    passed: int = 0
+    """Answered to the end, by whatever status."""
+    failed: int = 0
+    """Answered by the gateway with an error, or cut."""
+    left: int = 0
+    """Ended by their clients before the answer was whole."""
+    replayed: int = 0
+    """Asked again, of another llama-server, before anything had been answered."""
+    continued: int = 0
+    """Streams that another llama-server went on with after they had broken off."""
+    refused: int = 0
+    """Not let in: without a key, too long, no JSON, or for a page of another site."""
+    held: int = 0
+    """That waited and then went on to llama-server."""
+    held_longest_s: float = 0.0
+    """Longest wait of those that were held last."""
+    keys: dict[str, KeyCounts] = {}
+    """By the name of the key."""
+
+
+class Command(Value, frozen=True, kw_only=True):
+    """One process a launch starts, and where."""
+
+    machine: str
+    name: str
+    role: ProcessRole
+    argv: tuple[str, ...]
+
+
+class Preview(Value, frozen=True, kw_only=True):
+    """What a launch of a plan would do; nothing of it has been started."""
+
+    plan: Plan
+    layers: tuple[LayerRange, ...]
+    memory: tuple[DeviceMemory, ...]
+    """Per device of the split, in its order."""
+    available_bytes: dict[str, int]
+    """What each of them has; those of which nothing is known are missing."""
+    commands: tuple[Command, ...]
+    """In the order in which they start; a port not yet chosen is ``<port>``."""
+    notes: tuple[str, ...] = ()
+    """What is worth knowing before: one sentence each."""
+    refusal: Failure | None = None
+    """Why it would not be launched: a device is too small for its share."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from backends.engine.logs import LoadLog
-from backends.link.weights import worker_weights
+from backends.link.relay import worker_weights
 from backends.models.header import read_header
 from backends.models.layers import read_model
 from backends.paths import relay_binary
@@ -24,7 +24,7 @@ from backends.split.flags import check_exact, compile_split
 from backends.split.held import ServerLog, held_split
 from backends.split.layout import make_split
 from backends.state import Plan, WorkerSpec
-from backends.state.weights import Held, WorkerWeights
+from backends.state.links import Held, WorkerWeights
 from tests.engine.synthetic import write_llama
 from tests.native.relaying import running
 from tests.native.stock import engine, free_port, start, start_worker, wait_until_up

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from backends.state.holdings import Seeding
+    from backends.state.models import Seeding
 
 pytestmark = pytest.mark.engine
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from backends.link.totals import token_totals
+from backends.link.figures import token_totals
 from backends.split.layout import make_split, ranges
 from backends.state import (
     Acceptance,

@@ -9,7 +9,7 @@ import pytest
 
 from backends.errors import ControllerError
 from backends.state import ClusterState, Lab
-from backends.state.requests import RequestCounts
+from backends.state.snapshots import RequestCounts
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster

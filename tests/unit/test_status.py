@@ -16,7 +16,7 @@ from backends.state import (
     MeasuredSplit,
     Speculation,
 )
-from backends.state.requests import KeyCounts, RequestCounts
+from backends.state.snapshots import KeyCounts, RequestCounts
 from tests.unit.state.scene import busy_scene
 from tui.cli.status import measured_text, status_lines
 

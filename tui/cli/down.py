@@ -12,7 +12,7 @@ import msgspec
 
 from backends.errors import ProcessFailed
 from backends.state import ClusterState, Leftover
-from backends.state.requests import RequestCounts
+from backends.state.snapshots import RequestCounts
 from tui.cli.command import (
     SECONDS,
     Command,

@@ -41,7 +41,7 @@ ALL = "all"
 
 
 def _why_none(snapshot: ClusterSnapshot) -> str:
-    from backends.link.absence import why_no_link
+    from backends.link.figures import why_no_link
 
     return why_no_link(snapshot)
 
@@ -140,7 +140,7 @@ async def trace(
 
     It goes to FILE, or else to standard output.
     """
-    from backends.link.trace import chrome_trace
+    from backends.link.figures import chrome_trace
 
     if (file is not None) + (option is not None) + as_json > 1:
         raise click.UsageError("Give one of FILE and --json.")

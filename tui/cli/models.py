@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from backends.models.thinning import ThinFile, ThinPlan
     from backends.models.verify import VerifiedFile, VerifiedModel
     from backends.state import Layer, ModelCatalogue, ModelFile, ModelInfo, Peer
-    from backends.state.holdings import CachedFile, Seeding, TensorSums, WorkerCache
+    from backends.state.models import CachedFile, Seeding, TensorSums, WorkerCache
 
 EXAMPLES = """
 dllm-tui models list

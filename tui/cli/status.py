@@ -21,7 +21,7 @@ from backends.state import (
     ProcessState,
     Transport,
 )
-from backends.state.requests import KeyCounts, RequestCounts
+from backends.state.snapshots import KeyCounts, RequestCounts
 from backends.units import format_age, format_bytes, format_count, format_ms
 from tui.cli.command import Command, any_cluster_option
 from tui.cli.output import emit_json, redraw_screen, show

@@ -20,7 +20,7 @@ from backends.server_settings import (
     SLOTS_MAX,
     THREADS_MAX,
 )
-from backends.split.cache_types import CACHE_TYPES
+from backends.split.buffers import CACHE_TYPES
 from backends.split.flags import parse_split
 from backends.split.layout import format_range
 from backends.state import (

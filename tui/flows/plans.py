@@ -149,8 +149,7 @@ class PlanFlows:
     async def export_trace(self) -> None:
         """Write the latest tokens as a Chrome trace, and say where."""
         # Imported when needed: most sessions export nothing.
-        from backends.link.absence import why_no_link
-        from backends.link.trace import chrome_trace
+        from backends.link.figures import chrome_trace, why_no_link
         from backends.writing import write_new
 
         snapshot = self._desk.snapshot

@@ -23,7 +23,7 @@ from backends.units import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from backends.link.totals import TokenTotals
+    from backends.link.figures import TokenTotals
     from backends.state import Acceptance, Link, Speed
 
 UNKNOWN = "—"

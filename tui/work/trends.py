@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from backends.link.totals import token_totals
+from backends.link.figures import token_totals
 from backends.state import ProcessRole
 
 if TYPE_CHECKING:

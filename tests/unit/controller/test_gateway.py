@@ -22,7 +22,7 @@ from backends.gateway.access import Access
 from backends.gateway.language import PORT_TAKEN, gateway_argv
 from backends.machines.host import ProcessRecord
 from backends.state import ProcessRole, ProcessState
-from backends.state.requests import RequestCounts
+from backends.state.snapshots import RequestCounts
 from tests.unit.planning.machines import ADA, PLAIN, plan_for
 from tests.waiting import until
 

@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from backends.client.http import AGENT_HEADER
 from backends.controller.ssh_agent import VARIABLE, with_the_agent_of_the_asker
+from backends.state.base import AGENT_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

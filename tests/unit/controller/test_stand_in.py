@@ -26,7 +26,7 @@ from backends.state import (
     PeerQuestion,
     QuestionKind,
 )
-from backends.state.requests import RequestCounts
+from backends.state.snapshots import RequestCounts
 from tests.unit.planning.machines import (
     ADA,
     BOB,

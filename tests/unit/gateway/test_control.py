@@ -23,7 +23,7 @@ from backends.gateway.language import Mode, Target
 from backends.gateway.proxy import Proxy
 from backends.gateway.server import Listener, Server
 from backends.gateway.tally import KEYS_MAX, Tally
-from backends.state.requests import RequestCounts
+from backends.state.snapshots import RequestCounts
 from tests.waiting import until
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from backends.config import Config
 from backends.controller.board import Board
 from backends.controller.relays import Links
 from backends.errors import DllmError, UsageError
-from backends.link.absence import why_no_link
+from backends.link.figures import why_no_link
 from backends.state import ClusterSnapshot, ClusterState, Plan, Share, Split
 from tests.unit.state.scene import busy_scene
 from tui.cli import links as links_module

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
+from backends.link.figures import chrome_trace
 from backends.link.meter import PASSES_SHOWN, LinkMeter
-from backends.link.trace import chrome_trace
 from backends.link.way import Route, WayKind
 from backends.link.wire import Line, parse
 from backends.state import Lab, Link

@@ -7,9 +7,8 @@ import json
 from typing import TYPE_CHECKING
 
 from backends.link import relay
-from backends.link.meter import LinkMeter
+from backends.link.meter import LinkMeter, Throughput
 from backends.link.relay import RelayReader
-from backends.link.throughput import Throughput
 from backends.link.wire import Line
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.link import weights as module
-from backends.link.weights import worker_weights
-from backends.state.weights import DeviceWeights, Held, LayersHeld, WorkerWeights
+from backends.link import relay as module
+from backends.link.relay import worker_weights
+from backends.state.links import DeviceWeights, Held, LayersHeld, WorkerWeights
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

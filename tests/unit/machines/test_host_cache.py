@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backends.machines.host import AgentHost
-    from backends.state.holdings import Seeding
+    from backends.state.models import Seeding
 
 MIB = 1 << 20
 LONG_AGO_S = 1_000_000_000

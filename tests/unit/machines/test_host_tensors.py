@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backends.machines.host import AgentHost
-    from backends.state.holdings import Hashing, TensorSums
+    from backends.state.models import Hashing, TensorSums
 
 LONG_AGO_S = 1_000_000_000
 MIB = 1 << 20

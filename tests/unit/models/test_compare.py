@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from backends.models.compare import Comparison, compare
-from backends.state.holdings import TensorSums
+from backends.state.models import TensorSums
 
 Q4_K, Q8_0 = 12, 8
 

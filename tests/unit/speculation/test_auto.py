@@ -44,7 +44,7 @@ from backends.state import (
     Speculation,
     Speed,
 )
-from backends.state.requests import RequestCounts
+from backends.state.snapshots import RequestCounts
 from tests.unit.planning.machines import ADA, plan_for
 from tests.unit.planning.machines import MODEL as BIG
 from tests.unit.planning.machines import PLAIN as HEAD

@@ -5,8 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from backends.split.buffers import device_compute_bytes, kv_bytes, slot_tokens
-from backends.split.cache_types import CACHE_TYPES, stored_bytes
+from backends.split.buffers import (
+    CACHE_TYPES,
+    device_compute_bytes,
+    kv_bytes,
+    slot_tokens,
+    stored_bytes,
+)
 from backends.state import FlashAttention, Layer, ModelInfo, ServerSettings
 
 CTX = 32_768

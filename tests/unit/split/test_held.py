@@ -11,7 +11,7 @@ from backends.split.flags import compile_split
 from backends.split.held import ServerLog, format_in_part, held_split
 from backends.split.layout import make_split
 from backends.state import Layer, LayerRange, MeasuredSplit, ModelInfo, Plan, WorkerSpec
-from backends.state.weights import DeviceWeights, Held, LayersHeld, WorkerWeights
+from backends.state.links import DeviceWeights, Held, LayersHeld, WorkerWeights
 
 LAYER_BYTES, N_LAYER = 1000, 12
 MODEL = ModelInfo(

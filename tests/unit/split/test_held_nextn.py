@@ -12,7 +12,7 @@ from backends.split.held import ServerLog, held_split
 from backends.split.layout import make_split
 from backends.split.loads import layer_bytes
 from backends.state import LayerRange, MeasuredSplit, ModelInfo, Plan, WorkerSpec
-from backends.state.weights import DeviceWeights, Held, LayersHeld, WorkerWeights
+from backends.state.links import DeviceWeights, Held, LayersHeld, WorkerWeights
 from tests.unit.models.ggufs import F32, LLAMA, Tensors, llama_tensors, write_gguf
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from textual.containers import Container, Vertical, VerticalScroll
 from textual.message import Message
 from textual.widgets import Static
 
-from backends.link.absence import why_no_link
+from backends.link.figures import why_no_link
 from tui.actions.keymap import bindings
 from tui.kit.keys import with_keys
 from tui.kit.strips import resubtitle

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil, floor, log10
 from typing import TYPE_CHECKING, NamedTuple
 
-from backends.link.histogram import lower_edge_us
+from backends.link.figures import lower_edge_us
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len
 
-from backends.link.totals import token_totals
+from backends.link.figures import token_totals
 from backends.link.way import WayKind
 from backends.units import format_bytes, format_rate
 from tui.kit.safe_text import safe_line

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from textual.reactive import reactive
 
-from backends.link.totals import token_totals
+from backends.link.figures import token_totals
 from backends.units import format_rate
 from tui.kit.blocks import block_row
 from tui.kit.rate_graph import axis_top

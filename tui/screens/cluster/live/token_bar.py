@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from textual.reactive import reactive
 
-from backends.link.totals import TokenTotals, WorkerTimes, token_totals
+from backends.link.figures import TokenTotals, WorkerTimes, token_totals
 from tui.kit.safe_text import safe_line
 from tui.kit.strips import Part, StripWidget, clip, fitting, line
 from tui.work.draft import marks_for

@@ -9,7 +9,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Button, Input, Static
 
 from backends.errors import DllmError
-from backends.split.cache_types import CACHE_TYPES
+from backends.split.buffers import CACHE_TYPES
 from backends.state import Ask, FlashAttention, MemorySource
 from backends.units import format_bytes
 from tui.actions.keymap import bindings

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from backends.link.histogram import lower_edge_us
+from backends.link.figures import lower_edge_us, token_totals
 from backends.link.meter import LinkMeter, pass_times_ms
-from backends.link.totals import token_totals
 from backends.link.wire import parse
 from backends.state import Link, Pass
 
