@@ -49,6 +49,7 @@ LOG_BYTES_MAX = 1 << 20
 # With nothing running and nobody connected the controller has no reason to stay.
 IDLE_EXIT_S = 600.0
 REFRESH_S = 5.0
+LOOK_S = 1.0
 TURN_S = 0.5
 """Between two looks of a service whether it is its turn."""
 
@@ -186,6 +187,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
                 group.create_task(listening.keep()),
                 group.create_task(_find_engine(readers, clusters)),
                 group.create_task(_keep_fresh(api, clusters, ended, stays=stays)),
+                group.create_task(_look_for_silent(clusters)),
                 group.create_task(follower.run()),
             ]
             catalogue.start_refresh()
@@ -263,6 +265,16 @@ async def _keep_fresh(
         if idle_s >= IDLE_EXIT_S and not stays:
             log.info("idle for %.0f s", idle_s)
             ended.set()
+
+
+async def _look_for_silent(clusters: Clusters) -> None:
+    """Tell of processes that do not respond."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        try:
+            await clusters.look_for_silent()
+        except Exception:
+            log.exception("who responds is looked for again")
 
 
 if __name__ == "__main__":

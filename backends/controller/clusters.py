@@ -14,13 +14,20 @@ from backends.controller.event_files import EventFiles
 from backends.controller.journal import Journal
 from backends.controller.memory_api import MemoryApi
 from backends.controller.occupancy import held_by, memory_of
-from backends.controller.processes import ProcessBook
+from backends.controller.processes import AGENT, ProcessBook
 from backends.controller.story import CONTROLLER, Story
 from backends.errors import DllmError, UsageError
 from backends.places import LOCAL
-from backends.planning.blueprint import machines_of
+from backends.planning.blueprint import cluster_of, machines_of, short_name
 from backends.speculation.auto import TrialBook
-from backends.state import CLUSTER_NAME, DEFAULT_CLUSTER, ClusterBrief, ClusterState
+from backends.state import (
+    CLUSTER_NAME,
+    DEFAULT_CLUSTER,
+    ClusterBrief,
+    ClusterState,
+    EventKind,
+    EventTone,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -216,6 +223,27 @@ class Clusters:
         for cluster in self:
             if cluster.board.snapshot.engine is None:
                 cluster.board.update(engine=engine)
+
+    async def look_for_silent(self) -> None:
+        """See which processes respond while anything runs, and tell what changed."""
+        before = self.book.silent
+        if not self.plans and not before:
+            return
+        await self.book.listen()
+        now = self.book.silent
+        for machine, name in sorted(now ^ before):
+            self._tell_silent(machine, name, is_silent=(machine, name) in now)
+
+    def _tell_silent(self, machine: str, name: str, *, is_silent: bool) -> None:
+        where = "" if machine == LOCAL else f" on {machine}"
+        how = "does not respond: something holds it" if is_silent else "responds again"
+        self.story.tell(
+            EventKind.WAITING,
+            f"{short_name(name)}{where} {how}",
+            tone=EventTone.WARNING if is_silent else EventTone.INFORMATION,
+            cluster="" if name == AGENT else cluster_of(name),
+            peer="" if machine == LOCAL else machine,
+        )
 
     def show_settings_error(self, error: DllmError | None) -> None:
         """Show why the settings are not those of the file, or that they are again."""

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from backends.machines.host import AgentHost, ProcessRecord
     from backends.machines.machine import Machine, Machines
 
+AGENT = "agent"
+LISTEN_S = 1.0
+"""An agent that does not answer within so long does not respond."""
 WEIGH_S = 0.5
 """Longest wait for a machine to tell what is used; its last figures stand then."""
 
@@ -34,6 +37,8 @@ class ProcessBook:
         self._heard: dict[str, tuple[AgentHost, Callable[[], None]]] = {}
         """The agent of each machine that tells us, and what ends that."""
         self._weighed_at = 0.0
+        self.silent: frozenset[tuple[str, str]] = frozenset()
+        """Machine and name of each process, or agent, that does not respond."""
 
     def take(self) -> None:
         """Read what all machines last told, and listen to those that are new."""
@@ -97,13 +102,17 @@ class ProcessBook:
         return any(record.name == name and record.alive for record in records)
 
     def _shown(self, machine: str, record: ProcessRecord) -> ProcessInfo:
-        unknown = machine in self._away and record.alive
+        state = record.state
+        if record.alive and machine in self._away:
+            state = ProcessState.UNKNOWN
+        elif record.alive and (machine, record.name) in self.silent:
+            state = ProcessState.NOT_RESPONDING
         usage = self._usage.get((machine, record.incarnation))
         return ProcessInfo(
             name=short_name(record.name),
             role=record.role,
             peer=machine,
-            state=ProcessState.UNKNOWN if unknown else record.state,
+            state=state,
             pid=record.pid,
             port=record.port,
             argv=record.argv,
@@ -114,6 +123,28 @@ class ProcessBook:
             rss_bytes=usage.rss_bytes if usage else None,
             cpu_cores=usage.cpu_cores if usage else None,
         )
+
+    async def listen(self) -> None:
+        """Find out which processes respond; cheap enough for every second."""
+        machines = list(self._machines.all())
+        found = await asyncio.gather(*map(self._silent_on, machines))
+        silent = frozenset().union(*found)
+        if silent != self.silent:
+            self.silent = silent
+            self._changed()
+
+    async def _silent_on(self, machine: Machine) -> set[tuple[str, str]]:
+        try:
+            async with asyncio.timeout(LISTEN_S):
+                records = await machine.host.records()
+        except TimeoutError:
+            # Nothing is known of the others then.
+            before = {one for one in self.silent if one[0] == machine.name}
+            return before | {(machine.name, AGENT)}
+        except DllmError:
+            return set()
+        silent = ProcessState.NOT_RESPONDING
+        return {(machine.name, r.name) for r in records if r.state is silent}
 
     async def weigh(self, max_age_s: float = 0.0) -> None:
         """Ask all machines what their processes use of them, if that is old."""

@@ -64,6 +64,7 @@ class Told(Value, frozen=True, kw_only=True):
     pid: int
     alive: bool = False
     stopping: bool = False
+    stopped: bool = False
     started_at: float = 0.0
     argv: tuple[str, ...] = ()
     meta: str = ""

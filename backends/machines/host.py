@@ -188,7 +188,9 @@ def record_of(told: Told) -> ProcessRecord:
 def _state(told: Told) -> ProcessState:
     if not told.alive:
         return ProcessState.EXITED
-    return ProcessState.STOPPING if told.stopping else ProcessState.RUNNING
+    if told.stopping:
+        return ProcessState.STOPPING
+    return ProcessState.NOT_RESPONDING if told.stopped else ProcessState.RUNNING
 
 
 def _meta(text: str) -> Meta:

@@ -42,6 +42,8 @@ class ProcessState(StrEnum):
 
     STARTING = "starting"
     RUNNING = "running"
+    NOT_RESPONDING = "not responding"
+    """A signal (SIGSTOP) holds it."""
     STOPPING = "stopping"
     EXITED = "exited"
     UNKNOWN = "unknown"

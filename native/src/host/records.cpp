@@ -231,6 +231,7 @@ std::string to_json(const Record& record, bool with_use) {
   if (with_use && record.alive) {
     if (const auto bytes = rss_bytes(record.pid)) object.number("rss_bytes", *bytes);
     if (const auto used_ms = cpu_ms(record.pid)) object.number("cpu_ms", *used_ms);
+    object.flag("stopped", is_stopped(record.pid));
   }
   return object.str();
 }

@@ -30,6 +30,9 @@ std::optional<std::uint64_t> rss_bytes(pid_t pid);
 // Processor time used since its start, all threads together, in milliseconds; none when it is gone.
 std::optional<std::uint64_t> cpu_ms(pid_t pid);
 
+// Whether a signal or a debugger holds a process: it does nothing until it is let go on.
+bool is_stopped(pid_t pid);
+
 // Whether a process listens on a TCP port that is reachable at 127.0.0.1.
 bool listens(pid_t pid, int port);
 

@@ -109,12 +109,22 @@ std::optional<std::uint64_t> rss_bytes(pid_t pid) {
   return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-std::optional<std::uint64_t> cpu_ms(pid_t pid) {
-  constexpr std::size_t kUserTime = 11;  // counted from the state, which follows the name
+// The fields of a process from its state on; empty when it is gone.
+static std::istringstream state_of(pid_t pid) {
   const std::string text = slurp(proc(pid, "stat"));
   const std::size_t name_end = text.rfind(')');  // the name may hold anything, ')' too
-  if (name_end == std::string::npos) return std::nullopt;
-  std::istringstream fields(text.substr(name_end + 1));
+  return std::istringstream(name_end == std::string::npos ? "" : text.substr(name_end + 1));
+}
+
+bool is_stopped(pid_t pid) {
+  std::istringstream fields = state_of(pid);
+  std::string state;
+  return fields >> state && (state == "T" || state == "t");
+}
+
+std::optional<std::uint64_t> cpu_ms(pid_t pid) {
+  constexpr std::size_t kUserTime = 11;  // counted from the state
+  std::istringstream fields = state_of(pid);
   std::string skipped;
   for (std::size_t at = 0; at < kUserTime; ++at) fields >> skipped;
   std::uint64_t user = 0, system = 0;

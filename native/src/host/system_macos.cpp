@@ -4,6 +4,7 @@
 #include <libproc.h>
 #include <mach/mach_time.h>
 #include <netinet/in.h>
+#include <sys/proc.h>
 #include <sys/proc_info.h>
 #include <sys/sysctl.h>
 
@@ -115,6 +116,12 @@ std::optional<std::uint64_t> cpu_ms(pid_t pid) {
   const double ns =
       static_cast<double>(info.pti_total_user + info.pti_total_system) * base.numer / base.denom;
   return static_cast<std::uint64_t>(ns / 1e6);
+}
+
+bool is_stopped(pid_t pid) {
+  proc_bsdinfo info{};
+  const int size = ::proc_pidinfo(pid, PROC_PIDTBSDINFO, 0, &info, sizeof info);
+  return size == static_cast<int>(sizeof info) && info.pbi_status == SSTOP;
 }
 
 bool listens(pid_t pid, int port) {

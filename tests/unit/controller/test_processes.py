@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+from msgspec.structs import replace
+
+from backends.config import Config
+from backends.controller import processes as module
+from backends.controller.clusters import Clusters
 from backends.controller.processes import ProcessBook
 from backends.errors import HostError
 from backends.machines.host import ProcessRecord
@@ -13,12 +19,17 @@ from backends.state import ProcessRole, ProcessState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pytest
+
+    from backends.paths import Paths
+
 
 class Agent:
     """Tells of one process to whoever listens."""
 
     def __init__(self, name: str) -> None:
         self.told: list[Callable[[], None]] = []
+        self.state, self.is_frozen = ProcessState.RUNNING, False
         self.seen = (
             ProcessRecord(
                 name=f"default/{name}",
@@ -28,6 +39,11 @@ class Agent:
                 argv=(),
             ),
         )
+
+    async def records(self) -> list[ProcessRecord]:
+        if self.is_frozen:
+            await asyncio.Event().wait()
+        return [replace(one, state=self.state) for one in self.seen]
 
     def subscribe(self, told: Callable[[], None]) -> Callable[[], None]:
         self.told.append(told)
@@ -73,3 +89,32 @@ def test_another_agent_of_a_machine_is_listened_to() -> None:
     (tell,) = machines.agents["ada"].told
     tell()
     assert news == [1]
+
+
+async def test_what_does_not_respond_is_told_and_told_again_when_it_does(
+    monkeypatch: pytest.MonkeyPatch, paths: Paths
+) -> None:
+    monkeypatch.setattr(module, "LISTEN_S", 0.01)
+    monkeypatch.setattr(Clusters, "plans", [None])
+    ada = Agent("w")
+    machines = cast("Any", Machines(local=Agent("x"), ada=ada))
+    clusters = Clusters(cast("Any", SimpleNamespace(settings=Config)), paths)
+    clusters.book = ProcessBook(machines, lambda: None)
+    clusters.book.take()
+    shown: list[ProcessState] = []
+    for ada.state, ada.is_frozen in (
+        (ProcessState.NOT_RESPONDING, False),
+        (ProcessState.NOT_RESPONDING, True),
+        (ProcessState.RUNNING, False),
+    ):
+        for _ in range(2):
+            await clusters.look_for_silent()
+        shown += [p.state for p in clusters.book.of("default") if p.name == "w"]
+    silent = ProcessState.NOT_RESPONDING
+    assert shown == [silent, silent, ProcessState.RUNNING]
+    assert [event.text for event in clusters.story.after(0)] == [
+        "w on ada does not respond: something holds it",
+        "agent on ada does not respond: something holds it",
+        "agent on ada responds again",
+        "w on ada responds again",
+    ]

@@ -124,6 +124,18 @@ async def test_what_it_uses_of_the_machine_is_told(host: AgentHost) -> None:
     assert used + 50 <= newer < 60_000
 
 
+async def test_one_that_a_signal_holds_does_not_respond(host: AgentHost) -> None:
+    started = await host.start(spec(argv=shell("while :; do sleep 1; done")))
+    states = []
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        os.kill(started.pid, number)
+        await asyncio.sleep(0.05)
+        record = await host.record("p")
+        assert record is not None
+        states.append(record.state)
+    assert states == [ProcessState.NOT_RESPONDING, ProcessState.RUNNING]
+
+
 @pytest.mark.parametrize(
     ("code", "exit_code", "exit_signal"),
     [("exit 0", 0, None), ("exit 3", 3, None), ("kill -SEGV $$", None, 11)],
