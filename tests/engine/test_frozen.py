@@ -1,0 +1,60 @@
+"""A process that something holds is told at once, and again when it goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.engine.conftest import wait_for
+
+if TYPE_CHECKING:
+    from tests.engine.conftest import User
+
+pytestmark = pytest.mark.engine
+
+TOLD_S = 2.0
+IDLE_S = 10.0
+IDLE_PART_MAX = 0.02
+
+
+def state(user: User, name: str) -> str:
+    (process,) = [p for p in user.status()["processes"] if p["name"] == name]
+    return str(process["state"])
+
+
+def test_each_is_told_within_two_seconds(user: User, demo_model: str) -> None:
+    user.run("up", "--model", demo_model, "--workers", "1", "--detach")
+    for name in ("worker1", "relay-worker1", "llama-server", "api-gateway"):
+        pid = user.pid(name) or 0
+        for number, told in (
+            (signal.SIGSTOP, "not responding"),
+            (signal.SIGCONT, "running"),
+        ):
+            os.kill(pid, number)
+            began = time.monotonic()
+            wait_for(lambda n=name, t=told: state(user, n) == t, f"{name} {told}", 10)
+            assert time.monotonic() - began < TOLD_S + 1
+        events = user.run("events").stdout
+        assert f"{name} does not respond" in events
+        assert f"{name} responds again" in events
+    user.run("stop")
+    user.assert_nothing_left()
+
+
+def test_looking_costs_an_idle_controller_next_to_nothing(
+    user: User, demo_model: str
+) -> None:
+    user.run("up", "--model", demo_model, "--workers", "2", "--detach")
+    controller = psutil.Process(user.status()["controller_pid"])
+    busy = [controller, *controller.children(recursive=True)]
+    time.sleep(3)
+    before = [sum(p.cpu_times()[:2]) for p in busy]
+    time.sleep(IDLE_S)
+    used_s = sum(sum(p.cpu_times()[:2]) for p in busy) - sum(before)
+    print("part of a processor", used_s / IDLE_S)
+    assert used_s / IDLE_S < IDLE_PART_MAX
