@@ -23,14 +23,14 @@ PROTOCOL = 1
 REQUEST_BYTES_MAX = 1 << 20
 ANSWER_BYTES_MAX = 24 << 20
 BANNER_BYTES_MAX = 1 << 20
-"""What a login shell may print before the first line of ours."""
+"""Most that a login shell may print before our first line."""
 
 
 class Stream(Protocol):
     """Bytes to and from a program, here or over a connection."""
 
     async def read(self, most_bytes: int) -> bytes:
-        """What has come; empty at the end."""
+        """Wait for data; empty at the end."""
         ...
 
     async def write(self, data: bytes) -> None:
@@ -58,7 +58,7 @@ class Hello(Value, frozen=True, kw_only=True):
 
 
 class Told(Value, frozen=True, kw_only=True):
-    """What an agent tells of one process directory."""
+    """A process directory, as an agent tells of it."""
 
     name: str
     pid: int
@@ -110,17 +110,12 @@ class Lines:
     """Cuts a stream into lines, and never holds more than one line may have."""
 
     def __init__(self, limit_bytes: int) -> None:
-        """A line of more bytes than that is junk."""
         self._limit_bytes = limit_bytes
         self._parts: list[bytes] = []
         self._size = 0
 
     def add(self, data: bytes) -> Iterator[bytes]:
-        """The lines that are complete now, without their ends.
-
-        Raises:
-            ValueError: one is longer than it may be.
-        """
+        """The lines that are complete now, without their ends."""
         *whole, rest = data.split(b"\n")
         for line in whole:
             yield b"".join([*self._parts, line])
@@ -141,18 +136,19 @@ class Refused(Exception):
     """An agent did not do what it was asked, with its reason."""
 
     def __init__(self, complaint: Complaint) -> None:
-        """Carry the reason."""
         super().__init__(complaint.message)
         self.complaint = complaint
 
 
 class Channel:
-    """An agent at the other end of a stream, from its first line to its last."""
+    """An agent at the other end of a stream, from its first line to its last.
+
+    ``name`` is the machine's; ``told`` gets what is pushed, in order.
+    """
 
     def __init__(
         self, name: str, stream: Stream, told: Callable[[dict[str, Any]], None]
     ) -> None:
-        """``name`` is the machine's; ``told`` gets what is pushed, in order."""
         self._name = name
         self._stream = stream
         self._told = told
@@ -165,11 +161,7 @@ class Channel:
         self.ended = asyncio.Event()
 
     async def open(self) -> None:
-        """Read up to the agent's first line; what a login shell prints is passed over.
-
-        Raises:
-            HostError: there is no agent, or none we understand.
-        """
+        """Read up to the agent's first line; pass over what a login shell prints."""
         try:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 rest = await self._find_hello()
@@ -188,12 +180,10 @@ class Channel:
     async def ask(
         self, verb: str, members: dict[str, Any], within_s: float
     ) -> dict[str, Any]:
-        """What the agent answers.
+        """Send a request and wait for the answer.
 
         Raises:
             Refused: it did not do it.
-            PeerUnreachable: the stream broke.
-            HostError: no answer in time, or the request is too long.
         """
         number = next(self._numbers)
         line = encode_line({**members, "id": number, "do": verb})
@@ -319,8 +309,17 @@ RENEWALS = 4
 """In the time of one lease."""
 
 
-class HeldAgent:
-    """One agent at a time, and what it tells."""
+class AgentSession:
+    """One agent at a time, and what it tells.
+
+    ``restarts``: by itself; else by the next request.
+
+    ``lease_s`` is how long it lives without a word of ours; None: while the stream
+    stands.
+
+    ``all_told`` gets every process directory once an agent runs; then ``came`` and
+    ``went`` what changes.
+    """
 
     def __init__(
         self,
@@ -333,14 +332,6 @@ class HeldAgent:
         went: Callable[[str], None],
         all_told: Callable[[tuple[Told, ...]], None],
     ) -> None:
-        """``restarts``: by itself; else by the next request.
-
-        ``lease_s`` is how long it lives without a word of ours; None: while the stream
-        stands.
-
-        ``all_told`` gets every process directory once an agent runs; then ``came`` and
-        ``went`` what changes.
-        """
         self._name = name
         self._open_stream = open_stream
         self._restarts = restarts
@@ -357,27 +348,20 @@ class HeldAgent:
 
     @property
     def hello(self) -> Hello:
-        """What it said of itself; nothing before the first request."""
+        """Its first line; empty before the first request."""
         return self._channel.hello if self._channel else Hello(hello="", protocol=0)
 
     async def connect(self) -> None:
-        """Start the agent unless it runs.
-
-        Raises:
-            HostError: it does not run there.
-            PeerUnreachable: the connection broke.
-        """
+        """Start the agent unless it runs."""
         await self._connected()
 
     async def ask(
         self, verb: str, members: dict[str, Any], within_s: float = ASK_TIMEOUT_S
     ) -> dict[str, Any]:
-        """What the agent answers.
+        """Send a request and wait for the answer.
 
         Raises:
             Refused: it did not do it.
-            HostError: it does not run, or did not answer in time.
-            PeerUnreachable: the connection broke.
         """
         channel = await self._connected()
         return await channel.ask(verb, members, within_s)
@@ -482,7 +466,6 @@ async def _renewed(channel: Channel, lease_s: float) -> None:
 
 
 async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancel those there are, and wait until they are through."""
     there = [task for task in tasks if task is not None]
     for task in there:
         task.cancel()
@@ -490,7 +473,7 @@ async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
 
 
 def error_of(complaint: Complaint, name: str, host: str) -> HostError:
-    """What to tell a user of a request about a process that was refused."""
+    """Explain a refused request about a process."""
     pids = ", ".join(map(str, sorted(complaint.pids)))
     match complaint.kind:
         case "not_started":

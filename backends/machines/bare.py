@@ -40,11 +40,14 @@ LOOK_MOST_S = 300.0
 """A stock rpc-server keeps one connection waiting: ours may be in somebody's way."""
 PORT_MAX = 65535
 DEVICE = "RPC"
-"""What we call its device: it does not tell what it computes with."""
+"""Our name for its device: it does not tell what it computes with."""
 
 
 class BarePeer:
-    """Looks after one bare peer while ``run`` runs."""
+    """Looks after one bare peer while ``run`` runs.
+
+    ``in_use`` tells whether our own cluster holds it now.
+    """
 
     def __init__(
         self,
@@ -54,11 +57,6 @@ class BarePeer:
         changed: Callable[[], None],
         in_use: Callable[[str], bool],
     ) -> None:
-        """``in_use`` tells whether our own cluster holds it now.
-
-        Raises:
-            UsageError: its address is none.
-        """
         require_address(config.bare or "")
         self._endpoint = config.bare or ""
         self._budget_bytes = config.budget_bytes
@@ -88,12 +86,7 @@ class BarePeer:
             await self.close()
 
     async def look(self, *, ask: bool = True) -> None:
-        """See whether it is there, and ask for its memory.
-
-        Raises:
-            PeerUnreachable: nobody listens there.
-            HostError: it does not answer, or our engine does not understand it.
-        """
+        """See whether it is there, and ask for its memory."""
         try:
             self._endpoint, rtt_ms = await connects(self.peer.address)
             devices = await self._ask() if ask else self.peer.devices
@@ -152,7 +145,7 @@ class BarePeer:
             self._relay = None
 
     def _device(self, found: Device, n_devices: int) -> Device:
-        """One of its devices; the only one has no number.
+        """Describe one of its devices; the only one has no number.
 
         Whether several share one memory it does not tell.
         """
@@ -169,7 +162,7 @@ class BarePeer:
 
 
 def next_pause_s(pause_s: float, before: PeerState, now: PeerState) -> float:
-    """How long to wait before the next look: longer each time nothing changed.
+    """Wait longer before each next look while nothing changes.
 
     Where nobody listens a look is in nobody's way, and a start is seen soon.
     """
@@ -179,11 +172,7 @@ def next_pause_s(pause_s: float, before: PeerState, now: PeerState) -> float:
 
 
 def require_address(address: str) -> None:
-    """See that a text is the address of an rpc-server.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """See that a text is the address of an rpc-server."""
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) <= PORT_MAX):
         raise UsageError(
@@ -193,11 +182,7 @@ def require_address(address: str) -> None:
 
 
 async def connects(address: str) -> tuple[str, float]:
-    """The endpoint in numbers, and the milliseconds a connection took.
-
-    Raises:
-        PeerUnreachable: the name is unknown, or nobody listens there.
-    """
+    """The endpoint in numbers, and the milliseconds a connection took."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -224,7 +209,6 @@ async def connects(address: str) -> tuple[str, float]:
 
 
 def _reason(error: Exception) -> str:
-    """The system's own words; asyncio wraps some in its own."""
     number = error.errno if isinstance(error, OSError) else None
     if number is not None and number > 0 and not isinstance(error, socket.gaierror):
         return os.strerror(number).lower()
@@ -232,23 +216,21 @@ def _reason(error: Exception) -> str:
 
 
 class AskingRelay:
-    """A relay before an rpc-server, to ask it through."""
+    """A relay before an rpc-server, to ask it through.
+
+    Use ``start``.
+    """
 
     def __init__(
         self, process: asyncio.subprocess.Process, port: int, endpoint: str
     ) -> None:
-        """Use ``start``."""
         self._process = process
         self._upstream = endpoint
         self.address = f"127.0.0.1:{port}"
 
     @classmethod
     async def start(cls, name: str, endpoint: str) -> AskingRelay:
-        """Start one before ``endpoint``.
-
-        Raises:
-            HostError: it does not start.
-        """
+        """Start one before ``endpoint``."""
         argv = relay_argv(
             str(relay_binary()), worker=name, listen_port=0, upstream=endpoint
         )
@@ -272,7 +254,7 @@ class AskingRelay:
 
     @property
     def idle(self) -> bool:
-        """Whether it holds no connection to the rpc-server."""
+        """True if it holds no connection to the rpc-server."""
         try:
             found = psutil.Process(self._process.pid).net_connections("tcp")
         except psutil.Error:

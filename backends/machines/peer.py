@@ -27,11 +27,11 @@ from backends.machines.agent_session import LEASE_S
 from backends.machines.host import AgentHost
 from backends.machines.machine import called_alike, stand_ins
 from backends.machines.model_files import copy_model, read_there
-from backends.machines.probing import Looker, judged
+from backends.machines.probing import Prober, judged
 from backends.machines.provisioning import InstallMethod, clean, provision
 from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import SshConnection
-from backends.machines.ssh.supervisor import Keeper, KeeperPhase
+from backends.machines.ssh.supervisor import ConnectionPhase, ConnectionSupervisor
 from backends.machines.ssh.tunnels import TunnelWay
 from backends.models.folders import named_folders
 from backends.models.identity import identity_of
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from backends.machines.machine import Machine
     from backends.machines.readers import Readers
     from backends.machines.ssh.connection import HeldSession
-    from backends.machines.ssh.supervisor import KeeperState
+    from backends.machines.ssh.supervisor import ConnectionState
     from backends.machines.ssh.tunnels import Tunnel
     from backends.paths import Paths
     from backends.state import ModelInfo, PeerAnswer, ProvisionMode
@@ -80,7 +80,13 @@ _NUMBERED_BYTES = len("/12345678.sock")
 
 
 class SshMachine:
-    """Processes, engine and tunnels of one peer; the connection is shared by all."""
+    """Processes, engine and tunnels of one peer; the connection is shared by all.
+
+    ``head_id`` keeps our processes apart from those of other heads.
+
+    ``rtt_ms`` tells the newest round trip; None while the machine is silent.
+    ``data`` is that setting of the peer.
+    """
 
     def __init__(
         self,
@@ -90,11 +96,6 @@ class SshMachine:
         rtt_ms: Callable[[], float | None],
         data: str | None = None,
     ) -> None:
-        """``head_id`` keeps our processes apart from those of other heads.
-
-        ``rtt_ms`` tells the newest round trip; None while the machine is silent.
-        ``data`` is that setting of the peer.
-        """
         self.name = connection.name
         self.transport = Transport.SSH
         self.connection = connection
@@ -112,20 +113,10 @@ class SshMachine:
         self._engines: tuple[Engine, ...] = ()
 
     def take(self, facts: PeerFacts, engines: tuple[Engine, ...]) -> None:
-        """Keep what a look found there; the engines are those that answered."""
         self.facts = facts
         self._engines = engines
 
     async def agent_at(self, relay: str) -> AgentHost | None:
-        """Our agent there, which runs from then on; None where no helper is.
-
-        Args:
-            relay: path of ``dllm-relay`` there; empty when it is not installed.
-
-        Raises:
-            HostError: it does not run there.
-            PeerUnreachable: the connection broke.
-        """
         if relay != self._relay:
             await self.end_agent()
             self._relay = relay
@@ -149,25 +140,17 @@ class SshMachine:
         return await self.connection.hold(_AGENT_LINE, self._relay, self._head_id)
 
     async def end_agent(self) -> None:
-        """Let go of the agent; what it started lives on."""
         self._relay = ""
         await self._host.close()
 
     @property
     def host(self) -> AgentHost:
-        """Its processes.
-
-        Raises:
-            HostError: the helper is not installed there.
-            PeerUnreachable: it has not been reached yet, or the connection broke.
-        """
         if not self.connection.connected:
             raise self._gone()
         self.relay_program()
         return self._host
 
     def _gone(self) -> PeerUnreachable:
-        """What became of the connection, and what follows."""
         why = self.connection.lost
         return PeerUnreachable(
             why.what if why else f"There is no connection to {self.name}",
@@ -175,11 +158,6 @@ class SshMachine:
         )
 
     async def engine(self, wanted: str | None, rpc_protocol: str = "") -> Engine:
-        """The engine in the directory wanted, else the first that fits.
-
-        Raises:
-            EngineError: there is none, or none that speaks ``rpc_protocol``.
-        """
         engines = [e for e in self._engines if wanted in (None, e.info.directory)]
         for engine in engines:
             if protocols_match(rpc_protocol, engine.info.rpc_protocol):
@@ -194,11 +172,6 @@ class SshMachine:
         )
 
     async def model_path(self, model: ModelInfo) -> str:
-        """Where it keeps the same bytes.
-
-        Raises:
-            ModelError: it has no such file.
-        """
         if there := at_peer(model.path):
             return self._own(*there)
         part, host = Path(model.path), self.host
@@ -215,14 +188,9 @@ class SshMachine:
 
     @property
     def searched(self) -> str:
-        """The folders there that were searched for models."""
         return named_folders(self.facts.model_dirs)
 
     async def copies_of(self, model: ModelInfo) -> tuple[str, ...]:
-        """A file of the same bytes, else those of the same name and size.
-
-        What is in them is compared by whoever reads them.
-        """
         there = at_peer(model.path)
         if there and there[0] == self.name:
             return (there[1],)
@@ -242,11 +210,6 @@ class SshMachine:
         return path
 
     def relay_program(self) -> str:
-        """Path of ``dllm-relay`` there.
-
-        Raises:
-            HostError: it is not installed there.
-        """
         if not self._relay:
             raise HostError(
                 f"The helper program dllm-relay is not on {self.name}",
@@ -255,18 +218,15 @@ class SshMachine:
         return self._relay
 
     async def data_place(self) -> DataPlace:
-        """As its settings say, else the address at which its sshd was reached."""
         if self._data not in (None, AUTO):
             return place_of(self._data, "")
         told = await self.connection.run(_SSH_CONNECTION)
         return place_of(AUTO, told.stdout)
 
     def relay_stats(self, worker: str) -> str:
-        """A socket beside its process directories."""
         return self._socket_there(f"{worker}.sock")
 
     async def _socket_folder(self, run_dir: str) -> str:
-        """Beside its process directories, or a private one where that is too long."""
         too_long = len(run_dir.encode()) + _NUMBERED_BYTES > SOCKET_PATH_BYTES_MAX
         if run_dir and not too_long:
             return run_dir
@@ -281,16 +241,13 @@ class SshMachine:
     # --- ways -------------------------------------------------------------------------
 
     async def stats_way(self, worker: str) -> Way:
-        """A Unix socket of ours that leads to the relay's there."""
         near = self._paths.relay_socket(worker)
         return self._way(await self.connection.forward(self.relay_stats(worker), near))
 
     async def api_way(self, port: int) -> Way:
-        """A loopback port of ours that leads to one there: API clients know no more."""
         return self._way(await self.connection.forward(port))
 
     async def way_to(self, port: int, spec: WaySpec) -> Way:
-        """A Unix socket of ours that leads to a port there; a port if it must be."""
         if spec.tcp:
             tunnel = await self.connection.forward(port)
             return self._way(tunnel, note=ANY_USER.format(machine="this machine"))
@@ -299,7 +256,6 @@ class SshMachine:
         return self._way(await self.connection.forward(port, near))
 
     async def way_from(self, way: Way, spec: WaySpec) -> Way:
-        """A Unix socket there that leads to one of ours; a port if it must be."""
         note, tunnel = "", None
         if not spec.tcp:
             try:
@@ -336,7 +292,12 @@ RTT_STEP_MS = 0.1
 
 
 class SshPeer:
-    """Looks after one peer while ``run`` runs."""
+    """Looks after one peer while ``run`` runs.
+
+    ``changed`` is told of news, ``settle`` that it has been reached (again).
+
+    ``serves`` tells whether it takes part in a cluster now.
+    """
 
     def __init__(
         self,
@@ -350,13 +311,6 @@ class SshPeer:
         settle: Callable[[Machine], Awaitable[None]],
         serves: Callable[[str], bool],
     ) -> None:
-        """``changed`` is told of news, ``settle`` that it has been reached (again).
-
-        ``serves`` tells whether it takes part in a cluster now.
-
-        Raises:
-            UsageError: its address is none.
-        """
         destination = Destination.parse(config.ssh or name)
         self._paths = paths
         self._readers = readers
@@ -372,8 +326,8 @@ class SshPeer:
             lambda: self.peer.rtt_ms,
             config.data,
         )
-        self._looker = Looker(self.machine, config, paths)
-        self._keeper = Keeper(self.connection, self._heard)
+        self._looker = Prober(self.machine, config, paths)
+        self._keeper = ConnectionSupervisor(self.connection, self._heard)
         self._looking: asyncio.Task[None] | None = None
         self._work: asyncio.Task[Any] | None = None
         self._news = asyncio.Event()
@@ -390,7 +344,7 @@ class SshPeer:
 
     @property
     def connected(self) -> bool:
-        """Whether it has been reached and looked at, and the connection holds."""
+        """True if it has been reached and looked at, and the connection holds."""
         return self._ready.is_set() and self.connection.connected
 
     async def run(self) -> None:
@@ -439,7 +393,7 @@ class SshPeer:
 
         Of a peer that could not be reached only a try that begins now tells.
         """
-        waiting = self._keeper.state.phase is KeeperPhase.WAITING
+        waiting = self._keeper.state.phase is ConnectionPhase.WAITING
         if waiting or self.peer.state is PeerState.UNREACHABLE:
             self._keeper.poke()
         if waiting:
@@ -461,27 +415,27 @@ class SshPeer:
 
     @property
     def _undecided(self) -> bool:
-        connecting = self._keeper.state.phase is KeeperPhase.CONNECTING
+        connecting = self._keeper.state.phase is ConnectionPhase.CONNECTING
         return connecting or self.peer.state is PeerState.PROBING
 
     # --- being reached ------------------------------------------------------------
 
-    def _heard(self, state: KeeperState) -> None:
+    def _heard(self, state: ConnectionState) -> None:
         """The connection changed, or a heartbeat came."""
         self._stir()
-        if state.phase is KeeperPhase.CONNECTED:
+        if state.phase is ConnectionPhase.CONNECTED:
             self._alive(state)
             return
         self._ready.clear()
-        if state.phase is KeeperPhase.ASKING:
+        if state.phase is ConnectionPhase.ASKING:
             self._become(PeerState.ASKING, note=state.note, question=state.question)
-        elif state.phase is KeeperPhase.WAITING:
+        elif state.phase is ConnectionPhase.WAITING:
             gone = {"rtt_ms": None, "silent_since": None, "since": state.since}
             self._become(PeerState.UNREACHABLE, note=state.note, **gone)
         elif self.peer.state is not PeerState.UNREACHABLE:
             self._become(PeerState.PROBING, note="")
 
-    def _alive(self, state: KeeperState) -> None:
+    def _alive(self, state: ConnectionState) -> None:
         if self.peer.state in _NOT_REACHED:
             self._become(PeerState.PROBING, note="")
             self._news.set()
@@ -498,11 +452,7 @@ class SshPeer:
         self._show(note=note, rtt_ms=None, silent_since=since)
 
     async def answer(self, answer: PeerAnswer) -> None:
-        """Answer the question it asks.
-
-        Raises:
-            ControllerError: it asks nothing of that kind.
-        """
+        """Answer the question it asks."""
         question = self.peer.question
         if question is None or question.kind is not answer.kind:
             raise ControllerError(f"{self.peer.name} does not ask for that now")
@@ -512,12 +462,7 @@ class SshPeer:
     # --- looking at it ------------------------------------------------------------
 
     async def look(self) -> None:
-        """Probe it now; whoever asks meanwhile shares the answer.
-
-        Raises:
-            PeerUnreachable: it cannot be reached.
-            HostError: it cannot be looked at.
-        """
+        """Probe it now; whoever asks meanwhile shares the answer."""
         if not self.connection.connected:
             await self._reach()
         if self._looking is None or self._looking.done():
@@ -525,25 +470,19 @@ class SshPeer:
         await asyncio.shield(self._looking)
 
     async def model(self, path: str) -> ModelInfo:
-        """The header of a model there, read once.
-
-        Raises:
-            ModelError: it is missing, or not a usable GGUF.
-            PeerUnreachable: it cannot be reached.
-        """
+        """The header of a model there, read once."""
         if not self.connection.connected:
             await self._reach()
         cache = self._paths.cache_dir / "headers"
         return await read_there(self.connection.files, self.peer.name, path, cache)
 
     async def _look_anew(self) -> None:
-        """Look once more though somebody looks already: something has changed."""
         if self._looking is not None:
             await asyncio.wait([self._looking])
         await self.look()
 
     async def _reach(self) -> None:
-        if self._keeper.state.phase is KeeperPhase.ASKING:
+        if self._keeper.state.phase is ConnectionPhase.ASKING:
             # The question may be out of date: somebody logs in with ssh meanwhile.
             moved = self._moved
             self._keeper.poke()
@@ -572,7 +511,6 @@ class SshPeer:
         )
 
     async def _judged(self, facts: PeerFacts) -> tuple[PeerState, str]:
-        """Whether it can take part, and if not, why."""
         try:
             ours = (await self._readers.engine()).info.rpc_protocol
         except DllmError:
@@ -582,12 +520,7 @@ class SshPeer:
     # --- long work ------------------------------------------------------------------
 
     async def provision(self, mode: ProvisionMode) -> str:
-        """Install engine and helper; what may surprise about how, in one sentence.
-
-        Raises:
-            ControllerError: something else goes on there.
-            DllmError: it cannot be done, with the reason.
-        """
+        """Install engine and helper; what may surprise about how, in one sentence."""
         engine = await self._readers.engine()
         done = await self._at_work(
             provision(
@@ -609,12 +542,7 @@ class SshPeer:
         return done.note
 
     async def copy_model(self, source: Path) -> str:
-        """Copy a model file; its path there.
-
-        Raises:
-            ControllerError: something else goes on there.
-            DllmError: it cannot be done, with the reason.
-        """
+        """Copy a model file; its path there."""
         there = await self._at_work(
             copy_model(
                 self.connection, self.connection.files, source, report=self._report
@@ -624,12 +552,7 @@ class SshPeer:
         return there[0]
 
     async def clean(self) -> int:
-        """Remove what was installed; the bytes freed.
-
-        Raises:
-            ControllerError: something else goes on there.
-            DllmError: something of ours runs there, or it cannot be removed.
-        """
+        """Remove what was installed; the bytes freed."""
         machine = self.machine
         host = machine.host if machine.facts.relay_version else None
         freed = await self._at_work(clean(self.connection, host))
@@ -679,7 +602,6 @@ class SshPeer:
             self._stir()
 
     def _stir(self) -> None:
-        """Wake those who wait for a change."""
         event, self._moved = self._moved, asyncio.Event()
         event.set()
 

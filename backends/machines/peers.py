@@ -43,13 +43,19 @@ log = logging.getLogger(__name__)
 REACH_TIMEOUT_S = 30.0
 SHOW_EVERY_S = 0.25
 SILENT_PATIENCE_S = 5.0
-"""How long after its last sign of life a suspect peer is still waited for."""
+"""Longest wait for a suspect peer, from its last sign of life."""
 RESTART_PAUSES_S = (1.0, 4.0, 15.0, 60.0)
 """After errors of ours in looking after a peer."""
 
 
 class Peers:
-    """All machines: ours and those of the settings."""
+    """All machines: ours and those of the settings.
+
+    Nothing is reached before ``start``.
+
+    ``show`` is told how all peers are, ``serves`` tells whether a machine takes
+    part in a cluster that runs, starts or stops.
+    """
 
     def __init__(
         self,
@@ -60,11 +66,6 @@ class Peers:
         show: Callable[[tuple[Peer, ...]], None],
         serves: Callable[[str], bool],
     ) -> None:
-        """Nothing is reached before ``start``.
-
-        ``show`` is told how all peers are, ``serves`` tells whether a machine takes
-        part in a cluster that runs, starts or stops.
-        """
         self._local = local
         self._readers = readers
         self._paths = paths
@@ -80,11 +81,7 @@ class Peers:
     # --- the machines, for the cluster ------------------------------------------
 
     def get(self, name: str) -> Machine:
-        """A machine, connected or not.
-
-        Raises:
-            HostError: there is none of that name, or nothing can be started there.
-        """
+        """A machine, connected or not."""
         if name == LOCAL:
             return self._local
         return self.ssh(name).machine
@@ -100,7 +97,6 @@ class Peers:
         """Wait until these are connected and looked at.
 
         Raises:
-            PeerUnreachable: one cannot be reached in time.
             NeedsAnswer: one asks the user something.
         """
         await asyncio.gather(*(self._reached(name) for name in names if name != LOCAL))
@@ -120,12 +116,7 @@ class Peers:
             raise PeerUnreachable(f"{name} cannot be reached ({peer.note})")
 
     async def model(self, name: str, path: str) -> ModelInfo:
-        """The header of a model that a peer holds.
-
-        Raises:
-            ModelError: it is missing there, or not a usable GGUF.
-            HostError: there is no such peer, or it cannot be reached.
-        """
+        """The header of a model that a peer holds."""
         return await self.ssh(name).model(path)
 
     # --- looking after them ------------------------------------------------------
@@ -134,9 +125,6 @@ class Peers:
         """Look after every peer of the settings; returns at once.
 
         ``settle`` is told of a machine that has just been reached (again).
-
-        Raises:
-            DllmError: one cannot be meant; the others are looked after.
         """
         self._settle = settle
         wrong: DllmError | None = None
@@ -233,7 +221,6 @@ class Peers:
     # --- showing them --------------------------------------------------------------
 
     def _changed(self) -> None:
-        """Show soon; many peers may change at once."""
         if self._showing is None:
             loop = asyncio.get_running_loop()
             self._showing = loop.call_later(SHOW_EVERY_S, self._show)
@@ -244,23 +231,17 @@ class Peers:
 
     @property
     def busy(self) -> bool:
-        """Whether something long goes on at any: an installation, a copy."""
+        """True if something long goes on at any: an installation, a copy."""
         return any(peer.work is not None for peer in self.values())
 
     def values(self) -> tuple[Peer, ...]:
-        """How every peer is, in the order of the settings."""
+        """Every peer as it is now, in the order of the settings."""
         return tuple(known.peer for known in self._known.values())
 
     # --- changing them ---------------------------------------------------------------
 
     def add(self, name: str, config: PeerConfig) -> Peer:
-        """Add a peer to the settings and begin to reach it.
-
-        Raises:
-            UsageError: the name cannot be used.
-            ControllerError: there is one of that name.
-            DllmError: the settings cannot be written, or the address is none.
-        """
+        """Add a peer to the settings and begin to reach it."""
         check_peer_name(name)
         if name in self._known:
             raise ControllerError(
@@ -273,13 +254,7 @@ class Peers:
         return self._known[name].peer
 
     async def remove(self, name: str) -> None:
-        """Forget a peer; what is installed there stays.
-
-        Raises:
-            HostError: there is none of that name.
-            ControllerError: the cluster uses it.
-            DllmError: the settings cannot be written; the peer stays.
-        """
+        """Forget a peer; what is installed there stays."""
         self.known(name)
         if self._serves(name):
             raise ControllerError(f"{name} is part of the cluster", "Stop it first.")
@@ -288,11 +263,7 @@ class Peers:
         self._changed()
 
     def known(self, name: str) -> KnownPeer:
-        """A peer of the settings.
-
-        Raises:
-            HostError: there is none of that name.
-        """
+        """A peer of the settings."""
         if name not in self._known:
             names = ", ".join(self._known) or "none yet"
             raise HostError(
@@ -303,11 +274,7 @@ class Peers:
         return self._known[name]
 
     def ssh(self, name: str) -> SshPeer:
-        """A peer reached over SSH.
-
-        Raises:
-            HostError: there is none of that name, or it is a bare one.
-        """
+        """A peer reached over SSH."""
         known = self.known(name)
         if isinstance(known, BarePeer):
             raise HostError(

@@ -50,7 +50,7 @@ _BIG_SHARE = 0.6
 
 
 class Processors(Value, frozen=True, kw_only=True):
-    """What a system tells about its CPUs (logical ones, by number)."""
+    """The CPUs of a system (logical ones, by number)."""
 
     online: int = 0
     physical: int = 0
@@ -58,7 +58,7 @@ class Processors(Value, frozen=True, kw_only=True):
     first_level: int = 0
     """Physical cores of the fastest kind, on Apple silicon."""
     allowed: frozenset[int] = frozenset()
-    """Those this user's processes may run on; empty when unknown."""
+    """CPUs that this user's processes may use; empty if unknown."""
     big: frozenset[int] = frozenset()
     """Performance cores of a hybrid x86; empty on all others."""
     siblings: dict[int, frozenset[int]] = {}
@@ -101,7 +101,7 @@ def cpu_set(text: str) -> frozenset[int]:
 FORMAT = "1"
 _KIB = 1024
 _RANKS = {EngineSource.CONFIG: 0, EngineSource.PATH: 2}
-"""Which engine is preferred; those in the cache come between these."""
+"""Order of preference; engines in the cache come between these."""
 _LIBC = re.compile(r"(glibc|musl)\s*([\d.]*)")
 _NUMBER = re.compile(r"\d+(\.\d+)*")
 
@@ -128,7 +128,7 @@ class Probed(Value, frozen=True, kw_only=True):
     system: str = ""
     hostname: str = ""
     cache_dir: str = ""
-    """Where our engines go there: ``…/dllm-tui``."""
+    """The folder of our engines there: ``…/dllm-tui``."""
     cpu_name: str = ""
     cpu_flags: frozenset[str] = frozenset()
     cores: int = 0
@@ -139,9 +139,9 @@ class Probed(Value, frozen=True, kw_only=True):
     tools: dict[str, Tool] = {}
     """By ``cc``, ``cxx``, ``make``, ``cmake``, ``ninja``."""
     env: dict[str, str] = {}
-    """What moves the folders of models there: ``HOME``, ``HF_HOME``…"""
+    """Variables that move the folders of models: ``HOME``, ``HF_HOME``…"""
     engines: tuple[EngineInfo, ...] = ()
-    """Those that are seen, in the order of preference; none of them was asked."""
+    """Engines seen, in the order of preference; none was asked."""
     engine_flags: dict[str, tuple[str, ...]] = {}
     """CMake's options by the directory of each engine with a manifest."""
     relays: dict[str, str] = {}
@@ -180,11 +180,7 @@ class _Lines:
 
 
 def parse_probe(text: str) -> Probed:
-    """Everything in the output of ``probe.sh``; whatever surrounds it is ignored.
-
-    Raises:
-        HostError: it is not its output, or only part of it.
-    """
+    """Everything in the output of ``probe.sh``; whatever surrounds it is ignored."""
     # What a login shell prints comes before; a name of ours is not in it.
     _, begun, rest = text.rpartition(f"dllm-probe\t{FORMAT}\n")
     body, ended, _ = rest.rpartition("end\n")
@@ -268,7 +264,6 @@ def _memory(lines: _Lines) -> tuple[int, int]:
 
 
 def _vm_stat_free(lines: _Lines) -> int:
-    """What macOS can give without swapping: free and inactive pages."""
     text = "\n".join(line for (line,) in lines.rows("vm_stat", 1))
     page = re.search(r"page size of (\d+) bytes", text)
     pages = re.findall(r"^Pages (?:free|inactive):\s+(\d+)", text, re.M)
@@ -317,17 +312,13 @@ async def survey(
     engine_dirs: Sequence[str] = (),
     on_line: Callable[[str], None] | None = None,
 ) -> Probed:
-    """What a machine is and what is installed there; no engine is started.
+    """Describe a machine and what is installed there; no engine is started.
 
     Args:
         shell: the machine.
         parts: any of ``system``, ``tools``, ``engines``.
         engine_dirs: directories of engines configured for it; ``~/`` is its home.
         on_line: gets every line as it comes.
-
-    Raises:
-        HostError: the script failed, or its answer is not complete.
-        PeerUnreachable: the connection broke.
     """
     arguments = (" ".join(parts), *engine_dirs)
     result = await shell.run(script(), *arguments, timeout_s=PROBE_S, on_line=on_line)
@@ -426,15 +417,14 @@ def judged(name: str, facts: PeerFacts, ours: str) -> tuple[PeerState, str]:
 MODELS_S = 10.0
 """Longest search for models; folders on a disk that is gone answer nothing."""
 IDENTITIES_S = 2.0
-"""How long a look may read the identities of models; the next one goes on."""
+"""Longest time a probe reads identities of models; the next one goes on."""
 IDENTITIES_AT_ONCE = 4
 
 
-class Looker:
+class Prober:
     """Looks at one peer, and asks there only what it does not know yet."""
 
     def __init__(self, machine: SshMachine, config: PeerConfig, paths: Paths) -> None:
-        """Answers of engines are kept in the cache."""
         self._machine = machine
         self._config = config
         self._paths = paths
@@ -442,7 +432,7 @@ class Looker:
         self._identities: dict[FoundFile, str] = {}
 
     async def look(self, *, light: bool) -> PeerFacts:
-        """What the peer is, has and holds; the machine is told of it too.
+        """Probe the peer; the machine is told of the result too.
 
         One script, one request for each thing not known yet, the round trip and, for
         at most half a second, the bandwidth.
@@ -450,10 +440,6 @@ class Looker:
         Args:
             light: whether to leave out what would hold up an engine that serves there:
                 its devices and the bandwidth are then as they were.
-
-        Raises:
-            HostError: the script failed, or its answer is not complete.
-            PeerUnreachable: the connection broke.
         """
         started, at = time.monotonic(), time.time()
         shell, heard = self._machine.connection, 0.0
@@ -494,7 +480,7 @@ class Looker:
     async def _ask(
         self, facts: PeerFacts, env: Mapping[str, str], light: bool
     ) -> tuple[PeerFacts, tuple[Engine, ...]]:
-        """What only an agent tells; nothing where there is none, or none that runs."""
+        """Add what only an agent knows; nothing if none runs."""
         try:
             host = await self._machine.agent_at(facts.relay_path)
         except PeerUnreachable:
@@ -523,7 +509,7 @@ class Looker:
     async def _engines(
         self, host: Asked, found: Sequence[EngineInfo], light: bool
     ) -> tuple[tuple[Engine, ...], list[str]]:
-        """Those that run, with what the first one sees now; why the others do not."""
+        """Split engines into those that run and problems; the first has its devices."""
         asked = await asyncio.gather(*(self._engine(host, e, light) for e in found))
         problems = [problem for problem in asked if isinstance(problem, str)]
         engines = [engine for engine in asked if not isinstance(engine, str)]
@@ -599,7 +585,7 @@ def _shortened(folder: Path, home: Path) -> str:
 
 
 def _named(every: Iterable[Found]) -> tuple[list[Found], str]:
-    """Those whose names can be told to others, and what is wrong with the rest."""
+    """Split models into those whose names can be shown, and a problem of the rest."""
     named, problem = [], ""
     for found in every:
         try:

@@ -96,7 +96,7 @@ def _missing_instructions(head: Probed, peer: Probed) -> list[str]:
 
 
 def toolchain_of(peer: Probed, name: str) -> Toolchain:
-    """What to build with on a peer called ``name``.
+    """Pick the compiler and tools of a peer called ``name``.
 
     Raises:
         CannotBuild: something is missing; it says what, and how to get it.
@@ -169,9 +169,6 @@ async def deliver(
 
     Raises:
         DoesNotRun: the programs do not run there.
-        PeerFull: no room.
-        WrongFile: it arrived changed, twice.
-        PeerUnreachable: the connection broke.
     """
     name = parcel.folder.replace("/", "_")
     aside = f"{root}/provision/{name}.{parcel.digest}"
@@ -206,12 +203,7 @@ async def _upload(
 
 
 async def check_room(shell: Shell, folder: str, name: str, need_bytes: int) -> None:
-    """Make a folder for an upload; ``name`` is that of all tries of the same thing.
-
-    Raises:
-        PeerFull: less than ``need_bytes`` are free there.
-        ProvisionError: it cannot be made.
-    """
+    """Make a folder for an upload; ``name`` is that of all tries of the same thing."""
     free_bytes, taken_bytes = await _room(shell, folder, name)
     # What an earlier try has taken already is not needed again.
     if free_bytes + taken_bytes < need_bytes + SPARE_BYTES:
@@ -250,11 +242,7 @@ async def _put_in_place(
 
 
 def raise_for(peer: str, result: ShellResult) -> None:
-    """Turn the status of ``install.sh`` into what it means.
-
-    Raises:
-        ProvisionError: it was not 0.
-    """
+    """Turn the status of ``install.sh`` into what it means."""
     said = last_line(result)
     if result.code == _DIFFERS:
         raise WrongFile(
@@ -306,9 +294,7 @@ async def build(
 
     Raises:
         CannotBuild: CMake or the compiler failed; it carries their last lines.
-        PeerFull: no room.
         DoesNotRun: what was built does not run.
-        PeerUnreachable: the connection broke; what is built is kept.
     """
     folder = f"{root}/provision/build-{job.name}.0"
     await _send(shell, files, job, folder, tell)
@@ -400,7 +386,7 @@ _TOOLS = ("-DCMAKE_CUDA_",)
 
 
 class InstallMethod(StrEnum):
-    """How something came to be there."""
+    """The way something came to be there."""
 
     PRESENT = "present"
     COPIED = "copied"
@@ -408,7 +394,7 @@ class InstallMethod(StrEnum):
 
 
 class Provisioned(Value, frozen=True, kw_only=True):
-    """What is on the peer now."""
+    """The result of an installation."""
 
     engine: EngineInfo
     relay_path: str
@@ -416,7 +402,7 @@ class Provisioned(Value, frozen=True, kw_only=True):
     engine_method: InstallMethod
     relay_method: InstallMethod
     note: str = ""
-    """Where it may surprise, why it came as it did: one sentence."""
+    """The reason for the methods, if they may surprise: one sentence."""
 
 
 async def provision(
@@ -444,12 +430,8 @@ async def provision(
         mode: copy, build, or whatever fits.
 
     Raises:
-        PeerBusy: another console installs there.
-        PeerFull: no room.
         DoesNotRun: the head's programs do not run there (mode ``copy``).
         CannotBuild: a compiler or CMake is missing, or it failed.
-        EngineError: the head's engine does not run, or its source is not to be had.
-        PeerUnreachable: the connection broke.
     """
     job = _Job(shell, files, paths, report, mode)
     job.say("Looking at what is there")
@@ -555,7 +537,6 @@ class _Job:
         return InstallMethod.BUILT
 
     async def _told(self, folder: str, program: str) -> dict[str, list[str]]:
-        """What a program below our cache there tells; nothing if it does not run."""
         result = await self.shell.run(script("present"), folder, program, check=False)
         told: dict[str, list[str]] = {}
         for key, line in (row[:2] for row in rows(result.stdout)):
@@ -603,7 +584,6 @@ class _Job:
         )
 
     def _flags(self, wanted: Choice) -> tuple[str, ...]:
-        """The head's options of CMake, with the peer's accelerator."""
         flags = self.manifest.flags or local_build.CMAKE_FLAGS
         base = tuple(f for f in flags if not f.startswith((*_ACCELERATED, *_TOOLS)))
         return (*base, *wanted.cmake_flags)
@@ -684,7 +664,6 @@ class _Job:
         return InstallMethod.BUILT
 
     async def _has_relay(self, parcel: parcels.Parcel) -> bool:
-        """Whether it is there and was made from what the head has."""
         made_from = next(f for f in parcel.files if f.name == "made-from")
         told = await self._told(parcel.folder, "dllm-relay")
         runs = told.get("said") == [f"dllm-relay {self.relay_version}"]
@@ -725,11 +704,6 @@ async def clean(shell: Shell, host: AgentHost | None = None) -> int:
 
     Returns:
         The bytes that are free again.
-
-    Raises:
-        PeerBusy: something of ours runs there; nothing was removed.
-        ProvisionError: something cannot be removed.
-        PeerUnreachable: the connection broke.
     """
     if host is not None:
         await _forget_ended(host)

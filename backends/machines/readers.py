@@ -35,10 +35,12 @@ DEVICES_LAST_S = 10.0
 
 
 class Readers:
-    """Reads engine, configuration and model headers; models are kept until changed."""
+    """Reads engine, configuration and model headers; models are kept until changed.
+
+    Read below these directories; ``host`` is the machine we run on.
+    """
 
     def __init__(self, paths: Paths, host: Asked) -> None:
-        """Read below these directories; ``host`` is the machine we run on."""
         self._paths = paths
         self.host = host
         self._models: dict[tuple[object, ...], ModelInfo] = {}
@@ -48,16 +50,12 @@ class Readers:
         self.settings_error: DllmError | None = None
         """Why the settings are not those of the file; None where they are."""
         self.serves: Callable[[], bool] = lambda: False
-        """Whether a cluster of ours is at work here: then no GPU is disturbed."""
+        """True if a cluster of ours is at work here: then no GPU is disturbed."""
         self.elsewhere: Callable[[str, str], Awaitable[ModelInfo]] | None = None
         """Reads a model on a peer, given the peer's name and the path there."""
 
     def config(self) -> Config:
-        """The settings as they are now.
-
-        Raises:
-            DllmError: the file cannot be read or understood.
-        """
+        """The settings as they are now."""
         settings = self.settings()
         if self.settings_error is not None:
             raise self.settings_error
@@ -95,11 +93,7 @@ class Readers:
             return Config()
 
     def api_now(self) -> ApiSettings:
-        """How the settings want the API given out now.
-
-        Raises:
-            DllmError: the settings cannot be read.
-        """
+        """The access to the API that the settings want now."""
         return api_settings(self.config(), self._paths)
 
     def api_kept(self) -> ApiSettings:
@@ -107,11 +101,7 @@ class Readers:
         return api_settings(self.settings(), self._paths)
 
     async def engine(self, wanted: str | None = None) -> Engine:
-        """The engine a plan names, else the one the settings and the search give.
-
-        Raises:
-            EngineError: there is none, or it does not answer.
-        """
+        """The engine a plan names, else the one the settings and the search give."""
         configured = wanted or self.settings().engine
         found = await asyncio.to_thread(find_engine, configured, self._paths)
         light = self.serves()
@@ -132,13 +122,7 @@ class Readers:
         return now
 
     async def model(self, path: str) -> ModelInfo:
-        """A model's header; ``peer:/path`` is one that a peer holds.
-
-        Raises:
-            UsageError: no file can have that path.
-            ModelError: the file is missing or not a usable GGUF.
-            HostError: there is no such peer, or it cannot be reached.
-        """
+        """A model's header; ``peer:/path`` is one that a peer holds."""
         if "\0" in path:
             raise UsageError("The path of a model holds no NUL character")
         if (there := at_peer(path)) and self.elsewhere is not None:

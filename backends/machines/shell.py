@@ -23,7 +23,7 @@ RUN_TIMEOUT_S = 15.0
 
 
 class ShellResult(Value, frozen=True, kw_only=True):
-    """What a script printed and how it ended."""
+    """The output and exit status of a script."""
 
     code: int
     stdout: str
@@ -39,11 +39,7 @@ class Shell(Protocol):
         ...
 
     async def rtt_ms(self) -> float:
-        """Milliseconds of a round trip that starts nothing there.
-
-        Raises:
-            PeerUnreachable: the connection broke.
-        """
+        """Milliseconds of a round trip that starts nothing there."""
         ...
 
     async def run(
@@ -59,11 +55,6 @@ class Shell(Protocol):
         ``args`` may hold any text without NUL. ``on_line`` gets every line of stdout as
         it comes. A timeout of None waits as long as the connection lives; cancelling
         ends the script.
-
-        Raises:
-            HostError: it ended with another status than 0 (``check``), or took too
-                long; the message ends with the last line of its stderr.
-            PeerUnreachable: the connection broke or could not be made.
         """
         ...
 
@@ -86,10 +77,12 @@ def script(name: str) -> str:
 
 
 class There:
-    """A peer, for the scripts of a build."""
+    """A peer, for the scripts of a build.
+
+    ``shell`` runs on it.
+    """
 
     def __init__(self, shell: Shell) -> None:
-        """``shell`` runs on it."""
         self._shell = shell
 
     async def run(
@@ -104,7 +97,7 @@ class There:
 
 
 def last_line(result: ShellResult) -> str:
-    """What a script said at the end, on stderr or else on stdout."""
+    """The last line of a script, on stderr or else on stdout."""
     said = (result.stderr.strip() or result.stdout.strip()).splitlines()
     return said[-1].strip() if said else f"exit status {result.code}"
 
@@ -128,10 +121,6 @@ async def lock(shell: Shell, name: str, doing: str) -> AsyncIterator[None]:
         shell: the peer.
         name: of the lock, a plain word.
         doing: what would be going on if another has it: ``"An installation"``.
-
-    Raises:
-        PeerBusy: another console has it.
-        HostError: it cannot be made.
     """
     held: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
 
@@ -158,7 +147,6 @@ async def lock(shell: Shell, name: str, doing: str) -> AsyncIterator[None]:
 
 
 async def _release(shell: Shell, files: list[str]) -> None:
-    """Remove a lock we hold, whatever happens; a broken connection ends it too."""
     with contextlib.suppress(HostError):
         await shell.run('rm -f "$@"', *files)
 
@@ -184,7 +172,6 @@ class ProvisionError(HostError):
     """Something could not be installed on a peer; carries the end of its output."""
 
     def __init__(self, what: str, hint: str = "", *, tail: Sequence[str] = ()) -> None:
-        """Keep the last lines of what was printed there."""
         super().__init__(what, hint)
         self.tail = tuple(tail)[-TAIL_LINES:]
 
@@ -206,7 +193,7 @@ class DoesNotRun(ProvisionError):
 
 
 class CannotBuild(ProvisionError):
-    """What is needed to compile is not there."""
+    """A compiler or CMake is missing, or failed."""
 
 
 class WrongFile(ProvisionError):

@@ -11,9 +11,9 @@ from asyncssh.constants import MSG_IGNORE
 
 from backends.machines.ssh.supervisor import (
     HEARTBEAT_S,
-    Keeper,
-    KeeperPhase,
-    KeeperState,
+    ConnectionPhase,
+    ConnectionState,
+    ConnectionSupervisor,
 )
 from backends.state import QuestionKind
 from tests.hosts.reaching import reach, reached, until
@@ -34,11 +34,11 @@ class Watched:
     """A keeper with all it ever told."""
 
     def __init__(self, name: str, **times: float) -> None:
-        self.told: list[KeeperState] = []
+        self.told: list[ConnectionState] = []
         times = {"heartbeat_s": 0.2, **times}
-        self.keeper = Keeper(reach(name), self.told.append, **times)
+        self.keeper = ConnectionSupervisor(reach(name), self.told.append, **times)
 
-    async def phase(self, phase: KeeperPhase) -> None:
+    async def phase(self, phase: ConnectionPhase) -> None:
         await until(
             lambda: self.keeper.state.phase is phase,
             f"{phase} after {[state.phase for state in self.told]}",
@@ -53,13 +53,13 @@ async def kept(name: str, **times: float) -> AsyncIterator[Watched]:
         yield watched
     finally:
         await watched.keeper.stop()
-        assert watched.keeper.state.phase is KeeperPhase.STOPPED
+        assert watched.keeper.state.phase is ConnectionPhase.STOPPED
 
 
 async def test_it_connects_and_measures(network: Network) -> None:
     network.write_ssh_config()
     async with kept("ada") as ada:
-        await ada.phase(KeeperPhase.CONNECTED)
+        await ada.phase(ConnectionPhase.CONNECTED)
         await until(lambda: (ada.keeper.state.rtt_ms or 0) > 0, "heartbeats")
         assert (await ada.keeper.connection.run("echo hi")).stdout == "hi\n"
 
@@ -68,14 +68,14 @@ async def test_sshd_killed_and_back(network: Network) -> None:
     network.write_ssh_config()
     peer = network.peer("ada")
     async with kept("ada") as ada:
-        await ada.phase(KeeperPhase.CONNECTED)
+        await ada.phase(ConnectionPhase.CONNECTED)
         await asyncio.to_thread(peer.stop_sshd)
-        await ada.phase(KeeperPhase.WAITING)
+        await ada.phase(ConnectionPhase.WAITING)
         since = ada.keeper.state.since
         await until(lambda: "refuses" in ada.keeper.state.note, "a refusal")
         assert ada.keeper.state.since == since
         await asyncio.to_thread(peer.start_sshd)
-        await ada.phase(KeeperPhase.CONNECTED)
+        await ada.phase(ConnectionPhase.CONNECTED)
 
 
 async def test_back_off_and_poke(
@@ -95,25 +95,25 @@ async def test_back_off_and_poke(
     async with kept("ada") as ada:
         await until(lambda: len(most) == 9, "the ninth failure")
         assert most == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-        await ada.phase(KeeperPhase.WAITING)
+        await ada.phase(ConnectionPhase.WAITING)
         assert (ada.keeper.state.retry_at or 0) > time.time() + 300
         await asyncio.to_thread(peer.start_sshd)
         ada.keeper.poke()
-        await ada.phase(KeeperPhase.CONNECTED)
+        await ada.phase(ConnectionPhase.CONNECTED)
 
 
 async def test_a_question_stops_it(network: Network) -> None:
     network.write_ssh_config(known=False)
     async with kept("ada") as ada:
-        await ada.phase(KeeperPhase.ASKING)
+        await ada.phase(ConnectionPhase.ASKING)
         question = ada.keeper.state.question
         assert question is not None
         ada.told.clear()
         ada.keeper.poke()
         await until(lambda: bool(ada.told), "another attempt")
-        await ada.phase(KeeperPhase.ASKING)
+        await ada.phase(ConnectionPhase.ASKING)
         ada.keeper.answer({QuestionKind.HOST_KEY: question.fingerprint})
-        await ada.phase(KeeperPhase.CONNECTED)
+        await ada.phase(ConnectionPhase.CONNECTED)
         assert ada.keeper.state.question is None
 
 
@@ -121,10 +121,10 @@ async def test_a_question_that_is_out_of_date(network: Network) -> None:
     """The user connected with ssh meanwhile, or loaded the key."""
     network.write_ssh_config(known=False)
     async with kept("ada") as ada:
-        await ada.phase(KeeperPhase.ASKING)
+        await ada.phase(ConnectionPhase.ASKING)
         network.write_ssh_config()
         ada.keeper.poke()
-        await ada.phase(KeeperPhase.CONNECTED)
+        await ada.phase(ConnectionPhase.CONNECTED)
 
 
 async def test_at_most_a_heartbeat_a_second(
@@ -132,7 +132,7 @@ async def test_at_most_a_heartbeat_a_second(
 ) -> None:
     network.write_ssh_config()
     async with kept("ada", heartbeat_s=HEARTBEAT_S) as ada:
-        await ada.phase(KeeperPhase.CONNECTED)
+        await ada.phase(ConnectionPhase.CONNECTED)
         link = ada.keeper.connection._link
         assert link is not None
         sent: list[int] = []
@@ -163,35 +163,35 @@ async def test_suspect_after_two_seconds_and_lost_after_a_minute(
         # Two seconds after the last answer, which may be a heartbeat old.
         assert 0.5 < time.monotonic() - start < LOST_AFTER_S
         assert ada.keeper.state.rtt_ms is None
-        assert ada.keeper.state.phase is KeeperPhase.CONNECTED
-        await ada.phase(KeeperPhase.WAITING)
+        assert ada.keeper.state.phase is ConnectionPhase.CONNECTED
+        await ada.phase(ConnectionPhase.WAITING)
         assert time.monotonic() - start > 4.5
         assert "did not answer for a minute" in ada.keeper.state.note
         # Away since its last answer, not since it was given up.
         assert ada.keeper.state.since < time.time() - 4.0
         peer.link_up()
-        await ada.phase(KeeperPhase.CONNECTED)
+        await ada.phase(ConnectionPhase.CONNECTED)
         await until(lambda: ada.keeper.state.rtt_ms is not None, "fresh figures")
 
 
 async def test_reboot(network: Network) -> None:
     network.write_ssh_config()
     async with kept("ada") as ada:
-        await ada.phase(KeeperPhase.CONNECTED)
+        await ada.phase(ConnectionPhase.CONNECTED)
         before = len(ada.told)
         await asyncio.to_thread(network.peer("ada").kill_everything)
         await until(
-            lambda: any(s.phase is KeeperPhase.WAITING for s in ada.told[before:]),
+            lambda: any(s.phase is ConnectionPhase.WAITING for s in ada.told[before:]),
             "the end of the old connection",
         )
-        await ada.phase(KeeperPhase.CONNECTED)
+        await ada.phase(ConnectionPhase.CONNECTED)
 
 
 async def test_a_pulled_cable_only_pauses(network: Network) -> None:
     network.write_ssh_config()
     peer = network.peer("ada")
     async with kept("ada") as ada, echo(peer) as port:
-        await ada.phase(KeeperPhase.CONNECTED)
+        await ada.phase(ConnectionPhase.CONNECTED)
         tunnel = await ada.keeper.connection.forward(int(port))
         reader, writer = await asyncio.open_connection("127.0.0.1", tunnel.port)
         writer.write(b"ping")
@@ -201,14 +201,14 @@ async def test_a_pulled_cable_only_pauses(network: Network) -> None:
         await asyncio.sleep(OUTAGE_S)
         silent_s = ada.keeper.state.silent_for_s
         assert silent_s > OUTAGE_S / 2
-        assert ada.keeper.state.phase is KeeperPhase.CONNECTED
+        assert ada.keeper.state.phase is ConnectionPhase.CONNECTED
         peer.link_up()
         async with asyncio.timeout(60):
             assert await reader.readexactly(4) == b"pong"
         writer.close()
         await until(lambda: ada.keeper.state.silent_for_s == 0, "an answer")
         phases = {state.phase for state in ada.told}
-        assert phases == {KeeperPhase.CONNECTING, KeeperPhase.CONNECTED}
+        assert phases == {ConnectionPhase.CONNECTING, ConnectionPhase.CONNECTED}
 
 
 async def test_many_unreachable_ones_stop_at_once(network: Network) -> None:
@@ -227,7 +227,7 @@ async def test_many_unreachable_ones_stop_at_once(network: Network) -> None:
 async def test_stopping_leaves_nothing(network: Network) -> None:
     network.write_ssh_config()
     async with kept("ada") as ada:
-        await ada.phase(KeeperPhase.CONNECTED)
+        await ada.phase(ConnectionPhase.CONNECTED)
     async with reached("ada"):
         pass
     await asyncio.sleep(0.1)

@@ -1,1 +1,1 @@
-"""What is run on other machines before anything is installed there: POSIX sh."""
+"""Scripts for other machines, in POSIX sh."""

@@ -1,4 +1,4 @@
-"""Where to connect: what one would give to ``ssh``, and what the ssh config adds."""
+"""Destinations, as one gives them to ``ssh``, with what the ssh config adds."""
 
 from __future__ import annotations
 
@@ -44,11 +44,7 @@ class Destination(Value, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, text: str) -> Destination:
-        """Read ``[ssh://][user@]host[:port]``; an IPv6 address with a port in brackets.
-
-        Raises:
-            UsageError: it cannot be a destination, or could be mistaken for an option.
-        """
+        """Read ``[ssh://][user@]host[:port]``; IPv6 with a port needs brackets."""
         rest = text.strip()
         if rest.lower().startswith(_SCHEME):
             rest = rest[len(_SCHEME) :].removesuffix("/")
@@ -174,14 +170,14 @@ class Settings(Value, frozen=True, kw_only=True):
     family: int
     """``socket.AF_…``, by AddressFamily."""
     is_dialled: bool
-    """Whether it is reached by plain TCP, without a ProxyCommand or the like."""
+    """True if it is reached by plain TCP, without a ProxyCommand or the like."""
     has_ciphers: bool
-    """Whether the user chose; then we do not."""
+    """True if the user chose; then we do not."""
     has_host_key_algorithms: bool
 
     @property
     def known_name(self) -> str:
-        """What known_hosts calls it: ``mini``, ``[mini]:2222``, its HostKeyAlias."""
+        """Its name in known_hosts: ``mini``, ``[mini]:2222``, its HostKeyAlias."""
         if self.alias:
             return self.alias
         host = self.host.lower()
@@ -189,7 +185,7 @@ class Settings(Value, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What a message calls it: the name the user knows, and the address."""
+        """Its name in messages: the one the user knows, and the address."""
         host, name = self.host, self.destination.host
         port = "" if self.port == DEFAULT_PORT else f" port {self.port}"
         return f"{name} ({host}{port})" if host != name or port else host
@@ -200,11 +196,7 @@ def resolve(
     config_file: Path | None = None,
     known_hosts: Path | None = None,
 ) -> Settings:
-    """Read the ssh config (None: the user's own) for one destination; blocks.
-
-    Raises:
-        HostError: the config cannot be read or understood.
-    """
+    """Read the ssh config (None: the user's own) for one destination; blocks."""
     config = _config_files(config_file)
     options = _read(destination, config)
     return Settings(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 STDOUT_LIMIT_BYTES = 4 << 20
 STDERR_LIMIT_BYTES = 64 << 10
 END_TIMEOUT_S = 5.0
-"""How long a script may take to die when it is ended."""
+"""Longest time a script may take to die when it is ended."""
 
 _SESSION_RETRIES_S = (0.05, 0.2, 1.0)
 
@@ -42,7 +42,7 @@ _SESSION_RETRIES_S = (0.05, 0.2, 1.0)
 _COMMAND = "exec /bin/sh -s"
 _CHUNK_BYTES = 64 << 10
 _MARK_BYTES = 1024 << 10
-"""Where to stop looking for the start behind what a login shell prints."""
+"""Most that a login shell may print before the start."""
 
 # The braces make sh read all of it before it starts: the watcher then has the rest of
 # stdin to itself. When that ends, because the script has ended, the channel was closed
@@ -76,10 +76,6 @@ async def run_script(
     """Run a script as ``Shell.run`` does, whatever status it ends with.
 
     With ``on_line`` only the last 4 MB of stdout are kept for the result.
-
-    Raises:
-        HostError: it took or printed too much, or no session can be opened.
-        asyncssh.Error, OSError: the connection broke.
     """
     mark = secrets.token_hex(16)
     text = _framed(name, script, args, mark)
@@ -107,12 +103,7 @@ def _framed(name: str, script: str, args: Sequence[str], mark: str) -> bytes:
 
 
 async def open_session(connection: Connection, name: str) -> Process:
-    """A session whose standard input sh reads.
-
-    Raises:
-        HostError: the machine opens no further one.
-        asyncssh.Error, OSError: the connection broke.
-    """
+    """A session whose standard input sh reads."""
     # A session that has just ended may still count for sshd's MaxSessions.
     for pause_s in (*_SESSION_RETRIES_S, None):
         try:
@@ -191,7 +182,7 @@ def last_line(stderr: str) -> str:
 
 
 class _Output:
-    """What came on one stream behind the mark, bounded."""
+    """Output of one stream behind the mark, bounded."""
 
     def __init__(self, mark: bytes, on_line: Callable[[str], None] | None) -> None:
         self.size = 0
@@ -280,24 +271,17 @@ class HeldSession:
     """Its standard input and output, until one of us ends it."""
 
     def __init__(self, process: Process) -> None:
-        """Read on from what it prints."""
         self._process = process
         self._words = b""
         self._listening = asyncio.create_task(self._listen())
 
     async def read(self, most_bytes: int) -> bytes:
-        """What it printed; empty at its end, or when the connection broke."""
         try:
             return await self._process.stdout.read(most_bytes)
         except asyncssh.Error:
             return b""
 
     async def write(self, data: bytes) -> None:
-        """Send to its standard input.
-
-        Raises:
-            OSError: it, or the connection, has ended.
-        """
         try:
             self._process.stdin.write(data)
             await self._process.stdin.drain()
@@ -305,13 +289,11 @@ class HeldSession:
             raise BrokenPipeError(str(error)) from error
 
     async def close(self) -> None:
-        """End its input and wait for its end."""
         self._listening.cancel()
         await asyncio.gather(self._listening, return_exceptions=True)
         await end_session(self._process)
 
     def last_words(self) -> str:
-        """The last line of its stderr."""
         text = self._words.decode(errors="replace").strip()
         return text.rpartition("\n")[2].removeprefix("dllm-relay: ")
 
@@ -329,10 +311,6 @@ async def hold(
     """Run one line of POSIX sh with ``$1``… set; it is to ``exec`` a program.
 
     Nothing may be sent before that has printed something: what sh reads ahead is lost.
-
-    Raises:
-        HostError: no session can be opened, or a word cannot be sent.
-        asyncssh.Error, OSError: the connection broke.
     """
     text = f"set -- {' '.join(map(shlex.quote, args))}; {line}"
     if any(ord(sign) < 32 for sign in text):
@@ -359,7 +337,7 @@ _REMOVE_SOCKET = '[ ! -S "$1" ] || rm -f -- "$1"'
 class SshConnection:
     """Implements ``Shell``; and tunnels, files and heartbeats besides.
 
-    Connects on first use; :class:`backends.machines.ssh.supervisor.Keeper` keeps it up.
+    Connects on first use; a ``ConnectionSupervisor`` keeps it up.
     """
 
     def __init__(
@@ -370,7 +348,6 @@ class SshConnection:
         config_file: Path | None = None,
         known_hosts: Path | None = None,
     ) -> None:
-        """Describe it; nothing is opened yet. None: the files OpenSSH would use."""
         self._name = name
         self.destination = destination
         self.on_lost: Callable[[PeerUnreachable], None] | None = None
@@ -394,7 +371,7 @@ class SshConnection:
 
     @property
     def connected(self) -> bool:
-        """Whether the connection is up, as far as anybody can know."""
+        """True if the connection is up, as far as anybody can know."""
         return self._link is not None and not self._link.is_closed()
 
     @property
@@ -413,8 +390,6 @@ class SshConnection:
 
         Raises:
             NeedsAnswer: only the user knows how to go on.
-            PeerUnreachable: it cannot be reached, with the reason and what to do.
-            HostError: the ssh config cannot be used.
         """
         while not self.connected:
             if self._attempt is None:
@@ -471,16 +446,13 @@ class SshConnection:
 
     @property
     def flows(self) -> bool:
-        """Whether somebody uses a tunnel through it now."""
+        """True if somebody uses a tunnel through it now."""
         return any(tunnel.connections for tunnel in self._tunnels)
 
     async def rtt_ms(self) -> float:
         """Milliseconds of a tiny round trip through the open connection.
 
         Takes as long as the peer is silent, up to a minute.
-
-        Raises:
-            PeerUnreachable: there is no connection, or it broke meanwhile.
         """
         link = self._link
         if link is None or link.is_closed():
@@ -536,8 +508,6 @@ class SshConnection:
 
         Raises:
             NeedsAnswer: connecting needs the user.
-            HostError: there is no session to be had.
-            PeerUnreachable: there is no connection, or it broke.
         """
         link = await self._connected()
         try:
@@ -549,10 +519,6 @@ class SshConnection:
         """Listen here for a port of the peer's loopback, or a Unix socket of its.
 
         ``near`` is a Unix socket of ours (0600), or a port (0: any).
-
-        Raises:
-            HostError: the near end cannot be made.
-            PeerUnreachable: there is no connection.
         """
         link = await self._connected()
 
@@ -570,10 +536,6 @@ class SshConnection:
 
         ``far`` is a path there for a Unix socket of its user alone; empty: a port of
         its loopback, chosen there.
-
-        Raises:
-            HostError: its sshd forbids that.
-            PeerUnreachable: there is no connection, or it broke.
         """
         link = await self._connected()
         tunnel = self._new_tunnel(f"our {endpoint}")
@@ -591,10 +553,6 @@ class SshConnection:
 
         The second connection ends when unused for a minute. Where it would take another
         answer of the user's (a password), files share the one connection.
-
-        Raises:
-            HostError: the peer offers no SFTP.
-            PeerUnreachable: there is no connection.
         """
         link = await self._connected()
         async with self._files.client(link) as client:

@@ -48,9 +48,6 @@ async def start_sftp(link: asyncssh.SSHClientConnection) -> asyncssh.SFTPClient:
     A subsystem may be started by the user's login shell, and one that prints a greeting
     (a noisy ``.bashrc``) speaks into the protocol. So the server is run from a shell of
     ours behind a mark; where it is nowhere to be found, sshd may have one built in.
-
-    Raises:
-        OSError, asyncssh.Error: it cannot be started, or the connection broke.
     """
     found = await _behind_mark(link)
     if found is None:
@@ -103,10 +100,12 @@ _OPEN_TIMEOUT_S = 15.0
 
 
 class FilesLink:
-    """A second connection to a peer, opened on demand and ended when unused."""
+    """A second connection to a peer, opened on demand and ended when unused.
+
+    ``name``: the peer's, for messages.
+    """
 
     def __init__(self, name: str, route: Route) -> None:
-        """``name``: the peer's, for messages."""
         self._name = name
         self._route = route
         self._link: asyncssh.SSHClientConnection | None = None
@@ -118,12 +117,7 @@ class FilesLink:
     async def client(
         self, shared: asyncssh.SSHClientConnection
     ) -> AsyncIterator[asyncssh.SFTPClient]:
-        """An SFTP client; on ``shared`` where a second login would need the user.
-
-        Raises:
-            HostError: the peer offers no SFTP.
-            PeerUnreachable: it cannot be reached.
-        """
+        """An SFTP client; on ``shared`` where a second login would need the user."""
         self._users += 1
         self._stay()
         try:
@@ -195,14 +189,16 @@ _CHUNK_S = 0.25
 
 
 class Meter:
-    """How far a transfer is, in words; speed over the whole of it."""
+    """Progress of a transfer in words, with the speed over the whole of it.
+
+    ``tell`` gets a text and a fraction (0…1) at each step.
+    """
 
     def __init__(
         self,
         total_bytes: int,
         tell: Callable[[str, float], None],
     ) -> None:
-        """``tell`` gets a text and a fraction (0…1) at each step."""
         self._total = total_bytes
         self._tell = tell
         self._started = time.monotonic()
@@ -237,10 +233,6 @@ async def upload(
 
     The parts of a chunk may be written in any order, so what the last chunk of a broken
     transfer would cover is sent again. Whether all is right shows only in its hash.
-
-    Raises:
-        asyncssh.Error: the connection broke, or the peer refused.
-        OSError: the local file cannot be read, or the connection broke.
     """
     size = (await asyncio.to_thread(source.stat)).st_size
     there = await _size(sftp, target)

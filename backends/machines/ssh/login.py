@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class KnownLine(Value, frozen=True, kw_only=True):
-    """Where a key of a host was found."""
+    """The place of a host's key in a known_hosts file."""
 
     path: str
     number: int
@@ -67,16 +67,12 @@ def matcher(settings: Settings) -> Callable[[str, str, int | None], Trusted]:
 
 
 def known_lines(settings: Settings) -> list[KnownLine]:
-    """Where other keys of exactly this name stand; blocks."""
+    """List the other keys of exactly this name; blocks."""
     return list(_known_lines(settings))
 
 
 def remember(settings: Settings, key: asyncssh.SSHKey) -> None:
-    """Append a key to the first known_hosts file; blocks.
-
-    Raises:
-        HostError: the file cannot be written.
-    """
+    """Append a key to the first known_hosts file; blocks."""
     if not settings.known_hosts:
         return
     path = settings.known_hosts[0]
@@ -137,7 +133,6 @@ class Keys:
     """
 
     def __init__(self, identities: Iterable[Path], passphrase: str | None) -> None:
-        """Read the files that are there; blocks. The passphrase is kept until login."""
         self._passphrase = passphrase
         self.locked: list[str] = []
         """Files that could be used if they were unlocked."""
@@ -176,7 +171,7 @@ class Keys:
 
 
 def can_unlock() -> bool:
-    """Whether OpenSSH's own format of locked keys can be read here."""
+    """True if OpenSSH's own format of locked keys can be read here."""
     return importlib.util.find_spec("bcrypt") is not None
 
 
@@ -200,11 +195,7 @@ _STAGGER_S = 0.25
 
 
 async def dial(host: str, port: int, family: int = socket.AF_UNSPEC) -> socket.socket:
-    """Connect to the first address that answers; the caller bounds the time.
-
-    Raises:
-        OSError: the name is unknown, or no address answers.
-    """
+    """Connect to the first address that answers; the caller bounds the time."""
     made = await start_connection(
         await lookup(host, port, family),
         happy_eyeballs_delay=_STAGGER_S,
@@ -215,13 +206,10 @@ async def dial(host: str, port: int, family: int = socket.AF_UNSPEC) -> socket.s
 
 
 async def lookup(host: str, port: int, family: int) -> list[Any]:
-    """What ``getaddrinfo`` tells of a name.
+    """Look a name up with ``getaddrinfo``.
 
     In a thread of its own: dozens of names that nobody answers for would fill the
     event loop's pool, and exiting would wait for them.
-
-    Raises:
-        OSError: the name is unknown.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[list[Any]] = loop.create_future()
@@ -270,12 +258,14 @@ _OTHER_HOST_KEYS = "+ssh-ed25519,ecdsa-sha2-*,rsa-sha2-*"
 
 
 class Client(asyncssh.SSHClient):
-    """What asyncssh asks us while logging in, and what we learn from that."""
+    """Answers asyncssh's questions of a login, and keeps what they tell.
+
+    ``trusted``: fingerprints that may be taken for a host without known key.
+    """
 
     def __init__(
         self, lines: Sequence[KnownLine], trusted: Collection[str], password: str | None
     ) -> None:
-        """``trusted``: fingerprints that may be taken for a host without known key."""
         self.lines = lines
         self.tried: list[str] = []
         self.offered: asyncssh.SSHKey | None = None
@@ -287,35 +277,29 @@ class Client(asyncssh.SSHClient):
     def validate_host_public_key(
         self, host: str, addr: str, port: int, key: asyncssh.SSHKey
     ) -> bool:
-        """Take a key that known_hosts does not have only if the user said so."""
         self.offered = key
         return not self.lines and fingerprint(key) in self._trusted
 
     def public_key_auth_requested(self) -> None:
-        """All keys were offered in vain."""
         self.tried.append("publickey")
 
     def password_auth_requested(self) -> str | None:
-        """The password, once."""
         self.tried.append("password")
         return self._take_password()
 
     def kbdint_auth_requested(self) -> str | None:
-        """Any method, if there is a password to answer with."""
         self.tried.append("keyboard-interactive")
         return None if self._password is None else ""
 
     def kbdint_challenge_received(
         self, name: str, instructions: str, lang: str, prompts: Any
     ) -> list[str] | None:
-        """Answer the one question there is with the password."""
         if not prompts:
             return []
         password = self._take_password() if len(prompts) == 1 else None
         return None if password is None else [password]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell whoever uses the connection."""
         if self.on_lost is not None:
             self.on_lost(exc)
 
@@ -325,7 +309,10 @@ class Client(asyncssh.SSHClient):
 
 
 class Login:
-    """One attempt at one host."""
+    """One attempt at one host.
+
+    ``trusted``: fingerprints of host keys the user said to trust.
+    """
 
     def __init__(
         self,
@@ -335,7 +322,6 @@ class Login:
         password: str | None = None,
         passphrase: str | None = None,
     ) -> None:
-        """``trusted``: fingerprints of host keys the user said to trust."""
         self._settings = settings
         self._trusted = trusted
         self._password = password
@@ -349,8 +335,6 @@ class Login:
         Raises:
             NeedsAnswer: the host key is unknown, or only a password or passphrase
                 is left to log in with.
-            PeerUnreachable: the host key changed, or the login was refused.
-            OSError, asyncssh.Error: it did not come to that.
         """
         settings = self._settings
         lines = await asyncio.to_thread(known_lines, settings)
@@ -492,7 +476,6 @@ class Route:
         config_file: Path | None = None,
         known_hosts: Path | None = None,
     ) -> None:
-        """Describe it; :meth:`open` connects."""
         self._destination = destination
         self._config_file = config_file
         self._known_hosts = known_hosts
@@ -510,7 +493,6 @@ class Route:
 
         Raises:
             NeedsAnswer: only the user knows how to go on.
-            PeerUnreachable: it cannot be reached, with the reason.
         """
         given = dict(answers or {})
         if fingerprint := given.get(QuestionKind.HOST_KEY):

@@ -32,8 +32,8 @@ _SETTLED_S = 30.0
 """A connection that held this long was a good one: the back-off starts anew."""
 
 
-class KeeperPhase(StrEnum):
-    """What a keeper is doing."""
+class ConnectionPhase(StrEnum):
+    """The stages of a supervised connection."""
 
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -44,10 +44,10 @@ class KeeperPhase(StrEnum):
     STOPPED = "stopped"
 
 
-class KeeperState(Value, frozen=True, kw_only=True):
-    """How a kept connection is."""
+class ConnectionState(Value, frozen=True, kw_only=True):
+    """A supervised connection, now."""
 
-    phase: KeeperPhase = KeeperPhase.STOPPED
+    phase: ConnectionPhase = ConnectionPhase.STOPPED
     since: float = 0.0
     """Unix seconds at which this phase began; WAITING and CONNECTING after a failure
     keep the time since which the peer is unreachable: of its last answer, where it
@@ -60,28 +60,29 @@ class KeeperState(Value, frozen=True, kw_only=True):
     suspect: bool = False
     """No answer for two seconds, though the connection is not given up."""
     silent_for_s: float = 0.0
-    """How long ago the newest answer came, while suspect."""
+    """Seconds since the newest answer, while suspect."""
     retry_at: float | None = None
     """Unix seconds of the next attempt."""
 
 
-class Keeper:
+class ConnectionSupervisor:
     """Connects, watches, and connects again, with back-off and full jitter.
 
     It takes the ``on_lost`` of the connection for itself.
+
+    ``on_state`` gets every change, the heartbeats among them.
     """
 
     def __init__(
         self,
         connection: SshConnection,
-        on_state: Callable[[KeeperState], None],
+        on_state: Callable[[ConnectionState], None],
         *,
         heartbeat_s: float = HEARTBEAT_S,
         lost_after_s: float = LOST_AFTER_S,
     ) -> None:
-        """``on_state`` gets every change, the heartbeats among them."""
         self.connection = connection
-        self.state = KeeperState()
+        self.state = ConnectionState()
         self._on_state = on_state
         self._heartbeat_s = heartbeat_s
         self._lost_after_s = lost_after_s
@@ -109,7 +110,7 @@ class Keeper:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self.connection.close()
-        self._tell(_fresh(KeeperPhase.STOPPED))
+        self._tell(_fresh(ConnectionPhase.STOPPED))
 
     def poke(self) -> None:
         """Try again at once, instead of waiting or of asking the user.
@@ -123,7 +124,7 @@ class Keeper:
 
     def answer(self, answers: Mapping[QuestionKind, str]) -> None:
         """Answer the question it asks; the answers are used once and forgotten."""
-        if self.state.phase is not KeeperPhase.ASKING:
+        if self.state.phase is not ConnectionPhase.ASKING:
             return
         self._answers = dict(answers)
         self._answered.set()
@@ -139,7 +140,7 @@ class Keeper:
         answers, self._answers = self._answers, {}
         self._lost.clear()
         self._poked.clear()
-        self._tell(self._unreached(KeeperPhase.CONNECTING))
+        self._tell(self._unreached(ConnectionPhase.CONNECTING))
         try:
             await self.connection.connect(answers)
         except NeedsAnswer as needed:
@@ -148,7 +149,7 @@ class Keeper:
             await self._wait(str(error))
 
     async def _ask(self, question: PeerQuestion) -> None:
-        asking = _fresh(KeeperPhase.ASKING)
+        asking = _fresh(ConnectionPhase.ASKING)
         note = question.text
         self._answered.clear()
         self._tell(msgspec.structs.replace(asking, question=question, note=note))
@@ -158,7 +159,7 @@ class Keeper:
         most_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2**self._failures)
         self._failures = min(self._failures + 1, 16)
         delay_s = random.uniform(0, most_s)
-        waiting = self._unreached(KeeperPhase.WAITING)
+        waiting = self._unreached(ConnectionPhase.WAITING)
         self._tell(
             msgspec.structs.replace(waiting, note=note, retry_at=time.time() + delay_s)
         )
@@ -166,7 +167,7 @@ class Keeper:
 
     async def _watch(self) -> None:
         self._poked.clear()
-        self._tell(_fresh(KeeperPhase.CONNECTED))
+        self._tell(_fresh(ConnectionPhase.CONNECTED))
         start = self._heard_at = time.monotonic()
         try:
             while not self._lost.is_set():
@@ -179,7 +180,7 @@ class Keeper:
         if time.monotonic() - start > _SETTLED_S:
             self._failures = 0
         since = time.time() - self.state.silent_for_s
-        gone = KeeperState(phase=KeeperPhase.WAITING, since=since, note=lost)
+        gone = ConnectionState(phase=ConnectionPhase.WAITING, since=since, note=lost)
         self._tell(gone)
         # A machine that lets everybody in and drops them must not be hammered either.
         await self._wait(lost)
@@ -202,10 +203,10 @@ class Keeper:
         elif silent_s >= SUSPECT_AFTER_S:
             self._change(rtt_ms=None, suspect=True, silent_for_s=silent_s)
 
-    def _unreached(self, phase: KeeperPhase) -> KeeperState:
+    def _unreached(self, phase: ConnectionPhase) -> ConnectionState:
         # Unreachable since the first failure, not since the newest attempt.
         before = self.state
-        if before.phase in (KeeperPhase.CONNECTING, KeeperPhase.WAITING):
+        if before.phase in (ConnectionPhase.CONNECTING, ConnectionPhase.WAITING):
             kept = {"since": before.since, "note": before.note}
             return msgspec.structs.replace(_fresh(phase), **kept)
         return _fresh(phase)
@@ -213,14 +214,14 @@ class Keeper:
     def _change(self, **changes: Any) -> None:
         self._tell(msgspec.structs.replace(self.state, **changes))
 
-    def _tell(self, state: KeeperState) -> None:
+    def _tell(self, state: ConnectionState) -> None:
         if state != self.state:
             self.state = state
             self._on_state(state)
 
 
-def _fresh(phase: KeeperPhase) -> KeeperState:
-    return KeeperState(phase=phase, since=time.time())
+def _fresh(phase: ConnectionPhase) -> ConnectionState:
+    return ConnectionState(phase=phase, since=time.time())
 
 
 async def _wait_for(event: asyncio.Event, timeout_s: float) -> None:

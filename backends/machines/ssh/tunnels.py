@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 
 
 class LocalEnd(asyncio.Protocol):
-    """The end on this machine; what it gets before the channel is open, waits."""
+    """The end on this machine; what it gets before the channel is open, waits.
+
+    ``registry``: where it stands while it is open.
+    """
 
     def __init__(self, registry: set[LocalEnd]) -> None:
-        """``registry``: where it stands while it is open."""
         self._registry = registry
         self._transport: asyncio.Transport | None = None
         self._channel: Any = None
@@ -44,7 +46,6 @@ class LocalEnd(asyncio.Protocol):
         self._all_written = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A socket was accepted or connected."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._registry.add(self)
@@ -55,7 +56,6 @@ class LocalEnd(asyncio.Protocol):
             transport.pause_reading()
 
     def join(self, channel: Any) -> None:
-        """The channel is open."""
         if self._transport is None:
             channel.abort()
             return
@@ -63,29 +63,24 @@ class LocalEnd(asyncio.Protocol):
         self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes for the peer."""
         with contextlib.suppress(OSError):
             self._channel.write(data)
 
     def eof_received(self) -> bool:
-        """The local program has said all; it may still listen."""
         self._all_read = True
         with contextlib.suppress(OSError):
             self._channel.write_eof()
         return not self._all_written
 
     def pause_writing(self) -> None:
-        """The local program reads slowly."""
         if self._channel is not None:
             self._channel.pause_reading()
 
     def resume_writing(self) -> None:
-        """The local program has caught up."""
         if self._channel is not None:
             self._channel.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The local program is gone."""
         self._registry.discard(self)
         self._transport = None
         if self._channel is not None:
@@ -95,12 +90,10 @@ class LocalEnd(asyncio.Protocol):
     # -- Told by the channel -------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Bytes from the peer."""
         if self._transport is not None:
             self._transport.write(data)
 
     def write_eof(self) -> bool:
-        """The peer has said all; whether anything is still to come from here."""
         self._all_written = True
         if self._transport is not None and self._transport.can_write_eof():
             with contextlib.suppress(OSError):
@@ -108,23 +101,19 @@ class LocalEnd(asyncio.Protocol):
         return not self._all_read
 
     def pause_reading(self) -> None:
-        """The peer reads slowly."""
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """The peer has caught up."""
         if self._transport is not None and self._channel is not None:
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """The channel is closed: deliver what it brought, then end."""
         self._channel = None
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End at once."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -133,38 +122,30 @@ class RemoteEnd(asyncssh.SSHTCPSession[bytes], asyncssh.SSHUNIXSession[bytes]):
     """The end at the peer, as a channel of the SSH connection."""
 
     def __init__(self, local: LocalEnd) -> None:
-        """Belong to a local end."""
         self._local = local
 
     def connection_made(self, chan: Any) -> None:
-        """The channel is being opened."""
         self._chan = chan
 
     def session_started(self) -> None:
-        """The channel is open."""
         self._local.join(self._chan)
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
-        """Bytes from the peer."""
         self._local.write(data)
 
     def eof_received(self) -> bool:
-        """The far program has said all; it may still listen."""
         return self._local.write_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The channel is closed, or the whole connection broke."""
         if exc is None:
             self._local.close()
         else:
             self._local.abort()
 
     def pause_writing(self) -> None:
-        """The channel's window is full."""
         self._local.pause_reading()
 
     def resume_writing(self) -> None:
-        """The channel takes more."""
         self._local.resume_reading()
 
 
@@ -176,12 +157,13 @@ class Tunnel:
     """A listener whose connections come out at the other machine.
 
     It lives as long as the connection it was opened on; :attr:`is_open` tells.
+
+    ``name``: the peer's; ``what``: the far end, for messages.
     """
 
     def __init__(self, name: str, what: str) -> None:
-        """``name``: the peer's; ``what``: the far end, for messages."""
         self.endpoint = ""
-        """Where it listens, here or (``forward_back``) there."""
+        """Its listening end, here or (``forward_back``) there."""
         self.on_broken: Callable[[], None] | None = None
         """Called once when it ends without :meth:`close`."""
         self.last_error: HostError | None = None
@@ -203,12 +185,12 @@ class Tunnel:
 
     @property
     def is_open(self) -> bool:
-        """Whether it still accepts connections."""
+        """True if it still accepts connections."""
         return not self._closed
 
     @property
     def connections(self) -> int:
-        """How many connections go through it now."""
+        """The number of connections through it now."""
         return len(self._ends)
 
     async def close(self) -> None:
@@ -307,9 +289,6 @@ class Tunnel:
 
         ``far`` is a path for a Unix socket, which its sshd gives to its user alone;
         empty: a port of its loopback, which it chooses.
-
-        Raises:
-            HostError: its sshd does not allow that.
         """
         try:
             if far:
@@ -371,7 +350,6 @@ def _bound(near: Path | int) -> socket.socket:
 
 
 def _inode(path: Path) -> int:
-    """Which file that is; 0 for none."""
     with contextlib.suppress(OSError):
         return path.lstat().st_ino
     return 0
@@ -384,7 +362,10 @@ def _remove_socket(path: Path) -> None:
 
 
 class TunnelWay:
-    """A tunnel, with the way that goes on where it comes out here."""
+    """A tunnel, with the way that goes on where it comes out here.
+
+    ``rtt_ms`` tells the round trip of the tunnel's connection now.
+    """
 
     kind = WayKind.TUNNEL
 
@@ -396,7 +377,6 @@ class TunnelWay:
         beyond: Way | None = None,
         note: str = "",
     ) -> None:
-        """``rtt_ms`` tells the round trip of the tunnel's connection now."""
         self.on_broken: Callable[[], None] | None = None
         self.incarnation = secrets.token_hex(4)
         self.note = note
@@ -410,12 +390,12 @@ class TunnelWay:
 
     @property
     def endpoint(self) -> str:
-        """Where the head finds the worker."""
+        """The head's address for the worker."""
         return self._tunnel.endpoint
 
     @property
     def open(self) -> bool:
-        """Whether every part of it still leads on."""
+        """True if every part of it still leads on."""
         beyond = self._beyond is None or self._beyond.open
         return not self._closed and self._tunnel.is_open and beyond
 

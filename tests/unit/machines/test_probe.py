@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from backends.machines.probing import survey
-from tests.unit.provision.conftest import write_program
-from tests.unit.provision.local_shell import LocalShell
+from tests.unit.machines.conftest import write_program
+from tests.unit.machines.local_shell import LocalShell
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,8 @@ import pytest
 from backends.errors import HostError
 from backends.machines.peer import SshMachine
 from backends.paths import SOCKET_PATH_BYTES_MAX
+from tests.unit.machines.local_shell import LocalShell
 from tests.unit.machines.test_agent_channel import HELLO, Scripted, line, ok
-from tests.unit.provision.local_shell import LocalShell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,14 +13,14 @@ from backends.errors import ModelError
 from backends.machines.model_files import copy_model
 from backends.machines.shell import PeerBusy, PeerFull, WrongFile
 from backends.models.identity import identity_of
-from tests.unit.provision.conftest import write_program
+from tests.unit.machines.conftest import write_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from backends.machines.ssh.files import Files
     from backends.state import PeerWork
-    from tests.unit.provision.local_shell import LocalShell
+    from tests.unit.machines.local_shell import LocalShell
 
     Copy = Callable[..., Coroutine[Any, Any, tuple[str, ...]]]
 

@@ -21,7 +21,7 @@ from backends.machines.shell import (
     lock,
 )
 from backends.state import ProvisionMode
-from tests.unit.provision.conftest import write_program
+from tests.unit.machines.conftest import write_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from backends.machines.ssh.files import Files
     from backends.paths import Paths
     from backends.state import EngineInfo, PeerWork
-    from tests.unit.provision.local_shell import LocalShell
+    from tests.unit.machines.local_shell import LocalShell
 
     Provision = Callable[..., Coroutine[Any, Any, Provisioned]]
 

@@ -14,11 +14,11 @@ from backends.engine.ask import describe
 from backends.engine.find import engine_at
 from backends.errors import HostError
 from backends.machines.host import local_host
-from backends.machines.probing import Looker
+from backends.machines.probing import Prober
 from backends.models.identity import identity_of
 from backends.paths import Paths
 from backends.state import EngineSource, PeerFacts, to_json
-from tests.unit.provision.local_shell import LocalShell
+from tests.unit.machines.local_shell import LocalShell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -117,8 +117,8 @@ def paths_in(folder: Path) -> Paths:
     )
 
 
-def looker(peer: Any, tmp_path: Path, **config: Any) -> Looker:
-    return Looker(peer, PeerConfig(ssh="ada", **config), paths_in(tmp_path))
+def looker(peer: Any, tmp_path: Path, **config: Any) -> Prober:
+    return Prober(peer, PeerConfig(ssh="ada", **config), paths_in(tmp_path))
 
 
 def said(calls: Path) -> list[str]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from backends.machines.ssh.files import Files
-    from tests.unit.provision.local_shell import LocalShell
+    from tests.unit.machines.local_shell import LocalShell
 
     Make = Callable[[], Coroutine[Any, Any, None]]
 
