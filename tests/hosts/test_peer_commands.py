@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def test_a_new_peer_is_looked_at(network: Network, user: HeadUser) -> None:
     peer = user.json("peers", "add", "ada")
     assert peer["state"] == "no engine"
-    assert "peers provision ada" in peer["note"]
+    assert "peers setup ada" in peer["note"]
     facts = peer["facts"]
     assert facts["os"] == "Linux"
     assert facts["hostname"] == "ada"
@@ -178,7 +178,7 @@ def test_another_protocol_is_refused_before_anything_starts(
     (seen,) = user.json("peers", "probe", "ada")
     assert seen["state"] == "mismatch"
     assert "RPC 8.0.0" in seen["note"]
-    assert "peers provision ada" in seen["note"]
+    assert "peers setup ada" in seen["note"]
     refused = user.run("up", "--model", MODEL, "--peer", "ada", "--detach", code=1)
     assert "RPC 8.0.0" in refused.stderr
     wait_for(lambda: not network.peer("ada").processes(), "nothing runs there")

@@ -123,7 +123,7 @@ def peer_to_mend(snapshot: ClusterSnapshot) -> str:
     plan, failure = snapshot.plan, snapshot.failure
     if plan is None or failure is None:
         return ""
-    named = failure.hint.rpartition("peers provision ")[2].rstrip(".")
+    named = failure.hint.rpartition("peers setup ")[2].rstrip(".")
     part = {plan.head, *(worker.peer for worker in plan.workers)}
     unfit = [p.name for p in snapshot.peers if p.state in UNFIT and p.name in part]
     names = [peer.name for peer in snapshot.peers if peer.name == named]
