@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiohttp import web
 
-from backends.controller.chat.asking import Asking, require_wanted
+from backends.controller.chat.asking import Asking, require_wanted, split_now
 from backends.controller.responses import body, json_response, start_stream
 from backends.state import (
     DEFAULT_CLUSTER,
@@ -141,10 +141,9 @@ class ChatApi:
 def _reply_to_come(conversation: Conversation, cluster: Cluster) -> Reply:
     """An answer with nothing said yet, and what it will be answered with."""
     snapshot = cluster.board.snapshot
-    measured = snapshot.measured.layers if snapshot.measured else ()
     return Reply(
         model=snapshot.plan.model if snapshot.plan else "",
-        layers=measured or snapshot.planned,
+        layers=split_now(cluster),
         sampling=conversation.sampling,
         at=time.time(),
     )

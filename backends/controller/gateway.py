@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 LISTEN_POLL_S = 0.05
 LISTEN_TIMEOUT_S = 30.0
 GRACE_S = 5.0
+SETTLE_S = 1.0
 DRAINED = "The cluster is drained: requests go on after dllm-tui resume"
 BINDING = frozenset(
     {
@@ -188,9 +189,17 @@ class Gateway:
         self._board.update(requests=counts)
         if counts.waiting and self._before_hold is None:
             self._before_hold = before
-        elif not counts.waiting and self._before_hold is not None:
-            self._chapter.held(self._before_hold, counts)
+        elif before.waiting and not counts.waiting:
+            # Streams are seen to pause until their next piece has come.
+            loop = asyncio.get_running_loop()
+            loop.call_later(SETTLE_S, self._tell_held)
+
+    def _tell_held(self) -> None:
+        """Nobody waits any more, and what went on has had the time to."""
+        before, counts = self._before_hold, self._board.snapshot.requests
+        if before is not None and counts is not None and not counts.waiting:
             self._before_hold = None
+            self._chapter.held(before, counts)
 
     # --- the process --------------------------------------------------------------
 

@@ -128,6 +128,7 @@ class Proxy:
         try:
             story = await _story(asked, may_seed=not self.target.seeded)
             reply = Reply(request, story)
+            reply.paused = self.tally.paused
             response = await self._work(asked, reply)
         except asyncio.CancelledError:
             self.tally.add("left")
@@ -196,7 +197,7 @@ class Proxy:
                 self.tally.went_on(waited_s, again=tries.held > 0)
                 again: Count = "continued" if reply.carries_answer else "replayed"
                 self.tally.add(again, int(bool(tries.deadly)))
-                reply.healed(waited_s)
+                reply.healed()
                 tries.go_on()
                 continue
             why = refusal or self._refusal(asked, tries, deadline) or LATE

@@ -25,7 +25,7 @@ from backends.gateway.headers import passed_on
 from backends.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from aiohttp import StreamReader
 
@@ -68,6 +68,10 @@ class Reply:
         """Whether what was sent was not read, so that nobody could go on with it."""
         self._is_over = False
         self._pauses_s: list[float] = []
+        self._is_healed = False
+        self._piece_at = time.monotonic()
+        self.paused: Callable[[float], None] = lambda _: None
+        """Told of each pause of a stream, as long as its client saw it."""
         self._written_at = time.monotonic()
 
     @property
@@ -94,10 +98,17 @@ class Reply:
         why = self.story.why_not
         return f"{LOST}; {why}" if why else ""
 
-    def healed(self, waited_s: float) -> None:
-        """Another llama-server goes on with it, after so long."""
-        if self.carries_answer:
-            self._pauses_s.append(waited_s)
+    def healed(self) -> None:
+        """Another llama-server goes on with it."""
+        self._is_healed = self.carries_answer
+
+    def _look_at_pause(self) -> None:
+        """A piece of the answer comes: after a break the client sees a pause end."""
+        now = time.monotonic()
+        if self._is_healed:
+            self._pauses_s.append(now - self._piece_at)
+            self.paused(self._pauses_s[-1])
+        self._is_healed, self._piece_at = False, now
 
     def _told_healed(self) -> bytes:
         """A comment that says so, for those who asked for it."""
@@ -192,6 +203,7 @@ class Reply:
                 data = b"".join(map(story.take, splitter.take(chunk)))
                 self.carries_answer = story.begun
                 if data:
+                    self._look_at_pause()
                     await self._write(data)
                 else:
                     self._send_head()

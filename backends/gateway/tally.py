@@ -74,6 +74,10 @@ class Tally:
         longest_s = max(waited_s, self.counts.held_longest_s)
         self._set(held=self.counts.held + (not again), held_longest_s=longest_s)
 
+    def paused(self, pause_s: float) -> None:
+        """A stream that broke off goes on: its client saw it pause for so long."""
+        self._set(held_longest_s=max(pause_s, self.counts.held_longest_s))
+
     def _set(self, **changes: Any) -> None:
         self.counts = replace(self.counts, **changes)
         event, self._changed = self._changed, asyncio.Event()

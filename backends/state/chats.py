@@ -62,6 +62,8 @@ class ChatDelta(Value, frozen=True, kw_only=True):
     prompt_progress: float | None = None
     """0…1 while the prompt is being read."""
     timings: ChatTimings | None = None
+    layers: tuple[LayerRange, ...] = ()
+    """The split on which the answer ended; told with its end."""
     failure: Failure | None = None
 
 
@@ -85,6 +87,8 @@ class Reply(Value, frozen=True, kw_only=True):
     """Path of the model that answered."""
     layers: tuple[LayerRange, ...] = ()
     """The split it answered on."""
+    layers_after: tuple[LayerRange, ...] = ()
+    """The split on which it ended, where a launch in between made that another."""
     sampling: Sampling = Sampling()
     timings: ChatTimings | None = None
     finish_reason: str = ""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from backends.controller.cluster import Cluster
-    from backends.state import ChatRequest, ClusterSnapshot
+    from backends.state import ChatRequest, ClusterSnapshot, LayerRange
 
 BRINGING_UP = (ClusterState.STARTING, ClusterState.LOADING)
 LOOK_S = 0.5
@@ -67,6 +67,7 @@ class Asking:
                     delta = await _explained(delta, cluster)
                 if delta.timings is not None and delta.done:
                     cluster.serving.meter.answered(delta.timings)
+                    delta = msgspec.structs.replace(delta, layers=split_now(cluster))
                 yield delta
 
     async def _pieces(
@@ -134,6 +135,12 @@ async def _begun(cluster: Cluster) -> AsyncGenerator[str, None]:
             f"No model serves within {cluster.wait_s:g} s (api_wait_s)",
             "See dllm-tui status.",
         ) from None
+
+
+def split_now(cluster: Cluster) -> tuple[LayerRange, ...]:
+    """What answers now, as it was measured, else as it is planned."""
+    snapshot = cluster.board.snapshot
+    return (snapshot.measured and snapshot.measured.layers) or snapshot.planned
 
 
 def require_wanted(snapshot: ClusterSnapshot) -> None:

@@ -24,7 +24,13 @@ from backends.state.chats import with_newest
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from backends.state import ChatChange, ChatDelta, ChatQuestion, ChatRequest
+    from backends.state import (
+        ChatChange,
+        ChatDelta,
+        ChatQuestion,
+        ChatRequest,
+        LayerRange,
+    )
 
     Answers = Callable[[ChatRequest], AsyncGenerator[ChatDelta, None]]
 
@@ -61,6 +67,7 @@ class LiveChat:
         self._texts: list[str] = []
         self._reasonings: list[str] = []
         self._timings: ChatTimings | None = None
+        self._layers: tuple[LayerRange, ...] = ()
         self._answering: Answering | None = None
         self._answer: asyncio.Task[None] | None = None
         self._stopped_for = "interrupted"
@@ -194,6 +201,7 @@ class LiveChat:
         if delta.reasoning:
             self._reasonings.append(delta.reasoning)
         self._timings = delta.timings or self._timings
+        self._layers = delta.layers or self._layers
         self._answering = Answering(
             ahead=delta.ahead,
             waiting=delta.waiting,
@@ -220,12 +228,15 @@ class LiveChat:
 
     def _end(self, reason: str, failure: Failure | None) -> None:
         self._answering = None
+        reply = self.conversation.turns[-1].replies[-1]
         reply = msgspec.structs.replace(
-            self.conversation.turns[-1].replies[-1],
+            reply,
             finish_reason=reason,
             failure=failure,
+            layers_after=() if self._layers == reply.layers else self._layers,
         )
         self._timings = self._answer = None
+        self._layers = ()
         self.put(with_newest(self._conversation, reply))
 
     # --- keeping -------------------------------------------------------------------

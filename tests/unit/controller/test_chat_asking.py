@@ -5,18 +5,31 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing, asynccontextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from backends.config import Config
 from backends.controller.board import Board
 from backends.controller.chat import asking
-from backends.controller.chat.asking import Asking
+from backends.controller.chat.asking import Asking, split_now
+from backends.controller.chat.live import LiveChat
 from backends.errors import ControllerError
-from backends.state import ChatMessage, ChatRequest, ClusterSnapshot, Speed
+from backends.state import (
+    ChatMessage,
+    ChatQuestion,
+    ChatRequest,
+    ClusterSnapshot,
+    Conversation,
+    LayerRange,
+    Reply,
+    Speed,
+)
 from backends.state import ClusterState as State
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -156,3 +169,26 @@ async def test_a_question_waits_while_the_cluster_is_brought_up() -> None:
         with pytest.raises(ControllerError, match="No model is serving"):
             async for _ in Asking().answer(cluster, REQUEST):
                 pass
+
+
+async def test_an_answer_that_crosses_a_launch_tells_both_splits() -> None:
+    before, after = (LayerRange("a/CPU", 0, 12),), (LayerRange("b/CPU", 0, 12),)
+    async with served() as (server, cluster):
+        board: Any = cluster.board
+        live = LiveChat(
+            Conversation(id="1", cluster="default"),
+            keep=AsyncMock(),
+            told=lambda: None,
+            save_s=9.0,
+        )
+        board.snapshot = replace(cluster.board.snapshot, planned=before)
+        reply = Reply(layers=split_now(cluster))
+        asked = ChatQuestion(question="Why?", turns=0)
+        live.ask(asked, reply, lambda one: Asking().answer(cluster, one))
+        server.let.release()
+        await until(lambda: live.conversation.turns[-1].replies[-1].text == "So.")
+        board.snapshot = replace(cluster.board.snapshot, planned=after)
+        server.let.release()
+        await until(lambda: live.conversation.turns[-1].replies[-1].done)
+    told = live.conversation.turns[-1].replies[-1]
+    assert (told.layers, told.layers_after) == (before, after)

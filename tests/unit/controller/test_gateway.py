@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from backends.config import Config
+from backends.controller import gateway as module
 from backends.controller.board import Board
 from backends.controller.breaker import DEATHS_MAX
 from backends.controller.chapters import Chapter
@@ -199,20 +200,24 @@ async def test_a_model_is_told_from_others_of_its_name(tmp_path: Path) -> None:
 
 
 async def test_what_waited_before_this_controller_is_not_told_again(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Told is the pause that clients saw, which ends after the wait."""
+    monkeypatch.setattr(module, "SETTLE_S", 0.01)
     story = Story(EventFiles(tmp_path / "events"))
     told: list[str] = []
     chapter = Chapter(story, "default")
     chapter.held = lambda before, after: told.append(  # type: ignore[method-assign]
-        f"{after.held - before.held}"
+        f"{after.held - before.held} {after.held_longest_s}"
     )
     machines = cast("Any", Host())
     socket = tmp_path / "g.sock"
     gateway = Gateway("default", machines, Board(Config), chapter, socket, lambda: 0.0)
     gateway._counted(RequestCounts(waiting=2, held=500))
-    gateway._counted(RequestCounts(waiting=0, held=502))
-    assert told == ["2"]
+    gateway._counted(RequestCounts(waiting=0, held=502, held_longest_s=0.2))
+    gateway._counted(RequestCounts(waiting=0, held=502, held_longest_s=0.9))
+    await until(lambda: told)
+    assert told == ["2 0.9"]
 
 
 def drained(gateway: Gateway, in_flight: int, fragile: int = 0) -> RequestCounts:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.unit.gateway.acting import ANSWER, PROMPT, TEXT, Actor
 from tests.unit.gateway.standing import Stage, gateway, upstream
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
 NATIVE, COMPLETIONS, CHAT = "/completion", "/v1/completions", "/v1/chat/completions"
 MESSAGES = {"messages": [{"role": "user", "content": "?"}], "stream": True}
 PROMPTED = {"prompt": "asked", "stream": True}
+PROMPT_S = 0.3
 ASKED = [
     (NATIVE, PROMPTED),
     (COMPLETIONS, PROMPTED),
@@ -127,6 +131,23 @@ async def test_it_goes_on_as_often_as_it_breaks() -> None:
     counts = [event["tokens_predicted"] for event in events(raw)]
     assert counts == [1, 2, 4, 5, 6, 7, 8, 9, 10, 10]
     assert events(raw)[-1]["has_new_line"]
+
+
+class Slow(Actor):
+    """Reads the prompt for a while before its first event."""
+
+    async def _events(self, path: str, body: Any) -> AsyncIterator[bytes]:
+        await asyncio.sleep(PROMPT_S)
+        async for event in super()._events(path, body):
+            yield event
+
+
+async def test_the_longest_pause_is_the_one_that_clients_saw() -> None:
+    """Until the next piece: another llama-server reads the prompt again first."""
+    async with gateway() as stage:
+        await broken(stage, NATIVE, PROMPTED, Actor(3), Slow())
+        await stage.until(passed=1)
+        assert stage.proxy.tally.counts.held_longest_s >= PROMPT_S
 
 
 async def test_it_is_told_at_the_end_where_that_is_asked_for() -> None:

@@ -138,7 +138,8 @@ def made_with(turn: Turn) -> Iterator[str]:
     if len({other.model for other in turn.replies}) > 1:
         yield model_name(reply.model)
     if reply.layers:
-        yield split_text(reply.layers)
+        after = split_text(reply.layers_after)
+        yield split_text(reply.layers) + (f", then {after}" if after else "")
     yield from settings_text(reply.sampling)
 
 
