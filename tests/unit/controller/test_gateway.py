@@ -290,5 +290,5 @@ async def test_a_drain_outlasts_what_serves(tmp_path: Path) -> None:
     gateway.serves(PLAN, 1, "two", 1.0)
     gateway.drain(False)
     assert [target.drains for target in told] == [False, True, False, True, False]
-    assert "drain --off" in told[1].why
+    assert "dllm-tui resume" in told[1].why
     assert not told[-1].why

@@ -98,7 +98,7 @@ def test_beyond_the_loopback_a_key_is_demanded(tmp_path: Path) -> None:
     require_safe(Access(keys=str(keys)))
     require_safe(Access(host="::1", keys=str(keys)))
     for host in ("0.0.0.0", "::", "10.1.2.3"):
-        with pytest.raises(DllmError, match="key add NAME"):
+        with pytest.raises(DllmError, match="keys add NAME"):
             require_safe(Access(host=host, keys=str(keys)))
     KeyFile(keys).add("laptop")
     require_safe(Access(host="0.0.0.0", keys=str(keys)))
