@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from backends.gateway.events import LineFeeds
+from backends.engine.sse import LineFeeds
 from backends.gateway.language import Mode
 
 if TYPE_CHECKING:

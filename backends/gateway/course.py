@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from backends.gateway.events import payload
+from backends.engine.sse import payload
 from backends.gateway.timings import Stopwatch, Timings
 from backends.gateway.tokens import CannotGoOn, Tokens
 from backends.gateway.wish import LIMITS

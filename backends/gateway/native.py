@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
+from backends.engine.sse import event_of
 from backends.gateway.course import Course, Told
-from backends.gateway.events import event_of
 
 if TYPE_CHECKING:
     from backends.gateway.course import Ask, Ending

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from backends.engine.sse import DONE_EVENT, event_of
 from backends.gateway.course import Course
-from backends.gateway.events import DONE, event_of
 from backends.gateway.timings import Timings
 from backends.gateway.tokens import NOT_TOLD
 from backends.state.base import Value
@@ -64,7 +64,7 @@ class _Templated(Value, frozen=True):
 class OpenAiCourse(Course):
     """What both APIs have in common."""
 
-    end = DONE
+    end = DONE_EVENT
     _head: dict[str, Any] | None = None
     """What every event of this answer says."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 from aiohttp import web
 
+from backends.engine.sse import EndlessEvent, Splitter
 from backends.gateway.apis import (
     EVENTS,
     KEEP_ALIVE,
@@ -20,8 +21,8 @@ from backends.gateway.apis import (
     error_event,
     unavailable,
 )
-from backends.gateway.events import Splitter
 from backends.gateway.headers import passed_on
+from backends.gateway.tokens import CannotGoOn
 from backends.units import format_seconds
 
 if TYPE_CHECKING:
@@ -207,6 +208,8 @@ class Reply:
                     await self._write(data)
                 else:
                     self._send_head()
+        except EndlessEvent as error:
+            raise CannotGoOn(str(error)) from error
         except (aiohttp.ClientError, OSError):
             if not story.is_told:
                 raise

@@ -201,7 +201,9 @@ async def test_closing_the_iterator_closes_the_connection() -> None:
         await response.prepare(request)
         try:
             while True:
-                await response.write(b'data: {"choices":[{"delta":{"content":"x"}}]}\n')
+                await response.write(
+                    b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
+                )
                 await asyncio.sleep(0.01)
         except (ConnectionError, asyncio.CancelledError):
             gone.set()
@@ -318,7 +320,7 @@ async def test_an_endless_line_is_refused() -> None:
         for _ in range(100):
             yield b"x" * (1 << 20)
 
-    with pytest.raises(OSError, match="no end"):
+    with pytest.raises(OSError, match="without end"):
         async for _ in events(pieces()):
             pass
 

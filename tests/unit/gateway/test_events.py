@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from backends.gateway import events as events_module
+from backends.engine import sse as events_module
+from backends.engine.sse import ENDLESS, EndlessEvent, Splitter
 from backends.gateway.apis import EndMark
-from backends.gateway.events import ENDLESS, Splitter
-from backends.gateway.tokens import CannotGoOn
 from tests.unit.gateway.acting import TEXT, Actor
 from tests.unit.gateway.standing import CHAT, gateway, streaming, upstream
 
@@ -82,7 +81,7 @@ def test_an_event_without_end_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(events_module, "HELD_BYTES_MAX", 20)
     splitter = Splitter()
     assert splitter.take(b"data: 1\n\n" + b"x" * 30) == [b"data: 1\n\n"]
-    with pytest.raises(CannotGoOn, match=ENDLESS):
+    with pytest.raises(EndlessEvent, match=ENDLESS):
         splitter.take(b"x")
 
 
