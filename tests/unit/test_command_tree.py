@@ -64,7 +64,6 @@ def test_former_names_still_work_and_are_offered_no_more(former: str, now: str) 
         ("--paths", "config paths"),
         ("--check", "config check"),
         ("connect --list", "connect"),
-        (f"up --model {MODEL_PATH} --ctx 1", f"up {MODEL_PATH} --context 1"),
     ],
 )
 def test_former_options_still_work(former: str, now: str) -> None:
@@ -102,10 +101,16 @@ def test_one_option_says_which_relays_there_are(
         raise DllmError("It was asked")
 
     monkeypatch.setattr(ControllerClient, "propose", propose)
-    words = [command, *line.split(), str(MODEL_PATH), "--", "--temp", "0.2"]
-    assert "It was asked" in str(CliRunner().invoke(cli, words).exception)
-    assert [(ask.relay, ask.pair) for ask in asked] == [(relay, pair)]
-    assert asked[0].extra_args == ("--temp", "0.2")
+    for given in (
+        [str(MODEL_PATH), "--context"],
+        ["--model", str(MODEL_PATH), "--ctx"],
+    ):
+        words = [command, *line.split(), *given, "512", "--", "--temp", "0.2"]
+        assert "It was asked" in str(CliRunner().invoke(cli, words).exception)
+        ask = asked.pop()
+        assert (ask.relay, ask.pair) == (relay, pair)
+        assert (ask.model, ask.ctx_size) == (str(MODEL_PATH), 512)
+        assert ask.extra_args == ("--temp", "0.2")
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,15 @@ class Command(click.Command):
 
     The function may be a coroutine. It is given what it has parameters for: its
     options, and ``client`` (of the cluster meant), ``cluster`` and ``as_json``.
+
+    Args:
+        shows: A table of the result, or its lines.
+        as_json: What JSON shows in place of the result.
+        fails: Whether a result means exit code 1.
+        watches: Whether it changes nothing, so that ``--readonly`` allows it.
+        quiet: Whether it prints progress, which ``--quiet`` then leaves out.
+        examples: Lines for its help, where its group has none; ``notes`` follow them.
+        json: Whether the result can be had as JSON.
     """
 
     def __init__(
@@ -65,20 +74,6 @@ class Command(click.Command):
         json: bool = True,
         **attributes: Any,
     ) -> None:
-        """Add the options of the output.
-
-        Args:
-            name: The word that is typed.
-            shows: A table of the result, or its lines.
-            as_json: What JSON shows in place of the result.
-            fails: Whether a result means exit code 1.
-            watches: Whether it changes nothing, so that ``--readonly`` allows it.
-            quiet: Whether it prints progress, which ``--quiet`` then leaves out.
-            examples: Lines for the end of its help; a group gives its own.
-            notes: Paragraphs below them.
-            json: Whether the result can be had as JSON.
-            attributes: What any command of click has.
-        """
         super().__init__(name, **attributes)
         self.shows = shows
         self.as_json = as_json
@@ -138,7 +133,14 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group that does what its first word means, also by a name that it had."""
+    """A group that does something alone, and knows former names of its commands.
+
+    Args:
+        default: The command that runs where none is given.
+        aliases: Former words, and those that stand for them now.
+        examples: Lines for the help; each command takes those that begin with it.
+        notes: Paragraphs below them.
+    """
 
     command_class = Command
     group_class = type
@@ -153,16 +155,6 @@ class Group(click.Group):
         notes: str = "",
         **attributes: Any,
     ) -> None:
-        """Begin without commands.
-
-        Args:
-            name: The word that is typed.
-            default: The command that runs where none is given.
-            aliases: Former words, and those that stand for them now.
-            examples: Lines for the help; each command takes those that begin with it.
-            notes: Paragraphs below them.
-            attributes: What any group of click has.
-        """
         super().__init__(name, **attributes)
         self.default = default
         self.aliases = aliases or {}
@@ -226,7 +218,6 @@ def _form_options(*, listing: bool) -> list[click.Parameter]:
             type=click.Choice(FORMS),
             default="table",
             help="Format of the list.",
-            show_default=True,
         ),
         click.Option(
             ["--json", "form"], flag_value="json", help="The same as -o json."
@@ -319,7 +310,6 @@ cluster_option = click.option(
     envvar=CLUSTER_VARIABLE,
     show_envvar=True,
     default=DEFAULT_CLUSTER,
-    show_default=True,
     callback=_checked,
     shell_complete=completing("clusters"),
     help="Which cluster, where there are several.",

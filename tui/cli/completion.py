@@ -193,7 +193,6 @@ def _config() -> Config:
 
 
 def _snapshot(context: click.Context) -> ClusterSnapshot:
-    """What the controller knows now; nothing, where none runs."""
     cluster = context.params.get("cluster") or DEFAULT_CLUSTER
     return _told(lambda client: client.snapshot(), cluster) or ClusterSnapshot()
 

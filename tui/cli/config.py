@@ -239,7 +239,6 @@ def _named(name: str, found: list[Setting]) -> Setting:
 
 
 def _lines(found: list[Problem]) -> Iterator[str]:
-    """``/…/config.toml:3: workers cannot be 0. Allowed: a number, 1 to 16``."""
     file = user_paths().config_file
     for problem in found:
         yield f"{file}:{problem.line}: {problem.sentence}"

@@ -130,7 +130,6 @@ def _facts(
 
 
 def _key_variable(it: Served, recipe: Recipe) -> dict[str, None]:
-    """The variable that wants a key, which is for the user to fill."""
     return {recipe.key: None} if it.needs_key and recipe.key else {}
 
 
@@ -181,14 +180,12 @@ def keys() -> None:
     "--per-minute",
     type=click.IntRange(0),
     default=REQUESTS_PER_MINUTE,
-    show_default=True,
     help="Most requests with it in a minute; 0: no limit.",
 )
 @click.option(
     "--at-once",
     type=click.IntRange(0),
     default=REQUESTS_AT_ONCE,
-    show_default=True,
     help="Most requests with it at once; 0: no limit.",
 )
 def add_key(name: str, per_minute: int, at_once: int) -> dict[str, str]:
@@ -205,7 +202,6 @@ def list_keys() -> tuple[Key, ...]:
 
 
 def _keys_json(found: tuple[Key, ...]) -> list[dict[str, Any]]:
-    """What of keys is for people: their hashes are not."""
     names = ("name", "created_at", "requests_per_minute", "requests_at_once")
     return [{name: getattr(key, name) for name in names} for key in found]
 

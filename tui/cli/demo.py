@@ -168,7 +168,6 @@ async def _plan(client: ControllerClient, options: DemoOptions) -> Plan:
 
 
 def _workers(split: tuple[int, ...] | dict[str, int] | None) -> int | None:
-    """As many as shares were given; those named are found by their names."""
     if isinstance(split, dict):
         return None
     return WORKERS if split is None else len(split)

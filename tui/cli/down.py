@@ -133,7 +133,6 @@ async def _stopped(
 
 
 def _ended(before: ClusterSnapshot, after: ClusterSnapshot) -> Iterator[str]:
-    """What ran before, and is neither there any more nor out of reach."""
     alive = {(leftover.peer, leftover.name) for leftover in after.leftovers}
     alive |= {(p.peer, p.name) for p in after.processes if p.state != "exited"}
     for process in before.processes:
@@ -163,7 +162,6 @@ def _drain_json(snapshot: ClusterSnapshot) -> dict[str, Any]:
 @click.option(
     "--limit",
     default="5m",
-    show_default=True,
     metavar="TIME",
     help="Wait no longer for what is being answered: 30s, 5m, 1h.",
 )
@@ -198,7 +196,6 @@ async def _drained(client: ControllerClient, limit_s: float) -> ClusterSnapshot:
 
 
 def _is_over(snapshot: ClusterSnapshot) -> bool:
-    """Whether all is answered, or somebody ended the drain."""
     counts = snapshot.requests
     is_done = counts is not None and counts.drains and not counts.in_flight
     return is_done or snapshot.drained_since is None

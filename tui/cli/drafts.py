@@ -95,7 +95,6 @@ def _lines(found: Drafts) -> Iterator[str]:
 
 
 def _trial_lines(found: Sequence[DraftTrial]) -> Iterator[str]:
-    """The newest measurement of each length, network and number of slots."""
     newest = {(one.draft_max, one.network, one.slots): one for one in reversed(found)}
     for one in newest.values():
         yield safe_line(f"  auto: {trial_text(one)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,12 +23,10 @@ from backends.state import EngineSource
 from backends.units import format_bytes, format_percent, format_seconds
 from tui.cli.command import Group
 from tui.cli.output import on_terminal, say, warn
-from tui.kit.safe_text import safe
+from tui.cli.progress import ProgressLine, ticking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from rich.progress import Progress, TaskID
 
     from backends.engine.build import BuildProgress
     from backends.paths import Paths
@@ -41,11 +40,7 @@ dllm-tui engine use ~/llama.cpp/build    use yours
 dllm-tui engine use auto                 search for one again
 """
 AUTO = "auto"
-JUST_NOT_ALL = 0.999
-LINE_EVERY = 0.1
-"""Without a terminal, compiling prints a line at each tenth."""
 TITLES = {
-    BuildStage.WAIT: "Preparing",
     BuildStage.FETCH: "Fetching the source",
     BuildStage.UNPACK: "Unpacking",
     BuildStage.CONFIGURE: "Configuring",
@@ -130,7 +125,6 @@ class Built(NamedTuple):
     "--accelerator",
     type=click.Choice([AUTO, "none", "cuda", "metal", "vulkan", "hip"]),
     default=AUTO,
-    show_default=True,
     help="What to compile for beside the CPU; auto takes what works here.",
 )
 @click.option(
@@ -147,7 +141,8 @@ async def build(version: str | None, accelerator: str, jobs: int | None) -> Buil
     """
     paths = user_paths()
     started = time.monotonic()
-    with BuildPrinter() as printer:
+    printer = BuildPrinter()
+    async with ticking(printer.line):
         location = await build_engine(
             version,
             paths,
@@ -206,91 +201,26 @@ async def use(path: str) -> EngineInfo:
 
 
 class BuildPrinter:
-    """Shows a build on stderr: a bar on a terminal, few lines elsewhere."""
+    """Shows a build on stderr: a line for each stage, with a clock of its own."""
 
     def __init__(self) -> None:
-        """Nothing has been printed yet."""
-        self._stage: BuildStage | None = None
-        self._printed = 0.0
-        self._note = ""
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
+        self.line = ProgressLine()
         self.built = False
         """Whether anything was compiled; else all was there."""
-
-    def __enter__(self) -> BuildPrinter:
-        """Open the bar where there is a terminal."""
-        if on_terminal():
-            self._bar = _open_bar()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Leave the terminal as it was."""
-        if self._bar is not None:
-            self._bar.stop()
+        self._note = ""
+        self._tenth = 0
 
     def show(self, progress: BuildProgress) -> None:
-        """Print what is new."""
+        """Print what is new; without a terminal, compiling at each tenth."""
+        self.built |= progress.stage is BuildStage.COMPILE
         if progress.stage is BuildStage.WAIT and progress.text != self._note:
             self._note = progress.text
-            self._line(progress.text)
-        if self._bar is None:
-            self._sparse(progress)
-        else:
-            self._draw(self._bar, progress)
-        self._stage = progress.stage
-        self.built |= progress.stage is BuildStage.COMPILE
-
-    def _draw(self, bar: Progress, progress: BuildProgress) -> None:
-        """A line for each stage: the clock of one stage says nothing of the next."""
-        if self._task is None or progress.stage is not self._stage:
-            if self._task is not None:
-                bar.update(self._task, completed=1.0, total=1.0)
-            self._task = bar.add_task(TITLES[progress.stage], total=None)
-        if progress.fraction is not None:
-            # Full is for the stage that is over: a full line's clock stands still.
-            done = min(progress.fraction, JUST_NOT_ALL)
-            bar.update(self._task, completed=done, total=1.0)
-
-    def _sparse(self, progress: BuildProgress) -> None:
-        if progress.stage is not self._stage and progress.stage is not BuildStage.WAIT:
-            self._printed = progress.fraction or 0.0
-            self._line(progress.text or TITLES[progress.stage])
-        elif progress.stage is BuildStage.COMPILE and (
-            (progress.fraction or 0.0) >= self._printed + LINE_EVERY
-        ):
-            self._printed = progress.fraction or 0.0
-            self._line(f"{TITLES[progress.stage]} {format_percent(self._printed)}")
-
-    def _line(self, text: str) -> None:
-        if self._bar is None:
-            say(text)
-        else:
-            self._bar.console.print(safe(text), markup=False, highlight=False)
-
-
-def _open_bar() -> Progress:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    progress = Progress(
-        TextColumn("{task.description:20}"),
-        BarColumn(bar_width=30),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        # Of the whole stage: the last half minute of a compile says little of the rest.
-        speed_estimate_period=3600.0,
-    )
-    progress.start()
-    return progress
+            self.line.clear()
+            say(progress.text)
+        elif progress.stage is not BuildStage.WAIT:
+            self.line.show(TITLES[progress.stage], progress.fraction)
+        tenth = math.floor((progress.fraction or 0.0) * 10)
+        if progress.stage is BuildStage.COMPILE and tenth > self._tenth:
+            self._tenth = tenth
+            if not on_terminal():
+                say(f"{TITLES[progress.stage]} {format_percent(tenth / 10)}")

@@ -57,15 +57,12 @@ LINE_BYTES = 200
 
 @click.command(cls=Command, watches=True, examples=LOGS_EXAMPLES)
 @click.argument("name", required=False, shell_complete=completing("processes"))
-@click.option(
-    "-n", "--lines", default=40, show_default=True, help="Lines from the end."
-)
+@click.option("-n", "--lines", default=40, help="Lines from the end.")
 @click.option("-f", "--follow", is_flag=True, help="Go on as it grows; Ctrl-C ends.")
 @click.option(
     "--level",
     type=click.Choice([level.value for level in LogLevel]),
     default=LogLevel.DEBUG.value,
-    show_default=True,
     help="Only lines of this level or worse.",
 )
 @cluster_option
@@ -141,7 +138,6 @@ class _Log:
         return bool(chunk.text), [line for line in whole if self._shows(line)]
 
     def _unfinished(self) -> list[str]:
-        """The last line, whose end has not come yet."""
         rest, self._rest = self._rest, ""
         return [rest] if rest and self._shows(rest) else []
 

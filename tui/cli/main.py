@@ -142,7 +142,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     aliases=ALIASES,
     examples=EXAMPLES,
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.option(
     "--model",
@@ -237,7 +237,6 @@ def _watches_only() -> bool:
 
 
 def _whole(model: str | None) -> str | None:
-    """A model's path, given that or its catalogue name."""
     if model is None:
         return None
     from tui.cli.models import require_model

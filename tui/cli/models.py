@@ -380,7 +380,6 @@ async def _verified(path: Path, *, quick: bool) -> VerifiedModel:
 
 
 async def _holders(client: ControllerClient, identity: str) -> list[str]:
-    """Machines that hold the same bytes, by a controller that runs."""
     if not await client.running():
         return []
     known = (await client.catalogue()).models
@@ -559,7 +558,6 @@ async def _written(plan: ThinPlan) -> tuple[ThinFile, ...]:
 peer_option = click.option(
     "--peer",
     default=LOCAL,
-    show_default=True,
     metavar="NAME",
     shell_complete=completing("peers"),
     help="The machine; local is this one.",
@@ -647,7 +645,6 @@ def _tensors(told: Seeding) -> str:
 async def _seeded(
     client: ControllerClient, place: tuple[str, str], directory: str, *, dry: bool
 ) -> Seeding:
-    """Fill a worker's cache, or find out how much that would be, with its progress."""
     machine, path = place
     work = client.models.seeding(path, machine=machine, directory=directory, dry=dry)
     line = ProgressLine()

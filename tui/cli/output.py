@@ -81,7 +81,6 @@ def redraw_screen(text: str) -> None:
 
 
 def _write(text: str, *, err: bool = False, before: str = "", end: str = "\n") -> None:
-    """Write it: the only way out, so that foreign text always passes ``safe``."""
     click.echo(f"{before}{safe(text)}{end}", err=err, nl=False)
 
 

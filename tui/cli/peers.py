@@ -120,7 +120,6 @@ def _all_lines(found: tuple[Peer, ...]) -> Iterator[str]:
 
 
 def _lines(peer: Peer) -> Iterator[str]:
-    """Everything known about a peer, a few lines."""
     head = f"{peer.name:16} {peer.state.value:12} {peer.transport:5}"
     free = f"{memory} free" if (memory := _memory_text(peer)) else ""
     yield f"{head} {_rtt_text(peer):>8}  {free:14}  {peer.note}".rstrip()
@@ -195,7 +194,6 @@ async def add_peer(
 
 
 async def _waits(client: ControllerClient, name: str, ssh: str | None) -> bool:
-    """Whether that very machine is known, and waits for an answer."""
     return any(
         peer.name == name and peer.address == ssh and peer.question is not None
         for peer in await client.peers()
@@ -214,7 +212,6 @@ async def _answered(client: ControllerClient, name: str, trusted: str | None) ->
 
 
 async def _settled(client: ControllerClient, name: str) -> Peer:
-    """A peer once it is no longer being reached."""
     while True:
         for peer in await client.peers():
             if peer.name == name and peer.state is not PeerState.PROBING:
@@ -243,7 +240,6 @@ def _answer(question: PeerQuestion, trusted: str | None) -> PeerAnswer:
 
 
 def _unattended(question: PeerQuestion) -> str:
-    """What to do where nobody is there to answer."""
     if question.kind is QuestionKind.HOST_KEY:
         return f"If that is right, add it with --accept-host-key {question.fingerprint}"
     return "Add it again in a terminal, or give an agent the key: ssh-add."
@@ -258,7 +254,6 @@ def _unattended(question: PeerQuestion) -> str:
     "--mode",
     type=click.Choice([mode.value for mode in ProvisionMode]),
     default=ProvisionMode.AUTO.value,
-    show_default=True,
     help="Copy this machine's build, build there, or whatever fits.",
 )
 async def setup_peer(client: ControllerClient, name: str, mode: str) -> Peer:

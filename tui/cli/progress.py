@@ -56,7 +56,6 @@ class ProgressLine:
     """The line of what goes on now; its clock goes on between two reports."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """Nothing goes on; ``clock`` gives Unix seconds."""
         self._clock = clock
         self._terminal = on_terminal()
         self._title = ""
@@ -125,7 +124,6 @@ class StepPrinter:
     """Shows the steps of a launch: those done, and on a terminal the one under way."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """Nothing has been printed yet; ``clock`` gives Unix seconds."""
         self._done: set[str] = set()
         self._terminal = on_terminal()
         self.line = ProgressLine(clock)

@@ -187,7 +187,6 @@ def _requests(counts: RequestCounts | None) -> list[str]:
 
 
 def _key(name: str, counts: KeyCounts) -> str:
-    """What was asked with one API key."""
     limited = f" · {counts.limited} over its limit" if counts.limited else ""
     asked = format_count(counts.requests, "request")
     return f"key      {name:16} {asked} · {counts.in_flight} in flight{limited}"
@@ -225,7 +224,6 @@ def _draft(snapshot: ClusterSnapshot, plan: Plan) -> list[str]:
 
 
 def _prompts(snapshot: ClusterSnapshot) -> list[str]:
-    """What llama-server may keep of earlier prompts."""
     servers = (p for p in snapshot.processes if p.role is ProcessRole.SERVER)
     told = (prompts_text(server.argv) for server in servers)
     return [f"memory   {text}" for text in told if text]
@@ -244,7 +242,6 @@ def _split(snapshot: ClusterSnapshot) -> list[str]:
 
 
 def _machines(snapshot: ClusterSnapshot) -> list[Peer]:
-    """Other machines: what works on this one stands among the processes."""
     return [peer for peer in snapshot.peers if peer.transport != Transport.LOCAL]
 
 
@@ -297,7 +294,6 @@ def _tokens(links: Sequence[Link]) -> list[str]:
 
 
 def _link(link: Link) -> str:
-    """How it is met, by what, and what that leaves on the wire."""
     told = (way_text(link), link.reason, weights_text(link), crossed_text(link))
     parts = filter(None, (*told, link.why))
     return f"link     {link.worker:24} {link.mode:9} {' · '.join(parts)}"

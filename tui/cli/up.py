@@ -120,37 +120,33 @@ _PLAN_OPTIONS = (
     ),
     click.option(
         "--context",
-        "--ctx",
         "ctx_size",
         type=click.IntRange(CTX_MIN),
         help="Context length in tokens.",
     ),
+    click.option("--ctx", "ctx_size", type=click.IntRange(CTX_MIN), hidden=True),
     click.option(
         "--cache-type-k",
         type=click.Choice(list(CACHE_TYPES)),
         default=USUAL.cache_type_k,
-        show_default=True,
         help="How K of the KV cache is stored.",
     ),
     click.option(
         "--cache-type-v",
         type=click.Choice(list(CACHE_TYPES)),
         default=USUAL.cache_type_v,
-        show_default=True,
         help="How V is stored; a quantised one needs flash attention.",
     ),
     click.option(
         "--slots",
         type=click.IntRange(1, SLOTS_MAX),
         default=USUAL.slots,
-        show_default=True,
         help="Requests answered at once; they share the context.",
     ),
     click.option(
         "--flash-attention",
         type=click.Choice([choice.value for choice in FlashAttention]),
         default=USUAL.flash_attention.value,
-        show_default=True,
         help="Fused attention, which needs less memory.",
     ),
     click.option(
@@ -162,7 +158,6 @@ _PLAN_OPTIONS = (
         "--draft",
         metavar="MODEL|ngram|mtp|auto|none",
         default=USUAL.draft,
-        show_default=True,
         shell_complete=completing("models"),
         help="Draft tokens, so that several share a round trip: with a small model of "
         "the same vocabulary, from earlier text (ngram), with layers of the model "
@@ -172,7 +167,6 @@ _PLAN_OPTIONS = (
         "--draft-max",
         type=click.IntRange(1, DRAFT_TOKENS_MAX),
         default=USUAL.draft_max,
-        show_default=True,
         help="Tokens drafted at a time.",
     ),
     click.option(
@@ -317,7 +311,6 @@ def _memory_lines(preview: Preview) -> list[str]:
 
 
 def _command_line(argv: tuple[str, ...]) -> str:
-    """A line one could give to a shell, but for ports not chosen yet."""
     return " ".join(part if "<port>" in part else shlex.quote(part) for part in argv)
 
 
@@ -338,7 +331,6 @@ async def plan(client: ControllerClient, **wish: Any) -> Preview:
 
 
 async def _previewed(client: ControllerClient, ask: Ask) -> Preview:
-    """What a launch would do; a controller started for it does not stay."""
     try:
         return await client.preview(await _proposed(client, ask))
     finally:
@@ -406,7 +398,6 @@ async def _ask(
 
 
 async def _required_draft(draft: str) -> str:
-    """A draft, which need not be a model."""
     ways = (NO_DRAFT, NGRAM_DRAFT, MTP_DRAFT, AUTO_DRAFT)
     return draft if draft in ways else await require_model(draft)
 
@@ -458,7 +449,6 @@ async def launched(
 
 
 def _runs_already(now: ClusterSnapshot) -> ControllerError:
-    """What runs and is not to be replaced."""
     return ControllerError(
         f"A cluster is already running {now.plan.model if now.plan else 'a model'}",
         f"Stop it with dllm-tui down{_named(now.cluster)}, or use up --replace.",
@@ -491,7 +481,6 @@ def _named(cluster: str) -> str:
 
 
 async def _end_ours(client: ControllerClient, generation: int) -> None:
-    """End the cluster, unless it is another's by now."""
     if await client.running() and (await client.snapshot()).generation == generation:
         await end_cluster(client)
 
@@ -499,7 +488,6 @@ async def _end_ours(client: ControllerClient, generation: int) -> None:
 async def _until_serving(
     ours: ClusterSnapshot, snapshots: AsyncIterator[ClusterSnapshot]
 ) -> ClusterSnapshot:
-    """Print the steps as they go until it serves."""
     printer = StepPrinter()
     async with ticking(printer.line):
         return await _followed(printer, ours, snapshots)
@@ -535,7 +523,6 @@ async def _followed(
 
 
 def _rolled_back(failure: Failure) -> Failure:
-    """Why the launch failed, and what serves instead."""
     hint = f"{failure.hint} The plan before it is brought back."
     return msgspec.structs.replace(failure, hint=hint.lstrip())
 
