@@ -116,7 +116,7 @@ def test_the_same_plan_again_is_left_as_it_is(user: User, demo_model: str) -> No
     up = ("up", "--model", demo_model, "--split", "6,7", "--detach", "--replace")
     user.run(*up)
     before = serving_pids(user)
-    assert "runs already" in user.run(*up).stderr
+    assert "is already running" in user.run(*up).stderr
     assert serving_pids(user) == before
 
 

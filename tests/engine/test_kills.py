@@ -207,7 +207,7 @@ def test_a_killed_controller_is_replaced_and_adopts(
     user.run("stop")
     user.assert_nothing_left()
     asked, stopped = user.json("events")[-2:]
-    assert (asked["kind"], asked["by"]["program"]) == ("stop", "stop")
+    assert (asked["kind"], asked["by"]["program"]) == ("stop", "down")
     assert stopped["text"].startswith("Stopped: api-gateway, llama-server")
 
 

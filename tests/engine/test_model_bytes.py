@@ -78,7 +78,7 @@ def test_a_worker_s_cache_is_seeded_shown_and_pruned(alone: User, model: Path) -
     refused = alone.run("--readonly", *seed, code=2)
     assert "you only watch" in refused.stderr
     done = alone.run(*seed)
-    assert f"local has 3 tensors, 33.0 MiB in {cache}" in done.stdout
+    assert f"Cached 3 tensors, 33.0 MiB in {cache}" in done.stdout
     names = {file.name for file in cache.iterdir()}
     shown = alone.json("models", "cache", "show", *here)
     assert {file["name"] for file in shown["files"]} == names
@@ -92,7 +92,7 @@ def test_a_worker_s_cache_is_seeded_shown_and_pruned(alone: User, model: Path) -
     would = alone.json(*prune, "--keep", str(model))
     assert not would["deleted"]
     assert [file["name"] for file in would["files"]] == ["0123456789abcdef"]
-    assert "would be deleted" in alone.run(*prune, "--keep", str(model)).stdout
+    assert "would be deleted" in alone.run(*prune, "--keep", str(model)).stderr
     assert alone.json(*prune, "--older-than", "1")["files"] == []
     assert len(list(cache.iterdir())) == N_HASHED + 2
     assert begun.exists()

@@ -91,10 +91,10 @@ def test_settings_of_the_api_count_from_a_launch_on(
     assert serves(user)["api_url"] == before["api_url"]
     assert user.pid("api-gateway") == gateway
     server = user.pid("llama-server")
-    assert "runs already" not in up(user, demo_model)
+    assert "is already running" not in up(user, demo_model)
     assert serves(user)["api_url"] == "http://127.0.0.1:8764/v1"
     assert user.pid("llama-server") == server, "only the gateway is another"
-    assert "runs already" in up(user, demo_model)
+    assert "is already running" in up(user, demo_model)
     write(user, 'api_host = "0.0.0.0"\n')
     assert "no API key" in up(user, demo_model, code=1).replace("\n", " ")
     assert serves(user)["api_url"] == "http://127.0.0.1:8764/v1"

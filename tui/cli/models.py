@@ -674,7 +674,9 @@ PRUNED = CACHED._replace(
 
 
 def _pruned_text(pruned: dict[str, Any]) -> str:
-    what = f"{len(pruned['files'])} files, {format_bytes(pruned['size_bytes'])}"
+    count = len(pruned["files"])
+    files = "1 file" if count == 1 else f"{count} files"
+    what = f"{files}, {format_bytes(pruned['size_bytes'])}"
     done = pruned["deleted"]
     return f"{what} deleted." if done else f"{what} would be deleted (--delete)."
 
