@@ -159,6 +159,8 @@ struct Spec {
 
 inline std::string shaped(const Spec& spec, std::uint32_t op = 0) {
   std::string out(dllm::kTensorBytes, '\0');
+  // F16 or F32, by the size of an element.
+  write(out, dllm::Tensor::kTypeAt, std::uint32_t{spec.nb[0] == 2});
   for (std::size_t i = 0; i < 4; ++i) write(out, 20 + 4 * i, spec.ne[i]);
   for (std::size_t i = 0; i < 4; ++i) write(out, 36 + 4 * i, spec.nb[i]);
   write(out, 52, op);
