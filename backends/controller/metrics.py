@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from backends.gateway.figures import families
+from backends.gateway.counters import families
 from backends.state import ClusterState
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""What stands before llama-server: clients keep their address, whatever serves."""
+"""The HTTP proxy before llama-server: clients keep their address, whatever serves."""

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from backends.errors import DllmError
 from backends.garbage import spare_modules
 from backends.gateway.access import Access, access_in, add_arguments
+from backends.gateway.auth import Auth
 from backends.gateway.control import Control
-from backends.gateway.door import Door
 from backends.gateway.language import LANGUAGE, PORT_TAKEN, Mode, Target
 from backends.gateway.proxy import Proxy
 from backends.gateway.server import Listener, Server
@@ -60,7 +60,6 @@ def main() -> int:
 
 
 def _quickest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where that is there; else asyncio's own."""
     with contextlib.suppress(ImportError):
         import uvloop
 
@@ -106,7 +105,7 @@ async def run(port: int, socket: Path, access: Access) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     async with Proxy() as proxy:
-        listener = Listener(Server(Door(proxy, access).answer), access, port)
+        listener = Listener(Server(Auth(proxy, access).answer), access, port)
         control = Control(proxy, socket, listener)
         tasks = [
             asyncio.create_task(control.keep()),

@@ -1,15 +1,17 @@
-"""Where a gateway listens, and what it demands of who comes: all from the settings."""
+"""The settings of a gateway: its addresses, certificate and file of keys."""
 
 from __future__ import annotations
 
 import ipaddress
+import logging
+import os
 import socket
+import ssl
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.errors import DllmError
-from backends.gateway.certificate import server_context
 from backends.gateway.keys import KeyFile
 from backends.state.base import Value
 
@@ -19,10 +21,96 @@ if TYPE_CHECKING:
     from backends.config import Config
     from backends.paths import Paths
 
+log = logging.getLogger(__name__)
+_FOR_OTHERS = 0o077
 LOOPBACK = "127.0.0.1"
 MIB = 1 << 20
 BODY_MIB_MAX = 16
 """llama-server takes some sixty times the size of a request in memory."""
+
+
+def server_context(certificate: str, private_key: str) -> ssl.SSLContext:
+    """A TLS context with this certificate.
+
+    Raises:
+        DllmError: one of the files cannot be used; the sentence says why.
+    """
+    _require_readable(certificate, "certificate", "api_certificate")
+    _require_readable(private_key, "private key", "api_private_key")
+    if Path(private_key).stat().st_mode & _FOR_OTHERS:
+        raise DllmError(
+            f"Others can read the private key {private_key} (api_private_key)",
+            f"Only you should: chmod 600 {private_key}.",
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load(context, certificate, private_key)
+    return context
+
+
+def _require_readable(file: str, what: str, setting: str) -> None:
+    try:
+        with open(file, "rb"):
+            return
+    except OSError as error:
+        raise DllmError(
+            f"Cannot read the {what} {file} ({error.strerror})",
+            f"Mend {setting} in config.toml, or the file.",
+        ) from error
+
+
+def _load(context: ssl.SSLContext, certificate: str, private_key: str) -> None:
+    try:
+        # Without a password OpenSSL would ask for it on the terminal.
+        context.load_cert_chain(certificate, private_key, password="")
+    except (ssl.SSLError, OSError) as error:
+        raise DllmError(
+            f"The certificate {certificate} and the private key {private_key} cannot "
+            f"be used: {_reason(error)}",
+            "Both must be PEM files that belong together, the key without a password.",
+        ) from error
+
+
+def _reason(error: OSError) -> str:
+    reason = getattr(error, "reason", "") or error.strerror or "unknown reason"
+    return str(reason).replace("_", " ").lower()
+
+
+class Renewal:
+    """Takes a new certificate up when its files were replaced; connections go on."""
+
+    def __init__(
+        self, context: ssl.SSLContext, certificate: str, private_key: str
+    ) -> None:
+        self._context = context
+        self._files = (certificate, private_key)
+        self._seen = self._look()
+
+    def look(self) -> None:
+        """Use what the files say now, if that can be used."""
+        seen = self._look()
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            # Half of a pair that is being replaced must not get into the real one.
+            server_context(*self._files)
+            _load(self._context, *self._files)
+        except DllmError as error:
+            log.warning("the certificate stays as it was: %s", error)
+        else:
+            log.info("took up the certificate anew")
+
+    def _look(self) -> tuple[tuple[int, int], ...]:
+        return tuple(map(_stamp, self._files))
+
+
+def _stamp(file: str) -> tuple[int, int]:
+    try:
+        status = os.stat(file)
+    except OSError:
+        return (0, 0)
+    return (status.st_ino, status.st_mtime_ns)
 
 
 @lru_cache
@@ -36,13 +124,13 @@ def address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
 
 
 def is_loopback(text: str) -> bool:
-    """Whether an address is of this machine alone."""
+    """Return true for an address of this machine alone."""
     address = address_of(text)
     return address is not None and address.is_loopback
 
 
 class Access(Value, frozen=True, kw_only=True):
-    """Who may reach a gateway, and how."""
+    """The way in: addresses, TLS, keys, longest request."""
 
     host: str = LOOPBACK
     """The address it listens at, besides the loopback."""
@@ -56,12 +144,12 @@ class Access(Value, frozen=True, kw_only=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether nobody but this machine can reach it."""
+        """True if nobody but this machine can reach it."""
         return is_loopback(self.host)
 
     @property
     def is_everywhere(self) -> bool:
-        """Whether it listens at every address of this machine."""
+        """True if it listens at every address of this machine."""
         return ipaddress.ip_address(self.host).is_unspecified
 
     @property
@@ -112,7 +200,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def access_in(arguments: argparse.Namespace) -> Access:
-    """What a parser has read."""
+    """The access that ``add_arguments`` let a parser read."""
     told = vars(arguments)
     return Access(**{name: told[name] for name in Access.__struct_fields__})
 
@@ -133,7 +221,7 @@ def access_of(config: Config, paths: Paths) -> Access:
 
 
 class ApiSettings(Value, frozen=True, kw_only=True):
-    """How a cluster gives out its API: settings that count from a launch on."""
+    """Settings of a cluster's API, which count from a launch on."""
 
     access: Access = Access()
     port: int | None = None

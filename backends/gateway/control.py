@@ -88,7 +88,6 @@ class Control:
     """The gateway's end; only this user can connect."""
 
     def __init__(self, proxy: Proxy, path: Path, listener: Listener) -> None:
-        """Nothing happens before ``keep``; ``listener`` has what is handed over."""
         self._proxy = proxy
         self._socket = path
         self._listener = listener
@@ -106,7 +105,7 @@ class Control:
             _reap()
             target = self._proxy.target
             is_served = target.mode is Mode.END or target.drains
-            if self._writers or is_served or not self._proxy.tally.counts.waiting:
+            if self._writers or is_served or not self._proxy.counters.counts.waiting:
                 continue
             log.warning("a request waits, and there is no controller: starting one")
             try:
@@ -196,7 +195,7 @@ class Control:
             self._deserted()
 
     def _deserted(self) -> None:
-        """Let requests go on where only a controller's next step was waited for.
+        """Let requests go on that only waited for a controller's next step.
 
         Whoever comes after it tells anew; a drain that a person wants says why.
         """
@@ -205,10 +204,10 @@ class Control:
             self._proxy.turn_to(replace(target, drains=False))
 
     async def _tell(self, writer: asyncio.StreamWriter) -> None:
-        tally = self._proxy.tally
+        counters = self._proxy.counters
         with contextlib.suppress(ConnectionError):
             while True:
-                changed = asyncio.ensure_future(tally.change())
+                changed = asyncio.ensure_future(counters.change())
                 counts = self._proxy.counts
                 writer.write(msgspec.json.encode(counts) + b"\n")
                 await writer.drain()
@@ -225,7 +224,6 @@ class Link:
     """The controller's end: keeps a gateway told, also the one that comes after it."""
 
     def __init__(self, path: Path, counted: Callable[[RequestCounts], None]) -> None:
-        """``counted`` is told of every change of the counts."""
         self._socket = path
         self._counted = counted
         self._target: Target | None = None
@@ -249,7 +247,7 @@ class Link:
         self.release()
 
     def holds(self, port: int) -> bool:
-        """Whether the port is open because we hold what a gateway listened at."""
+        """Return true if we keep this port open."""
         return any(one.getsockname()[1] == port for one in self._held)
 
     def release(self) -> None:

@@ -38,7 +38,7 @@ Limit = Annotated[int, Meta(ge=0)]
 
 
 class Key(Value, frozen=True, kw_only=True):
-    """One of them, as it is kept: the key itself is not."""
+    """A key as it is kept: by its hash."""
 
     name: str
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -51,7 +51,7 @@ class Key(Value, frozen=True, kw_only=True):
 
 
 class _Kept(Value, frozen=True, kw_only=True):
-    """What the file says."""
+    """The content of the file."""
 
     keys: tuple[Key, ...] = ()
 
@@ -60,7 +60,6 @@ class KeyFile:
     """The file of one user's keys, which this user alone can read and write."""
 
     def __init__(self, file: Path) -> None:
-        """Nothing is read yet."""
         self._file = file
 
     def read(self) -> tuple[Key, ...]:
@@ -154,7 +153,7 @@ class KeyFile:
 
 
 def read_keys(file: Path) -> tuple[Key, ...]:
-    """What a file of keys says.
+    """Read a file of keys.
 
     Raises:
         OSError: it cannot be read.
@@ -181,13 +180,12 @@ class KeyRing:
     """The keys as they are at this moment, for who lets clients in."""
 
     def __init__(self, file: Path) -> None:
-        """Read the file when somebody comes, and again whenever it changes."""
         self._file = file
         self._seen: tuple[int, int, int] | None = None
         self._keys: tuple[Key, ...] = ()
 
     def holder(self, given: Iterable[str]) -> Key | None:
-        """Whose key one of these is; how long that takes tells nothing of the keys."""
+        """The key that one of these is; the time it takes tells nothing of the keys."""
         self._look()
         found = None
         for secret in given:

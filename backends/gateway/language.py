@@ -1,4 +1,4 @@
-"""What the controller tells a gateway, and how to start one."""
+"""The words between a controller and a gateway, and the command line of a gateway."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOLD_S = 300.0
 
 
 class Mode(StrEnum):
-    """What to do with requests."""
+    """The way a gateway treats requests."""
 
     HOLD = "hold"
     """Nothing serves; something will."""
@@ -35,7 +35,7 @@ class Mode(StrEnum):
 
 
 class Target(Value, frozen=True, kw_only=True):
-    """Where requests go; a line of JSON on the gateway's own socket."""
+    """The destination of requests; a line of JSON on the gateway's own socket."""
 
     mode: Mode = Mode.HOLD
     port: int = 0

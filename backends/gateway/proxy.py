@@ -15,30 +15,32 @@ import aiohttp
 from aiohttp import web
 from msgspec.structs import replace
 
-from backends.gateway.apis import (
+from backends.gateway.api_shapes import (
     RETRY_AFTER_S,
+    Refusal,
     has_known_end,
     meanwhile,
     unavailable,
 )
-from backends.gateway.asked import Asked
+from backends.gateway.continuation import CannotResume
+from backends.gateway.counters import Count, Counters
 from backends.gateway.language import Mode, Target
-from backends.gateway.refusals import Refusal
 from backends.gateway.reply import KEEP_ALIVE_S, LOST, ClientLeft, Reply
-from backends.gateway.tally import Count, Tally
-from backends.gateway.tokens import CannotGoOn
-from backends.gateway.tries import AGAIN_S, Tries
+from backends.gateway.request import RESUMED_BYTES_MAX, BufferedRequest
+from backends.gateway.stream import resumable
 from backends.gateway.upstream import Absent, Turns, Upstream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from backends.gateway.story import Story
+    from backends.gateway.stream import ResumableStream
     from backends.gateway.upstream import Answer
     from backends.state.snapshots import RequestCounts
 
 log = logging.getLogger(__name__)
 
+AGAIN_S = 0.25
+"""Between two looks for a llama-server that ought to be there, at first."""
 DEATHS_MAX = 3
 """A request that so many llama-servers died of is not tried once more."""
 COMPLETION = "/completion"
@@ -50,39 +52,93 @@ DEADLY = "llama-server ended while it worked on this request, again and again"
 OTHER = f"{LOST}; another model takes its place"
 
 
+class RetryState:
+    """The tries of one request so far, and which llama-server it is for next."""
+
+    def __init__(self) -> None:
+        self.last: Target | None = None
+        """The target that was tried in vain; None if it is to be tried again."""
+        self.deadly: set[str] = set()
+        """Every llama-server that went while it may have worked on the request."""
+        self.is_begun = False
+        """Whether any may have."""
+        self.held = 0
+        self.pause_s = AGAIN_S
+        """Before the same llama-server is tried again."""
+        self._events = 0
+        self._weights = ""
+
+    def lost(self, target: Target, reply: Reply, *, accepted: bool) -> None:
+        """Note that the target went; a request that it ``accepted`` may be why.
+
+        If more of the answer came from it, it was not what the others died of.
+        """
+        if reply.carries_answer:
+            self._weights = self._weights or target.weights
+        if reply.events > self._events:
+            self._events = reply.events
+            self.deadly.clear()
+            self.held = 0
+            self.pause_s = AGAIN_S
+        self.last = target
+        if accepted:
+            self.is_begun = True
+            self.deadly.add(target.server)
+
+    def is_of_model(self, target: Target) -> bool:
+        """Return true if the target has the model that began the answer."""
+        return not self._weights or target.weights in ("", self._weights)
+
+    def is_for(self, target: Target) -> bool:
+        """Return true if the target takes it; one that drains takes nothing new."""
+        return target.mode is Mode.SERVE and (self.is_begun or not target.drains)
+
+    def may_try(self, target: Target) -> bool:
+        """Return true if the target is to be asked for the answer, or its rest, now."""
+        return self.is_for(target) and target != self.last and self.is_of_model(target)
+
+    def again(self) -> None:
+        """Try another target, or the same again."""
+        self.last = None
+        self.held += 1
+        self.pause_s = min(2 * self.pause_s, KEEP_ALIVE_S)
+
+
 class Lost(Exception):
-    """llama-server was not there, or went before it answered anything."""
+    """llama-server was not there, or went before the answer was whole.
+
+    ``accepted``: it may have worked on the request.
+    """
 
     def __init__(self, *, accepted: bool) -> None:
-        """``accepted``: it may have worked on the request."""
         super().__init__()
         self.accepted = accepted
 
 
 class Proxy:
-    """Answers every request of a gateway; use as an async context manager."""
+    """Answers every request of a gateway; an async context manager.
+
+    Until a target is told it holds whatever comes.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Hold whatever comes until a target is told."""
-        self.tally = Tally()
+        self.counters = Counters()
         self.target = Target()
         self._clock = clock
-        self._busy: set[tuple[Asked, Reply]] = set()
+        self._busy: set[tuple[BufferedRequest, Reply]] = set()
         self._turned = asyncio.Event()
         self._upstream = Upstream()
         self._turns = Turns()
 
     async def __aenter__(self) -> Self:
-        """Be able to connect."""
         await self._upstream.__aenter__()
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Close every connection."""
         await self._upstream.__aexit__(*error)
 
     def turn_to(self, target: Target) -> None:
-        """Serve like this from here on; requests that wait look again."""
+        """Serve as the target says; requests that wait look again."""
         if target == self.target:
             return
         log.info("%s: %s", target.mode, target.port or target.why or "no reason told")
@@ -90,28 +146,28 @@ class Proxy:
         event, self._turned = self._turned, asyncio.Event()
         event.set()
         self._turns.stir()
-        self.tally.stir()
+        self.counters.stir()
 
     @property
     def counts(self) -> RequestCounts:
-        """The tally, and what another llama-server in this one's place would break."""
+        """The counts, with the answers that another llama-server could not resume."""
         fragile = sum(self._is_fragile(*one) for one in self._busy)
-        return replace(self.tally.counts, fragile=fragile, drains=self.target.drains)
+        return replace(self.counters.counts, fragile=fragile, drains=self.target.drains)
 
-    def _is_fragile(self, asked: Asked, reply: Reply) -> bool:
-        """Whether no other llama-server could give this answer, or its rest.
+    def _is_fragile(self, asked: BufferedRequest, reply: Reply) -> bool:
+        """Return true if no other llama-server could give this answer, or its rest.
 
-        Of a stream that nobody goes on with it counts from the beginning: its first
-        piece may come at any moment.
+        A stream that cannot be resumed counts from the beginning: its first piece may
+        come at any moment.
         """
-        if reply.story is None:
-            return asked.streams or not asked.replayable
-        return self.target.bound or reply.story.is_fragile
+        if reply.stream is None:
+            return asked.may_stream or not asked.is_replayable
+        return self.target.bound or reply.stream.is_fragile
 
     @contextlib.contextmanager
-    def _in_flight(self, asked: Asked, reply: Reply) -> Iterator[None]:
+    def _in_flight(self, asked: BufferedRequest, reply: Reply) -> Iterator[None]:
         one = asked, reply
-        with self.tally.during("in_flight"):
+        with self.counters.during("in_flight"):
             self._busy.add(one)
             try:
                 yield
@@ -119,31 +175,50 @@ class Proxy:
                 self._busy.discard(one)
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request; being cancelled means that its client left."""
+        """Answer one request; the client left if this is cancelled."""
         if not request.raw_path.startswith("/"):
             return web.Response(status=400, text="The request names no path.\n")
-        asked = Asked(request)
+        asked = BufferedRequest(request)
         if not asked.is_work:
             return await self._glance(asked, Reply(request))
         try:
-            story = await _story(asked, may_seed=not self.target.seeded)
-            reply = Reply(request, story)
-            reply.paused = self.tally.paused
+            reply = Reply(request, await self._resumable(asked))
+            reply.paused = self.counters.paused
             response = await self._work(asked, reply)
         except asyncio.CancelledError:
-            self.tally.add("left")
+            self.counters.add("left")
             raise
         except ClientLeft:
-            self.tally.add("left")
+            self.counters.add("left")
             return web.Response()
         except Refusal as refusal:
-            self.tally.add("refused")
+            self.counters.add("refused")
             return refusal.response(request)
-        self.tally.add("failed" if reply.broken else "passed")
+        self.counters.add("failed" if reply.broken else "passed")
         return response
 
-    async def _glance(self, asked: Asked, reply: Reply) -> web.StreamResponse:
-        """What only looks at something waits for nothing."""
+    async def _resumable(self, asked: BufferedRequest) -> ResumableStream | None:
+        """The stream that is asked for, if another llama-server can resume it.
+
+        Raises:
+            ClientLeft: the client did not even say all that it wants.
+            Refusal: the request is no JSON.
+        """
+        try:
+            await asked.decode()
+            length = asked.request.content_length or 0
+            if asked.options is None or length > RESUMED_BYTES_MAX:
+                return None
+            raw, may_seed = await asked.read(), not self.target.seeded
+        except (aiohttp.ClientError, OSError) as error:
+            raise ClientLeft from error
+        stream = resumable(asked.path, raw, asked.options, may_seed=may_seed)
+        if stream is not None:
+            asked.replace(stream.first_body)
+        return stream
+
+    async def _glance(self, asked: BufferedRequest, reply: Reply) -> web.StreamResponse:
+        """Answer at once what only looks at something."""
         if self.target.mode is Mode.SERVE:
             try:
                 return await self._glanced(asked, reply)
@@ -154,8 +229,10 @@ class Proxy:
         there = meanwhile(asked.request, self.target)
         return there or unavailable(asked.request, self.target.why or STOPPED)
 
-    async def _glanced(self, asked: Asked, reply: Reply) -> web.StreamResponse:
-        """The answer to a look; cut where nothing came of it but header fields.
+    async def _glanced(
+        self, asked: BufferedRequest, reply: Reply
+    ) -> web.StreamResponse:
+        """Pass on the answer to a look; cut it if nothing but header fields came.
 
         Raises:
             Lost: nothing at all came.
@@ -168,97 +245,98 @@ class Proxy:
                 raise
             return await reply.cut()
 
-    async def _work(self, asked: Asked, reply: Reply) -> web.StreamResponse:
-        """The answer, of as many llama-servers as it takes."""
+    async def _work(self, asked: BufferedRequest, reply: Reply) -> web.StreamResponse:
+        """Answer, with as many llama-servers as it takes."""
         deadline = self._clock() + self.target.hold_s
-        tries = Tries()
+        retry = RetryState()
         comforted = reply.comforted if asked.wants_stream else nullcontext
         while True:
-            target = self.target
-            if tries.may_try(target):
+            target, began = self.target, self._clock()
+            if retry.may_try(target):
                 try:
                     with self._in_flight(asked, reply), comforted():
-                        async with self._turn(target, asked, tries) as is_ours:
-                            # It is the wait for llama-server that has a limit.
-                            deadline = self._clock() + self.target.hold_s
+                        async with self._turn(target, asked, retry) as is_ours:
+                            # The wait for a slot has no limit.
+                            deadline += self._clock() - began
                             if not is_ours:
                                 continue
                             return await self._pass_on(target, asked, reply)
                 except Lost as error:
-                    tries.look_at(reply, target)
-                    if error.accepted and target.server not in tries.deadly:
-                        # It is the wait that has a limit, not the answer.
+                    if error.accepted and target.server not in retry.deadly:
+                        # Nor has the answer.
                         deadline = self._clock() + self.target.hold_s
-                    tries.lost(target, accepted=error.accepted)
+                    retry.lost(target, reply, accepted=error.accepted)
             began = self._clock()
-            refusal = self._refusal(asked, tries, deadline)
-            if not refusal and await self._hold(asked, reply, tries, deadline):
+            refusal = self._refusal(asked, retry, deadline)
+            if not refusal and await self._hold(asked, reply, retry, deadline):
                 waited_s = self._clock() - began
-                self.tally.went_on(waited_s, again=tries.held > 0)
+                self.counters.went_on(waited_s, again=retry.held > 0)
                 again: Count = "continued" if reply.carries_answer else "replayed"
-                self.tally.add(again, int(bool(tries.deadly)))
+                self.counters.add(again, int(bool(retry.deadly)))
                 reply.healed()
-                tries.go_on()
+                retry.again()
                 continue
-            why = refusal or self._refusal(asked, tries, deadline) or LATE
+            why = refusal or self._refusal(asked, retry, deadline) or LATE
             return await reply.refuse(why, RETRY_AFTER_S)
 
     @contextlib.asynccontextmanager
     async def _turn(
-        self, target: Target, asked: Asked, tries: Tries
+        self, target: Target, asked: BufferedRequest, retry: RetryState
     ) -> AsyncIterator[bool]:
-        """A turn at llama-server; False if it serves no more like this."""
+        """Take a turn at llama-server; False if the target has changed meanwhile."""
         if not target.slots or not has_known_end(asked.path):
             yield True
             return
-        is_ours = await self._turns.take(target.slots, is_first=tries.begun)
+        is_ours = await self._turns.take(target.slots, is_first=retry.is_begun)
         try:
             yield is_ours
         finally:
             if is_ours:
                 self._turns.give()
 
-    def _refusal(self, asked: Asked, tries: Tries, deadline: float) -> str:
-        """Why a request waits no longer; empty where it may."""
+    def _refusal(
+        self, asked: BufferedRequest, retry: RetryState, deadline: float
+    ) -> str:
+        """Why a request waits no longer; empty as long as it may."""
         if self.target.mode is Mode.END:
             return self.target.why or STOPPED
-        if not tries.are_of(self.target):
+        if not retry.is_of_model(self.target):
             return OTHER
-        if not asked.replayable:
+        if not asked.is_replayable:
             return TOO_LONG
-        if len(tries.deadly) >= DEATHS_MAX:
+        if len(retry.deadly) >= DEATHS_MAX:
             return DEADLY
         return (self.target.why or LATE) if self._clock() >= deadline else ""
 
     async def _hold(
-        self, asked: Asked, reply: Reply, tries: Tries, deadline: float
+        self, asked: BufferedRequest, reply: Reply, retry: RetryState, deadline: float
     ) -> bool:
-        """Wait for a llama-server; False where there will be none for this request."""
+        """Wait for a llama-server; False if there will be none for this request."""
         began = comment_at = self._clock()
-        with self.tally.during("waiting"):
-            while not self._refusal(asked, tries, deadline):
+        with self.counters.during("waiting"):
+            while not self._refusal(asked, retry, deadline):
                 now, target, turned = self._clock(), self.target, self._turned
-                if await _may_go_on(target, tries, now - began):
+                if await _may_go_on(target, retry, now - began):
                     return True
                 if asked.wants_stream and now - comment_at >= KEEP_ALIVE_S:
                     comment_at = now
                     await reply.keep_alive()
-                pause_s = AGAIN_S if tries.is_for(target) else KEEP_ALIVE_S
+                pause_s = AGAIN_S if retry.is_for(target) else KEEP_ALIVE_S
                 await _wait(turned, min(pause_s, deadline - now))
         return False
 
     async def _pass_on(
-        self, target: Target, asked: Asked, reply: Reply
+        self, target: Target, asked: BufferedRequest, reply: Reply
     ) -> web.StreamResponse:
-        """The answer of llama-server, whole or cut short by its end.
+        """Pass on the answer of llama-server, whole or cut short by its end.
 
         Raises:
             Lost: there was none.
             ClientLeft: nobody waits for it.
         """
         try:
-            answer = await self._ask(target, asked, reply.story)
-        except CannotGoOn as error:
+            answer = await self._ask(target, asked, reply.stream)
+        except CannotResume as error:
             return await reply.cut(f"{LOST}; {error}")
         except Absent as error:
             raise Lost(accepted=False) from error
@@ -266,7 +344,7 @@ class Proxy:
             raise Lost(accepted=True) from error
         try:
             return await reply.take(answer)
-        except CannotGoOn as error:
+        except CannotResume as error:
             return await reply.cut(f"{LOST}; {error}")
         except (aiohttp.ClientError, OSError) as error:
             if why := reply.why_not:
@@ -276,36 +354,38 @@ class Proxy:
             # Ends the request there too, if the client left in the middle.
             answer.close()
 
-    async def _ask(self, target: Target, asked: Asked, story: Story | None) -> Answer:
-        """Ask what the client asked, or for what is left of the answer.
+    async def _ask(
+        self, target: Target, asked: BufferedRequest, stream: ResumableStream | None
+    ) -> Answer:
+        """Ask for the answer, or for what is left of it.
 
         Raises:
-            CannotGoOn: that cannot be asked for.
+            CannotResume: that cannot be asked for.
         """
         path, body = asked.request.raw_path, await asked.body()
-        if story is not None:
+        if stream is not None:
             fetch = partial(self.fetch, target, asked)
-            rest = await story.next_body(fetch, bound=target.bound)
+            rest = await stream.next_body(fetch, bound=target.bound)
             if rest is not None:
                 path, body = COMPLETION, rest
         return await self._request(target, asked, path, body)
 
     async def fetch(
-        self, target: Target, asked: Asked, path: str, body: bytes
+        self, target: Target, asked: BufferedRequest, path: str, body: bytes
     ) -> bytes:
-        """What llama-server answers to a question of ours.
+        """Ask llama-server something of ours.
 
         Raises:
-            CannotGoOn: it refuses to.
+            CannotResume: it refuses to.
         """
         answer = await self._request(target, asked, path, body)
         raw = await answer.read()
         if answer.status != HTTPStatus.OK:
-            raise CannotGoOn(f"llama-server refuses {path}")
+            raise CannotResume(f"llama-server refuses {path}")
         return raw
 
     async def peek(self, path: str) -> bytes:
-        """What llama-server says there, for us to pass on; nothing if it does not."""
+        """The answer of llama-server to a GET, empty if there is none."""
         if self.target.mode is not Mode.SERVE:
             return b""
         try:
@@ -319,7 +399,7 @@ class Proxy:
     async def _request(
         self,
         target: Target,
-        asked: Asked,
+        asked: BufferedRequest,
         path: str,
         body: bytes | AsyncIterator[bytes] | None,
     ) -> Answer:
@@ -334,25 +414,13 @@ class Proxy:
         )
 
 
-async def _story(asked: Asked, *, may_seed: bool) -> Story | None:
-    """How the answer could be gone on with.
-
-    Raises:
-        ClientLeft: the client did not even tell all that it wants.
-    """
-    try:
-        return await asked.story(may_seed=may_seed)
-    except (aiohttp.ClientError, OSError) as error:
-        raise ClientLeft from error
-
-
-async def _may_go_on(target: Target, tries: Tries, waited_s: float) -> bool:
-    """Whether there is another llama-server than was tried last, or the same again."""
-    if not tries.is_for(target):
+async def _may_go_on(target: Target, retry: RetryState, waited_s: float) -> bool:
+    """Return true if another llama-server is there, or the same again."""
+    if not retry.is_for(target):
         return False
-    if target != tries.last:
+    if target != retry.last:
         return True
-    return waited_s >= tries.pause_s and await _listens(target)
+    return waited_s >= retry.pause_s and await _listens(target)
 
 
 async def _listens(target: Target) -> bool:

@@ -12,17 +12,17 @@ import aiohttp
 from aiohttp import web
 
 from backends.engine.sse import EndlessEvent, Splitter
-from backends.gateway.apis import (
+from backends.gateway.api_shapes import (
     EVENTS,
     KEEP_ALIVE,
     EndMark,
     cross_origin,
     error_body,
     error_event,
+    passed_on,
     unavailable,
 )
-from backends.gateway.headers import passed_on
-from backends.gateway.tokens import CannotGoOn
+from backends.gateway.continuation import CannotResume
 from backends.units import format_seconds
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from aiohttp import StreamReader
 
-    from backends.gateway.story import Story
+    from backends.gateway.stream import ResumableStream
     from backends.gateway.upstream import Answer
 
 HEALED = "X-Dllm-Healed"
@@ -42,7 +42,7 @@ ERROR_BYTES_MAX = 1 << 20
 
 
 class ClientLeft(Exception):
-    """Nobody reads the answer any more."""
+    """The client reads the answer no more."""
 
 
 class _Response(web.StreamResponse):
@@ -55,10 +55,11 @@ class _Response(web.StreamResponse):
 class Reply:
     """Writes one answer."""
 
-    def __init__(self, request: web.BaseRequest, story: Story | None = None) -> None:
-        """Nothing is sent yet; with a ``story`` the answer can be gone on with."""
+    def __init__(
+        self, request: web.BaseRequest, stream: ResumableStream | None = None
+    ) -> None:
         self._request = request
-        self.story = story
+        self.stream = stream
         self._end_mark = EndMark(request.path)
         self._response: web.StreamResponse | None = None
         self.carries_answer = False
@@ -77,34 +78,34 @@ class Reply:
 
     @property
     def is_begun(self) -> bool:
-        """Whether its header fields are settled: no other answer can be given."""
+        """True once its header fields are settled: no other answer can be given."""
         return self._response is not None
 
     @property
     def is_stream(self) -> bool:
-        """Whether it was begun as a stream of events."""
+        """True if it was begun as a stream of events."""
         response = self._response
         return response is not None and response.content_type == EVENTS
 
     @property
     def events(self) -> int:
         """So many events of the answer the client has, as far as they are counted."""
-        return self.story.events if self.story is not None else 0
+        return self.stream.events if self.stream is not None else 0
 
     @property
     def why_not(self) -> str:
         """Why no other llama-server is asked for the answer, or its rest."""
-        if self.story is None or self._is_unread or not self.is_stream:
+        if self.stream is None or self._is_unread or not self.is_stream:
             return LOST if self.carries_answer else ""
-        why = self.story.why_not
+        why = self.stream.why_not
         return f"{LOST}; {why}" if why else ""
 
     def healed(self) -> None:
-        """Another llama-server goes on with it."""
+        """Expect the rest of the answer of another llama-server."""
         self._is_healed = self.carries_answer
 
     def _look_at_pause(self) -> None:
-        """A piece of the answer comes: after a break the client sees a pause end."""
+        """See a pause end that a break has made, as the client does."""
         now = time.monotonic()
         if self._is_healed:
             self._pauses_s.append(now - self._piece_at)
@@ -137,7 +138,7 @@ class Reply:
 
     @property
     def _is_silent(self) -> bool:
-        """Whether a client that waits needs a sign of life, and may get one."""
+        """True if a client that waits needs a sign of life, and may get one."""
         is_open = self._response is None or (self.is_stream and not self._is_over)
         may_write = is_open and self._end_mark.is_between_events
         return may_write and time.monotonic() - self._written_at >= KEEP_ALIVE_S
@@ -161,8 +162,8 @@ class Reply:
             OSError: the same.
             ClientLeft: the client did.
         """
-        if self.story is not None and _is_plain_stream(answer):
-            return await self._follow(self.story, answer)
+        if self.stream is not None and _is_plain_stream(answer):
+            return await self._follow(self.stream, answer)
         if self._response is not None and answer.content_type != EVENTS:
             self.broken = self.carries_answer
             return await self._refused(await answer.content.read(ERROR_BYTES_MAX))
@@ -186,13 +187,15 @@ class Reply:
             return await self.cut()
         return await self._end()
 
-    async def _follow(self, story: Story, answer: Answer) -> web.StreamResponse:
+    async def _follow(
+        self, stream: ResumableStream, answer: Answer
+    ) -> web.StreamResponse:
         """Pass on whole events alone, and remember them.
 
         Raises:
             aiohttp.ClientError: llama-server broke off before the end.
             OSError: the same.
-            CannotGoOn: what came is no continuation.
+            CannotResume: what came is no continuation.
             ClientLeft: the client did.
         """
         if self._response is None:
@@ -201,21 +204,21 @@ class Reply:
         splitter = Splitter()
         try:
             async for chunk in answer.content.iter_any():
-                data = b"".join(map(story.take, splitter.take(chunk)))
-                self.carries_answer = story.begun
+                data = b"".join(map(stream.take, splitter.take(chunk)))
+                self.carries_answer = stream.begun
                 if data:
                     self._look_at_pause()
                     await self._write(data)
                 else:
                     self._send_head()
         except EndlessEvent as error:
-            raise CannotGoOn(str(error)) from error
+            raise CannotResume(str(error)) from error
         except (aiohttp.ClientError, OSError):
-            if not story.is_told:
+            if not stream.is_told:
                 raise
-        if not story.is_told:
+        if not stream.is_told:
             raise aiohttp.ServerDisconnectedError
-        return await self._end(story.ending() + self._told_healed())
+        return await self._end(stream.ending() + self._told_healed())
 
     async def refuse(self, message: str, retry_after_s: float) -> web.StreamResponse:
         """Say that it is not served."""
@@ -256,7 +259,6 @@ class Reply:
             raise ClientLeft from error
 
     def _send_head(self) -> None:
-        """Send the header fields, if they are not sent yet."""
         try:
             self._request.writer.send_headers()
         except ConnectionError as error:
@@ -282,7 +284,6 @@ class Reply:
 
 
 def _is_plain_stream(answer: Answer) -> bool:
-    """Whether its events can be read."""
     coded = "Content-Encoding" in answer.headers
     return (
         answer.status == HTTPStatus.OK and answer.content_type == EVENTS and not coded

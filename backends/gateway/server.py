@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from backends.gateway.certificate import Renewal, server_context
+from backends.gateway.access import Renewal, server_context
 
 if TYPE_CHECKING:
     import ssl
@@ -35,7 +35,7 @@ SHUTDOWN_S = 2.0
 BACKLOG = 4096
 """Connections that may wait to be accepted; the kernel may allow fewer."""
 AGAIN_S = 2.0
-"""Between two tries to listen at an address that this machine does not have now."""
+"""Between two retry to listen at an address that this machine does not have now."""
 HANDED_S = 2.0
 """Longest wait for a controller that holds the port for the next gateway."""
 RENEWAL_S = 60.0

@@ -42,7 +42,7 @@ INTERIM = frozenset(range(100, 200)) - {101}
 
 
 class Absent(OSError):
-    """Nobody listens there: nothing can have come of the question."""
+    """A port at which nobody listens: nothing can have come of the question."""
 
 
 class Connection(ResponseHandler):
@@ -58,7 +58,7 @@ class Connection(ResponseHandler):
 
 
 class Answer:
-    """What llama-server says, as it comes."""
+    """An answer of llama-server, as it comes."""
 
     def __init__(
         self,
@@ -68,7 +68,6 @@ class Answer:
         content: StreamReader,
         connection: Connection | aiohttp.ClientResponse,
     ) -> None:
-        """``connection`` is closed with the answer, unless that is whole."""
         self.status = status
         self.reason = reason
         self.headers = headers
@@ -146,7 +145,6 @@ class Upstream:
     """Connections to whatever llama-server there is; an async context manager."""
 
     def __init__(self) -> None:
-        """None yet."""
         self._kept: tuple[int, Connection] | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._preparing: asyncio.Task[None] | None = None
@@ -180,7 +178,7 @@ class Upstream:
         body: bytes | AsyncIterator[bytes] | None = None,
         keep: bool = False,
     ) -> Answer:
-        """What llama-server says at that port, from its header fields on.
+        """Ask llama-server at that port; the answer is there from its header fields on.
 
         ``keep``: the connection may be one that was kept, and be kept afterwards. It
         takes one of llama-server's threads meanwhile, for which others may wait.
@@ -280,7 +278,6 @@ class Upstream:
         self._prepare(port)
 
     def _prepare(self, port: int) -> None:
-        """Connecting takes a quarter of a millisecond: let nobody wait for it."""
         self._preparing = asyncio.create_task(self._connect_ahead(port))
 
     async def _connect_ahead(self, port: int) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from backends.gateway.telling import Telling
+from backends.gateway.stream import Replay
 from tests.engine.conftest import wait_for
 from tests.looking import with_word
 
@@ -86,7 +86,7 @@ def answer(
 
 def told(events: list[bytes]) -> list[int]:
     """Events without their names and times; a name that changes shows."""
-    telling = Telling()
+    telling = Replay()
     return [telling.sum_of(event) for event in events]
 
 

@@ -10,7 +10,7 @@ import aiohttp
 from aiohttp import web
 
 from backends.gateway.access import Access
-from backends.gateway.door import Door
+from backends.gateway.auth import Auth
 from backends.gateway.language import Mode, Target
 from backends.gateway.proxy import Proxy
 from backends.gateway.server import Listener, Server
@@ -67,10 +67,10 @@ class Stage:
             return answer.status, await answer.read()
 
     async def until(self, **counts: int) -> None:
-        """Wait until the tally says so."""
+        """Wait until the counters says so."""
         await until(
             lambda: all(
-                getattr(self.proxy.tally.counts, name) == count
+                getattr(self.proxy.counters.counts, name) == count
                 for name, count in counts.items()
             )
         )
@@ -80,7 +80,7 @@ class Stage:
 async def gateway(access: Access | None = None) -> AsyncIterator[Stage]:
     """A gateway that has been told nothing; with ``access`` it has a door."""
     async with Proxy() as proxy, aiohttp.ClientSession() as client:
-        door = Door(proxy, access) if access else proxy
+        door = Auth(proxy, access) if access else proxy
         listener = Listener(Server(door.answer), Access(), 0)
         await listener.open()
         port = listener.sockets[0].getsockname()[1]

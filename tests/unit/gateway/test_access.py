@@ -21,13 +21,14 @@ from backends.config import Config, load_config
 from backends.errors import DllmError
 from backends.gateway.access import (
     Access,
+    Renewal,
     access_in,
     access_of,
     add_arguments,
     require_address,
     require_safe,
+    server_context,
 )
-from backends.gateway.certificate import Renewal, server_context
 from backends.gateway.keys import KeyFile
 from backends.gateway.server import Listener, Server
 from backends.paths import user_paths

@@ -19,10 +19,10 @@ from backends.gateway import control as control_module
 from backends.gateway import server as server_module
 from backends.gateway.access import Access
 from backends.gateway.control import LINE_BYTES_MAX, Control, Link
+from backends.gateway.counters import KEYS_MAX, Counters
 from backends.gateway.language import Mode, Target
 from backends.gateway.proxy import Proxy
 from backends.gateway.server import Listener, Server
-from backends.gateway.tally import KEYS_MAX, Tally
 from backends.state.snapshots import RequestCounts
 from tests.waiting import until
 
@@ -143,7 +143,7 @@ async def test_a_controller_is_started_while_a_request_waits(
     proxy.turn_to(target)
     await asyncio.sleep(0.1)
     assert not started
-    with proxy.tally.during("waiting"):
+    with proxy.counters.during("waiting"):
         await until(lambda: len(started) == calls)
         await until(lambda: control._writers or not calls)
         await asyncio.sleep(0.2)
@@ -165,7 +165,7 @@ async def test_a_gateway_hears_what_serves_and_tells_what_it_counts(
     link.tell(serve)
     await until(lambda: proxy.target == serve and counted)
     assert socket.stat().st_mode & 0o777 == 0o600
-    proxy.tally.add("passed")
+    proxy.counters.add("passed")
     await until(lambda: counted[-1].passed == 1)
     # Its directory is cleaned away: the next controller finds it all the same.
     socket.unlink()
@@ -246,14 +246,14 @@ async def test_a_line_that_is_too_long_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_the_counts_of_few_keys_are_kept() -> None:
-    tally = Tally()
-    tally.add_of_key("busy", in_flight=1)
+    counters = Counters()
+    counters.add_of_key("busy", in_flight=1)
     for number in range(2 * KEYS_MAX):
-        tally.add_of_key(f"key-{number}", requests=1)
-    keys = tally.counts.keys
+        counters.add_of_key(f"key-{number}", requests=1)
+    keys = counters.counts.keys
     assert len(keys) == KEYS_MAX
     assert {"busy", f"key-{2 * KEYS_MAX - 1}"} <= keys.keys()
-    assert len(msgspec.json.encode(tally.counts)) < 1 << 16
+    assert len(msgspec.json.encode(counters.counts)) < 1 << 16
 
 
 @pytest.mark.parametrize("why", ["", "drained by a person"])

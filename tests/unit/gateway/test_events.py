@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from backends.engine import sse as events_module
+from backends.engine import sse
 from backends.engine.sse import ENDLESS, EndlessEvent, Splitter
-from backends.gateway.apis import EndMark
+from backends.gateway.api_shapes import EndMark
 from tests.unit.gateway.acting import TEXT, Actor
 from tests.unit.gateway.standing import CHAT, gateway, streaming, upstream
 
@@ -78,7 +78,7 @@ def test_a_sign_of_life_is_no_end(told: bytes, is_whole: bool) -> None:
 
 
 def test_an_event_without_end_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events_module, "HELD_BYTES_MAX", 20)
+    monkeypatch.setattr(sse, "HELD_BYTES_MAX", 20)
     splitter = Splitter()
     assert splitter.take(b"data: 1\n\n" + b"x" * 30) == [b"data: 1\n\n"]
     with pytest.raises(EndlessEvent, match=ENDLESS):

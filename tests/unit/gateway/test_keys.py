@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from backends.errors import DllmError, UsageError
+from backends.gateway.auth import Allowance
 from backends.gateway.keys import Key, KeyFile, KeyRing
-from backends.gateway.limits import Allowance
 from backends.paths import user_paths
 from tui.cli.main import cli
 

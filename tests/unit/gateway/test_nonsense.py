@@ -99,7 +99,7 @@ async def _answered(
                 return 0, b""
 
         asking = asyncio.create_task(ask())
-        counts = stage.proxy.tally
+        counts = stage.proxy.counters
         for number in range(len(answers)):
             async with upstream(saying(number)) as port:  # type: ignore[arg-type]
                 stage.serve(port, str(number))

@@ -14,9 +14,10 @@ from aiohttp import StreamReader, web
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
-from backends.gateway.apis import EVENTS
+from backends.gateway.api_shapes import EVENTS
 from backends.gateway.reply import ClientLeft, Reply
-from backends.gateway.story import story_of
+from backends.gateway.request import read_options
+from backends.gateway.stream import resumable
 from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -142,10 +143,11 @@ async def test_who_leaves_before_the_head_is_not_taken_for_llama_server() -> Non
     answer: Any = mock.Mock(
         status=200, headers=CIMultiDict(events), content_type=EVENTS, content=content
     )
-    story = story_of(CHAT, b'{"stream":true}', may_seed=False)
-    assert story is not None
+    raw = b'{"stream":true}'
+    stream = resumable(CHAT, raw, read_options(raw), may_seed=False)
+    assert stream is not None
     with pytest.raises(ClientLeft):
-        await Reply(request, story).take(answer)
+        await Reply(request, stream).take(answer)
 
 
 async def test_an_upload_is_passed_on_while_it_comes() -> None:

@@ -10,7 +10,7 @@ import pytest
 from backends.gateway.language import Mode
 from tests.unit.gateway.acting import ANSWER, TEXT, Actor
 from tests.unit.gateway.standing import gateway, upstream
-from tests.unit.gateway.test_going_on import (
+from tests.unit.gateway.test_continuation import (
     ASKED,
     CHAT,
     COMPLETIONS,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp import web
 
-from backends.gateway import proxy, tries
+from backends.gateway import proxy
 from backends.gateway.language import Mode
 from tests.unit.gateway.standing import CHAT, WHOLE, gateway, streaming, upstream
 from tests.waiting import until
@@ -153,7 +153,7 @@ async def test_one_that_lives_and_never_answers_is_not_tried_for_ever(
 ) -> None:
     monkeypatch.setattr(proxy, "KEEP_ALIVE_S", 0.01)
     monkeypatch.setattr(proxy, "AGAIN_S", 0.01)
-    monkeypatch.setattr(tries, "AGAIN_S", 0.01)
+    monkeypatch.setattr(proxy, "AGAIN_S", 0.01)
 
     async def breaking_off(request: web.BaseRequest) -> web.Response:
         assert request.transport is not None
@@ -211,7 +211,7 @@ async def test_a_long_body_is_told_whole_where_one_went_while_it_came() -> None:
 async def test_a_request_too_long_to_keep_is_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("backends.gateway.asked.KEPT_BYTES_MAX", 10)
+    monkeypatch.setattr("backends.gateway.request.KEPT_BYTES_MAX", 10)
 
     async def dying(request: web.BaseRequest) -> web.Response:
         await request.read()

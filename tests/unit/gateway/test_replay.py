@@ -13,8 +13,7 @@ from aiohttp import web
 
 from backends.gateway import reply
 from backends.gateway.language import Mode
-from backends.gateway.story import OFTEN, RETOLD_MAX
-from backends.gateway.telling import Record, Telling
+from backends.gateway.stream import OFTEN, REPLAYS_MAX, Replay, SentEvents
 from tests.unit.gateway.standing import CHAT, WHOLE, gateway, streaming, upstream
 from tests.waiting import until
 
@@ -206,13 +205,13 @@ async def test_a_shorter_one_is_another_one() -> None:
 async def test_one_that_lives_and_breaks_off_is_not_asked_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("backends.gateway.tries.AGAIN_S", 0.01)
+    monkeypatch.setattr("backends.gateway.proxy.AGAIN_S", 0.01)
     teller = Teller(1, 4)
     async with gateway() as stage:
         raw = await told(stage, MESSAGES, teller)
         await stage.until(failed=1)
     assert OFTEN in raw.decode()
-    assert len(teller.asked) == 1 + RETOLD_MAX
+    assert len(teller.asked) == 1 + REPLAYS_MAX
 
 
 async def test_a_draw_gets_a_seed_so_that_it_is_drawn_again() -> None:
@@ -371,8 +370,8 @@ async def test_what_was_passed_on_unread_is_not_told_again() -> None:
 
 
 def test_a_longer_answer_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backends.gateway.telling.EVENTS_MAX", 2)
-    record = Record()
+    monkeypatch.setattr("backends.gateway.stream.EVENTS_MAX", 2)
+    record = SentEvents()
     for _ in range(3):
         record.add(b"x")
     assert record.is_full
@@ -382,8 +381,8 @@ def test_a_longer_answer_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> N
 def test_earlier_events_are_known_by_their_sums(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("backends.gateway.telling.LATEST_BYTES_MAX", 64)
-    record, other = Record(), Telling()
+    monkeypatch.setattr("backends.gateway.stream.LATEST_BYTES_MAX", 64)
+    record, other = SentEvents(), Replay()
     events = [b'data: {"id":"one","text":"%d"}' % number for number in range(9)]
     for event in events:
         record.add(event)

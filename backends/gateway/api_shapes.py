@@ -1,4 +1,4 @@
-"""What a client of each API expects: errors in its own shape, how a stream ends."""
+"""Answers of the gateway itself, in the shape of each API."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
+from multidict import CIMultiDict
 
 from backends.engine.sse import LineFeeds
 from backends.gateway.language import Mode
@@ -15,8 +16,18 @@ from backends.gateway.language import Mode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from multidict import CIMultiDictProxy
+
     from backends.gateway.language import Target
 
+HOP_BY_HOP = frozenset(
+    {
+        *("connection", "keep-alive", "proxy-connection", "proxy-authenticate"),
+        *("proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"),
+        # Answered by whoever accepts the upload: us.
+        "expect",
+    }
+)
 RETRY_AFTER_S = 5
 UNAVAILABLE = HTTPStatus.SERVICE_UNAVAILABLE
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -41,8 +52,6 @@ _ENDS = {
 }
 """By path: what is in a stream that came to its end. Inside of a text the quotation
 marks and line ends would be escaped."""
-
-
 _ERRORS = (b'\ndata: {"error"', b"\nevent: error\n")
 """Events by which llama-server itself ends a stream."""
 _GOES_ON = b'"stop":false'
@@ -52,64 +61,20 @@ _NATIVE = ("/completion", "/completions", "/infill")
 _BETWEEN_EVENTS = b"\n\n"
 
 
-def has_known_end(path: str) -> bool:
-    """Whether a stream at this path tells by its events that it is whole."""
-    return path in _NATIVE or path in _ENDS
-
-
-class EndMark:
-    """Looks for the end in a stream that is passed on as it comes."""
-
-    def __init__(self, path: str) -> None:
-        """Of an answer at this path."""
-        self._is_native = path in _NATIVE
-        self._is_known = has_known_end(path)
-        end = _ENDS.get(path)
-        self._marks = (end, *_ERRORS) if end else ()
-        self._kept = max(map(len, (_GOES_ON, *self._marks)))
-        self._lines = LineFeeds()
-        self._tail = b"\n\n"
-        self._is_seen = False
-        self._goes_on: bool | None = None
-        """Whether the last event, as far as it has come, is not the end; None before
-        the first."""
-
-    @property
-    def is_between_events(self) -> bool:
-        """Whether what came until now is whole events."""
-        return self._tail.endswith(_BETWEEN_EVENTS)
-
-    @property
-    def is_missing(self) -> bool:
-        """Whether the stream has an end that is known, and it did not come."""
-        return self._is_known and not (self._is_seen and self.is_between_events)
-
-    def look_at(self, chunk: bytes) -> None:
-        """See what the next piece says."""
-        joined = self._tail + self._lines.take(chunk)
-        if self._is_native:
-            self._goes_on = self._still_goes_on(joined)
-            self._is_seen = self._goes_on is False
-        else:
-            self._is_seen = self._is_seen or any(m in joined for m in self._marks)
-        self._tail = joined[-self._kept :]
-
-    def _still_goes_on(self, joined: bytes) -> bool | None:
-        """What the last event says; a comment only that llama-server works."""
-        rest, *events = joined.rstrip(b"\n").split(b"\n\n")
-        told = [event for event in events if event and not event.startswith(b":")]
-        if told:
-            return _GOES_ON in told[-1]
-        return _GOES_ON in rest if self._goes_on is False else self._goes_on
+def passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
+    """The fields of a request or an answer that are for the other end, in order."""
+    named = ",".join(headers.getall("Connection", ()))
+    dropped = HOP_BY_HOP | {name.strip().lower() for name in named.split(",")}
+    return CIMultiDict((k, v) for k, v in headers.items() if k.lower() not in dropped)
 
 
 def is_anthropic(path: str) -> bool:
-    """Whether the client speaks Anthropic's API."""
+    """Return true if the client speaks Anthropic's API."""
     return path.startswith("/v1/messages")
 
 
 def error_body(path: str, message: str, status: HTTPStatus = UNAVAILABLE) -> bytes:
-    """That a request is not served, in the shape of the API."""
+    """An error in the shape of the API."""
     # A header it tells of may hold bytes that are no text.
     message = message.encode(errors="replace").decode()
     openai, anthropic = _KINDS[status]
@@ -127,7 +92,7 @@ def error_event(path: str, body: bytes) -> bytes:
 
 
 def cross_origin(request: web.BaseRequest) -> dict[str, str]:
-    """What llama-server tells browsers."""
+    """Headers for browsers, as llama-server gives them."""
     return {"Access-Control-Allow-Origin": request.headers.get("Origin", "")}
 
 
@@ -185,3 +150,80 @@ def _preflight(request: web.BaseRequest) -> web.Response:
             "Access-Control-Allow-Headers": "*",
         },
     )
+
+
+class Refusal(Exception):
+    """A request is not let in."""
+
+    def __init__(
+        self, status: HTTPStatus, message: str, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+    def response(self, request: web.BaseRequest) -> web.Response:
+        """The answer; the connection ends with it, for its body was not read."""
+        response = web.Response(
+            status=self.status,
+            body=error_body(request.path, self.message, self.status),
+            content_type="application/json",
+            charset="utf-8",
+        )
+        if self.status is HTTPStatus.UNAUTHORIZED:
+            response.headers["WWW-Authenticate"] = "Bearer"
+        if self.retry_after_s is not None:
+            response.headers["Retry-After"] = str(math.ceil(self.retry_after_s))
+        response.force_close()
+        return response
+
+
+def has_known_end(path: str) -> bool:
+    """Return true if a stream at this path tells by its events that it is whole."""
+    return path in _NATIVE or path in _ENDS
+
+
+class EndMark:
+    """Looks for the end in a stream that is passed on as it comes."""
+
+    def __init__(self, path: str) -> None:
+        self._is_native = path in _NATIVE
+        self._is_known = has_known_end(path)
+        end = _ENDS.get(path)
+        self._marks = (end, *_ERRORS) if end else ()
+        self._kept = max(map(len, (_GOES_ON, *self._marks)))
+        self._lines = LineFeeds()
+        self._tail = b"\n\n"
+        self._is_seen = False
+        self._goes_on: bool | None = None
+        """Whether the last event, as far as it has come, is not the end; None before
+        the first."""
+
+    @property
+    def is_between_events(self) -> bool:
+        """True if nothing but whole events came until now."""
+        return self._tail.endswith(_BETWEEN_EVENTS)
+
+    @property
+    def is_missing(self) -> bool:
+        """True if the stream has an end that is known, and it did not come."""
+        return self._is_known and not (self._is_seen and self.is_between_events)
+
+    def look_at(self, chunk: bytes) -> None:
+        """See what the next piece says."""
+        joined = self._tail + self._lines.take(chunk)
+        if self._is_native:
+            self._goes_on = self._still_goes_on(joined)
+            self._is_seen = self._goes_on is False
+        else:
+            self._is_seen = self._is_seen or any(m in joined for m in self._marks)
+        self._tail = joined[-self._kept :]
+
+    def _still_goes_on(self, joined: bytes) -> bool | None:
+        """Read it in the last event; a comment says nothing of it."""
+        rest, *events = joined.rstrip(b"\n").split(b"\n\n")
+        told = [event for event in events if event and not event.startswith(b":")]
+        if told:
+            return _GOES_ON in told[-1]
+        return _GOES_ON in rest if self._goes_on is False else self._goes_on

@@ -1,4 +1,4 @@
-"""Counting requests, and telling whoever wants to know."""
+"""Counts of requests, for the controller and for ``/metrics``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from aiohttp import web
 from msgspec.structs import replace
 
 from backends.state.snapshots import KeyCounts, RequestCounts
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
+
+    from prometheus_client.core import Metric
+
+    from backends.gateway.proxy import Proxy
 
 Count = Literal[
     "waiting",
@@ -23,17 +28,19 @@ Count = Literal[
     "replayed",
     "continued",
 ]
-
-
 KEYS_MAX = 256
 """The counts of so many keys are told; those of a key used longer ago are forgotten."""
+METRICS = "/metrics"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+GAUGES = ("waiting", "in_flight", "fragile")
+TOTALS = ("passed", "failed", "left", "refused", "held", "replayed", "continued")
+KEY_TOTALS = ("requests", "limited")
 
 
-class Tally:
+class Counters:
     """The counts now, and when they change."""
 
     def __init__(self) -> None:
-        """Begin at nothing."""
         self.counts = RequestCounts()
         self._changed = asyncio.Event()
 
@@ -86,3 +93,43 @@ class Tally:
     def change(self) -> Coroutine[Any, Any, object]:
         """Wait for the next change from now on, also where it is awaited later."""
         return self._changed.wait()
+
+
+def families(counts: RequestCounts) -> Iterator[Metric]:
+    """The counts of a gateway as Prometheus metrics."""
+    # Imported here because a gateway that is never asked needs it not.
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    for name in GAUGES:
+        words = f"Requests to the API now: {name.replace('_', ' ')}"
+        yield GaugeMetricFamily(f"dllm_requests_{name}", words, getattr(counts, name))
+    for name in TOTALS:
+        words = f"Requests to the API since its gateway began: {name}"
+        yield CounterMetricFamily(f"dllm_requests_{name}", words, getattr(counts, name))
+    now = GaugeMetricFamily(
+        "dllm_key_in_flight", "Requests with one key now", labels=["key"]
+    )
+    for key, of_key in counts.keys.items():
+        now.add_metric([key], of_key.in_flight)
+    yield now
+    for name in KEY_TOTALS:
+        words = f"Requests with one key since the gateway began: {name}"
+        total = CounterMetricFamily(f"dllm_key_{name}", words, labels=["key"])
+        for key, of_key in counts.keys.items():
+            total.add_metric([key], getattr(of_key, name))
+        yield total
+
+
+async def metrics(proxy: Proxy, request: web.BaseRequest) -> web.Response:
+    """Both; without a llama-server what the gateway counts alone."""
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.registry import Collector
+
+    class Figures(Collector):
+        def collect(self) -> Iterator[Metric]:
+            return families(proxy.counts)
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Figures())
+    body = await proxy.peek(METRICS) + generate_latest(registry)
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})

@@ -16,11 +16,11 @@ from aiohttp.test_utils import make_mocked_request
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from backends.gateway import auth
 from backends.gateway import server as server_module
-from backends.gateway import visitor
 from backends.gateway.access import Access
+from backends.gateway.auth import is_from_here
 from backends.gateway.keys import KeyFile
-from backends.gateway.visitor import is_from_here
 from tests.unit.gateway.standing import CHAT, gateway, upstream
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ async def test_without_a_key_nothing_but_401(tmp_path: Path, method: str) -> Non
                 assert status == HTTPStatus.UNAUTHORIZED
                 assert headers["WWW-Authenticate"] == "Bearer"
         assert not there.seen
-        assert there.stage.proxy.tally.counts.refused == 12
+        assert there.stage.proxy.counters.counts.refused == 12
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ async def test_with_a_key_until_it_is_revoked(
         assert body == b"{}"
         # It is nobody's business behind the door.
         assert secret not in str(headers)
-        counts = there.stage.proxy.tally.counts.keys["laptop"]
+        counts = there.stage.proxy.counters.counts.keys["laptop"]
         assert (counts.requests, counts.in_flight) == (1, 0)
         there.keys.remove("laptop")
         assert await there.status(**given) == 401
@@ -208,7 +208,7 @@ async def test_pages_of_other_sites_are_not_served(
 async def test_a_page_at_a_public_address_of_this_machine_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(visitor, "own_addresses", lambda: ("8.8.8.8",))
+    monkeypatch.setattr(auth, "own_addresses", lambda: ("8.8.8.8",))
     async with room(tmp_path) as there:
         assert await there.status(Origin="http://8.8.8.8:3000") == 200
         assert await there.status(Origin="http://8.8.4.4:3000") == 403
@@ -225,7 +225,7 @@ async def test_bodies_that_are_too_long(tmp_path: Path) -> None:
             assert status == 413
             assert "api_request_mib" in json.loads(body)["error"]["message"]
         assert not there.seen
-        assert there.stage.proxy.tally.counts.refused == 2
+        assert there.stage.proxy.counters.counts.refused == 2
         said = json.loads((await there.ask("/v1/messages", b"x" * 2000))[2])
         assert said["error"]["type"] == "request_too_large"
 
@@ -259,7 +259,7 @@ async def test_who_asks_too_often_is_told_when_to_come_again(tmp_path: Path) -> 
         there.pause.set()
         assert await first == 200
         assert await there.status(x_api_key=alone) == 200
-        counts = there.stage.proxy.tally.counts
+        counts = there.stage.proxy.counters.counts
         assert counts.refused == 0
         assert (counts.keys["seldom"].limited, counts.keys["alone"].limited) == (1, 1)
         assert counts.keys["alone"].in_flight == 0

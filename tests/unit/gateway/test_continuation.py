@@ -147,7 +147,7 @@ async def test_the_longest_pause_is_the_one_that_clients_saw() -> None:
     async with gateway() as stage:
         await broken(stage, NATIVE, PROMPTED, Actor(3), Slow())
         await stage.until(passed=1)
-        assert stage.proxy.tally.counts.held_longest_s >= PROMPT_S
+        assert stage.proxy.counters.counts.held_longest_s >= PROMPT_S
 
 
 async def test_it_is_told_at_the_end_where_that_is_asked_for() -> None:
