@@ -1,8 +1,8 @@
 """The line between a controller and a gateway: targets, counts, and the open port.
 
-Both say lines of JSON on a socket of the gateway's. Before that each hands the other
-the sockets that the gateway listens at: a controller that has them keeps the port open
-while a gateway that was killed is started again, and gives them to the next one.
+Both say lines of JSON on a socket of the gateway's. With the first one each hands the
+other the sockets that the gateway listens at. A controller that has them keeps the port
+open while a gateway that was killed is started again, and gives them to the next one.
 """
 
 from __future__ import annotations
@@ -38,28 +38,34 @@ CALL_AGAIN_S = 30.0
 """Between two starts of a controller."""
 AGAIN_S = 0.1
 """Between two looks of a controller for a gateway."""
+FIRST_BYTES_MAX = 1 << 16
+"""A controller says no more before it hears of the gateway."""
 LINE_BYTES_MAX = 1 << 20
 """A longer line is passed over."""
 HELLO = b"\n"
-"""Comes with the sockets that are handed over."""
+"""The first line of a gateway; that of a controller is its target."""
 SOCKETS_MAX = 8
 _CLOSED_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
-def _hand(connection: socket.socket, sockets: Iterable[socket.socket]) -> None:
-    """Say hello; a fresh connection has room for so much."""
+def _hand(
+    connection: socket.socket, line: bytes, sockets: Iterable[socket.socket]
+) -> None:
+    """Say the first line; a fresh connection has room for it."""
     descriptors = [one.fileno() for one in sockets]
     if descriptors:
-        socket.send_fds(connection, [HELLO], descriptors)
+        socket.send_fds(connection, [line], descriptors)
     else:
-        connection.send(HELLO)
+        connection.send(line)
 
 
-async def _handed(connection: socket.socket) -> list[socket.socket]:
-    """Wait for a hello, and for the sockets that come with it.
+async def _handed(
+    connection: socket.socket, bytes_max: int
+) -> tuple[bytes, list[socket.socket]]:
+    """Wait for the first line, and for the sockets that come with it.
 
     Raises:
-        OSError: the other end went, or says something else.
+        OSError: the other end went.
     """
     loop, readable = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(connection, readable.set)
@@ -68,15 +74,15 @@ async def _handed(connection: socket.socket) -> list[socket.socket]:
     finally:
         loop.remove_reader(connection)
     said, descriptors, _, _ = socket.recv_fds(
-        connection, len(HELLO), SOCKETS_MAX, _CLOSED_ON_EXEC
+        connection, bytes_max, SOCKETS_MAX, _CLOSED_ON_EXEC
     )
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     for one in sockets:
         one.set_inheritable(False)
-    if said != HELLO:
+    if not said.endswith(b"\n"):
         _close(sockets)
-        raise ConnectionResetError("no hello came")
-    return sockets
+        raise ConnectionResetError("no line came")
+    return said, sockets
 
 
 def _close(sockets: Iterable[socket.socket]) -> None:
@@ -168,13 +174,18 @@ class Control:
         try:
             with contextlib.ExitStack() as closing:
                 closing.enter_context(connection).setblocking(False)
-                self._listener.take(await _handed(connection))
+                said, sockets = await _handed(connection, FIRST_BYTES_MAX)
+                # Before anybody is served.
+                self._proxy.turn_to(msgspec.json.decode(said, type=Target))
+                self._listener.take(sockets)
                 await self._listener.is_open.wait()
-                _hand(connection, self._listener.sockets)
+                _hand(connection, HELLO, self._listener.sockets)
                 closing.pop_all()
             await self._hear(connection)
         except OSError as error:
             log.info("a controller left: %s", error)
+        except NOT_JSON as error:
+            log.warning("a controller said what cannot be understood: %s", error)
 
     async def _hear(self, connection: socket.socket) -> None:
         reader, writer = await asyncio.open_unix_connection(
@@ -185,8 +196,6 @@ class Control:
         try:
             while line := await reader.readline():
                 self._proxy.turn_to(msgspec.json.decode(line, type=Target))
-        except NOT_JSON as error:
-            log.warning("a controller said what cannot be understood: %s", error)
         finally:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
@@ -270,8 +279,8 @@ class Link:
         with contextlib.ExitStack() as closing:
             closing.enter_context(connection).setblocking(False)
             await loop.sock_connect(connection, str(self._socket))
-            _hand(connection, self._held)
-            handed = await _handed(connection)
+            _hand(connection, msgspec.json.encode(self._target) + b"\n", self._held)
+            _, handed = await _handed(connection, len(HELLO))
             closing.pop_all()
         self.release()
         self._held = handed

@@ -219,7 +219,7 @@ async def test_nonsense_changes_nothing(tmp_path: Path) -> None:
     keeping = asyncio.create_task(control_of(proxy, socket).keep())
     await until(socket.exists)
     reader, writer = await asyncio.open_unix_connection(socket)
-    writer.write(b'\n{"mode": "dance"}\n')
+    writer.write(b'{"mode": "dance"}\n')
     while await reader.readline():
         pass
     writer.close()
