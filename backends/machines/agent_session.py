@@ -352,7 +352,6 @@ class AgentSession:
         return self._channel.hello if self._channel else Hello(hello="", protocol=0)
 
     async def connect(self) -> None:
-        """Start the agent unless it runs."""
         await self._connected()
 
     async def ask(
@@ -473,7 +472,6 @@ async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
 
 
 def error_of(complaint: Complaint, name: str, host: str) -> HostError:
-    """Explain a refused request about a process."""
     pids = ", ".join(map(str, sorted(complaint.pids)))
     match complaint.kind:
         case "not_started":

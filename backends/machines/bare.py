@@ -86,7 +86,6 @@ class BarePeer:
             await self.close()
 
     async def look(self, *, ask: bool = True) -> None:
-        """See whether it is there, and ask for its memory."""
         try:
             self._endpoint, rtt_ms = await connects(self.peer.address)
             devices = await self._ask() if ask else self.peer.devices
@@ -98,7 +97,6 @@ class BarePeer:
         self._become(PeerState.READY, note="", devices=devices, rtt_ms=round(rtt_ms, 2))
 
     def fail(self, note: str) -> None:
-        """Show that it is not looked after now, and why."""
         self._become(PeerState.FAILED, note=note, rtt_ms=None)
 
     def _become(self, state: PeerState, **changes: object) -> None:
@@ -139,7 +137,6 @@ class BarePeer:
         )
 
     async def close(self) -> None:
-        """End the relay through which it was asked."""
         if self._relay is not None:
             await self._relay.end()
             self._relay = None
@@ -263,7 +260,6 @@ class AskingRelay:
         return not any(f"{c.raddr[0]}:{c.raddr[1]}" == self._upstream for c in held)
 
     async def end(self) -> None:
-        """End it."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         await self._process.wait()

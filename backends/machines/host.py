@@ -151,12 +151,10 @@ class ProcessRecord(Value, frozen=True, kw_only=True):
 
     @property
     def alive(self) -> bool:
-        """True if the process still exists."""
         return self.state is not ProcessState.EXITED
 
 
 def pid_of(incarnation: str) -> int:
-    """The process number in an incarnation."""
     return int(incarnation.partition("@")[0])
 
 
@@ -332,7 +330,6 @@ class AgentHost:
 
     @property
     def name(self) -> str:
-        """The peer's name."""
         return self._name
 
     @property
@@ -347,15 +344,12 @@ class AgentHost:
 
     @property
     def version(self) -> str:
-        """Of the helper there; empty before the first call."""
         return self._agent.hello.version
 
     async def connect(self) -> None:
-        """Start the agent, if there is none, and hear of every process."""
         await self._agent.connect()
 
     async def close(self) -> None:
-        """End the agent; what it started lives on."""
         await self._agent.close()
 
     # --- processes ----------------------------------------------------------------

@@ -37,14 +37,10 @@ class Machine(Protocol):
         ...
 
     @property
-    def transport(self) -> Transport:
-        """The way we reach it."""
-        ...
+    def transport(self) -> Transport: ...
 
     @property
-    def host(self) -> AgentHost:
-        """Its processes."""
-        ...
+    def host(self) -> AgentHost: ...
 
     async def engine(self, wanted: str | None, rpc_protocol: str = "") -> Engine:
         """Pick the llama.cpp wanted, else the first that speaks ``rpc_protocol``."""

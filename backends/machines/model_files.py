@@ -148,7 +148,6 @@ class _Copy:
         )
 
     async def _missing(self, ours: dict[Path, str], there: _There) -> list[Path]:
-        """The parts that are not there yet."""
         for part in self.parts:
             path = f"{there.folder}/{part.name}"
             if part.name in there.whole and await self._identity(path) != ours[part]:

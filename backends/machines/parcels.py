@@ -65,7 +65,6 @@ class Parcel(Value, frozen=True, kw_only=True):
 
     @property
     def size_bytes(self) -> int:
-        """All files together."""
         return sum(file.path.stat().st_size for file in self.files)
 
 
@@ -132,7 +131,6 @@ def relay_parcel(relay: Path, version: str, paths: Paths) -> Parcel:
 
 
 async def relay_version(relay: Path, env: Mapping[str, str]) -> str:
-    """Ask a relay for its version."""
     try:
         code, lines = await run([str(relay), "--version"], env=env)
     except OSError as error:
@@ -144,7 +142,6 @@ async def relay_version(relay: Path, env: Mapping[str, str]) -> str:
 
 
 def manifest_text(manifest: install.Manifest) -> bytes:
-    """``engine.json``."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
 
 

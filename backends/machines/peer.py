@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 ANY_USER = "any user of {machine} can reach the worker"
 
 # Where a user's files go, by the XDG rules, on any Unix; nothing is made there yet.
@@ -79,44 +81,335 @@ printf %s "$folder"
 _NUMBERED_BYTES = len("/12345678.sock")
 
 
-class SshMachine:
-    """Processes, engine and tunnels of one peer; the connection is shared by all.
+PROBE_EVERY_S = 300.0
+PROBE_SOON_S = 10.0
+"""After a light probe: for what it left out, once nothing serves there."""
+RTT_STEP_MS = 0.1
+_NOT_REACHED = (PeerState.PROBING, PeerState.UNREACHABLE, PeerState.ASKING)
 
-    ``head_id`` keeps our processes apart from those of other heads.
 
-    ``rtt_ms`` tells the newest round trip; None while the machine is silent.
-    ``data`` is that setting of the peer.
+class SshPeer:
+    """Implements ``Machine``, and keeps the peer reached and probed while it ``run``s.
+
+    ``changed`` is told of news, ``settle`` that it has been reached (again).
+
+    ``serves`` tells whether it takes part in a cluster now. ``head_id`` keeps our
+    processes there apart from those of other heads.
     """
 
     def __init__(
         self,
-        connection: SshConnection,
-        head_id: str,
+        name: str,
+        config: PeerConfig,
+        *,
         paths: Paths,
-        rtt_ms: Callable[[], float | None],
-        data: str | None = None,
+        readers: Readers,
+        head_id: str,
+        changed: Callable[[], None],
+        settle: Callable[[Machine], Awaitable[None]],
+        serves: Callable[[str], bool],
     ) -> None:
-        self.name = connection.name
+        destination = Destination.parse(config.ssh or name)
+        self._paths = paths
+        self._readers = readers
+        self._changed = changed
+        self._settle = settle
+        self._serves = serves
+        self._light = False
+        self.connection = SshConnection(name, destination)
+        self.name = name
         self.transport = Transport.SSH
-        self.connection = connection
         self.facts = PeerFacts(at=0.0)
         self._head_id = head_id
-        self._paths = paths
-        self._rtt_ms = rtt_ms
-        self._data = data
+        self._data = config.data
         self._relay = ""
         # The same one for every agent: others listen to what it tells.
-        self._host = AgentHost(
-            self.name, self._open_agent, restarts=True, lease_s=LEASE_S
-        )
+        self._host = AgentHost(name, self._open_agent, restarts=True, lease_s=LEASE_S)
         self._sockets = ""
         self._engines: tuple[Engine, ...] = ()
+        self._looker = Prober(self, config, paths)
+        self._keeper = ConnectionSupervisor(self.connection, self._heard)
+        self._looking: asyncio.Task[None] | None = None
+        self._work: asyncio.Task[Any] | None = None
+        self._news = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._moved = asyncio.Event()
+        self.peer = Peer(
+            name=name,
+            state=PeerState.PROBING,
+            since=time.time(),
+            transport=Transport.SSH,
+            address=str(destination),
+            data=PeerData(wanted=config.data or AUTO),
+        )
+
+    @property
+    def connected(self) -> bool:
+        """True if it has been reached and looked at, and the connection holds."""
+        return self._ready.is_set() and self.connection.connected
+
+    async def run(self) -> None:
+        self._keeper.start()
+        tasks = [
+            asyncio.create_task(self._keeper.wait()),
+            asyncio.create_task(self._look_now_and_then()),
+        ]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.cancel_work()
+            await self._keeper.stop()
+
+    async def _look_now_and_then(self) -> None:
+        while True:
+            await self._wait_for_a_reason()
+            if self.connection.connected:
+                with contextlib.suppress(DllmError):
+                    await self.look()
+                    # Heartbeats that came meanwhile are no further reason.
+                    self._news.clear()
+
+    async def _wait_for_a_reason(self) -> None:
+        """Wait until there is news of the peer, or the last look is long ago.
+
+        An old look is no reason while it serves: looking would slow it down.
+        """
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(
+                    PROBE_SOON_S if self._light else PROBE_EVERY_S
+                ):
+                    await self._news.wait()
+                self._news.clear()
+                return
+            if not self._serves(self.peer.name):
+                return
+
+    async def settled(self) -> None:
+        """Wait until it is reached and looked at, cannot be reached, or asks.
+
+        Of a peer that could not be reached only a try that begins now tells.
+        """
+        waiting = self._keeper.state.phase is ConnectionPhase.WAITING
+        if waiting or self.peer.state is PeerState.UNREACHABLE:
+            self._keeper.poke()
+        if waiting:
+            await self._moved.wait()
+        while self._undecided:
+            moved = self._moved
+            await moved.wait()
+
+    async def answering(self, patience_s: float) -> None:
+        """Wait for a sign of life while it is suspect: so long after the last one."""
+        with contextlib.suppress(TimeoutError):
+            while (since := self.peer.silent_since) is not None:
+                async with asyncio.timeout(since + patience_s - time.time()):
+                    await self._moved.wait()
+
+    def fail(self, note: str) -> None:
+        self._become(PeerState.FAILED, note=note, rtt_ms=None)
+
+    @property
+    def _undecided(self) -> bool:
+        connecting = self._keeper.state.phase is ConnectionPhase.CONNECTING
+        return connecting or self.peer.state is PeerState.PROBING
+
+    # --- being reached ------------------------------------------------------------
+
+    def _heard(self, state: ConnectionState) -> None:
+        """The connection changed, or a heartbeat came."""
+        self._stir()
+        if state.phase is ConnectionPhase.CONNECTED:
+            self._alive(state)
+            return
+        self._ready.clear()
+        if state.phase is ConnectionPhase.ASKING:
+            self._become(PeerState.ASKING, note=state.note, question=state.question)
+        elif state.phase is ConnectionPhase.WAITING:
+            gone = {"rtt_ms": None, "silent_since": None, "since": state.since}
+            self._become(PeerState.UNREACHABLE, note=state.note, **gone)
+        elif self.peer.state is not PeerState.UNREACHABLE:
+            self._become(PeerState.PROBING, note="")
+
+    def _alive(self, state: ConnectionState) -> None:
+        if self.peer.state in _NOT_REACHED:
+            self._become(PeerState.PROBING, note="")
+            self._news.set()
+        if state.suspect:
+            self._suspect(state.silent_for_s)
+        elif state.rtt_ms is not None:
+            note = "" if self.peer.silent_since else self.peer.note
+            rtt_ms = round(state.rtt_ms / RTT_STEP_MS) * RTT_STEP_MS
+            self._show(rtt_ms=round(rtt_ms, 1), note=note, silent_since=None)
+
+    def _suspect(self, silent_s: float) -> None:
+        since = self.peer.silent_since or round(time.time() - silent_s, 1)
+        note = f"no answer for {format_age(silent_s)}"
+        self._show(note=note, rtt_ms=None, silent_since=since)
+
+    async def answer(self, answer: PeerAnswer) -> None:
+        question = self.peer.question
+        if question is None or question.kind is not answer.kind:
+            raise ControllerError(f"{self.peer.name} does not ask for that now")
+        self._become(PeerState.PROBING, note="")
+        self._keeper.answer({answer.kind: answer.text})
+
+    # --- looking at it ------------------------------------------------------------
+
+    async def look(self) -> None:
+        """Probe it now; whoever asks meanwhile shares the answer."""
+        if not self.connection.connected:
+            await self._reach()
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        await asyncio.shield(self._looking)
+
+    async def model(self, path: str) -> ModelInfo:
+        """The header of a model there, read once."""
+        if not self.connection.connected:
+            await self._reach()
+        cache = self._paths.cache_dir / "headers"
+        return await read_there(self.connection.files, self.peer.name, path, cache)
+
+    async def _look_anew(self) -> None:
+        if self._looking is not None:
+            await asyncio.wait([self._looking])
+        await self.look()
+
+    async def _reach(self) -> None:
+        if self._keeper.state.phase is ConnectionPhase.ASKING:
+            # The question may be out of date: somebody logs in with ssh meanwhile.
+            moved = self._moved
+            self._keeper.poke()
+            await moved.wait()
+        await self.settled()
+        if self.peer.question is not None:
+            raise NeedsAnswer(self.peer.question)
+        if not self.connection.connected:
+            raise PeerUnreachable(self.peer.note.rstrip(".") or "It cannot be reached")
+
+    async def _look(self) -> None:
+        try:
+            self._light = self._serves(self.peer.name)
+            facts = await self._looker.look(light=self._light)
+            first = not self._ready.is_set()
+            if first and facts.relay_version:
+                await self._settle(self)
+        except HostError as error:
+            if self.connection.connected:
+                self._become(PeerState.FAILED, note=str(error))
+            raise
+        state, note = await self._judged(facts)
+        self._ready.set()
+        self._become(
+            state, note=note, facts=facts, devices=facts.devices, question=None
+        )
+
+    async def _judged(self, facts: PeerFacts) -> tuple[PeerState, str]:
+        try:
+            ours = (await self._readers.engine()).info.rpc_protocol
+        except DllmError:
+            ours = ""
+        return judged(self.peer.name, facts, ours)
+
+    # --- long work ------------------------------------------------------------------
+
+    async def provision(self, mode: ProvisionMode) -> str:
+        """Install engine and helper; what may surprise about how, in one sentence."""
+        engine = await self._readers.engine()
+        done = await self._at_work(
+            provision(
+                self.connection,
+                self.connection.files,
+                engine=engine.info,
+                relay=relay_binary(),
+                paths=self._paths,
+                report=self._report,
+                mode=mode,
+            )
+        )
+        # What was found before is out of date: "no engine" would be wrong.
+        self._become(PeerState.PROBING, note="")
+        if done.relay_method is not InstallMethod.PRESENT:
+            # The agent that runs is the helper of before.
+            await self.end_agent()
+        await self._look_anew()
+        return done.note
+
+    async def copy_model(self, source: Path) -> str:
+        """Copy a model file; its path there."""
+        there = await self._at_work(
+            copy_model(
+                self.connection, self.connection.files, source, report=self._report
+            )
+        )
+        await self._look_anew()
+        return there[0]
+
+    async def clean(self) -> int:
+        """Remove what was installed; the bytes freed."""
+        host = self.host if self.facts.relay_version else None
+        freed = await self._at_work(clean(self.connection, host))
+        await self._look_anew()
+        return freed
+
+    async def cancel_work(self) -> None:
+        """End what goes on; the next time it resumes."""
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+
+    async def _at_work(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._work is not None and not self._work.done():
+            work.close()
+            doing = self.peer.work.title if self.peer.work else "something else"
+            raise ControllerError(
+                f"{self.peer.name} is busy: {doing}", "Wait for it, or cancel it."
+            )
+        before = self.peer.state
+        task: asyncio.Task[T] = asyncio.create_task(work)
+        self._work = task
+        try:
+            return await task
+        except asyncio.CancelledError:
+            raise ControllerError(f"The work at {self.peer.name} was ended") from None
+        finally:
+            state = before if self.peer.state is PeerState.PROVISIONING else None
+            self._become(state or self.peer.state, work=None)
+
+    def _report(self, work: PeerWork) -> None:
+        self._become(PeerState.PROVISIONING, work=work)
+
+    # --- showing it -------------------------------------------------------------------
+
+    def _become(self, state: PeerState, **changes: Any) -> None:
+        since = self.peer.since if state is self.peer.state else time.time()
+        asking = state is PeerState.ASKING
+        kept = {"question": self.peer.question if asking else None}
+        self._show(state=state, **{"since": since, **kept, **changes})
+
+    def _show(self, **changes: Any) -> None:
+        peer = msgspec.structs.replace(self.peer, **changes)
+        if peer != self.peer:
+            self.peer = peer
+            self._changed()
+            self._stir()
+
+    def _stir(self) -> None:
+        event, self._moved = self._moved, asyncio.Event()
+        event.set()
+
+    # --- the machine, for the cluster ------------------------------------------------
 
     def take(self, facts: PeerFacts, engines: tuple[Engine, ...]) -> None:
         self.facts = facts
         self._engines = engines
 
     async def agent_at(self, relay: str) -> AgentHost | None:
+        """Start the agent with this ``dllm-relay``; None if the path is empty."""
         if relay != self._relay:
             await self.end_agent()
             self._relay = relay
@@ -278,332 +571,4 @@ class SshMachine:
         return await self.connection.forward_back(way.endpoint, far)
 
     def _way(self, tunnel: Tunnel, *, beyond: Way | None = None, note: str = "") -> Way:
-        return TunnelWay(tunnel, self._rtt_ms, beyond=beyond, note=note)
-
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-PROBE_EVERY_S = 300.0
-PROBE_SOON_S = 10.0
-"""After a light probe: for what it left out, once nothing serves there."""
-RTT_STEP_MS = 0.1
-
-
-class SshPeer:
-    """Looks after one peer while ``run`` runs.
-
-    ``changed`` is told of news, ``settle`` that it has been reached (again).
-
-    ``serves`` tells whether it takes part in a cluster now.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        config: PeerConfig,
-        *,
-        paths: Paths,
-        readers: Readers,
-        head_id: str,
-        changed: Callable[[], None],
-        settle: Callable[[Machine], Awaitable[None]],
-        serves: Callable[[str], bool],
-    ) -> None:
-        destination = Destination.parse(config.ssh or name)
-        self._paths = paths
-        self._readers = readers
-        self._changed = changed
-        self._settle = settle
-        self._serves = serves
-        self._light = False
-        self.connection = SshConnection(name, destination)
-        self.machine = SshMachine(
-            self.connection,
-            head_id,
-            paths,
-            lambda: self.peer.rtt_ms,
-            config.data,
-        )
-        self._looker = Prober(self.machine, config, paths)
-        self._keeper = ConnectionSupervisor(self.connection, self._heard)
-        self._looking: asyncio.Task[None] | None = None
-        self._work: asyncio.Task[Any] | None = None
-        self._news = asyncio.Event()
-        self._ready = asyncio.Event()
-        self._moved = asyncio.Event()
-        self.peer = Peer(
-            name=name,
-            state=PeerState.PROBING,
-            since=time.time(),
-            transport=Transport.SSH,
-            address=str(destination),
-            data=PeerData(wanted=config.data or AUTO),
-        )
-
-    @property
-    def connected(self) -> bool:
-        """True if it has been reached and looked at, and the connection holds."""
-        return self._ready.is_set() and self.connection.connected
-
-    async def run(self) -> None:
-        """Keep it connected and looked at until cancelled."""
-        self._keeper.start()
-        tasks = [
-            asyncio.create_task(self._keeper.wait()),
-            asyncio.create_task(self._look_now_and_then()),
-        ]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self.cancel_work()
-            await self._keeper.stop()
-
-    async def _look_now_and_then(self) -> None:
-        while True:
-            await self._wait_for_a_reason()
-            if self.connection.connected:
-                with contextlib.suppress(DllmError):
-                    await self.look()
-                    # Heartbeats that came meanwhile are no further reason.
-                    self._news.clear()
-
-    async def _wait_for_a_reason(self) -> None:
-        """Wait until there is news of the peer, or the last look is long ago.
-
-        An old look is no reason while it serves: looking would slow it down.
-        """
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(
-                    PROBE_SOON_S if self._light else PROBE_EVERY_S
-                ):
-                    await self._news.wait()
-                self._news.clear()
-                return
-            if not self._serves(self.peer.name):
-                return
-
-    async def settled(self) -> None:
-        """Wait until it is reached and looked at, cannot be reached, or asks.
-
-        Of a peer that could not be reached only a try that begins now tells.
-        """
-        waiting = self._keeper.state.phase is ConnectionPhase.WAITING
-        if waiting or self.peer.state is PeerState.UNREACHABLE:
-            self._keeper.poke()
-        if waiting:
-            await self._moved.wait()
-        while self._undecided:
-            moved = self._moved
-            await moved.wait()
-
-    async def answering(self, patience_s: float) -> None:
-        """Wait for a sign of life while it is suspect: so long after the last one."""
-        with contextlib.suppress(TimeoutError):
-            while (since := self.peer.silent_since) is not None:
-                async with asyncio.timeout(since + patience_s - time.time()):
-                    await self._moved.wait()
-
-    def fail(self, note: str) -> None:
-        """Show that it is not looked after now, and why."""
-        self._become(PeerState.FAILED, note=note, rtt_ms=None)
-
-    @property
-    def _undecided(self) -> bool:
-        connecting = self._keeper.state.phase is ConnectionPhase.CONNECTING
-        return connecting or self.peer.state is PeerState.PROBING
-
-    # --- being reached ------------------------------------------------------------
-
-    def _heard(self, state: ConnectionState) -> None:
-        """The connection changed, or a heartbeat came."""
-        self._stir()
-        if state.phase is ConnectionPhase.CONNECTED:
-            self._alive(state)
-            return
-        self._ready.clear()
-        if state.phase is ConnectionPhase.ASKING:
-            self._become(PeerState.ASKING, note=state.note, question=state.question)
-        elif state.phase is ConnectionPhase.WAITING:
-            gone = {"rtt_ms": None, "silent_since": None, "since": state.since}
-            self._become(PeerState.UNREACHABLE, note=state.note, **gone)
-        elif self.peer.state is not PeerState.UNREACHABLE:
-            self._become(PeerState.PROBING, note="")
-
-    def _alive(self, state: ConnectionState) -> None:
-        if self.peer.state in _NOT_REACHED:
-            self._become(PeerState.PROBING, note="")
-            self._news.set()
-        if state.suspect:
-            self._suspect(state.silent_for_s)
-        elif state.rtt_ms is not None:
-            note = "" if self.peer.silent_since else self.peer.note
-            rtt_ms = round(state.rtt_ms / RTT_STEP_MS) * RTT_STEP_MS
-            self._show(rtt_ms=round(rtt_ms, 1), note=note, silent_since=None)
-
-    def _suspect(self, silent_s: float) -> None:
-        since = self.peer.silent_since or round(time.time() - silent_s, 1)
-        note = f"no answer for {format_age(silent_s)}"
-        self._show(note=note, rtt_ms=None, silent_since=since)
-
-    async def answer(self, answer: PeerAnswer) -> None:
-        """Answer the question it asks."""
-        question = self.peer.question
-        if question is None or question.kind is not answer.kind:
-            raise ControllerError(f"{self.peer.name} does not ask for that now")
-        self._become(PeerState.PROBING, note="")
-        self._keeper.answer({answer.kind: answer.text})
-
-    # --- looking at it ------------------------------------------------------------
-
-    async def look(self) -> None:
-        """Probe it now; whoever asks meanwhile shares the answer."""
-        if not self.connection.connected:
-            await self._reach()
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
-        await asyncio.shield(self._looking)
-
-    async def model(self, path: str) -> ModelInfo:
-        """The header of a model there, read once."""
-        if not self.connection.connected:
-            await self._reach()
-        cache = self._paths.cache_dir / "headers"
-        return await read_there(self.connection.files, self.peer.name, path, cache)
-
-    async def _look_anew(self) -> None:
-        if self._looking is not None:
-            await asyncio.wait([self._looking])
-        await self.look()
-
-    async def _reach(self) -> None:
-        if self._keeper.state.phase is ConnectionPhase.ASKING:
-            # The question may be out of date: somebody logs in with ssh meanwhile.
-            moved = self._moved
-            self._keeper.poke()
-            await moved.wait()
-        await self.settled()
-        if self.peer.question is not None:
-            raise NeedsAnswer(self.peer.question)
-        if not self.connection.connected:
-            raise PeerUnreachable(self.peer.note.rstrip(".") or "It cannot be reached")
-
-    async def _look(self) -> None:
-        try:
-            self._light = self._serves(self.peer.name)
-            facts = await self._looker.look(light=self._light)
-            first = not self._ready.is_set()
-            if first and facts.relay_version:
-                await self._settle(self.machine)
-        except HostError as error:
-            if self.connection.connected:
-                self._become(PeerState.FAILED, note=str(error))
-            raise
-        state, note = await self._judged(facts)
-        self._ready.set()
-        self._become(
-            state, note=note, facts=facts, devices=facts.devices, question=None
-        )
-
-    async def _judged(self, facts: PeerFacts) -> tuple[PeerState, str]:
-        try:
-            ours = (await self._readers.engine()).info.rpc_protocol
-        except DllmError:
-            ours = ""
-        return judged(self.peer.name, facts, ours)
-
-    # --- long work ------------------------------------------------------------------
-
-    async def provision(self, mode: ProvisionMode) -> str:
-        """Install engine and helper; what may surprise about how, in one sentence."""
-        engine = await self._readers.engine()
-        done = await self._at_work(
-            provision(
-                self.connection,
-                self.connection.files,
-                engine=engine.info,
-                relay=relay_binary(),
-                paths=self._paths,
-                report=self._report,
-                mode=mode,
-            )
-        )
-        # What was found before is out of date: "no engine" would be wrong.
-        self._become(PeerState.PROBING, note="")
-        if done.relay_method is not InstallMethod.PRESENT:
-            # The agent that runs is the helper of before.
-            await self.machine.end_agent()
-        await self._look_anew()
-        return done.note
-
-    async def copy_model(self, source: Path) -> str:
-        """Copy a model file; its path there."""
-        there = await self._at_work(
-            copy_model(
-                self.connection, self.connection.files, source, report=self._report
-            )
-        )
-        await self._look_anew()
-        return there[0]
-
-    async def clean(self) -> int:
-        """Remove what was installed; the bytes freed."""
-        machine = self.machine
-        host = machine.host if machine.facts.relay_version else None
-        freed = await self._at_work(clean(self.connection, host))
-        await self._look_anew()
-        return freed
-
-    async def cancel_work(self) -> None:
-        """End what goes on; the next time it resumes."""
-        if self._work is not None:
-            self._work.cancel()
-            await asyncio.gather(self._work, return_exceptions=True)
-
-    async def _at_work(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._work is not None and not self._work.done():
-            work.close()
-            doing = self.peer.work.title if self.peer.work else "something else"
-            raise ControllerError(
-                f"{self.peer.name} is busy: {doing}", "Wait for it, or cancel it."
-            )
-        before = self.peer.state
-        task: asyncio.Task[T] = asyncio.create_task(work)
-        self._work = task
-        try:
-            return await task
-        except asyncio.CancelledError:
-            raise ControllerError(f"The work at {self.peer.name} was ended") from None
-        finally:
-            state = before if self.peer.state is PeerState.PROVISIONING else None
-            self._become(state or self.peer.state, work=None)
-
-    def _report(self, work: PeerWork) -> None:
-        self._become(PeerState.PROVISIONING, work=work)
-
-    # --- showing it -------------------------------------------------------------------
-
-    def _become(self, state: PeerState, **changes: Any) -> None:
-        since = self.peer.since if state is self.peer.state else time.time()
-        asking = state is PeerState.ASKING
-        kept = {"question": self.peer.question if asking else None}
-        self._show(state=state, **{"since": since, **kept, **changes})
-
-    def _show(self, **changes: Any) -> None:
-        peer = msgspec.structs.replace(self.peer, **changes)
-        if peer != self.peer:
-            self.peer = peer
-            self._changed()
-            self._stir()
-
-    def _stir(self) -> None:
-        event, self._moved = self._moved, asyncio.Event()
-        event.set()
-
-
-_NOT_REACHED = (PeerState.PROBING, PeerState.UNREACHABLE, PeerState.ASKING)
+        return TunnelWay(tunnel, lambda: self.peer.rtt_ms, beyond=beyond, note=note)

@@ -81,17 +81,16 @@ class Peers:
     # --- the machines, for the cluster ------------------------------------------
 
     def get(self, name: str) -> Machine:
-        """A machine, connected or not."""
         if name == LOCAL:
             return self._local
-        return self.ssh(name).machine
+        return self.ssh(name)
 
     def all(self) -> Iterable[Machine]:
         """Every machine that is connected, ours first."""
         yield self._local
         for known in self._ssh_peers():
             if known.connected:
-                yield known.machine
+                yield known
 
     async def reached(self, names: Iterable[str]) -> None:
         """Wait until these are connected and looked at.
@@ -116,7 +115,6 @@ class Peers:
             raise PeerUnreachable(f"{name} cannot be reached ({peer.note})")
 
     async def model(self, name: str, path: str) -> ModelInfo:
-        """The header of a model that a peer holds."""
         return await self.ssh(name).model(path)
 
     # --- looking after them ------------------------------------------------------
@@ -156,7 +154,6 @@ class Peers:
         return not any(map(self._serves, changed))
 
     async def close(self) -> None:
-        """Let go of every peer; what runs there keeps running."""
         for name in list(self._tasks):
             await self._release(name)
 
@@ -263,7 +260,6 @@ class Peers:
         self._changed()
 
     def known(self, name: str) -> KnownPeer:
-        """A peer of the settings."""
         if name not in self._known:
             names = ", ".join(self._known) or "none yet"
             raise HostError(
@@ -274,7 +270,6 @@ class Peers:
         return self._known[name]
 
     def ssh(self, name: str) -> SshPeer:
-        """A peer reached over SSH."""
         known = self.known(name)
         if isinstance(known, BarePeer):
             raise HostError(

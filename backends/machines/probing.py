@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from backends.config import PeerConfig
     from backends.engine.ask import Engine
-    from backends.machines.peer import SshMachine
+    from backends.machines.peer import SshPeer
     from backends.machines.shell import Shell
     from backends.models.folders import Folder
     from backends.models.search import Found
@@ -424,7 +424,7 @@ IDENTITIES_AT_ONCE = 4
 class Prober:
     """Looks at one peer, and asks there only what it does not know yet."""
 
-    def __init__(self, machine: SshMachine, config: PeerConfig, paths: Paths) -> None:
+    def __init__(self, machine: SshPeer, config: PeerConfig, paths: Paths) -> None:
         self._machine = machine
         self._config = config
         self._paths = paths

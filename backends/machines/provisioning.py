@@ -502,7 +502,6 @@ class _Job:
         )
 
     async def look(self, engine: EngineInfo, relay: Path) -> None:
-        """Learn what the head has and what the peer is."""
         self.head = await parcels.this_machine(os.environ)
         self.manifest = await parcels.manifest_of(engine)
         self.relay_version = await parcels.relay_version(relay, os.environ)

@@ -55,7 +55,6 @@ class Readers:
         """Reads a model on a peer, given the peer's name and the path there."""
 
     def config(self) -> Config:
-        """The settings as they are now."""
         settings = self.settings()
         if self.settings_error is not None:
             raise self.settings_error

@@ -34,9 +34,7 @@ class Shell(Protocol):
     """A machine that can run a script; the user's login shell never parses it."""
 
     @property
-    def name(self) -> str:
-        """The peer's name, for messages."""
-        ...
+    def name(self) -> str: ...
 
     async def rtt_ms(self) -> float:
         """Milliseconds of a round trip that starts nothing there."""
@@ -97,13 +95,11 @@ class There:
 
 
 def last_line(result: ShellResult) -> str:
-    """The last line of a script, on stderr or else on stdout."""
     said = (result.stderr.strip() or result.stdout.strip()).splitlines()
     return said[-1].strip() if said else f"exit status {result.code}"
 
 
 def rows(text: str) -> list[list[str]]:
-    """The lines of an answer, split at tabs."""
     return [line.split("\t") for line in text.splitlines() if "\t" in line]
 
 
@@ -176,7 +172,6 @@ class ProvisionError(HostError):
         self.tail = tuple(tail)[-TAIL_LINES:]
 
     def failure(self, at: float = 0.0) -> Failure:
-        """The same as a value that can cross the border, output included."""
         return Failure(what=self.what, hint=self.hint, log_tail=self.tail, at=at)
 
 

@@ -13,15 +13,16 @@ from msgspec.structs import replace
 
 from backends.link.way import Way, WayKind, WaySpec, path_of, port_of
 from backends.machines.machine import LocalMachine, open_way
-from backends.machines.peer import SshMachine
 from backends.paths import Paths
 from tests.hosts.reaching import reached, until
 from tests.hosts.test_tunnels import both_ways, echo
+from tests.unit.machines.peers import ssh_peer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from backends.machines.peer import SshPeer
     from tests.hosts.machine import Machine
     from tests.hosts.network import Network
 
@@ -38,13 +39,13 @@ sys.exit(s.recv(4) != b"pong")
 
 
 @contextlib.asynccontextmanager
-async def machine(name: str, home: Path) -> AsyncIterator[SshMachine]:
+async def machine(name: str, home: Path) -> AsyncIterator[SshPeer]:
     """A peer as the cluster uses it."""
     paths = Paths(
         config_dir=home, state_dir=home, cache_dir=home, runtime_dir=home / "r"
     )
     async with reached(name) as connection:
-        made = SshMachine(connection, "cafe", paths, lambda: 1.5)
+        made = ssh_peer(name, connection, paths, "cafe")
         yield made
 
 

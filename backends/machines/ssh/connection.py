@@ -202,12 +202,10 @@ class _Output:
                 self._tell(data, self._on_line)
 
     def trim(self, limit_bytes: int) -> None:
-        """Forget the oldest."""
         while self.size > limit_bytes and len(self._chunks) > 1:
             self.size -= len(self._chunks.popleft())
 
     def finish(self) -> None:
-        """Tell a last line without end."""
         if self._line and self._on_line is not None:
             self._on_line(_decoded(self._line))
             self._line = b""
@@ -366,12 +364,10 @@ class SshConnection:
 
     @property
     def name(self) -> str:
-        """The peer's name, for messages."""
         return self._name
 
     @property
     def connected(self) -> bool:
-        """True if the connection is up, as far as anybody can know."""
         return self._link is not None and not self._link.is_closed()
 
     @property

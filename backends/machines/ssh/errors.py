@@ -56,7 +56,6 @@ def host_key_changed(where: Settings, lines: Sequence[KnownLine]) -> PeerUnreach
 
 
 def host_key_revoked(where: Settings) -> PeerUnreachable:
-    """The machine uses a key that known_hosts marks as stolen."""
     return PeerUnreachable(
         f"{where.label} uses a host key that is marked @revoked in known_hosts",
         "Do not connect to it; ask who runs it.",
@@ -83,7 +82,6 @@ def no_commands(where: Settings, output: str) -> PeerUnreachable:
 
 
 def forwarding_forbidden(name: str, what: str) -> HostError:
-    """The peer's sshd allows no tunnels."""
     return HostError(
         f"The sshd of {name} forbids forwarding to {what}",
         "Set AllowTcpForwarding yes and AllowStreamLocalForwarding yes in its "
@@ -94,14 +92,12 @@ def forwarding_forbidden(name: str, what: str) -> HostError:
 def forwarding_failed(
     name: str, what: str, error: asyncssh.ChannelOpenError
 ) -> HostError:
-    """The peer's sshd did not open the far end of a tunnel."""
     if error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
         return forwarding_forbidden(name, what)
     return HostError(f"{name} could not connect to its {what} ({error.reason})")
 
 
 def connection_lost(name: str, error: BaseException | None) -> PeerUnreachable:
-    """A connection that had been made broke."""
     if error is not None and "keepalive" in str(error):
         return PeerUnreachable(
             f"{name} did not answer for a minute: connection given up"

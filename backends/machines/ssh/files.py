@@ -132,7 +132,6 @@ class FilesLink:
             self._leave_later()
 
     async def close(self) -> None:
-        """End the connection."""
         self._stay()
         link, self._link = self._link, None
         if link is not None:
@@ -206,12 +205,10 @@ class Meter:
         self._there = 0
 
     def skip(self, n_bytes: int) -> None:
-        """These were there already."""
         self._there += n_bytes
         self._show()
 
     def sent(self, n_bytes: int) -> None:
-        """These were sent just now."""
         self._sent += n_bytes
         self._show()
 

@@ -105,7 +105,6 @@ class ConnectionSupervisor:
             await asyncio.shield(self._task)
 
     async def stop(self) -> None:
-        """End, and close the connection."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

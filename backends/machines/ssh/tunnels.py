@@ -180,17 +180,14 @@ class Tunnel:
 
     @property
     def port(self) -> int:
-        """The port of ``endpoint``; 0 for a Unix socket."""
         return port_of(self.endpoint)
 
     @property
     def is_open(self) -> bool:
-        """True if it still accepts connections."""
         return not self._closed
 
     @property
     def connections(self) -> int:
-        """The number of connections through it now."""
         return len(self._ends)
 
     async def close(self) -> None:
@@ -390,7 +387,6 @@ class TunnelWay:
 
     @property
     def endpoint(self) -> str:
-        """The head's address for the worker."""
         return self._tunnel.endpoint
 
     @property

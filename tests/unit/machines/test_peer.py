@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from backends.errors import HostError
-from backends.machines.peer import SshMachine
 from backends.paths import SOCKET_PATH_BYTES_MAX
 from tests.unit.machines.local_shell import LocalShell
+from tests.unit.machines.peers import ssh_peer
 from tests.unit.machines.test_agent_channel import HELLO, Scripted, line, ok
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from backends.machines.peer import SshPeer
     from backends.paths import Paths
 
 DEEP = "/home/" + "long/" * 20 + "run"
@@ -47,8 +48,8 @@ def connection(tmp_path: Path) -> Connection:
 
 
 @pytest.fixture
-def machine(connection: Connection, paths: Paths) -> SshMachine:
-    return SshMachine(cast("Any", connection), HEAD, paths, lambda: 1.0)
+def machine(connection: Connection, paths: Paths) -> SshPeer:
+    return ssh_peer("mini", cast("Any", connection), paths, HEAD)
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def fallback() -> Iterator[Path]:
 
 
 async def test_sockets_are_beside_the_processes(
-    machine: SshMachine, connection: Connection
+    machine: SshPeer, connection: Connection
 ) -> None:
     connection.run_dir = "/home/ada/run"
     await machine.agent_at("/relay")
@@ -72,7 +73,7 @@ async def test_sockets_are_beside_the_processes(
 
 
 async def test_a_deep_home_has_its_sockets_in_a_private_folder(
-    machine: SshMachine, fallback: Path
+    machine: SshPeer, fallback: Path
 ) -> None:
     await machine.agent_at("/relay")
     assert machine.relay_stats("default.w") == f"{fallback}/default.w.sock"
@@ -83,7 +84,7 @@ async def test_a_deep_home_has_its_sockets_in_a_private_folder(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
 @pytest.mark.parametrize("how", ["owned", "linked"])
 async def test_a_folder_that_somebody_made_ready_is_not_used(
-    machine: SshMachine, fallback: Path, tmp_path: Path, how: str
+    machine: SshPeer, fallback: Path, tmp_path: Path, how: str
 ) -> None:
     if how == "owned":
         os.mkdir(fallback)
@@ -98,7 +99,7 @@ async def test_a_folder_that_somebody_made_ready_is_not_used(
             os.unlink(fallback)
 
 
-async def test_who_listens_hears_of_the_next_agent_too(machine: SshMachine) -> None:
+async def test_who_listens_hears_of_the_next_agent_too(machine: SshPeer) -> None:
     heard: list[int] = []
     host = await machine.agent_at("/relay")
     assert host is not None
