@@ -107,7 +107,7 @@ def test_an_agent_younger_than_the_controller_is_used(
     with only_an_agent_has_the_key(network, user) as agent:
         refused = user.run("peers", "add", "ada", code=1)
         assert "refuses to let root in" in refused.stderr
-        assert "ada was added, but cannot be reached: " in refused.stderr
+        assert "Added ada, but it cannot be reached: " in refused.stderr
         user.env["SSH_AUTH_SOCK"] = agent
         (peer,) = user.json("peers", "probe", "ada")
         assert peer["state"] == "no engine"
