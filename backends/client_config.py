@@ -46,7 +46,7 @@ class Served(Value, frozen=True, kw_only=True):
 
     @property
     def needs_key(self) -> bool:
-        """Whether clients reach it from another machine."""
+        """True if clients reach it from another machine."""
         host = urlsplit(self.url).hostname or ""
         return host != "localhost" and not is_loopback(host)
 
@@ -75,7 +75,6 @@ def served(snapshot: ClusterSnapshot, url: str | None) -> Served:
 
 
 def _room(snapshot: ClusterSnapshot, plan: Plan) -> int:
-    """Context of one slot; llama-server gives no more than the model was trained on."""
     trained = snapshot.model.n_ctx_train if snapshot.model else 0
     part = plan.ctx_size // plan.server.slots
     return min(part, trained) if trained else part
@@ -146,7 +145,6 @@ def _json(settings: Mapping[str, object]) -> str:
 
 
 def _yaml(settings: Mapping[str, object], indent: str = "") -> str:
-    """One mapping; JSON values are YAML too, and no reader takes them for others."""
     return "".join(
         f"{indent}{name}: {json.dumps(value, ensure_ascii=False)}\n"
         for name, value in settings.items()

@@ -1,4 +1,4 @@
-"""What was copied, kept where the terminal's own clipboard may not reach.
+"""Copies, kept where the terminal's own clipboard may not reach.
 
 A console copies through the terminal (OSC 52), which never says whether it did so:
 macOS's Terminal does not, tmux only if it is told to. So a copy also goes to the

@@ -47,7 +47,7 @@ LIMITS = {
 
 
 def is_within(name: str, value: Any) -> bool:
-    """Whether a setting is unset, has no limits, or keeps within them."""
+    """True if a setting is unset, has no limits, or keeps within them."""
     if name == "api_host":
         return _is_address(value)
     if value is None or name not in LIMITS:
@@ -67,12 +67,12 @@ class PeerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """One ``[peers.NAME]`` table: ``ssh`` or ``bare`` says how to reach it."""
 
     ssh: str | None = None
-    """What one would give to ``ssh``: ``mini``, ``ada@10.0.0.7``, ``ada@host:2222``."""
+    """The argument for ``ssh``: ``mini``, ``ada@10.0.0.7``, ``ada@host:2222``."""
     bare: str | None = None
     """``host:port`` of an rpc-server somebody else started."""
     data: str | None = None
-    """How data reach its worker: ``auto`` directly where that goes, ``tunnel``, or the
-    address there at which the relay listens (``10.0.0.7``, ``10.0.0.7:50060``)."""
+    """The route of data to its worker: ``auto`` (directly if it can), ``tunnel``, or
+    the address there at which the relay listens (``10.0.0.7``, ``10.0.0.7:50060``)."""
     engine: str | None = None
     """Directory of its llama.cpp. Unset: the one found first that fits."""
     threads: int | None = None
@@ -127,12 +127,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     readonly: bool = False
     """Only watch: console and commands refuse what would change anything."""
     mouse: bool = True
-    """Whether the console takes mouse events."""
+    """True if the console takes mouse events."""
     keep_chats: bool = True
-    """Whether conversations are kept on disk; false: in the controller's memory only.
+    """True if conversations are kept on disk; false: in the controller's memory only.
     """
     ascii: bool = False
-    """Whether the console draws with ASCII signs alone."""
+    """True if the console draws with ASCII signs alone."""
     keys: dict[str, str] = {}
     """Binding id to keys, for example ``{"cluster.launch": "f5"}``."""
     peers: dict[str, PeerConfig] = {}

@@ -1,4 +1,4 @@
-"""Where a peer's relay is met directly: what the setting wants, and what there is."""
+"""The direct address of a peer's relay, by the setting and by the facts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DataPlace(Value, frozen=True, kw_only=True):
 
 
 def wanted_place(setting: str) -> DataPlace:
-    """What an address with or without a port says.
+    """Read an address with or without a port.
 
     Raises:
         UsageError: it says none, or one at which no other machine finds a relay.
@@ -59,17 +59,12 @@ def wanted_place(setting: str) -> DataPlace:
 
 
 def _address(text: str) -> _Address:
-    """An IP address; IPv4 written as IPv6 (``::ffff:10.0.0.7``) becomes plain IPv4.
-
-    Raises:
-        ValueError: it is none.
-    """
     address = ipaddress.ip_address(text)
     return getattr(address, "ipv4_mapped", None) or address
 
 
 def _unfit(address: _Address) -> str:
-    """What keeps a relay from being met at an address, if anything does."""
+    """The reason why a relay cannot be met at an address, if there is one."""
     if address.is_unspecified:
         return "every address"
     if address.is_loopback:
@@ -83,7 +78,7 @@ def _unfit(address: _Address) -> str:
 
 
 def wrong_place(setting: object) -> UsageError | None:
-    """What is wrong with a setting, if it is a text at all."""
+    """The error of a setting, if it is a text at all."""
     if isinstance(setting, str) and setting not in (AUTO, TUNNEL):
         try:
             wanted_place(setting)
@@ -103,7 +98,7 @@ def _parts(text: str) -> tuple[str, int]:
 
 
 def place_of(setting: str | None, ssh_connection: str) -> DataPlace:
-    """Where to listen there, by the setting and by what its sshd says of a session.
+    """The address to listen at there, by the setting and by its sshd's session.
 
     ``ssh_connection`` is that variable: the last but one of its words is the address at
     which the machine itself was reached.

@@ -27,7 +27,6 @@ class DllmError(Exception):
     """The worker that cannot be had for it; empty where it is about anything else."""
 
     def __init__(self, what: str, hint: str = "") -> None:
-        """Say what went wrong (and where) and what to do about it."""
         super().__init__(f"{what}. {hint}" if hint else what)
         self.what = what
         self.hint = hint
@@ -79,7 +78,6 @@ class NeedsAnswer(HostError):
     """Only the user can tell how to go on with a connection."""
 
     def __init__(self, question: PeerQuestion) -> None:
-        """Carry the question."""
         super().__init__(question.text, _UNATTENDED[question.kind])
         self.question = question
 
@@ -106,7 +104,6 @@ class ProcessFailed(DllmError):
     """A process of ours ended, or never came up."""
 
     def __init__(self, failure: Failure) -> None:
-        """Carry the evidence: command line, exit status and log tail."""
         super().__init__(failure.what, failure.hint)
         self.evidence = failure
 

@@ -1,4 +1,4 @@
-"""Where Python looks for garbage: not among modules, and not at the end."""
+"""Keep Python from looking for garbage among modules, and at the end."""
 
 from __future__ import annotations
 

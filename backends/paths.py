@@ -1,4 +1,4 @@
-"""Where everything lives: XDG directories on every system, printed by ``--paths``."""
+"""The paths of everything: XDG directories on every system."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Paths(Value, frozen=True, kw_only=True):
 
     @property
     def console_file(self) -> Path:
-        """What the console remembers: layout, theme, last plan."""
+        """The console's memory: layout, theme, last plan."""
         return self.state_dir / "console.json"
 
     @property
@@ -70,7 +70,7 @@ class Paths(Value, frozen=True, kw_only=True):
 
     @property
     def events_dir(self) -> Path:
-        """What happened in the last days."""
+        """The events of the last days."""
         return self.state_dir / "events"
 
     @property
@@ -99,22 +99,18 @@ class Paths(Value, frozen=True, kw_only=True):
         return self.runtime_dir / "controller.sock"
 
     def relay_socket(self, worker: str) -> Path:
-        """Where the relay of a worker gives out its counters."""
+        """The socket of a worker's relay for its counters."""
         return self._socket(f"relay-{worker}.sock")
 
     def gateway_socket(self, cluster: str) -> Path:
-        """Where the gateway of a cluster is told what serves."""
+        """The socket of a cluster's gateway."""
         return self._socket(f"gateway-{cluster}.sock")
 
     def worker_socket(self, cluster: str, worker: str) -> Path:
-        """Where the tunnel to a worker of a cluster begins."""
+        """The near end of the tunnel to a worker of a cluster."""
         return self._socket(f"{cluster}/{worker}.sock")
 
     def _socket(self, name: str) -> Path:
-        """A socket in the runtime directory.
-
-        Names too long for one become a number, the same one every time.
-        """
         path = self.runtime_dir / name
         if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
             return path

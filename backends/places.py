@@ -1,4 +1,4 @@
-"""Which machine is meant: ours by its name, and a peer before a path."""
+"""The names of machines: ours, and a peer before a path."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ def suggested_name(address: str, taken: Collection[str] = ()) -> str:
 
 
 def _host(place: str) -> str:
-    """The host of ``host:port``, ``[v6]:port`` or a host alone."""
     if place.startswith("["):
         return place[1:].partition("]")[0]
     return place.partition(":")[0] if place.count(":") == 1 else place

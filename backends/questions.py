@@ -1,4 +1,4 @@
-"""What can be asked of every machine, ours or a peer, once our helper is there."""
+"""Questions to any machine, ours or a peer, once our helper is there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(Value, frozen=True, kw_only=True):
-    """How a program ended, and what it printed."""
+    """The end of a program, and its output."""
 
     code: int | None = None
     signal: int | None = None
@@ -75,7 +75,7 @@ class Asked(Protocol):
         ...
 
     async def identity(self, path: str) -> str:
-        """Which bytes a file there holds, as ``models.identity`` defines it."""
+        """The identity of a file there, as ``models.identity`` defines it."""
         ...
 
     async def free_port(self) -> int:

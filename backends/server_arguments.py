@@ -143,7 +143,7 @@ def settings_apart(
 
 
 def moving(arguments: Sequence[str]) -> list[str]:
-    """Those that may put tensors elsewhere than the plan does, however spelled."""
+    """The arguments that may move tensors elsewhere than the plan, however spelled."""
     names = [_spelled(argument).partition("=")[0] for argument in arguments]
     return [name for name in names if name in _MOVING]
 
@@ -158,13 +158,12 @@ def weight_files(arguments: Sequence[str]) -> list[str]:
 
 
 def _spelled(word: str) -> str:
-    """An option as we name it: llama-server takes ``--ctx_size`` for ``--ctx-size``."""
     name, equals, value = word.partition("=")
     return name.replace("_", "-") + equals + value if word.startswith("--") else word
 
 
 def _value(setting: str, text: str) -> object | None:
-    """What a setting is set to; None where the text is no such value."""
+    """The value of a setting; None if the text is no such value."""
     if setting in _NUMBERS:
         positive = text.isascii() and text.isdigit() and int(text) > 0
         return int(text) if positive else None

@@ -1,4 +1,4 @@
-"""What can be meant by llama-server's settings: limits, and what goes together."""
+"""The limits of llama-server's settings, and the combinations that work."""
 
 from __future__ import annotations
 

@@ -99,11 +99,11 @@ class Problem(Value, frozen=True, kw_only=True):
     setting: str
     what: str
     hint: str = ""
-    """What is allowed, or what was meant."""
+    """The allowed values, or the likely name."""
 
     @property
     def sentence(self) -> str:
-        """What is wrong, and what to write instead."""
+        """The fault, and the text to write instead."""
         return f"{self.what}. {self.hint}".rstrip(". ")
 
 
@@ -120,7 +120,7 @@ class Setting(Value, frozen=True, kw_only=True):
 
 
 def read_text(paths: Paths) -> str:
-    """What the file says; nothing where there is none.
+    """The text of the file; empty if there is none.
 
     Raises:
         DllmError: it cannot be read.
@@ -169,12 +169,11 @@ class SettingsFile:
     """The settings of one user, to be shown and changed one by one."""
 
     def __init__(self, paths: Paths) -> None:
-        """Nothing is read yet."""
         self._paths = paths
 
     @property
     def name(self) -> str:
-        """Where they are."""
+        """Their place in the file."""
         return str(self._paths.config_file)
 
     def config(self) -> Config:
@@ -258,7 +257,7 @@ def _names_of(name: str) -> tuple[str, ...]:
 
 
 def _typed(setting: str, table: str, text: str) -> object:
-    """What a text stands for: TOML, but texts and folders need no quotes."""
+    """The value of a text: TOML, but texts and folders need no quotes."""
     text = text.strip()
     if table == "keys" or setting in _TEXTS:
         return _toml(text) if text[:1] in "\"'" and text else text
@@ -276,7 +275,6 @@ def _toml(text: str) -> object:
 
 
 def _of_environment(setting: Setting) -> Setting:
-    """The engine that a variable names, where the file names none."""
     folder = os.environ.get(ENGINE_DIR_VARIABLE)
     if setting.name != "engine" or setting.value or not folder:
         return setting
@@ -312,7 +310,7 @@ def _wrong(
     above: tuple[str, ...],
     lines: Lines,
 ) -> Iterator[Problem]:
-    """What of one table is no setting, or has a value it cannot have."""
+    """The problems of one table: unknown settings and impossible values."""
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     for name, value in data.items():
         names = (*above, name)
@@ -389,6 +387,5 @@ def lines_of(text: str) -> Lines:
 
 
 def _path(key: str) -> tuple[str, ...]:
-    """``peers."my mini"`` as its parts."""
     parts = re.findall(_KEY_PART, key)
     return tuple(p[1:-1] if p[0] in "\"'" else p for p in parts)

@@ -1,4 +1,4 @@
-"""Whether a controller speaks our API; one of an earlier release is replaced."""
+"""Agree on the API with a controller; one of an earlier release is replaced."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def agreed(
 
 
 async def _ask(socket: Path, silence_s: float) -> ControllerInfo:
-    """What a controller says of itself.
+    """Ask a controller for its facts.
 
     Raises:
         ControllerError: nothing that can be understood.

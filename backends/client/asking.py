@@ -1,4 +1,4 @@
-"""What every question tells of its asker, and what an asker may ask."""
+"""The client's facts in every request, and the requests it may make."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from backends.state import Value
 
 
 class Asking(Value, frozen=True, kw_only=True):
-    """How this process asks a controller."""
+    """The client's facts of this process."""
 
     program: str = ""
     readonly: bool = False
-    """Whether it only watches: nothing is asked that would change anything."""
+    """True if it only watches: nothing is asked that would change anything."""
 
 
 _ANYBODY = Asking()
@@ -25,7 +25,7 @@ _HARMLESS = re.compile(
     "/v1/(?:propose|preview|memory|chat|chats|chats/.*|peers/[^/]+/probe"
     "|models/hash|models/cache)"
 )
-"""What is sent by POST and changes nothing of a cluster: plans are reckoned, machines
+"""Requests by POST that change nothing of a cluster: plans are reckoned, machines
 looked at, a model is asked."""
 
 
@@ -33,7 +33,6 @@ class ReadOnly(UsageError):
     """Something was to be changed where one only watches."""
 
     def __init__(self, what: str = "This") -> None:
-        """Say what is refused."""
         super().__init__(
             f"{what} is refused: you only watch",
             "To change things leave out --readonly, or readonly in config.toml.",

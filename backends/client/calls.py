@@ -30,7 +30,6 @@ class RequestFailed(DllmError):
     """The controller's answer was a failure; it is carried whole."""
 
     def __init__(self, failure: Failure) -> None:
-        """Wrap a failure that came over the socket."""
         super().__init__(failure.what, failure.hint)
         self.value = failure
 
@@ -40,14 +39,13 @@ class RequestFailed(DllmError):
 
 
 class RequestRefused(RequestFailed, UsageError):
-    """What was asked cannot be meant, by the controller's word (status 400)."""
+    """The controller refused a request that cannot be meant (status 400)."""
 
 
 class NothingRuns(ControllerError):
     """There is no controller, and where one only watches none is started."""
 
     def __init__(self) -> None:
-        """Say so."""
         super().__init__(
             "Nothing runs here, and where you only watch nothing is started",
             "Leave out --readonly, or readonly in config.toml, to start a controller.",
@@ -65,16 +63,15 @@ class Connection:
     """The way to the user's controller, which is started when first needed."""
 
     def __init__(self, paths: Paths, *, silence_s: float = SILENCE_MAX_S) -> None:
-        """Nothing is connected yet; every call opens a connection of its own."""
         self.paths = paths
         self._silence_s = silence_s
         self._socket: Path | None = None
         """Of the controller that speaks our API; None until that is known."""
         self.started = False
-        """Whether a controller was started for us."""
+        """True if a controller was started for us."""
 
     async def running(self) -> bool:
-        """Whether a controller listens now; starts none."""
+        """True if a controller listens now; starts none."""
         return await find_running(self.paths) is not None
 
     async def start(self) -> Path:
@@ -166,7 +163,7 @@ class Connection:
             raise self._lost(error) from error
 
     def _lost(self, error: OSError) -> ControllerError:
-        """What became of a connection, as a sentence; the next call looks again."""
+        """The error of a lost connection; the next call looks again."""
         self._socket = None
         if not isinstance(error, TimeoutError):
             return ControllerError(
@@ -182,11 +179,6 @@ class Connection:
 
 
 async def _watched(paths: Paths) -> Found:
-    """The controller that runs.
-
-    Raises:
-        NothingRuns: there is none.
-    """
     socket = await find_running(paths)
     if socket is None:
         raise NothingRuns
@@ -210,11 +202,6 @@ def _encode(body: object) -> bytes:
 
 
 def _require_whole(line: bytes) -> None:
-    """Go on unless a line says that the stream ends with a failure.
-
-    Raises:
-        RequestFailed: it does.
-    """
     if not line.startswith(b'{"broken":true'):
         return
     broken = _value(line, Broken)
@@ -223,11 +210,6 @@ def _require_whole(line: bytes) -> None:
 
 
 def _value(content: bytes, kind: type[T]) -> T:
-    """A value of a kind.
-
-    Raises:
-        ControllerError: it is none; another release says it in another way.
-    """
     try:
         return msgspec.json.decode(content, type=kind)
     except NOT_JSON as error:
@@ -235,7 +217,7 @@ def _value(content: bytes, kind: type[T]) -> T:
 
 
 def not_understood(error: Exception) -> ControllerError:
-    """What to say of an answer that only another release would give."""
+    """The error of an answer that only another release would give."""
     return ControllerError(
         f"The controller's answer is not understood ({error})",
         "It is of another release: dllm-tui down --all ends it and what it runs.",

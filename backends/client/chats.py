@@ -33,7 +33,6 @@ class ChatsClient:
     """
 
     def __init__(self, connection: Connection, cluster: Callable[[], str]) -> None:
-        """Ask over a connection, about the cluster that is then the present one."""
         self._connection = connection
         self._cluster = cluster
 
@@ -89,7 +88,6 @@ class ChatsClient:
         return await self._connection.call("POST", target, ChatState, asked)
 
     def _of(self, path: str, **query: str) -> str:
-        """A target that is about the present cluster."""
         return f"{path}?{urlencode({'cluster': self._cluster(), **query})}"
 
 

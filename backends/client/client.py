@@ -61,13 +61,6 @@ class ControllerClient:
         cluster: str = DEFAULT_CLUSTER,
         silence_s: float = SILENCE_MAX_S,
     ) -> None:
-        """Nothing is connected yet.
-
-        Args:
-            paths: Where the controller is found.
-            cluster: The cluster that calls are about.
-            silence_s: How long the controller may say nothing.
-        """
         self._paths = paths or user_paths()
         self._connection = Connection(self._paths, silence_s=silence_s)
         self.cluster = cluster
@@ -80,21 +73,20 @@ class ControllerClient:
 
     @property
     def started_controller(self) -> bool:
-        """Whether a controller had to be started for us."""
+        """True if a controller had to be started for us."""
         return self._connection.started
 
     async def running(self) -> bool:
-        """Whether a controller answers now; starts none."""
+        """True if a controller answers now; starts none."""
         return await self._connection.running()
 
     def left_processes(self) -> bool:
-        """Whether a new controller would find something: here, or by its journal."""
+        """True if a new controller would find something: here, or by its journal."""
         run_dir = self._paths.run_dir
         here = run_dir.is_dir() and any(run_dir.iterdir())
         return here or self._remembered()
 
     def _remembered(self) -> bool:
-        """Whether a journal tells of anything to run or to end."""
         return any(map(_wants, self._paths.clusters_dir.glob("*.json")))
 
     async def start(self) -> None:
@@ -114,8 +106,8 @@ class ControllerClient:
     ) -> AsyncGenerator[ClusterSnapshot, None]:
         """Snapshots as they change.
 
-        With a ``holder``, a word of nobody else's, the cluster ends when we do, if it
-        is of that ``generation`` still, or of what the same holder launched meanwhile.
+        With a ``holder``, a word of our own, the cluster ends when we do. It must be of
+        that ``generation`` still, or of one that the same holder launched meanwhile.
         """
         target = self._of("/v1/events", holder=holder, generation=generation)
         return self._connection.followed(target, Frame, applied)
@@ -125,7 +117,7 @@ class ControllerClient:
         return await self._call("POST", self._of("/v1/propose"), Plan, ask)
 
     async def preview(self, plan: Plan) -> Preview:
-        """What a launch of this plan would do; starts nothing."""
+        """The effects of launching this plan; starts nothing."""
         return await self._call("POST", self._of("/v1/preview"), Preview, plan)
 
     async def launch(
@@ -195,7 +187,7 @@ class ControllerClient:
         )
 
     async def names_after(self, path: str) -> tuple[str, ...]:
-        """How the last part of a whole path may go on: folders and models there."""
+        """Completions of the last part of a whole path: folders and models there."""
         target = f"/v1/paths?{urlencode({'path': path})}"
         return await self._call("GET", target, tuple[str, ...])
 
@@ -213,7 +205,7 @@ class ControllerClient:
         return await self._call("POST", self._of("/v1/lab"), ClusterSnapshot, asked)
 
     async def events(self, *, after: int = 0) -> tuple[Event, ...]:
-        """What happened in the last days, beyond an event's number, oldest first.
+        """The events of the last days, beyond an event's number, oldest first.
 
         Starts no controller: where none runs, what earlier ones wrote is read.
         """
@@ -254,7 +246,7 @@ class ControllerClient:
             ) from error
 
     async def memory(self, plan: Plan) -> PlanMemory:
-        """What a plan takes of each device, as the engine says where it can be asked.
+        """The memory of a plan on each device, by the engine if it can be asked.
 
         Loads nothing and asks no worker; the plan need not run.
         """
@@ -335,12 +327,11 @@ class ControllerClient:
         return await self._connection.call(method, target, kind, body)
 
     def _of(self, path: str, **query: object) -> str:
-        """A target that is about this cluster."""
         return f"{path}?{urlencode({'cluster': self.cluster, **query})}"
 
 
 def _wants(journal: Path) -> bool:
-    """Whether a journal tells of anything to run or to end."""
+    """True if a journal tells of anything to run or to end."""
     # Imported here because no console needs it before its end.
     from backends.controller.journal import Journal
 

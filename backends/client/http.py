@@ -34,7 +34,6 @@ class Response:
         reader: asyncio.StreamReader,
         silence_s: float = SILENCE_MAX_S,
     ) -> None:
-        """Wrap a connection on which a request has been sent."""
         self._connection = connection
         self._reader = reader
         self._silence_s = silence_s

@@ -22,7 +22,6 @@ class ModelsClient:
     """
 
     def __init__(self, connection: Connection) -> None:
-        """Ask over a connection."""
         self._connection = connection
 
     def hashing(
@@ -40,12 +39,12 @@ class ModelsClient:
         return self._connection.stream("POST", "/v1/models/seed", Seeding, asked)
 
     async def drafts(self, path: str) -> Drafts:
-        """What of the models found so far can draft for one."""
+        """The models found so far that can draft for one."""
         target = f"/v1/drafts?path={quote(path, safe='')}"
         return await self._connection.call("GET", target, Drafts)
 
     async def cache(self, *, machine: str, directory: str = "") -> WorkerCache:
-        """What the cache of a stock worker there holds."""
+        """The content of a stock worker's cache there."""
         asked = {"machine": machine, "directory": directory}
         return await self._connection.call(
             "POST", "/v1/models/cache", WorkerCache, asked

@@ -31,11 +31,11 @@ class Found(NamedTuple):
 
     socket: Path
     started: bool
-    """Whether it was started for us."""
+    """True if it was started for us."""
 
 
 async def answers(socket: Path) -> bool:
-    """Whether somebody listens on the socket."""
+    """True if somebody listens on the socket."""
     try:
         _, writer = await asyncio.open_unix_connection(str(socket))
     except OSError:
@@ -85,7 +85,6 @@ async def ensure_running(paths: Paths) -> Found:
 
 
 async def _given_up(socket: Path, process: subprocess.Popen[bytes]) -> None:
-    """End the controller that nobody waits for here, unless another uses it by now."""
     try:
         async with request(socket, "POST", IF_IDLE) as response:
             await response.read()
@@ -113,7 +112,7 @@ async def _up(paths: Paths, socket: Path, process: subprocess.Popen[bytes]) -> F
 
 
 async def _ended_as_late(paths: Paths, process: subprocess.Popen[bytes]) -> bool:
-    """Whether another was quicker: ours ends, lest it takes over when that one dies.
+    """True if another was quicker: ours ends, lest it takes over when that one dies.
 
     A service is begun by the system at the same moment as a command needs one.
     """
@@ -135,7 +134,7 @@ async def _answers_soon(paths: Paths) -> Path | None:
 
 
 async def _listening(paths: Paths, socket: Path, holder: ControllerInfo) -> Path | None:
-    """Where the holder of the lock listens, as soon as it does; None once it is gone.
+    """The socket of the lock's holder, as soon as it listens; None once it is gone.
 
     Its runtime directory may be another than ours: a session's of its own.
 
@@ -159,7 +158,7 @@ async def _listening(paths: Paths, socket: Path, holder: ControllerInfo) -> Path
 
 
 def wake_or_end(pid: int | None) -> str:
-    """What to do about a controller that does nothing."""
+    """The hint about a controller that does nothing."""
     if pid is None:
         return "Try again; if it stays silent, end the process dllm-tui started."
     return (
@@ -183,10 +182,6 @@ def _spawn(paths: Paths) -> subprocess.Popen[bytes]:
 
 
 def _environment() -> dict[str, str]:
-    """The environment, with ``PYTHONPATH`` still true in another directory.
-
-    By ``DLLM_PROCESS_DIR`` a controller that a gateway starts would end with it.
-    """
     env = {k: v for k, v in os.environ.items() if k != "DLLM_PROCESS_DIR"}
     if "PYTHONPATH" in env:
         parts = env["PYTHONPATH"].split(os.pathsep)

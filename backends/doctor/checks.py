@@ -1,4 +1,4 @@
-"""What ``doctor`` says of one thing it looked at."""
+"""A finding of ``doctor``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from backends.state import Value
 
 
 class Verdict(StrEnum):
-    """How a check went."""
+    """The outcomes of a check."""
 
     OK = "ok"
     WARN = "warn"

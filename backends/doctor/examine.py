@@ -63,7 +63,6 @@ async def _peers(paths: Paths) -> list[Check]:
 
 
 async def _asked(configured: str | None, paths: Paths) -> EngineInfo:
-    """The engine that is used, and what it tells."""
     found = await asyncio.to_thread(find_engine, configured, paths)
     return await describe_here(found, paths)
 

@@ -1,4 +1,4 @@
-"""How the other machines are, and who can work for whom."""
+"""The state of the other machines, and which can work together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which accelerator a build is for: what a machine has and can compile for."""
+"""The accelerator of a build: one that a machine has and can compile for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROOF_S = 60
 
 
 class Accelerator(StrEnum):
-    """What the engine computes on beside the CPU."""
+    """The engine's devices beside the CPU."""
 
     NONE = "none"
     CUDA = "cuda"
@@ -36,7 +36,7 @@ class Choice(Value, frozen=True, kw_only=True):
 
 
 class Sight(Value, frozen=True, kw_only=True):
-    """What a machine shows of GPUs, and what compiles for them there."""
+    """The GPUs of a machine, and its compilers for them."""
 
     gpus: frozenset[str] = frozenset()
     """``nvidia``, ``rocm``, ``render`` (a GPU of any maker), ``metal``."""
@@ -111,7 +111,7 @@ async def look(
 
 
 def parse(lines: Sequence[str]) -> Sight:
-    """What ``accelerator.sh`` printed."""
+    """Read the output of ``accelerator.sh``."""
     rows = [line.split("\t") for line in lines]
     return Sight(
         gpus=frozenset(row[1] for row in rows if row[0] == "gpu"),

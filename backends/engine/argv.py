@@ -136,7 +136,7 @@ _MEMORY_ARGUMENTS = _MEMORY_SWITCHES | _MEMORY_OPTIONS
 
 
 def memory_options(extra: Sequence[str]) -> tuple[str, ...]:
-    """Those of llama-server's arguments that decide about memory, as they stand.
+    """The arguments of llama-server that decide about memory, as they stand.
 
     ``-fa`` was a switch before it took a value; the value belongs to it if it is one.
     """
@@ -155,7 +155,7 @@ def _model(model: str, ctx_size: int, slots: int) -> tuple[str, ...]:
 
 
 def _settings(server: ServerSettings) -> tuple[str, ...]:
-    """Those that decide about memory, where they are not llama.cpp's own."""
+    """Settings that decide about memory, if they are not llama.cpp's defaults."""
     plain = ServerSettings()
     pairs = (
         ("-ctk", server.cache_type_k, plain.cache_type_k),
@@ -206,7 +206,7 @@ def _verbosity(flags: Collection[str], level: int) -> tuple[str, ...]:
 
 
 def cpu_has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the CPU lists AMX tiles; False where there is no such file."""
+    """True if the CPU lists AMX tiles; False where there is no such file."""
     try:
         with cpuinfo.open(errors="replace") as file:
             for line in file:

@@ -56,7 +56,7 @@ _SPEC_TYPES = re.compile(rf"^{SPEC_TYPE} ([\w,-]+)", re.M)
 _FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 _BANNER = re.compile(r"Starting RPC server v(\d+\.\d+\.\d+)")
 _BEGUN = ("Starting RPC server v", "client connection")
-"""What a worker says once it has a client; before RPC 1.0 no more than the second."""
+"""A worker's lines once it has a client; before RPC 1.0 only the second."""
 _KINDS = {
     "CUDA": DeviceKind.CUDA,
     "MTL": DeviceKind.METAL,
@@ -188,7 +188,6 @@ def spec_type(way: str) -> str:
 
 
 def _options(line: str) -> str:
-    """The part before the description, which two spaces or more set apart."""
     # Short options are padded to a column themselves: "-c,    --ctx-size N      size".
     return re.split(r"(?<![,\s])\s{2,}", line, maxsplit=1)[0]
 
@@ -214,7 +213,6 @@ def parse_devices(text: str, machine: str = LOCAL) -> tuple[Device, ...]:
 
 
 def _pool(machine: str, name: str, description: str) -> str:
-    """The memory a device draws on: some GPUs have none of their own."""
     if _kind(name) is DeviceKind.METAL:
         shares = description.startswith("Apple")
     else:
@@ -331,7 +329,7 @@ async def rpc_protocol(host: Asked, worker_path: str) -> str:
 
 
 async def _cache_file(host: Asked, found: EngineInfo, paths: Paths) -> Path:
-    """Where its answers are kept."""
+    """The file of its answers."""
     programs = (found.server_path, found.worker_path)
     folders = dict.fromkeys(str(PurePosixPath(path).parent) for path in programs)
     files = await host.find(tuple(folders), suffix="server")
@@ -347,13 +345,11 @@ async def _cache_file(host: Asked, found: EngineInfo, paths: Paths) -> Path:
 
 
 def _read(file: Path) -> Engine | None:
-    """What can be read and understood of a file."""
     with contextlib.suppress(OSError, *NOT_JSON):
         return msgspec.json.decode(file.read_bytes(), type=Engine)
     return None
 
 
 def _keep(file: Path, value: Engine) -> None:
-    """A cache that cannot be written is only slower."""
     with contextlib.suppress(OSError):
         write_private(file, msgspec.json.encode(value))

@@ -66,7 +66,7 @@ class BuildStage(StrEnum):
 
 
 class BuildProgress(Value, frozen=True, kw_only=True):
-    """How far a build is."""
+    """The progress of a build."""
 
     stage: BuildStage
     fraction: float | None = None
@@ -233,7 +233,6 @@ async def _make(job: _Job, programs: Sequence[str], lock: int) -> None:
 
 
 def _check_space(job: _Job) -> None:
-    """Refuse early what cannot end well; a resumed build has most of it already."""
     free = shutil.disk_usage(job.folder.parent).free
     if not (job.folder / "cmake").is_dir() and free < job.need_bytes:
         raise build_errors.no_space(

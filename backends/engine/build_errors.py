@@ -29,7 +29,6 @@ class BuildError(EngineError):
         tail: Sequence[str] = (),
         log_path: Path | None = None,
     ) -> None:
-        """Keep the last lines of the log and where the whole of it lies."""
         super().__init__(what, hint)
         self.tail = tuple(tail)[-TAIL_LINES:]
         self.log_path = log_path
@@ -52,7 +51,7 @@ class NoNetwork(BuildError):
 
 
 class SourceRefused(BuildError):
-    """What pip brought is not the pinned source."""
+    """The source that pip brought is not the pinned one."""
 
 
 class FetchFailed(BuildError):
@@ -77,7 +76,7 @@ _NO_MATCH = re.compile(r"No matching distribution|Could not find a version")
 
 
 def is_no_space(error: OSError) -> bool:
-    """Whether the system refused for want of room."""
+    """True if the system refused for want of room."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -174,12 +173,12 @@ def explain_compile(
 
 
 def no_room(lines: Sequence[str]) -> bool:
-    """Whether a program complained of a full disk."""
+    """True if a program complained of a full disk."""
     return any(_NO_SPACE.search(line) for line in lines)
 
 
 def was_killed(lines: Sequence[str]) -> bool:
-    """Whether the compiler was, most likely for want of memory."""
+    """True if the compiler was, most likely for want of memory."""
     return any("Killed signal terminated program" in line for line in lines)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 GRACE_S = 5.0
-"""How long a group may take to obey SIGTERM, then to vanish after SIGKILL."""
+"""The time a group has to obey SIGTERM, then to vanish after SIGKILL."""
 LINES_KEPT = 400
 _CHUNK_BYTES = 65536
 
@@ -26,7 +26,6 @@ class Output:
     """The output of one child: its last lines, every line passed on, all logged."""
 
     def __init__(self, on_line: Callable[[str], None], log: BinaryIO | None) -> None:
-        """``on_line`` sees each line without its end; ``log`` gets the bytes."""
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)
         self._on_line = on_line
         self._log = log
@@ -94,7 +93,6 @@ async def run(
 
 
 async def _to_its_end(task: asyncio.Future[Any]) -> None:
-    """Wait for a clean-up however often we are cancelled, however it ends."""
     while not task.done():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait([task])

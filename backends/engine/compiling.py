@@ -21,7 +21,7 @@ BEAT = "~"
 LINES_KEPT = 400
 LINES_SHOWN = 15
 MEMORY_PER_JOB_BYTES = 1_000_000_000
-"""What one compiler may take; more jobs than fit would be killed or swap."""
+"""The memory of one compiler; more jobs than fit would be killed or swap."""
 _STEP = re.compile(r"^\[\s*(\d+)(?:/(\d+)|%)\]\s*(.*)$")
 
 
@@ -43,7 +43,7 @@ class Runner(Protocol):
 
 
 class Toolchain(Value, frozen=True, kw_only=True):
-    """What a build is made with."""
+    """The programs of a build."""
 
     cmake: str
     generator: str
@@ -81,7 +81,6 @@ class Here:
         log: BinaryIO | None = None,
         keep_fd: int | None = None,
     ) -> None:
-        """``log`` gets what is printed; ``keep_fd`` stays open in every child."""
         self._env = env
         self._log = log
         self._keep_fd = keep_fd
@@ -117,10 +116,6 @@ class Progress:
         tell: Callable[[str, float | None, str], None],
         remember: Path | None = None,
     ) -> None:
-        """``tell`` gets a stage, a fraction where known, and a text.
-
-        ``remember`` keeps how many steps there are, for a build that is gone on with.
-        """
         self.lines: list[str] = []
         self.stage = ""
         self._tell = tell
@@ -153,14 +148,13 @@ class Steps:
     """Ninja counts what is left; this remembers how much there was at first."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """The count lasts as long as the file at ``path``, or this object."""
         self._path = path
         self._all = self._left = 0
         with contextlib.suppress(OSError, ValueError):
             self._all = int(path.read_text()) if path is not None else 0
 
     def fraction(self, done: int, total: int) -> float | None:
-        """How much of everything is done, ``done`` of the ``total`` left being so.
+        """The done part of everything, if ``done`` of the ``total`` left is.
 
         None for a build inside the build, such as that of Vulkan's shader generator.
         """

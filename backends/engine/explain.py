@@ -191,7 +191,6 @@ def explain(
 
 
 def _refusal(why: str) -> str:
-    """What C++ calls ``stoi`` or ``stof``, in words."""
     return "its value is not a number" if re.fullmatch(r"sto\w{1,3}", why) else why
 
 
@@ -213,5 +212,5 @@ def _signal(number: int) -> signal.Signals:
 
 
 def lost_port(lines: Sequence[str]) -> bool:
-    """Whether llama-server ended as another program had its port."""
+    """True if llama-server ended as another program had its port."""
     return any(re.search(_CANNOT_BIND, line) for line in lines)

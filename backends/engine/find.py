@@ -1,4 +1,4 @@
-"""Where llama.cpp is here: configured, $DLLM_ENGINE_DIR, our cache, PATH."""
+"""Find llama.cpp here: configured, $DLLM_ENGINE_DIR, our cache, PATH."""
 
 from __future__ import annotations
 
@@ -106,7 +106,6 @@ def _program(folder: Path, names: tuple[str, ...]) -> str:
 
 
 def _cached(paths: Paths) -> Iterator[EngineInfo]:
-    """Our own engines, the default version first."""
     engines = installed(paths)
     engines.sort(key=lambda pair: pair[1].rpc_protocol != DEFAULT.rpc_protocol)
     for folder, _ in engines:

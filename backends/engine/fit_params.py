@@ -58,7 +58,7 @@ class MemoryQuestion(Value, frozen=True, kw_only=True):
 
     @property
     def output_device(self) -> str:
-        """Who computes the output."""
+        """The device of the output."""
         return self.device_ids[-1] if self.device_ids else self.head_cpu
 
 
@@ -66,7 +66,6 @@ class MemoryAsker:
     """Asks one question at a time and keeps the answers."""
 
     def __init__(self, folder: Path, relay: Callable[[], Path]) -> None:
-        """Keep answers in ``folder``; ``relay`` finds ``dllm-relay``."""
         self._folder = folder
         self._relay = relay
         self._kept: dict[str, tuple[DeviceMemory, ...]] = {}
@@ -101,7 +100,6 @@ class MemoryAsker:
             return None
 
     def _keep(self, key: str, answer: tuple[DeviceMemory, ...]) -> None:
-        """A cache that cannot be written is only slower."""
         with contextlib.suppress(OSError):
             write_private(self._folder / f"{key}.json", msgspec.json.encode(answer))
             by_age = sorted(self._folder.glob("*.json"), key=_changed_at, reverse=True)
@@ -209,7 +207,7 @@ def _with_less_compute(
 
 
 def _limits_outputs(engine: EngineInfo) -> bool:
-    """Whether this llama.cpp can want logits of fewer tokens than a batch has."""
+    """True if this llama.cpp can want logits of fewer tokens than a batch has."""
     try:
         with Path(engine.fit_path).open("rb") as file:
             whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

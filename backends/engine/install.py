@@ -26,13 +26,13 @@ SERVER = "llama-server"
 WORKER = "ggml-rpc-server"
 FIT = "llama-fit-params"
 BINARIES = (SERVER, WORKER)
-"""What serves."""
+"""The programs of a cluster."""
 PROGRAMS = (*BINARIES, FIT)
-"""What a build makes: with these an engine also tells what memory a plan takes."""
+"""The programs of a build; the last one tells the memory of a plan."""
 
 
 class Manifest(Value, frozen=True, kw_only=True):
-    """What is known of an engine we built; ``engine.json`` beside its binaries."""
+    """Facts of an engine we built; ``engine.json`` beside its binaries."""
 
     key: str
     version: str
@@ -67,7 +67,7 @@ def engine_key(source: Source, flags: Sequence[str]) -> str:
 
 
 def options_of(source: Source) -> tuple[str, ...]:
-    """What CMake is told besides the flags: it makes no other engine.
+    """CMake's options besides the flags; they make no other engine.
 
     llama.cpp would compile through ccache where there is one, which takes longer and
     keeps what is not compiled again: a build that is gone on with has its own objects.
@@ -109,7 +109,7 @@ def installed(paths: Paths) -> list[tuple[Path, Manifest]]:
 
 
 def accelerators(source: Source, paths: Paths) -> set[str]:
-    """Those for which an engine of this source was built for this CPU."""
+    """The accelerators for which this source was built for this CPU."""
     here = host_cpu()
     return {
         manifest.accelerator
@@ -159,7 +159,6 @@ def complete(built: Path, target: Path, names: Sequence[str]) -> None:
 
 
 def _replace_directory(new: Path, target: Path) -> None:
-    """Rename over ``target``; what an unfinished engine left there is removed."""
     if target.exists():
         old = target.parent / f".{target.name}.old.{time.time_ns()}"
         target.rename(old)

@@ -1,4 +1,4 @@
-"""What llama-server and rpc-server print, read back as facts; pure, never raises."""
+"""Facts from the output of llama-server and rpc-server; pure, never raises."""
 
 from __future__ import annotations
 
@@ -81,7 +81,6 @@ class LoadLog:
     """
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self.layer_devices: dict[int, str] = {}
         """Layer index to device name; the output is the index after the last layer."""
         self.device_endpoints: dict[str, str] = {}
@@ -89,11 +88,11 @@ class LoadLog:
         self.offloaded: tuple[int, int] | None = None
         """Layers on devices, and all of them, the output counted."""
         self.url: str | None = None
-        """Where the server listens, once the model is loaded."""
+        """The server's address, once the model is loaded."""
         self.errors: deque[str] = deque(maxlen=ERRORS_KEPT)
         """Lines that tell of a failure, oldest first."""
         self.phase = "starting"
-        """What llama-server is doing, in a few words."""
+        """The present act of llama-server, in a few words."""
         self.fraction: float | None = None
         """Part of the weights loaded, 0…1; None where the log does not tell."""
         self._buffers: dict[tuple[str, str], list[float]] = {}
@@ -118,7 +117,7 @@ class LoadLog:
 
     @property
     def ready(self) -> bool:
-        """Whether the model is loaded."""
+        """True if the model is loaded."""
         return self.phase == "ready"
 
     @property
@@ -155,7 +154,6 @@ class LoadLog:
             self.fraction = self.fraction if fraction is None else fraction
 
     def _again(self) -> None:
-        """The server slept and loads its model once more."""
         self._loads = 0
         self.phase = "starting"
         self.fraction = None
@@ -184,7 +182,6 @@ class LoadLog:
             self._buffers.setdefault((name, kind), []).append(float(mib))
 
     def _dots(self, match: re.Match[str]) -> None:
-        """Builds before 2026 print a dot per percent, and no line end until 100."""
         if self.phase == "loading weights":
             self.fraction = min(len(match[1]) / 100, 1.0)
 

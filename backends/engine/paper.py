@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
 PAPER_BYTES = 1 << 40
-"""What every device on paper has: the placement is given, so its size is no matter."""
+"""The memory of a stub device: the placement is given, so its size does not matter."""
 
 
 @contextlib.asynccontextmanager
@@ -66,7 +66,7 @@ def _port(line: bytes, relay: str) -> int:
 
 
 async def output_of(argv: Sequence[str]) -> str:
-    """What it printed.
+    """The output of a program.
 
     Raises:
         EngineError: it cannot be started, or failed.
@@ -94,7 +94,6 @@ def _why(code: int, lines: Sequence[str]) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Ours without what llama.cpp obeys; the real devices stay asleep."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_ARG_")}
     return {**kept, **NO_GPU, "GGML_NO_BACKTRACE": "1"}
 

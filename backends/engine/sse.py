@@ -31,9 +31,8 @@ class LineFeeds:
     """Gives each line the one end that llama-server uses: a stream may have three."""
 
     def __init__(self) -> None:
-        """Nothing has come yet."""
         self._is_split = False
-        """Whether the last line ended in what may be half of its end."""
+        """True if the last line ended in what may be half of its end."""
 
     def take(self, chunk: bytes) -> bytes:
         """The next piece, with line feeds alone."""
@@ -49,7 +48,6 @@ class Splitter:
     """Gives whole events alone: half of one could not be taken back."""
 
     def __init__(self) -> None:
-        """Nothing has come yet."""
         self._lines = LineFeeds()
         self._rest = bytearray()
 
@@ -111,7 +109,6 @@ class AnswerReader:
     """Turns events into pieces, and remembers what the last piece must say."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Start the clock: the request is about to be sent."""
         self._clock = clock
         self._started = clock()
         self._first_token_s: float | None = None
@@ -119,7 +116,7 @@ class AnswerReader:
         self._pieces = 0
         self._finish_reason = ""
         self.done = False
-        """Whether the last piece has been given."""
+        """True if the last piece has been given."""
 
     def take(self, event: bytes) -> Iterator[ChatDelta]:
         """The pieces one event amounts to, mostly one."""
@@ -226,7 +223,6 @@ def _number(found: Mapping[str, Any], name: str) -> float:
 
 
 def _progress(found: Any) -> float | None:
-    """0…1 of the prompt, what the cache held counted as read."""
     if not isinstance(found, dict):
         return None
     total = _number(found, "total")

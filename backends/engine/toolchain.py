@@ -1,4 +1,4 @@
-"""What a build is made with: compilers, CMake and Ninja, found or fetched by pip."""
+"""The tools of a build: compilers, CMake and Ninja, found or fetched by pip."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 CMAKE_MIN = (3, 14)
-"""What llama.cpp's own CMakeLists.txt asks for."""
+"""The least version for llama.cpp's CMakeLists.txt."""
 _PROBE_S = 20.0
 
 
@@ -67,7 +67,6 @@ def _compilers() -> tuple[str, str]:
 
 
 def _first_running(*names: str | None) -> str:
-    """The first of these that can tell its version (macOS has stubs that cannot)."""
     for name in names:
         path = which(name) if name else None
         if path and _version_text(path):

@@ -15,7 +15,7 @@ class Source(Value, frozen=True, kw_only=True):
     version: str
     sha256: str
     subdirectory: str
-    """Where llama.cpp lies inside the sdist, without the top folder."""
+    """The folder of llama.cpp inside the sdist, without the top folder."""
     rpc_protocol: str
     build_number: int
     """llama.cpp's build number; 0 where the sdist does not tell."""
@@ -70,7 +70,7 @@ def find_source(version: str | None) -> Source:
 
 
 def protocols_match(head: str, worker: str) -> bool:
-    """Whether a llama-server accepts a worker; unknown versions are left to try.
+    """True if a llama-server accepts a worker; unknown versions are left to try.
 
     llama-server asks for the same major version and a minor one not above its own
     (``ggml-rpc.cpp``, ``check_server_version``).

@@ -42,7 +42,7 @@ class TokenTotals(NamedTuple):
 
 
 def token_totals(links: Sequence[Link]) -> TokenTotals:
-    """What the links' medians say of a token."""
+    """The totals of a token, from the links' medians."""
     carried = [link for link in links if link.round_trips_per_token is not None]
     unread = tuple(link.worker for link in links if link.mode == "plain")
     counted = [] if unread else carried
@@ -98,7 +98,7 @@ BUCKETS_PER_OCTAVE = 8
 
 
 def lower_edge_us(upper_us: float) -> float:
-    """Where the bucket that ends with this time begins.
+    """The lower edge of the bucket that ends with this time.
 
     The relay divides each octave of nanoseconds into eight equal buckets and reports
     the last nanosecond of each; below eight nanoseconds every one has its own.

@@ -1,4 +1,4 @@
-"""What a relay can be asked to pretend; beyond it a lab is taken for a mistake."""
+"""The limits of a lab; beyond them it is taken for a mistake."""
 
 from __future__ import annotations
 

@@ -50,9 +50,9 @@ class LinkMeter:
     of the way: half of it is counted as ``up``, half as ``down``.
 
     What came out of a pass is known to the relay before the last layer alone; the
-    meters of a cluster share it as ``outcomes``. Where no worker has that layer, passes
-    are told by their sizes (see ``Guesses`` for what that misses), and all tokens made
-    are those llama-server counts.
+    meters of a cluster share it as ``outcomes``. If no worker has that layer, passes
+    are told by their sizes (see ``Guesses`` for the mistakes of that). All tokens made
+    are then the ones that llama-server counts.
     """
 
     def __init__(
@@ -63,10 +63,6 @@ class LinkMeter:
         why: str = "",
         route: Callable[[], Route] = Route,
     ) -> None:
-        """Nothing has been measured yet; ``why`` is that of the link.
-
-        ``route`` tells how the relay gets to the worker now.
-        """
         self._route = route
         self._tunnel_rtt_ms = tunnel_rtt_ms
         self._outcomes = Outcomes() if outcomes is None else outcomes
@@ -206,7 +202,6 @@ class LinkMeter:
         )
 
     def _rtt_ms(self, line: Line) -> float | None:
-        """The real round trip: the relay's is what a pass pays, the lab included."""
         lab_ms = 2 * line.lab.latency_ms if line.lab else 0.0
         near_ms = max(round(line.rtt_us / US_PER_MS - lab_ms, RTT_DIGITS), 0.0)
         # The pings of a pair have been through the tunnel.
@@ -262,17 +257,13 @@ class LinkMeter:
 
 
 def _reason(line: Line, trouble: str) -> str:
-    """Why the link is not as it should be, or what was refused last.
-
-    What a tunnel says of itself says more than that the relay found nobody behind it.
-    """
     is_down = line.pair is not None and not line.pair.up
     broken = trouble or (line.pair.reason if line.pair else "") if is_down else ""
     return broken or line.plain_reason or line.refused_reason or ""
 
 
 def _way(pair: PairLine | None, route: Route) -> tuple[str, str]:
-    """What the link leads through, and why a tunnel."""
+    """The transport of a link, and the reason for a tunnel."""
     kind = "" if route.kind is None else route.kind.value
     if route.kind is not WayKind.TUNNEL or pair is None:
         return kind, ""
@@ -293,7 +284,6 @@ def pass_times_ms(passes: Sequence[Pass]) -> list[float]:
 
 
 def _percentile(ascending: Sequence[float], percent: int) -> float | None:
-    """The value that so many of a hundred do not exceed."""
     if not ascending:
         return None
     return ascending[min(len(ascending) * percent // 100, len(ascending) - 1)]
@@ -304,7 +294,6 @@ def _mean(passes: Sequence[Pass], figure: Callable[[Pass], float]) -> float | No
 
 
 def _share(figure: float | None, tokens: float | None) -> float | None:
-    """Of a pass, what falls to one token."""
     return figure / tokens if figure is not None and tokens else None
 
 
@@ -342,7 +331,6 @@ class Throughput:
     """Bytes per second each way over the last second; pure."""
 
     def __init__(self) -> None:
-        """Nothing has been seen yet."""
         self._seen: deque[_Totals] = deque()
 
     def take(self, at_s: float, up: int, down: int) -> tuple[float, float] | None:
@@ -362,12 +350,10 @@ class Throughput:
         return (up - first.up) / elapsed_s, (down - first.down) / elapsed_s
 
     def _pass_over_silence(self, at_s: float) -> None:
-        """A relay is silent while nothing moves: all that is new is of this tick."""
         last = self._seen[-1]
         self._seen.clear()
         self._seen.append(_Totals(at_s - TICK_S, last.up, last.down))
 
 
 def _follows(now: _Totals, before: _Totals) -> bool:
-    """False when the relay began anew: its totals never shrink."""
     return now.at_s >= before.at_s and now.up >= before.up and now.down >= before.down

@@ -43,7 +43,7 @@ def worker_relay_name(worker: str) -> str:
 
 
 def is_beside(process: str) -> bool:
-    """Whether a process of that short name is a relay beside a worker."""
+    """True if a process of that short name is a relay beside a worker."""
     return process.startswith(worker_relay_name(""))
 
 
@@ -53,7 +53,7 @@ def worker_of(process: str) -> str:
 
 
 def is_relay(process: str) -> bool:
-    """Whether a process of that short name is a relay, at either end of a link."""
+    """True if a process of that short name is a relay, at either end of a link."""
     return process.startswith((relay_name(""), worker_relay_name("")))
 
 
@@ -91,7 +91,7 @@ def pair_argv(
     thin: bool = False,
     key_file: str,
 ) -> tuple[str, ...]:
-    """What a relay of the head is told of its pair.
+    """The arguments of the head's relay for its pair.
 
     One with the ``identity`` of another takes its place. That a machine is gone is for
     the connection through which it is reached to say, which may come back in time.
@@ -140,7 +140,7 @@ def models_in(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def direct_in(argv: Sequence[str]) -> str:
-    """Where such a relay listens besides, by its command line; empty: nowhere."""
+    """The second address of such a relay, by its command line; empty: none."""
     return "".join([at for option, at in pairwise(argv) if option == "--listen"][1:])
 
 
@@ -158,13 +158,6 @@ class RelayReader:
         why: str = "",
         route: Callable[[], Route] = Route,
     ) -> None:
-        """``stats`` is the relay's socket; ``changed`` is told of news.
-
-        ``tunnel_rtt_ms`` is the round trip of the worker's tunnel, if it has one.
-        ``lab`` is put on every relay that is connected: one started anew has none.
-        ``outcomes`` are shared by the relays of a cluster; ``why`` is the link's, and
-        ``route`` how it leads to the worker now.
-        """
         self._lab = lab
         self.meter = LinkMeter(worker, tunnel_rtt_ms, outcomes, why, route)
         self._stats = stats
@@ -196,7 +189,6 @@ class RelayReader:
             writer.close()
 
     def _take(self, raw: bytes | None) -> bool:
-        """A line, or None for silence; whether anything changed."""
         if raw is None:
             return self.meter.take_silence()
         line = parse(raw)
@@ -218,7 +210,6 @@ class RelayReader:
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes | None:
-    """The next line, empty at the end; None when none came for a while."""
     try:
         async with asyncio.timeout(QUIET_S):
             return await reader.readline()
@@ -239,7 +230,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 async def worker_weights(stats: Path) -> WorkerWeights | None:
-    """What the worker holds at this moment; None where the relay does not say.
+    """The worker's weights at this moment; None if the relay does not say.
 
     ``stats`` is the relay's socket: every new reader is told first of all.
     """

@@ -1,4 +1,4 @@
-"""How many tokens a pass makes, where a link cannot see it for itself.
+"""The tokens of a pass, if a link cannot see them for itself.
 
 Tokens leave the cluster as rows of logits, one each, at the worker with the last layer.
 Its relay counts them. The others' passes are the same ones, a little earlier; and where
@@ -20,7 +20,7 @@ BUSY_TOKENS = 4096
 
 
 class Outcome(NamedTuple):
-    """What a pass was fed, and what came out of it."""
+    """The input and the output of a pass."""
 
     batch: int
     rows: int
@@ -38,9 +38,8 @@ class Outcomes:
     """
 
     def __init__(self) -> None:
-        """Nobody has seen any."""
         self.known = False
-        """Whether there is a worker that sees them."""
+        """True if there is a worker that sees them."""
         self.rows = 0
         """Tokens that came out of all passes."""
         self.first_rows = 0
@@ -73,7 +72,7 @@ class Outcomes:
 
 
 class ServerCount(NamedTuple):
-    """What llama-server counts, and what is said of its passes elsewhere."""
+    """llama-server's counts, and the limits of its passes."""
 
     tokens: int
     """Generated so far."""
@@ -89,14 +88,13 @@ class Guesses:
 
     For a link where nobody sees what comes out, as when the head has the last layer.
     Slots decode a token each: their number rises only by a prompt, and a pass right
-    after a prompt's that is larger than the next is its remainder. Taken for generated
-    are all the same a prompt of one token, and a short one (no more tokens than slots)
-    that follows a generated pass as large. A draft's passes are of any size up to
+    after a prompt's that is larger than the next is its remainder. A prompt of one
+    token is taken for generated all the same. So is a short one (no more tokens than
+    slots) that follows a generated pass as large. A draft's passes are of any size up to
     ``decode_max``, so that with a draft every prompt that short counts as generated.
     """
 
     def __init__(self) -> None:
-        """No pass was seen."""
         self.first_tokens = 0
         """Tokens that came out of prompts: one each time generation follows one.
 
@@ -108,7 +106,7 @@ class Guesses:
     def generated(
         self, batch: int, following: int | None, server: ServerCount
     ) -> bool | None:
-        """Whether a pass is generated; None: not to be told without the next one.
+        """True if a pass is generated; None: not to be told without the next one.
 
         ``following`` is the size of the next pass, where there is one.
         """
@@ -138,12 +136,11 @@ class _Mark(NamedTuple):
 class TokensPerPass:
     """Tokens by the server's count over passes by the relay's; pure.
 
-    Both are told at moments of their own, so they are compared over a span that began
-    when nothing moved, and that is long unless it ended so as well.
+    Both come at moments of their own, so they are compared over a span that began when
+    nothing moved. The span is long unless it ended so as well.
     """
 
     def __init__(self) -> None:
-        """Nothing was counted yet."""
         self._marks: deque[_Mark] = deque()
         self._now = _Mark(0, 0)
 

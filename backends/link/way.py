@@ -16,7 +16,7 @@ _UNIX = "unix:"
 
 
 class WayKind(StrEnum):
-    """What a way leads through."""
+    """The transports of a link."""
 
     LOCAL = "local"
     """Worker and head on one machine: nothing lies between."""
@@ -27,12 +27,12 @@ class WayKind(StrEnum):
 
 
 class Route(NamedTuple):
-    """What the controller knows of how a relay on the head gets to its worker."""
+    """The controller's facts about a relay's way to its worker."""
 
     kind: WayKind | None = None
     """Of the way that it opened; None: it is not open."""
     direct: str = ""
-    """Where the relay beside the worker may be met without that."""
+    """The address of the relay beside the worker without that."""
     why: str = ""
     """Why it may not."""
     trouble: str = ""
@@ -40,12 +40,12 @@ class Route(NamedTuple):
 
 
 class WaySpec(Value, frozen=True, kw_only=True):
-    """Which way: the same names give the same socket paths."""
+    """The names of a way; the same names give the same socket paths."""
 
     cluster: str
     worker: str
     tcp: bool = False
-    """Whether llama-server itself is to use it, which knows no Unix sockets: then every
+    """True if llama-server itself is to use it, which knows no Unix sockets: then every
     user of the head reaches the worker."""
 
 
@@ -57,12 +57,12 @@ class Way(Protocol):
 
     @property
     def kind(self) -> WayKind:
-        """What it leads through."""
+        """Its transport."""
         ...
 
     @property
     def endpoint(self) -> str:
-        """Where the head finds the worker: ``127.0.0.1:PORT`` or ``unix:/path``."""
+        """The head's address of the worker: ``127.0.0.1:PORT`` or ``unix:/path``."""
         ...
 
     @property
@@ -72,7 +72,7 @@ class Way(Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether it still leads there; a broken one is replaced, never mended."""
+        """True if it still leads there; a broken one is replaced, never mended."""
         ...
 
     @property
@@ -82,7 +82,7 @@ class Way(Protocol):
 
     @property
     def note(self) -> str:
-        """What the user should know of it, in a sentence; usually empty."""
+        """A remark for the user, in a sentence; usually empty."""
         ...
 
     @property
@@ -106,14 +106,13 @@ class PlainWay:
     def __init__(
         self, endpoint: str, kind: WayKind = WayKind.LOCAL, rtt_ms: float | None = 0.0
     ) -> None:
-        """``rtt_ms`` is what the kernel does not see of the round trip."""
         self.kind = kind
         self.endpoint = endpoint
         self.rtt_ms = rtt_ms
         self.on_broken: Callable[[], None] | None = None
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def local_way(port: int) -> PlainWay:

@@ -39,7 +39,7 @@ class PairLine(msgspec.Struct, frozen=True):
     reason: str | None = None
     """Why it is not up."""
     place: str | None = None
-    """Where the head's relay dialled it."""
+    """The address that the head's relay dialled."""
     detour: str | None = None
     """Why not at the first place that it was told."""
     wire_bytes_up: int | None = 0

@@ -44,14 +44,6 @@ class Catalogue:
         clock: Callable[[], float] = time.time,
         read: Callable[[Path], ModelInfo] = read_model,
     ) -> None:
-        """Search nothing yet.
-
-        Args:
-            host: the machine we run on.
-            folders: where to look; ``user_folders`` has the usual ones.
-            clock: Unix seconds, for ``scanned_at``.
-            read: reads one model's headers.
-        """
         self.folders = tuple(folders)
         self._host = host
         self._clock = clock
@@ -64,7 +56,7 @@ class Catalogue:
 
     @property
     def listing(self) -> ModelCatalogue:
-        """What is known now, by name: while searching, the models found so far."""
+        """The models known now, by name; while searching, those found so far."""
         with self._guard:
             models = list(self._models.values())
         return ModelCatalogue(

@@ -1,4 +1,4 @@
-"""Whether two machines hold the same model: every tensor, by hashes of its bytes."""
+"""Compare a model on two machines: every tensor, by hashes of its bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Comparison(Value, frozen=True, kw_only=True):
 
     @property
     def same(self) -> bool:
-        """Whether all of it is."""
+        """True if all of it is."""
         return not self.differing
 
     @property

@@ -1,4 +1,4 @@
-"""Where models lie: the folders other programs keep them in, and walking them."""
+"""The folders of models, also those of other programs, and walking them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def default_folders(home: Path, env: Mapping[str, str]) -> tuple[Folder, ...]:
 
 
 def user_folders(model_dirs: Iterable[str]) -> tuple[Folder, ...]:
-    """Where this user's models are: the bundled one, the configured, the usual."""
+    """The folders of this user's models: bundled, configured, usual."""
     bundled = Folder("bundled", MODEL_PATH.parent)
     return (bundled, *configured_folders(model_dirs, Path.home(), os.environ))
 
@@ -85,7 +85,7 @@ NAMES_MAX = 500
 
 
 def names_after(typed: str) -> tuple[str, ...]:
-    """What the last part of a whole path may become: folders end in ``/``.
+    """Completions of the last part of a whole path; folders end in ``/``.
 
     Names that begin with a dot only where one was typed. A folder that is not there,
     or may not be read, has none. Of very many some in the middle are left out: what all
@@ -116,7 +116,6 @@ def _fitting(entries: Iterator[os.DirEntry[str]], part: str) -> Iterator[str]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is one, as far as we may know: a link may lead to itself."""
     try:
         return entry.is_dir()
     except OSError:

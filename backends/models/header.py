@@ -46,14 +46,14 @@ KEPT_BYTES_MAX = 16 * 1024 * 1024
 TEXTS_MAX = 4_194_304
 """Strings kept of one array; the largest vocabularies have half a million."""
 ELEMENT_BYTES = 8
-"""What a kept number counts for."""
+"""The cost of a kept number."""
 KEPT_ELEMENTS_MAX = 4096
 """Numeric arrays up to here are kept: per-layer figures have an entry per layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """What stands for a value that was not kept."""
+    """The stand-in of a value that was not kept."""
 
     element: str
     """Element type of an array (``string``, ``float32``), or ``string`` alone."""
@@ -200,14 +200,12 @@ def _metadata(
 
 
 def _weight(value: Value) -> int:
-    """Bytes to count for a kept value."""
     if isinstance(value, str):
         return len(value)
     return ELEMENT_BYTES * (len(value) if isinstance(value, tuple) else 1)
 
 
 def _text(cursor: Cursor, limit: int) -> str:
-    """A string of at most `limit` bytes; invalid UTF-8 is replaced, not refused."""
     (length,) = cursor.numbers("Q")
     if length > limit:
         cursor.fail(f"is corrupt: {cursor.inside} has a name of {length} bytes")
@@ -267,7 +265,6 @@ def _texts(cursor: Cursor) -> tuple[bytes, ...]:
 
 
 def _kept_text(cursor: Cursor) -> bytes:
-    """One string of an array, as its bytes."""
     (length,) = cursor.numbers("Q")
     if length > KEPT_STRING_BYTES_MAX:
         cursor.fail(f"is corrupt: {cursor.inside} has a string of {length} bytes")

@@ -1,12 +1,13 @@
-"""Which bytes a model file holds, told in a few milliseconds.
+"""The identity of a model file's bytes, in a few milliseconds.
 
-The identity of a file is ``1-<size in bytes>-<32 hex digits>``: the first half of the
-SHA-256 over its first and last MiB and eight blocks of 128 KiB between them (over the
-whole file up to 4 MiB). The agent (``native/src/host/files.cpp``) computes the same, so
-files on different machines can be compared by text.
+The identity of a file is ``1-<size in bytes>-<32 hex digits>``. The digits are the
+first half of a SHA-256 over its first and last MiB, and over eight blocks of 128 KiB
+between them. A file of up to 4 MiB is hashed whole. The agent
+(``native/src/host/files.cpp``) computes the same, so files on different machines can be
+compared by text.
 
-What it proves: files with different identities differ. What it does not: files with the
-same identity are the same *for practical purposes* only. Another model, another quant
+Files with different identities differ. Files with the same identity are the same *for
+practical purposes* only. Another model, another quant
 or another fine-tune differs in its size or in every block; but a file of the same size
 that was damaged or edited between the blocks that are read has the same identity.
 ``full_sha256`` proves sameness, at the price of reading the whole file; a copy is

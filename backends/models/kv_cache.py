@@ -1,9 +1,9 @@
-"""What a token leaves in memory: bytes of f16 K and V per layer.
+"""The cache of a token: bytes of f16 K and V per layer.
 
-Facts from llama.cpp: llama_hparams::n_embd_k_gqa / n_embd_v_gqa / has_kv
-(src/llama-hparams.cpp), the allocation in the constructor of llama_kv_cache
-(src/llama-kv-cache.cpp), llama_model::create_memory (src/llama-model.cpp) for which
-layers are cached at all, and load_hparams of each architecture (src/models/).
+Sources in llama.cpp: llama_hparams::n_embd_k_gqa, n_embd_v_gqa and has_kv
+(src/llama-hparams.cpp); the constructor of llama_kv_cache (src/llama-kv-cache.cpp);
+llama_model::create_memory for the cached layers (src/llama-model.cpp); load_hparams of
+each architecture (src/models/).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ENCODERS = frozenset(
 )
 """Architectures that embed text and predict no token."""
 CACHELESS = ENCODERS | {"dream", "llada", "llada-moe", "rnd1", "wavtokenizer-dec"}
-"""Those for which create_memory returns nothing."""
+"""Architectures for which create_memory returns nothing."""
 
 # Every how many layers one attends to the whole context, where the file does not say
 # (load_swa_pattern in src/models/<arch>.cpp).
@@ -66,13 +66,13 @@ ONE_TYPE = ("deepseek4",)
 
 
 class LayerMemory(NamedTuple):
-    """What one layer keeps of each token."""
+    """The cache of one layer for each token."""
 
     bytes_per_token: int
     window: int = 0
     """Tokens kept at most (sliding-window attention); 0: all of the context."""
     k_bytes_per_token: int = 0
-    """How many of the bytes are K's."""
+    """K's part of the bytes."""
 
 
 def layer_memory(
@@ -80,10 +80,10 @@ def layer_memory(
 ) -> tuple[LayerMemory, ...]:
     """K and V of every layer, f16, in bytes per token.
 
-    Full attention keeps ``n_head_kv · (key_length + value_length)`` numbers, compressed
-    attention (MLA, files that have the ``*_mla`` keys) one row of ``key_length`` =
-    kv_lora_rank + rope dimensions and no V; a sparse-attention indexer adds a key of
-    its own. Recurrent layers, layers that reuse another's cache and multi-token
+    Full attention keeps ``n_head_kv · (key_length + value_length)`` numbers. Compressed
+    attention (MLA, files with the ``*_mla`` keys) keeps no V, and one row of
+    ``key_length`` = kv_lora_rank + rope dimensions. A sparse-attention indexer adds a
+    key of its own. Recurrent layers, layers that reuse another's cache and multi-token
     prediction layers keep nothing.
 
     Args:
@@ -115,7 +115,7 @@ def layer_memory(
 
 
 def kept_layers(params: Params, n_layer: int) -> list[bool]:
-    """Which layers may have a cache of their own, by has_kv and the layer filters."""
+    """The layers with a cache of their own, by has_kv and the layer filters."""
     own = n_layer - params.number("nextn_predict_layers")
     if params.arch in CACHELESS:
         own = 0
@@ -133,7 +133,7 @@ def swa_window(params: Params) -> int:
 
 
 def swa_layers(params: Params, n_layer: int) -> list[bool]:
-    """Which layers attend to a sliding window only (llama_hparams::set_swa_pattern)."""
+    """The layers with a sliding window only (llama_hparams::set_swa_pattern)."""
     key = "attention.sliding_window_pattern"
     listed = params.flags(key, n_layer)
     if listed is not None:
@@ -146,7 +146,7 @@ def swa_layers(params: Params, n_layer: int) -> list[bool]:
 
 
 def is_recurrent(stems: frozenset[str]) -> bool:
-    """Whether a layer's tensors mix tokens through a state, not through a cache.
+    """True if a layer's tensors mix tokens through a state, not through a cache.
 
     Attention inside such a layer (Falcon-H1) shows in a key projection of its own;
     a fused ``attn_qkv`` there belongs to linear attention (Qwen3-Next).
@@ -191,13 +191,13 @@ def head_lengths(
 
 
 def has_one_type(params: Params) -> bool:
-    """Whether llama.cpp wants K and V in one type (``is_mla``, DeepSeek V4)."""
+    """True if llama.cpp wants K and V in one type (``is_mla``, DeepSeek V4)."""
     mla = ("attention.key_length_mla", "attention.value_length_mla")
     return params.arch in ONE_TYPE or all(params.number(key) for key in mla)
 
 
 def has_indexer(stems: frozenset[str]) -> bool:
-    """Whether a layer picks what it attends to by a small attention of its own."""
+    """True if a layer picks what it attends to by a small attention of its own."""
     return any(stem.startswith("indexer.") for stem in stems)
 
 

@@ -32,7 +32,7 @@ LAYERS_MAX = 4096
 """Ours; LLAMA_MAX_LAYERS is 512."""
 
 EMBEDDING = ("token_embd", "token_types", "position_embd", "per_layer_token_embd")
-"""How tensors that turn tokens into vectors are called; they stay on the head."""
+"""The names of tensors that turn tokens into vectors; they stay on the head."""
 ATTENTION = ("attn_", "cross_attn_", "vis_attn_", "indexer.")
 FFN = ("ffn", "channel_mix_", "vis_gate", "vis_up", "vis_down")
 EXPERTS = ("_exps.", "_chexps.")
@@ -233,7 +233,6 @@ def _layers(params: Params, places: Places) -> tuple[Layer, ...]:
 
 
 def _stems(places: Places) -> list[frozenset[str]]:
-    """The names of each layer's tensors, without the ``blk.N.`` in front."""
     return [frozenset(stem for stem, _ in layer) for layer in places.layers]
 
 
@@ -264,7 +263,6 @@ def _total(tensors: Iterable[Tensor]) -> int:
 
 
 def _head_bytes(places: Places) -> int:
-    """Bytes of the token embedding, which a tied model loads again as its head."""
     name = "token_embd.weight"
     return _total(tensor for tensor in places.embedding if tensor.name == name)
 
@@ -292,7 +290,6 @@ def _file_type(header: Header, tensors: Sequence[Tensor]) -> str:
 
 
 def _vocabulary(header: Header, params: Params, embedding: tuple[int, ...]) -> int:
-    """Tokens in the vocabulary, as llama.cpp counts them: the list, else the key."""
     tokens = header.metadata.get("tokenizer.ggml.tokens")
     if isinstance(tokens, Skipped):
         return tokens.count

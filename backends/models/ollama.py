@@ -59,7 +59,6 @@ async def ollama_models(host: Asked, root: Path) -> list[tuple[str, FoundFile]]:
 
 
 def _above(tag: PurePath, folder: str) -> tuple[str, ...]:
-    """Registry, namespace and model of a tag."""
     return tag.parent.relative_to(folder).parts
 
 

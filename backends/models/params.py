@@ -18,7 +18,6 @@ class Params:
     """Metadata of one model, its architecture's prefix put in front of every key."""
 
     def __init__(self, header: Header, arch: str) -> None:
-        """Read from the first part's header."""
         self.arch = arch
         self._header = header
 

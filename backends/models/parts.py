@@ -25,7 +25,7 @@ _PATTERN = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a part's file name says."""
+    """The facts in a part's file name."""
 
     prefix: str
     number: int
@@ -112,7 +112,7 @@ def _there(path: Path) -> bool:
 
 
 def missing_part(path: Path, count: int) -> ModelError:
-    """What to tell of a part that is not there."""
+    """The error of a part that is not there."""
     return ModelError(
         f"{printable(path.name)} is missing, one of the {count} parts of the model",
         f"Put it beside the others in {printable(str(path.parent))}.",

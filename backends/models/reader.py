@@ -32,12 +32,11 @@ class Cursor:
     """A place in an open file; every read checks against the file's end."""
 
     def __init__(self, descriptor: int, size: int, name: str) -> None:
-        """Start at byte 0 of a file of `size` bytes, little-endian until told."""
         self.size = size
         self.name = name
         self.place = 0
         self.inside = "the header"
-        """What is being read, for the error sentence."""
+        """The part being read, for the error sentence."""
         self._descriptor = descriptor
         self._data = b""
         self._start = 0
@@ -107,7 +106,6 @@ class Cursor:
             self.skip(base + at - self.place)
 
     def _hold(self, n_bytes: int) -> int:
-        """Have the next bytes in the window; say where in it they start."""
         at = self.place - self._start
         if at < 0 or at + n_bytes > len(self._data):
             self._refill(n_bytes)

@@ -1,4 +1,4 @@
-"""What ``gguf`` knows about GGUF: value types, tensor types, file types.
+"""The tables of ``gguf``: value types, tensor types, file types.
 
 ``gguf`` imports numpy (0.1 to 0.2 s), so each table is made when first asked for.
 """

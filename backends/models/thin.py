@@ -37,14 +37,14 @@ _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
 
 class Keep(NamedTuple):
-    """What a thin file is to have beside the embedding and whatever is in no layer."""
+    """The parts of a thin file beside the embedding and all that is in no layer."""
 
     layers: frozenset[int]
     output: bool
 
 
 def thin_model(headers: Sequence[Header], places: Places) -> ThinModel | None:
-    """What is there of a model with holes; None for a whole one.
+    """The parts of a model with holes; None for a whole one.
 
     Raises:
         ModelError: what it says of its holes cannot be understood.
@@ -83,7 +83,7 @@ def thin_words(thin: ThinModel) -> str:
 
 
 def parse_keep(text: str, n_layer: int) -> Keep:
-    """What is meant by ``output,0-9,12``.
+    """Read ``output,0-9,12``.
 
     Raises:
         ModelError: it cannot be meant, or there is no such layer.
@@ -118,7 +118,7 @@ def left_out(places: Places, keep: Keep) -> list[Tensor]:
 
 
 def has_holes(header: Header) -> bool:
-    """Whether a file says that it is thin, be that right or not."""
+    """True if a file says that it is thin, be that right or not."""
     return any(key.startswith(_MARK) for key in header.metadata)
 
 

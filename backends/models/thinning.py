@@ -31,11 +31,11 @@ SUFFIX = ".gguf"
 _END_S = 10.0
 _TRIED_BYTES = 1 << 20
 _BLOCK_BYTES = 512
-"""What ``st_blocks`` counts."""
+"""The unit of ``st_blocks``."""
 
 
 class ThinPlan(Value, frozen=True, kw_only=True):
-    """What a thin file of a model would be."""
+    """A thin file of a model that is not made yet."""
 
     model: str
     files: tuple[str, ...]
@@ -67,7 +67,7 @@ class ThinFile(Value, frozen=True, kw_only=True):
 
 
 def plan_thin(model: Path, keep: str, out: Path | None = None) -> ThinPlan:
-    """What it would take to keep some parts of a model; leaves nothing behind.
+    """Plan a thin file with some parts of a model; leaves nothing behind.
 
     Args:
         model: any part of it.
@@ -142,7 +142,6 @@ async def write_thin(
 
 
 def _further(on_bytes: Callable[[int], None], start: int) -> Callable[[int], None]:
-    """Tells of one file what it is of all."""
     return lambda done: on_bytes(start + done)
 
 
@@ -202,7 +201,6 @@ async def _followed(
 
 
 async def _is_done(child: asyncio.subprocess.Process) -> bool:
-    """Whether the last it said, after which nobody listened, is that it was done."""
     assert child.stdout is not None
     return b'"path"' in await child.stdout.read()
 
@@ -221,7 +219,7 @@ async def _ended(child: asyncio.subprocess.Process) -> None:
 
 
 def _targets(files: Sequence[Path], out: Path | None) -> list[Path]:
-    """Where the thin files go; nothing is there yet."""
+    """The paths of the thin files; nothing is there yet."""
     if out is not None and out.is_dir():
         targets = [out / file.name for file in files]
     else:
@@ -273,7 +271,7 @@ def _check_holes(folder: Path, size_bytes: int) -> None:
 
 
 def holds_holes(folder: Path) -> bool:
-    """Whether a file there takes no room where nothing was written; tried with one.
+    """True if a file there takes no room where nothing was written; tried with one.
 
     Where none can be made this is for whoever writes there to say.
     """

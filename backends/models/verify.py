@@ -1,4 +1,4 @@
-"""Whether a model's files are whole: every byte read, and compared where it can be."""
+"""Verify a model's files: every byte is read, and compared if it can be."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class VerifiedFile(Value, frozen=True, kw_only=True):
 
     @property
     def damaged(self) -> bool:
-        """Whether its bytes are not those that its store names."""
+        """True if its bytes are not those that its store names."""
         return bool(self.sha256 and self.expected_sha256 not in ("", self.sha256))
 
 
 class VerifiedModel(Value, frozen=True, kw_only=True):
-    """What was found of a model."""
+    """The result of verifying a model."""
 
     path: str
     name: str
@@ -45,7 +45,7 @@ class VerifiedModel(Value, frozen=True, kw_only=True):
 
     @property
     def damaged(self) -> bool:
-        """Whether any of its files is."""
+        """True if any of its files is."""
         return any(file.damaged for file in self.files)
 
 
@@ -95,7 +95,6 @@ def verify_model(
 def _further(
     on_bytes: Callable[[int, int], None], before: int, total: int
 ) -> Callable[[int], None]:
-    """Tells of one file what it is of all."""
     return lambda done: on_bytes(before + done, total)
 
 

@@ -89,7 +89,7 @@ class Blueprint(Value, frozen=True, kw_only=True):
 
 
 class Kept(Value, frozen=True, kw_only=True):
-    """What of a blueprint runs as it should, and what is to be started."""
+    """The processes of a blueprint that run as they should, and those to start."""
 
     incarnations: dict[str, str]
     """Of what is there: processes by short name, ways as ``way:WORKER``."""
@@ -112,7 +112,7 @@ def cluster_of(name: str) -> str:
 
 
 def own_workers(plan: Plan) -> tuple[WorkerSpec, ...]:
-    """Those of them that we start; somebody else started the others."""
+    """The workers that we start; somebody else started the others."""
     return tuple(worker for worker in used_workers(plan) if not worker.endpoint)
 
 
@@ -211,7 +211,7 @@ def compare(
     records: Mapping[tuple[str, str], ProcessRecord],
     ways: Mapping[str, str],
 ) -> Kept:
-    """What runs as the blueprint wants it, and what does not.
+    """The processes that run as the blueprint wants, and the others.
 
     ``records`` are keyed by machine and name, ``ways`` map workers to incarnations.
     """

@@ -1,4 +1,4 @@
-"""What can be meant: the numbers of a request, and any plan, whoever made it."""
+"""Limits of a request's numbers, and checks of any plan."""
 
 from __future__ import annotations
 
@@ -102,11 +102,6 @@ def check_worker_count(count: int | None) -> None:
 
 
 def _check_port(port: int | None) -> None:
-    """Refuse a port that is none.
-
-    Raises:
-        PlanError: it says what is allowed.
-    """
     _within(port, 1, 65535, "as port", "is none")
 
 

@@ -45,14 +45,14 @@ _PART = re.compile(r"-\d{5}-of-\d{5}$")
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """What a plan does not say: where programs and model lie, which ports are taken."""
+    """Facts beside a plan: paths of programs and model, and taken ports."""
 
     engines: Mapping[str, Engine]
     """By machine; of the flags those of the head's count."""
     model_path: str
     """Of the model on the head."""
     thin: bool = False
-    """Whether that has holes."""
+    """True if that has holes."""
     draft_path: str = ""
     """Of the draft model there; empty without one."""
     relay: str = ""
@@ -73,12 +73,12 @@ class Site:
         return self.ports.get(process, UNKNOWN_PORT)
 
     def key_file(self, machine: str, process: str) -> str:
-        """Where a relay finds its key."""
+        """The file of a relay's key."""
         folder = self.folders.get(machine)
         return f"{folder}/{process}/{PRIVATE}" if folder else UNKNOWN_KEY
 
     def pair_argv(self, head: str, process: str, pairing: Pairing) -> tuple[str, ...]:
-        """What the head's relay is told of its pair."""
+        """The head's relay's arguments for its pair."""
         return pair_argv(
             identity=pairing.identity if self.folders else UNKNOWN_ID,
             # The worker's own file may be another; both say what is in theirs.
@@ -88,18 +88,18 @@ class Site:
         )
 
     def pairing(self, worker: WorkerSpec) -> Pairing | None:
-        """How a relay stands beside a worker; None where none does."""
+        """The pairing of a worker; None if no relay stands beside it."""
         found = self.pairings.get(worker.name)
         return found if found and found.paired else None
 
     def direct(self, worker: WorkerSpec) -> str:
-        """Where the relay beside a worker is met without a tunnel; empty: nowhere."""
+        """The address of the relay beside a worker without a tunnel; empty: none."""
         pairing = self.pairing(worker)
         port = self.port(worker_relay_name(worker.name))
         return pairing.data.endpoint(port) if pairing else ""
 
     def way(self, worker: WorkerSpec) -> str:
-        """Where the head reaches a worker, or the relay beside it."""
+        """The head's address for a worker, or for the relay beside it."""
         name = worker_relay_name(worker.name) if self.pairing(worker) else worker.name
         own = worker.endpoint or f"127.0.0.1:{self.port(name)}"
         return self.ways.get(worker.name, own)
@@ -121,7 +121,7 @@ def commands(plan: Plan, site: Site) -> tuple[Command, ...]:
 
 
 def gateway_command(cluster: str, plan: Plan, access: Access) -> Command:
-    """What gives out the API of a cluster, on this machine."""
+    """The gateway of a cluster, on this machine."""
     return Command(
         machine=LOCAL,
         name=GATEWAY,
@@ -199,7 +199,7 @@ def relay_command(plan: Plan, worker: WorkerSpec, site: Site) -> Command:
 
 
 def model_alias(plan: Plan) -> str:
-    """What clients call the model: the name of its file, or as the user has it.
+    """The model's name for clients: its file's name, or the user's choice.
 
     llama-server takes several, with commas between them.
     """

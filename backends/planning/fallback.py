@@ -65,7 +65,6 @@ def _with_or_undrafted(
 
 
 def _ever_less_drafted(plan: Plan) -> Iterator[Plan]:
-    """With all its methods, then with ever fewer, likely winners first."""
     methods = plan.speculation.methods if plan.speculation else ()
     for count in range(len(methods), 0, -1):
         for kept in combinations(methods, count):
@@ -73,7 +72,6 @@ def _ever_less_drafted(plan: Plan) -> Iterator[Plan]:
 
 
 def _undrafted(plan: Plan) -> Plan:
-    """``auto`` without any method stays ``auto``."""
     draft = AUTO_DRAFT if plan.server.draft == AUTO_DRAFT else NO_DRAFT
     return replace(plan, server=replace(plan.server, draft=draft), speculation=None)
 
@@ -92,7 +90,7 @@ def _shared_out(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> P
 
 
 def _in_context(plan: Plan, ctx_min: int | None, made: Callable[[Plan], Plan]) -> Plan:
-    """What is made of a plan with the longest context that it can be made with.
+    """The plan made with the longest context that works.
 
     Raises:
         PlanError: with none; it tells why not with the plan's own, and what would do.
@@ -108,7 +106,7 @@ def _in_context(plan: Plan, ctx_min: int | None, made: Callable[[Plan], Plan]) -
 
 
 def _longest(plan: Plan, ctx_min: int, made: Callable[[Plan], Plan]) -> Plan | None:
-    """What is made of it with the longest of the shorter contexts, by bisection."""
+    """The plan made with the longest of the shorter contexts, by bisection."""
     shorter = range(ctx_min, plan.ctx_size, CTX_STEP)
     found, low, high = None, -1, len(shorter)
     while high - low > 1:
@@ -122,7 +120,7 @@ def _longest(plan: Plan, ctx_min: int, made: Callable[[Plan], Plan]) -> Plan | N
 
 
 def _way_out(would_do: Plan | None) -> str:
-    """What a person can do about it."""
+    """The hint for a person."""
     if would_do is None:
         return "Free memory there, add a machine, or take a smaller model."
     ctx_size = would_do.ctx_size

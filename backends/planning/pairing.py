@@ -1,8 +1,8 @@
-"""Whether a relay stands beside a worker too, and why: pure, for launch and preview.
+"""The decision to put a relay beside a worker, with the reason; pure.
 
-What crosses between the two relays is TLS under a key of their own, also where it goes
-through SSH: the far one listens on the loopback of the worker's machine, where every
-user could dial and read our files, and the near end of a tunnel may be a port as well.
+The two relays speak TLS under a key of their own, also where the link goes
+through SSH. The far one listens on the loopback of the worker's machine: every
+user there could dial and read our files. The near end of a tunnel may be a port too.
 If one of both programs was built without TLS, no relay stands beside the worker.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 IDENTITY_DIGITS = 32
 CAN_PAIR = ("worker", "start:private", "worker:model", "pair:2")
-"""What a helper says whose relay can be an end of a pair."""
+"""The features of a helper whose relay can be an end of a pair."""
 CAN_SEAL = "worker:tls"
 CAN_COMPRESS = "worker:zstd"
 CAN_BE_THIN = "head:thin"
@@ -30,7 +30,7 @@ CAN_BE_THIN = "head:thin"
 
 
 class Pairing(Value, frozen=True, kw_only=True):
-    """How the relay of the head meets one worker."""
+    """The way the relay of the head meets one worker."""
 
     why: str
     """A sentence without its full stop."""
@@ -39,11 +39,11 @@ class Pairing(Value, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()
     """Files there that hold the model, for all that is known."""
     key: str = ""
-    """What both ends share."""
+    """The key of both ends."""
     identity: str = ""
     """As whom the head's relay comes, whichever process it is."""
     data: DataPlace = DataPlace()
-    """Where it listens besides, for a connection without a tunnel."""
+    """Its second address, for a connection without a tunnel."""
 
     def __repr__(self) -> str:
         """Without the key: this may get into a log."""
@@ -51,7 +51,7 @@ class Pairing(Value, frozen=True, kw_only=True):
 
     @property
     def paired(self) -> bool:
-        """Whether a relay is to stand beside the worker."""
+        """True if a relay is to stand beside the worker."""
         return bool(self.program)
 
 
@@ -62,7 +62,7 @@ class Beside(Value, frozen=True, kw_only=True):
     program: str = ""
     """Its ``dllm-relay``."""
     features: tuple[str, ...]
-    """What that can do, as its agent says."""
+    """The features of that helper, as its agent says."""
     models: tuple[str, ...] = ()
     searched: str = ""
     """The folders there that were searched for models: `` in A or B``."""
@@ -70,7 +70,7 @@ class Beside(Value, frozen=True, kw_only=True):
 
 
 def may_pair(plan: Plan, worker: WorkerSpec) -> bool:
-    """Whether a plan asks for a relay beside a worker, where one can stand."""
+    """True if a plan asks for a relay beside a worker, where one can stand."""
     return plan.relay and not alone_by_plan(plan, worker)
 
 
@@ -91,7 +91,7 @@ def alone_by_plan(plan: Plan, worker: WorkerSpec) -> str:
 
 
 def judged(worker: WorkerSpec, there: Beside, head: Beside, secret: str) -> Pairing:
-    """What becomes of a worker beside which the plan wants a relay.
+    """The pairing of a worker beside which the plan wants a relay.
 
     ``secret`` is made anew for every launch and kept with its goal: a relay started
     again, by whatever controller, so has the key of the one that stayed.
@@ -121,10 +121,8 @@ def judged(worker: WorkerSpec, there: Beside, head: Beside, secret: str) -> Pair
 
 
 def _without(there: Beside, head: Beside, *needed: str) -> str:
-    """The first machine whose helper does not know all of that; empty: both do."""
     return next((m.machine for m in (there, head) if set(needed) - set(m.features)), "")
 
 
 def _derived(secret: str, purpose: str) -> str:
-    """64 hexadecimal digits, others for every secret and purpose."""
     return hmac.new(secret.encode(), purpose.encode(), hashlib.sha256).hexdigest()

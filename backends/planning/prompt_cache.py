@@ -1,4 +1,4 @@
-"""How many prompts llama-server may keep in the head's memory beside a plan."""
+"""The bound of prompts that llama-server keeps in the head's memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def with_prompt_cache(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -
 
 
 def is_same(plan: Plan, other: Plan | None) -> bool:
-    """Whether plans run the same, whatever they were made from.
+    """True if plans run the same, whatever they were made from.
 
     How many prompts are kept follows from the memory at the launch.
     """

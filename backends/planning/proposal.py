@@ -1,15 +1,15 @@
-"""A first plan for a model: which devices take part, in which order, with how much.
+"""A first plan for a model: its devices, their order and their layers.
 
 Every device of every machine named takes part: those of the workers, then the head's
 own GPUs, and the head's CPU where nothing else has room. A machine with accelerators
 computes on these, another on its CPU. CPU workers on this machine are for trying
 things: nobody gets them who has a GPU or another machine, unless they are asked for.
 
-**The order.** llama.cpp gives the first layers to the head's CPU and the rest to the
-devices in the order of ``--device``, the output to the last one. Whatever the order, a
-token makes one round trip per worker; what differs is who holds the output. A worker
-that does sends 4 bytes for each word of the vocabulary and token (600 KB for 150 000),
-where one in the middle sends 4 for each of the embedding's numbers (a few KB). So the
+**The order.** llama.cpp gives the first layers to the head's CPU. The rest goes to the
+devices in the order of ``--device``, and the output to the last one. In any order a
+token makes one round trip per worker; only the holder of the output differs. As a
+worker it sends 4 bytes for each word of the vocabulary and token (600 KB for 150 000).
+A worker in the middle sends 4 for each of the embedding's numbers (a few KB). So the
 head's GPUs come last, after the workers, side by side.
 """
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _ABLE = (PeerState.READY, PeerState.STARTING, PeerState.SERVING)
 CPU = "CPU"
 OWN_WORKER = "worker"
-"""What workers on this machine are called, before their number."""
+"""The name of workers on this machine, before their number."""
 
 
 def local_workers(
@@ -92,7 +92,6 @@ def peer_workers(
 
 
 def _chosen(peer: Peer, asked: Ask) -> list[Device]:
-    """The devices of a machine that get a worker each."""
     allowed = [d for d in peer.devices if d.id not in asked.exclude]
     accelerators = [device for device in allowed if not _is_cpu(device)]
     named = [d for d in allowed if _is_cpu(d) and d.id in (asked.split or {})]
@@ -116,7 +115,7 @@ def worker_devices(worker: WorkerSpec, machine: Peer) -> tuple[Device, ...]:
 def plan_devices(
     head: str, workers: Iterable[WorkerSpec], machines: Mapping[str, Peer]
 ) -> tuple[Device, ...]:
-    """What is known of the devices of a plan, in the order of a split: see above."""
+    """The known devices of a plan, in the order of a split: see above."""
     cpu, accelerators = _head_devices(machines.get(head) or Peer(name=head))
     remote = (
         device
@@ -128,7 +127,6 @@ def plan_devices(
 
 
 def _head_devices(head: Peer) -> tuple[Device, tuple[Device, ...]]:
-    """The head's CPU and its accelerators."""
     cpus = [device for device in head.devices if _is_cpu(device)]
     unknown = Device(id=f"{head.name}/{CPU}", name=CPU, kind=DeviceKind.CPU)
     rest = tuple(device for device in head.devices if not _is_cpu(device))
@@ -257,7 +255,6 @@ def _machines(
 
 
 def _takes_part(peer: Peer, exclude: Collection[str]) -> bool:
-    """Whether a machine works unasked: this one with its accelerators only."""
     if peer.transport == Transport.LOCAL:
         return bool(_accelerators(peer, exclude))
     return peer.state in _ABLE and any(d.id not in exclude for d in peer.devices)
@@ -279,14 +276,12 @@ def _own_count(request: Ask, config: Config, *, alone: bool) -> int:
 
 
 def _highest_own(names: Iterable[str]) -> int:
-    """The number of the last ``workerN/CPU`` a split names."""
     workers = {name.partition("/")[0] for name in names}
     own = [int(name[len(OWN_WORKER) :]) for name in workers if _is_own_worker(name)]
     return max(own, default=0)
 
 
 def _is_own_worker(name: str) -> bool:
-    """``worker1`` to ``worker99``, as workers on this machine are called."""
     number = name.removeprefix(OWN_WORKER)
     return number != name and number.isascii() and number.isdigit() and len(number) < 3
 
@@ -313,11 +308,6 @@ def _allowed(devices: Iterable[Device], exclude: Collection[str]) -> tuple[Devic
 
 
 def _ready(machines: Mapping[str, Peer], name: str) -> Peer:
-    """A machine that can take part.
-
-    Raises:
-        PlanError: it is unknown, or cannot now.
-    """
     peer = _known(machines, name)
     if peer.state not in _ABLE or not peer.devices:
         why = peer.note or f"it is {peer.state.value}"
@@ -342,5 +332,4 @@ def _known(machines: Mapping[str, Peer], name: str) -> Peer:
 
 
 def _context(config: Config, model: ModelInfo) -> int:
-    """The configured context, never beyond what the model was trained for."""
     return min(config.ctx_size, model.n_ctx_train or config.ctx_size)

@@ -1,4 +1,4 @@
-"""What is worth knowing of a plan before it is launched: one sentence each."""
+"""Remarks on a plan before it is launched: one sentence each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def remarks(
 
 
 def _head_idle(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> str:
-    """That the head computes nothing, and what every token costs for it."""
+    """The head computes nothing, and every token costs a trip for it."""
     own = [s for s in plan.split.shares if s.device.startswith(f"{plan.head}/")]
     workers = used_workers(plan)
     near = all(worker.peer == plan.head for worker in workers)
@@ -79,7 +79,6 @@ def token_bytes(plan: Plan, model: ModelInfo) -> int:
 
 
 def _stage_bytes(plan: Plan, model: ModelInfo, ids: Sequence[str]) -> tuple[int, int]:
-    """What one worker is sent and sends back for a token, in bytes."""
     last = next(s.device for s in reversed(plan.split.shares) if s.layers)
     hidden = F32_BYTES * model.n_embd
     return hidden, F32_BYTES * model.n_vocab if last in ids else hidden
@@ -106,7 +105,7 @@ def _network_ms(
 
 
 def _on_the_cpu(plan: Plan) -> str:
-    """That the head's CPU computes beside faster devices."""
+    """The head's CPU computes beside faster devices."""
     first, *others = plan.split.shares
     rest = [share for share in others if share.layers]
     if not is_head_cpu(first.device, plan.head) or not first.layers or not rest:
@@ -116,7 +115,7 @@ def _on_the_cpu(plan: Plan) -> str:
 
 
 def _fits_alone(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> str:
-    """That one GPU of the head would hold it all, without any network."""
+    """One GPU of the head would hold it all, without any network."""
     if all(worker.peer == plan.head for worker in used_workers(plan)):
         return ""
     for device in devices:
@@ -135,7 +134,7 @@ def _fits_alone(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> str:
 
 
 def _logs_everything(plan: Plan) -> str:
-    """That without relays only a log with every word in it tells who got what."""
+    """Without relays only a log with every prompt tells the placement."""
     if is_relayed(plan):
         return ""
     return (

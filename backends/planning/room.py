@@ -1,4 +1,4 @@
-"""Whether a plan fits: what each device needs and has, and a sentence if not.
+"""The need and the room of each device, and a sentence if a plan does not fit.
 
 Clusters of ours on the same machines are neither forgotten nor counted twice.
 """
@@ -35,14 +35,14 @@ _HINT = "Give it fewer layers (--split), a smaller context (--context), or --for
 
 
 class Held(Value, frozen=True, kw_only=True):
-    """What a cluster of ours takes of memory, or will once it has loaded."""
+    """The memory of a cluster of ours, also before it has loaded."""
 
     plan: Plan
     memory: tuple[DeviceMemory, ...]
     """Measured or predicted."""
     loaded: bool
     arrived_bytes: dict[str, int] = {}
-    """What has come so far, by device, while it loads."""
+    """Bytes that have come so far, by device, while it loads."""
 
     def taken(self, machines: Mapping[str, Peer]) -> dict[str, int]:
         """By pool, when all is there."""
@@ -90,7 +90,6 @@ def room_for(
 
 
 def _is_read(peer: Peer, device: Device) -> bool:
-    """Whether its figures are of this moment, whatever runs there."""
     return device.kind is DeviceKind.CPU and peer.transport != Transport.BARE
 
 
@@ -163,5 +162,4 @@ def _layers(load: DeviceLoad) -> str:
 
 
 def _exactly(n_bytes: int) -> str:
-    """``1.5 GiB (1610612736 bytes)``."""
     return f"{format_bytes(n_bytes)} ({n_bytes} bytes)"

@@ -1,4 +1,4 @@
-"""How many layers each device gets where a person did not say.
+"""The layers of each device, if a person did not say.
 
 Of a thin file the head computes what is there at either end, as far as its memory goes:
 the workers may have no more than the rest.
@@ -70,7 +70,7 @@ def shared_out(
 def _ends(
     model: ModelInfo, devices: Sequence[Device], head: str
 ) -> tuple[int, int] | None:
-    """How many layers of a thin file the head can have first and last.
+    """The numbers of first and last layers of a thin file that the head can have.
 
     None where there is nobody else to take what is between, or nothing is.
     """
@@ -96,7 +96,7 @@ def _around(
     head: str,
     server: ServerSettings,
 ) -> Split:
-    """What is between goes to the workers; where the head is too small, more.
+    """Give the layers between to the workers; more if the head is too small.
 
     To them by memory in proportion too, and where that does not fit, one after another.
     """
@@ -127,7 +127,6 @@ def _around(
 
 
 def _shared_among(devices: Sequence[Device], sizes: Sequence[int]) -> list[int]:
-    """In proportion to their memory, in their order."""
     if not devices or not sizes:
         return [0 for _ in devices]
     return proportional(sizes, shared_rooms(devices, {}))
@@ -169,7 +168,6 @@ def _filled(
 
 
 def _fill(sizes: Sequence[int], start: int, room: int) -> tuple[int, int]:
-    """The layer after the last one that fits, and the bytes of all that do."""
     edge, used = start, 0
     while edge < len(sizes) and used + sizes[edge] <= room:
         used += sizes[edge]
@@ -211,7 +209,6 @@ def by_name(model: ModelInfo, ids: Sequence[str], wanted: Mapping[str, int]) -> 
 
 
 def _like(name: str, ids: Sequence[str]) -> str:
-    """The device that was probably meant; empty where none is like it."""
     by_case = {device.casefold(): device for device in ids}
     found = get_close_matches(name.casefold(), by_case, n=1, cutoff=0.76)
     return by_case[found[0]] if found else ""

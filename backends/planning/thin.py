@@ -1,4 +1,4 @@
-"""Whether a plan can run from a thin file: nobody may need what is a hole."""
+"""A check that a plan can run from a thin file: no device may need a hole."""
 
 from __future__ import annotations
 
@@ -87,14 +87,13 @@ def _alone(model: ModelInfo, worker: WorkerSpec, lacked: str, why: str) -> PlanE
 def _served(
     plan: Plan, model: ModelInfo, thin: ThinModel
 ) -> Iterable[tuple[WorkerSpec, str]]:
-    """The workers that get something that is a hole here, and what that is."""
     for worker in used_workers(plan):
         if missing := _missing(plan, model, set(worker.device_ids), thin):
             yield worker, missing
 
 
 def _missing(plan: Plan, model: ModelInfo, devices: set[str], thin: ThinModel) -> str:
-    """What some devices are to hold and is not there, in words."""
+    """The missing layers that some devices are to hold, in words."""
     held = [each for each in ranges(plan.split) if each.device in devices]
     wanted = {index for each in held for index in range(each.first, each.last + 1)}
     layers = sorted(wanted - set(thin.layers) - {model.n_layer})

@@ -34,11 +34,6 @@ async def hand_over(paths: Paths, manager: Manager) -> ServiceState:
 
 
 async def _succeeded(paths: Paths, manager: Manager) -> None:
-    """Wait until somebody has the place that has become free.
-
-    Raises:
-        DllmError: the service began, and ended again.
-    """
     deadline = time.monotonic() + RUNS_WITHIN_S
     while lock_holder(paths.lock) is None:
         if time.monotonic() > deadline:

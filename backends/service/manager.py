@@ -29,7 +29,7 @@ LINGER = "loginctl enable-linger"
 
 
 class ServiceState(Value, frozen=True, kw_only=True):
-    """How the service stands."""
+    """The state of the service."""
 
     manager: str
     file: str
@@ -37,20 +37,20 @@ class ServiceState(Value, frozen=True, kw_only=True):
     running: bool = False
     pid: int | None = None
     lingers: bool | None = None
-    """Whether it outlives logouts and begins at boot; None where nobody can tell."""
+    """True if it outlives logouts and begins at boot; None where nobody can tell."""
 
 
 class Manager(Protocol):
-    """What looks after services of one user."""
+    """A manager of one user's services."""
 
     name: str
 
     @property
     def file(self) -> Path:
-        """Where it finds what the service is."""
+        """The file of the service's description."""
 
     def text(self, service: Service) -> str:
-        """What is written there."""
+        """The content of that file."""
 
     def install(self, service: Service) -> None:
         """Start it now and from now on; fine where that is so already.
@@ -67,11 +67,11 @@ class Manager(Protocol):
         """
 
     def state(self) -> ServiceState:
-        """How it stands."""
+        """The present state."""
 
 
 def manager() -> Manager:
-    """That of this system."""
+    """The manager of this system."""
     return Launchd() if sys.platform == "darwin" else Systemd()
 
 
@@ -148,7 +148,7 @@ class Launchd:
 
     @property
     def file(self) -> Path:
-        """Where it looks at every login."""
+        """The file that launchd reads at every login."""
         return Path.home() / "Library" / "LaunchAgents" / f"{LABEL}.plist"
 
     def text(self, service: Service) -> str:
@@ -215,11 +215,6 @@ def _properties(*argv: str) -> dict[str, str]:
 
 
 def _ask(*argv: str) -> None:
-    """Have something done.
-
-    Raises:
-        DllmError: it is refused.
-    """
     done = _run(*argv)
     if done.returncode:
         why = _last_line(done.stderr) or f"exit code {done.returncode}"
@@ -253,7 +248,7 @@ def _last_line(text: str) -> str:
 
 
 def _write(file: Path, text: str) -> bool:
-    """Whether that had to be written.
+    """True if that had to be written.
 
     Raises:
         DllmError: it cannot be.

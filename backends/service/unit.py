@@ -1,4 +1,4 @@
-"""What the service is, in the words of systemd and of launchd; pure text."""
+"""The service in the words of systemd and of launchd; pure text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Service(Value, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     environment: dict[str, str] = {}
     log: str = ""
-    """Where it says why it cannot start."""
+    """The log with the reason if it cannot start."""
 
 
 def controller_service(paths: Paths, environment: Mapping[str, str]) -> Service:
@@ -53,11 +53,6 @@ def controller_service(paths: Paths, environment: Mapping[str, str]) -> Service:
 
 
 def _require_words(name: str, value: str) -> None:
-    """See that a file of text can hold it.
-
-    Raises:
-        DllmError: it cannot.
-    """
     if not value.isprintable():
         raise DllmError(
             f"{name} is {value!a}, which no service can be given",
@@ -99,7 +94,6 @@ def systemd_unit(service: Service) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A word as systemd reads it back: it expands ``%``."""
     text = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return '"' + text.replace("\n", "\\n") + '"'
 

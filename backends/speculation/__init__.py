@@ -1,1 +1,1 @@
-"""What drafts tokens ahead of the model: methods, draft models, and which one pays."""
+"""Speculation: methods, draft models, and the comparison of them."""

@@ -160,7 +160,7 @@ class AutoDraft:
         self._port = port
 
     def blames(self, draft: str) -> bool:
-        """Whether the draft may be why a llama-server ended before it served."""
+        """True if the draft may be why a llama-server ended before it served."""
         return draft != NO_DRAFT and not self._port
 
     def give_up(self, draft: str) -> None:
@@ -207,7 +207,6 @@ class AutoDraft:
         return {one for one, n in self._failures.items() if n >= FAILURES_MAX}
 
     def _left(self, plan: Plan) -> list[str]:
-        """The drafts that still have to be measured; none if there is no baseline."""
         done = {*self._trials, *self._given_up}
         if NO_DRAFT in self._given_up:
             return []
@@ -293,7 +292,6 @@ class AutoDraft:
 
     @property
     def _is_asked(self) -> bool:
-        """Whether a client waits; without a gateway nobody knows."""
         asked = self._board.snapshot.requests
         return asked is None or bool(asked.waiting or asked.in_flight)
 
@@ -303,7 +301,6 @@ class AutoDraft:
 
 
 def _outcome(trial: asyncio.Future[Measured]) -> Measured:
-    """The result; a trial that was cancelled from within must not cancel us."""
     if trial.cancelled():
         raise ControllerError("It was cut off")
     return trial.result()
@@ -358,7 +355,6 @@ class TrialBook:
         return tuple(sorted(found, key=lambda one: one.at, reverse=True))
 
     def _write(self, pages: _Pages) -> None:
-        """Keep the results in memory if the file cannot be written."""
         self._pages = pages
         with contextlib.suppress(OSError):
             write_private(self._file, msgspec.json.encode(pages), durable=False)
@@ -535,7 +531,6 @@ def _seconds(timings: ChatTimings) -> float:
 
 
 def _rate(answers: Sequence[ChatTimings]) -> float:
-    """Tokens per second of one slot; the first token takes no time of its own."""
     seconds = sum(map(_seconds, answers))
     tokens = sum(one.tokens - 1 for one in answers if one.tok_per_s)
     return tokens / seconds if seconds else 0.0

@@ -78,7 +78,7 @@ def head_misfit(head: ModelInfo | ModelFile, model: ModelInfo) -> str:
 def drafts_for(
     model: ModelInfo, header: Path, flags: Collection[str], files: Iterable[ModelFile]
 ) -> Drafts:
-    """What can draft for a model; ``header`` is a local file with its header.
+    """The drafts for a model; ``header`` is a local file with its header.
 
     Raises:
         ModelError: that file cannot be read.

@@ -1,4 +1,4 @@
-"""Where a draft runs, and the memory it takes: pure arithmetic."""
+"""The place and the memory of a draft: pure arithmetic."""
 
 from __future__ import annotations
 
@@ -97,7 +97,6 @@ def best_place(
 
 
 def _usual(plan: Plan) -> ServerSettings:
-    """A draft's cache is as long as the model's, but of llama.cpp's usual type."""
     return ServerSettings(
         slots=plan.server.slots, flash_attention=plan.server.flash_attention
     )
@@ -139,7 +138,7 @@ def with_own_layers(plan: Plan, model: ModelInfo) -> Plan:
 
 
 def has_own_layers(plan: Plan) -> bool:
-    """Whether MTP layers of the model draft, or may."""
+    """True if MTP layers of the model draft, or may."""
     methods = plan.speculation.methods if plan.speculation else ()
     return any(one.draft == MTP_DRAFT for one in methods)
 

@@ -44,7 +44,7 @@ _OURS = (
 
 
 def knows(flags: Collection[str], method: str) -> bool:
-    """Whether an engine has that method."""
+    """True if an engine has that method."""
     return spec_type(method) in flags
 
 

@@ -70,9 +70,9 @@ class Vocabulary:
     kind: str
     """``SPM``, ``BPE``…, or the file's own word for one that is not known."""
     bos: int | None
-    """What a text begins with; None: nothing is put there."""
+    """The token before a text; None: there is none."""
     eos: int | None
-    """What it ends with."""
+    """The token after a text."""
     tokens: tuple[bytes, ...]
 
 
@@ -120,7 +120,6 @@ def _flag(header: Header, key: str, otherwise: bool) -> bool:
 
 
 def _token(header: Header, key: str, otherwise: int, count: int) -> int:
-    """A special token; one beyond the vocabulary is none."""
     value = header.metadata.get(f"tokenizer.ggml.{key}")
     if type(value) is int and 0 <= value < count:
         return value

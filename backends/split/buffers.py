@@ -1,8 +1,8 @@
 """Our own arithmetic of llama.cpp's KV cache and compute buffers; all predicted.
 
-The rules were read off the buffers that llama.cpp (RPC 7.0.0) reports for models of
-several widths, contexts, slots, cache types and numbers of devices, with flash
-attention and without.
+The rules are read off the buffers that llama.cpp (RPC 7.0.0) reports. Models of
+several widths were tried, with several contexts, slots, cache types and numbers of
+devices, with flash attention and without.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ def kv_bytes(
 
 
 def _token_bytes(layer: Layer, server: ServerSettings) -> int:
-    """K and V of one token, as they are stored."""
     k_values = layer.k_bytes_per_token // F16_BYTES
     v_values = layer.kv_bytes_per_token // F16_BYTES - k_values
     k_bytes = stored_bytes(k_values, server.cache_type_k)
@@ -62,11 +61,6 @@ def _padded(cells: int) -> int:
 
 
 def _cells(layer: Layer, ctx_size: int, server: ServerSettings) -> int:
-    """Tokens whose K and V a layer keeps, for one slot.
-
-    A sliding-window layer keeps its window and one batch, in whole pads
-    (``llama_kv_cache_iswa``).
-    """
     most = slot_tokens(ctx_size, server)
     if not layer.kv_window:
         return most
@@ -74,7 +68,7 @@ def _cells(layer: Layer, ctx_size: int, server: ServerSettings) -> int:
 
 
 def copies(n_devices: int, *, all_offloaded: bool) -> int:
-    """How often llama.cpp keeps its inputs: it pipelines over several devices."""
+    """The number of copies of llama.cpp's inputs: it pipelines over several devices."""
     return PIPELINE_COPIES if n_devices > 1 and all_offloaded else 1
 
 
@@ -100,7 +94,7 @@ def device_compute_bytes(
 def host_compute_bytes(
     model: ModelInfo, ctx_size: int, n_copies: int, server: ServerSettings = PLAIN
 ) -> int:
-    """What llama-server keeps on the head's CPU beside the devices."""
+    """Bytes that llama-server keeps on the head's CPU beside the devices."""
     hidden = UBATCH_TOKENS * F32_BYTES * model.n_embd
     inputs = _inputs_bytes(model, ctx_size, n_copies, server)
     return hidden * (n_copies + 1) + inputs
@@ -109,10 +103,6 @@ def host_compute_bytes(
 def _inputs_bytes(
     model: ModelInfo, ctx_size: int, n_copies: int, server: ServerSettings
 ) -> int:
-    """The attention masks: one row of a slot's cells per token of a batch.
-
-    Flash attention reads them as f16, its absence as f32.
-    """
     attending = filter(_attends, model.layers)
     cells = {_cells(layer, ctx_size, server) for layer in attending}
     n_bytes = F32_BYTES if is_unfused(server) else F16_BYTES
@@ -120,7 +110,7 @@ def _inputs_bytes(
 
 
 def _attention_bytes(model: ModelInfo, ctx_size: int, server: ServerSettings) -> int:
-    """What the layer that attends to most needs beside its activations.
+    """The buffer of the layer that attends to most, beside its activations.
 
     Without flash attention that is a number for every head, token and cell; with it
     f32 K and V are turned into f16 first.
@@ -137,7 +127,7 @@ def _attention_bytes(model: ModelInfo, ctx_size: int, server: ServerSettings) ->
 
 
 def is_unfused(server: ServerSettings) -> bool:
-    """Whether attention runs step by step, with all its numbers in memory."""
+    """True if attention runs step by step, with all its numbers in memory."""
     return server.flash_attention is FlashAttention.OFF
 
 
@@ -169,7 +159,7 @@ def _width(model: ModelInfo, layer: Layer) -> int:
 
 
 class CacheType(NamedTuple):
-    """How many values lie in one block, and the bytes of it."""
+    """The values in one block, and its bytes."""
 
     values: int
     n_bytes: int
@@ -206,7 +196,7 @@ def cache_type(name: str) -> CacheType:
 
 
 def is_quantized(name: str) -> bool:
-    """Whether values share a scale, block by block."""
+    """True if values share a scale, block by block."""
     return cache_type(name).values > 1
 
 

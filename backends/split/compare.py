@@ -1,4 +1,4 @@
-"""What llama-server's verbose log says it did, held against the plan.
+"""The split in llama-server's verbose log, compared with the plan.
 
 It is read where no relay sees what the workers get.
 """
@@ -33,9 +33,10 @@ def measured_split(
 ) -> MeasuredSplit:
     """The split the log reports, in our device ids, with every difference named.
 
-    ``layer_devices`` maps layer index (``n_layer`` is the output) to the device name
-    llama-server printed, ``device_endpoints`` such a name to what it stands for, and
-    ``buffers`` a buffer's name and kind (``model``, ``kv``, ``compute``) to bytes.
+    ``layer_devices`` maps a layer's index (``n_layer`` is the output) to the device
+    name that llama-server printed. ``device_endpoints`` maps such a name to its
+    endpoint. ``buffers`` maps a buffer's name and kind (``model``, ``kv``,
+    ``compute``) to bytes.
     An RPC device is known by its endpoint, never by its number alone.
     """
     endpoints = device_endpoints or {}
@@ -73,7 +74,6 @@ def _layer_device(
 
 
 def _is_there(device: PlacedDevice, endpoints: Mapping[str, str]) -> bool:
-    """Whether the log knows a device at the endpoint we know it at, or is silent."""
     return not device.endpoint or endpoints.get(device.name) in (None, device.endpoint)
 
 
@@ -89,7 +89,6 @@ def _moved_endpoints(
 
 
 def _worker_at(plan: Plan, placement: Placement, endpoint: str) -> str:
-    """What the devices of the worker at an endpoint are called after."""
     worker = used_workers(plan)[placement.rpc_endpoints.index(endpoint)]
     return worker.place or worker.name
 

@@ -38,11 +38,11 @@ class PlacedDevice(Value, frozen=True, kw_only=True):
 
     @property
     def buffer(self) -> str:
-        """How llama-server's log calls its buffers."""
+        """The name of its buffers in llama-server's log."""
         return f"RPC{self.index}[{self.endpoint}]" if self.endpoint else self.name
 
     def owns(self, buffer: str) -> bool:
-        """Whether a buffer of that name is its; Metal also has ``MTL0_Mapped``."""
+        """True if a buffer of that name is its; Metal also has ``MTL0_Mapped``."""
         return buffer == self.buffer or buffer.startswith(f"{self.buffer}_")
 
 
@@ -82,7 +82,7 @@ def used_workers(plan: Plan) -> tuple[WorkerSpec, ...]:
 
 
 def is_relayed(plan: Plan) -> bool:
-    """Whether relays see everything that goes to a worker; so too without workers."""
+    """True if relays see everything that goes to a worker; so too without workers."""
     return plan.relay or not used_workers(plan)
 
 
@@ -175,7 +175,6 @@ def _head_cpu_layers(plan: Plan) -> int:
 
 
 def _float32(value: float) -> float:
-    """Round to the nearest float32, as a C ``float`` would hold it."""
     return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 

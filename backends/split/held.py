@@ -1,4 +1,4 @@
-"""What the relays saw each worker get, held against the plan.
+"""The weights that relays saw each worker get, compared with the plan.
 
 The head's own devices have no relay: llama-server's buffer lines tell their bytes.
 """
@@ -26,7 +26,7 @@ _MAPPED = "_Mapped"
 
 
 class ServerLog(NamedTuple):
-    """What llama-server's own lines say of a load."""
+    """The facts of a load in llama-server's own lines."""
 
     buffers: Mapping[tuple[str, str], int]
     """Bytes by a buffer's name and kind (``model``, ``kv``, ``compute``)."""
@@ -77,12 +77,11 @@ def _unseen(worker: str) -> str:
 
 
 def _is_overridden(plan: Plan) -> bool:
-    """Whether the plan itself puts tensors elsewhere than their layer."""
     return bool(moving(plan.extra_args))
 
 
 class _Seen:
-    """Who holds which layer, of what went over the wire."""
+    """The holders of each layer, by the traffic on the wire."""
 
     def __init__(
         self, plan: Plan, model: ModelInfo, weights: Mapping[str, WorkerWeights | None]
@@ -168,7 +167,6 @@ class _Seen:
 
 
 def _nextn_layers(model: ModelInfo) -> range:
-    """Layers that are assigned to devices like others, and loaded in part or not."""
     return range(model.n_layer - model.n_layer_nextn, model.n_layer)
 
 
@@ -214,7 +212,7 @@ def _wrong_bytes(
     model: ModelInfo,
     buffers: Mapping[tuple[str, str], int],
 ) -> str:
-    """Whether a device holds a layer more or less; one mapped from a file holds more.
+    """True if a device holds a layer more or less; one mapped from a file holds more.
 
     Rows and tensors are padded, so that half a layer is what counts.
     """

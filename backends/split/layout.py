@@ -93,7 +93,7 @@ def move_boundary(split: Split, index: int, position: int) -> Split:
 
 
 def is_head_cpu(device: str, head: str) -> bool:
-    """Whether a device is the head's CPU, which llama.cpp always fills first."""
+    """True if a device is the head's CPU, which llama.cpp always fills first."""
     return device == f"{head}/CPU"
 
 

@@ -1,4 +1,4 @@
-"""What a split needs in each device's memory, and a split balanced by memory."""
+"""The memory of a split on each device, and a split balanced by memory."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class DeviceLoad(Value, frozen=True, kw_only=True):
 
 
 class Told(Value, frozen=True, kw_only=True):
-    """What the engine said of one split of a model at one context."""
+    """The engine's figures for one split of a model at one context."""
 
     split: Split
     ctx_size: int
@@ -156,10 +156,6 @@ def _predicted(
 
 
 def _embedding_bytes(model: ModelInfo, *, has_output: bool) -> int:
-    """Of the token embedding, which stays on the head's CPU.
-
-    An output there that reuses it is the very same tensor.
-    """
     return 0 if model.tied_output and has_output else model.embedding_bytes
 
 
@@ -173,7 +169,6 @@ def _copies(split: Split, head: str) -> int:
 
 
 def _nearest(split: Split, ctx_size: int, told: Sequence[Told]) -> Told | None:
-    """The newest answer for the same devices at work, of the nearest context."""
     used = _used(split)
     similar = [t for t in reversed(told) if _used(t.split) == used]
     return min(similar, key=lambda t: abs(t.ctx_size - ctx_size), default=None)
@@ -184,7 +179,7 @@ def _used(split: Split) -> tuple[str, ...]:
 
 
 class _Error(Value, frozen=True, kw_only=True):
-    """How the engine's figures stood to ours."""
+    """The difference between the engine's figures and ours."""
 
     weights: float
     kv: float
@@ -192,7 +187,6 @@ class _Error(Value, frozen=True, kw_only=True):
 
 
 def _role(load: DeviceLoad, head: str) -> str:
-    """Devices are alike but for the head's CPU and for what kind they are."""
     on_head = is_head_cpu(load.device, head)
     return f"{load.device} head" if on_head else load.device
 
@@ -279,7 +273,7 @@ def ours_by_pool(
 
 
 def room_bytes(device: Device, ours: Mapping[str, int]) -> int:
-    """What a plan that replaces ours may put on a device.
+    """The room of a device for a plan that replaces ours.
 
     That is the user's budget, else what is free and what our own cluster gives back.
     """

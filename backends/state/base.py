@@ -1,4 +1,4 @@
-"""What every value is built on."""
+"""The base of every value, and the words of the controller's API."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def to_json(value: Any, *, indent: int = 0) -> str:
 
 
 NOT_JSON = (ValueError, RecursionError)
-"""What msgspec raises for bytes that are no JSON of the kind wanted: its own
+"""Errors of msgspec for bytes that are not the JSON wanted: its own
 ``DecodeError``, a ``UnicodeDecodeError`` within a string (both are ValueErrors), and
 brackets nested too deep."""
 
@@ -57,7 +57,7 @@ SILENCE_MAX_S = 5.0
 
 
 class ControllerInfo(Value, frozen=True, kw_only=True):
-    """Who a controller is: its answer to ``/v1/version``, and what its lock says."""
+    """A controller's answer to ``/v1/version``, and the content of its lock."""
 
     api: int
     """``API_VERSION`` of its release."""
@@ -65,4 +65,4 @@ class ControllerInfo(Value, frozen=True, kw_only=True):
     """Of the release."""
     pid: int
     socket: str = ""
-    """Where it listens."""
+    """The path of its socket."""

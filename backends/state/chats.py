@@ -19,7 +19,7 @@ class ChatMessage(Value, frozen=True, kw_only=True):
 
 
 class Sampling(Value, frozen=True, kw_only=True):
-    """How the next token is drawn; None leaves the server's default."""
+    """Settings for drawing the next token; None leaves the server's default."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -31,7 +31,7 @@ class Sampling(Value, frozen=True, kw_only=True):
 
 
 class ChatRequest(Value, frozen=True, kw_only=True):
-    """What is asked of the model."""
+    """A question to the model."""
 
     messages: tuple[ChatMessage, ...]
     sampling: Sampling = Sampling()
@@ -58,7 +58,7 @@ class ChatDelta(Value, frozen=True, kw_only=True):
     ahead: int = 0
     """Requests that are answered before this one."""
     waiting: str = ""
-    """What it waits for before it is asked: ``the cluster is loading``."""
+    """The reason to wait before it is asked: ``the cluster is loading``."""
     prompt_progress: float | None = None
     """0…1 while the prompt is being read."""
     timings: ChatTimings | None = None
@@ -97,18 +97,18 @@ class Reply(Value, frozen=True, kw_only=True):
     at: float = 0.0
     """Unix seconds when it was asked for."""
     question: str = ""
-    """What it answers, where that is worded otherwise than the turn's question."""
+    """The question it answers, if that is not the turn's."""
     then: tuple[Turn, ...] = ()
-    """What followed it, while the conversation goes on from another answer."""
+    """The turns after it, while the conversation goes on from another answer."""
 
     @property
     def done(self) -> bool:
-        """Whether no more will come."""
+        """True if no more will come."""
         return bool(self.finish_reason)
 
     @property
     def said(self) -> bool:
-        """Whether there is something of it to keep."""
+        """True if there is something of it to keep."""
         return bool(self.text or self.reasoning or self.then)
 
 
@@ -167,7 +167,7 @@ class Conversation(Value, frozen=True, kw_only=True):
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing was said or named: nothing is lost with it."""
+        """True if nothing was said or named: nothing is lost with it."""
         return not (self.turns or self.name)
 
 
@@ -192,16 +192,16 @@ class ChatListing(Value, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     """Files that cannot be read, a sentence each."""
     folder: str = ""
-    """Where they are kept; empty where none is."""
+    """The folder they are kept in; empty if none is kept."""
 
 
 class Answering(Value, frozen=True, kw_only=True):
-    """How far the answer is that comes."""
+    """The progress of the answer that comes."""
 
     ahead: int = 0
     """Requests that are answered before it."""
     waiting: str = ""
-    """What it waits for before it is asked."""
+    """The reason to wait before it is asked."""
     prompt_progress: float | None = None
     """0…1 while the prompt is being read."""
 
@@ -219,18 +219,18 @@ class ChatState(Value, frozen=True, kw_only=True):
 
 
 class ChatQuestion(Value, frozen=True, kw_only=True):
-    """What is asked in a conversation."""
+    """A question in a conversation."""
 
     question: str | None = None
     """None: in the words in which it was asked before."""
     again: int | None = None
     """Index of a question to ask again; None: a new one. What followed it is kept."""
     turns: int
-    """How many there are, for whoever asks: another console may have gone on."""
+    """The number of turns the client knows: another console may have gone on."""
 
 
 class ChatChange(Value, frozen=True, kw_only=True):
-    """What of a conversation becomes different; None leaves it."""
+    """A change of a conversation; None leaves a field as it is."""
 
     name: str | None = None
     system: str | None = None
@@ -253,7 +253,7 @@ class ChatFrame(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def chat_framed(now: ChatState, last: ChatState | None) -> ChatFrame:
-    """What tells a state to whoever has the last one."""
+    """The frame of a state, for a client that has the last one."""
     if last is None or not _only_grew(now, last):
         return ChatFrame(whole=now)
     reply, before = _newest(now), _newest(last)
@@ -305,7 +305,7 @@ def _newest(state: ChatState) -> Reply:
 
 
 def _only_grew(now: ChatState, last: ChatState) -> bool:
-    """Whether all that is new belongs at the end of the answer that comes."""
+    """True if all that is new belongs at the end of the answer that comes."""
     reply, before = _newest(now), _newest(last)
     if reply.done or now.answering is None or not now.conversation.turns:
         return False
@@ -324,7 +324,6 @@ def _only_grew(now: ChatState, last: ChatState) -> bool:
 
 
 def _without(state: ChatState, reply: Reply) -> Conversation | None:
-    """The conversation apart from its newest answer, and from when it changed."""
     conversation = state.conversation
     if not (conversation.turns and conversation.turns[-1].replies):
         return None

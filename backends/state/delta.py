@@ -92,7 +92,6 @@ def _merged(old: ClusterSnapshot, field: str, patch: Any) -> Any:
 
 
 def _names(field: str, values: Any) -> list[str]:
-    """The names of named values; none for another field, or if a name is not unique."""
     keys = NAMED.get(field)
     if keys is None:
         return []

@@ -1,4 +1,4 @@
-"""What happened to a cluster: who did what and when, with the evidence."""
+"""The events of a cluster: person, act and time, with the evidence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from backends.state.base import Value
 
 
 class EventKind(StrEnum):
-    """What an event is about."""
+    """The kinds of events."""
 
     LAUNCH = "launch"
     """Somebody asked for a plan."""
@@ -40,7 +40,7 @@ class EventKind(StrEnum):
 
 
 class EventTone(StrEnum):
-    """How bad it is."""
+    """The severity of an event."""
 
     INFORMATION = "information"
     WARNING = "warning"
@@ -48,7 +48,7 @@ class EventTone(StrEnum):
 
 
 class Actor(Value, frozen=True, kw_only=True):
-    """Who did something; without a program it was the controller by itself."""
+    """The author of an event; without a program it is the controller."""
 
     program: str = ""
     """``console``, or the command: ``up``."""
@@ -91,11 +91,11 @@ class Event(Value, frozen=True, kw_only=True, omit_defaults=True):
     exit_code: int | None = None
     exit_signal: int | None = None
     hint: str = ""
-    """What to do about it."""
+    """The way out."""
     evidence: tuple[str, ...] = ()
     """The last lines of the process's log."""
 
     @property
     def sentence(self) -> str:
-        """Who did it, and what."""
+        """The author and the act."""
         return f"{self.by.person} {self.text}" if self.by.program else self.text

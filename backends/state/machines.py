@@ -9,7 +9,7 @@ from backends.state.models import ModelFile
 
 
 class DeviceKind(StrEnum):
-    """What computes behind a device."""
+    """The kinds of devices."""
 
     CPU = "cpu"
     CUDA = "cuda"
@@ -31,7 +31,7 @@ class Device(Value, frozen=True, kw_only=True):
     total_bytes: int = 0
     free_bytes: int = 0
     budget_bytes: int | None = None
-    """What the user allows; None means all that is free."""
+    """The user's limit; None means all that is free."""
     memory_pool: str = ""
     """Devices with the same pool draw on the same physical memory."""
 
@@ -42,7 +42,7 @@ class Device(Value, frozen=True, kw_only=True):
 
 
 class PeerRole(StrEnum):
-    """What a peer does in the present plan."""
+    """The role of a peer in the present plan."""
 
     HEAD = "head"
     WORKER = "worker"
@@ -50,7 +50,7 @@ class PeerRole(StrEnum):
 
 
 class PeerState(StrEnum):
-    """How a peer is."""
+    """The state of a peer."""
 
     PROBING = "probing"
     """Being reached and looked at."""
@@ -78,7 +78,7 @@ class Transport(StrEnum):
 
 
 class QuestionKind(StrEnum):
-    """What only the user can answer before a peer can be reached."""
+    """Questions that only the user can answer before a peer can be reached."""
 
     HOST_KEY = "host_key"
     PASSWORD = "password"
@@ -86,7 +86,7 @@ class QuestionKind(StrEnum):
 
 
 class PeerQuestion(Value, frozen=True, kw_only=True):
-    """What a connection waits for; the answer is never stored (a trusted key is)."""
+    """A question that a connection waits for; no answer is stored but a trusted key."""
 
     kind: QuestionKind
     text: str
@@ -104,7 +104,7 @@ class PeerAnswer(Value, frozen=True, kw_only=True):
 
 
 class ProvisionMode(StrEnum):
-    """How an engine gets to a peer."""
+    """The ways to put an engine on a peer."""
 
     AUTO = "auto"
     """Copied where the head's runs there, else built."""
@@ -113,7 +113,7 @@ class ProvisionMode(StrEnum):
 
 
 class EngineSource(StrEnum):
-    """How an engine was found."""
+    """The ways to find an engine."""
 
     CONFIG = "config"
     ENV = "env"
@@ -141,7 +141,7 @@ class EngineInfo(Value, frozen=True, kw_only=True):
 
 
 class PeerFacts(Value, frozen=True, kw_only=True):
-    """What a probe found on a peer."""
+    """The facts that a probe found on a peer."""
 
     at: float
     """Unix seconds by our own clock."""
@@ -162,7 +162,7 @@ class PeerFacts(Value, frozen=True, kw_only=True):
     devices: tuple[Device, ...] = ()
     """As its engine lists them, the CPU first."""
     disk_free_bytes: int = 0
-    """Where engines and models would be put."""
+    """Of the file system for engines and models."""
     engines: tuple[EngineInfo, ...] = ()
     """The preferred first; without the helper they are seen, not asked."""
     relay_version: str = ""
@@ -171,7 +171,7 @@ class PeerFacts(Value, frozen=True, kw_only=True):
     compiler: str = ""
     cmake: str = ""
     problems: tuple[str, ...] = ()
-    """What was found broken, one sentence each."""
+    """Faults, one sentence each."""
     models: tuple[ModelFile, ...] = ()
     model_dirs: tuple[str, ...] = ()
     """The folders that were searched for them, ``~`` for the user's home."""
@@ -181,7 +181,7 @@ class PeerFacts(Value, frozen=True, kw_only=True):
     """Through the connection, so with the cost of its encryption."""
     bandwidth_mb_s: float | None = None
     seconds: float = 0.0
-    """How long the probe took."""
+    """The duration of the probe."""
 
 
 class PeerWork(Value, frozen=True, kw_only=True):
@@ -195,7 +195,7 @@ class PeerWork(Value, frozen=True, kw_only=True):
 
 
 class PeerData(Value, frozen=True, kw_only=True):
-    """How data go to the workers of a peer reached over SSH."""
+    """The route of data to the workers of a peer reached over SSH."""
 
     wanted: str = "auto"
     """By its settings: ``auto``, ``tunnel``, or an address of it."""
@@ -205,7 +205,7 @@ class PeerData(Value, frozen=True, kw_only=True):
     why: str = ""
     """Why not directly."""
     now: bool = False
-    """Whether they go that way now."""
+    """True if they go that way now."""
 
 
 class Peer(Value, frozen=True, kw_only=True):
@@ -218,7 +218,7 @@ class Peer(Value, frozen=True, kw_only=True):
     """Unix seconds at which this state began, where it matters."""
     transport: str = Transport.LOCAL
     address: str = ""
-    """What one would give to ``ssh``, or ``host:port`` of a bare rpc-server."""
+    """The argument for ``ssh``, or ``host:port`` of a bare rpc-server."""
     rtt_ms: float | None = None
     """Of the newest heartbeat; None while it does not answer."""
     silent_since: float | None = None

@@ -31,29 +31,29 @@ class Layer(Value, frozen=True, kw_only=True):
     kv_bytes_per_token: int = 0
     """Bytes of f16 K and V one token adds; 0 for recurrent layers."""
     k_bytes_per_token: int = 0
-    """How many of them are K's."""
+    """K's part of these."""
     kv_window: int = 0
     """Tokens it keeps at most (sliding-window attention); 0: the whole context."""
 
 
 class ThinModel(Value, frozen=True, kw_only=True):
-    """What is there of a model whose file has holes."""
+    """The parts that are there of a model whose file has holes."""
 
     source: str
     """Path of the file it was made from."""
     identity: str
     """Of that model, as ``models.identity`` defines it."""
     layers: tuple[int, ...]
-    """Those that are there, ascending."""
+    """The layers that are there, ascending."""
     output: bool
-    """Whether that is there, as the embedding is."""
+    """True if that is there, as the embedding is."""
     embedding: bool
     kept_bytes: int
     """Of all tensors that are there."""
 
 
 class ModelInfo(Value, frozen=True, kw_only=True):
-    """What a GGUF header tells: enough to plan, nothing of the weights."""
+    """The content of a GGUF header: enough to plan, nothing of the weights."""
 
     path: str
     files: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class ModelInfo(Value, frozen=True, kw_only=True):
     v_head_lengths: tuple[int, ...] = ()
     """The same of V."""
     one_cache_type: bool = False
-    """Whether llama.cpp stores K and V in one type only (compressed attention)."""
+    """True if llama.cpp stores K and V in one type only (compressed attention)."""
     n_expert: int = 0
     n_expert_used: int = 0
     n_ctx_train: int = 0
@@ -94,7 +94,7 @@ class ModelInfo(Value, frozen=True, kw_only=True):
     unknown_types: tuple[str, ...] = ()
     """Tensor types this version of ``gguf`` cannot size."""
     thin: ThinModel | None = None
-    """What is there, where some of it is not."""
+    """The parts that are there, if some are not."""
 
 
 class ModelFile(Value, frozen=True, kw_only=True):
@@ -105,7 +105,7 @@ class ModelFile(Value, frozen=True, kw_only=True):
     name: str
     size_bytes: int
     source: str
-    """Where it was found: ``models``, ``huggingface``, ``lmstudio``, ``ollama``…"""
+    """The kind of folder: ``models``, ``huggingface``, ``lmstudio``, ``ollama``…"""
     arch: str = ""
     file_type: str = ""
     n_layer: int = 0
@@ -115,7 +115,7 @@ class ModelFile(Value, frozen=True, kw_only=True):
     identity: str = ""
     """Same text, same bytes (of its first file); empty when unread."""
     thin: str = ""
-    """What is there of a file with holes, in words; empty for a whole one."""
+    """The parts of a file with holes, in words; empty for a whole one."""
     held_by: tuple[str, ...] = ()
     """Machines that hold these bytes; ``local`` is the one we run on."""
 
@@ -157,7 +157,7 @@ class DraftCandidate(Value, frozen=True, kw_only=True):
 
 
 class Drafts(Value, frozen=True, kw_only=True):
-    """What can draft for a model."""
+    """The drafts for a model."""
 
     model: str
     size_bytes: int
@@ -168,7 +168,7 @@ class Drafts(Value, frozen=True, kw_only=True):
     head_found: tuple[DraftTrial, ...] = ()
     """Measurements with those layers, newest first."""
     candidates: tuple[DraftCandidate, ...] = ()
-    """Those that fit first, then by size."""
+    """The ones that fit first, then by size."""
     ngram: tuple[DraftTrial, ...] = ()
     """Measurements of ``ngram``, newest first."""
 
@@ -198,7 +198,7 @@ class TensorSums(Value, frozen=True, kw_only=True):
 
 
 class Hashing(Value, frozen=True, kw_only=True):
-    """How far the hashing of a model is, and in the end what it found."""
+    """The progress of hashing a model, with the hashes at the end."""
 
     done_bytes: int
     size_bytes: int
@@ -208,7 +208,7 @@ class Hashing(Value, frozen=True, kw_only=True):
 
 
 class Seeding(Value, frozen=True, kw_only=True):
-    """How far the filling of a worker's own cache is."""
+    """The progress of filling a worker's own cache."""
 
     directory: str
     free_bytes: int

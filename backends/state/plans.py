@@ -20,14 +20,14 @@ DRAFT_MAX = 8
 
 
 class MemorySource(StrEnum):
-    """How far a figure can be trusted, least first."""
+    """The sources of a figure, the least certain first."""
 
     PREDICTED = "predicted"
     """Our own arithmetic."""
     ENGINE = "engine"
     """llama.cpp's own, asked without loading anything; whole MiB."""
     MEASURED = "measured"
-    """What llama-server's log said after the load."""
+    """From llama-server's log after the load."""
 
 
 class DeviceMemory(Value, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class Share(Value, frozen=True, kw_only=True):
 
 
 class Split(Value, frozen=True, kw_only=True):
-    """Which device holds which layers, in order: layer 0 first, the output last.
+    """The layers of each device, in order: layer 0 first, the output last.
 
     ``shares`` sum to ``n_layer + 1``. A device may hold none. The head's CPU, where it
     appears, is first: llama.cpp offloads from the end.
@@ -91,7 +91,7 @@ class WorkerSpec(Value, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ("CPU",)
     """Names of the devices it exposes, in its own order (``-d``)."""
     place: str = ""
-    """What its devices are called after in a split; empty: its own name."""
+    """The name of its devices in a split; empty: its own name."""
     threads: int | None = None
     endpoint: str = ""
     """``host:port`` of an rpc-server somebody else started, as the head reaches it."""
@@ -103,16 +103,16 @@ class WorkerSpec(Value, frozen=True, kw_only=True):
 
 
 class FlashAttention(StrEnum):
-    """Whether attention runs in one fused step, which keeps no table of all pairs."""
+    """True if attention runs in one fused step, which keeps no table of all pairs."""
 
     AUTO = "auto"
-    """Where the devices can: llama.cpp decides while it loads."""
+    """If the devices can: llama.cpp decides while it loads."""
     ON = "on"
     OFF = "off"
 
 
 class PairMode(StrEnum):
-    """Where a relay stands beside the worker too."""
+    """The workers that have a relay beside them too."""
 
     AUTO = "auto"
     """Beside every worker of ours on another machine than the head's."""
@@ -122,10 +122,10 @@ class PairMode(StrEnum):
 
 
 class ServerSettings(Value, frozen=True, kw_only=True):
-    """How llama-server runs a model, apart from the context and from where it runs."""
+    """Settings of llama-server, without the context and the placement."""
 
     cache_type_k: str = "f16"
-    """How K of the KV cache is stored; see ``split.cache_types``."""
+    """The type of K in the KV cache; see ``split.buffers``."""
     cache_type_v: str = "f16"
     slots: int = 1
     """Requests answered at once; they share the context evenly."""
@@ -170,7 +170,7 @@ class Speculation(Value, frozen=True, kw_only=True):
 
 
 class Ask(Value, frozen=True, kw_only=True):
-    """What a person asked for; None is left to the configuration."""
+    """A person's request; None is left to the configuration."""
 
     model: str
     workers: int | None = None
@@ -178,7 +178,7 @@ class Ask(Value, frozen=True, kw_only=True):
     peers: tuple[str, ...] | None = None
     """Machines whose devices take part beside the head's; None: all that are ready."""
     head: str | None = None
-    """Who runs llama-server; None: this machine, or the only one with the model."""
+    """The machine of llama-server; None: ours, or the only one with the model."""
     counts: tuple[int, ...] | None = None
     """Whole layers per device in the order of the plan, the output counted as one more.
 
@@ -199,7 +199,7 @@ class Ask(Value, frozen=True, kw_only=True):
     """Launch also what is predicted not to fit in a device's memory."""
     extra_args: tuple[str, ...] = ()
     directory: str = ""
-    """Where relative paths in ``extra_args`` count from, on this machine."""
+    """The folder of relative paths in ``extra_args``, on this machine."""
 
 
 class Plan(Value, frozen=True, kw_only=True):
@@ -212,25 +212,25 @@ class Plan(Value, frozen=True, kw_only=True):
     ctx_size: int = 4096
     server: ServerSettings = ServerSettings()
     speculation: Speculation | None = None
-    """What the draft of ``server`` comes to; None without one."""
+    """The method for the draft of ``server``; None without one."""
     api_port: int | None = None
     """None: the configured port, or the next free one."""
     engine: str | None = None
     """Engine directory; None: the one found first."""
     relay: bool = True
-    """Whether a metering relay stands before every worker."""
+    """True if a metering relay stands before every worker."""
     pair: PairMode = PairMode.AUTO
-    """Whether another one stands beside it."""
+    """True if another one stands beside it."""
     extra_args: tuple[str, ...] = ()
     """Further arguments for llama-server, passed on as they are."""
     prompt_cache_mib: int | None = None
     """Prompts llama-server may keep in the head's memory; told when it is launched."""
     asked: Ask | None = None
-    """What it was made from, so that it can be planned again on other facts."""
+    """The request behind it, for planning again on other facts."""
 
 
 class Fallback(Value, frozen=True, kw_only=True):
-    """What a cluster would go on with if it lost something."""
+    """The plan that a cluster would go on with if it lost something."""
 
     lost: str
     """A machine, or one of several workers on the same."""
@@ -238,7 +238,7 @@ class Fallback(Value, frozen=True, kw_only=True):
     """Empty where what is left cannot do it."""
     ctx_size: int = 0
     memory: tuple[DeviceMemory, ...] = ()
-    """What that takes; predicted until the engine was asked."""
+    """Its memory; predicted until the engine was asked."""
     why: str = ""
     """Why what is left cannot do it, and what would do."""
 

@@ -1,4 +1,4 @@
-"""What runs, and the snapshot every screen shows."""
+"""The running processes, and the snapshot that every screen shows."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from backends.state.plans import (
 )
 
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
-"""What a cluster may be called: the name becomes part of files and sockets."""
+"""The form of a cluster's name, which becomes part of files and sockets."""
 DEFAULT_CLUSTER = "default"
 """The cluster that is meant where none is named."""
 
 
 class ProcessRole(StrEnum):
-    """What a process is for."""
+    """The purpose of a process."""
 
     WORKER = "worker"
     WORKER_RELAY = "worker-relay"
     """The relay beside a worker."""
     SERVER = "server"
     RELAY = "relay"
-    """That of the head before a worker."""
+    """The head's relay before a worker."""
     GATEWAY = "gateway"
     OTHER = "other"
 
 
 class ProcessState(StrEnum):
-    """Where in its life a process is."""
+    """The states of a process."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -83,11 +83,11 @@ class Failure(Value, frozen=True, kw_only=True):
     log_tail: tuple[str, ...] = ()
     at: float = 0.0
     served: bool = False
-    """Whether it ended a cluster that served; else a launch, or something smaller."""
+    """True if it ended a cluster that served; else a launch, or something smaller."""
 
     @property
     def sentence(self) -> str:
-        """What happened and what to do, on one line."""
+        """The event and the way out, on one line."""
         return f"{self.what}. {self.hint}".rstrip() if self.hint else self.what
 
 
@@ -122,7 +122,7 @@ class Step(Value, frozen=True, kw_only=True):
 
 
 class ClusterState(StrEnum):
-    """What the cluster as a whole is doing."""
+    """The states of a cluster."""
 
     IDLE = "idle"
     STARTING = "starting"
@@ -143,7 +143,7 @@ class Acceptance(Value, frozen=True, kw_only=True):
     passes: int = 0
     """Passes that checked drafted tokens."""
     by_position: tuple[int, ...] = ()
-    """How often the first token of a draft was accepted, the second, and so on."""
+    """Accepted tokens by their position in the draft."""
 
     @property
     def rate(self) -> float | None:
@@ -170,7 +170,7 @@ class Speed(Value, frozen=True, kw_only=True):
     tokens: int = 0
     """Generated since llama-server started: its own count, then what relays see."""
     speculative: bool = False
-    """Whether tokens are drafted, with a draft model or otherwise."""
+    """True if tokens are drafted, with a draft model or otherwise."""
     acceptance: Acceptance | None = None
     """None if nothing is drafted, or if llama-server does not tell."""
     ctx_used: int = 0
@@ -182,7 +182,7 @@ class DraftNow(Value, frozen=True, kw_only=True):
 
     draft: str
     doing: str = ""
-    """What is measured, or waits to be; empty once the comparison is over."""
+    """The present measurement, or the next; empty once the comparison is over."""
     why: str = ""
     """Why this method runs, with the figures."""
     trials: tuple[DraftTrial, ...] = ()
@@ -190,7 +190,7 @@ class DraftNow(Value, frozen=True, kw_only=True):
 
 
 class ClusterBrief(Value, frozen=True, kw_only=True):
-    """One of the clusters of a controller, in a line."""
+    """A cluster of a controller, in a line."""
 
     name: str
     state: ClusterState = ClusterState.IDLE
@@ -227,10 +227,10 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
     message: str = ""
     peers: tuple[Peer, ...] = ()
     plan: Plan | None = None
-    """What is wanted to run; None when nothing is."""
+    """The plan that is wanted to run; None if nothing is."""
     planned: tuple[LayerRange, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
-    """What it would go on with, by what it would lose, when somebody last looked."""
+    """The plans for losses, by the loss, when somebody last looked."""
     measured: MeasuredSplit | None = None
     model: ModelInfo | None = None
     processes: tuple[ProcessInfo, ...] = ()
@@ -246,7 +246,7 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
     links: tuple[Link, ...] = ()
     """One per worker behind a relay."""
     requests: RequestCounts | None = None
-    """What clients asked of the API; None while no gateway counts."""
+    """Counts of the API's requests; None while no gateway counts."""
     served_since: float | None = None
     drained_since: float | None = None
     """Since when what comes to the API waits because a person said so."""
@@ -273,7 +273,7 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
 
     @property
     def others_run(self) -> bool:
-        """Whether another cluster of this controller runs something."""
+        """True if another cluster of this controller runs something."""
         return any(
             brief.name != self.cluster and brief.state is not ClusterState.IDLE
             for brief in self.clusters
@@ -300,7 +300,7 @@ class RequestCounts(Value, frozen=True, kw_only=True):
     fragile: int = 0
     """Of these, answers that no other llama-server could go on with."""
     drains: bool = False
-    """Whether what comes waits until what is in flight has ended."""
+    """True if what comes waits until what is in flight has ended."""
     passed: int = 0
     """Answered to the end, by whatever status."""
     failed: int = 0
@@ -314,7 +314,7 @@ class RequestCounts(Value, frozen=True, kw_only=True):
     refused: int = 0
     """Not let in: without a key, too long, no JSON, or for a page of another site."""
     held: int = 0
-    """That waited and then went on to llama-server."""
+    """Requests that waited and then went on to llama-server."""
     held_longest_s: float = 0.0
     """Longest wait of those that were held last."""
     keys: dict[str, KeyCounts] = {}
@@ -331,17 +331,17 @@ class Command(Value, frozen=True, kw_only=True):
 
 
 class Preview(Value, frozen=True, kw_only=True):
-    """What a launch of a plan would do; nothing of it has been started."""
+    """The effects of launching a plan; nothing of it has been started."""
 
     plan: Plan
     layers: tuple[LayerRange, ...]
     memory: tuple[DeviceMemory, ...]
     """Per device of the split, in its order."""
     available_bytes: dict[str, int]
-    """What each of them has; those of which nothing is known are missing."""
+    """The room of each of them, if it is known."""
     commands: tuple[Command, ...]
     """In the order in which they start; a port not yet chosen is ``<port>``."""
     notes: tuple[str, ...] = ()
-    """What is worth knowing before: one sentence each."""
+    """Remarks before a launch: one sentence each."""
     refusal: Failure | None = None
     """Why it would not be launched: a device is too small for its share."""
