@@ -75,6 +75,7 @@ def served(snapshot: ClusterSnapshot, url: str | None) -> Served:
 
 
 def _room(snapshot: ClusterSnapshot, plan: Plan) -> int:
+    # llama-server gives a slot no more than the model was trained on.
     trained = snapshot.model.n_ctx_train if snapshot.model else 0
     part = plan.ctx_size // plan.server.slots
     return min(part, trained) if trained else part
@@ -145,6 +146,7 @@ def _json(settings: Mapping[str, object]) -> str:
 
 
 def _yaml(settings: Mapping[str, object], indent: str = "") -> str:
+    # JSON values are YAML too, and no reader takes them for others.
     return "".join(
         f"{indent}{name}: {json.dumps(value, ensure_ascii=False)}\n"
         for name, value in settings.items()

@@ -213,6 +213,7 @@ def parse_devices(text: str, machine: str = LOCAL) -> tuple[Device, ...]:
 
 
 def _pool(machine: str, name: str, description: str) -> str:
+    # Some GPUs have no memory of their own.
     if _kind(name) is DeviceKind.METAL:
         shares = description.startswith("Apple")
     else:
@@ -351,5 +352,6 @@ def _read(file: Path) -> Engine | None:
 
 
 def _keep(file: Path, value: Engine) -> None:
+    # A cache that cannot be written is only slower.
     with contextlib.suppress(OSError):
         write_private(file, msgspec.json.encode(value))

@@ -233,6 +233,7 @@ async def _make(job: _Job, programs: Sequence[str], lock: int) -> None:
 
 
 def _check_space(job: _Job) -> None:
+    # A resumed build has most of it already.
     free = shutil.disk_usage(job.folder.parent).free
     if not (job.folder / "cmake").is_dir() and free < job.need_bytes:
         raise build_errors.no_space(

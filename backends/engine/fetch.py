@@ -146,6 +146,7 @@ def _unpack(
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    # Python before 3.11.4 has no filters; ``_wanted`` lets nothing odd through.
     if hasattr(tarfile, "data_filter"):
         tar.extract(member, target, filter="data")
     else:

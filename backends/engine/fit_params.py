@@ -100,6 +100,7 @@ class MemoryAsker:
             return None
 
     def _keep(self, key: str, answer: tuple[DeviceMemory, ...]) -> None:
+        # A cache that cannot be written is only slower.
         with contextlib.suppress(OSError):
             write_private(self._folder / f"{key}.json", msgspec.json.encode(answer))
             by_age = sorted(self._folder.glob("*.json"), key=_changed_at, reverse=True)

@@ -182,6 +182,7 @@ class LoadLog:
             self._buffers.setdefault((name, kind), []).append(float(mib))
 
     def _dots(self, match: re.Match[str]) -> None:
+        # Builds before 2026 print a dot per percent, and no line end until 100.
         if self.phase == "loading weights":
             self.fraction = min(len(match[1]) / 100, 1.0)
 

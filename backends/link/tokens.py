@@ -90,8 +90,8 @@ class Guesses:
     Slots decode a token each: their number rises only by a prompt, and a pass right
     after a prompt's that is larger than the next is its remainder. A prompt of one
     token is taken for generated all the same. So is a short one (no more tokens than
-    slots) that follows a generated pass as large. A draft's passes are of any size up to
-    ``decode_max``, so that with a draft every prompt that short counts as generated.
+    slots) that follows a generated pass as large. A draft's passes are of any size up
+    to ``decode_max``, so that with a draft every prompt that short counts as generated.
     """
 
     def __init__(self) -> None:

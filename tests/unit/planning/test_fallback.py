@@ -117,7 +117,7 @@ def test_the_context_is_as_long_as_what_is_left_can_hold(ctx_min: int | None) ->
     if ctx_min is None:
         with pytest.raises(PlanError, match="too small") as caught:
             alone(tight, None)
-        would_do = int(re.findall(r"--ctx (\d+)", caught.value.hint)[0])
+        would_do = int(re.findall(r"--context (\d+)", caught.value.hint)[0])
         assert 2048 - CTX_STEP < would_do <= 2048
         assert alone(tight, would_do).ctx_size == would_do
         return
