@@ -71,7 +71,7 @@ def test_other_bytes_are_told_tensor_by_tensor(alone: User, model: Path) -> None
 def test_a_worker_s_cache_is_seeded_shown_and_pruned(alone: User, model: Path) -> None:
     cache = alone.home / "cache" / "llama.cpp" / "rpc"
     here = ("--peer", "local")
-    seed = ("models", "seed", str(model), *here)
+    seed = ("models", "cache", "fill", str(model), *here)
     planned = alone.run(*seed, "--dry-run")
     assert "3 tensors, 33.0 MiB, 0 B of it there already" in planned.stderr
     assert not cache.exists()
@@ -80,7 +80,7 @@ def test_a_worker_s_cache_is_seeded_shown_and_pruned(alone: User, model: Path) -
     done = alone.run(*seed)
     assert f"Cached 3 tensors, 33.0 MiB in {cache}" in done.stdout
     names = {file.name for file in cache.iterdir()}
-    shown = alone.json("models", "cache", "show", *here)
+    shown = alone.json("models", "cache", "list", *here)
     assert {file["name"] for file in shown["files"]} == names
     assert len(names) == N_HASHED
     (cache / "0123456789abcdef").write_bytes(b"of another model")
@@ -109,12 +109,12 @@ def test_a_worker_s_cache_is_seeded_shown_and_pruned(alone: User, model: Path) -
 
 def test_what_cannot_be_seeded_is_said(alone: User, model: Path) -> None:
     missing = alone.home / "missing.gguf"
-    for command in (["seed"], ["verify"]):
+    for command in (["cache", "fill"], ["verify"]):
         failed = alone.run("models", *command, str(missing), "--peer", "local", code=1)
         assert "missing.gguf" in failed.stderr
     blocked = model / "rpc"
     failed = alone.run(
-        *("models", "seed", str(model), "--peer", "local"),
+        *("models", "cache", "fill", str(model), "--peer", "local"),
         *("--cache-dir", str(blocked)),
         code=1,
     )
