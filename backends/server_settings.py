@@ -46,14 +46,14 @@ def check_context(ctx_size: int, model: ModelInfo) -> None:
     if ctx_size < CTX_MIN:
         raise PlanError(
             f"A context of {ctx_size} tokens is too small",
-            f"Give {CTX_MIN} or more (--context).",
+            f"At least {CTX_MIN} (--context).",
         )
     if ctx_size > most:
         trained = model.n_ctx_train
         why = f"the model was trained for {trained}" if trained else "none is that long"
         raise PlanError(
-            f"A context of {ctx_size} tokens cannot be meant: {why}",
-            f"Give {most} at most (--context).",
+            f"A context of {ctx_size} tokens is too large: {why}",
+            f"At most {most} (--context).",
         )
 
 

@@ -34,8 +34,8 @@ class ReadOnly(UsageError):
 
     def __init__(self, what: str = "This") -> None:
         super().__init__(
-            f"{what} is refused: you only watch",
-            "To change things leave out --readonly, or readonly in config.toml.",
+            f"{what} is refused: read-only, nothing changed",
+            "To make changes leave out --readonly, or readonly in config.toml.",
         )
 
 

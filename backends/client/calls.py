@@ -47,8 +47,8 @@ class NothingRuns(ControllerError):
 
     def __init__(self) -> None:
         super().__init__(
-            "Nothing runs here, and where you only watch nothing is started",
-            "Leave out --readonly, or readonly in config.toml, to start a controller.",
+            "Nothing is running here, and read-only starts nothing",
+            "To start a controller leave out --readonly, or readonly in config.toml.",
         )
 
 

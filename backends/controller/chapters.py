@@ -33,7 +33,7 @@ class Chapter:
     def wanted(self, plan: Plan | None, by: Actor) -> None:
         """Somebody set the goal."""
         if plan is None:
-            self._tell(EventKind.STOP, "asked for the end of the cluster", by)
+            self._tell(EventKind.STOP, "stopped the cluster", by)
             return
         shares = (s for s in plan.split.shares if s.layers)
         split = ", ".join(f"{share.device} {share.layers}" for share in shares)
@@ -98,8 +98,8 @@ class Chapter:
 
     def drained(self, by: Actor, *, on: bool) -> None:
         """Somebody let what comes wait, or go on."""
-        text = "drained the API: what runs ends, what comes waits"
-        self._tell(EventKind.DRAIN, text if on else "let requests go on again", by)
+        text = "drained the API: new requests wait"
+        self._tell(EventKind.DRAIN, text if on else "resumed the API", by)
 
     def let_end(self, count: int, left: int, seconds: float) -> None:
         """A new split has waited for answers that it would have broken."""

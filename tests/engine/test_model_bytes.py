@@ -76,7 +76,7 @@ def test_a_worker_s_cache_is_seeded_shown_and_pruned(alone: User, model: Path) -
     assert "3 tensors, 33.0 MiB, 0 B of it there already" in planned.stderr
     assert not cache.exists()
     refused = alone.run("--readonly", *seed, code=2)
-    assert "you only watch" in refused.stderr
+    assert "read-only" in refused.stderr
     done = alone.run(*seed)
     assert f"Cached 3 tensors, 33.0 MiB in {cache}" in done.stdout
     names = {file.name for file in cache.iterdir()}

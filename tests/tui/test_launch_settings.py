@@ -178,7 +178,7 @@ async def test_the_mouse_does_it_too(make_app: MakeApp) -> None:
 WRONG = (
     ("ctx_size", "", "Context must be a whole number."),
     ("ctx_size", "8", "A context of 8 tokens is too small"),
-    ("ctx_size", "999999999", "cannot be meant"),
+    ("ctx_size", "999999999", "too large"),
     ("slots", "0", "0 slots cannot be had. Give 1 to 256"),
     ("workers", "17", "Give 0 to 16."),
     ("worker_threads", "0", "0 threads cannot be started"),

@@ -98,7 +98,7 @@ async def test_what_is_found_says_that_it_is_refused(make_app: MakeApp) -> None:
         await pilot.press("colon")
         await until(pilot, lambda: isinstance(app.screen, FinderDialog))
         await pilot.press(*"launch")
-        await until(pilot, lambda: "refused: you only watch" in screen_text(app))
+        await until(pilot, lambda: "refused: read-only" in screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: REFUSED in toasts(app))
         assert acted(app) == []
@@ -127,7 +127,7 @@ async def test_where_nothing_runs_it_says_so_and_starts_nothing(
     app = make_app(ControllerClient(paths), readonly=True)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: toasts(app))
-        said = "Nothing runs here, and where you only watch nothing is started."
+        said = "Nothing is running here, and read-only starts nothing."
         assert toasts(app)[0].startswith(said)
         await until(pilot, lambda: "◌ waiting for a controller" in screen_text(app))
         assert len(toasts(app)) == 1

@@ -65,10 +65,10 @@ def test_what_would_go_on_without_each_is_told() -> None:
     shorter = replace(ready, lost="eve", ctx_size=256)
     none = Fallback(lost="ada", why="bob/CPU is too small. Free memory there.")
     told = status_lines(replace(scene, fallbacks=(ready, shorter, none)), 0.0)
-    assert [line for line in told if line.startswith("without")] == [
-        "without  bob              9 | 4 on ada/CPU, local/CUDA0",
-        "without  eve              9 | 4 on ada/CPU, local/CUDA0, context 256",
-        "without  ada              nothing goes on: bob/CPU is too small. "
+    assert [line for line in told if line.startswith("if lost")] == [
+        "if lost  bob              9 | 4 on ada/CPU, local/CUDA0",
+        "if lost  eve              9 | 4 on ada/CPU, local/CUDA0, context 256",
+        "if lost  ada              nothing goes on: bob/CPU is too small. "
         "Free memory there",
     ]
 

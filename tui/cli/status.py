@@ -154,7 +154,7 @@ def status_lines(snapshot: ClusterSnapshot, now: float) -> list[str]:
     lines += _requests(snapshot.requests)
     lines += [*_plan(snapshot), *(_peer(peer, now) for peer in _machines(snapshot))]
     lines += [
-        f"without  {one.lost:16} {fallback_text(one, snapshot.plan)}"
+        f"if lost  {one.lost:16} {fallback_text(one, snapshot.plan)}"
         for one in snapshot.fallbacks
     ]
     lines += [_process(process) for process in _of_this_run(snapshot)]

@@ -89,7 +89,7 @@ class Finding:
                 "action",
                 _title(action),
                 partial(self._do, action),
-                detail="refused: you only watch" if refused else action.tooltip,
+                detail="refused: read-only" if refused else action.tooltip,
                 key=self._keys(action),
             )
 

@@ -31,7 +31,7 @@ async def test_it_is_refused_before_anything_is_touched(paths: Paths) -> None:
     client = ControllerClient(paths)
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"ctx_size": -5}, "context of -5"),
-        ({"ctx_size": 10**9}, "cannot be meant"),
+        ({"ctx_size": 10**9}, "too large"),
         ({"api_port": 70_000}, "70000 as port"),
         ({"workers": local_workers(17, 1, 2)}, "17 workers cannot be started"),
         ({"workers": local_workers(2, 5000, 2)}, "5000 threads"),

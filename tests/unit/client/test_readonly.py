@@ -174,7 +174,7 @@ async def test_commands_by_option_variable_and_setting(
 ) -> None:
     refused = await command("--readonly", "down")
     assert refused.code == 2
-    assert "dllm-tui down is refused: you only watch" in refused.err
+    assert "dllm-tui down is refused: read-only" in refused.err
     assert (await command("--readonly", "status")).code == 0
     set_value(user_paths(), "readonly", True)
     assert "is refused" in (await command("peers", "add", "mini")).err
@@ -191,7 +191,7 @@ async def test_commands_by_option_variable_and_setting(
 async def test_where_nothing_runs_nothing_is_started(home: Path, args: str) -> None:
     refused = await command("--readonly", *args.split())
     assert refused.code == 1
-    assert "Nothing runs here, and where you only watch nothing is" in refused.err
+    assert "Nothing is running here, and read-only starts nothing" in refused.err
     assert processes_of(home) == []
 
 

@@ -57,7 +57,7 @@ def test_a_goal_tells_who_set_it(story: Story) -> None:
     chapter.wanted(None, ANNA)
     assert texts(story) == [
         "anna@studio launched tiny (worker1/CPU 6, w2/CPU 7; context 4096)",
-        "anna@studio asked for the end of the cluster",
+        "anna@studio stopped the cluster",
     ]
     assert [event.kind for event in story.after(0)] == [
         EventKind.LAUNCH,
