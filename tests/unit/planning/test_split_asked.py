@@ -114,7 +114,7 @@ def test_a_split_is_given_once() -> None:
     [
         ({"ctx_size": -5}, "context of -5 tokens is too small"),
         ({"ctx_size": 0}, "context of 0 tokens is too small"),
-        ({"ctx_size": 2_000_000_000}, "trained for 1024. Give 8192 at most"),
+        ({"ctx_size": 2_000_000_000}, "trained for 1024. At most 8192"),
         ({"workers": -1}, "-1 workers"),
         ({"workers": 17}, "17 workers"),
         ({"api_port": 0}, "0 as port"),
