@@ -187,9 +187,11 @@ class Gateway:
         # A controller that comes later was told of none of those before it.
         before = self._board.snapshot.requests or counts
         self._board.update(requests=counts)
-        if counts.waiting and self._before_hold is None:
+        # A short wait may be over by the time it is told.
+        went_on = counts.held > before.held
+        if (counts.waiting or went_on) and self._before_hold is None:
             self._before_hold = before
-        elif before.waiting and not counts.waiting:
+        if (before.waiting or went_on) and not counts.waiting:
             # Streams are seen to pause until their next piece has come.
             loop = asyncio.get_running_loop()
             loop.call_later(SETTLE_S, self._tell_held)

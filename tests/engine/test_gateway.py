@@ -212,8 +212,11 @@ def test_requests_wait_while_the_cluster_is_mended(launched: User) -> None:
     counts = wait_for(settled, "both are told")
     assert counts["failed"] == 0
     assert (counts["held"], counts["replayed"]) == (2, 1)
-    told = " ".join(launched.run("events").stdout.split())
-    assert "2 requests to the API waited up to" in told
+
+    def told() -> str:
+        return " ".join(launched.run("events").stdout.split())
+
+    wait_for(lambda: "2 requests to the API waited up to" in told(), "it is told")
 
 
 def test_a_stream_goes_on_without_its_controller(launched: User) -> None:

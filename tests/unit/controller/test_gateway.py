@@ -218,6 +218,10 @@ async def test_what_waited_before_this_controller_is_not_told_again(
     gateway._counted(RequestCounts(waiting=0, held=502, held_longest_s=0.9))
     await until(lambda: told)
     assert told == ["2 0.9"]
+    # Over before it was told.
+    gateway._counted(RequestCounts(waiting=0, held=503, held_longest_s=0.1))
+    await until(lambda: len(told) == 2)
+    assert told[1] == "1 0.1"
 
 
 def drained(gateway: Gateway, in_flight: int, fragile: int = 0) -> RequestCounts:
