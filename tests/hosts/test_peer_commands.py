@@ -80,7 +80,9 @@ def test_a_question_is_dropped_when_ssh_itself_was_used(
 
 @contextlib.contextmanager
 def only_an_agent_has_the_key(network: Network, user: HeadUser) -> Iterator[str]:
-    """The agent's socket."""
+    """Give the agent's socket, and start a controller that is older than the agent."""
+    # A command that fails ends the controller that was started for it.
+    user.run("peers", "list")
     key = network.make_key("kept")
     public = key.with_name("kept.pub").read_text().strip()
     network.peer("ada").authorize(public)
