@@ -164,14 +164,18 @@ void Meeting::accept(int listener, Nanos now) {
   }
 }
 
-// Of those that have no link one at random goes, from the address that has most of them: neither a
-// flood nor silent callers keep the other end out, which needs a few round trips. The oldest or the
-// newest would always be it.
+// Of those that have no link one at random goes, of those that have said nothing if there are any,
+// from the address that has most of them: neither a flood nor silent callers keep the other end out,
+// which speaks at once and needs a few round trips. The oldest or the newest would always be it.
 void Meeting::make_room() {
+  const auto is_mute = [](Caller& caller) {
+    return !caller.holds() && caller.link.wire().received_bytes() == 0;
+  };
+  const bool has_mute = std::ranges::any_of(callers_, is_mute);
   std::map<std::string, std::vector<std::list<Caller>::iterator>> by_address;
   for (auto caller = callers_.begin(); caller != callers_.end(); ++caller) {
     const std::string address = caller->name.substr(0, caller->name.rfind(':'));
-    if (!caller->holds()) by_address[address].push_back(caller);
+    if (has_mute ? is_mute(*caller) : !caller->holds()) by_address[address].push_back(caller);
   }
   const auto count = [](const auto& each) { return each.second.size(); };
   const auto& most = std::ranges::max_element(by_address, {}, count)->second;
