@@ -22,6 +22,7 @@ CLEAN = (
     "backends/doctor",
     "backends/engine",
     "backends/link",
+    "backends/machines",
     "backends/models",
     "backends/planning",
     "backends/service",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from backends.errors import ModelError, PlanError
 from backends.models.header import read_header
 from backends.models.parts import part_paths
+from backends.models.sparse import has_holes
 from backends.models.text import printable
-from backends.models.thin import has_holes
 from backends.places import LOCAL
 from backends.server_arguments import weight_files
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from backends.controller.together import together
 from backends.errors import UsageError, did_you_mean
 from backends.link.figures import why_no_link
-from backends.link.limits import require_possible
 from backends.link.relay import RelayReader, worker_weights
 from backends.link.tokens import Outcomes, ServerCount
 from backends.link.way import Route
+from backends.link.wire import require_possible
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping

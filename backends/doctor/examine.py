@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import shlex
+from enum import StrEnum
 from pathlib import Path
 from shutil import disk_usage, which
 from typing import TYPE_CHECKING
@@ -13,21 +15,142 @@ from urllib.parse import urlsplit
 from backends.client.client import ControllerClient
 from backends.config import API_PORT_DEFAULT, load_config
 from backends.demo import MODEL_PATH
-from backends.doctor.checks import Check, Verdict
-from backends.doctor.orphans import described, find_orphans
-from backends.doctor.peers import peer_checks
 from backends.engine.find import all_engines, find_engine
+from backends.engine.versions import protocols_match
 from backends.errors import DllmError
 from backends.machines.host import describe_here, local_host_for_now
 from backends.models.layers import read_model
 from backends.paths import make_private, relay_binary
-from backends.units import format_bytes
+from backends.state import PeerState, Transport, Value
+from backends.units import format_bytes, format_ms, format_offset
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
+    from backends.machines.host import Orphan
     from backends.paths import Paths
-    from backends.state import EngineInfo
+    from backends.state import EngineInfo, Peer
+
+
+class Verdict(StrEnum):
+    """The outcomes of a check."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class Check(Value, frozen=True, kw_only=True):
+    """One thing looked at."""
+
+    name: str
+    verdict: Verdict = Verdict.OK
+    detail: str = ""
+    """One line, or a table below its first."""
+    fix: str = ""
+
+
+async def find_orphans(paths: Paths) -> list[Orphan]:
+    """The orphans on this machine."""
+    async with local_host_for_now(paths.run_dir) as host:
+        return await host.orphans()
+
+
+def described(orphan: Orphan) -> str:
+    """``worker1 (pid 42): rpc-server -p 50052``."""
+    command = f": {shlex.join(orphan.argv)}" if orphan.argv else ""
+    return f"{orphan.name} (pid {orphan.pid}){command}"
+
+
+async def end_orphans(paths: Paths) -> list[Orphan]:
+    """End every orphan on this machine; those that were there.
+
+    Raises:
+        HostError: one outlived SIGKILL.
+    """
+    async with local_host_for_now(paths.run_dir) as host:
+        orphans = await host.orphans()
+        names = {orphan.name for orphan in orphans}
+        # Each is tried, though another one does not end.
+        ends = await asyncio.gather(*map(host.stop, names), return_exceptions=True)
+    for end in ends:
+        if isinstance(end, BaseException):
+            raise end
+    return orphans
+
+
+_FINE = (PeerState.READY, PeerState.STARTING, PeerState.SERVING)
+CLOCK_OFF_S = 60.0
+"""A clock this far off makes times in logs hard to compare."""
+
+
+async def peer_checks(paths: Paths, here: str) -> list[Check]:
+    """One check a peer, and one of all protocols; ``here`` is our own engine's.
+
+    Raises:
+        DllmError: the controller cannot be started.
+    """
+    peers = await ControllerClient(paths).settled_peers()
+    checks = [_peer(peer) for peer in peers]
+    spoken = {"local": here} | {
+        p.name: p.facts.engines[0].rpc_protocol
+        for p in peers
+        if p.transport == Transport.SSH and p.facts and p.facts.engines
+    }
+    return [*checks, *([_protocols(spoken)] if len(spoken) > 1 else [])]
+
+
+def _peer(peer: Peer) -> Check:
+    clock_s = peer.facts.clock_offset_s if peer.facts else 0.0
+    rtt = "" if peer.rtt_ms is None else f", {format_ms(peer.rtt_ms)}"
+    off = abs(clock_s) > CLOCK_OFF_S
+    clock = f", its clock is {format_offset(clock_s)} off" if off else ""
+    fine = peer.state in _FINE and not off
+    return Check(
+        name=f"peer {peer.name}",
+        verdict=Verdict.OK if fine else Verdict.WARN,
+        detail=f"{peer.state.value}{rtt}{clock}",
+        fix=peer.note,
+    )
+
+
+def _protocols(spoken: Mapping[str, str]) -> Check:
+    bad = [
+        f"{worker} ({theirs}) cannot work for {head} ({ours})"
+        for head, ours in spoken.items()
+        for worker, theirs in spoken.items()
+        if not protocols_match(ours, theirs)
+    ]
+    if not bad:
+        one = ", ".join(sorted({version or "?" for version in spoken.values()}))
+        detail = f"every machine can work for every other (RPC {one})"
+        return Check(name="protocols", detail=detail)
+    return Check(
+        name="protocols",
+        verdict=Verdict.WARN,
+        detail="\n".join(("who can work for whom", *matrix(spoken), *bad)),
+        fix="Install this machine's engine there: dllm-tui peers setup NAME.",
+    )
+
+
+def matrix(spoken: Mapping[str, str]) -> Sequence[str]:
+    """Heads down, workers across: ``✓`` where the worker's protocol is accepted."""
+    width = max(len(name) for name in spoken)
+    header = " ".join([" " * width, *(f"{name:>{width}}" for name in spoken)])
+    rows = [
+        " ".join(
+            [
+                f"{head:{width}}",
+                *(
+                    f"{'✓' if protocols_match(ours, theirs) else '✗':>{width}}"
+                    for theirs in spoken.values()
+                ),
+            ]
+        )
+        for head, ours in spoken.items()
+    ]
+    return [header, *rows]
+
 
 # An engine build needs about this much while it runs.
 BUILD_DISK_BYTES = 2 << 30

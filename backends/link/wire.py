@@ -6,7 +6,14 @@ from typing import Any
 
 import msgspec
 
-from backends.state import NOT_JSON, Lab, LinkCommand
+from backends.errors import UsageError
+from backends.state import (
+    LAB_DELAY_MAX_MS,
+    LAB_RATE_MAX_MB_S,
+    NOT_JSON,
+    Lab,
+    LinkCommand,
+)
 
 NS_PER_MS = 1e6
 NS_PER_S = 1e9
@@ -89,3 +96,27 @@ def parse(line: bytes) -> Line | None:
         return msgspec.json.decode(line, type=Line)
     except NOT_JSON:
         return None
+
+
+def require_possible(lab: Lab) -> None:
+    """Go on with a lab that the relay takes.
+
+    Raises:
+        UsageError: it is beyond what the relay takes.
+    """
+    delays_ms = (lab.latency_ms, lab.jitter_ms)
+    if min(*delays_ms, lab.rate_mb_s, lab.seed) < 0:
+        raise UsageError(
+            "A link cannot be delayed or slowed by less than nothing",
+            "Give latency, jitter, rate and seed as 0 or more.",
+        )
+    if max(delays_ms) > LAB_DELAY_MAX_MS:
+        raise UsageError(
+            f"The relay delays by {LAB_DELAY_MAX_MS / 1000:g} s at most",
+            "Give less latency and less jitter.",
+        )
+    if lab.rate_mb_s > LAB_RATE_MAX_MB_S:
+        raise UsageError(
+            f"The relay limits a link to {LAB_RATE_MAX_MB_S / 1000:g} GB/s at most",
+            "Give no rate where the link is to be as fast as it is.",
+        )

@@ -12,8 +12,8 @@ from backends.errors import HostError, ModelError
 from backends.models.identity import identity_of
 from backends.models.layers import read_model
 from backends.models.search import distinct, search
+from backends.models.sparse import thin_words
 from backends.models.text import shown_path
-from backends.models.thin import thin_words
 from backends.state import ModelCatalogue, ModelFile
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from backends.models.kv_cache import (
 )
 from backends.models.params import Params
 from backends.models.parts import check_part, first_part, other_parts
+from backends.models.sparse import thin_model
 from backends.models.tables import file_type_name, tensor_types
 from backends.models.text import printable
-from backends.models.thin import thin_model
 from backends.state import Layer, LayerBytes, ModelInfo
 
 if TYPE_CHECKING:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import getpass
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from backends.client.start import dismiss
+from backends.controller.lock import lock_holder
 from backends.errors import DllmError
 from backends.service.unit import (
     LABEL,
@@ -23,6 +27,9 @@ from backends.writing import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from backends.paths import Paths
+
 
 ANSWER_S = 30.0
 LINGER = "loginctl enable-linger"
@@ -267,3 +274,48 @@ def _remove(file: Path) -> None:
         file.unlink(missing_ok=True)
     except OSError as error:
         raise DllmError(f"Cannot remove {file} ({error.strerror})") from error
+
+
+RUNS_WITHIN_S = 30.0
+LOOK_S = 0.2
+
+
+async def hand_over(paths: Paths, manager: Manager) -> ServiceState:
+    """See that the service's controller is the one that runs; how it stands then.
+
+    Raises:
+        DllmError: it does not come up.
+    """
+    state = await _running(manager)
+    holder = lock_holder(paths.lock)
+    if holder is not None and holder.pid != state.pid:
+        # The service, which waits for its place, adopts what it leaves.
+        await dismiss(paths, holder.pid)
+        await _succeeded(paths, manager)
+    return state
+
+
+async def _succeeded(paths: Paths, manager: Manager) -> None:
+    deadline = time.monotonic() + RUNS_WITHIN_S
+    while lock_holder(paths.lock) is None:
+        if time.monotonic() > deadline:
+            raise _is_away(manager)
+        await asyncio.sleep(LOOK_S)
+
+
+def _is_away(manager: Manager) -> DllmError:
+    return DllmError(
+        f"{manager.name} was told to start the service, and it does not run",
+        f"See what {manager.file} starts, and its log.",
+    )
+
+
+async def _running(manager: Manager) -> ServiceState:
+    deadline = time.monotonic() + RUNS_WITHIN_S
+    while True:
+        state = await asyncio.to_thread(manager.state)
+        if state.running:
+            return state
+        if time.monotonic() > deadline:
+            raise _is_away(manager)
+        await asyncio.sleep(LOOK_S)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from gguf import GGUFReader
 
-from backends.models.thinning import plan_thin, write_thin
+from backends.models.sparse_copy import plan_thin, write_thin
 from backends.paths import relay_binary
 from tests.engine.conftest import wait_for
 from tests.engine.synthetic import write_llama

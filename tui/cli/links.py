@@ -102,7 +102,7 @@ async def slow_link(
     seed: int,
 ) -> dict[str, Any]:
     """Make LINK (a worker's name, or all) slower."""
-    from backends.link.limits import require_possible
+    from backends.link.wire import require_possible
 
     wanted = Lab(
         latency_ms=quantity(latency, MS, "20ms"),

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence
 
     from backends.client.client import ControllerClient
-    from backends.models.compare import Comparison
-    from backends.models.thinning import ThinFile, ThinPlan
-    from backends.models.verify import VerifiedFile, VerifiedModel
+    from backends.models.sparse_copy import ThinFile, ThinPlan
+    from backends.models.verify import Comparison, VerifiedFile, VerifiedModel
     from backends.state import Layer, ModelCatalogue, ModelFile, ModelInfo, Peer
     from backends.state.models import CachedFile, Seeding, TensorSums, WorkerCache
 
@@ -212,7 +211,7 @@ def _info_rows(info: ModelInfo) -> Iterator[tuple[str, str]]:
     parts = f" and {len(info.files) - 1} more parts" if len(info.files) > 1 else ""
     yield "file", f"{info.path}{parts}"
     if info.thin:
-        from backends.models.thin import thin_words
+        from backends.models.sparse import thin_words
 
         held = f"{thin_words(info.thin)}, {format_bytes(info.thin.kept_bytes)}"
         yield "there", held
@@ -430,7 +429,7 @@ async def _compared(
     client: ControllerClient, model: Path, places: tuple[str, ...]
 ) -> list[Comparison]:
     """A model here against those on other machines; all read at the same time."""
-    from backends.models.compare import compare
+    from backends.models.verify import compare
 
     there = [await _place_at(client, model, place) for place in places]
     bar = _Together()
@@ -526,7 +525,7 @@ async def sparse(
     The head needs a file with its own layers, the first ones for its CPU, the last and
     the output for its GPUs; each worker, one with its.
     """
-    from backends.models.thinning import plan_thin
+    from backends.models.sparse_copy import plan_thin
 
     plan = plan_thin(await resolve(model), keep, out)
     say(
@@ -542,7 +541,7 @@ def _sparse_lines(told: dict[str, Any]) -> Iterator[str]:
 
 
 async def _written(plan: ThinPlan) -> tuple[ThinFile, ...]:
-    from backends.models.thinning import write_thin
+    from backends.models.sparse_copy import write_thin
 
     line = ProgressLine()
 

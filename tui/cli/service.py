@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from backends.paths import user_paths
-from backends.service.hand_over import hand_over
-from backends.service.manager import LINGER, ServiceState, manager
+from backends.service.manager import LINGER, ServiceState, hand_over, manager
 from backends.service.unit import controller_service
 from tui.cli.command import Command, Group
 from tui.cli.output import emit_json, say, show
@@ -18,7 +17,7 @@ from tui.cli.output import emit_json, say, show
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from backends.doctor.checks import Check
+    from backends.doctor.examine import Check
 
 EXAMPLES = """
 dllm-tui service install --dry-run     prints the file, and does nothing
@@ -120,7 +119,7 @@ async def doctor(as_json: bool) -> None:
 
 def _terminal() -> Check:
     """Whether this terminal can show the console as it is meant."""
-    from backends.doctor.checks import Check, Verdict
+    from backends.doctor.examine import Check, Verdict
 
     encoding = (sys.stdout.encoding or "").lower()
     colours = os.environ.get("COLORTERM", "") or "256 or fewer colours"

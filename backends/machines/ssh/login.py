@@ -466,8 +466,8 @@ class _Attempt:
 class Route:
     """Opens connections to a destination, and keeps the hosts in between open.
 
-    When a question stops an attempt, hosts that let us in stay connected, so that the
-    answer to one question is never needed again for the next.
+    Hosts that let us in stay connected while a question is open: no answer is needed
+    twice.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from backends.config import Config
 from backends.controller.board import Board
 from backends.controller.relays import Links
 from backends.errors import HostError, UsageError
-from backends.link.limits import require_possible
+from backends.link.wire import require_possible
 from backends.state import LAB_DELAY_MAX_MS, LAB_RATE_MAX_MB_S, Lab
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from backends.models.compare import Comparison, compare
+from backends.models.verify import Comparison, compare
 from backends.state.models import TensorSums
 
 Q4_K, Q8_0 = 12, 8

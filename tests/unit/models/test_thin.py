@@ -21,12 +21,12 @@ from backends.controller.beside import check_whole
 from backends.errors import HostError, ModelError, PlanError
 from backends.machines.host import local_host_for_now
 from backends.machines.readers import Readers
-from backends.models import thinning
+from backends.models import sparse_copy
 from backends.models.catalogue import Catalogue
 from backends.models.header import read_header
 from backends.models.identity import identity_of
 from backends.models.layers import read_model
-from backends.models.thin import (
+from backends.models.sparse import (
     HOLES,
     IDENTITY,
     KEPT,
@@ -35,7 +35,7 @@ from backends.models.thin import (
     parse_keep,
     thin_words,
 )
-from backends.models.thinning import ThinFile, plan_thin, write_thin
+from backends.models.sparse_copy import ThinFile, plan_thin, write_thin
 from backends.paths import user_paths
 from backends.split.layout import make_split
 from backends.state import Plan
@@ -120,9 +120,11 @@ def test_a_file_system_without_holes_is_refused_with_the_size(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is none to try it on here; what it would answer is said for it."""
-    assert thinning.holds_holes(tmp_path)
-    assert thinning.holds_holes(tmp_path / "missing"), "that is for the writer to say"
-    monkeypatch.setattr(thinning, "holds_holes", lambda _: False)
+    assert sparse_copy.holds_holes(tmp_path)
+    assert sparse_copy.holds_holes(tmp_path / "missing"), (
+        "that is for the writer to say"
+    )
+    monkeypatch.setattr(sparse_copy, "holds_holes", lambda _: False)
     size = re.escape(format_bytes(model.stat().st_size))
     with pytest.raises(ModelError, match=rf"cannot hold holes: .* take {size} there"):
         plan_thin(model, "0", tmp_path / "new.gguf")
@@ -296,7 +298,7 @@ def test_called_off_at_the_very_end_nothing_is_left(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once when it has said that it is done, once before that was heard."""
-    followed = thinning._followed
+    followed = sparse_copy._followed
     plan = plan_thin(model, "0", tmp_path / "new.gguf")
 
     async def unheard(child: asyncio.subprocess.Process, *_: object) -> ThinFile:
@@ -317,7 +319,7 @@ def test_called_off_at_the_very_end_nothing_is_left(
         return said
 
     for called_off in (unheard, heard):
-        monkeypatch.setattr(thinning, "_followed", called_off)
+        monkeypatch.setattr(sparse_copy, "_followed", called_off)
         with pytest.raises(asyncio.CancelledError):
             asyncio.run(write_thin(plan))
         assert list(tmp_path.iterdir()) == []

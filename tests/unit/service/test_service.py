@@ -19,9 +19,8 @@ import pytest
 from backends.controller.lock import lock_holder
 from backends.errors import DllmError
 from backends.paths import user_paths
-from backends.service import hand_over as hand_over_module
-from backends.service.hand_over import hand_over
-from backends.service.manager import ServiceState, Systemd
+from backends.service import manager as manager_module
+from backends.service.manager import ServiceState, Systemd, hand_over
 from backends.service.unit import (
     Service,
     controller_service,
@@ -142,7 +141,7 @@ async def test_a_service_that_begins_and_ends_does_not_pass_for_one(
 ) -> None:
     """It is given the place of the controller that runs, and does not take it."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(hand_over_module, "RUNS_WITHIN_S", 0.1)
+    monkeypatch.setattr(manager_module, "RUNS_WITHIN_S", 0.1)
     paths = user_paths()
     paths.state_dir.mkdir()
     program = (
