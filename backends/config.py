@@ -318,12 +318,7 @@ def check_peer_name(name: str) -> str:
 
 @contextmanager
 def _only_editor(file: Path) -> Iterator[None]:
-    """Keep other programs of ours from changing the file meanwhile.
-
-    Raises:
-        DllmError: one does, for long.
-        OSError: there is no folder for the file, and none can be made.
-    """
+    """Keep other programs of ours from changing the file meanwhile."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = os.open(file.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PLACING = "Say which device holds what with --split and --exclude."
-# What a plan decides, and how to ask for it instead.
+# Arguments that a plan decides, and the way to ask for them instead.
 _OURS = {
     ("-m", "--model"): "Name the model with --model.",
     ("-mu", "--model-url", "-hf", "-hfr", "--hf-repo", "-hff", "--hf-file"): (
@@ -41,7 +41,7 @@ _OURS = {
 }
 _HINTS = {name: hint for names, hint in _OURS.items() for name in names}
 
-# What llama-server calls a plan's settings.
+# llama-server's names of a plan's settings.
 _SETTINGS = {
     name: setting
     for setting, names in {
@@ -74,14 +74,14 @@ _PATHS = frozenset(
         "--video-ffmpeg-dir",
     ]
 )
-# Those that put tensors elsewhere than the plan does.
+# Arguments that put tensors elsewhere than the plan does.
 _MOVING = frozenset(
     [
         *("-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"),
         *("-ncffn", "--n-cpu-ffn", "-sm", "--split-mode"),
     ]
 )
-# Those whose value is a file of weights that llama-server reads itself.
+# Arguments with a file of weights that llama-server reads itself.
 _WEIGHTS = frozenset(
     [
         *("-md", "--model-draft", "--spec-draft-model", "-mv", "--model-vocoder"),

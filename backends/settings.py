@@ -235,11 +235,7 @@ def change(
 
 
 def _names_of(name: str) -> tuple[str, ...]:
-    """``keys.cluster.launch`` as its table and what stands in it.
-
-    Raises:
-        UsageError: there is no such setting.
-    """
+    """``keys.cluster.launch`` as its table and what stands in it."""
     first, _, rest = name.partition(".")
     if first == "keys" and rest:
         return first, rest

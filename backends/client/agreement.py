@@ -51,12 +51,7 @@ async def agreed(
 
 
 async def _ask(socket: Path, silence_s: float) -> ControllerInfo:
-    """Ask a controller for its facts.
-
-    Raises:
-        ControllerError: nothing that can be understood.
-        OSError: the connection broke, or it was silent.
-    """
+    """Ask a controller for its facts."""
     async with http.request(
         socket, "GET", "/v1/version", silence_s=silence_s
     ) as response:

@@ -186,11 +186,7 @@ async def _watched(paths: Paths) -> Found:
 
 
 def _encode(body: object) -> bytes:
-    """A request's body.
-
-    Raises:
-        UsageError: a path or name in it is no text.
-    """
+    """A request's body."""
     try:
         return b"" if body is None else msgspec.json.encode(body)
     except UnicodeEncodeError as error:

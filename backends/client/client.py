@@ -170,7 +170,7 @@ class ControllerClient:
             if await self.running() or self.left_processes():
                 raise
             return
-        # What goes on at other machines keeps it, too.
+        # Work at other machines keeps it, too.
         works = any(peer.work is not None for peer in last.peers)
         if not only_if_idle and not works and not self._remembered():
             await wait_gone(self._paths, last.controller_pid)

@@ -72,12 +72,7 @@ class Response:
                 raise ValueError("line too long")
 
     async def _next_event(self) -> h11.Event:
-        """The next event that matters; a word that it is at work counts as one.
-
-        Raises:
-            TimeoutError: nothing came for too long.
-            ConnectionError: the other side broke off, or does not speak HTTP.
-        """
+        """The next event that matters; a word that it is at work counts as one."""
         while True:
             try:
                 event = self._connection.next_event()

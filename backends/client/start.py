@@ -93,11 +93,7 @@ async def _given_up(socket: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 async def _up(paths: Paths, socket: Path, process: subprocess.Popen[bytes]) -> Found:
-    """The controller that was started, or the one that was quicker.
-
-    Raises:
-        ControllerError: it does not come up.
-    """
+    """The controller that was started, or the one that was quicker."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while not await answers(socket):
         # Losing the race for the lock is fine: the winner answers soon.
@@ -137,9 +133,6 @@ async def _listening(paths: Paths, socket: Path, holder: ControllerInfo) -> Path
     """The socket of the lock's holder, as soon as it listens; None once it is gone.
 
     Its runtime directory may be another than ours: a session's of its own.
-
-    Raises:
-        ControllerError: it runs, but listens nowhere.
     """
     places = [socket, *([Path(holder.socket)] if holder.socket else [])]
     deadline = time.monotonic() + START_TIMEOUT_S

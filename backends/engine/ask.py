@@ -234,12 +234,7 @@ async def _output(
     timeout_s: float | None = None,
     env: Mapping[str, str] = NO_GPU,
 ) -> str:
-    """All that a program prints.
-
-    Raises:
-        EngineError: it cannot be started, fails, or does not end in time.
-        PeerUnreachable: the connection broke.
-    """
+    """All that a program prints."""
     timeout_s = ANSWER_S if timeout_s is None else timeout_s
     done = await _run(host, argv, timeout_s, env)
     shown = " ".join(argv)

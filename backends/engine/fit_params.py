@@ -359,11 +359,7 @@ def _memory(device: str, row: tuple[int, int, int]) -> DeviceMemory:
 
 
 def _key(engine: EngineInfo, rpc_protocol: str, question: MemoryQuestion) -> str:
-    """Changes with the engine, the model's files, or anything asked.
-
-    Raises:
-        EngineError: a file cannot be read.
-    """
+    """Changes with the engine, the model's files, or anything asked."""
     facts: list[object] = [FORMAT, rpc_protocol, msgspec.to_builtins(question)]
     for path in filter(None, (engine.fit_path, *question.files)):
         try:

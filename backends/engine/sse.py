@@ -57,7 +57,7 @@ class Splitter:
         Raises:
             EndlessEvent: one has no end.
         """
-        # What was looked through is not looked through again, but for half an end.
+        # The part already searched is not searched again, but for half an end.
         looked = max(len(self._rest) - 1, 0)
         self._rest += self._lines.take(chunk)
         end = self._rest.rfind(_END, looked)

@@ -154,7 +154,7 @@ def why_no_link(snapshot: ClusterSnapshot) -> str:
     """One sentence without its full stop; empty where there are links."""
     plan, state = snapshot.plan, snapshot.state
     if plan is None or state in (ClusterState.IDLE, ClusterState.FAILED):
-        # What is left of links in it is how they were at last.
+        # Links in it are as they were at last.
         return "There is no link: nothing runs"
     if snapshot.links:
         return ""

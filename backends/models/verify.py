@@ -112,7 +112,7 @@ def _shape(tensor: TensorSums) -> str:
     return "×".join(map(str, tensor.shape))
 
 
-# How Hugging Face's cache and Ollama's store name a file: by its own hash.
+# Hugging Face's cache and Ollama's store name a file by its own hash.
 _NAMED_BY_HASH = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
 
 

@@ -90,11 +90,7 @@ def _shared_out(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> P
 
 
 def _in_context(plan: Plan, ctx_min: int | None, made: Callable[[Plan], Plan]) -> Plan:
-    """The plan made with the longest context that works.
-
-    Raises:
-        PlanError: with none; it tells why not with the plan's own, and what would do.
-    """
+    """The plan made with the longest context that works."""
     try:
         return made(plan)
     except PlanError as error:

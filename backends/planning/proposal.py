@@ -207,11 +207,7 @@ def _workers(
     head: Peer,
     cores: int,
 ) -> tuple[WorkerSpec, ...]:
-    """The workers of the machines that take part, the head apart: it needs none.
-
-    Raises:
-        PlanError: a machine or an excluded device is unknown, or they are too many.
-    """
+    """The workers of the machines that take part, the head apart: it needs none."""
     found: list[WorkerSpec] = []
     for name in _machines(request, machines, head):
         settings = config.peers.get(name)
@@ -316,11 +312,7 @@ def _ready(machines: Mapping[str, Peer], name: str) -> Peer:
 
 
 def _known(machines: Mapping[str, Peer], name: str) -> Peer:
-    """A machine we know.
-
-    Raises:
-        PlanError: we do not.
-    """
+    """A machine we know."""
     if name not in machines:
         known = ", ".join(machines)
         raise PlanError(

@@ -134,11 +134,7 @@ def require_room(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> Non
 def _require_room_for_draft(
     plan: Plan, loads: Sequence[DeviceLoad], devices: Mapping[str, Device]
 ) -> None:
-    """The layers fit: so must the draft model beside them.
-
-    Raises:
-        PlanError: it says what it needs, and where.
-    """
+    """The layers fit: so must the draft model beside them."""
     both = loads_with_draft(loads, plan.speculation)
     misfits = overcommitted(both, tuple(devices.values()))
     for alone, load in zip(loads, both, strict=True):

@@ -109,7 +109,7 @@ class Systemd:
         _ask("systemctl", "--user", "daemon-reload")
         _ask("systemctl", "--user", "enable", "--now", UNIT)
         if changed:
-            # What it keeps up goes on meanwhile.
+            # The clusters go on meanwhile.
             _ask("systemctl", "--user", "restart", UNIT)
 
     def _require_session(self) -> None:
@@ -255,11 +255,7 @@ def _last_line(text: str) -> str:
 
 
 def _write(file: Path, text: str) -> bool:
-    """True if that had to be written.
-
-    Raises:
-        DllmError: it cannot be.
-    """
+    """True if that had to be written."""
     try:
         if file.exists() and file.read_bytes() == text.encode():
             return False

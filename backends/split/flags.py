@@ -136,11 +136,7 @@ def _rpc_devices(
 def _placed(
     plan: Plan, share: Share, remote: Mapping[str, tuple[str, str, int]]
 ) -> PlacedDevice:
-    """A device with layers under llama-server's name.
-
-    Raises:
-        PlanError: neither the head nor a worker has it.
-    """
+    """A device with layers under llama-server's name."""
     machine, _, own_name = share.device.partition("/")
     if share.device in remote:
         name, endpoint, index = remote[share.device]
