@@ -174,9 +174,10 @@ class Gateway:
         return counts is not None and counts.drains
 
     def ends(self, why: str) -> None:
-        """Nobody needs to wait: nothing will serve."""
+        """Let nobody wait: nothing will serve, so the port is the gateway's alone."""
         if self._target is not None:
             self._tell(replace(self._target, mode=Mode.END, port=0, why=why))
+        self._link.release()
 
     def _tell(self, target: Target) -> None:
         self._target = target
