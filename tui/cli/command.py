@@ -56,6 +56,7 @@ class Command(click.Command):
         fails: Whether a result means exit code 1.
         watches: Whether it changes nothing, so that ``--readonly`` allows it.
         quiet: Whether it prints progress, which ``--quiet`` then leaves out.
+        stays: Whether a controller started for it stays where it fails.
         examples: Lines for its help, where its group has none; ``notes`` follow them.
         json: Whether the result can be had as JSON.
     """
@@ -69,6 +70,7 @@ class Command(click.Command):
         fails: Callable[[Any], bool] | None = None,
         watches: bool = False,
         quiet: bool = False,
+        stays: bool = False,
         examples: str = "",
         notes: str = "",
         json: bool = True,
@@ -79,6 +81,8 @@ class Command(click.Command):
         self.as_json = as_json
         self.fails = fails
         self.watches = watches
+        self.stays = stays
+        self.notes = notes
         if json:
             self.params += _form_options(listing=isinstance(shows, Table))
         if quiet:
@@ -109,7 +113,9 @@ class Command(click.Command):
         with quieted(given.pop("quiet", False)):
             result = super().invoke(ctx)
             if inspect.iscoroutine(result):
-                result = run(tidily(client, result) if client else result)
+                if client is not None and not self.stays:
+                    result = tidily(client, result)
+                result = run(result)
             self._print(result, form)
         if self.fails is not None and self.fails(result):
             raise click.exceptions.Exit(1)
@@ -159,6 +165,7 @@ class Group(click.Group):
         self.default = default
         self.aliases = aliases or {}
         self.examples = examples
+        self.notes = notes
         self.path = f"{PROGRAM} {name}"
         if examples:
             self.epilog = examples_text(examples, notes)
@@ -172,7 +179,7 @@ class Group(click.Group):
         path = f"{self.path} {name or cmd.name}"
         own = [line for line in self.examples.splitlines() if f"{path} " in f"{line} "]
         if own and not cmd.epilog:
-            cmd.epilog = examples_text("\n".join(own))
+            cmd.epilog = examples_text("\n".join(own), getattr(cmd, "notes", ""))
         if isinstance(cmd, Group):
             cmd.path, cmd.examples = path, cmd.examples or "\n".join(own)
 

@@ -565,6 +565,7 @@ directory_option = click.option(
     "--cache-dir",
     "directory",
     default="",
+    show_default=False,
     metavar="DIR",
     help="The cache's directory there, if the worker has another one.",
 )

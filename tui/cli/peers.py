@@ -156,7 +156,7 @@ def _device(device: Device) -> str:
 # --- add -----------------------------------------------------------------------------
 
 
-@peers.command("add", shows=_lines)
+@peers.command("add", shows=_lines, stays=True)
 @click.argument("destination", shell_complete=completing("hosts"))
 @click.option("--name", help="What to call it; else the host's name.")
 @click.option("--bare", metavar="HOST:PORT", help="An rpc-server somebody started.")

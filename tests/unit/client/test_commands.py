@@ -296,6 +296,16 @@ async def test_an_address_that_is_none_is_a_mistake_of_usage(home: Path) -> None
     assert (await command("peers", "-o", "name")).out == ""
 
 
+async def test_a_peer_that_cannot_be_reached_is_tried_again(home: Path) -> None:
+    """By the controller that adding it started."""
+    added = await command("peers", "add", "nobody.invalid", "--name", "x")
+    assert added.code == 1
+    assert "Added x, but it cannot be reached" in added.err
+    (controller,) = controllers_of(home)
+    await asyncio.sleep(1.0)
+    assert controllers_of(home) == [controller]
+
+
 async def test_commands_of_a_frozen_controller_end(home: Path, paths: Paths) -> None:
     """On a real one, stopped in its tracks."""
     await command("peers", "list")
