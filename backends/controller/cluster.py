@@ -445,6 +445,7 @@ class Cluster:
             Record(
                 goal=goal,
                 rolled_back=RolledBack(generation=failed, failure=failure),
+                drained_since=self._journal.record.drained_since,
                 leftovers=self._leftovers.after(goal.plan),
             )
         )

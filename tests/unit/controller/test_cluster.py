@@ -263,6 +263,18 @@ async def test_a_launch_that_fails_goes_back_to_what_served(tmp_path: Path) -> N
     assert stage.journal.record.rolled_back is None
 
 
+async def test_going_back_keeps_a_drain_of_meanwhile(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, SERVES)
+    await stage.cluster.want(plan_on("ada"))
+    await stage.cluster.drain(on=True, by=ANNA)
+    async with running(stage.cluster):
+        await stage.becomes(ClusterState.FAILED)
+    assert stage.cluster.goal.plan == plan_on("local")
+    assert stage.board.snapshot.drained_since is not None
+    await stage.cluster.drain(on=False, by=ANNA)
+    assert not stage.cluster.gateway.is_drained
+
+
 @pytest.mark.parametrize(
     "record",
     [
@@ -498,7 +510,7 @@ async def test_a_drain_is_kept_until_a_word(tmp_path: Path) -> None:
     assert not stage.cluster.gateway.is_drained, "a launch ends it"
     assert stage.board.snapshot.drained_since is None
     told = [e.text for e in stage.story.after(0) if e.kind is EventKind.DRAIN]
-    assert [text.split()[0] for text in told] == ["drained", "let", "drained"]
+    assert [text.split()[0] for text in told] == ["drained", "resumed", "drained"]
 
 
 async def test_what_serves_is_not_ended_for_a_machine_that_is_away(
