@@ -166,6 +166,10 @@ class Journal:
                 f"{self._file} cannot be written ({error.strerror})",
                 "Make room for it, or let it be written.",
             ) from error
+        except asyncio.CancelledError:
+            # Whoever asked left; the thread may have written it all the same.
+            self._submit(self.record)
+            raise
         else:
             self.record = record
         finally:

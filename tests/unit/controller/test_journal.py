@@ -88,6 +88,31 @@ async def test_a_slow_disk_holds_nobody_up_and_keeps_the_order(
     assert Journal(tmp_path / "default.json").load() == journal.record
 
 
+async def test_who_leaves_while_it_is_written_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes, gate = Event(), Event()
+
+    def slow(file: Path, content: bytes) -> None:
+        writes.set()
+        gate.wait()
+        write_private(file, content)
+
+    journal = Journal(tmp_path / "default.json")
+    journal.save(Record(goal=Goal(generation=1)))
+    assert journal.load().goal.generation == 1
+    monkeypatch.setattr(module, "write_private", slow)
+    committing = asyncio.create_task(
+        journal.commit(Record(goal=Goal(generation=2, plan=PLAN)))
+    )
+    await asyncio.to_thread(writes.wait)
+    committing.cancel()
+    await asyncio.gather(committing, return_exceptions=True)
+    gate.set()
+    assert journal.record.goal.generation == 1
+    assert Journal(tmp_path / "default.json").load() == journal.record
+
+
 def test_a_full_disk_costs_no_more_than_adoption(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     journal = Journal(tmp_path / "file" / "default.json")
