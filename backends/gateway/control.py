@@ -129,7 +129,8 @@ class Control:
         inode = 0
         try:
             while True:
-                if accepting is None or _inode(self._socket) != inode:
+                is_heard = accepting is not None and not accepting.done()
+                if not is_heard or _inode(self._socket) != inode:
                     if accepting is not None:
                         accepting.cancel()
                     with contextlib.suppress(OSError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 from functools import partial
@@ -208,6 +209,28 @@ async def test_a_socket_that_vanished_is_not_listened_at_any_more(
         await until(lambda: len(os.listdir("/dev/fd")) == before, "as many as before")
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
+
+
+async def test_a_controller_is_heard_again_once_files_may_be_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    socket, proxy, refused = tmp_path / "g.sock", Proxy(), list[int]()
+    accept = asyncio.get_running_loop().sock_accept
+
+    async def full(listening: object) -> object:
+        if not refused:
+            refused.append(1)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await accept(listening)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", full)
+    keeping = asyncio.create_task(control_of(proxy, socket).keep())
+    link = Link(socket, lambda counts: None)
+    link.tell(Target(mode=Mode.SERVE, port=7))
+    await until(partial(_is_told, proxy))
+    await link.close()
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
 
 
 def _is_told(proxy: Proxy) -> bool:
