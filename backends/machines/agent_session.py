@@ -280,9 +280,9 @@ class Channel:
         async with self._sending:
             try:
                 await self._stream.write(line)
-            except OSError as error:
+            except OSError:
+                # Whoever waits for an answer is told, also who just asked.
                 self._end()
-                raise self._broken() from error
 
     def _end(self) -> None:
         self.ended.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -170,6 +171,28 @@ async def test_a_broken_stream_ends_all_waiting_and_marks_nothing_dead() -> None
             await one
     assert [(r.name, r.alive) for r in host.seen] == [("default/w", True)]
     await host.close()
+
+
+async def test_a_request_that_cannot_be_sent_ends_all_waiting() -> None:
+    lost: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: lost.append(what))
+
+    def broken(request: dict[str, Any]) -> bytes:
+        if request["do"] == "memory":
+            raise BrokenPipeError
+        return b""
+
+    host = host_of(Scripted(broken))
+    await host.connect()
+    waiting = asyncio.create_task(host.free_port())
+    await asyncio.sleep(0)
+    with pytest.raises(PeerUnreachable, match="broke: its last words"):
+        await host._ask("memory", 1.0)
+    with pytest.raises(PeerUnreachable, match="broke: its last words"):
+        await waiting
+    await host.close()
+    gc.collect()
+    assert lost == [], "an error that nobody looked at is logged as a fault"
 
 
 async def test_answers_may_come_in_any_order() -> None:
