@@ -295,7 +295,6 @@ class Gateway:
                     except DllmError as error:
                         # Until somebody finds it another place, or begins anew.
                         self._port = None
-                        self._link.release()
                         trouble(error)
                 await self._news.wait()
         finally:
