@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "relay/extent.h"
+#include "tensor_types.h"
 #include "transcript.h"
 
 namespace fuzz {
@@ -188,7 +189,7 @@ class ModelWorker {
 
   // A tensor of the wire becomes one of ggml's; whether it has a buffer.
   bool unpack(const std::string& payload, std::size_t at) {
-    demand(take<std::uint32_t>(payload, at + 8) < dllm::kTypesMax);
+    demand(dllm::tensor_type(take<std::uint32_t>(payload, at + 8)) != nullptr);
     const auto found = buffers_.find(take<std::uint64_t>(payload, at + 12));
     if (found == buffers_.end()) return false;
     const Wide data = take<std::uint64_t>(payload, at + 220);

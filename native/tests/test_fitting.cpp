@@ -16,6 +16,7 @@ using Ne = std::array<std::uint32_t, Tensor::kDims>;
 struct Part {
   std::uint32_t type;
   Ne ne;
+  Ne nb = {};  // packed when all are 0
 };
 
 // An op, its result, its sources, and its first parameters.
@@ -31,7 +32,13 @@ std::string packed(const Part& part, std::uint32_t op = 0) {
   spec.type = part.type;
   spec.ne.assign(part.ne.begin(), part.ne.end());
   spec.op = op;
-  return transcript::tensor(spec);
+  std::string made = transcript::tensor(spec);
+  constexpr std::size_t kStridesAt = Tensor::kShapeAt + Tensor::kShapeBytes / 2;
+  if (part.nb == Ne{}) return made;
+  for (std::size_t i = 0; i < part.nb.size(); ++i) {
+    transcript::write(made, kStridesAt + 4 * i, part.nb[i]);
+  }
+  return made;
 }
 
 const std::uint8_t* at(const std::string& bytes) {
@@ -166,6 +173,33 @@ TEST(parameters_that_abort_a_worker_do_not) {
   const Part turned{kF32, {8, 2, 6, 1}};
   CHECK(!suits({48, turned, {turned, kIds}, {0, 10, 2}}));
   CHECK(!suits({48, turned, {turned, kIds}, {0, 7, 2}}));
+}
+
+TEST(ops_that_ignore_strides_do_not_leave_their_tensors) {
+  struct Flat {
+    std::uint32_t op, kind = 0, made_type = kF32;
+  };
+  // SCALE, DIAG_MASK_INF, CLAMP, ARGSORT, TOP_K, LEAKY_RELU, SILU, GLU
+  const std::vector<Flat> ops = {{32},          {44}, {50},     {69, 0, kI32},
+                                 {70, 0, kI32}, {71}, {91, 10}, {100}};
+  const Ne ne = {8, 1, 4, 2}, packed = {4, 32, 32, 128};
+  // A huge step where there is one row, one matrix too far apart, rows all at one place.
+  const std::vector<Ne> wrong = {{4, 1U << 30, 32, 128}, {4, 32, 256, 32}, {4, 0, 0, 0}};
+  for (const Flat& each : ops) {
+    const auto with = [&](const Ne& source, const Ne& made) {
+      std::vector<Part> from = {{kF32, ne, source}};
+      if (each.op == 100) from.push_back(from[0]);
+      return suits({each.op, {each.made_type, ne, made}, from, {each.kind}});
+    };
+    CHECK(with(packed, packed));
+    // Gaps between rows, as views of a fused tensor have.
+    CHECK(with({4, 64, 64, 256}, packed));
+    for (const Ne& bad : wrong) CHECK(!with(bad, packed) && !with(packed, bad));
+  }
+  // Numbers wider than the tensor says.
+  CHECK(!suits({71, {kF16, ne}, {{kF32, ne}}}));
+  // What follows every stride may have any: SIGMOID.
+  CHECK(suits({91, {kF32, ne}, {{kF32, ne, wrong[0]}}, {7}}));
 }
 
 TEST(an_op_without_a_result_and_one_not_ruled_suit_anything) {

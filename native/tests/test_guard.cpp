@@ -263,6 +263,29 @@ TEST(graphs_hang_together) {
   }
 }
 
+TEST(an_op_that_ignores_strides_does_not_leave_its_buffer) {
+  constexpr std::uint32_t kLeakyRelu = 71;
+  constexpr std::size_t kRowStrideAt = 40;
+  // Rows of one matrix each: nothing but a flat walk uses the stride of a row.
+  TensorSpec spec;
+  spec.ne = {4, 1, 3, 1};
+  const auto made = [&](std::uint64_t id, std::uint32_t op, std::uint32_t row_stride) {
+    spec.op = op;
+    std::string out = tensor(spec);
+    write(out, 0, id);
+    write(out, kRowStrideAt, row_stride);
+    if (op) write<std::uint64_t>(out, kSourcesAt, id - 1);
+    return out;
+  };
+  const auto why = [&](std::uint32_t source_stride, std::uint32_t stride) {
+    const std::string source = made(1, 0, source_stride), result = made(2, kLeakyRelu, stride);
+    return refusal(k8, bare_graph(k8, {source, result}, {2}));
+  };
+  CHECK(why(16, 16).empty());
+  CHECK(check::contains(why(1 << 30, 16), "op whose tensors do not suit it"));
+  CHECK(check::contains(why(16, 1 << 30), "op whose tensors do not suit it"));
+}
+
 TEST(graphs_of_the_largest_models_pass_and_none_is_deeper) {
   constexpr std::uint32_t kAdd = 2;
   const auto chain = [](std::uint64_t length, bool all_are_nodes) {
@@ -291,13 +314,14 @@ TEST(graphs_of_the_largest_models_pass_and_none_is_deeper) {
 }
 
 TEST(impossible_tensors_are_refused) {
-  TensorSpec odd, gone, wrapping;
+  TensorSpec odd, gone, unknown, wrapping;
   odd.type = 4000;
+  unknown.type = 43;  // its elements have no known size
   gone.type = 5;  // Q4_3, taken out in 2023
   wrapping.ne = {0xffffffff, 0xffffffff, 1, 1};
   wrapping.data = ~std::uint64_t{0} - 1000;
   for (const Version version : kAll) {
-    for (const TensorSpec& bad : {odd, gone}) {
+    for (const TensorSpec& bad : {odd, gone, unknown}) {
       CHECK(refused(version, graph(version, {tensor({}), tensor(bad)}), "impossible type"));
       CHECK(refused(version, set_tensor(version, bad, "data"), "impossible type"));
     }

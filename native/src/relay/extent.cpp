@@ -6,9 +6,6 @@ namespace dllm {
 
 namespace {
 
-// GGML_TYPE_COUNT of 8.0.0: a type below that is not in the table was taken out again.
-constexpr std::uint32_t kTypesOfTable = 43;
-
 bool has_elements(Tensor tensor) {
   for (int i = 0; i < Tensor::kDims; ++i) {
     if (tensor.ne(i) == 0) return false;
@@ -28,14 +25,6 @@ std::optional<std::uint64_t> row_bytes(Tensor tensor) {
 }
 
 }  // namespace
-
-bool is_measured(std::uint32_t type) {
-  return type < kTypesOfTable;
-}
-
-bool is_type(std::uint32_t type) {
-  return type < kTypesMax && (!is_measured(type) || tensor_type(type));
-}
 
 bool has_whole_elements(Tensor tensor) {
   const TensorType* type = tensor_type(tensor.type());

@@ -8,13 +8,6 @@
 
 namespace dllm {
 
-// Types come without a new protocol version. GGML_TYPE_COUNT is 43 in 8.0.0, so there is room.
-inline constexpr std::uint32_t kTypesMax = 64;
-
-// False for a type ggml never had or has taken out again.
-bool is_type(std::uint32_t type);
-// Whether `extent` is exact: false for a type newer than our table, where it is a lower bound.
-bool is_measured(std::uint32_t type);
 // Whether each element (or block) of a row has its bytes to itself. An op reads and writes elements
 // of the type's size whatever `nb[0]` says; in a tensor without this it leaves the extent. Rows may
 // overlap: an op follows their strides, and `-sm tensor` sends strides of 0.

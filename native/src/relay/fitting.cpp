@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <tuple>
+
+#include "tensor_types.h"
 
 namespace dllm {
 
@@ -13,6 +16,7 @@ constexpr std::uint32_t kF32 = Tensor::kF32, kF16 = 1, kI32 = 26, kI64 = 27;
 constexpr std::size_t kRopeDimsAt = 4, kRopeModeAt = 8;
 constexpr std::uint32_t kRopeSections = 8;  // the bit of a mode with four positions a token
 constexpr std::uint32_t kUnaryKinds = 64;   // some 22 so far; others abort a worker
+constexpr std::array<std::uint32_t, 4> kFlatUnary{8, 9, 10, 14};  // GELU, _QUICK, SILU, GELU_ERF
 
 struct Op {
   Tensor tensor;
@@ -40,12 +44,46 @@ std::uint64_t elements(const Shape& shape) {
   return product;
 }
 
+// The last byte's distance from the first when dimension `from` and all above it are walked as one,
+// in steps of `stride`; none when 64 bits do not hold it.
+std::optional<std::uint64_t> walked(const Shape& shape, std::size_t from, std::uint64_t stride) {
+  std::uint64_t count = 1, reach = 0;
+  for (std::size_t i = from; i < shape.ne.size(); ++i) {
+    if (__builtin_mul_overflow(count, shape.ne[i], &count)) return std::nullopt;
+  }
+  if (__builtin_mul_overflow(count - 1, stride, &reach)) return std::nullopt;
+  for (std::size_t i = 1; i < from; ++i) {
+    const std::uint64_t more = std::uint64_t{shape.ne[i] - 1} * shape.nb[i];
+    if (__builtin_add_overflow(reach, more, &reach)) return std::nullopt;
+  }
+  return reach;
+}
+
+// Whether an op that ignores strides stays inside the tensor. The CPU steps over all rows by
+// `nb[1]`, or over all matrices by `nb[2]`; a GPU takes the elements as packed.
+bool is_flat(const Shape& shape) {
+  const TensorType* type = tensor_type(shape.type);
+  if (!type || std::ranges::find(shape.ne, 0U) != shape.ne.end()) return type != nullptr;
+  const std::uint64_t row = std::uint64_t{shape.ne[0] / type->block} * type->block_bytes;
+  const std::optional<std::uint64_t> whole = walked(shape, Tensor::kDims, 0);
+  const auto stays = [&](std::size_t from, std::uint64_t stride) {
+    const std::optional<std::uint64_t> reach = walked(shape, from, stride);
+    return whole && reach && *reach <= *whole;
+  };
+  return stays(1, row) && stays(1, shape.nb[1]) && stays(2, shape.nb[2]);
+}
+
 bool has_shape(const Shape& shape, const std::array<std::uint32_t, Tensor::kDims>& ne) {
   return shape.ne == ne;
 }
 
 bool as_its_source(const Op& op) {
   return op.made.ne == op.source(0).ne;
+}
+
+bool flat(const Op& op) {
+  return as_its_source(op) && op.made.type == op.source(0).type && is_flat(op.made) &&
+         is_flat(op.source(0));
 }
 
 bool as_many(const Op& op) {
@@ -142,12 +180,12 @@ bool rotation(const Op& op) {
 }
 
 bool sorted(const Op& op) {
-  return as_its_source(op) && op.made.type == kI32;
+  return as_its_source(op) && op.made.type == kI32 && is_flat(op.made) && is_flat(op.source(0));
 }
 
 bool greatest(const Op& op) {
   const Shape& a = op.source(0);
-  return op.made.type == kI32 && op.made.ne[0] <= a.ne[0] &&
+  return op.made.type == kI32 && op.made.ne[0] <= a.ne[0] && is_flat(op.made) && is_flat(a) &&
          has_shape(op.made, {op.made.ne[0], a.ne[1], a.ne[2], a.ne[3]});
 }
 
@@ -163,15 +201,18 @@ bool attention(const Op& op) {
 }
 
 bool unary(const Op& op) {
-  return as_its_source(op) && op.parameter(0) < kUnaryKinds;
+  const std::uint32_t kind = op.parameter(0);
+  const bool is_flat_kind = std::ranges::find(kFlatUnary, kind) != kFlatUnary.end();
+  return as_its_source(op) && kind < kUnaryKinds && (!is_flat_kind || flat(op));
 }
 
 // Of one tensor the half of its rows, of two all of theirs.
 bool gated(const Op& op) {
   const Shape &a = op.source(0), *gate = op.from[1];
   const std::uint32_t row = gate ? a.ne[0] : a.ne[0] / 2;
-  const bool suit = !gate || (gate->ne == a.ne && gate->type == a.type);
-  return suit && op.made.type == a.type && has_shape(op.made, {row, a.ne[1], a.ne[2], a.ne[3]});
+  const bool suit = !gate || (gate->ne == a.ne && gate->type == a.type && is_flat(*gate));
+  return suit && op.made.type == a.type && is_flat(op.made) && is_flat(a) &&
+         has_shape(op.made, {row, a.ne[1], a.ne[2], a.ne[3]});
 }
 
 struct Fit {
@@ -204,19 +245,19 @@ constexpr Fit kRules[] = {
     {28, as_its_source},     // L2_NORM
     {29, product},           // MUL_MAT
     {30, product_by_ids},    // MUL_MAT_ID
-    {32, as_its_source},     // SCALE
+    {32, flat},              // SCALE
     {34, as_many},           // CPY
     {35, as_many},           // CONT
     {40, rows_got},          // GET_ROWS
     {42, rows_set},          // SET_ROWS
-    {44, as_its_source},     // DIAG_MASK_INF
-    {45, as_its_source},     // DIAG_MASK_ZERO
+    {44, flat},              // DIAG_MASK_INF
+    {45, flat},              // DIAG_MASK_ZERO
     {46, soft_max},          // SOFT_MAX
     {48, rotation},          // ROPE
-    {50, as_its_source},     // CLAMP
+    {50, flat},              // CLAMP
     {69, sorted},            // ARGSORT
     {70, greatest},          // TOP_K
-    {71, as_its_source},     // LEAKY_RELU
+    {71, flat},              // LEAKY_RELU
     {74, attention},         // FLASH_ATTN_EXT
     {91, unary},             // UNARY
     {100, gated},            // GLU
@@ -225,7 +266,10 @@ constexpr Fit kRules[] = {
 }  // namespace
 
 Shape::Shape(Tensor tensor) : type(tensor.type()) {
-  for (int i = 0; i < Tensor::kDims; ++i) ne[static_cast<std::size_t>(i)] = tensor.ne(i);
+  for (int i = 0; i < Tensor::kDims; ++i) {
+    ne[static_cast<std::size_t>(i)] = tensor.ne(i);
+    nb[static_cast<std::size_t>(i)] = tensor.nb(i);
+  }
 }
 
 bool fits(Tensor made, const Sources& from) {

@@ -12,7 +12,7 @@ struct Shape {
   explicit Shape(Tensor tensor);
 
   std::uint32_t type;
-  std::array<std::uint32_t, Tensor::kDims> ne;
+  std::array<std::uint32_t, Tensor::kDims> ne, nb;
 };
 
 // Null where there is none.
@@ -20,8 +20,9 @@ using Sources = std::array<const Shape*, Tensor::kSources>;
 
 // What ggml itself asks for when a client makes the op (`ggml_mul_mat` and its like), in every
 // version with so many ops, 4.0.3 to 8.0.0: a worker does not ask again, and aborts or reads beside
-// a tensor. `made` is known by its op number and has the sources that op needs. Only ops of models,
-// and neither strides nor the numbers in the tensors: of what is not said here, only ggml knows.
+// a tensor. `made` is known by its op number and has the sources that op needs. Only ops of models.
+// Strides are checked where an op ignores some of them; the numbers in the tensors are not: of what
+// is not said here, only ggml knows.
 bool fits(Tensor made, const Sources& from);
 
 }  // namespace dllm

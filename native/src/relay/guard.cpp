@@ -2,6 +2,7 @@
 
 #include "extent.h"
 #include "ops.h"
+#include "tensor_types.h"
 
 namespace dllm {
 
@@ -145,7 +146,7 @@ const char* Guard::refuses_op(Tensor tensor) const {
 }
 
 const char* Guard::refuses_place(Tensor tensor, bool must_have_buffer) const {
-  if (!is_type(tensor.type())) return "tensor of an impossible type";
+  if (!tensor_type(tensor.type())) return "tensor of an impossible type";
   if (!has_whole_elements(tensor)) return "tensor whose elements overlap";
   const std::optional<std::uint64_t> bytes = extent(tensor);
   std::uint64_t end = tensor.data();
@@ -168,7 +169,7 @@ const char* Guard::refuses_copy(View fields) const {
   return fits ? nullptr : "copy beyond its buffer";
 }
 
-const char* Guard::refuses_access(const Request& request, View fields) const {
+const char* Guard::refuses_access(const Request& request, View fields) {
   const std::uint8_t* after = fields.data() + kTensorBytes;
   const Tensor tensor(fields.data());
   const std::uint64_t data_bytes = request.size - fields.size();
@@ -194,15 +195,9 @@ const char* Guard::refuses_access(const Request& request, View fields) const {
 }
 
 // `bytes` from `offset` on.
-const char* Guard::refuses_part(Tensor tensor, std::uint64_t offset, std::uint64_t bytes) const {
+const char* Guard::refuses_part(Tensor tensor, std::uint64_t offset, std::uint64_t bytes) {
   const Region whole{0, extent(tensor).value_or(0)};
-  if (is_measured(tensor.type())) {
-    return whole.holds(offset, bytes) ? nullptr : "more than the tensor holds";
-  }
-  const std::optional<Region> region = buffers_.region(tensor.buffer());
-  std::uint64_t start = tensor.data();
-  const bool inside = adds_up(start, offset) && region && region->holds(start, bytes);
-  return inside ? nullptr : "more than the buffer holds";
+  return whole.holds(offset, bytes) ? nullptr : "more than the tensor holds";
 }
 
 }  // namespace dllm

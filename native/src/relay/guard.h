@@ -40,9 +40,9 @@ class Guard {
   [[nodiscard]] const char* refuses_place(Tensor tensor, bool must_have_buffer) const;
   [[nodiscard]] const char* refuses_free(std::uint64_t handle) const;
   [[nodiscard]] const char* refuses_copy(View fields) const;
-  [[nodiscard]] const char* refuses_access(const Request& request, View fields) const;
-  [[nodiscard]] const char* refuses_part(Tensor tensor, std::uint64_t offset,
-                                         std::uint64_t bytes) const;
+  [[nodiscard]] static const char* refuses_access(const Request& request, View fields);
+  [[nodiscard]] static const char* refuses_part(Tensor tensor, std::uint64_t offset,
+                                                std::uint64_t bytes);
 
   Version version_;
   Buffers buffers_;
