@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CLEAN = (
     "backends/client",
+    "backends/controller",
     "backends/doctor",
     "backends/engine",
     "backends/link",

@@ -79,7 +79,6 @@ def main() -> int:
 
 
 def _stays() -> bool:
-    """Whether it is a service, which waits for its turn and for something to do."""
     parser = argparse.ArgumentParser(prog="backends.controller")
     parser.add_argument("--stay", action="store_true")
     return bool(parser.parse_known_args()[0].stay)
@@ -101,7 +100,7 @@ def _turn(path: Path, info: ControllerInfo, *, stays: bool) -> int:
 
 
 def _info(socket: Path) -> ControllerInfo:
-    """Who this controller is, as its lock and its API tell it."""
+    """Return the identity that the lock and the API of this controller report."""
     return ControllerInfo(
         api=API_VERSION,
         version=version("dllm-tui"),
@@ -111,7 +110,7 @@ def _info(socket: Path) -> ControllerInfo:
 
 
 def _forget_llama_arguments() -> None:
-    """llama-server obeys LLAMA_ARG_* too; a plan must be all that it obeys."""
+    # llama-server obeys LLAMA_ARG_* too; a plan must be all that it obeys.
     for name in [name for name in os.environ if name.startswith("LLAMA_ARG_")]:
         del os.environ[name]
 
@@ -216,9 +215,10 @@ async def _begin(clusters: Clusters, peers: Peers) -> None:
 
 
 def _keeps_chats(readers: Readers, file: Path) -> Callable[[], bool]:
-    """Whether chats are written: never while the settings cannot tell.
+    """Return a function that is true if chats are to be written.
 
-    A file that says no and is gone for a moment, while it is replaced, says no still.
+    It is false until the settings could be read. If ``keep_chats`` is off and the file
+    is missing, it stays off: an editor may be replacing the file.
     """
     keeps: bool | None = None
 

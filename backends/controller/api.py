@@ -84,26 +84,30 @@ class LaunchRequest(Value, frozen=True, kw_only=True):
 
 
 class DrainRequest(Value, frozen=True, kw_only=True):
-    """Whether requests to the API are to wait."""
+    """Make new requests to the API wait, or let them go on."""
 
     on: bool = True
 
 
 class LabRequest(Value, frozen=True, kw_only=True):
-    """Which link gets which lab; no worker means every link."""
+    """Set the lab of one link; no worker means every link."""
 
     worker: str | None = None
     lab: Lab | None = None
 
 
 class Told(Value, frozen=True, kw_only=True):
-    """What an event says."""
+    """The text of an event."""
 
     text: str
 
 
 class Api:
-    """Answers requests from the parts of the controller."""
+    """Answers requests from the parts of the controller.
+
+    ``info`` identifies the controller. The API sets ``ended`` when the controller is to
+    exit.
+    """
 
     def __init__(
         self,
@@ -119,7 +123,6 @@ class Api:
         ended: asyncio.Event,
         info: ControllerInfo,
     ) -> None:
-        """``info`` says who answers; ``ended`` is set when it is to exit."""
         self._clusters = clusters
         self._readers = readers
         self._memory = clusters.memory
@@ -176,11 +179,6 @@ class Api:
         return app
 
     def _of(self, request: web.Request) -> Cluster:
-        """The cluster a request is about.
-
-        Raises:
-            UsageError: that cannot be a name.
-        """
         return self._clusters.get(request.query.get("cluster", DEFAULT_CLUSTER))
 
     async def _snapshot(self, request: web.Request) -> web.Response:
@@ -220,11 +218,11 @@ class Api:
         self._end_soon()
 
     async def _story(self, request: web.Request) -> web.Response:
-        """The events after a number."""
         return json_response(self._clusters.story.after(number(request, "after", 0)))
 
     async def _tell(self, request: web.Request) -> web.Response:
-        """Add that an engine was built: commands do that without us."""
+        # Commands that run without the controller report here that they built
+        # an engine.
         asked = await body(request, Told)
         story = self._clusters.story
         story.tell(EventKind.ENGINE, asked.text, by=asker(request))
@@ -234,7 +232,6 @@ class Api:
         return json_response(self._info)
 
     async def _settings(self, request: web.Request) -> web.Response:
-        """Answers once what the file of the settings says now counts."""
         await self._follower.taken()
         return json_response({})
 
@@ -247,7 +244,7 @@ class Api:
         return json_response(await self._drafting.settled(plan, machines))
 
     async def _preview(self, request: web.Request) -> web.Response:
-        """What a launch of this plan would do; starts nothing."""
+        """Predict the effect of a launch; start nothing."""
         plan = await body(request, Plan)
         cluster = self._of(request)
         peers = await self._machines_now(cluster)
@@ -261,7 +258,6 @@ class Api:
         return json_response(msgspec.structs.replace(shown, memory=memory))
 
     async def _machines_now(self, cluster: Cluster) -> list[Peer]:
-        """This machine with its devices, then every peer, with room for a cluster."""
         await self._clusters.book.weigh(WEIGHT_AGE_S)
         machines = await machines_now(self._machines, self._readers)
         mine = await held_by(cluster, self._readers)
@@ -286,22 +282,15 @@ class Api:
         return json_response(cluster.board.snapshot)
 
     def _require_time(self) -> None:
-        """See that what is launched now is looked after.
-
-        Raises:
-            ControllerError: this controller ends.
-        """
         if self._ended.is_set():
             raise ControllerError("The controller ends", "Ask again: another begins.")
 
     async def _stop(self, request: web.Request) -> web.Response:
-        """End the goal; returns at once."""
         cluster = self._of(request)
         await cluster.want(None, by=asker(request))
         return json_response(cluster.board.snapshot)
 
     async def _drain(self, request: web.Request) -> web.Response:
-        """Let what comes to the API wait, or go on; returns at once."""
         asked = await body(request, DrainRequest)
         cluster = self._of(request)
         await cluster.drain(on=asked.on, by=asker(request))
@@ -328,28 +317,26 @@ class Api:
 
     @property
     def busy(self) -> bool:
-        """Whether a cluster, or long work at another machine, needs this controller."""
+        """Return true if a cluster, or long work at a peer, needs this controller."""
         return self._clusters.busy or self._peer_api.busy
 
     @property
     def in_use(self) -> bool:
-        """Whether somebody looks or waits, or it is busy."""
+        """Return true if a client watches or waits, or if the controller is busy."""
         return bool(self.streams or self._model_api.streams) or self.busy
 
     def _begin_end(self, by: Actor = CONTROLLER) -> asyncio.Future[None]:
-        """End once, however many ask for it; ``by`` is the first."""
         if self._ending is None or self._ending.done():
             self._ending = asyncio.ensure_future(self._end(by))
         return self._ending
 
     async def _end(self, by: Actor) -> None:
-        """Stop everything, then let the controller exit."""
         await self._clusters.stop_all(by)
         if not self.busy:
             self._ended.set()
 
     def _end_soon(self) -> None:
-        """Exit once nothing is wanted any more; whoever still asks keeps it."""
+        # A client that still waits keeps the controller running.
         if not any(one.pursued or one.stands for one in self._clusters):
             self._begin_end()
 
@@ -363,13 +350,12 @@ class Api:
         return json_response(merged(listing, self._machines.values()))
 
     async def _models_found(self) -> tuple[ModelFile, ...]:
-        """Those on this machine, once they were looked for."""
         if self._catalogue.listing.scanned_at is None:
             await self._catalogue.refresh()
         return self._catalogue.listing.models
 
     async def _drafts(self, request: web.Request) -> web.Response:
-        """What of the models found here can draft for one."""
+        """List the models found here that can draft for one."""
         listing = merged(self._catalogue.listing, self._machines.values())
         path = request.query.get("path", "")
         drafts = await self._drafting.candidates(path, listing.models)
@@ -379,7 +365,6 @@ class Api:
         )
 
     async def _measure_drafts(self, request: web.Request) -> web.Response:
-        """Compare the drafts of a cluster anew; returns at once."""
         cluster = self._of(request)
         cluster.auto.repeat()
         return json_response(cluster.board.snapshot)
@@ -405,11 +390,9 @@ class Api:
         return json_response(cluster.board.snapshot)
 
     async def _passes(self, request: web.Request) -> web.Response:
-        """Every pass still remembered, by worker."""
         return json_response(self._of(request).links.passes())
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        """The snapshot as Prometheus text."""
         return web.Response(
             text=prometheus_text(self._of(request).board.snapshot),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},

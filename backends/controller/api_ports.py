@@ -7,10 +7,9 @@ FIRST_TRIED = 10
 
 
 class ApiPorts:
-    """Who has chosen which: a port is taken before anybody listens there."""
+    """The API port of each cluster: a cluster takes its port before it listens."""
 
     def __init__(self) -> None:
-        """Nobody has chosen."""
         self._chosen: dict[str, int] = {}
         self._lost: set[int] = set()
 

@@ -1,7 +1,7 @@
-"""How much of the weights each worker has, by the bytes its relay carried.
+"""Measure how much of the weights each worker has, by the bytes its relay carried.
 
-Where a pair of relays leaves weights at home, those count that the worker's end took
-from its own disk: there too they arrive at the pace of the slowest part.
+If a pair of relays leaves weights at home, the bytes from the worker's own disk count.
+There too they arrive at the pace of the slowest part.
 """
 
 from __future__ import annotations
@@ -56,7 +56,11 @@ class Arrived(NamedTuple):
 
 
 class Arrival:
-    """Measures one load, whatever the workers compute with."""
+    """Measures one load of a plan's weights, for any kind of worker.
+
+    ``carried`` gives the bytes that each worker's relay passed on. ``home`` gives the
+    part of them that came from the worker's own disk, if that is known.
+    """
 
     def __init__(
         self,
@@ -67,11 +71,6 @@ class Arrival:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Expect the plan's weights at its workers.
-
-        ``carried`` gives the bytes that each worker's relay has passed on to it, and
-        ``home`` how many of these are from the worker's own disk, where that is known.
-        """
         self._carried = carried
         self._home = home
         self._clock = clock
@@ -87,7 +86,7 @@ class Arrival:
         }
 
     def measure(self) -> dict[str, Arrived]:
-        """How far each worker is; the first look at one is its zero point."""
+        """Return the progress of each worker; its first reading is its zero point."""
         home = self._home()
         return {
             worker: self._arrived(worker, carried, home.get(worker))

@@ -1,4 +1,4 @@
-"""Who asks: the process at the other end of the socket, as the kernel knows it."""
+"""Identify the process at the other end of the socket, as the kernel knows it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOCAL_PEERPID = 2
 
 
 def asker(request: web.Request) -> Actor:
-    """Who sent a request; what cannot be found out stays empty."""
+    """Return the sender of a request; a field that cannot be found out stays empty."""
     said = request.headers.get(PROGRAM_HEADER, "")[:PROGRAM_MAX]
     pid = _pid(request.get_extra_info("socket"))
     user, tty = _user_and_terminal(pid)

@@ -40,7 +40,11 @@ FREE_STEP_BYTES = 64 << 20
 
 
 class Board:
-    """Holds the newest snapshot; subscribers get it when it has changed."""
+    """Holds the newest snapshot; subscribers get it when it has changed.
+
+    ``settings`` returns the settings as last read, for the workers shown while idle.
+    The board calls ``told`` after every change.
+    """
 
     def __init__(
         self,
@@ -49,10 +53,6 @@ class Board:
         cluster: str = "default",
         told: Callable[[], None] = lambda: None,
     ) -> None:
-        """``settings`` gives them as last read, for the workers shown while idle.
-
-        ``told`` is called after every change.
-        """
         self._settings = settings
         self._told = told
         self._memory: Device | None = None
@@ -105,7 +105,7 @@ class Board:
         )
 
     def idle(self) -> None:
-        """Nothing runs and nothing is wrong."""
+        """Show that the cluster is idle and healthy."""
         self.update(
             state=ClusterState.IDLE,
             plan=None,
@@ -121,7 +121,7 @@ class Board:
         )
 
     def failed(self, failure: Failure) -> None:
-        """Nothing runs because something went wrong."""
+        """Show that the cluster has failed."""
         self.update(
             state=ClusterState.FAILED,
             failure=failure,
@@ -240,7 +240,7 @@ def _local_worker(worker: WorkerSpec, here: Peer, snapshot: ClusterSnapshot) -> 
 
 
 def _data_now(peer: Peer, snapshot: ClusterSnapshot) -> PeerData | None:
-    """How data go to the workers of a peer; None where none is met."""
+    """Return how data go to the workers of a peer; None if the plan uses none."""
     plan = snapshot.plan
     names = {w.name for w in plan.workers if w.peer == peer.name} if plan else ()
     links = [link for link in snapshot.links if link.worker in names and link.way]
@@ -278,6 +278,6 @@ def _peer_state(snapshot: ClusterSnapshot, worker: str | None) -> PeerState:
 
 
 def _steady(memory: Device) -> Device:
-    """Free memory in coarse steps: it changes all the time, the screen need not."""
+    # Free memory changes all the time: coarse steps keep the screen still.
     free = memory.free_bytes // FREE_STEP_BYTES * FREE_STEP_BYTES
     return msgspec.structs.replace(memory, free_bytes=free)

@@ -14,10 +14,9 @@ GIVEN_UP = "It is not started once more: its log may say why; launch again to tr
 
 
 class Deaths:
-    """Counts deaths of the same kind within two minutes."""
+    """Counts deaths of the same kind within two minutes; ``clock`` gives seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Nothing has died; ``clock`` gives seconds."""
         self._now = clock
         self._deaths: dict[str, list[float]] = {}
 
@@ -38,14 +37,13 @@ class Deaths:
 
 
 class Breaker(Deaths):
-    """The same within two minutes of serving.
+    """Counts deaths within two minutes of serving.
 
-    Only the time in which it serves counts: a model that takes a quarter of an hour to
-    load is not given two minutes by that.
+    Only the time in which the cluster serves counts. A model that loads for a quarter
+    of an hour does not use up the two minutes.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Nothing has served or died; ``clock`` gives seconds."""
         super().__init__(lambda: self._served_s)
         self._clock = clock
         self._served_s = 0.0

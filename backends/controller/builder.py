@@ -53,7 +53,7 @@ class Built(Value, frozen=True, kw_only=True):
     server: str
     """Incarnation of llama-server."""
     api_port: int
-    """Where clients find the API, on this machine's loopback."""
+    """The port of the API on this machine's loopback."""
 
 
 class PortTaken(HostError):
@@ -93,7 +93,11 @@ def launch_steps(plan: Plan) -> tuple[Step, ...]:
 
 
 class Builder:
-    """Brings what runs to what a plan wants; may be cut short at any moment."""
+    """Starts what a plan lacks, and stops the rest; cancellable at any time.
+
+    It reports to ``left`` the processes that could not be stopped. ``clock`` gives Unix
+    seconds.
+    """
 
     def __init__(
         self,
@@ -106,10 +110,6 @@ class Builder:
         left: Callable[[Iterable[Leftover]], None],
         clock: Callable[[], float],
     ) -> None:
-        """Use these parts.
-
-        ``left`` is told what could not be stopped; ``clock`` gives Unix seconds.
-        """
         self._left = left
         self._machines = machines
         self._survey = survey
@@ -200,7 +200,7 @@ class Builder:
         return incarnations
 
     async def _give_out(self, plan: Plan) -> int:
-        """The port of the API: of the gateway, which stands before anything serves."""
+        # The gateway stands before anything serves.
         port = await self._survey.api_port(plan)
         self._gateway.access = self._survey.api.access
         await self._gateway.stand(port)
@@ -266,7 +266,6 @@ class Builder:
 
 
 def _worker_of(node: Node) -> str:
-    """The worker without which one can do where this process cannot be had."""
     is_its = node.spec.role in (ProcessRole.WORKER, ProcessRole.WORKER_RELAY)
     return worker_of(node.short_name) if is_its else ""
 

@@ -26,7 +26,6 @@ class Chapter:
     """Tells what one cluster goes through."""
 
     def __init__(self, story: Story, cluster: str) -> None:
-        """Tell it under this name."""
         self._story = story
         self._cluster = cluster
 
@@ -55,12 +54,12 @@ class Chapter:
         self._tell(EventKind.SERVING, text, tone=tone)
 
     def taken_up(self, plan: Plan) -> None:
-        """What served is looked after by this controller."""
+        """Report that this controller looks after a cluster that serves already."""
         text = f"Another controller looks after {_model(plan)}, which serves on"
         self._tell(EventKind.TAKEN_UP, text)
 
     def stopped(self, names: Sequence[str], left: Iterable[Leftover]) -> None:
-        """What was to end has ended, as far as it could."""
+        """Report the processes that ended, and those that could not be stopped."""
         if names:
             self._tell(EventKind.STOPPED, f"Stopped: {', '.join(names)}")
         for one in left:
@@ -83,7 +82,7 @@ class Chapter:
         self._tell(EventKind.WAITING, why, tone=EventTone.WARNING)
 
     def held(self, before: RequestCounts, after: RequestCounts) -> None:
-        """Nobody waits any more at the API."""
+        """Report the requests that waited at the API, once none waits any more."""
         went_on = after.held - before.held
         refused = after.failed - before.failed
         if went_on > 0:
@@ -159,7 +158,6 @@ class PeerChapter:
     """Tells how other machines come and go."""
 
     def __init__(self, story: Story) -> None:
-        """Know none yet."""
         self._story = story
         self._known: dict[str, str] = {}
 
@@ -190,7 +188,6 @@ class WorkChapter:
     """Tells what somebody does with other machines."""
 
     def __init__(self, story: Story, by: Actor, peer: str) -> None:
-        """Tell what this one does with this peer."""
         self._story = story
         self._by = by
         self._peer = peer
@@ -216,10 +213,12 @@ class WorkChapter:
 
 
 class SettingsChapter:
-    """Tells what of ``config.toml`` has changed, by whatever hand."""
+    """Tells which settings of ``config.toml`` have changed.
+
+    ``settings`` returns them as last read.
+    """
 
     def __init__(self, story: Story, settings: Callable[[], Config]) -> None:
-        """``settings`` gives them as they could last be read."""
         self._story = story
         self._settings = settings
         self._known = settings()
@@ -252,7 +251,6 @@ _THERE, _SILENT, _GONE = "there", "silent", "gone"
 
 
 def _presence(peer: Peer) -> str | None:
-    """Whether a machine is there; None while that is being found out."""
     if peer.state is PeerState.UNREACHABLE:
         return _GONE
     if peer.state in (PeerState.PROBING, PeerState.ASKING):

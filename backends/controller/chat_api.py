@@ -40,13 +40,12 @@ class ChatApi:
     """Answers requests about chats; answers go on when nobody looks any more."""
 
     def __init__(self, clusters: Clusters, chats: Chats) -> None:
-        """Ask these clusters, keep in these chats."""
         self._clusters = clusters
         self._chats = chats
         self._asking = Asking()
 
     def routes(self) -> list[web.RouteDef]:
-        """Where they are."""
+        """Return the routes of the chat API."""
         return [
             web.post("/v1/chat", self._chat),
             web.get("/v1/chats", self._list),
@@ -92,13 +91,11 @@ class ChatApi:
         return json_response((await self._chat_of(request)).state)
 
     async def _begin(self, request: web.Request) -> web.Response:
-        """Another conversation becomes the current one."""
         asked = await body(request, ChatModel)
         chat = await self._chats.begin(self._of(request).name, asked.model)
         return json_response(chat.state)
 
     async def _open(self, request: web.Request) -> web.Response:
-        """A conversation becomes the current one of a cluster and model."""
         asked = await body(request, ChatModel)
         id_, name = request.match_info["id"], self._of(request).name
         return json_response((await self._chats.open(id_, name, asked.model)).state)
@@ -150,6 +147,5 @@ def _reply_to_come(conversation: Conversation, cluster: Cluster) -> Reply:
 
 
 async def _kept(chat: LiveChat) -> web.Response:
-    """What became of it, once that is on disk."""
     await chat.saved()
     return json_response(chat.state)

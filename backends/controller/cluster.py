@@ -64,7 +64,6 @@ class Cluster:
         gateway_socket: Path,
         trials: TrialBook,
     ) -> None:
-        """Use these parts; nothing is read or started before ``run``."""
         self.name = name
         self.board = board
         self._machines = machines
@@ -99,18 +98,18 @@ class Cluster:
         self._looked_s = 0.0
         self._load()
         self._adopted: Goal | None = self.goal
-        """What an earlier controller pursued, until we turned to it once."""
+        """The goal of an earlier controller, until this one has taken it up."""
 
     # --- the goal ----------------------------------------------------------------
 
     @property
     def goal(self) -> Goal:
-        """What was asked for last."""
+        """Return the last goal that a client set."""
         return self._journal.record.goal
 
     @property
     def stands(self) -> bool:
-        """Whether the goal failed, and nothing more is tried until a word."""
+        """Return true if the goal failed and the cluster waits for a new one."""
         return self._journal.record.failure is not None
 
     @property
@@ -125,7 +124,7 @@ class Cluster:
 
     @property
     def busy(self) -> bool:
-        """Whether something runs, starts, stops, or is still to be ended."""
+        """Return true if a process runs, starts, stops, or is still to be ended."""
         return (
             not self._rests
             or self.pursued is not None
@@ -201,7 +200,6 @@ class Cluster:
         )
 
     def _last_good(self) -> Goal | None:
-        """What to go back to if the next launch fails; nothing where nothing serves."""
         record = self._journal.record
         if record.failure is not None:
             return None
@@ -349,26 +347,25 @@ class Cluster:
 
     @property
     def _rests(self) -> bool:
-        """Whether nothing is done, and nothing that was asked for is about to be."""
         works = self._work is not None and not self._work.done()
         return not works and not self._turn.is_set()
 
     @property
     def _survivors(self) -> tuple[str, ...]:
-        """The gateway, after a failure of what served: it answers 503, and says why."""
+        # The gateway survives the failure of the server: it answers 503 with
+        # the reason.
         failure = self._journal.record.failure
         is_kept = failure is not None and failure.served and failure.process != GATEWAY
         return (GATEWAY,) if is_kept else ()
 
     @property
     def _ended(self) -> bool:
-        """Whether nothing is wanted, and nothing is there to be ended."""
         idle = self.board.snapshot.state is ClusterState.IDLE
         left = self._journal.record.leftovers
         return idle and not left and not self._stopper.found()
 
     async def _end(self) -> None:
-        """Nothing is wanted: stop everything, remember what is out of reach."""
+        """Stop every process, and remember the ones out of reach."""
         alive = [r.name for _, r in self._stopper.found() if r.alive]
         if alive:
             self.board.update(state=ClusterState.STOPPING, api_url=None)

@@ -45,7 +45,6 @@ class Clusters:
     """Makes clusters when they are first named, and runs them."""
 
     def __init__(self, readers: Readers, paths: Paths) -> None:
-        """Nothing runs before ``start``."""
         self._readers = readers
         self._paths = paths
         self._machines: Machines
@@ -157,7 +156,7 @@ class Clusters:
 
     @property
     def busy(self) -> bool:
-        """Whether any of them runs, starts, stops, or waits for a machine."""
+        """Return true if any cluster runs, starts, stops, or waits for a machine."""
         return any(cluster.busy for cluster in self)
 
     @property
@@ -166,7 +165,7 @@ class Clusters:
         return [c.pursued for c in self if c.pursued is not None]
 
     def serves(self, machine: str) -> bool:
-        """Whether a machine (or bare peer) works for any cluster now."""
+        """Return true if a machine (or bare peer) works for any cluster now."""
         return any(
             plan.head == machine or any(w.peer == machine for w in plan.workers)
             for plan in self.plans
@@ -212,7 +211,7 @@ class Clusters:
             cluster.board.show_memory(memory, there, others)
 
     async def held_beside(self, cluster: Cluster) -> list[Held]:
-        """What every other cluster takes of memory."""
+        """List the memory that every other cluster takes."""
         others = [other for other in self if other is not cluster]
         held = [await held_by(other, self._readers) for other in others]
         return [each for each in held if each is not None]
@@ -263,12 +262,10 @@ class Clusters:
                 cluster.look()
 
     def _happened(self, number: int) -> None:
-        """Let everybody know how far the story has gone."""
         for cluster in self:
             cluster.board.update(last_event=number)
 
     def _told(self) -> None:
-        """A board changed: what others show of it follows."""
         briefs = tuple(_brief(cluster) for cluster in self if _is_shown(cluster))
         for cluster in self:
             if cluster.board.snapshot.clusters != briefs:

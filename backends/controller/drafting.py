@@ -89,11 +89,7 @@ class Drafting:
         return plan
 
     async def candidates(self, path: str, found: Iterable[ModelFile]) -> Drafts:
-        """What of these files can draft for a model.
-
-        Raises:
-            DllmError: the model cannot be read, or there is no engine.
-        """
+        """List the files that can draft for a model."""
         model = await self._readers.model(path)
         flags = (await self._readers.engine()).flags
         return await asyncio.to_thread(
@@ -174,7 +170,6 @@ class Drafting:
 
 
 def _devices(plan: Plan, peers: Sequence[Peer]) -> tuple[Device, ...]:
-    """The plan's and the head's devices, without those that take no part."""
     by_name = {peer.name: peer for peer in peers}
     excluded = plan.asked.exclude if plan.asked else ()
     found = plan_devices(plan.head, plan.workers, by_name)

@@ -1,4 +1,4 @@
-"""What a plan runs on: its engines, its draft's file; for a launch or a look at one."""
+"""Find the engines and the draft file of a plan, for a launch or a preview."""
 
 from __future__ import annotations
 
@@ -42,11 +42,7 @@ async def engines_of(plan: Plan, machines: Machines) -> dict[str, Engine]:
 
 
 async def draft_path(plan: Plan, machines: Machines, readers: Readers) -> str:
-    """Where the head keeps the draft model; empty without one.
-
-    Raises:
-        ModelError: it cannot be read, or the head has no copy of it.
-    """
+    """Return the path of the draft model on the head; empty without a draft."""
     if plan.speculation is None or not plan.speculation.model:
         return ""
     with blaming_draft():

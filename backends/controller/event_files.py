@@ -34,19 +34,21 @@ class _Line(Value, frozen=True, kw_only=True):
 
 
 class EventFiles:
-    """A folder with a file a day, or more on busy days; each is called after its
-    first event."""
+    """A folder with a file a day, or more on busy days.
+
+    The name of each file is the number of its first event. ``clock`` gives Unix
+    seconds.
+    """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
-        """Read and write below ``folder``; ``clock`` gives Unix seconds."""
         self._folder = folder
         self._clock = clock
         self._failing = False
 
     def read(self) -> Iterator[Event]:
-        """What the last days brought, oldest first.
+        """Return the events of the last days, oldest first.
 
-        A line that is torn, or that another release wrote in its own way, is left out.
+        It leaves out a torn line, and a line of another release that it cannot decode.
         """
         oldest = datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=KEPT_DAYS)
         for file in self._files():
@@ -97,12 +99,11 @@ class EventFiles:
         return self._folder / f"{number:010}.jsonl"
 
     def _files(self) -> list[Path]:
-        """Oldest first."""
         return sorted(self._folder.glob("*.jsonl"))
 
 
 def _line_end(descriptor: int) -> bytes:
-    """What ends a line that was not written whole."""
+    # A line that was not written whole needs an end before the next.
     size = os.fstat(descriptor).st_size
     torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
     return b"\n" if torn else b""

@@ -60,7 +60,7 @@ async def log_tail(host: AgentHost, name: str) -> tuple[str, ...]:
 
 
 def _hint(record: ProcessRecord, lines: Sequence[str]) -> str:
-    """What to do about it."""
+    """Return advice for the user."""
     refused = refused_argument(lines)
     if not refused or record.exit_code is None or not record.argv:
         return _HINTS.get(record.role, "")
@@ -114,7 +114,7 @@ def unexpected(error: Exception) -> ProcessFailed:
 
 
 def failed_at(what: str, error: Exception, at: float = 0.0) -> Failure:
-    """What failed, and why: in the error's own words, or with all that is known."""
+    """Return the failure of an error: its own, or one made from all that is known."""
     if isinstance(error, DllmError):
         return replace(error.failure(at), what=f"{what}: {error.what}")
     lines = "".join(traceback.format_exception(error)).splitlines()

@@ -25,7 +25,13 @@ LOOK_EVERY_S = 0.5
 
 
 class Follower:
-    """Looks at the file of the settings, and takes up what changed."""
+    """Watches the file of the settings, and takes up changes.
+
+    ``known`` are the settings as last read. ``changed`` is called after every valid
+    change. ``wrong`` gets the error of an invalid one, or None once the file is valid
+    again. ``peers`` takes up the peers of the settings, and returns true if it has
+    taken up all.
+    """
 
     def __init__(
         self,
@@ -39,12 +45,6 @@ class Follower:
         wrong: Callable[[DllmError | None], None],
         known: Config,
     ) -> None:
-        """Follow a file; ``known`` is what was read of it.
-
-        ``changed`` is told of every change that can be read, ``wrong`` why another can
-        not, or None once it can; ``peers`` takes up the peers of the settings, and
-        tells whether all are.
-        """
         self._file = file
         self._readers = readers
         self._catalogue = catalogue

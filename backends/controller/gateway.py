@@ -65,7 +65,10 @@ class ApiPortTaken(HostError):
 
 
 class Gateway:
-    """Looks after one cluster's gateway; what it serves comes and goes meanwhile."""
+    """Looks after one cluster's gateway; servers come and go behind it.
+
+    ``socket`` is the control socket of the gateway; ``clock`` gives Unix seconds.
+    """
 
     def __init__(
         self,
@@ -76,7 +79,6 @@ class Gateway:
         socket: Path,
         clock: Callable[[], float],
     ) -> None:
-        """``socket`` is where the gateway is told; ``clock`` gives Unix seconds."""
         self._name = process_name(cluster, GATEWAY)
         self._cluster = cluster
         self._machines = machines
@@ -90,9 +92,9 @@ class Gateway:
         self._deaths = Deaths(clock)
         self._before_hold: RequestCounts | None = None
         self.is_drained = False
-        """Whether what comes is to wait also while something serves."""
+        """True if new requests wait even while a server is ready."""
         self.access = Access()
-        """Who may reach it; counts from its next start on."""
+        """The access rules of the API; a change takes effect at the next start."""
         self._turn = asyncio.Lock()
         self._news = asyncio.Event()
 
@@ -116,7 +118,6 @@ class Gateway:
 
     @property
     def _served(self) -> Target | None:
-        """What requests go to now: a llama-server that nothing is wrong with."""
         if self._port is None or self._target is None:
             return None
         return self._target if self._target.mode is Mode.SERVE else None
@@ -135,15 +136,15 @@ class Gateway:
             self._port, self._target = served.api_port, served.target
 
     def restarts(self, api: ApiSettings, port: int | None) -> bool:
-        """Whether it must be started again to listen like this, at this port."""
+        """Return true if the gateway must restart to listen like this, at this port."""
         moves = port not in (None, self._port)
         return self._port is not None and (moves or api.access != self.access)
 
     def breaks(self, plan: Plan, *, restarts: bool = False) -> int:
-        """How many answers would break if another plan took this one's place now.
+        """Count the answers that would break if another plan replaced this one now.
 
-        Those in flight of another model's, else those that cannot be gone on with; all
-        of them where the gateway ``restarts``.
+        These are the answers of another model, else those that cannot be continued. If
+        the gateway ``restarts``, all of them break.
         """
         served, counts = self._served, self._board.snapshot.requests
         if served is None or counts is None:
@@ -169,7 +170,6 @@ class Gateway:
 
     @property
     def _has_heard(self) -> bool:
-        """Whether the counts are those since it drains."""
         counts = self._board.snapshot.requests
         return counts is not None and counts.drains
 
@@ -198,7 +198,6 @@ class Gateway:
             loop.call_later(SETTLE_S, self._tell_held)
 
     def _tell_held(self) -> None:
-        """Nobody waits any more, and what went on has had the time to."""
         before, counts = self._before_hold, self._board.snapshot.requests
         if before is not None and counts is not None and not counts.waiting:
             self._before_hold = None
@@ -224,7 +223,7 @@ class Gateway:
                 self._link.tell(self._target)
 
     def keeps_port(self, port: int) -> bool:
-        """Whether we keep a port open for the next gateway, if there is none now."""
+        """Return true if we keep a port open for the next gateway."""
         return self._link.holds(port)
 
     async def _start(self, spec: ProcessSpec) -> None:
@@ -257,7 +256,7 @@ class Gateway:
             await asyncio.sleep(LISTEN_POLL_S)
 
     async def _taker(self, ended: ProcessRecord | None, port: int) -> str | None:
-        """Who has the port of one that ended; who looked at it had it for a moment."""
+        # A program that only looked at the port holds it for a moment.
         if self.keeps_port(port):
             return None
         owner = await self._host.port_owner(port)
@@ -277,7 +276,6 @@ class Gateway:
         return self._machines.get(LOCAL).host
 
     def _record(self) -> ProcessRecord | None:
-        """What was last told of it."""
         return next((r for r in self._host.seen if r.name == self._name), None)
 
     async def keep(self, trouble: Callable[[DllmError], None]) -> None:
@@ -302,7 +300,7 @@ class Gateway:
 
     @property
     def _has_ended(self) -> bool:
-        """Whether it ought to run and does not; one that is being started is there."""
+        # A gateway that is being started counts as there.
         record = self._record()
         started = self._port is not None and not self._turn.locked()
         return started and (record is None or not record.alive)
@@ -333,9 +331,10 @@ def _drained(target: Target, on: bool) -> Target:
 
 
 def _target(plan: Plan, hold_s: float) -> Target:
-    """What is told of a plan; another file, or another adapter, answers otherwise.
+    """Return the target that the gateway is given for a plan.
 
-    Among the further arguments may be a key: what is told of them says nothing.
+    Another file or adapter gives other answers. The further arguments may contain a
+    key, so the target carries only a digest of them.
     """
     answers = "\0".join((plan.model, *plan.extra_args)).encode()
     return Target(

@@ -1,4 +1,4 @@
-"""Who must stay for a cluster to go on: a client that asks for it until it leaves."""
+"""Track the clients that a cluster needs: it ends when its client leaves."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from backends.errors import ControllerError
 
 
 class Holders:
-    """The clients that are there, each by a word of its own, and what they hold.
+    """The connected clients, each by its own token, and the clusters they hold.
 
-    A client comes before it asks for a launch: whatever happens to it, and however far
-    the launch has got by then, its leaving is seen. Who has no word ("") holds nothing.
+    A client registers before it requests a launch. Its leaving is seen at any stage of
+    the launch. A client without a token ("") holds no cluster.
     """
 
     def __init__(self) -> None:
-        """Nobody is there."""
         self._held: dict[str, set[int]] = {}
 
     def holds(self, holder: str, generation: int) -> None:
@@ -23,7 +22,7 @@ class Holders:
 
     @property
     def anybody(self) -> bool:
-        """Whether somebody is there who launches, or has launched."""
+        """Return true if a connected client launches, or has launched."""
         return bool(self._held)
 
     def left(self, holder: str) -> set[int]:

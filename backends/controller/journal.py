@@ -1,4 +1,4 @@
-"""What a controller must remember of a cluster to be replaced: above all, the goal."""
+"""The state of a cluster that survives its controller: above all, the goal."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ VERSION = 2
 
 
 class Goal(Value, frozen=True, kw_only=True):
-    """What a person asked for; it holds until they ask for something else."""
+    """The last request of a person; it holds until the next one."""
 
     generation: int = 0
     """Counts what was asked for; 0 before anything was."""
     plan: Plan | None = None
-    """What is to run; None when nothing is."""
+    """The plan to run; None if the cluster is to be stopped."""
     api: ApiSettings | None = None
-    """How the API is given out; None, of an earlier release: as the settings say."""
+    """The access rules of the API; None in a journal of an earlier release."""
     rolled_back_to: int = 0
     """Generation that asked for this first; 0 unless a launch failed in between."""
 
 
 class Served(Value, frozen=True, kw_only=True):
-    """What the gateway passed requests to when another plan was asked for."""
+    """The server behind the gateway when another plan was requested."""
 
     target: Target
     api_port: int
@@ -79,19 +79,21 @@ class Record(Value, frozen=True, kw_only=True):
     rolled_back: RolledBack | None = None
     """The launch whose failure made this the goal again."""
     stand_in: Plan | None = None
-    """What runs in place of the goal's plan while a machine of it is gone."""
+    """The plan that runs in place of the goal's while a machine of it is gone."""
     given_up: tuple[str, ...] = ()
     """Workers that died again and again, or cannot be started again: ``stand_in`` does
     without them until all that was asked for is begun anew."""
     replaces: Served | None = None
-    """What serves until the goal's plan takes its place: its answers end first, also
-    with another controller."""
+    """The server that serves until the goal's plan takes its place.
+
+    Its answers end first, also with another controller.
+    """
     drained_since: float | None = None
     """Unix seconds from which on requests wait because a person said so."""
     unwatched_deaths: int = 0
-    """How often it was found ended by a controller, and had not served for long."""
+    """Times that a controller found the cluster ended after serving only briefly."""
     leftovers: tuple[Leftover, ...] = ()
-    """What could not be stopped, to be ended when its machine is back."""
+    """Processes that could not be stopped; they end when their machine is back."""
 
     @property
     def running(self) -> Plan | None:
@@ -118,7 +120,7 @@ class Journal:
         self._is_committing = False
         self.record = Record()
         self.is_behind = False
-        """Whether the file lacks what was last written to it."""
+        """True if the file lacks the last change."""
 
     def load(self) -> Record:
         """The last record written; an empty one where there is no file.
@@ -215,5 +217,5 @@ class Journal:
 
 @cache
 def _disk() -> ThreadPoolExecutor:
-    """The one thread that writes journals, in the order in which they were changed."""
+    # One thread writes all journals, in the order in which they changed.
     return ThreadPoolExecutor(1, "journal")

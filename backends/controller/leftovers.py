@@ -1,4 +1,7 @@
-"""What of one cluster could not be stopped, and is ended when its machine is back."""
+"""Track the processes of one cluster that could not be stopped.
+
+They end when their machine is back.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class Leftovers:
-    """Keeps them in the journal and on the board."""
+    """Keeps the leftovers in the journal and on the board.
+
+    ``book`` knows the last state of every process.
+    """
 
     def __init__(
         self,
@@ -30,7 +36,6 @@ class Leftovers:
         journal: Journal,
         book: ProcessBook,
     ) -> None:
-        """``book`` knows what ran where when it was last heard of."""
         self._cluster = cluster
         self._machines = machines
         self._board = board
@@ -38,9 +43,9 @@ class Leftovers:
         self._book = book
 
     def after(self, plan: Plan | None) -> tuple[Leftover, ...]:
-        """What there is once ``plan`` is the goal in place of the one before.
+        """Return the leftovers once ``plan`` replaces the present goal.
 
-        Of what ran for that one, whatever is on a machine out of reach is left.
+        Every process of the present goal on a machine out of reach becomes a leftover.
         """
         record = self._journal.record
         before = needed_names(record.goal.plan) if record.goal.plan else {}
@@ -51,7 +56,7 @@ class Leftovers:
         return tuple(o for o in known.values() if wanted.get(o.name) != o.peer)
 
     def away(self, names: Mapping[str, str]) -> list[Leftover]:
-        """Those of these processes that may run on a machine out of reach."""
+        """Return the given processes that may run on a machine out of reach."""
         connected = {machine.name for machine in self._machines.all()}
         return [
             Leftover(name=name, peer=machine, why=f"{machine} cannot be reached")
@@ -60,7 +65,8 @@ class Leftovers:
         ]
 
     def _may_stand(self, machine: str, name: str) -> bool:
-        """A relay does not stand beside every worker: it counts where it was seen."""
+        # A relay does not stand beside every worker: it counts only if it was
+        # seen.
         guessed = is_beside(name) and not self._book.knows(machine)
         full = process_name(self._cluster, name)
         return not guessed and self._book.may_run(machine, full)
@@ -72,11 +78,11 @@ class Leftovers:
         self._keep(known.values())
 
     def settled(self, machine: str) -> None:
-        """Nothing that is not wanted runs on a machine any more."""
+        """Forget the leftovers of a machine that runs only wanted processes."""
         self._keep(o for o in self._journal.record.leftovers if o.peer != machine)
 
     def _keep(self, leftovers: Iterable[Leftover]) -> None:
-        """Nobody can ever end what is on a machine that was taken from the settings."""
+        # A machine that left the settings is out of our hands.
         known = tuple(one for one in leftovers if self._is_known(one.peer))
         self._journal.change(leftovers=known)
         self._board.update(leftovers=self._journal.record.leftovers)

@@ -27,7 +27,6 @@ class Listening:
     """Listens on a Unix socket only this user can open; removes it at the end."""
 
     def __init__(self, application: web.Application, socket: Path) -> None:
-        """Nothing happens before ``async with``."""
         # A reader who leaves must end its generation, also before the first token.
         self._runner = web.AppRunner(
             application, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S

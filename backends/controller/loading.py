@@ -36,7 +36,12 @@ READ_BYTES = 1 << 20
 
 
 class Loading:
-    """Waits for one load, and compares what came of it with the plan."""
+    """Waits for one load, and compares the result with the plan.
+
+    ``carried`` gives the bytes of weights that each worker got, and ``home`` the part
+    from its own disk. ``weights`` asks the relays for the weights that their workers
+    hold.
+    """
 
     def __init__(
         self,
@@ -48,11 +53,6 @@ class Loading:
         home: Callable[[], Mapping[str, int]],
         weights: Callable[[], Awaitable[Mapping[str, WorkerWeights | None]]],
     ) -> None:
-        """``carried`` gives the bytes of weights that each worker got, ``home`` how
-        many of them from its own disk.
-
-        ``weights`` asks the relays what their workers hold.
-        """
         self._weights = weights
         self._log_name = process_name(cluster, SERVER)
         self._machines = machines
@@ -99,7 +99,7 @@ class Loading:
             self._steps.done_since(f"load:{worker}", text)
 
     async def _is_ours(self, built: Built) -> bool:
-        """Whether it was our own llama-server that answered at its port."""
+        # Another server may answer at the port of ours.
         server = built.blueprint.nodes[-1]
         host = self._machines.get(server.machine).host
         return await host.listens(pid_of(built.server), server.spec.port or 0)
@@ -135,12 +135,11 @@ class LoadWatch:
     """Follows a log from its beginning and knows how far the load is."""
 
     def __init__(self, host: AgentHost, name: str) -> None:
-        """Follow the log of one process on one host."""
         self._host = host
         self._name = name
         self._offset = 0
         self.log = LoadLog()
-        """What it tells so far."""
+        """The progress so far."""
 
     async def read(self) -> bool:
         """Take in the next part of the log; False when there is nothing new."""

@@ -46,7 +46,7 @@ def hold_lock(path: Path, info: ControllerInfo) -> int:
 
 
 def lock_holder(path: Path) -> ControllerInfo | None:
-    """Who holds a lock; None where nobody does, or has not signed yet."""
+    """Return the holder of a lock; None if it is free, or not signed yet."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

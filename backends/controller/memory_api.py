@@ -34,10 +34,13 @@ class MemoryRequest(Value, frozen=True, kw_only=True):
 
 
 class MemoryApi:
-    """Answers what a plan would take, from the engine where it can be asked."""
+    """Answers how much memory a plan would take, by asking the engine if possible.
+
+    ``readers`` read the engine and the model. It keeps the answers below the cache
+    folder.
+    """
 
     def __init__(self, readers: Readers, paths: Paths) -> None:
-        """Read engine and model with ``readers``, keep answers below the cache."""
         self._readers = readers
         self._headers = paths.cache_dir / "headers"
         self._asker = MemoryAsker(paths.cache_dir / "memory", relay_binary)
@@ -82,11 +85,7 @@ def predicted(plan: Plan, model: ModelInfo) -> tuple[DeviceMemory, ...]:
 
 
 def question_of(plan: Plan, files: Sequence[str]) -> MemoryQuestion:
-    """What to ask the engine for a plan.
-
-    Raises:
-        PlanError: the split makes no sense.
-    """
+    """Return the question to the engine for a plan."""
     placement = compile_split(plan, {})
     return MemoryQuestion(
         files=tuple(files),

@@ -1,4 +1,4 @@
-"""What a pursuit goes on with after trouble: the same again, another port, or less."""
+"""Decide how to go on after trouble: the same plan again, another port, or less."""
 
 from __future__ import annotations
 
@@ -67,7 +67,6 @@ class Mending:
         stand_ins: StandIns,
         clock: Callable[[], float],
     ) -> None:
-        """Nothing was mended yet."""
         self._machines = machines
         self._board = board
         self._journal = journal
@@ -79,7 +78,7 @@ class Mending:
         self._clock = clock
         self.breaker = Breaker(clock)
         self.mended = ""
-        """What was mended last; empty after a beginning."""
+        """The last repair; empty after a beginning."""
 
     def begin(self, mended: str) -> None:
         """Forget what was before; ``mended`` says why this begins anew."""
@@ -101,11 +100,7 @@ class Mending:
         log.info("%s", text)
 
     async def again_or_without(self, running: Plan, error: ProcessFailed) -> Plan:
-        """What to go on with when a process ended: the same, or less if it often does.
-
-        Raises:
-            DllmError: starting again mends nothing, and the rest cannot do it alone.
-        """
+        """Start a process again that ended, or drop it if it often ends."""
         if error.worker and isinstance(error, NeverListened):
             return await self.without_refused(running, error)
         try:
@@ -115,7 +110,7 @@ class Mending:
         return running
 
     async def with_or_without(self, running: Plan, error: PeerUnreachable) -> Plan:
-        """What to go on with when a machine is gone: all, once it is back, or the rest.
+        """Wait for a machine that is gone, or go on without it.
 
         Raises:
             PeerUnreachable: it did not come back, and the rest cannot do it alone.
@@ -139,12 +134,7 @@ class Mending:
         return running
 
     async def without_refused(self, running: Plan, error: DllmError) -> Plan:
-        """What to go on with when a machine is there and cannot start a worker again.
-
-        Raises:
-            DllmError: it is about no worker, nothing has served yet, or the rest
-                cannot do it alone.
-        """
+        """Drop a machine that is there and cannot start a worker again."""
         if not error.worker or self._journal.record.served_since is None:
             raise error
         failure = error.failure(self._clock())
@@ -152,11 +142,7 @@ class Mending:
         return await self._without_worker(running, ProcessFailed(failure))
 
     async def _without_worker(self, running: Plan, failed: ProcessFailed) -> Plan:
-        """What to go on with when a worker that is there is of no use any more.
-
-        Raises:
-            DllmError: it is no worker, or the rest cannot do it alone.
-        """
+        """Drop a worker that fails on a reachable machine."""
         worker = failed.evidence.process
         if worker not in {one.name for one in running.workers}:
             raise failed
@@ -175,7 +161,6 @@ class Mending:
         return rest
 
     def _held(self, running: Plan) -> Held | None:
-        """What of a plan is still in memory."""
         processes = (one.record for one in self._stopper.found())
         return still_held(running, self._journal.record, processes)
 
@@ -238,7 +223,7 @@ class Mending:
         self.tell(f"{error.what}: {mended}", again)
 
     def _mended_by_starting_again(self, failure: Failure) -> str:
-        """What will be said of it; empty where starting again would not help.
+        """Return the sentence about a restart; empty if a restart would not help.
 
         A worker or llama-server that never served has a reason that stays.
         """
@@ -265,7 +250,6 @@ class Mending:
 
 
 def _away_since(peer: Peer, now: float) -> float:
-    """Unix seconds of its last sign of life: ``now`` where it may be there."""
     if peer.silent_since is not None:
         return peer.silent_since
     if peer.state is PeerState.UNREACHABLE and peer.since is not None:
@@ -274,5 +258,4 @@ def _away_since(peer: Peer, now: float) -> float:
 
 
 def _hint(first: str, why: DllmError) -> str:
-    """What would make it possible again, the easiest first."""
     return " ".join(filter(None, (first, why.hint)))

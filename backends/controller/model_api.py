@@ -54,10 +54,12 @@ class CacheRequest(Value, frozen=True, kw_only=True):
 
 
 class ModelApi:
-    """Answers requests about models; long work ends with its asker, and resumes."""
+    """Answers requests about models; long work ends with its client, and resumes.
+
+    Its changes become events.
+    """
 
     def __init__(self, machines: Machines, story: Story) -> None:
-        """Ask these machines; what is changed becomes part of the story."""
         self._machines = machines
         self._looker = ThreadPoolExecutor(1, "paths")
         self._story = story
@@ -65,7 +67,7 @@ class ModelApi:
         """Askers whose work goes on."""
 
     def routes(self) -> list[web.RouteDef]:
-        """What the application is to answer."""
+        """Return the routes of the model API."""
         return [
             web.get("/v1/paths", self._paths),
             web.post("/v1/models/hash", self._hash),
@@ -75,11 +77,7 @@ class ModelApi:
         ]
 
     async def _paths(self, request: web.Request) -> web.Response:
-        """How the path of a model here may go on.
-
-        In a thread of its own: a disk that hangs takes no other with it, however often
-        it is asked.
-        """
+        # In a thread of its own: a disk that hangs must not block other work.
         typed = request.query.get("path", "")
         loop = asyncio.get_running_loop()
         names = await loop.run_in_executor(self._looker, names_after, typed)
@@ -115,11 +113,6 @@ class ModelApi:
         return json_response({"freed_bytes": freed_bytes})
 
     async def _host(self, machine: str) -> AgentHost:
-        """The processes of a machine, once it is connected.
-
-        Raises:
-            HostError: there is none of that name, or none that runs our helper.
-        """
         await self._machines.reached([machine])
         return self._machines.get(machine).host
 

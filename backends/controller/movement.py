@@ -1,6 +1,6 @@
-"""Whether llama-server did anything of late, found out without asking it.
+"""Find out if llama-server was active of late, without a request to it.
 
-What it is asked while nothing moves becomes a line of its log.
+Each request while it is idle becomes a line of its log.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ ASKED = "all slots are idle"
 
 
 class Movement:
-    """Looks at the bytes on the links; where there are none, at the log."""
+    """Watches the bytes on the links; without links, the log.
+
+    ``carried`` gives the bytes that each relay passed on. ``host`` has the log.
+    """
 
     def __init__(
         self, carried: Callable[[], Mapping[str, int]], host: AgentHost, log_name: str
     ) -> None:
-        """``carried`` gives the bytes each relay passed on; the log is on ``host``."""
         self._carried = carried
         self._host = host
         self._log_name = log_name
@@ -33,7 +35,7 @@ class Movement:
         self._offset = -1
 
     async def since(self) -> bool:
-        """Whether anything moved since this was asked last."""
+        """Return true if there was activity since the last call."""
         if carried := self._carried():
             before, self._seen = self._seen, carried
             return carried != before

@@ -1,4 +1,4 @@
-"""What memory there is at this moment, and what clusters of ours take of it."""
+"""Read the memory of all machines, and compute the share of our own clusters."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ def with_memory(peers: Iterable[Peer], memory: Iterable[Device]) -> list[Peer]:
 
 
 async def _own_accelerators(readers: Readers) -> tuple[Device, ...]:
-    """Those of the engine a launch would use."""
     try:
         return (await readers.engine()).info.devices
     except EngineError:
@@ -75,7 +74,7 @@ def _with(devices: Iterable[Device], free: dict[str, int]) -> tuple[Device, ...]
 
 
 async def held_by(cluster: Cluster, readers: Readers) -> Held | None:
-    """What a cluster takes, or will; None where it runs nothing."""
+    """Return the memory that a cluster takes, or will take; None if it is idle."""
     plan, snapshot = cluster.pursued, cluster.board.snapshot
     if plan is None:
         return None
@@ -99,7 +98,7 @@ async def held_by(cluster: Cluster, readers: Readers) -> Held | None:
 def still_held(
     plan: Plan, record: Record, processes: Iterable[ProcessRecord]
 ) -> Held | None:
-    """What a plan that serves no more takes; None once its llama-server is gone."""
+    """Return the memory of a stopped plan until its llama-server is gone."""
     there = {process.incarnation for process in processes if process.alive}
     if record.measured is None or record.server not in there:
         return None
@@ -107,13 +106,13 @@ def still_held(
 
 
 def loaded(plan: Plan, measured: MeasuredSplit) -> Held:
-    """What a plan takes once it has loaded, by what was measured then."""
+    """Return the memory that a loaded plan takes, by its measurements."""
     memory = tuple(with_draft(one, plan.speculation) for one in measured.buffers)
     return Held(plan=plan, memory=memory, loaded=True)
 
 
 def _arrived_bytes(plan: Plan, snapshot: ClusterSnapshot) -> dict[str, int]:
-    """What CPU workers hold by now: it shows in the memory of their machine."""
+    # Loaded bytes of CPU workers already show in the memory of their machine.
     rss = {(p.peer, p.name): p.rss_bytes or 0 for p in snapshot.processes}
     return {
         device_id: rss.get((worker.peer, worker.name), 0)

@@ -1,4 +1,4 @@
-"""Whose wish holds: that of whoever asked last, however long its checks took."""
+"""Let the latest request win, however long its checks took."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from backends.errors import ControllerError
 
 
 class Order:
-    """The order in which wishes of one cluster came."""
+    """Numbers the requests to one cluster in the order in which they came."""
 
     def __init__(self) -> None:
-        """None came."""
         self._numbers = count(1)
         self._followed = 0
 
     def number(self) -> int:
-        """That of a wish which comes now."""
+        """Return the number of a request that comes now."""
         return next(self._numbers)
 
     def follow(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""How each worker of a plan is met: by a pair of relays, or by the head's alone."""
+"""Decide if each worker is met by a pair of relays, or by the head's relay alone."""
 
 from __future__ import annotations
 
@@ -31,14 +31,10 @@ async def pairings(
     secret: Callable[[], str],
     running: Callable[[WorkerSpec], tuple[str, ...]] = lambda _: (),
 ) -> dict[str, Pairing]:
-    """How the relay of the head meets each worker; nothing for a plan without relays.
+    """Return the pairing of each worker; empty for a plan without relays.
 
-    ``secret`` gives that of the goal, for keys. ``running`` gives the command line of
-    the relay that serves beside a worker: where it does, that is left alone.
-
-    Raises:
-        DllmError: a machine is not connected, or has no helper; or a thin file lacks
-            what a worker cannot have from a file of its own.
+    ``secret`` gives the secret of the goal, for keys. ``running`` gives the command
+    line of the relay beside a worker. A relay that serves is left alone.
     """
 
     async def pairing(worker: WorkerSpec) -> Pairing:
@@ -70,9 +66,10 @@ async def pairings(
 
 
 async def _data_place(machine: Machine, running: Sequence[str]) -> DataPlace:
-    """Where its relay may be met; what cannot be told is a reason for the tunnel.
+    """Return the address of a worker's relay, or a reason for the tunnel.
 
-    One that serves stays where it listens, however SSH reaches its machine meanwhile.
+    A relay that serves stays at its address, even if SSH reaches its machine at
+    another address.
     """
     try:
         if known := direct_in(running):
@@ -88,6 +85,5 @@ async def _data_place(machine: Machine, running: Sequence[str]) -> DataPlace:
 
 
 async def _features(machine: Machine) -> tuple[str, ...]:
-    """What the helper there can do, once it runs."""
     await machine.host.connect()
     return machine.host.features

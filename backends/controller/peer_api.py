@@ -29,7 +29,7 @@ class PeerRequest(Value, frozen=True, kw_only=True):
 
 
 class ProvisionRequest(Value, frozen=True, kw_only=True):
-    """How to install: copy our binaries, build there, or whatever fits."""
+    """The way to install: copy our binaries, build there, or either."""
 
     mode: ProvisionMode = ProvisionMode.AUTO
 
@@ -41,20 +41,22 @@ class CopyRequest(Value, frozen=True, kw_only=True):
 
 
 class PeerApi:
-    """Answers requests about peers. Long work goes on though its asker leaves."""
+    """Answers requests about peers. Long work goes on after its client leaves.
+
+    Its changes become events.
+    """
 
     def __init__(self, peers: Peers, story: Story) -> None:
-        """Answer for these; what is done becomes part of the story."""
         self._peers = peers
         self._story = story
 
     @property
     def busy(self) -> bool:
-        """Whether something long goes on at a machine."""
+        """Return true while long work goes on at a machine."""
         return self._peers.busy
 
     def routes(self) -> list[web.RouteDef]:
-        """What the application is to answer."""
+        """Return the routes of the peer API."""
         one = "/v1/peers/{name}"
         return [
             web.get("/v1/peers", self._list),
@@ -73,7 +75,6 @@ class PeerApi:
         return json_response(self._peers.values())
 
     async def _to_pick(self, request: web.Request) -> web.Response:
-        """Names in the user's SSH configuration that are no peers yet."""
         from backends.machines.ssh.config import configured_names
 
         names = await asyncio.to_thread(configured_names)

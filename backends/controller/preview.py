@@ -1,4 +1,4 @@
-"""What a launch of a plan would do, asked of the machines; nothing is started."""
+"""Predict the effect of a launch by asking the machines; start nothing."""
 
 from __future__ import annotations
 

@@ -25,10 +25,12 @@ WEIGH_S = 0.5
 
 
 class ProcessBook:
-    """Keeps what machines told; one that is away keeps its last word."""
+    """Keeps the reports of machines; the last report of an absent machine stays.
+
+    ``changed`` is called when a process came, ended or moved.
+    """
 
     def __init__(self, machines: Machines, changed: Callable[[], None]) -> None:
-        """``changed`` is told when a process came, ended or went anywhere."""
         self._machines = machines
         self._changed = changed
         self._known: dict[str, tuple[ProcessRecord, ...]] = {}
@@ -57,7 +59,6 @@ class ProcessBook:
             self._heard.pop(name)[1]()
 
     def _is_peer(self, machine: str) -> bool:
-        """Whether the settings have it still."""
         try:
             self._machines.get(machine)
         except HostError:
@@ -65,7 +66,6 @@ class ProcessBook:
         return True
 
     def _listen(self, machine: str, host: AgentHost) -> None:
-        """Be told by that agent, which may be another than before."""
         before, end = self._heard.get(machine, (None, None))
         if before is not host:
             if end is not None:
@@ -91,11 +91,11 @@ class ProcessBook:
         )
 
     def knows(self, machine: str) -> bool:
-        """Whether that machine ever told what runs there."""
+        """Return true if that machine ever reported its processes."""
         return machine in self._known
 
     def may_run(self, machine: str, name: str) -> bool:
-        """Whether a process may run on a machine, for all that we were told."""
+        """Return true if a process may run on a machine, by all reports."""
         records = self._known.get(machine)
         if records is None:
             return True
@@ -157,7 +157,7 @@ class ProcessBook:
         self._changed()
 
     def _unweighed(self) -> bool:
-        """Whether a process within reach has come since."""
+        """Return true if a process within reach has come since."""
         return any(
             record.alive and (machine, record.incarnation) not in self._usage
             for machine, records in self._known.items()

@@ -77,7 +77,11 @@ FAULT_PAUSES_S = (0.0, 1.0, 5.0, 30.0)
 
 
 class Pursuit:
-    """Keeps one plan up; may be cut short at any moment and taken up again."""
+    """Keeps one plan up; a caller may cancel it at any time and take it up again.
+
+    It reports to ``left`` the processes that could not be stopped, and events to
+    ``chapter``. At ``gateway_socket`` the gateway gets its target.
+    """
 
     def __init__(
         self,
@@ -93,11 +97,6 @@ class Pursuit:
         trials: TrialBook,
         clock: Callable[[], float],
     ) -> None:
-        """Show it on ``board``, remember it in ``journal``; nothing starts yet.
-
-        ``left`` is told what could not be stopped, ``chapter`` what happens; at
-        ``gateway_socket`` the gateway is told what serves.
-        """
         self._cluster = cluster
         self._machines = machines
         self._readers = readers
@@ -160,7 +159,7 @@ class Pursuit:
         self._begun_at = 0.0
 
     def _secret(self) -> str:
-        """That of the goal, made when it is needed first, and kept with it."""
+        # A goal gets its secret at the first need, and keeps it.
         if not self._journal.record.secret:
             self._journal.change(secret=secrets.token_hex(SECRET_BYTES))
         return self._journal.record.secret
@@ -246,7 +245,6 @@ class Pursuit:
 
     @property
     def _server_runs(self) -> bool:
-        """Whether there is a llama-server that has served."""
         servers = (r for _, r in self.stopper.found() if r.role is ProcessRole.SERVER)
         return self._has_served() and any(record.alive for record in servers)
 
@@ -380,7 +378,6 @@ class Pursuit:
                 raise
 
     def _tell(self, plan: Plan, measured: MeasuredSplit, *, taken_up: bool) -> None:
-        """Say that it serves."""
         if taken_up:
             self._chapter.taken_up(plan)
             return
@@ -390,12 +387,6 @@ class Pursuit:
     # --- taking up ----------------------------------------------------------------
 
     async def _take_up(self, plan: Plan) -> None:
-        """See what an earlier controller's cluster has become.
-
-        Raises:
-            PeerUnreachable: a machine of it is away.
-            ProcessFailed: a process of it ended while nobody watched.
-        """
         await self._machines.reached(machines_of(plan))
         await self._require_undisturbed(plan)
 

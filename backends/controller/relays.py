@@ -28,10 +28,9 @@ EXTRA_DRAFT_MAX = 16
 
 
 class Links:
-    """Follows one relay per worker while a cluster serves."""
+    """Follows one relay per worker while a cluster serves; ``board`` gets figures."""
 
     def __init__(self, board: Board) -> None:
-        """``board`` gets the figures."""
         self._board = board
         self._readers: dict[str, RelayReader] = {}
         self._sockets: dict[str, Path] = {}
@@ -110,11 +109,11 @@ class Links:
         return self._outcomes.rows if self._outcomes.known and not plain else None
 
     def carried_bytes(self) -> dict[str, int]:
-        """What each relay has passed on to its worker since it began."""
+        """Return the bytes that each relay has passed on since it began."""
         return {name: r.meter.link.bytes_up for name, r in self._readers.items()}
 
     def weight_bytes(self) -> dict[str, int]:
-        """What each worker got of weights, or else of all that was passed on."""
+        """Return the bytes of weights of each worker, or else all bytes passed on."""
         carried = self.carried_bytes()
         links = (reader.meter.link for reader in self._each())
         known = {
@@ -125,13 +124,13 @@ class Links:
         return {**carried, **known}
 
     def home_bytes(self) -> dict[str, int]:
-        """What workers took of it from their own disks, where a pair tells."""
+        """Return the bytes that workers read from their own disks, if reported."""
         links = (reader.meter.link for reader in self._each())
         told = {link.worker: link.weight_bytes_home for link in links}
         return {worker: home for worker, home in told.items() if home is not None}
 
     async def weights(self) -> dict[str, WorkerWeights | None]:
-        """What each worker holds, as its relay saw it; None where it does not say."""
+        """Return the weights of each worker, as seen by its relay; None if unknown."""
         names = list(self._sockets)
         held = await together(map(worker_weights, self._sockets.values()))
         return dict(zip(names, held, strict=True))

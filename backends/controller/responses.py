@@ -1,4 +1,4 @@
-"""How every part of the API reads requests and answers them."""
+"""Read requests and answer them, for every part of the API."""
 
 from __future__ import annotations
 
@@ -39,11 +39,7 @@ _at_work: set[asyncio.Future[web.StreamResponse]] = set()
 
 
 async def body(request: web.Request, kind: type[T]) -> T:
-    """What a request carries; an empty body is an empty object.
-
-    Raises:
-        msgspec.DecodeError: it is not of that kind, or no JSON.
-    """
+    """Decode the body of a request; an empty body is an empty object."""
     return msgspec.json.decode(await request.read() or b"{}", type=kind)
 
 
@@ -103,7 +99,7 @@ async def outlives_its_asker(
 
 
 def _ended(work: asyncio.Future[web.StreamResponse]) -> None:
-    """What it raised, its asker is told; where that one has left it is no news."""
+    # The client gets the error; if it has left, the error is no news.
     _at_work.discard(work)
     if not work.cancelled():
         work.exception()
@@ -137,7 +133,7 @@ async def errors_as_values(
 
 
 def _told(request: web.Request, error: Exception) -> tuple[Failure, int]:
-    """What to say of an error, and the status that goes with it."""
+    """Return the failure and the status of an error."""
     match error:
         case UsageError():
             return error.failure(), 400

@@ -28,7 +28,11 @@ SPEED_IDLE_S = 30.0
 
 
 class Serving:
-    """Reads the speed of one llama-server until trouble comes."""
+    """Reads the speed of one llama-server until trouble comes.
+
+    ``told`` gets every reading. ``rows`` gives the tokens that relays saw come out, or
+    None if no relay sees them.
+    """
 
     def __init__(
         self,
@@ -37,10 +41,6 @@ class Serving:
         rows: Callable[[], int | None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Show it on ``board``; ``told`` gets every reading.
-
-        ``rows`` gives the tokens that relays saw come out, None where none sees them.
-        """
         self._board = board
         self._told = told
         self._rows = rows

@@ -20,7 +20,6 @@ class SpeedMeter:
     """Turns readings of the slots into a rate; pure but for what it remembers."""
 
     def __init__(self) -> None:
-        """Start with nothing measured."""
         self._decoded: dict[int, tuple[int, int]] = {}
         self._total = 0
         self._rows: int | None = None
@@ -29,7 +28,7 @@ class SpeedMeter:
         """The total before what is made now, or was made last."""
         self._last: float | None = None
         self._told = False
-        """Whether the server itself told that figure, of the answer made last."""
+        """True if the server itself reported that figure, for its last answer."""
         self._tasks: set[int] = set()
         self._prompt: float | None = None
 
@@ -82,19 +81,18 @@ class SpeedMeter:
         )
 
     def _begin(self, tasks: set[int]) -> None:
-        """Another answer is made now; what was told is of the one before."""
+        # The reported figure is of the answer before.
         self._told = self._told and tasks <= self._tasks
         self._tasks |= tasks
         if not tasks:
             self._tasks.clear()
 
     def _new_rows(self, rows: int | None) -> int | None:
-        """Rows since the last reading; None where nobody sees them."""
         before, self._rows = self._rows, rows or 0
         return None if rows is None or before is None else max(rows - before, 0)
 
     def _new(self, slot: Slot) -> int:
-        """What a slot decoded since the last reading; a new task starts at 0."""
+        # A new task starts at 0.
         task, before = self._decoded.get(slot.id, (slot.task, 0))
         new = slot.n_decoded - (before if task == slot.task else 0)
         self._decoded[slot.id] = (slot.task, slot.n_decoded)

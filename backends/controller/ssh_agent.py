@@ -36,7 +36,6 @@ async def with_the_agent_of_the_asker(
 
 
 def _is_ours(path: str) -> bool:
-    """Whether a socket of this user is there."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):

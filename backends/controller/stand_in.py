@@ -34,7 +34,7 @@ STEADY_S = 15.0
 STEADY_MAX_S = 3600.0
 """Twice as long each time that the cluster began anew for it, at most so long."""
 IDLE_S = 5.0
-"""Nobody asks anything for so long before the cluster is begun anew for it."""
+"""Quiet seconds of the API before the cluster is rebuilt on the full plan."""
 LOOK_S = 1.0
 
 
@@ -49,7 +49,6 @@ class StandIns:
         chapter: Chapter,
         journal: Journal,
     ) -> None:
-        """Look at these machines, and tell it in this chapter."""
         self._machines = machines
         self._readers = readers
         self._board = board
@@ -58,7 +57,7 @@ class StandIns:
         self._steady_s = STEADY_S
 
     def forget(self) -> None:
-        """What came and went before is of no more interest."""
+        """Forget how often machines came and went before."""
         self._steady_s = STEADY_S
 
     async def instead_of(self, plan: Plan, held: Held | None, worker: str = "") -> Plan:
@@ -81,11 +80,7 @@ class StandIns:
         return rest
 
     async def fallbacks(self, plan: Plan) -> tuple[Fallback, ...]:
-        """What a plan that serves would go on with, by what it would lose.
-
-        Raises:
-            DllmError: the memory or the model cannot be read.
-        """
+        """List the plans that remain after each possible loss."""
         measured = self._journal.record.measured
         machines = await self.machines(loaded(plan, measured) if measured else None)
         model = await self._readers.model(plan.model)
@@ -159,7 +154,6 @@ class StandIns:
     async def _lasting(
         self, duration_s: float, holds: Callable[[], Awaitable[bool]]
     ) -> None:
-        """Wait until something has held for a while."""
         lasted_s = 0.0
         while lasted_s < duration_s:
             await asyncio.sleep(LOOK_S)

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class StepBoard:
-    """An ordered list of steps; every change is told to ``changed``.
+    """An ordered list of steps; every change is reported to ``changed``.
 
-    What is told of a step that is not in the list is of an earlier list: passed over.
+    It ignores changes to a step that is not in the list: they are of an earlier list.
+    ``clock`` gives Unix seconds.
     """
 
     def __init__(self, clock: Callable[[], float], changed: Callable[[], None]) -> None:
-        """``clock`` gives Unix seconds."""
         self._clock = clock
         self._changed = changed
         self._steps: dict[str, Step] = {}

@@ -33,7 +33,6 @@ class Stopper:
     """Stops processes of one cluster; what cannot be stopped now is handed back."""
 
     def __init__(self, cluster: str, machines: Machines, steps: StepBoard) -> None:
-        """Show the steps of a stop there."""
         self._cluster = cluster
         self._machines = machines
         self._steps = steps
@@ -47,7 +46,7 @@ class Stopper:
         ]
 
     def on(self, machine: Machine) -> list[ProcessRecord]:
-        """Those of one machine; none while it is not connected."""
+        """Return the processes of one machine; none while it is not connected."""
         host = _host_of(machine)
         seen = host.seen if host else ()
         return [record for record in seen if cluster_of(record.name) == self._cluster]
@@ -159,7 +158,7 @@ class Stopper:
 
 
 def _host_of(machine: Machine) -> AgentHost | None:
-    """Its processes; None while it is out of reach, or nothing can run there."""
+    # None while it is out of reach, or without our helper.
     try:
         return machine.host
     except HostError:

@@ -1,4 +1,4 @@
-"""What happens to all clusters, as events: numbered, kept, told to whoever looks."""
+"""Record the events of all clusters: numbered, stored, and sent to subscribers."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ EVENTS_MAX = 2000
 REPEAT_S = 60.0
 """The same thing again within so long is no news."""
 SETTLE_S = 1.0
-"""What is changed again within so long was on its way to something else."""
+"""A value that changes again within this time was on its way to another."""
 EVIDENCE_LINES_MAX = 15
 TEXT_MAX = 400
 CONTROLLER = Actor()
 
 
 class Story:
-    """Takes what happened; whoever shows it is told the newest number."""
+    """Takes events; reports the newest number to its subscribers.
+
+    It goes on from the events in ``files``; ``clock`` gives Unix seconds.
+    """
 
     def __init__(
         self,
@@ -38,7 +41,6 @@ class Story:
         told: Callable[[int], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Go on from what ``files`` hold; ``clock`` gives Unix seconds."""
         self._files = files
         self._told = told
         self._clock = clock
@@ -123,7 +125,6 @@ class Story:
             self._settle(key)
 
     def _is_repeated(self, *what: str) -> bool:
-        """Whether the controller said this very thing a moment ago."""
         now = self._clock()
         self._recent = {k: at for k, at in self._recent.items() if now - at < REPEAT_S}
         repeated = what in self._recent
@@ -132,7 +133,7 @@ class Story:
 
 
 def _clipped(text: str) -> str:
-    """A text of bearable length: it may come from another machine."""
+    # It may come from another machine.
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
 
 

@@ -46,7 +46,14 @@ LISTEN_AGAIN_S = 20.0
 
 
 class Survey:
-    """Finds out, for one cluster, all that its plan leaves open; starts nothing."""
+    """Finds out, for one cluster, all that its plan leaves open; starts nothing.
+
+    It opens ways in ``ways`` and reports the steps ``engine`` and ``model``. ``secret``
+    gives the secret of the goal, which is the source of link keys. ``has_served``
+    returns true if the goal was reached before. ``launched_api`` returns the access
+    rules of the launch, if known. ``holds_port`` returns true if we keep a port open
+    for this cluster's gateway.
+    """
 
     def __init__(
         self,
@@ -61,13 +68,6 @@ class Survey:
         launched_api: Callable[[], ApiSettings | None],
         holds_port: Callable[[int], bool],
     ) -> None:
-        """Open ways in ``ways`` and tell of the steps ``engine`` and ``model``.
-
-        ``secret`` gives that of the goal, from which its links have their keys;
-        ``has_served`` tells whether the goal was reached before; ``launched_api`` gives
-        the settings with which it was launched, where they are known. ``holds_port``
-        tells whether we keep a port open for this cluster's gateway.
-        """
         self._secret = secret
         self._has_served = has_served
         self._launched_api = launched_api
@@ -125,11 +125,8 @@ class Survey:
         return f"{self._machines.get(machine).host.run_dir}/{self._cluster}"
 
     def _told(self, worker: WorkerSpec) -> tuple[str, ...]:
-        """The command line of the relay that runs beside a worker.
-
-        Nothing before this goal has served: one that runs then is of an earlier goal,
-        with another model.
-        """
+        # If this goal has not served, a running relay is of an earlier goal's
+        # model.
         if not self._has_served():
             return ()
         name = worker_relay_name(worker.name)
@@ -173,7 +170,6 @@ class Survey:
         return record.port if record and record.port else await machine.host.free_port()
 
     def _record(self, machine: Machine, name: str) -> ProcessRecord | None:
-        """The living process of that name, as last told of."""
         full = process_name(self._cluster, name)
         found = (r for r in machine.host.seen if r.name == full and r.alive)
         return next(found, None)
@@ -203,7 +199,6 @@ class Survey:
         return port
 
     def _gateway(self) -> ProcessRecord | None:
-        """The living gateway of this cluster."""
         return self._record(self._machines.get(LOCAL), GATEWAY)
 
     def lose_port(self) -> None:
@@ -216,7 +211,7 @@ class Survey:
 
     @property
     def api(self) -> ApiSettings:
-        """How the API is given out: as it was launched, whatever changed since."""
+        """Return the access rules of the API as launched, whatever changed since."""
         return self._launched_api() or self._readers.api_kept()
 
     async def require_access(self) -> ApiSettings:
@@ -257,7 +252,7 @@ class Survey:
     async def _endpoints(
         self, plan: Plan, ports: dict[str, int], pairings: Mapping[str, Pairing]
     ) -> dict[str, str]:
-        """Where the head finds each worker, or the relay beside it."""
+        """Return the head's address for each worker, or for the relay beside it."""
         workers = used_workers(plan)
         names = [worker.name for worker in workers]
         await self._ways.keep([*names, API, *map(stats_way, names)])
@@ -323,5 +318,5 @@ def stats_of(cluster: str, plan: Plan, head: Machine) -> dict[str, str]:
 
 
 def relay_key(cluster: str, worker: str) -> str:
-    """What tells the sockets of a worker's relay from those of other clusters."""
+    """Return the key that separates a worker's relay sockets from other clusters'."""
     return f"{cluster}.{worker}"

@@ -1,4 +1,4 @@
-"""What became of a cluster while no controller watched it."""
+"""Find out the fate of a cluster after a time without a controller."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ TUNNELS_LOST = (
 
 
 class UnwatchedDeaths:
-    """Counts, over all controllers, how often what they took up had ended.
+    """Counts, over all controllers, how often a cluster had ended before its take-up.
 
     A start that takes the machine down with it must not be repeated at every boot.
+    ``breaker`` counts the deaths that this controller sees itself.
     """
 
     def __init__(self, journal: Journal, breaker: Breaker) -> None:
-        """``breaker`` counts what this controller sees itself."""
         self._journal = journal
         self._breaker = breaker
 
@@ -73,7 +73,7 @@ class UnwatchedDeaths:
 
 
 def needs_tunnels(plan: Plan) -> bool:
-    """Whether bytes between head and workers go through tunnels of ours.
+    """Return true if bytes between head and workers go through our tunnels.
 
     llama-server and the relays of such a cluster do not outlive the controller.
     """

@@ -1,4 +1,4 @@
-"""What a process uses of its machine: readings made into figures worth showing."""
+"""Turn readings of a process into figures for display."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Usage:
 
 
 def usage_of(record: ProcessRecord, at: float, before: Usage | None) -> Usage:
-    """What a record tells that was read at ``at`` (monotonic seconds).
+    """Return the usage in a record that was read at ``at`` (monotonic seconds).
 
-    Memory is in whole MiB and time in hundredths of a core: what changes by less is no
-    news for anybody.
+    Memory is in whole MiB and time in hundredths of a core: smaller changes are no
+    news.
     """
     rss_bytes = (record.rss_bytes or 0) // RSS_STEP_BYTES * RSS_STEP_BYTES or None
     if record.cpu_ms is None:

@@ -33,16 +33,16 @@ class Expected(Value, frozen=True, kw_only=True):
 
 
 class Watch:
-    """Looks after the processes and ways of one cluster, without asking anybody.
+    """Looks after the processes and ways of one cluster, without polling.
 
-    Machines tell by themselves what ended; ``expected`` is in the order of blame:
-    workers before relays before llama-server, which dies of any of them.
+    Machines report by themselves which process ended. ``expected`` is in the order of
+    blame: workers before relays before llama-server, which dies of any of them.
+    ``clock`` gives Unix seconds.
     """
 
     def __init__(
         self, machines: Machines, ways: Ways, clock: Callable[[], float]
     ) -> None:
-        """Expect nothing yet; ``clock`` gives Unix seconds."""
         self._machines = machines
         self._ways = ways
         self._clock = clock

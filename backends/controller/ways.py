@@ -16,17 +16,19 @@ if TYPE_CHECKING:
 
 
 class End(NamedTuple):
-    """Where a way leads; another end needs another way."""
+    """The end of a way; another end needs another way."""
 
     machine: str
     what: str
 
 
 class Ways:
-    """Keeps ways by name: a worker's own, and further ones that others name."""
+    """Keeps ways by name: a worker's own, and further ones that others name.
+
+    ``broken`` is called when one breaks.
+    """
 
     def __init__(self, broken: Callable[[], None]) -> None:
-        """None is open; ``broken`` is told when one breaks."""
         self._broken = broken
         self._ways: dict[str, tuple[End, Way]] = {}
 
@@ -70,7 +72,7 @@ class Ways:
         return known[1].rtt_ms
 
     def route(self, worker: str, data: DataPlace, port: int) -> Route:
-        """How the relay beside a worker is reached: over which way, and where else."""
+        """Return the way to the relay beside a worker, and its other addresses."""
         known = self._ways.get(worker)
         if known is None or not known[1].open:
             return Route()

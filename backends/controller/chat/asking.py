@@ -29,7 +29,6 @@ class Asking:
     """Passes questions on; knows in which order they came."""
 
     def __init__(self) -> None:
-        """Nobody asks."""
         self._waiting: dict[int, list[object]] = {}
         self._open: Counter[int] = Counter()
 
@@ -100,9 +99,9 @@ async def _ahead(
     ticket: object,
     may_wait: bool,
 ) -> AsyncGenerator[int, None]:
-    """How many are before us, whenever that changes, until the first piece comes.
+    """Yield the number of requests before ours at each change, until the first piece.
 
-    What others ask llama-server itself is seen only while it is answered.
+    Requests that other clients send to llama-server itself count only while it answers.
     """
     told = 0
     patience_s = LOOK_S if may_wait else None
@@ -138,7 +137,7 @@ async def _begun(cluster: Cluster) -> AsyncGenerator[str, None]:
 
 
 def split_now(cluster: Cluster) -> tuple[LayerRange, ...]:
-    """What answers now, as it was measured, else as it is planned."""
+    """Return the measured split of the running server, else the planned one."""
     snapshot = cluster.board.snapshot
     return (snapshot.measured and snapshot.measured.layers) or snapshot.planned
 

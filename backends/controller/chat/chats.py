@@ -25,7 +25,12 @@ PACE_S = 0.1
 
 
 class Chats:
-    """Every conversation of this user; opened ones are held."""
+    """Every conversation of this user; opened ones are held.
+
+    It reads no file before the first request. ``keep`` returns true if conversations
+    are to be written. ``save_s`` are the seconds between two writes while an answer
+    comes.
+    """
 
     def __init__(
         self,
@@ -34,10 +39,6 @@ class Chats:
         *,
         save_s: float = SAVE_S,
     ) -> None:
-        """Nothing is read before it is asked for; ``keep`` says whether to write any.
-
-        ``save_s`` are seconds between two writes while an answer comes.
-        """
         self._store = store
         self._keep = keep
         self._save_s = save_s
@@ -231,7 +232,7 @@ class Chats:
         )
 
     def _newest_at(self) -> float:
-        """Now, and later than any other was opened, whatever the clock says."""
+        # Later than any other was opened, even if the clock was set back.
         opened = (self._brief(chat).opened_at for chat in self._briefs)
         return max(time.time(), max(opened, default=0.0) + 0.001)
 
@@ -269,7 +270,6 @@ class Chats:
             self.tell()
 
     async def _write(self, conversation: Conversation) -> None:
-        """Write one, unless none is to be kept."""
         if not self._keep():
             return
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What becomes of a conversation when somebody asks, takes back or chooses: pure."""
+"""Edit a conversation: ask, take back or choose; pure functions."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def changed(conversation: Conversation, asked: ChatChange) -> Conversation:
 
 
 def request_of(conversation: Conversation) -> ChatRequest:
-    """What to send for the last question.
+    """Return the request for the last question.
 
-    Earlier questions without an answer are left out, because many chat templates insist
-    that user and assistant take turns.
+    It leaves out earlier questions without an answer: many chat templates require that
+    user and assistant take turns.
     """
     *earlier, last = conversation.turns
     messages = []
@@ -129,7 +129,6 @@ def _left(conversation: Conversation, index: int) -> Turn:
 
 
 def _with_then(turn: Turn, shown: int, then: tuple[Turn, ...]) -> Turn:
-    """A turn, one of whose answers keeps this of what followed."""
     replies = list(turn.replies)
     replies[shown] = msgspec.structs.replace(replies[shown], then=then)
     return msgspec.structs.replace(turn, replies=tuple(replies))

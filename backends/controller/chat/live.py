@@ -41,7 +41,13 @@ RETRY_S = 5.0
 
 
 class LiveChat:
-    """A conversation, the answer that comes, and who is told of both."""
+    """A conversation, the answer that comes, and the subscribers of both.
+
+    An answer that was unfinished when the conversation was stored is abandoned.
+    ``keep`` writes the conversation to disk, and raises OSError if that fails. ``told``
+    is called after every change. ``save_s`` are the seconds between two writes while an
+    answer comes.
+    """
 
     def __init__(
         self,
@@ -51,15 +57,6 @@ class LiveChat:
         told: Callable[[], None],
         save_s: float,
     ) -> None:
-        """Hold a conversation.
-
-        Args:
-            conversation: as it was kept; an answer in it that is still to come is
-                nobody's any more.
-            keep: writes it to disk; raises OSError where that refuses.
-            told: called after every change.
-            save_s: seconds between two writes while an answer comes.
-        """
         self._conversation = edits.ended(conversation, "interrupted")
         self._keep = keep
         self._told = told
@@ -96,7 +93,7 @@ class LiveChat:
 
     @property
     def answering(self) -> bool:
-        """Whether an answer comes."""
+        """Return true while an answer comes."""
         return self._answering is not None
 
     # --- what is done with it ------------------------------------------------------

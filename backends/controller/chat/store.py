@@ -35,13 +35,15 @@ class _Kept(Value, frozen=True, kw_only=True):
 
 
 class ChatStore:
-    """Reads and writes conversations; a file that it cannot read is never lost."""
+    """Reads and writes conversations; a file that it cannot read is never lost.
+
+    The first write makes the folder.
+    """
 
     def __init__(self, folder: Path) -> None:
-        """Keep them in a folder, which is made when the first is written."""
         self.folder = folder
         self.problems: list[str] = []
-        """What could not be read, a sentence each."""
+        """A sentence for each file that could not be read."""
 
     def all(self) -> Iterator[Conversation]:
         """Every conversation that can be read; of the others ``problems`` tells."""
