@@ -33,17 +33,17 @@ _NEXT_LAUNCH = (
     *("api_request_mib", "api_wait_s", "api_drain_s"),
 )
 EFFECTS = {
-    **dict.fromkeys(_NEXT_LAUNCH, "counts from the next launch on"),
-    "ctx_size_min": "counts from the next time a machine is lost",
-    "rejoin": "counts from the next time a machine is back",
-    "workers": "counts for the next model picked",
-    "ctx_size": "counts for the next model picked",
-    "worker_threads": "counts for the next model picked",
-    "pair": "counts for the next model picked",
+    **dict.fromkeys(_NEXT_LAUNCH, "takes effect at the next launch"),
+    "ctx_size_min": "takes effect when a machine is lost",
+    "rejoin": "takes effect when a machine is back",
+    "workers": "takes effect for the next model picked",
+    "ctx_size": "takes effect for the next model picked",
+    "worker_threads": "takes effect for the next model picked",
+    "pair": "takes effect for the next model picked",
     "model_dirs": "these folders are searched now",
-    "theme": "counts now",
-    "mouse": "counts from the next start of the console on",
-    "keys": "counts now",
+    "theme": "takes effect now",
+    "mouse": "takes effect at the next start of the console",
+    "keys": "takes effect now",
     "peers": "the peer is looked after anew; in a cluster, once that has ended",
 }
 """From when on a change counts, by the setting or its table."""

@@ -65,7 +65,7 @@ class BarApp(ConsoleApp):
 
     @on(SplitBar.Changed, "#bar")
     def _changed(self, message: SplitBar.Changed) -> None:
-        assert message.control is self.bar
+        assert message.bar is self.bar
         self.changes.append((self.layers, message.final))
 
     @property

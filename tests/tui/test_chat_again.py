@@ -97,7 +97,7 @@ async def test_edit_asks_a_question_again_in_other_words() -> None:
         await pilot.press("escape", "E")
         await until(pilot, lambda: composer.text == "Why?")
         assert app.focused is composer
-        assert "asks question 1 again: Esc leaves it" in screen_text(app)
+        assert "editing question 1 · Esc cancels" in screen_text(app)
         assert app.turns == [("Why?", "One.")], "nothing is taken away yet"
         await pilot.press("escape")
         assert composer.text == "Half a thought"
@@ -136,7 +136,7 @@ async def test_an_earlier_question_is_asked_again_and_what_followed_is_kept() ->
         said = [message.content for message in app.asked[3].messages]
         assert said == ["First?", "One.", "Second?"]
         await until(pilot, lambda: app.turns[1:] == [("Second?", "")])
-        kept = "1 question after it stays with its answer: u goes back."
+        kept = "The follow-up stays with the earlier answer: u goes back."
         assert toasts(app) == [f"Asked again. {kept}"]
         await answer(app, pilot, ChatDelta(text="Deux."), DONE)
         await until(pilot, lambda: "1 question followed" in screen_text(app))

@@ -9,10 +9,17 @@ from hypothesis import strategies as st
 from backends.state import (
     ChatTimings,
     Failure,
+    Reply,
     Sampling,
+    Turn,
 )
 from backends.units import format_count
-from tui.screens.cluster.chat.text import failure_text, figures_text, waiting_text
+from tui.screens.cluster.chat.text import (
+    failure_text,
+    figures_text,
+    variant_texts,
+    waiting_text,
+)
 from tui.screens.cluster.chat.turn import SPEAKER_CELLS, speaker_of
 from tui.work.chat_settings import FIELDS, parse_sampling
 from tui.work.prompts import PromptHistory
@@ -65,7 +72,7 @@ def test_figures_of_an_answer() -> None:
     timings = ChatTimings(tokens=42, tok_per_s=21.34, first_token_s=0.883)
     expected = "21.3 tok/s · first token 0.88 s · 42 tokens"
     assert figures_text(timings, "stop") == expected
-    assert figures_text(timings, "length") == f"{expected} · cut at the token limit"
+    assert figures_text(timings, "length") == f"{expected} · stopped: token limit"
     assert figures_text(None, "stopped") == "stopped by you"
     assert figures_text(None) == ""
 
@@ -129,3 +136,14 @@ def test_sampling_survives_its_fields(sampling: Sampling) -> None:
     assert parsed.seed == sampling.seed
     if sampling.temperature is not None:
         assert parsed.temperature == pytest.approx(sampling.temperature)
+
+
+def test_answers_in_other_words_show_where_the_words_differ() -> None:
+    begin = "Explain how the layers of a model are split over several machines"
+    replies = tuple(
+        Reply(question=f"{begin}{end}", text="So.", finish_reason="stop")
+        for end in (" in one sentence", " in detail, with an example for each part")
+    )
+    first, second = variant_texts(Turn(question=begin, replies=replies, shown=0))
+    assert first.endswith("in one sentence”")
+    assert "in detail, with" in second

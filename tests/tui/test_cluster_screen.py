@@ -12,6 +12,7 @@ from tests.tui import scenes
 from tests.tui.helpers import burst, screen_text, settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.actions import keymap
+from tui.actions.table import ACTIONS
 from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.choice import ChoiceDialog
 from tui.dialogs.theme import ThemeDialog
@@ -222,9 +223,9 @@ def test_keys_that_clash_with_those_of_a_pane_or_of_all_screens_are_said() -> No
 
 
 def test_every_action_has_a_name_a_sentence_and_a_place() -> None:
-    ids = [action.id for action in keymap.all_actions()]
+    ids = [action.id for action in ACTIONS]
     assert len(ids) == len(set(ids))
-    for action in keymap.all_actions():
+    for action in ACTIONS:
         area, _, verb = action.id.partition(".")
         assert area
         assert verb
@@ -235,7 +236,7 @@ def test_every_action_has_a_name_a_sentence_and_a_place() -> None:
 
 def test_no_default_key_is_one_a_multiplexer_takes() -> None:
     taken = {f"ctrl+{letter}" for letter in "abgostz"} | {"ctrl+enter"}
-    for action in keymap.all_actions():
+    for action in ACTIONS:
         keys = set(action.keys.split(","))
         assert not keys & taken, action.id
         assert not any(key.startswith("alt+") for key in keys), action.id
@@ -289,7 +290,7 @@ async def test_help_is_about_the_focused_pane(make_app: MakeApp) -> None:
         await until(pilot, lambda: "Help · Split" in screen_text(app))
         text = screen_text(app)
         assert "counts as one layer" in text
-        assert "Take the last change back" in text
+        assert "Undo the last change" in text
         await pilot.press("escape", "tab", "question_mark")
         await until(pilot, lambda: "Help · Live" in screen_text(app))
 

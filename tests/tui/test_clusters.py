@@ -180,3 +180,11 @@ async def test_a_model_chosen_for_one_cluster_is_not_put_on_the_desk_of_another(
         await until(pilot, lambda: cluster.called("propose"))
         await pilot.pause()
         assert app.desk.plan is None
+
+
+async def test_the_usual_cluster_is_named_beside_another(make_app: MakeApp) -> None:
+    cluster = ScriptedCluster(at("default", scenes.demo_serving(scenes.DEMO_PLAN)))
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        assert "default ▸ " in screen_text(app)

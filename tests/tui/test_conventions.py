@@ -13,7 +13,7 @@ from backends.state import PeerState
 from tests.tui import peer_scenes, scenes
 from tests.tui.helpers import screen_text, settled, text_of, toasts, until
 from tests.tui.scripted import ScriptedCluster
-from tui.actions.keymap import all_actions
+from tui.actions.table import ACTIONS
 from tui.kit.ascii_lines import ascii_sign
 from tui.screens.cluster.live.columns import columns_of
 from tui.screens.logs.screen import LogsScreen
@@ -69,7 +69,7 @@ def log_lines(app: DllmApp) -> int:
 def test_lists_are_moved_in_by_letters_too(way: str) -> None:
     found = [
         action
-        for action in all_actions()
+        for action in ACTIONS
         if action.id.partition(".")[2] == way and action.area not in TYPED_INTO
     ]
     assert len(found) >= 3

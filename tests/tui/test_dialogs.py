@@ -15,14 +15,8 @@ from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
 from tui.actions import keymap
-from tui.actions.chat import CHAT
-from tui.actions.cluster import CLUSTER, LIVE, PEERS, SPLIT
-from tui.actions.everywhere import APP
 from tui.actions.keymap import split_keys
-from tui.actions.lab import LAB
-from tui.actions.logs import LOGS
-from tui.actions.models import MODELS
-from tui.actions.traffic import TRAFFIC
+from tui.actions.table import ACTIONS
 from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.chats import ChatsDialog
 from tui.dialogs.choice import confirm
@@ -91,10 +85,7 @@ def launch_form(app: DllmApp) -> LaunchForm:
     return LaunchForm(app.desk.plan, app.desk.model, "/")
 
 
-BEHIND = (
-    *(*APP, *CLUSTER, *SPLIT, *PEERS, *LIVE),
-    *(*CHAT, *LOGS, *MODELS, *TRAFFIC, *LAB),
-)
+BEHIND = tuple(action for action in ACTIONS if action.area in keymap.PLACES)
 # What a dialog takes for itself, whatever it is, and what copies a selection.
 TEXT_KEYS = {"enter", "ctrl+j", "shift+enter", "ctrl+c", "delete", "backspace"}
 
@@ -236,7 +227,7 @@ async def test_the_keys_behind_a_dialog_stay_as_they_were(make_app: MakeApp) -> 
 def test_what_a_dialog_lets_through_is_little() -> None:
     through = {
         action.id
-        for action in keymap.all_actions()
+        for action in ACTIONS
         if action.action.startswith("app.")
         and action.action.removeprefix("app.").partition("(")[0]
         not in keymap.SCREEN_ACTIONS

@@ -13,7 +13,7 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until, wheel_down
 from tests.tui.scripted import ScriptedCluster
 from tui.actions import keymap
-from tui.actions.action import Action
+from tui.actions.table import ACTIONS, Action
 from tui.dialogs.finder import NOTHING, PERHAPS, FinderDialog, FoundList
 from tui.dialogs.peer import PeerDialog
 from tui.dialogs.settings import SettingsDialog
@@ -87,7 +87,7 @@ def test_a_pathological_name_costs_no_more_than_another() -> None:
 # --- in the console ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("action", keymap.all_actions(), ids=lambda action: action.id)
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.id)
 def test_every_action_has_a_place_or_belongs_to_a_dialog(action: object) -> None:
     assert isinstance(action, Action)
     dialogs = {

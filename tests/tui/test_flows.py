@@ -135,12 +135,12 @@ async def test_a_lost_controller_is_said_once_and_found_again(
         await until(pilot, lambda: "◌ reconnecting" in screen_text(app))
         await until(pilot, lambda: cluster.streams > 2)
         assert toasts(app) == [
-            "The controller went away; what it started goes on. Reconnecting…"
+            "Lost the controller; what it started keeps running. Reconnecting…"
         ]
         del cluster.errors["snapshots"]
         await until(pilot, lambda: "● serving" in screen_text(app))
         # A toast comes a step later, and the first may have left by then.
-        await until(pilot, lambda: "The controller answers again" in toasts(app))
+        await until(pilot, lambda: "Reconnected to the controller" in toasts(app))
 
 
 async def test_the_layout_is_there_before_the_first_snapshot(
@@ -265,3 +265,33 @@ async def test_a_broken_memory_is_said_and_forgotten(
         await until(pilot, lambda: toasts(app))
         assert "cannot be read" in toasts(app)[0]
     assert recall(memory_file).theme == "dllm-dark"
+
+
+async def test_a_theme_for_one_start_is_not_kept(
+    make_app: MakeApp, memory_file: Path
+) -> None:
+    remember(memory_file, Remembered(theme="nord"))
+    app = make_app(theme="dllm-light")
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("left")
+        assert app.theme == "dllm-light"
+    assert recall(memory_file).theme == "nord"
+
+
+async def test_a_relaunch_keeps_the_rows_of_live(make_app: MakeApp) -> None:
+    serving = scenes.demo_serving()
+    cluster = ScriptedCluster(serving)
+    app = make_app(cluster)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        live, chat = app._home.live, app._home.chat
+        before = live.region, chat.region
+        cluster.push(scenes.demo_starting())
+        await until(pilot, lambda: live.has_class("-busy"))
+        await pilot.pause()
+        assert (live.region, chat.region) == before
+        cluster.push(serving)
+        await until(pilot, lambda: live.has_class("-serving"))
+        await pilot.pause()
+        assert (live.region, chat.region) == before

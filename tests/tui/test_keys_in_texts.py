@@ -16,7 +16,8 @@ from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
-from tui.actions.keymap import all_actions, is_action, split_keys
+from tui.actions.keymap import is_action, split_keys
+from tui.actions.table import ACTIONS
 from tui.dialogs.help import HelpDialog
 from tui.kit.keys import with_keys
 
@@ -48,9 +49,7 @@ NO_KEYS = {
     # The event's own name of it.
     "screens/cluster/chat/composer.py": ("enter",),
 }
-ALL_ELSEWHERE = {
-    action.id: f"f{number}" for number, action in enumerate(all_actions(), 20)
-}
+ALL_ELSEWHERE = {action.id: f"f{number}" for number, action in enumerate(ACTIONS, 20)}
 SCREENS = ("app.cluster", "app.traffic", "app.lab", "app.logs", "app.models")
 PLACES = {
     "serving": (
@@ -68,7 +67,7 @@ def _default_phrases() -> str:
     """``l launch``, ``⏎ open``: default keys as the key bar writes them, and labels."""
     phrases = {
         f"{action.display or key} {action.label}"
-        for action in all_actions()
+        for action in ACTIONS
         for key in split_keys(action.keys)
         if action.label
     }

@@ -64,7 +64,7 @@ async def test_launching_what_runs_already_does_nothing(make_app: MakeApp) -> No
         await settled(pilot)
         await pilot.press("l")
         await until(pilot, lambda: toasts(app))
-        assert toasts(app) == ["This very split runs already"]
+        assert toasts(app) == ["This split is already running"]
         assert cluster.called("launch") == []
 
 

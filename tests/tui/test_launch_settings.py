@@ -185,7 +185,7 @@ WRONG = (
     ("threads", "5000", "5000 threads cannot be started"),
     ("extra_args", "--port 9", "--port cannot be given to llama-server"),
     ("extra_args", "-np 4", "-np has a field of its own above."),
-    ("extra_args", "--alias 'a", "A quotation mark has no second one."),
+    ("extra_args", "--alias 'a", "Unclosed quote."),
 )
 
 
@@ -206,6 +206,24 @@ async def test_what_cannot_be_meant_is_said_under_its_field(make_app: MakeApp) -
         await pilot.press("f2")
         await closed(pilot)
         assert plan_of(app) == PLAN
+
+
+async def test_figures_of_other_settings_carry_no_tick_beside_an_error(
+    make_app: MakeApp,
+) -> None:
+    app = make_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("p")
+        await until(pilot, lambda: isinstance(app.screen, LaunchDialog))
+        table = app.screen.query_one(LoadTable)
+        await until(pilot, lambda: "✓" in text_of(table))
+        await pilot.press("1")
+        await until(pilot, lambda: app.screen.query("LaunchRow.-wrong"))
+        assert "✓" not in text_of(table)
+        assert "memory: fix the field above first" in screen_text(app)
+        await pilot.press("backspace")
+        await until(pilot, lambda: "✓" in text_of(table))
 
 
 async def test_v_needs_flash_attention_where_it_is_quantised(make_app: MakeApp) -> None:

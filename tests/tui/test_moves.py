@@ -240,7 +240,7 @@ async def test_a_question_nobody_asked_for_does_not_end_a_drag(
         await pilot.pause()
         assert bar.dragging
         assert layers(app) == moved
-        assert any("asks you something" in text for text in toasts(app))
+        assert any("needs your input" in text for text in toasts(app))
 
 
 async def test_a_plan_from_elsewhere_ends_a_drag_of_what_is_gone(

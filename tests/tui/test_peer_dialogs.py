@@ -119,7 +119,7 @@ async def test_who_types_is_not_interrupted(make_app: MakeApp) -> None:
         peers = (*scenes.homelab_peers(PeerState.SERVING), people.MINI)
         cluster.push(msgspec.structs.replace(scenes.homelab_serving(), peers=peers))
         await until(pilot, lambda: toasts(app))
-        assert toasts(app) == ["mini asks you something: Enter on it answers"]
+        assert toasts(app) == ["mini needs your input: select it, press Enter"]
         assert not isinstance(app.screen, QuestionDialog)
 
 

@@ -138,8 +138,8 @@ async def test_two_quick_changes_are_both_made(make_app: MakeApp) -> None:
         ("box", "p", "nothing can be put there"),
         ("local", "p", "This machine has its engine already"),
         ("local", "c", "This machine has the model already"),
-        ("local", "r", "This machine is looked at all the time"),
-        ("ada", "x", "Nothing goes on at ada"),
+        ("local", "r", "This machine is probed all the time"),
+        ("ada", "x", "No task is running on ada"),
         ("ada", "o", "No process of ours runs at ada"),
         ("local", "delete", "This machine is always there"),
     ],
@@ -192,7 +192,7 @@ async def test_peers_that_went_away_do_not_keep_others_from_changing(
         await pilot.press("w")
         await until(pilot, lambda: machines(app) == ["ada"])
         await until(pilot, lambda: toasts(app))
-        assert toasts(app) == ["Left out, for it cannot be used now: bob"]
+        assert toasts(app) == ["Skipped (unavailable): bob"]
 
 
 async def test_a_refused_proposal_is_said_and_changes_nothing(

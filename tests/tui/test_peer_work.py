@@ -121,7 +121,7 @@ async def test_probing_says_what_was_found(make_app: MakeApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await on_peer(pilot, "ada")
         await pilot.press("r")
-        await until(pilot, lambda: toasts(app) == ["ada has been looked at: ready"])
+        await until(pilot, lambda: toasts(app) == ["Probed ada: ready"])
 
 
 async def test_removing_asks_first(make_app: MakeApp) -> None:

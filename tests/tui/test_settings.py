@@ -106,7 +106,7 @@ async def test_a_setting_is_written_and_comments_stay(
         assert "config.toml:2" in shown
         await put(pilot, "ctx_size", "8192")
         await until(pilot, done(app, "ctx_size"))
-        assert "counts for the next model picked" in screen_text(app)
+        assert "takes effect for the next model picked" in screen_text(app)
         await put(pilot, "workers", "4")
         await until(pilot, done(app, "workers"))
         assert load_config(paths).ctx_size == 8192
@@ -132,7 +132,7 @@ async def test_a_launch_right_after_goes_by_what_was_changed(
         await until(pilot, done(app, "workers"))
         assert load_config(paths).workers == 4
         await until(pilot, lambda: toasts(app))
-        assert "does not go by it yet: It did not answer" in toasts(app)[-1]
+        assert "has not applied this yet: It did not answer" in toasts(app)[-1]
 
 
 async def test_what_cannot_be_meant_is_refused_and_nothing_is_written(

@@ -45,7 +45,7 @@ class SliderApp(ConsoleApp):
 
     @on(Slider.Changed, "#slider")
     def _changed(self, message: Slider.Changed) -> None:
-        assert message.control is self.slider
+        assert message.slider is self.slider
         self.changes.append((message.value, message.final))
 
     @property

@@ -73,7 +73,7 @@ async def test_more_layers_than_there_are_is_said() -> None:
     async with app.run_test(size=(100, 10)) as pilot:
         await pilot.press("equals_sign", "6", "1", "enter")
         assert app.layers == (34, 0, 14)
-        assert toasts(app) == ["studio/MTL0 can have 34 layers here: it got 34"]
+        assert toasts(app) == ["At most 34 layers here: set to 34"]
 
 
 # --- what runs --------------------------------------------------------------

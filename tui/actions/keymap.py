@@ -7,31 +7,12 @@ from typing import TYPE_CHECKING
 
 from textual.binding import Binding, BindingType
 
-from tui.actions.chat import CHAT
-from tui.actions.cluster import CLUSTER, LAUNCHING, LIVE, PEERS, SPLIT
-from tui.actions.everywhere import (
-    ADD_PEER,
-    APP,
-    DIALOG,
-    DIALOGS,
-    EVENTS,
-    FINDER,
-    MODEL_PICKER,
-    OPTION,
-    READING,
-    SETTINGS,
-)
-from tui.actions.lab import LAB, SLIDER
-from tui.actions.logs import LOGS
-from tui.actions.models import MODELS, PATH
-from tui.actions.traffic import TOKEN, TRAFFIC
+from tui.actions.table import ACTIONS, Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from textual.dom import DOMNode
-
-    from tui.actions.action import Action
 
 PLACES = {
     "app": "",
@@ -57,44 +38,25 @@ ACTING = frozenset(
         *("cluster.launch", "cluster.stop", "live.provision"),
         *("peers.add", "peers.provision", "peers.cancel", "peers.copy"),
         *("peers.remove", "peers.data"),
-        *(action.id for action in LAB),
-        *(action.id for action in SLIDER if "focus_slider" not in action.action),
+        *(
+            action.id
+            for action in ACTIONS
+            if action.area in {"lab", "slider"} and "focus_slider" not in action.action
+        ),
     }
 )
 """Actions that change the cluster, a machine or a link: not for who only watches."""
 IN_DIALOGS = frozenset({"app.help", "app.copy", "app.interrupt"})
 SCREEN_ACTIONS = frozenset(
     action.action.removeprefix("app.").partition("(")[0]
-    for action in (*APP, *CLUSTER, *PEERS)
-    if action.action.startswith("app.") and action.id not in IN_DIALOGS
+    for action in ACTIONS
+    if action.area in {"app", "cluster", "peers"}
+    and action.action.startswith("app.")
+    and action.id not in IN_DIALOGS
 )
 """Methods of the app that do nothing while a dialog is open."""
-NO_COMMANDS = frozenset(
-    action.id
-    for action in (
-        *APP,
-        *SPLIT,
-        *LAUNCHING,
-        *PEERS,
-        *CHAT,
-        *LOGS,
-        *MODELS,
-        *TRAFFIC,
-        *TOKEN,
-        *SLIDER,
-        *LAB,
-        *MODEL_PICKER,
-        *OPTION,
-        *SETTINGS,
-        *ADD_PEER,
-        *DIALOG,
-        *DIALOGS,
-        *READING,
-        *FINDER,
-        *EVENTS,
-    )
-    if action.id.partition(".")[2]
-    in {
+_MOVES = frozenset(
+    [
         "up",
         "down",
         "left",
@@ -114,42 +76,18 @@ NO_COMMANDS = frozenset(
         "interrupt",
         "back",
         "write",
-    }
+    ]
+)
+NO_COMMANDS = frozenset(
+    action.id
+    for action in ACTIONS
+    if action.area not in {"cluster", "live", "path"}
+    and action.id.partition(".")[2] in _MOVES
 )
 """Actions that only make sense as keys: the palette does not list them."""
 
 
-def all_actions() -> tuple[Action, ...]:
-    """Every action there is, area by area."""
-    return (
-        *APP,
-        *CLUSTER,
-        *SPLIT,
-        *LAUNCHING,
-        *PEERS,
-        *LIVE,
-        *CHAT,
-        *LOGS,
-        *MODELS,
-        *PATH,
-        *TRAFFIC,
-        *TOKEN,
-        *SLIDER,
-        *LAB,
-        *MODEL_PICKER,
-        *OPTION,
-        *SETTINGS,
-        *ADD_PEER,
-        *DIALOG,
-        *DIALOGS,
-        *READING,
-        *FINDER,
-        *EVENTS,
-    )
-
-
 def action_of(action_id: str) -> Action:
-    """The action of that id."""
     return _by_id()[action_id]
 
 
@@ -160,7 +98,7 @@ def is_action(action_id: str) -> bool:
 
 @cache
 def _by_id() -> dict[str, Action]:
-    return {action.id: action for action in all_actions()}
+    return {action.id: action for action in ACTIONS}
 
 
 def acts(action: object, node: DOMNode) -> bool:
@@ -176,7 +114,7 @@ def bindings(*areas: str) -> list[BindingType]:
     """The bindings of these areas, for a widget's ``BINDINGS``."""
     return [
         binding
-        for action in all_actions()
+        for action in ACTIONS
         if action.area in areas
         for binding in _bindings(action)
     ]
@@ -184,12 +122,12 @@ def bindings(*areas: str) -> list[BindingType]:
 
 def keymap_problems(keymap: Mapping[str, str]) -> list[str]:
     """What is wrong with a user's keys; Textual would pass over it in silence."""
-    known = {action.id for action in all_actions()}
+    known = {action.id for action in ACTIONS}
     unknown = sorted(set(keymap) - known)
     problems = [f"The configuration gives keys to no action: {id_}" for id_ in unknown]
     return problems + [
         f"The configuration gives {key} to {action.id}: {clash}"
-        for action in all_actions()
+        for action in ACTIONS
         for key in split_keys(keymap.get(action.id, ""))
         for clash in _clashes(action, _others_with(key, action, keymap))
     ]
@@ -198,10 +136,9 @@ def keymap_problems(keymap: Mapping[str, str]) -> list[str]:
 def _others_with(
     key: str, action: Action, keymap: Mapping[str, str]
 ) -> Sequence[Action]:
-    """Which other actions have a key, too."""
     return [
         other
-        for other in all_actions()
+        for other in ACTIONS
         if other is not action and key in split_keys(keymap.get(other.id, other.keys))
     ]
 
@@ -219,7 +156,6 @@ def _clashes(action: Action, others: Sequence[Action]) -> Iterator[str]:
 
 
 def _is_around(outer: str, inner: str) -> bool:
-    """Whether the keys of one area count in another one too, after its own."""
     if not {outer, inner} <= PLACES.keys():
         return False
     around, within = PLACES[outer], PLACES[inner]

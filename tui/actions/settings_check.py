@@ -9,7 +9,8 @@ import msgspec
 from backends.config import Config
 from backends.errors import did_you_mean
 from backends.settings import Problem, lines_of, problems
-from tui.actions.keymap import all_actions, keymap_problems
+from tui.actions.keymap import keymap_problems
+from tui.actions.table import ACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +37,7 @@ def _wrong_theme(told: Config, text: str, known: Sequence[str]) -> Iterator[Prob
 
 def _wrong_keys(told: Config, text: str) -> Iterator[Problem]:
     lines = lines_of(text)
-    known = [action.id for action in all_actions()]
+    known = [action.id for action in ACTIONS]
     for name in told.keys:
         if name not in known:
             yield Problem(

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from backends.state import Peer
     from tui.seam.cluster import Cluster
 
-OPENING = "What you would give to ssh: mini, ada@mini, ada@10.0.0.7:2222"
-OPENING_BARE = "Where somebody's rpc-server listens: 10.0.0.7:50052"
+OPENING = "As for ssh: mini, ada@mini, ada@10.0.0.7:2222"
+OPENING_BARE = "Address of a running rpc-server: 10.0.0.7:50052"
 FORM_KEYS = (
     ("adding.add", "adds"),
     ("adding.down", "picks"),
@@ -73,7 +73,6 @@ nothing is installed there.
     """
 
     def __init__(self, cluster: Cluster, peers: tuple[Peer, ...] = ()) -> None:
-        """Add to this cluster, beside these peers."""
         super().__init__()
         self._cluster = cluster
         self.follows = ""
@@ -92,7 +91,6 @@ nothing is installed there.
         self._box = Vertical(classes="dialog -form")
 
     def compose(self) -> ComposeResult:
-        """Two fields, a switch, names to pick, and what happens."""
         self._box.border_title = "Add a machine"
         self.show_keys(self._box, *FORM_KEYS)
         with self._box:
@@ -104,19 +102,16 @@ nothing is installed there.
             yield self._choices
 
     def on_mount(self) -> None:
-        """Begin at the address."""
         self._address.focus()
         self._read_names()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Let the app report a worker that failed."""
         report_worker(self, event)
 
     # --- the form --------------------------------------------------------------------
 
     @work(group="names", exit_on_error=False)
     async def _read_names(self) -> None:
-        """Names are a convenience: without them one types."""
         try:
             self._names.names = await self._cluster.peers_to_pick()
         except DllmError as error:
@@ -140,7 +135,6 @@ nothing is installed there.
         self._open_form()
 
     def action_pick(self, by: int) -> None:
-        """Take another name of the list."""
         if self._names.display and not self.follows and self._names.fitting:
             self._take(self._names.pick(by))
 
@@ -157,9 +151,8 @@ nothing is installed there.
 
     @on(Input.Submitted)
     def action_add(self) -> None:
-        """Add what the fields say, from whichever of them."""
         if not self._address.value.strip():
-            self._say("Type where the machine is, or pick a name.", "wrong")
+            self._say("Type an address, or pick a name.", "wrong")
         elif not self.follows:
             self._add(self._address.value.strip(), self._called.value.strip())
 
@@ -204,7 +197,6 @@ nothing is installed there.
 
     @work(group="offer", exclusive=True, exit_on_error=False)
     async def _offer(self, outcome: Outcome) -> None:
-        """Put up what one may do next."""
         await self._choices.remove_children()
         if outcome.choices:
             choices = ChoiceList(outcome.choices)
@@ -245,7 +237,6 @@ nothing is installed there.
         self._box.set_class(not is_open, "-added")
 
     def _open_form(self) -> None:
-        """Nothing is wrong with the form any more."""
         self._say(OPENING_BARE if self._bare.value else OPENING)
 
     def _say(self, text: str, tone: str = "") -> None:

@@ -53,7 +53,6 @@ class ChatRows(WheelList):
     def __init__(
         self, chats: Sequence[ChatBrief], current: str, cluster: str, now: float
     ) -> None:
-        """Offer these; ``now`` in Unix seconds tells their age."""
         super().__init__()
         self._chats = tuple(chats)
         self._current = current
@@ -73,11 +72,9 @@ class ChatRows(WheelList):
         return fitting[self.selected] if self.selected < len(fitting) else None
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
-        """One line each, within limits."""
         return max(1, min(len(self.fitting), ROWS_MAX))
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """A window around the selected one."""
         chats = self.fitting
         top = self._top(len(chats))
         shown = chats[top : top + ROWS_MAX]
@@ -92,12 +89,10 @@ class ChatRows(WheelList):
         self.selected = min(max(self.selected + by, 0), last)
 
     def watch_typed(self) -> None:
-        """Others fit."""
         self.selected = 0
         self.redraw()
 
     def watch_selected(self) -> None:
-        """The cursor moves."""
         self.redraw()
 
     def _row(self, index: int, chat: ChatBrief, width: int) -> Strip:
@@ -116,7 +111,6 @@ class ChatRows(WheelList):
         return spread(left, [(f" {model}{facts}", palette.dim)], width)
 
     def on_click(self, event: events.Click) -> None:
-        """A click selects, a second one opens."""
         if event.chain == 2:
             # The first has moved the window: another one is under the mouse now.
             self.post_message(self.Opened())
@@ -167,7 +161,6 @@ model goes on with the one that runs now.
         self._remark = Static(markup=False)
 
     def compose(self) -> ComposeResult:
-        """Field, conversations, how many there are."""
         with Vertical(classes="dialog") as box:
             box.styles.width, box.styles.max_width = "92%", 100
             box.border_title = "Chats"
@@ -178,7 +171,6 @@ model goes on with the one that runs now.
             yield self._remark
 
     def on_mount(self) -> None:
-        """Type."""
         self._input.focus()
         self._summarise()
 
@@ -198,14 +190,11 @@ model goes on with the one that runs now.
     @on(Input.Submitted)
     @on(ChatRows.Opened)
     def action_choose(self) -> None:
-        """Open the selected one."""
         if self._rows.chosen is not None:
             self.dismiss(self._rows.chosen.id)
 
     def action_move(self, by: int) -> None:
-        """Select another."""
         self._rows.move(by)
 
     def action_cancel(self) -> None:
-        """Keep the present one."""
         self.dismiss(None)

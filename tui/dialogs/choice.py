@@ -33,14 +33,12 @@ class ChoiceDialog(Dialog[str | None]):
     """
 
     def __init__(self, title: str, text: str, choices: Sequence[Choice]) -> None:
-        """Ask; the first choice is the default."""
         super().__init__()
         self._title = title
         self._text = text
         self._choices = choices
 
     def compose(self) -> ComposeResult:
-        """What it is about, then the answers."""
         with Vertical(classes="dialog") as box:
             retitle(box, self._title)
             keys = ("choice.choose", "chooses"), ("dialog.cancel", "cancels")

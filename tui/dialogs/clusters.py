@@ -24,7 +24,6 @@ def clusters_dialog(briefs: Sequence[ClusterBrief], here: str) -> ChoiceDialog:
 
 
 def _choice(index: int, brief: ClusterBrief) -> Choice:
-    """Its state and model, and a digit to pick it."""
     model = f"  {model_name(brief.model)}" if brief.model else ""
     here = "  (here)" if index == 0 else ""
     key = str(index + 1) if index < 9 else ""

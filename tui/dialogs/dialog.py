@@ -28,7 +28,6 @@ class Dialog(ModalScreen[Result]):
     """Whether a text field takes letters here, so that hints name other keys."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Dim what is behind."""
         options.setdefault("classes", "dialog-screen")
         super().__init__(*args, **options)
 
@@ -45,7 +44,6 @@ class Dialog(ModalScreen[Result]):
         return super().dismiss(result)
 
     def action_cancel(self) -> None:
-        """Close, changing nothing."""
         self.dismiss(None)
 
     def show_keys(self, box: Widget, *named: tuple[str, str]) -> None:

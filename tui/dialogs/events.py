@@ -57,12 +57,10 @@ class EventList(WheelList, can_focus=True):
         """The user wants to know more of the selected line."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """``clock`` gives Unix seconds."""
         super().__init__()
         self._clock = clock
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """A window of lines around the cursor."""
         top = self._top(height)
         lines = self.shown[top : top + height]
         if not lines:
@@ -77,15 +75,12 @@ class EventList(WheelList, can_focus=True):
         self.redraw()
 
     def validate_selected(self, selected: int) -> int:
-        """Within the list."""
         return min(max(selected, 0), max(len(self.shown) - 1, 0))
 
     def watch_selected(self) -> None:
-        """The cursor moves."""
         self.redraw()
 
     def watch_has_focus(self, has_focus: bool) -> None:
-        """The cursor is fainter while something else has the keys."""
         super().watch_has_focus(has_focus)
         self.redraw()
 
@@ -94,16 +89,13 @@ class EventList(WheelList, can_focus=True):
         self.selected += by
 
     def action_select(self, by: int) -> None:
-        """Another line."""
         self.move(by)
 
     def action_open(self) -> None:
-        """Tell more of this one."""
         if self.shown:
             self.post_message(self.Opened())
 
     def on_click(self, event: events.Click) -> None:
-        """A click selects, another opens."""
         y = event.get_content_offset_capture(self).y
         index = self._top(self.content_size.height) + y
         if y >= 0 and index < len(self.shown):
@@ -143,7 +135,6 @@ at the end; each has its evidence.
     BINDINGS: ClassVar[list[BindingType]] = bindings("dialog", "reading")
 
     def __init__(self, told: EventLog, clock: Callable[[], float]) -> None:
-        """Begin with what this console has told; ``add`` brings the story."""
         super().__init__()
         self._happenings = [
             Happening(event.at, EventTone(event.severity), event.text) for event in told
@@ -152,7 +143,6 @@ at the end; each has its evidence.
         self._list = EventList(clock)
 
     def compose(self) -> ComposeResult:
-        """The lines, and what filters them."""
         with Vertical(classes="dialog") as box:
             box.border_title = "Events"
             keys = (
@@ -166,7 +156,6 @@ at the end; each has its evidence.
             yield self._filter
 
     def on_mount(self) -> None:
-        """Begin at the newest; ages go on."""
         self._list.focus()
         self._show()
         self.set_interval(AGE_EVERY_S, self._list.redraw)
@@ -189,7 +178,6 @@ at the end; each has its evidence.
         return Copyable("the events", "\n".join(lines))
 
     def action_filter(self) -> None:
-        """Type what lines must have."""
         self._filter.open()
 
     @on(FilterBar.Changed)
@@ -206,7 +194,6 @@ at the end; each has its evidence.
         self.app.push_screen(EvidenceDialog(chosen), self._answered)
 
     def _answered(self, process: str | None) -> None:
-        """Go to the log that was asked for."""
         if process:
             self.dismiss(None)
             self.app.post_message(LogWanted(process))

@@ -39,7 +39,6 @@ they were then. The log itself may have gone on since.
     """
 
     def __init__(self, happening: Happening) -> None:
-        """Show this one."""
         super().__init__()
         self._happening = happening
 
@@ -49,7 +48,6 @@ they were then. The log itself may have gone on since.
         return event.process if event else ""
 
     def compose(self) -> ComposeResult:
-        """The sentence, what is known, the lines."""
         with VerticalScroll(classes="dialog") as box:
             box.border_title = "Event"
             log = [("evidence.log", "opens the log")] if self._process else []
@@ -58,11 +56,9 @@ they were then. The log itself may have gone on since.
             yield Static(self._text(), markup=False)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """There may be no log."""
         return action != "open_log" or bool(self._process)
 
     def action_open_log(self) -> None:
-        """Go to the log of the process."""
         self.dismiss(self._process)
 
     def copyable(self) -> Copyable | None:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 KIND_WIDTH = 9
 ROWS = 16
-NOTHING = "Nothing is called that."
-PERHAPS = "Nothing is called that. Did you mean:"
+NOTHING = "No match."
+PERHAPS = "No match. Did you mean:"
 
 
 class FoundList(WheelList):
@@ -49,7 +49,6 @@ class FoundList(WheelList):
         """The user clicked an entry: it is the selected one."""
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """The remark, then the entries."""
         lines = [line([(self.remark, self.palette.warn)], width)] if self.remark else []
         top = self._top(height - len(lines))
         shown = self.entries[top : top + height - len(lines)]
@@ -64,20 +63,16 @@ class FoundList(WheelList):
         self.selected += by
 
     def validate_selected(self, selected: int) -> int:
-        """Within the list."""
         return min(max(selected, 0), max(len(self.entries) - 1, 0))
 
     def watch_entries(self) -> None:
-        """Other matches: the best is selected."""
         self.selected = 0
         self.redraw()
 
     def watch_remark(self) -> None:
-        """Another remark."""
         self.redraw()
 
     def watch_selected(self) -> None:
-        """The cursor moves."""
         self.redraw()
 
     @property
@@ -86,7 +81,6 @@ class FoundList(WheelList):
         return self.entries[self.selected] if self.entries else None
 
     def on_click(self, event: events.Click) -> None:
-        """A click takes what is under it."""
         y = event.get_content_offset_capture(self).y - bool(self.remark)
         index = self._top(self.content_size.height - bool(self.remark)) + y
         if y >= 0 and index < len(self.entries):
@@ -118,14 +112,12 @@ there. The key at the right is the one that does it without this dialog.
     TYPING: ClassVar[bool] = True
 
     def __init__(self, entries: Sequence[Entry]) -> None:
-        """Search these; ``add`` brings more."""
         super().__init__()
         self._entries = list(entries)
-        self._input = LineInput(placeholder="part of a name")
+        self._input = LineInput(placeholder="Search actions, models, settings…")
         self._list = FoundList()
 
     def compose(self) -> ComposeResult:
-        """Field and matches."""
         with Vertical(classes="dialog") as box:
             box.border_title = "Find"
             keys = ("finder.choose", "goes there"), ("finder.cancel", "closes")
@@ -134,7 +126,6 @@ there. The key at the right is the one that does it without this dialog.
             yield self._list
 
     def on_mount(self) -> None:
-        """Begin to type; everything is offered."""
         self._input.focus()
         self._search()
 
@@ -162,13 +153,11 @@ there. The key at the right is the one that does it without this dialog.
         self._list.entries = tuple(matches)
 
     def action_move(self, by: int) -> None:
-        """Select another match."""
         self._list.move(by)
 
     @on(Input.Submitted)
     @on(FoundList.Picked)
     def action_choose(self) -> None:
-        """Take the selected match."""
         if chosen := self._list.chosen:
             self.dismiss(chosen)
         else:

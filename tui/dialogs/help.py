@@ -36,12 +36,10 @@ class HelpDialog(Dialog[None]):
     """
 
     def __init__(self, about: Screen[object]) -> None:
-        """Take the help of a screen's focused widget."""
         super().__init__()
         self._about = about
 
     def compose(self) -> ComposeResult:
-        """The pane's own words, then the keys, nearest first."""
         with VerticalScroll(classes="dialog") as box:
             title, text = _titled(_help_of(self._about.focused or self._about))
             box.border_title = f"Help · {title}" if title else "Help"
@@ -66,13 +64,11 @@ class HelpDialog(Dialog[None]):
 
 
 def _help_of(widget: Widget | Screen[object]) -> str:
-    """The nearest help, from the focused widget outwards."""
     nodes = widget.ancestors_with_self
     return next((node.HELP for node in nodes if getattr(node, "HELP", None)), "") or ""
 
 
 def _titled(text: str) -> tuple[str, str]:
-    """The heading a help text begins with, and the rest."""
     if not text.startswith("#"):
         return "", text
     heading, _, rest = text.partition("\n")
@@ -99,11 +95,9 @@ def _keys_of(screen: Screen[object]) -> list[tuple[str, str]]:
 
 
 def _answers(screen: Screen[object]) -> list[tuple[str, str]]:
-    """The letters of a question's answers."""
     lists = screen.query(ChoiceList)
     return [(c.key, c.label) for one in lists for c in one.choices if c.key]
 
 
 def _plain(binding: Binding) -> Binding:
-    """The binding without the footer's short form of several keys."""
     return binding.with_key(binding.key)

@@ -43,7 +43,6 @@ class LineDialog(Dialog[str | None]):
         self._input = LineInput(value, placeholder=safe_line(placeholder))
 
     def compose(self) -> ComposeResult:
-        """The field and the remark."""
         with Vertical(classes="dialog") as box:
             retitle(box, self._title)
             self.show_keys(box, ("dialog.cancel", "cancels"))
@@ -51,7 +50,6 @@ class LineDialog(Dialog[str | None]):
             yield Static(safe_line(self._remark), markup=False)
 
     def on_mount(self) -> None:
-        """Type."""
         self._input.focus()
 
     @on(Input.Submitted)
@@ -60,5 +58,4 @@ class LineDialog(Dialog[str | None]):
         self.dismiss(event.value)
 
     def action_cancel(self) -> None:
-        """Close without an answer."""
         self.dismiss(None)

@@ -40,16 +40,13 @@ class NamePicker(WheelList):
         """The mouse went to a name."""
 
         def __init__(self, name: str) -> None:
-            """Carry it."""
             super().__init__()
             self.name = name
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
-        """One line each, within limits."""
         return min(len(self.fitting), ROWS_MAX)
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """A window around the selected name."""
         names = self.fitting
         top = self._top(len(names))
         shown = names[top : top + ROWS_MAX]
@@ -78,21 +75,17 @@ class NamePicker(WheelList):
             self.post_message(self.Picked(name))
 
     def on_click(self, event: events.Click) -> None:
-        """Go to the name under the mouse."""
         at = self._top(len(self.fitting)) + event.get_content_offset_capture(self).y
         self.move(at - self.selected)
 
     def watch_names(self) -> None:
-        """Other names."""
         self.redraw()
 
     def watch_typed(self) -> None:
-        """Fewer or more names fit; none is selected any more."""
         self.selected = -1
         self.redraw()
 
     def watch_selected(self) -> None:
-        """The cursor moves."""
         self.redraw()
 
     def _row(self, index: int, name: str, width: int) -> Strip:

@@ -44,14 +44,12 @@ All that is known of one machine; it follows the machine while it is open.
     """
 
     def __init__(self, peer: Peer, clock: Callable[[], float]) -> None:
-        """Show this peer; ``clock`` gives Unix seconds."""
         super().__init__()
         self._peer = peer
         self._clock = clock
         self._text = Static(markup=False)
 
     def compose(self) -> ComposeResult:
-        """One row per fact."""
         with VerticalScroll(classes="dialog") as box:
             retitle(box, f"Peer · {self._peer.name}")
             keys = ("reading.copy", "copies"), ("dialog.cancel", "closes")
@@ -59,7 +57,6 @@ All that is known of one machine; it follows the machine while it is open.
             yield self._text
 
     def on_mount(self) -> None:
-        """Show what is known so far."""
         self._text.update(self._table())
 
     def show_peers(self, peers: tuple[Peer, ...]) -> None:

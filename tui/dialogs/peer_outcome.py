@@ -55,7 +55,7 @@ def outcome_of(peer: Peer) -> Outcome:
     if state in UNFIT:
         return Outcome(f"{peer.name} is reached. {note}", "busy", choices)
     if state is PeerState.ASKING:
-        return Outcome(f"{peer.name} asks you something.", "busy", choices)
+        return Outcome(f"{peer.name} needs your input.", "busy", choices)
     if state is PeerState.UNREACHABLE:
         return Outcome(note or f"{peer.name} cannot be reached.", "wrong", choices)
     doing = peer.work.title if peer.work else f"Reaching {peer.name}"

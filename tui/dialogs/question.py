@@ -33,7 +33,7 @@ TRUST_REMARK = (
     "Compare it with what that machine itself prints. "
     "A trusted key is remembered, as ssh does."
 )
-SECRET_REMARK = "It is used for this connection and never stored."
+SECRET_REMARK = "Used for this connection, never stored."
 _TITLES = {
     QuestionKind.HOST_KEY: "Unknown host key",
     QuestionKind.PASSWORD: "Password",
@@ -59,13 +59,11 @@ secret, which is used once and never stored.
     """
 
     def __init__(self, peer: Peer, question: PeerQuestion) -> None:
-        """Ask what this peer asks."""
         super().__init__()
         self._peer = peer
         self.question = question
 
     def compose(self) -> ComposeResult:
-        """The question, then what answers it."""
         with Vertical(classes="dialog") as box:
             retitle(box, f"{_TITLES[self.question.kind]} · {self._peer.name}")
             yield from self.compose_question()
@@ -132,7 +130,6 @@ class SecretDialog(QuestionDialog):
         yield Static(SECRET_REMARK, markup=False, classes="question-remark")
 
     def on_mount(self) -> None:
-        """Name the keys; the field takes what is typed."""
         keys = ("choice.choose", "connects"), ("dialog.cancel", "cancels")
         self.show_keys(self.query_one(Vertical), *keys)
         self.query_one(LineInput).focus()

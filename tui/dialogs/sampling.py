@@ -33,14 +33,12 @@ class SamplingInput(Horizontal):
     """
 
     def __init__(self, field: SamplingField, text: str) -> None:
-        """Create the field with its text."""
         super().__init__()
         self.field = field
         hint = field.hint or field.range_text
         self.input = LineInput(text, placeholder=hint, id=field.name)
 
     def compose(self) -> ComposeResult:
-        """Label and field."""
         yield Label(self.field.label)
         yield self.input
 
@@ -108,7 +106,6 @@ llama-server. Settings count from the next question on and are remembered.
     """
 
     def __init__(self, settings: ChatSettings) -> None:
-        """Show these settings."""
         super().__init__()
         self._system = TextArea(
             settings.system,
@@ -123,7 +120,6 @@ llama-server. Settings count from the next question on and are remembered.
         self._remark = Static(OPENING, classes="sampling-remark", markup=False)
 
     def compose(self) -> ComposeResult:
-        """System prompt, numbers, remark, buttons."""
         with Vertical(classes="sampling-box dialog") as box:
             box.border_title = "Chat settings"
             box.styles.width = 72
@@ -141,17 +137,14 @@ llama-server. Settings count from the next question on and are remembered.
                 yield Button("Apply", id="apply", compact=True, variant="primary")
 
     def on_mount(self) -> None:
-        """Begin with the system prompt, cursor at its end."""
         self._system.focus()
         self._system.move_cursor(self._system.document.end)
 
     @on(Input.Changed)
     def _checked(self) -> None:
-        """Say what is wrong while it is typed."""
         self._complain([number.check() for number in self._numbers])
 
     def _complain(self, complaints: list[str]) -> bool:
-        """Show the first complaint; return whether there is one."""
         first = next(filter(None, complaints), "")
         self._remark.update(first or OPENING)
         self._remark.set_class(bool(first), "-wrong")
@@ -160,7 +153,6 @@ llama-server. Settings count from the next question on and are remembered.
     @on(Input.Submitted)
     @on(Button.Pressed, "#apply")
     def action_apply(self) -> None:
-        """Hand the settings back, unless one is wrong."""
         if self._complain([number.check() for number in self._numbers]):
             return
         texts = {number.field.name: number.input.value for number in self._numbers}
@@ -169,12 +161,10 @@ llama-server. Settings count from the next question on and are remembered.
 
     @on(Button.Pressed, "#reset")
     def _reset(self) -> None:
-        """Empty every field."""
         self._system.load_text("")
         for number in self._numbers:
             number.input.value = number.field.shown(Sampling())
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
-        """Change nothing."""
         self.dismiss(None)

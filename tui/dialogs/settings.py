@@ -13,7 +13,8 @@ from textual.widgets import Input, Label, OptionList, Static
 
 from backends.errors import DllmError
 from backends.settings import EFFECTS, Setting
-from tui.actions.keymap import all_actions, bindings
+from tui.actions.keymap import bindings
+from tui.actions.table import ACTIONS
 from tui.dialogs.dialog import Dialog
 from tui.kit.choosy_input import NameInput
 from tui.kit.keys import key_link, with_keys
@@ -37,7 +38,7 @@ OPENING = (
     "type to find · {settings.up} {settings.down} select · Enter changes",
     "closes",
 )
-CHANGING = ("Enter sets · empty: the default", "leaves it")
+CHANGING = ("Enter sets · empty: the default", "cancels")
 
 
 class SettingsDialog(Dialog[None]):
@@ -51,7 +52,7 @@ name to find it, press **Enter**, type the value and **Enter** again: it is writ
 counts from then on. An **empty** value brings the default back; comments in the file
 stay. **{settings.cancel}** leaves a value as it is, then the list.
 
-What cannot be meant is refused, with what is allowed.
+A value that is not allowed is refused, with what is.
 """
     BINDINGS: ClassVar[list[BindingType]] = bindings("settings")
     TYPING: ClassVar[bool] = True
@@ -85,10 +86,6 @@ What cannot be meant is refused, with what is allowed.
         *,
         find: str = "",
     ) -> None:
-        """Show the settings of a file; ``change`` sets one and gives all anew.
-
-        ``find`` is what the list begins with.
-        """
         super().__init__()
         self._file = name
         self._change = change
@@ -105,7 +102,6 @@ What cannot be meant is refused, with what is allowed.
         self._box = Vertical(classes="dialog")
 
     def compose(self) -> ComposeResult:
-        """A field to find, the list, a field for the value, what is to be said."""
         with self._box:
             self._box.border_title = f"Settings · {safe_line(self._file)}"
             self._say_keys(*OPENING)
@@ -117,12 +113,10 @@ What cannot be meant is refused, with what is allowed.
             yield self._remark
 
     def on_mount(self) -> None:
-        """Begin at the first one."""
         self._find.focus()
         self._fill()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Let the app report a worker that failed."""
         report_worker(self, event)
 
     @property
@@ -171,7 +165,6 @@ What cannot be meant is refused, with what is allowed.
             self._say(_about(setting) if setting else "")
 
     def action_move(self, by: int) -> None:
-        """Select another one, without leaving the field."""
         if self._shown and not self._value.has_focus:
             at = (self._list.highlighted or 0) + by
             self._list.highlighted = min(max(at, 0), len(self._shown) - 1)
@@ -179,7 +172,6 @@ What cannot be meant is refused, with what is allowed.
     @on(Input.Submitted, "#settings-find")
     @on(OptionList.OptionSelected)
     def _begin(self) -> None:
-        """Go to the value."""
         if self.selected is not None:
             self._done = ("", "")
             self._show_selected()
@@ -208,7 +200,6 @@ What cannot be meant is refused, with what is allowed.
         self._fill()
 
     def action_cancel(self) -> None:
-        """Leave the value as it was, or close."""
         if self._value.has_focus:
             self._leave_value()
             self._show_selected()
@@ -243,7 +234,7 @@ def with_all_keys(settings: Sequence[Setting]) -> list[Setting]:
     found = {setting.name: setting for setting in settings}
     usual = (
         Setting(name=f"keys.{action.id}", value=action.keys, source="default")
-        for action in all_actions()
+        for action in ACTIONS
     )
     keys = {
         one.name: msgspec.structs.replace(
@@ -274,5 +265,4 @@ def _about(setting: Setting) -> str:
 
 
 def _effect(setting: Setting) -> str:
-    """From when on a change counts."""
-    return EFFECTS.get(setting.name.partition(".")[0], "counts now")
+    return EFFECTS.get(setting.name.partition(".")[0], "takes effect now")

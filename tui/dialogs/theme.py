@@ -41,13 +41,11 @@ what was before comes back when it is not.
     """
 
     def __init__(self, names: Sequence[str], current: str) -> None:
-        """Offer these themes."""
         super().__init__(classes="")
         self._names = list(names)
         self._before = current
 
     def compose(self) -> ComposeResult:
-        """The names, ours first."""
         with Vertical(classes="dialog") as box:
             box.border_title = "Theme"
             keys = ("choice.choose", "keeps"), ("dialog.cancel", "undoes")
@@ -55,7 +53,6 @@ what was before comes back when it is not.
             yield OptionList(*self._names, markup=False)
 
     def on_mount(self) -> None:
-        """Begin at the present theme."""
         options = self.query_one(OptionList)
         if self._before in self._names:
             options.highlighted = self._names.index(self._before)
@@ -70,6 +67,5 @@ what was before comes back when it is not.
         self.dismiss(self._names[message.option_index])
 
     def action_cancel(self) -> None:
-        """Back to the theme before."""
         self.app.theme = self._before
         self.dismiss(None)

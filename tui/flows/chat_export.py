@@ -72,7 +72,6 @@ def _turn_paragraphs(turn: Turn, number: int) -> Iterator[str]:
 
 
 def _then_text(reply: Reply) -> str:
-    """What is not written of an answer that the chat does not go on from."""
     many = len(reply.then) > 1
     followed = format_count(len(reply.then), "question") + " followed this answer"
     return f"{followed}; a file in .json has {'them' if many else 'it'}."

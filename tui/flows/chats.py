@@ -46,7 +46,6 @@ class ChatFlows:
     def __init__(
         self, app: ConsoleApp, cluster: Cluster, desk: Desk, pane: ChatPane
     ) -> None:
-        """Show on this pane the conversation with the model on this desk."""
         self._app = app
         self._cluster = cluster
         self._desk = desk
@@ -70,7 +69,6 @@ class ChatFlows:
 
     @property
     def _model(self) -> str:
-        """The model that runs, else the one on the desk."""
         snapshot = self._desk.snapshot
         if snapshot is not None and snapshot.plan is not None and self._desk.alive:
             return snapshot.plan.model
@@ -139,7 +137,6 @@ class ChatFlows:
             self._asked_again(now, again)
 
     async def _arrival(self) -> None:
-        """Who types fast asks before the controller has told what was said by now."""
         with suppress(TimeoutError):
             async with asyncio.timeout(ARRIVES_S):
                 await self._is_there.wait()
@@ -153,8 +150,9 @@ class ChatFlows:
             shown = sum(reply.said for reply in asked.replies[: asked.shown])
             self._keep_undo(_Undo("choose", before.id, turn, shown))
         if followed:
-            stay = "stay with their" if followed > 1 else "stays with its"
-            text = f"{format_count(followed, 'question')} after it {stay} answer"
+            stay = "follow-ups stay" if followed > 1 else "follow-up stays"
+            which = "The" if followed == 1 else f"The {followed}"
+            text = f"{which} {stay} with the earlier answer"
             self._app.tell(f"Asked again. {text}: {{chat.undo}} goes back.")
 
     @property
@@ -165,7 +163,7 @@ class ChatFlows:
             DllmError: nothing is, the controller has not answered yet.
         """
         if self._state is None:
-            raise DllmError("The chat is not there yet", "Try again in a moment.")
+            raise DllmError("The chat is still loading", "Try again in a moment.")
         return self._state.conversation
 
     def wanted(self, verb: Verb, turn: int = 0, shown: int = 0) -> None:
@@ -188,7 +186,6 @@ class ChatFlows:
         self._show(await self._cluster.chats.stop(self._now.id))
 
     async def _choose(self, turn: int, shown: int) -> None:
-        """Go on from another answer, with what followed it."""
         now = self._now
         change = ChatChange(turn=turn, shown=shown)
         self._show(await self._cluster.chats.change(now.id, change))
@@ -197,12 +194,11 @@ class ChatFlows:
     # --- chats -----------------------------------------------------------------------
 
     async def _new(self) -> None:
-        """Begin another; this one stays where it is."""
         now = self._now
         await self._cluster.chats.begin(self._model)
         self._keep_undo(_Undo("open", now.id))
         said = format_count(len(now.turns), "question")
-        self._app.tell(f"Began anew. {{chat.undo}} brings back the chat of {said}.")
+        self._app.tell(f"New chat. {{chat.undo}} reopens the previous one ({said}).")
 
     async def _open(self) -> None:
         """Pick one, whatever model it was held with."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tui.actions.keymap import ACTING, NO_COMMANDS, PLACES, all_actions
+from tui.actions.keymap import ACTING, NO_COMMANDS, PLACES
+from tui.actions.table import ACTIONS
 from tui.kit.keys import key_of, shown_keys
 from tui.shell.messages import LogWanted, PeerWanted
 from tui.work.finding import Entry
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from backends.settings import Setting
     from backends.state import ModelFile
-    from tui.actions.action import Action
+    from tui.actions.table import Action
     from tui.flows.console import DeskConsole
     from tui.flows.settings import SettingsFlow
     from tui.seam.cluster import Cluster
@@ -36,7 +37,6 @@ class Finding:
         desk: Desk,
         settings: SettingsFlow,
     ) -> None:
-        """Of this console; ``settings`` knows those of ``config.toml``."""
         self._app = app
         self._cluster = cluster
         self._desk = desk
@@ -62,7 +62,6 @@ class Finding:
             chosen.run()
 
     def _at_once(self) -> Iterator[Entry]:
-        """All but models and settings: those are asked for."""
         yield from self._actions()
         yield from self._peers()
         yield from self._logs()
@@ -80,7 +79,7 @@ class Finding:
         }
         offered = [
             action
-            for action in all_actions()
+            for action in ACTIONS
             if action.area in PLACES and action.id not in NO_COMMANDS
         ]
         for action in sorted(offered, key=lambda action: action.id not in here):
@@ -189,7 +188,6 @@ class Finding:
 
 
 def _title(action: Action) -> str:
-    """``Split: undo``; everyone's actions without an area."""
     if action.area in {"app", "cluster"}:
         return action.label.capitalize()
     return f"{action.area.capitalize()}: {action.label}"

@@ -30,7 +30,6 @@ class Happenings:
     """Follows the story by the number that snapshots bring."""
 
     def __init__(self, app: DeskConsole, cluster: Cluster, desk: Desk) -> None:
-        """What happened before the first snapshot is no news."""
         self._app = app
         self._cluster = cluster
         self._desk = desk

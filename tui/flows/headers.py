@@ -14,7 +14,6 @@ class Headers:
     """Asks once for each file and goal, however many snapshots come meanwhile."""
 
     def __init__(self, app: DeskConsole, cluster: Cluster, desk: Desk) -> None:
-        """Nothing is asked before ``look``."""
         self._app = app
         self._cluster = cluster
         self._desk = desk

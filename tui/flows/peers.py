@@ -44,7 +44,6 @@ class PeerFlows:
     def __init__(
         self, app: DeskConsole, cluster: Cluster, desk: Desk, settings: SettingsFlow
     ) -> None:
-        """Work on an app's desk."""
         self._app = app
         self._settings = settings
         self._cluster = cluster
@@ -111,7 +110,7 @@ class PeerFlows:
     async def data(self, peer: Peer) -> None:
         """Ask how data are to go to a peer, and set that."""
         if peer.data is None:
-            self._say(f"Data go to {peer.name} in one way only", "warning")
+            self._say(f"There is only one way to send data to {peer.name}", "warning")
             return
         from tui.dialogs.line import LineDialog
 
@@ -143,10 +142,10 @@ class PeerFlows:
     async def probe(self, peer: Peer) -> None:
         """Look at a peer now."""
         if peer.transport == Transport.LOCAL:
-            self._say("This machine is looked at all the time")
+            self._say("This machine is probed all the time")
             return
         found = await self._cluster.probe_peer(peer.name)
-        self._say(f"{peer.name} has been looked at: {found.state}")
+        self._say(f"Probed {peer.name}: {found.state}")
 
     async def provision(self, peer: Peer) -> None:
         """Install engine and helper; says when it is done."""
@@ -169,7 +168,7 @@ class PeerFlows:
     async def cancel(self, peer: Peer) -> None:
         """End what goes on at a peer."""
         if peer.work is None:
-            self._say(f"Nothing goes on at {peer.name}")
+            self._say(f"No task is running on {peer.name}")
             return
         self._ended.add(peer.name)
         await self._cluster.cancel_work(peer.name)
@@ -207,7 +206,7 @@ class PeerFlows:
         """Let a peer work in the plan on the desk, if it does not yet."""
         plan = self._desk.plan
         if plan is not None and Lineup.of(plan).uses(_machine(peer)):
-            self._say(f"{peer.name} works in the split already")
+            self._say(f"{peer.name} is already in the split")
         else:
             await self.use(peer)
 
@@ -283,16 +282,14 @@ class PeerFlows:
         self._desk.put(proposed)
         self._app.show_desk()
         if missing:
-            self._say(f"Left out, for it cannot be used now: {', '.join(missing)}")
+            self._say(f"Skipped (unavailable): {', '.join(missing)}")
 
     def _able(self, lineup: Lineup) -> tuple[list[str], list[str]]:
-        """The peers of a line-up that can take part now, and those that cannot."""
         found = {name: self._peer(name) for name in lineup.peers}
         able = [name for name, peer in found.items() if peer and peer.state in FINE]
         return able, [name for name in lineup.peers if name not in able]
 
     async def _own_workers(self, plan: Plan) -> int:
-        """How many workers this machine gets: as the configuration says."""
         proposed = await self._cluster.propose(Ask(model=plan.model, peers=()))
         return max(sum(w.peer == LOCAL for w in proposed.workers), 1)
 
@@ -315,7 +312,7 @@ class PeerFlows:
             if peer.name not in self._ended:
                 raise
             self._ended.discard(peer.name)
-            self._say(f"Ended at {peer.name}: the next time it goes on from there")
+            self._say(f"Cancelled on {peer.name}; the next run resumes")
             return
         self._say(done)
 
@@ -328,7 +325,7 @@ class PeerFlows:
             self._say(f"{what}. Add the machine by its SSH name for more", "warning")
         elif peer.work is not None:
             self._say(
-                f"{peer.name} is busy: {peer.work.title}. {{peers.cancel}} ends it",
+                f"{peer.name} is busy: {peer.work.title}. {{peers.cancel}} cancels it",
                 "warning",
             )
         else:
@@ -343,12 +340,10 @@ class PeerFlows:
 
 
 def _machine(peer: Peer) -> str:
-    """The machine a row of the peers stands for: workers here are of this one."""
     return LOCAL if peer.transport == Transport.LOCAL else peer.name
 
 
 def _only_holder(model: str) -> str:
-    """The peer that a plan's model is read from; empty for a file of ours."""
     from backends.places import at_peer
 
     there = at_peer(model)

@@ -32,7 +32,6 @@ class PlanFlows:
     """Coroutines the app runs in workers; errors of the cluster come out of them."""
 
     def __init__(self, app: DeskConsole, cluster: Cluster, desk: Desk) -> None:
-        """Work on an app's desk."""
         self._app = app
         self._cluster = cluster
         self._desk = desk
@@ -124,7 +123,7 @@ class PlanFlows:
         if plan is None:
             self._app.post_message(Notice(PICK_FIRST, "warning"))
         elif self._desk.unchanged:
-            self._app.post_message(Notice("This very split runs already"))
+            self._app.post_message(Notice("This split is already running"))
         elif await self._may_launch(draft):
             await self._send(_forced(plan) if draft and draft.misfits else plan)
 
@@ -208,7 +207,6 @@ class PlanFlows:
             self._app.exit()
 
     async def _end(self, snapshot: ClusterSnapshot) -> None:
-        """End this cluster, and the controller where it is the only one."""
         if snapshot.others_run:
             await self._cluster.stop()
         else:
@@ -281,15 +279,13 @@ def _what_ends(snapshot: ClusterSnapshot) -> str:
 
 
 def _what_follows(snapshot: ClusterSnapshot, draft: Draft | None) -> str:
-    """What a launch means for who is being answered."""
     served = snapshot.plan.model if snapshot.plan else ""
     if draft is not None and draft.model.path != served:
-        return "Another model waits for that to end, for api_drain_s seconds at most."
-    return "A new split pauses that while it loads; streams go on where they were."
+        return "Another model waits until that ends, for at most api_drain_s seconds."
+    return "A new split pauses that while it loads; answers resume where they stopped."
 
 
 def _what_runs(snapshot: ClusterSnapshot) -> str:
-    """``5 processes``: those that would end, not those that have."""
     alive = [p for p in snapshot.processes if p.state is not ProcessState.EXITED]
     if not alive:
         return "No process yet"
@@ -297,6 +293,5 @@ def _what_runs(snapshot: ClusterSnapshot) -> str:
 
 
 def _forced(plan: Plan) -> Plan:
-    """The same plan, to be launched though it is predicted not to fit."""
     asked = msgspec.structs.replace(plan.asked or Ask(model=plan.model), force=True)
     return msgspec.structs.replace(plan, asked=asked)

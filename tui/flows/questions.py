@@ -20,7 +20,6 @@ class Questions:
     """Opens the dialog of a question when its peer begins to ask."""
 
     def __init__(self, app: DeskConsole, desk: Desk, flows: PeerFlows) -> None:
-        """Watch the peers on this desk."""
         self._app = app
         self._desk = desk
         self._flows = flows
@@ -47,7 +46,7 @@ class Questions:
             await self._flows.answer(peer)
         else:
             self._app.tell(
-                f"{peer.name} asks you something: {{peers.open}} on it answers"
+                f"{peer.name} needs your input: select it, press {{peers.open}}"
             )
 
     def _news(self) -> Peer | None:
@@ -76,5 +75,4 @@ class Questions:
 
 
 def _asked(peer: Peer) -> Asked:
-    """Tells one question from the next, though it says the same."""
     return peer.question, peer.since

@@ -24,7 +24,6 @@ class SettingsFlow:
     def __init__(
         self, app: DeskConsole, cluster: Cluster, file: SettingsFile | None
     ) -> None:
-        """Change this file; without one there is nothing to change."""
         self._app = app
         self._cluster = cluster
         self._file = file
@@ -70,11 +69,10 @@ class SettingsFlow:
         return await asyncio.to_thread(file.read)
 
     async def _wait_for_controller(self) -> None:
-        """A launch right after goes by what was changed."""
         try:
             await self._cluster.settings_taken()
         except DllmError as error:
-            said = f"The controller does not go by it yet: {error}"
+            said = f"The controller has not applied this yet: {error}"
             self._app.post_message(Notice(said, "warning"))
 
     def _problems(self, text: str) -> list[Problem]:

@@ -24,7 +24,6 @@ class Settling:
     """Watches the plan on the desk; a move ends the question about the one before."""
 
     def __init__(self, app: DeskConsole, cluster: Cluster, desk: Desk) -> None:
-        """Nothing is asked before ``look``."""
         self._app = app
         self._cluster = cluster
         self._desk = desk

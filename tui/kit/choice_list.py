@@ -47,55 +47,40 @@ class ChoiceList(StripWidget, can_focus=True):
         """The user has decided."""
 
         def __init__(self, choice_list: ChoiceList, choice: Choice) -> None:
-            """Carry the answer."""
             super().__init__()
             self.choice_list = choice_list
             self.choice = choice
 
-        @property
-        def control(self) -> ChoiceList:
-            """The list it was chosen from."""
-            return self.choice_list
-
     def __init__(self, choices: Sequence[Choice]) -> None:
-        """Offer these answers, the first selected."""
         super().__init__()
         self.choices = tuple(choices)
         """What may be answered."""
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
-        """One line each."""
         return len(self.choices)
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """Cursor, letter, answer, detail."""
         return [self._row(index, width) for index in range(len(self.choices))]
 
     def validate_selected(self, selected: int) -> int:
-        """Round and round."""
         return selected % len(self.choices)
 
     def watch_selected(self) -> None:
-        """The cursor moves."""
         self.redraw()
 
     def action_select(self, by: int) -> None:
-        """Select another answer."""
         self.selected += by
 
     def action_choose(self) -> None:
-        """Give the selected answer."""
         self.post_message(self.Chosen(self, self.choices[self.selected]))
 
     def on_key(self, event: events.Key) -> None:
-        """A letter gives its answer at once."""
         for choice in self.choices:
             if choice.key and event.character == choice.key:
                 event.stop()
                 self.post_message(self.Chosen(self, choice))
 
     def on_click(self, event: events.Click) -> None:
-        """A click gives the answer under it."""
         y = event.get_content_offset_capture(self).y
         if 0 <= y < len(self.choices):
             self.post_message(self.Chosen(self, self.choices[y]))

@@ -115,7 +115,6 @@ class FilterBar(Horizontal):
         self._note = Label(classes="filter-note", markup=False)
 
     def compose(self) -> ComposeResult:
-        """The sign, the field and the note."""
         yield Label(self._sign, classes="filter-sign", markup=False)
         yield self._input
         yield self._note
@@ -136,11 +135,9 @@ class FilterBar(Horizontal):
         self._input.focus()
 
     def watch_note(self, note: str) -> None:
-        """Show another note."""
         self._note.update(safe_line(note))
 
     def action_clear(self) -> None:
-        """Remove the filter and close."""
         self._input.value = ""
         self.remove_class("-open")
         self.post_message(self.Left(self, submitted=False))

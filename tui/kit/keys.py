@@ -47,12 +47,10 @@ def key_link(app: App[Any], action_id: str, verb: str, *, typing: bool = False) 
 
 
 def _remapped(app: App[Any]) -> dict[str, str]:
-    """Other keys for actions; an app without them has none."""
     return getattr(app, "user_keys", {})
 
 
 def _untyped(key: str) -> bool:
-    """Whether a text field makes nothing of a key."""
     character = key_to_character(key)
     return character is None or not character.isprintable()
 
@@ -101,7 +99,6 @@ def _named(app: App[Any], action_id: str, form: str, typing: bool) -> str:
 
 
 def _in_words(app: App[Any], key: str) -> str:
-    """A key as sentences write it."""
     if "+" in key or key in _IN_WORDS:
         return _IN_WORDS.get(key, key)
     return _written(app, key)

@@ -167,7 +167,7 @@ class _Blocks(Markdown):
 
 @cache
 def _no_blocks() -> _Blocks:
-    """What all others are copies of: each made anew would make a parser of its own."""
+    # All others copy this one: each made anew would make a parser of its own.
     return _Blocks("")
 
 
@@ -244,7 +244,6 @@ def _start_of(row: Strip) -> tuple[int, str | None]:
 
 
 def _strips(shown: Iterable[Segment], width: int) -> Iterator[Strip]:
-    """Rows of what Rich drew."""
     lines = Segment.split_and_crop_lines(
         map(_without_address, shown), width, include_new_lines=False
     )
@@ -252,16 +251,16 @@ def _strips(shown: Iterable[Segment], width: int) -> Iterator[Strip]:
 
 
 def _without_address(segment: Segment) -> Segment:
-    """Addresses are foreign, and a terminal would open them: keep them to ourselves."""
     style = segment.style
     if style is None or style.link is None:
         return segment
+    # A terminal would open the address, which is foreign.
     known = Style(meta={LINK: style.link})
     return Segment(segment.text, style.update_link(None) + known, segment.control)
 
 
 def _trimmed(rows: list[Strip]) -> list[Strip]:
-    """Rows from the first to the last with a sign: Rich puts blank ones around some."""
+    # Rich puts blank rows around some blocks.
     signs = [index for index, row in enumerate(rows) if row.text.strip()]
     return rows[signs[0] : signs[-1] + 1] if signs else []
 

@@ -47,18 +47,15 @@ class NumberStrip(StripWidget):
         return self.typed is not None
 
     def watch_typed(self) -> None:
-        """The number shows, and the key bar names other keys for the screens."""
         self.redraw()
         self.refresh_bindings()
 
     def watch_has_focus(self, has_focus: bool) -> None:
-        """A number half typed is gone with the focus."""
         super().watch_has_focus(has_focus)
         self.typed = None
         self.redraw()
 
     def action_number(self) -> None:
-        """Begin a number, or take what is typed; nothing typed ends it."""
         if not self.takes_number:
             raise SkipAction
         text, self.typed = self.typed, "" if self.typed is None else None
@@ -66,13 +63,11 @@ class NumberStrip(StripWidget):
             self.take_number(text)
 
     def action_erase_typed(self) -> None:
-        """Erase the last digit."""
         if not self.typed:
             raise SkipAction
         self.typed = self.typed[:-1]
 
     def on_key(self, event: events.Key) -> None:
-        """Digits continue a number; any other key leaves it alone."""
         character = event.character or ""
         if self.typed is None or not self._belongs(character):
             return

@@ -37,7 +37,6 @@ class OptionStrip(StripWidget, can_focus=True):
         """Another one was chosen by the user."""
 
         def __init__(self, strip: OptionStrip, value: str) -> None:
-            """Carry it."""
             super().__init__()
             self.strip = strip
             self.value = value
@@ -54,26 +53,21 @@ class OptionStrip(StripWidget, can_focus=True):
         *,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Offer these values."""
         super().__init__(id=id)
         self._values = tuple(values)
         self.set_reactive(OptionStrip.value, value)
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """All values; brackets around the one chosen, none of it moves."""
         return [line([self._part(value) for value in self._values], width)]
 
     def watch_value(self) -> None:
-        """Another one is marked."""
         self.redraw()
 
     def watch_has_focus(self, has_focus: bool) -> None:
-        """It is stronger while keys reach it."""
         super().watch_has_focus(has_focus)
         self.redraw()
 
     def action_pick(self, by: int) -> None:
-        """Choose a neighbour; from nowhere, the end one comes from."""
         if self.value in self._values:
             at = self._values.index(self.value) + by
         else:
@@ -81,7 +75,6 @@ class OptionStrip(StripWidget, can_focus=True):
         self._choose(min(max(at, 0), len(self._values) - 1))
 
     def on_click(self, event: events.Click) -> None:
-        """Choose what was clicked."""
         x = event.get_content_offset_capture(self).x
         ends = accumulate(len(value) + 2 for value in self._values)
         at = next((index for index, end in enumerate(ends) if x < end), None)

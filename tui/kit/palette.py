@@ -34,7 +34,6 @@ class Palette:
     """Styles by what they mean; one palette per theme."""
 
     def __init__(self, colours: Mapping[str, RichColor]) -> None:
-        """Make the styles that need no argument."""
         self._colours = colours
         self.text = Style(color=colours["foreground"])
         self.strong = Style(color=colours["foreground"], bold=True)
@@ -72,7 +71,6 @@ class Palette:
 
 
 def _mixed(colour: RichColor, ground: RichColor) -> RichColor:
-    """A colour two thirds as strong; the terminal's own colours stay as they are."""
     if colour.triplet is None or ground.triplet is None:
         return colour
     mixed = Color.from_rich_color(ground).blend(Color.from_rich_color(colour), 0.66)

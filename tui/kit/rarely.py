@@ -18,7 +18,6 @@ class Rarely:
     """
 
     def __init__(self, widget: Widget, gap_s: float, work: Callable[[], None]) -> None:
-        """Nothing was asked yet; the timers are the widget's."""
         self._widget = widget
         self._gap_s = gap_s
         self._work = work

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from tui.work.trends import RateHistory
 
 AXIS_WIDTH = 5
+TIMES_FROM = 5
+"""Rows from which one is for the times."""
+TIME_STEP = 20
 _STEPS = (5, 10, 20, 30, 50, 75)
 
 
@@ -26,6 +29,15 @@ def axis_top(largest: float) -> int:
         scale *= 20 if scale == 1 else 10
 
 
+def times_text(seconds: int) -> str:
+    """``40 s ago      20 s ago        now``: one column a second."""
+    end = "now"
+    text = ""
+    for ago in range(seconds // TIME_STEP * TIME_STEP, 0, -TIME_STEP):
+        text = f"{text.ljust(seconds - ago)}╷{ago} s ago"
+    return f"{text.ljust(seconds - len(end))[: seconds - len(end)]}{end}"
+
+
 class RateGraph(StripWidget):
     """The history as columns of blocks, newest at the right."""
 
@@ -37,7 +49,6 @@ class RateGraph(StripWidget):
     """
 
     def __init__(self, history: RateHistory) -> None:
-        """Make a graph of what a history holds."""
         super().__init__()
         self.history = history
         self._drawn = -1
@@ -49,29 +60,36 @@ class RateGraph(StripWidget):
             self.redraw()
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """Axis at the left, one column per second."""
         room = width - AXIS_WIDTH
         if room < 1 or height < 1:
             return []
+        if with_times := height >= TIMES_FROM:
+            height -= 1
         shown = [*self.history.columns][-room:]
         top = axis_top(max((rate for rate in shown if rate is not None), default=0))
         blank = " " * (room - len(shown))
-        return [
+        rows = [
             line(
                 [
-                    self._axis(row, height, top),
+                    self._axis(row, height, top, room),
                     *self._row(shown, row, height, top, blank),
                 ],
                 width,
             )
             for row in range(height)
         ]
+        if with_times:
+            text = " " * AXIS_WIDTH + times_text(room)
+            rows.append(line([(text, self.palette.dim)], width))
+        return rows
 
-    def _axis(self, row: int, height: int, top: int) -> Part:
+    def _axis(self, row: int, height: int, top: int, room: int) -> Part:
         if row == 0:
             text = f"{top:>{AXIS_WIDTH - 2}} ┤"
         elif row == height - 1:
             text = f"{0:>{AXIS_WIDTH - 2}} ┤"
+        elif row == 1:
+            text = f"{f'{room}s│':>{AXIS_WIDTH}}"
         else:
             text = f"{'│':>{AXIS_WIDTH}}"
         return text, self.palette.dim

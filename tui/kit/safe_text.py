@@ -61,7 +61,6 @@ class SafeStream:
     """Makes a text safe that comes in pieces, cut anywhere, also inside a sequence."""
 
     def __init__(self) -> None:
-        """Nothing has come yet."""
         self._held = ""
 
     def feed(self, piece: str) -> str:

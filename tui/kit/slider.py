@@ -55,16 +55,10 @@ class Slider(NumberStrip, can_focus=True):
         """The user moved the thumb; not ``final`` while a drag goes on."""
 
         def __init__(self, slider: Slider, value: float, *, final: bool) -> None:
-            """Carry the value as it is now."""
             super().__init__()
             self.slider = slider
             self.value = value
             self.final = final
-
-        @property
-        def control(self) -> Slider:
-            """The slider that was moved."""
-            return self.slider
 
         def can_replace(self, message: Message) -> bool:
             """A newer move of the same slider makes an unfinished one worthless."""
@@ -118,7 +112,6 @@ class Slider(NumberStrip, can_focus=True):
     # --- drawing ---------------------------------------------------------------
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """Label, track, value; without room for a track, only the other two."""
         has_track = width >= LABEL_WIDTH + VALUE_WIDTH + TRACK_MIN
         track = self._track() if has_track else []
         return [line([*self._label(), *track, *self._shown_value()], width)]
@@ -173,18 +166,15 @@ class Slider(NumberStrip, can_focus=True):
     # --- watchers ----------------------------------------------------------------
 
     def watch_value(self) -> None:
-        """The thumb moves."""
         self.redraw()
 
     # --- actions -------------------------------------------------------------------
 
     def action_step(self, by: int) -> None:
-        """Move by some steps of the scale."""
         if not self.dragging:
             self._commit(self.scale.step(self.value, by))
 
     def action_to_end(self, direction: int) -> None:
-        """Move to the first or the last value."""
         self.action_step(direction * FAR)
 
     @property
@@ -199,7 +189,6 @@ class Slider(NumberStrip, can_focus=True):
             self._commit(value)
 
     def action_cancel(self) -> None:
-        """Cancel what is under way; with nothing under way the key goes on."""
         if self.dragging:
             self._restore()
         elif self.typed is not None:
@@ -210,7 +199,6 @@ class Slider(NumberStrip, can_focus=True):
     # --- events ----------------------------------------------------------------------
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Grab the thumb; elsewhere on the track it jumps to the pointer first."""
         if event.button != 1:
             return
         event.stop()
@@ -225,14 +213,12 @@ class Slider(NumberStrip, can_focus=True):
             self._follow(x)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Follow the pointer, also outside the slider: the mouse is captured."""
         if not self.dragging:
             return
         event.stop()
         self._follow(event.get_content_offset_capture(self).x)
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
-        """Let go: the value counts now."""
         if not self.dragging:
             return
         event.stop()
@@ -241,14 +227,12 @@ class Slider(NumberStrip, can_focus=True):
             self.post_message(self.Changed(self, self.value, final=True))
 
     def on_mouse_release(self, event: events.MouseRelease) -> None:
-        """The capture was taken away in mid-drag (a dialog, another screen)."""
         if self.dragging:
             self._restore()
 
     # --- inside ---------------------------------------------------------------
 
     def _follow(self, x: int) -> None:
-        """Take the value under a column; the thumb's own column keeps its value."""
         value = self._value_at(x)
         if value != self.value:
             self.value = value
@@ -267,7 +251,6 @@ class Slider(NumberStrip, can_focus=True):
             self.post_message(self.Changed(self, value, final=True))
 
     def _restore(self) -> None:
-        """End the drag where it began."""
         self._end_drag()
         if self.value != self._start:
             self.value = self._start

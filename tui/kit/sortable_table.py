@@ -71,7 +71,6 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
     """
 
     def __init__(self, order: SortOrder, *, id: str | None = None) -> None:  # noqa: A002
-        """Create an empty table in this order."""
         super().__init__(id=id, cursor_type="row", cell_padding=CELL_PADDING)
         self.order = order
         self.query_text = ""
@@ -160,7 +159,6 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
         self.tell()
 
     def _put_rows(self, wanted: Sequence[Row]) -> None:
-        """Remove what is no longer listed, add or update the rest."""
         for key in [key.value or "" for key in self.rows]:
             if key not in self._shown:
                 self.remove_row(key)
@@ -210,7 +208,6 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
 
     @property
     def _sees_cursor(self) -> bool:
-        """Whether the cursor's row is in view."""
         at = self.cursor_row - self.scroll_offset.y
         rows = self.scrollable_content_region.height - self.header_height
         return 0 <= at < rows
@@ -218,7 +215,6 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
     # --- columns --------------------------------------------------------------
 
     def on_resize(self) -> None:
-        """Show the columns that have room."""
         width = self.scrollable_content_region.width
         layout = tuple(self.columns_at(width))
         fixed = sum(column.width for column in layout)

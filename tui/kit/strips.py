@@ -146,7 +146,6 @@ class StripWidget(Widget):
         return palette_from(self.app.theme_variables)
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """All lines at this size; missing ones stay blank."""
         raise NotImplementedError
 
     def redraw(self) -> None:
@@ -160,11 +159,9 @@ class StripWidget(Widget):
 
     @property
     def _is_displayed(self) -> bool:
-        """Neither it nor what it is in is hidden."""
         return all(node.display for node in self.ancestors_with_self)
 
     def on_show(self) -> None:
-        """Paint what came while it was hidden."""
         if self._stale:
             self._stale = False
             self.redraw()
@@ -209,7 +206,6 @@ class StripWidget(Widget):
         return selection.extract(drawn), "\n"
 
     def _selectable(self, strip: Strip, y: int) -> Strip:
-        """A line that says where it is, with what is selected of it."""
         span = self.text_selection.get_span(y) if self.text_selection else None
         if span is not None:
             look = self.screen.get_component_rich_style("screen--selection")

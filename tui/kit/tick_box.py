@@ -34,12 +34,10 @@ class TickBox(StripWidget, can_focus=True):
         """The user has switched it."""
 
     def __init__(self, label: str) -> None:
-        """Begin switched off."""
         super().__init__()
         self._label = label
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """The box, then what it is about."""
         palette = self.palette
         box = palette.key if self.has_focus else palette.text
         label = palette.strong if self.has_focus else palette.text
@@ -47,24 +45,19 @@ class TickBox(StripWidget, can_focus=True):
         return [line([(f"[{tick}] ", box), (self._label, label)], width)]
 
     def watch_value(self) -> None:
-        """It shows, and others hear of it."""
         self.redraw()
         self.post_message(self.Changed())
 
     def watch_has_focus(self, has_focus: bool) -> None:
-        """It is stronger while keys reach it."""
         super().watch_has_focus(has_focus)
         self.redraw()
 
     def watch_disabled(self, disabled: bool) -> None:
-        """It is fainter where it cannot be switched."""
         super().watch_disabled(disabled)
         self.redraw()
 
     def action_switch(self) -> None:
-        """Switch it."""
         self.value = not self.value
 
     def on_click(self) -> None:
-        """A click switches it too."""
         self.action_switch()

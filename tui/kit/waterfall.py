@@ -53,7 +53,7 @@ class Waterfall(StripWidget, can_focus=True):
 
 One row per worker and one scale for all: where the time of the latest token went.
 
-- `·` **head**: outside this worker, in the head and the other workers
+- `·` **others**: outside this worker, in the head and the other workers
 - `░` **up**, `▒` **down**: on the way there and back
 - `█` **compute**: the worker computes; `─` **wait**: nobody did anything for it
 
@@ -85,13 +85,7 @@ coming.
 
         waterfall: Waterfall
 
-        @property
-        def control(self) -> Waterfall:
-            """The waterfall that changed."""
-            return self.waterfall
-
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        """Make a waterfall without data."""
         super().__init__(id=id)
         self.scale_ms = 0.0
         """What the width of the bars stands for."""
@@ -121,12 +115,10 @@ coming.
         return chosen or list(self._links)
 
     def watch_median(self) -> None:
-        """The same passes, counted otherwise."""
         self.redraw()
         self.post_message(self.Changed(self))
 
     def watch_chosen(self) -> None:
-        """Other rows, perhaps to another scale."""
         self._fit_scale()
         self.redraw()
         self.post_message(self.Changed(self))
@@ -151,14 +143,12 @@ coming.
         return f"median of {count:2} {noun}{'es' if each else 's'}{told}"
 
     def _take(self, links: tuple[Link, ...]) -> None:
-        """Show newer links."""
         self._links = links
         self._tokens = {link.worker: tokens_of(link) for link in self._links}
         self._fit_scale()
         self.redraw()
 
     def _fit_scale(self) -> None:
-        """Change the scale if it must change."""
         typical = [typical_ms(self._tokens[link.worker]) for link in self.shown]
         if longest_ms := max(typical, default=0.0):
             self.scale_ms = next_scale(self.scale_ms, longest_ms)
@@ -166,11 +156,9 @@ coming.
     # --- the picture ------------------------------------------------------------
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
-        """Legend, axis and a row per worker; more rows show earlier tokens."""
         return FIXED_ROWS + max(len(self._links), 1)
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """Legend, axis, a row per worker, then the tokens before."""
         if said := self._why_empty():
             return [line([(said, self.palette.dim)], width)]
         shown = self.shown
@@ -243,7 +231,6 @@ coming.
         return rows
 
     def _thin(self, name: str, times: Times, width: int) -> Strip:
-        """An earlier token: half as high, only its total as a number."""
         dim = self.palette.dim
         room = self._room(width)
         bar = self._bar(times, room, thin=True)
@@ -266,20 +253,17 @@ coming.
 
     @property
     def _styles(self) -> tuple[Style, ...]:
-        """A colour for each part, in the order of ``PARTS``."""
         palette = self.palette
         up, down = palette.device(5), palette.device(3)
         return (palette.dim, up, palette.accent, down, palette.warn)
 
     def _numbered(self, width: int) -> Sequence[int]:
-        """The parts that have a number beside the bars: what there is room for."""
         for numbered in NUMBERED:
             if self._room_beside(width, numbered) >= BAR_CELLS_MIN:
                 return numbered
         return ()
 
     def _room(self, width: int) -> int:
-        """Cells of the bars."""
         return max(self._room_beside(width, self._numbered(width)), 1)
 
     def _room_beside(self, width: int, numbered: Sequence[int]) -> int:
@@ -288,7 +272,6 @@ coming.
 
 
 def _why_no_bar(link: Link) -> str:
-    """Why a worker has no bar yet."""
     if link.mode == "plain":
         return f"not metered: {link.reason}" if link.reason else "not metered"
     return "no token yet"

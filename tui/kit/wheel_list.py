@@ -15,9 +15,7 @@ class WheelList(StripWidget):
         raise NotImplementedError
 
     def on_mouse_scroll_down(self) -> None:
-        """Further down."""
         self.move(WHEEL_ROWS)
 
     def on_mouse_scroll_up(self) -> None:
-        """Back up."""
         self.move(-WHEEL_ROWS)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DRAW_INTERVAL_S = 0.25
 RETRY_MIN_S = 0.5
 RETRY_MAX_S = 5.0
-BROKE = "The controller went away; what it started goes on"
+BROKE = "Lost the controller; what it started keeps running"
 UNWATCHED_SLOWER = 8.0
 """How much more rarely a terminal is painted that has lost the focus."""
 
@@ -101,7 +101,6 @@ class Bridge:
         self._fresh.set()
 
     def _went(self, reason: str) -> None:
-        """Say once that the controller is gone."""
         if not self._lost:
             self._lost = True
             self._post(LinkLost(reason))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.message import Message
@@ -10,26 +11,23 @@ if TYPE_CHECKING:
     from backends.state import ClusterSnapshot
 
 
+@dataclass
 class SnapshotTaken(Message):
     """A newer snapshot arrived; the app shows it."""
 
-    def __init__(self, snapshot: ClusterSnapshot) -> None:
-        """Carry the snapshot."""
-        super().__init__()
-        self.snapshot = snapshot
+    snapshot: ClusterSnapshot
 
     def can_replace(self, message: Message) -> bool:
         """Only the newest snapshot is worth drawing."""
         return isinstance(message, SnapshotTaken)
 
 
+@dataclass
 class LinkLost(Message):
     """The controller went away; the bridge is trying to reach it again."""
 
-    def __init__(self, reason: str) -> None:
-        """Say why, in one sentence."""
-        super().__init__()
-        self.reason = reason
+    reason: str
+    """A sentence."""
 
 
 class LinkRestored(Message):

@@ -106,6 +106,7 @@ class DllmApp(DeskConsole):
         self.cluster = cluster
         self.desk = Desk(cluster.cluster)
         self._arriving = False
+        self._given_theme = self.theme if theme else ""
         self._memory_file = memory_file
         self._memory = memory
         self._flows = PlanFlows(self, cluster, self.desk)
@@ -132,23 +133,19 @@ class DllmApp(DeskConsole):
     # --- start and end -----------------------------------------------------------
 
     def on_mount(self) -> None:
-        """Listen to the cluster."""
         self._listen()
 
     def _listen(self) -> None:
-        """Follow the cluster, and no other any more."""
         self._bridge = Bridge(self.cluster, self.post_message)
         self.run_worker(
             self._bridge.run(), group="bridge", exclusive=True, exit_on_error=False
         )
 
     def watch_app_focus(self, focused: bool) -> None:
-        """A terminal nobody looks at is painted more rarely."""
         if self._bridge is not None:
             self._bridge.slow_down(1.0 if focused else UNWATCHED_SLOWER)
 
     def on_unmount(self) -> None:
-        """Write down what to remember."""
         self._remember()
         self._writer.shutdown()
 
@@ -160,7 +157,7 @@ class DllmApp(DeskConsole):
         cluster = self.cluster.cluster
         memory = msgspec.structs.replace(
             self._memory.with_plan(cluster, self.desk.plan),
-            theme=self.theme,
+            theme=self._memory.theme if self.theme == self._given_theme else self.theme,
             zoomed=self._home.zoomed,
         )
         if memory == self._written:
@@ -198,7 +195,6 @@ class DllmApp(DeskConsole):
         self._questions.look()
 
     def action_freeze(self) -> None:
-        """Hold every pane as it is, or show again what goes on."""
         self._held = None if self._held else self.desk.snapshot
         for screen in self._screens():
             screen.hold(self._held is not None)
@@ -213,7 +209,7 @@ class DllmApp(DeskConsole):
 
     @on(LinkRestored)
     def _link_restored(self) -> None:
-        self.tell("The controller answers again")
+        self.tell("Reconnected to the controller")
         self._show_link(True)
 
     def show_desk(self) -> None:
@@ -256,7 +252,6 @@ class DllmApp(DeskConsole):
             screen.show_link(connected)
 
     def _screens(self) -> list[ConsoleScreen]:
-        """The screens made so far, of every mode."""
         stacks = self._screen_stacks.values()
         found: list[Screen[object]] = [stack[0] for stack in stacks if stack]
         return [screen for screen in found if isinstance(screen, ConsoleScreen)]
@@ -287,7 +282,6 @@ class DllmApp(DeskConsole):
             self.screen.show_process(message.process)
 
     def on_models_screen_chosen(self, message: ModelsScreen.Chosen) -> None:
-        """A model was picked on its screen: go and split it."""
         self.use_model(message.path)
 
     def use_model(self, path: str) -> None:
@@ -303,7 +297,6 @@ class DllmApp(DeskConsole):
         self.open(self._settings.show(name), group="settings")
 
     def on_lab_screen_lab_wanted(self, message: LabScreen.LabWanted) -> None:
-        """A link is to be slower; the newest wish for it counts."""
         group = f"lab {message.worker or ''}"
         self.attempt(self._set_lab(message), group=group)
 
@@ -311,7 +304,6 @@ class DllmApp(DeskConsole):
         self.take(await self.cluster.set_lab(message.worker, message.lab))
 
     def on_traffic_screen_export_wanted(self) -> None:
-        """The latest tokens are to go to a file."""
         self.attempt(self._flows.export_trace(), group="trace")
 
     @on(PeerWanted)
@@ -324,7 +316,6 @@ class DllmApp(DeskConsole):
             self.open(work, group=f"peer {message.verb}", exclusive=False)
 
     async def action_show_mode(self, mode: str) -> None:
-        """Go to another screen; not away from a dialog, which belongs to this one."""
         if not self.screen.is_modal:
             await self.switch_mode(mode)
             self._show()
@@ -337,15 +328,12 @@ class DllmApp(DeskConsole):
             self._home.go_to(pane)
 
     def action_events(self) -> None:
-        """What happened, and what toasts have said."""
         self.open(self._happenings.show(), group="events")
 
     def action_find(self) -> None:
-        """Ask for the name of anything, and go there."""
         self.open(self._finding.find(), group="find")
 
     async def action_back(self) -> None:
-        """Leave this screen, or zoom."""
         base = self.screen_stack[0]
         if isinstance(base, ConsoleScreen) and base.leave_zoom():
             return
@@ -353,45 +341,36 @@ class DllmApp(DeskConsole):
             await self.action_show_mode(self.DEFAULT_MODE)
 
     def action_launch(self) -> None:
-        """Run the plan on the desk."""
         self.open(self._flows.launch(), group="launch")
 
     def action_stop(self) -> None:
-        """Stop what runs."""
         self.open(self._flows.stop(), group="launch")
 
     def action_settings(self) -> None:
-        """Show every setting of config.toml."""
         self.open(self._settings.show(), group="settings")
 
     def action_undo(self) -> None:
-        """Take the last change of the draft back."""
         if self.desk.editing.undo():
             self.show_desk()
         else:
             self.bell()
 
     def action_copy_command(self) -> None:
-        """Copy the command line that runs."""
         if command := launch_command(self.desk.snapshot):
             self.copy("the launch command", command)
         else:
             self.tell("No llama-server runs: there is no command to copy", "warning")
 
     def action_balance(self) -> None:
-        """Deal the layers out by memory."""
         self._flows.balance()
 
     def action_launch_settings(self) -> None:
-        """Ask how llama-server is to run."""
         self.open(self._flows.set_launch(), group="launch settings")
 
     def action_pick_model(self) -> None:
-        """Ask for a model."""
         self.open(self._flows.pick_model(), group="model")
 
     def action_clusters(self) -> None:
-        """Ask for another cluster."""
         self.open(self._flows.pick_cluster(), group="clusters")
 
     def show_cluster(self, name: str) -> None:
@@ -405,5 +384,4 @@ class DllmApp(DeskConsole):
         self._listen()
 
     def action_quit_console(self) -> None:
-        """Leave."""
         self.open(self._flows.leave(), group="leave")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from backends.config import Config
 
-REFUSED = "Refused: this console only watches (read-only)"
+REFUSED = "Read-only: nothing changed"
 TOAST_S: dict[Severity, float] = {"information": 4.0, "warning": 8.0, "error": 12.0}
 KEYS_WAIT_S = 2.0
 """Longest time a key waits for what the key before it does."""
@@ -69,7 +69,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
         kept_where: str = "",
         ascii_only: bool = False,
     ) -> None:
-        """Set up theme, keys, and where copies are kept."""
         super().__init__()
         self._keep_copy = keep_copy
         self._kept_where = f"; a copy is in {kept_where}" if kept_where else ""
@@ -90,7 +89,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self._use_theme(theme)
 
     def on_mount(self) -> None:
-        """Take over the user's keys; say what went wrong so far."""
         self.set_keymap(self.user_keys)
         for text in keymap.keymap_problems(self.user_keys):
             self._early_trouble.append(DllmError(text))
@@ -164,12 +162,10 @@ class ConsoleApp(App[None], inherit_bindings=False):
         return await super().run_action(action, default_namespace, namespaces)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Let no action of a screen through a dialog that stands before it."""
         behind = bool(self.screen_stack) and self.screen.is_modal
         return not (behind and action in keymap.SCREEN_ACTIONS)
 
     async def action_press_key(self, key: str) -> None:
-        """Do what a key does now: for a click on its name."""
         if bound := self.screen.active_bindings.get(key):
             await self.run_action(bound.binding.action, bound.node)
 
@@ -253,7 +249,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
             self.post_message(Trouble(Failure(what=what, hint=hint, at=self.clock())))
 
     def action_copy(self) -> None:
-        """Copy what the focused pane offers."""
         start: DOMNode = self.screen.focused or self.screen
         for node in start.ancestors_with_self:
             found = node.copyable() if hasattr(node, "copyable") else None
@@ -263,7 +258,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self.tell("There is nothing to copy here", "warning")
 
     def action_screenshot(self) -> None:  # type: ignore[override]
-        """Save a picture of the screen; a browser gets it as a download."""
         if self.is_web:
             self.deliver_screenshot()
             return
@@ -277,11 +271,9 @@ class ConsoleApp(App[None], inherit_bindings=False):
             self.tell(f"Saved the screen to {path}")
 
     def action_interrupt(self) -> None:
-        """Nothing is selected: ctrl+c ends nothing."""
         self.tell("Nothing is selected to copy; {app.quit} quits")
 
     def action_help(self) -> None:
-        """Help on the focused pane or dialog; away again from help itself."""
         from tui.dialogs.help import HelpDialog
 
         if isinstance(self.screen, HelpDialog):
@@ -290,7 +282,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
             self.push_screen(HelpDialog(self.screen))
 
     def action_events(self) -> None:
-        """Toasts again."""
         from tui.dialogs.events import EventsDialog
 
         self.push_screen(EventsDialog(self.event_log, self.clock))
@@ -311,7 +302,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
             self.set_keymap(self.user_keys)
 
     def action_theme(self) -> None:
-        """Pick a theme."""
         from tui.dialogs.theme import ThemeDialog
 
         self.push_screen(ThemeDialog(self.theme_names, self.theme))
@@ -339,7 +329,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
             self._early_trouble.append(DllmError(f"There is no theme {wanted}", there))
 
     def _theme_of(self, name: str) -> Theme | None:
-        """A theme of a file; None for one of Textual's own, or none."""
         found = theming.find_theme(name, self._theme_folders)
         if found is not None or name in self.available_themes:
             return found

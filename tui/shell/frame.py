@@ -44,21 +44,18 @@ class ConsoleScreen(Screen[None]):
     ]
 
     def __init__(self) -> None:
-        """Make the frame."""
         super().__init__()
         self.status_line = StatusLine()
         self.key_bar = KeyBar()
         self.shown: ClusterSnapshot | None = None
 
     def compose(self) -> ComposeResult:
-        """Status, what the screen is for, keys, and the notice that hides it all."""
         yield self.status_line
         yield from self.compose_body()
         yield self.key_bar
         yield SizeNotice()
 
     def action_zoom(self) -> None:
-        """Give the focused pane the whole screen, or show all again."""
         panes = self.focused.ancestors_with_self if self.focused else ()
         found = (node for node in panes if node.has_class("pane"))
         pane = next(found, None)
@@ -78,7 +75,6 @@ class ConsoleScreen(Screen[None]):
         return was_zoomed
 
     def compose_body(self) -> ComposeResult:
-        """What the screen is for."""
         raise NotImplementedError
 
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:

@@ -73,17 +73,14 @@ class KeyBar(StripWidget):
     }
 
     def __init__(self) -> None:
-        """Make an empty bar."""
         super().__init__()
         self._chips: list[Chip] = []
         self._hits: list[tuple[int, int, Chip]] = []
 
     def on_mount(self) -> None:
-        """Follow focus and bindings."""
         self.screen.bindings_updated_signal.subscribe(self, self._bindings_changed)
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """Screens, keys, note; keys that do not fit are left out from the right."""
         self._hits = []
         parts: list[Part] = []
         divided = False
@@ -100,15 +97,12 @@ class KeyBar(StripWidget):
         return [line(parts, width)]
 
     def watch_muted(self) -> None:
-        """More or fewer keys are offered."""
         self.redraw()
 
     def watch_note(self) -> None:
-        """The note takes room from the keys."""
         self.redraw()
 
     async def on_click(self, event: events.Click) -> None:
-        """A click does what the key does."""
         x = event.get_content_offset_capture(self).x
         for start, end, chip in self._hits:
             if start <= x < end:
@@ -146,7 +140,6 @@ class KeyBar(StripWidget):
         return kept
 
     def _short(self, chip: Chip) -> Chip:
-        """Of the screens only the present one keeps its name."""
         mode = chip.id in MODES and not self._is_here(chip)
         return chip._replace(label="") if mode else chip
 
@@ -167,7 +160,6 @@ class KeyBar(StripWidget):
 
 
 def _shown_key(app: App[object], binding: Binding) -> str:
-    """How the bar writes a key; a short form stands for the plain keys only."""
     if binding.key_display and not binding.key.startswith("ctrl+"):
         return binding.key_display
     key = app.get_key_display(binding.with_key(binding.key))
@@ -194,5 +186,4 @@ def _chips(screen: Screen[object]) -> list[Chip]:
 
 
 def _place(chip: Chip) -> int:
-    """Screens in their own order, then everything else as it comes."""
     return MODES.index(chip.id) if chip.id in MODES else len(MODES)

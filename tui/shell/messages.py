@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from textual.message import Message
@@ -18,40 +19,33 @@ class Copyable(NamedTuple):
     text: str
 
 
+@dataclass
 class Trouble(Message):
     """Something failed: shown as a toast and kept in the event log."""
 
-    def __init__(self, failure: Failure, severity: Severity = "error") -> None:
-        """Carry what failed and how bad it is."""
-        super().__init__()
-        self.failure = failure
-        self.severity = severity
+    failure: Failure
+    severity: Severity = "error"
 
 
+@dataclass
 class Notice(Message):
-    """Something worth a toast and a line in the event log."""
+    """A sentence worth a toast and a line in the event log."""
 
-    def __init__(self, text: str, severity: Severity = "information") -> None:
-        """Carry the sentence."""
-        super().__init__()
-        self.text = text
-        self.severity = severity
+    text: str
+    severity: Severity = "information"
 
 
+@dataclass
 class LogWanted(Message):
     """The user wants to read the log of a process."""
 
-    def __init__(self, process: str) -> None:
-        """Name the process."""
-        super().__init__()
-        self.process = process
+    process: str
 
 
+@dataclass
 class PeerWanted(Message):
     """The user wants something done about a peer."""
 
-    def __init__(self, verb: str, peer: str) -> None:
-        """Name what to do, and the peer (empty where there is none)."""
-        super().__init__()
-        self.verb = verb
-        self.peer = peer
+    verb: str
+    peer: str
+    """Empty where there is none."""

@@ -28,7 +28,6 @@ class SizeNotice(StripWidget):
     """
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """Three short lines in the middle."""
         texts = [
             ("Make this terminal larger", self.palette.strong),
             (f"it needs {MIN_WIDTH}×{MIN_HEIGHT}", self.palette.text),

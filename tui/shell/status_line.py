@@ -63,7 +63,6 @@ class StatusLine(StripWidget):
     """Whether the panes below show a moment that is past."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Make an empty line; ``clock`` gives seconds."""
         super().__init__()
         self._clock = clock
         self._lost_at = 0.0
@@ -71,12 +70,10 @@ class StatusLine(StripWidget):
         self._ageing: Timer | None = None
 
     def on_mount(self) -> None:
-        """What is shown grows older only while the controller is silent."""
         self._ageing = self.set_interval(1.0, self.redraw, pause=True)
         self._age()
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """Name at the left, state, address and speed at the right."""
         name: list[Part] = [("dllm", self.palette.key), ("  ", self.palette.dim)]
         if cluster := self._cluster_shown():
             name += [(cluster, self.palette.accent), (" ▸ ", self.palette.dim)]
@@ -88,26 +85,21 @@ class StatusLine(StripWidget):
     def watch_snapshot(
         self, old: ClusterSnapshot | None, new: ClusterSnapshot | None
     ) -> None:
-        """Draw only what differs here."""
         if _shown(old) != _shown(new):
             self.redraw_changed()
 
     def watch_model(self) -> None:
-        """Another model is being edited."""
         self.redraw()
 
     def watch_connected(self) -> None:
-        """The controller went or came."""
         self._lost_at = self._clock()
         self._age()
 
     def watch_held(self) -> None:
-        """The panes were frozen, or go on."""
         self._held_at = self._clock()
         self._age()
 
     def _age(self) -> None:
-        """Count the seconds while something shown grows old."""
         if self._ageing is not None:
             fresh = self.connected and not self.held
             (self._ageing.pause if fresh else self._ageing.resume)()
@@ -119,9 +111,9 @@ class StatusLine(StripWidget):
         return model_name(path) if path else "no model"
 
     def _cluster_shown(self) -> str:
-        """The cluster's name, where it is not the one there always is."""
         name = self.snapshot.cluster if self.snapshot else DEFAULT_CLUSTER
-        return "" if name == DEFAULT_CLUSTER else name
+        several = self.snapshot is not None and len(self.snapshot.clusters) > 1
+        return name if several or name != DEFAULT_CLUSTER else ""
 
     def _right(self, width: int) -> list[Part]:
         parts = [*self._notes(short=width < URL_IN_FULL_FROM), *self._state()]
@@ -164,7 +156,6 @@ class StatusLine(StripWidget):
 
 
 def _address(url: str, *, in_full: bool) -> str:
-    """The address in a constant width; scheme left out where there is little room."""
     if in_full:
         return f"{url:<{URL_WIDTH}}"
     return f"{url.removeprefix('http://'):<{URL_WIDTH - len('http://')}}"
@@ -183,4 +174,6 @@ def _shown(snapshot: ClusterSnapshot | None) -> object:
     model = snapshot.plan.model if snapshot.plan else ""
     rate = format_rate(_rate(snapshot))
     notes = tuple(text(snapshot) for text in _NOTES)
-    return snapshot.cluster, snapshot.state, model, snapshot.api_url, rate, notes
+    several = len(snapshot.clusters) > 1
+    name = snapshot.cluster, several
+    return name, snapshot.state, model, snapshot.api_url, rate, notes

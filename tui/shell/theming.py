@@ -171,9 +171,9 @@ def _colours(file: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _ansi_variables(file: ThemeFile) -> dict[str, str]:
-    """Variables Textual's own stylesheet needs of an ANSI theme, or the app ends."""
     if not file.ansi:
         return {}
+    # Textual's own stylesheet needs them, or the app ends.
     return {"ansi-background": "ansi_black", "ansi-foreground": "ansi_white"}
 
 

@@ -51,7 +51,6 @@ class SamplingField(NamedTuple):
         return value
 
     def _number(self, text: str) -> float | int | None:
-        """The number a text stands for, or None."""
         try:
             value = int(text) if self.whole else float(text.replace(",", "."))
         except ValueError:

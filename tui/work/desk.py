@@ -54,7 +54,6 @@ class Desk:
     """What is edited and the newest snapshot; draws nothing and calls nobody."""
 
     def __init__(self, cluster: str = DEFAULT_CLUSTER) -> None:
-        """Begin with an empty desk, at one of the clusters."""
         self._drawers: dict[str, tuple[Editing, Goals]] = {}
         self.go_to(cluster)
 
@@ -125,7 +124,6 @@ class Desk:
             del self._told[next(iter(self._told))]
 
     def _told_for(self, plan: Plan) -> tuple[Told, ...]:
-        """Answers that tell something of a plan: only split and context may differ."""
         return self._told.get(_way(plan), ())
 
     def _ours(self) -> tuple[tuple[str, int], ...]:
@@ -225,7 +223,6 @@ class Desk:
         return (*here, *planned.to_come(shown, self.devices), *others)
 
     def _measured(self, plan: Plan) -> tuple[DeviceMemory, ...]:
-        """Measured bytes, where this very plan is the one that runs."""
         measured = self.snapshot.measured if self.snapshot else None
         running = runs_now(self.snapshot)
         runs = running is not None and same_plan(running, plan)
@@ -258,7 +255,6 @@ def _way(plan: Plan) -> Plan:
 
 
 def _is_late(snapshot: ClusterSnapshot, newest: ClusterSnapshot | None) -> bool:
-    """Whether the same controller has said something newer already."""
     if newest is None or newest.controller_pid != snapshot.controller_pid:
         return False
     return snapshot.seq < newest.seq

@@ -45,7 +45,6 @@ class Editing:
     """The draft of one cluster; every change of it is one step of undo."""
 
     def __init__(self) -> None:
-        """Begin without a plan."""
         self._history: History[Edition] | None = None
 
     # --- what is edited ------------------------------------------------------------
@@ -168,7 +167,6 @@ class Editing:
         return moved
 
     def _position(self, boundary: int) -> int | None:
-        """Layers before a boundary; None where there is no such boundary."""
         positions = boundaries(self.split) if self.split else ()
         return positions[boundary] if 0 <= boundary < len(positions) else None
 

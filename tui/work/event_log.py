@@ -26,7 +26,6 @@ class EventLog:
     """The last toasts, oldest first."""
 
     def __init__(self) -> None:
-        """Begin empty."""
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
 
     def add(self, at: float, text: str, severity: Severity) -> None:

@@ -34,7 +34,6 @@ class Entry:
         detail: str = "",
         key: str = "",
     ) -> None:
-        """``kind`` and ``detail`` are searched too; ``key`` is how it is reached."""
         self.kind = kind
         self.name = name
         self.run = run

@@ -16,7 +16,6 @@ class Goals:
     """What is known to run, and what was sent off and is not answered yet."""
 
     def __init__(self) -> None:
-        """Nothing was sent, and nothing was seen."""
         self._seen: Plan | None = None
         self._sent: list[Plan] = []
 

@@ -171,7 +171,6 @@ class LaunchForm:
             wrong["workers"] = f"Give 0 to {WORKERS_MAX}."
 
     def _draft(self, text: str) -> str:
-        """A method's name or a file's path; only the controller can look."""
         draft = text.strip() or NO_DRAFT
         if draft in (NO_DRAFT, NGRAM_DRAFT, MTP_DRAFT, AUTO_DRAFT) or at_peer(draft):
             return draft
@@ -188,14 +187,13 @@ class LaunchForm:
     def _read_optional(
         self, texts: Mapping[str, str], name: str, wrong: dict[str, str]
     ) -> int | None:
-        """A number, or nothing."""
         return self._read_number(texts, name, wrong) if texts[name].strip() else None
 
     def _read_arguments(self, text: str, wrong: dict[str, str]) -> tuple[str, ...]:
         try:
             words = shlex.split(text)
         except ValueError:
-            wrong["extra_args"] = "A quotation mark has no second one."
+            wrong["extra_args"] = "Unclosed quote."
             return ()
         _, further = settings_apart(words, ServerSettings())
         if len(further) != len(words):
@@ -222,7 +220,6 @@ def _own_field(words: list[str], further: tuple[str, ...]) -> str:
 
 
 def _number(text: str) -> int | None:
-    """A whole number as one types it."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdigit() else None
 

@@ -70,7 +70,6 @@ class LaunchSettings:
         return self.workers != now.workers or given_back or drafted
 
     def _draft_needs(self) -> tuple[object, ...]:
-        """What a draft, and the memory it takes, depend on."""
         server = self.server
         if server.draft in (NO_DRAFT, NGRAM_DRAFT):
             return (server.draft,)
@@ -262,5 +261,5 @@ def draft_text(plan: Plan) -> str:
 
 def _threads(count: int | None) -> str:
     if count is None:
-        return "threads as usual"
+        return "threads automatic"
     return format_count(count, "thread")

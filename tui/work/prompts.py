@@ -12,7 +12,6 @@ class PromptHistory:
     """Earlier prompts, walked with ↑ and ↓; what was being typed is kept."""
 
     def __init__(self) -> None:
-        """Start with no prompts."""
         self._prompts: list[str] = []
         self._position = 0
         self._draft = ""

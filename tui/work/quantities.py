@@ -215,7 +215,6 @@ def megabytes_text(bytes_per_s: float | None) -> str:
 
 
 def _megabytes(bytes_per_s: float) -> str:
-    """In at most four cells; a gigabyte has four."""
     return three_figures(bytes_per_s / BYTES_PER_MB)
 
 

@@ -32,7 +32,7 @@ class PartLook(NamedTuple):
 
 
 PARTS = (
-    PartLook("head", "·", "elsewhere: the head and other workers"),
+    PartLook("others", "·", "elsewhere: the head and other workers"),
     PartLook("up", "░", "the input on its way to the worker"),
     PartLook("compute", "█", "the worker computes"),
     PartLook("down", "▒", "the result on its way back"),

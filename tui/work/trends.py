@@ -25,7 +25,6 @@ class RateHistory:
     """One figure per second of generating; pauses collapse into one gap."""
 
     def __init__(self) -> None:
-        """Begin empty."""
         self.columns: deque[float | None] = deque(maxlen=RATES_MAX)
         self.version = 0
         """Grows with every change."""
@@ -71,7 +70,6 @@ class Trend:
     """Readings of one worker as means of equal stretches of time, newest last."""
 
     def __init__(self) -> None:
-        """Begin empty."""
         self.now = NOTHING
         self._past: deque[Reading] = deque(maxlen=STEPS_MAX - 1)
         self._readings: list[Reading] = []
@@ -96,7 +94,6 @@ class Trends:
     """Histories of a cluster: its speed, and each worker's figures."""
 
     def __init__(self) -> None:
-        """Begin empty."""
         self.rates = RateHistory()
         self.workers: dict[str, Trend] = {}
         """By worker, the head as ``HEAD`` first; those of the plan that runs."""
@@ -124,7 +121,6 @@ class Trends:
             trend.add(NOTHING)
 
     def _generates(self, snapshot: ClusterSnapshot) -> bool:
-        """Whether tokens are made, or were since the snapshot before."""
         before, self._tokens = self._tokens, snapshot.speed.tokens
         made = before is not None and snapshot.speed.tokens > before
         return made or snapshot.speed.tok_per_s is not None

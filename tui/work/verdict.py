@@ -62,9 +62,8 @@ def verdict(
 
 
 def _said(draft: Draft) -> str:
-    """Whose word the memory is."""
     if draft.is_settled:
-        return " · memory as the engine says"
+        return " · memory estimated by the engine"
     why = f" ({draft.note})" if draft.note else ""
     return f" · memory predicted{why}"
 
@@ -74,7 +73,7 @@ def _misfit(draft: Draft) -> Verdict:
         load.device for load in draft.loads if load.device in draft.misfits
     )
     holds = "hold" if len(draft.misfits) > 1 else "holds"
-    return Verdict(f"does not fit: {names} {holds} more than there is room for", "bad")
+    return Verdict(f"does not fit: {names} {holds} over the memory limit", "bad")
 
 
 def _measured(draft: Draft, snapshot: ClusterSnapshot) -> Verdict:
@@ -86,9 +85,10 @@ def _measured(draft: Draft, snapshot: ClusterSnapshot) -> Verdict:
     if not draft.is_settled:
         return Verdict("✓ layers as planned · memory as measured", "ok")
     if off := _off_bytes(draft):
-        text = f"✓ layers as planned · memory {format_bytes(off)} off the engine's word"
+        by = format_bytes(off)
+        text = f"✓ layers as planned · memory is {by} off the engine's estimate"
         return Verdict(text, "warn")
-    return Verdict("✓ as planned: layers, and memory as the engine said", "ok")
+    return Verdict("✓ layers and memory as planned", "ok")
 
 
 def _off_bytes(draft: Draft) -> int:

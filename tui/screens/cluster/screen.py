@@ -79,7 +79,6 @@ class ClusterScreen(ConsoleScreen):
     def __init__(
         self, desk: Desk, *, zoomed: str = "", clock: Callable[[], float] = time.time
     ) -> None:
-        """Make the screen as it was left; ``clock`` gives Unix seconds."""
         super().__init__()
         self.peers = PeersPane(id="peers", clock=clock)
         self._desk = desk
@@ -94,13 +93,11 @@ class ClusterScreen(ConsoleScreen):
         self.set_reactive(ClusterScreen.zoomed, zoomed if zoomed in PANES else "")
 
     def compose_body(self) -> ComposeResult:
-        """Peers beside split, live figures, chat beside the latest tokens."""
         yield Widget(self.peers, self.split, id="top")
         yield self.live
         yield Widget(self.chat, self.token, id="low")
 
     def on_mount(self) -> None:
-        """Begin at the split."""
         self._arrange()
         self._mute()
         self._pane(self.zoomed or "split").focus_default()
@@ -134,22 +131,18 @@ class ClusterScreen(ConsoleScreen):
 
     @on(SplitBar.Changed)
     def _split_changed(self) -> None:
-        """The peers' bars follow a drag, too; the app hears of it next."""
         self.peers.show_draft(self.split.bar.draft)
 
     @on(PeerList.Selected)
     def _mute(self) -> None:
-        """Offer only keys that do something now."""
         idle = set() if self._desk.editing.can_undo else {"split.undo"}
         unfit = unfit_actions(self.peers.peer_list.peer)
         self.key_bar.muted = _muted(self._desk) | idle | unfit
 
     def watch_zoomed(self) -> None:
-        """One pane grows, or all come back."""
         self._arrange()
 
     def action_zoom(self) -> None:
-        """Zoom the focused pane, or show all panes again."""
         self.zoomed = "" if self.zoomed else self._focused_pane()
 
     def action_open_log(self) -> None:
@@ -160,19 +153,16 @@ class ClusterScreen(ConsoleScreen):
         self.post_message(PeerWanted("provision", self.live.peer_to_mend))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """There must be a process to read the log of, or a peer to mend."""
         if action == "provision":
             return bool(self.live.peer_to_mend)
         return bool(self.live.log_name) if action == "open_log" else True
 
     def action_next_pane(self, by: int = 1) -> None:
-        """Go to another pane, also one that is hidden now."""
         panes = self._panes
         here = panes.index(self._focused_pane())
         self.go_to(panes[(here + by) % len(panes)])
 
     def action_previous_pane(self) -> None:
-        """Go to the pane before."""
         self.action_next_pane(-1)
 
     def go_to(self, name: str) -> None:
@@ -192,11 +182,9 @@ class ClusterScreen(ConsoleScreen):
         return bool(self.zoomed)
 
     def on_resize(self) -> None:
-        """There may be room for more panes, or for fewer."""
         self._arrange()
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        """A click into a pane makes it the one in front."""
         self._bring(self._focused_pane())
         self.split.say_verdict()
         self.live.say_keys()
@@ -213,7 +201,6 @@ class ClusterScreen(ConsoleScreen):
 
     @property
     def _panes(self) -> tuple[str, ...]:
-        """Those there are; that of the latest tokens only where there is room."""
         there = self._shows_tokens or self.zoomed == "token"
         return PANES if there else PANES[:-1]
 
@@ -227,7 +214,6 @@ class ClusterScreen(ConsoleScreen):
 
     @property
     def _folds(self) -> bool:
-        """Whether Live gives its rows to the chat, which needs them."""
         few = SHORT_BELOW <= self.size.height < TALL_FROM
         serves = self._state is ClusterState.SERVING
         return few and serves and not self.zoomed and self._focused_pane() != "live"
@@ -249,7 +235,6 @@ class ClusterScreen(ConsoleScreen):
         return self.zoomed or self._front["top"]
 
     def _bring(self, name: str) -> None:
-        """Put a pane before the one it shares its place with."""
         if name != "token":
             self._front["top" if name in PANES[:2] else "low"] = name
         if self.zoomed:
@@ -284,12 +269,16 @@ class ClusterScreen(ConsoleScreen):
         low = FOLDED_ROWS + CHAT_ROWS if self._folds else LOW_ROWS_MIN
         most = max(body - low, TOP_ROWS_MIN)
         n_bar = 3 if height < SHORT_BELOW else 4 if height < TALL_FROM else 5
+        rows = self._n_devices + TOP_ROWS
+        headed = bool(self.zoomed) or (height >= TALL_FROM and n_bar + rows + 1 <= most)
+        rows += headed
         if self.zoomed:
             n_bar = max(n_bar, min(height // 3, 12))
-        elif n_bar + self._n_devices + TOP_ROWS > most:
+        elif n_bar + rows > most:
             n_bar = 3
         self.split.bar.styles.height = n_bar
-        top = min(max(n_bar + self._n_devices + TOP_ROWS, TOP_ROWS_MIN), most)
+        self.split.head_columns(headed)
+        top = min(max(n_bar + rows, TOP_ROWS_MIN), most)
         self._top.styles.height = "1fr" if self.zoomed else top
         shared = self.zoomed or height < SHORT_BELOW
         self.live.styles.max_height = None if shared else body - top - CHAT_ROWS_MIN
@@ -331,7 +320,6 @@ class ClusterScreen(ConsoleScreen):
 
 
 def _muted(desk: Desk) -> frozenset[str]:
-    """Actions not worth offering: nothing to launch, nothing to stop."""
     return frozenset(
         ({"cluster.launch"} if desk.unchanged or desk.plan is None else set())
         | (set() if desk.alive else {"cluster.stop"})

@@ -36,7 +36,6 @@ class TokenPane(Container):
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        """Make a pane without tokens."""
         super().__init__(id=id, classes="pane")
         self.border_title = "Token"
         self.waterfall = Waterfall()
@@ -45,7 +44,6 @@ class TokenPane(Container):
         self._drawing = Rarely(self, DRAW_GAP_S, self._show)
 
     def compose(self) -> ComposeResult:
-        """The waterfall."""
         yield self.waterfall
 
     def show(self, snapshot: ClusterSnapshot) -> None:
@@ -56,7 +54,6 @@ class TokenPane(Container):
             self._drawing.ask()
 
     def on_show(self) -> None:
-        """There is room for it."""
         self._drawing.ask()
 
     def _show(self) -> None:
@@ -68,14 +65,11 @@ class TokenPane(Container):
 
     @on(Waterfall.Changed)
     def _badge(self, event: Waterfall.Changed) -> None:
-        """Say which worker alone is shown."""
         event.stop()
         resubtitle(self, self.waterfall.chosen)
 
     def action_median(self) -> None:
-        """Medians instead of the latest token, or back."""
         self.waterfall.median = not self.waterfall.median
 
     def action_next_worker(self) -> None:
-        """One worker alone, or all of them."""
         self.waterfall.choose_next()

@@ -103,7 +103,6 @@ def rate_at(own: float, added: float) -> float:
 
 
 def _busy_ms(link: Link) -> float | None:
-    """What a link's own four parts take, lab included."""
     if link.compute_ms_per_token is None:
         return None
     up, down = link.up_ms_per_token or 0.0, link.down_ms_per_token or 0.0
@@ -111,12 +110,10 @@ def _busy_ms(link: Link) -> float | None:
 
 
 def _machine_ms(link: Link) -> float:
-    """Compute and wait: what no lab changes."""
     return (link.compute_ms_per_token or 0.0) + (link.wait_ms_per_token or 0.0)
 
 
 def _network_ms(link: Link) -> float:
-    """The real round trips; where the kernel tells no RTT, what was measured."""
     if link.rtt_ms is not None:
         return link.rtt_ms * (link.round_trips_per_token or 0.0)
     measured = (link.up_ms_per_token or 0.0) + (link.down_ms_per_token or 0.0)

@@ -51,11 +51,9 @@ class LinkHeading(StripWidget):
     """What is shown."""
 
     def watch_heading(self) -> None:
-        """Something of it changed."""
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """Name and nature at the left, the lab and its cost at the right."""
         if self.heading is None:
             return []
         link, lab, mark, current = self.heading
@@ -74,7 +72,7 @@ class LinkHeading(StripWidget):
     def _state(self, link: Link, lab: Lab | None) -> list[Part]:
         preset = preset_of(lab)
         if is_off(lab):
-            return [("as it is", self.palette.dim)]
+            return [("no lab", self.palette.dim)]
         cost = added_ms(link, lab)
         name = preset.short if preset else "set"
         added = "" if cost is None else f"{f'~+{format_ms(cost)} a token':>18}"
@@ -95,19 +93,12 @@ class LinkBlock(Vertical):
         """The user put something on this link; not ``final`` while dragging."""
 
         def __init__(self, block: LinkBlock, lab: Lab | None, *, final: bool) -> None:
-            """Carry what the sliders say now."""
             super().__init__()
             self.block = block
             self.lab = lab
             self.final = final
 
-        @property
-        def control(self) -> LinkBlock:
-            """The link's block."""
-            return self.block
-
     def __init__(self, worker: str) -> None:
-        """Create the block of a worker's link."""
         super().__init__()
         self.worker = worker
         self._lab: Lab | None = None
@@ -139,7 +130,6 @@ class LinkBlock(Vertical):
         return None if is_off(lab) else lab
 
     def compose(self) -> ComposeResult:
-        """Heading and sliders."""
         yield self._heading
         yield from self.sliders
 
@@ -156,7 +146,6 @@ class LinkBlock(Vertical):
         self.rate.show_value(shown.rate_mb_s or NO_LIMIT)
 
     def on_click(self, event: events.Click) -> None:
-        """A click on the heading means the link."""
         if not any(slider.has_focus for slider in self.sliders):
             self.latency.focus()
 

@@ -17,7 +17,6 @@ class Pace(Generic[T]):
     """Lets changes through, or holds the newest until its time has come."""
 
     def __init__(self, clock: Callable[[], float], gap_s: float = GAP_S) -> None:
-        """Begin with nothing told."""
         self._clock = clock
         self._gap_s = gap_s
         self._told_at = float("-inf")

@@ -30,7 +30,7 @@ LEGENDS = (
     "● measured   ◇ predicted   ··· curve",
     "● measured  ◇ predicted",
 )
-X_TITLE = "added to a token by the lab, ms"
+X_TITLE = "added delay per token, ms"
 Y_TITLE = "tok/s"
 
 
@@ -86,11 +86,9 @@ class LabPlot(StripWidget):
     """What is shown."""
 
     def watch_picture(self) -> None:
-        """A point more, or another prediction."""
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """Graph rows, then the axis of what is added and its numbers."""
         room, rows = width - AXIS_WIDTH, height - 2
         if room < 2 or rows < 1:
             return []
@@ -171,6 +169,5 @@ class LabPlot(StripWidget):
 
 
 def _ticks(canvas: _Canvas) -> list[float]:
-    """Round distances from 0 to the right end."""
     n_ticks = 5 if canvas.width >= 5 * TICK_COLUMNS else 2
     return [canvas.right * n / n_ticks for n in range(1, n_ticks + 1)]

@@ -30,7 +30,7 @@ class Preset(NamedTuple):
 
 
 PRESETS = (
-    Preset("none", "lab.as_it_is", "as it is", "as it is", None),
+    Preset("none", "lab.as_it_is", "no lab", "no lab", None),
     Preset(
         "ethernet",
         "lab.ethernet",
@@ -97,27 +97,22 @@ class PresetList(StripWidget):
         """A preset was clicked."""
 
         def __init__(self, preset: Preset) -> None:
-            """Carry the preset."""
             super().__init__()
             self.preset = preset
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        """Make the list."""
         super().__init__(id=id)
         self._hits: list[tuple[int, int, Preset]] = []
 
     def watch_lab(self) -> None:
-        """Another preset is marked."""
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """One row per preset, or one row for all."""
         if height < len(PRESETS):
             return [self._together(width)]
         return [line(self._row(preset), width) for preset in PRESETS]
 
     def on_click(self, event: events.Click) -> None:
-        """A click does what the key does."""
         if preset := self._preset_at(*event.get_content_offset_capture(self)):
             self.post_message(self.Picked(preset))
 

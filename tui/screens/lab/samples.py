@@ -34,7 +34,6 @@ class Samples:
     """The speeds that the header has shown, since the plan runs."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.points: deque[Sample] = deque(maxlen=SAMPLES_MAX)
         self.latest: Sample | None = None
         """The newest one under the present lab."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from backends.state import ClusterSnapshot, Lab, Link
     from tui.seam.cluster import Cluster
 
-HINT = "A key puts one on the link marked ▸; {lab.all} puts that link's lab on all."
+HINT = "A key applies a preset to the link marked ▸; {lab.all} applies it to all."
 BLOCK_ROWS = 4
 BORDER_ROWS = 2
 TALL_FROM = 32
@@ -123,7 +123,6 @@ speed without a draft under the same lab, once both were measured.
         self._speed = SpeedPane(id="lab-speed")
 
     def compose_body(self) -> ComposeResult:
-        """Links and presets above, speeds below; or why there are none."""
         self._links_pane.border_title = "Links"
         side = Vertical(id="lab-side", classes="pane")
         side.border_title = "Presets"
@@ -138,7 +137,6 @@ speed without a draft under the same lab, once both were measured.
         yield Static(id="lab-empty", classes="pane", markup=False)
 
     def on_mount(self) -> None:
-        """Until links are known there are none."""
         self.query_one("#lab-empty").border_title = "Lab"
         self.set_class(not self._links, "-empty")
         self._sync()
@@ -178,7 +176,6 @@ speed without a draft under the same lab, once both were measured.
         self._arrange()
 
     def _focus_current(self) -> None:
-        """Once its block can be seen."""
         if self._current in self._blocks:
             self._blocks[self._current].latency.focus()
 
@@ -199,7 +196,6 @@ speed without a draft under the same lab, once both were measured.
         self._speed.show(self._speeds(shown), self._picture(shown))
 
     def _shown_labs(self) -> Labs:
-        """What the sliders say, also in the middle of a drag."""
         return {worker: block.lab for worker, block in self._blocks.items()}
 
     def _speeds(self, labs: Labs) -> Speeds:
@@ -221,7 +217,6 @@ speed without a draft under the same lab, once both were measured.
 
     @property
     def _own_ms(self) -> float | None:
-        """What a token takes without any lab: as measured, else as links add up."""
         base = self._samples.base
         measured = base.own_ms if base is not None else 0.0
         return measured if measured > 0 else own_ms(self._links)
@@ -241,7 +236,6 @@ speed without a draft under the same lab, once both were measured.
         return {name: index for index, name in enumerate(names)}
 
     def on_resize(self, event: events.Resize) -> None:
-        """Give the links what they need, and the plot the rest."""
         self._arrange()
 
     def _arrange(self) -> None:
@@ -257,7 +251,6 @@ speed without a draft under the same lab, once both were measured.
     # --- what the user does -----------------------------------------------------
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        """The link of the focused slider is the one presets are put on."""
         block = next(
             (n for n in event.widget.ancestors if isinstance(n, LinkBlock)), None
         )
@@ -267,31 +260,25 @@ speed without a draft under the same lab, once both were measured.
             self._show()
 
     def action_focus_slider(self, by: int) -> None:
-        """Go to another slider; after the last comes the first."""
         sliders = [*chain(*(block.sliders for block in self._blocks.values()))]
         if sliders:
             at = next((i for i, s in enumerate(sliders) if s.has_focus), -1)
             sliders[(at + by) % len(sliders)].focus()
 
     def action_put(self, preset: str) -> None:
-        """Put a preset on the focused link."""
         self._put(self._current, preset_named(preset).lab)
 
     def action_put_on_all(self) -> None:
-        """Put the focused link's lab on every link."""
         if self._current:
             self._put(None, self._blocks[self._current].lab)
 
     def action_clear(self) -> None:
-        """Leave the focused link as it is."""
         self._put(self._current, None)
 
     def action_clear_all(self) -> None:
-        """Leave every link as it is."""
         self._put(None, None)
 
     def action_undo(self) -> None:
-        """Take the last change back."""
         before = self._desk.undo()
         if before is None:
             self.app.bell()
@@ -303,7 +290,6 @@ speed without a draft under the same lab, once both were measured.
         self._show()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Without a link there is nothing to put anything on."""
         if action in {"put", "put_on_all", "clear", "clear_all", "focus_slider"}:
             return bool(self._blocks)
         return True
@@ -351,7 +337,6 @@ speed without a draft under the same lab, once both were measured.
             self.set_timer(max(self._pace.wait_s, 0.001), self._flush)
 
     def _flush(self) -> None:
-        """Tell the change that was held back, if its time has come."""
         self._flushing = False
         wanted = self._pace.due()
         if wanted is not None:

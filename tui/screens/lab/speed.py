@@ -42,16 +42,14 @@ class SpeedLine(StripWidget):
     """What is shown."""
 
     def watch_speeds(self) -> None:
-        """A figure changed."""
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """As many of the figures as fit, in fixed columns."""
         speeds = self.speeds
         groups = [
             self._predicted("predicted", speeds.predicted),
             [*self._measured("measured", speeds.measured), *self._difference()],
-            self._predicted("as it is", speeds.plain),
+            self._predicted("no lab", speeds.plain),
             self._added(),
         ]
         shown: list[Part] = []
@@ -100,7 +98,6 @@ class SpeedPane(Vertical):
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        """Make an empty pane."""
         super().__init__(id=id, classes="pane")
         self.border_title = "Speed"
         self.border_subtitle = X_TITLE
@@ -108,7 +105,6 @@ class SpeedPane(Vertical):
         self.plot = LabPlot()
 
     def compose(self) -> ComposeResult:
-        """Figures and plot."""
         yield self.line
         yield self.plot
 

@@ -22,7 +22,6 @@ class LabWishes:
     """The labs as wanted, with a way back; the cluster's word counts in the end."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Begin with nothing known."""
         self.labs: Labs = {}
         """What is wanted on each link, as far as it counts."""
         self._clock = clock

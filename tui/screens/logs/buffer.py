@@ -23,7 +23,6 @@ class LogBuffer:
     def __init__(
         self, limit: int = LINE_LIMIT, *, chars_limit: int = CHARS_LIMIT
     ) -> None:
-        """Create an empty buffer that keeps so many lines, of so many characters."""
         self.limit = limit
         self.chars_limit = chars_limit
         self._chars = 0
@@ -94,6 +93,5 @@ def last_written(raw: str) -> str:
 
 
 def _fit(raw: str) -> str:
-    """A line cleaned, and ended with … if it is absurdly long."""
     line = last_written(raw)
     return line if len(line) <= LINE_CHARS else line[: LINE_CHARS - 1] + "…"

@@ -29,7 +29,6 @@ class LogFeed:
     """Feeds a view from pieces of one log."""
 
     def __init__(self, info: ProcessInfo, view: LogView) -> None:
-        """Begin with nothing read."""
         self.info = info
         self.view = view
         self.gone = False
@@ -103,7 +102,6 @@ class LogFeed:
 
     @property
     def _ended_well(self) -> bool:
-        """It ended by itself, or because it was asked to."""
         if self.info.exit_signal is not None:
             return self.info.exit_signal in (signal.SIGTERM, signal.SIGINT)
         return self.info.exit_code in (0, None)

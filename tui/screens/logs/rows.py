@@ -53,7 +53,6 @@ class LogRows:
     """The rows of a buffer's lines, kept up as lines come and go."""
 
     def __init__(self, buffer: LogBuffer) -> None:
-        """Lay out a buffer, unfiltered and unfolded."""
         self.filter: LogFilter | None = None
         self.level = LogLevel.DEBUG
         """The least serious lines that have rows."""

@@ -97,7 +97,6 @@ class LogsScreen(ConsoleScreen):
         self._status = LogStatus(id="log-status")
 
     def compose_body(self) -> ComposeResult:
-        """Tabs, the log shown, its filter and its status."""
         yield self._tabs
         yield Static(EMPTY, id="log-none", markup=False)
         with Vertical(id="log-area"):
@@ -106,7 +105,6 @@ class LogsScreen(ConsoleScreen):
             yield self._status
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Let the app report a worker that failed."""
         report_worker(self, event)
 
     # --- processes and tabs -------------------------------------------------
@@ -147,13 +145,11 @@ class LogsScreen(ConsoleScreen):
 
     @work(group="log-tabs", exit_on_error=False)
     async def _open_once_there(self) -> None:
-        """Activate the tab somebody asked for when all tabs are up."""
         for mount in self._added:
             await mount
         self._open_wanted()
 
     def _forget_gone(self) -> None:
-        """Drop the oldest tabs of processes long gone."""
         gone = [name for name, feed in self._feeds.items() if feed.gone]
         for name in gone[:-GONE_LIMIT]:
             feed = self._feeds.pop(name)
@@ -161,7 +157,6 @@ class LogsScreen(ConsoleScreen):
             feed.view.remove()
 
     def _title_tabs(self) -> None:
-        """Show on each tab how its process is."""
         titles = {_tab_id(feed.view): feed.title() for feed in self._feeds.values()}
         for tab in self._tabs.query(Tab):
             title = titles.get(tab.id or "")
@@ -182,7 +177,6 @@ class LogsScreen(ConsoleScreen):
 
     @property
     def _active(self) -> LogFeed | None:
-        """The log shown."""
         active = self._tabs.active
         feeds = self._feeds.values()
         return next((feed for feed in feeds if _tab_id(feed.view) == active), None)
@@ -202,7 +196,6 @@ class LogsScreen(ConsoleScreen):
         self._restart_reading()
 
     def action_next_log(self, step: int) -> None:
-        """Go to another tab, around the ends."""
         feeds = list(self._feeds.values())
         if self._active is None:
             raise SkipAction
@@ -212,13 +205,11 @@ class LogsScreen(ConsoleScreen):
     # --- reading --------------------------------------------------------------
 
     def on_screen_resume(self) -> None:
-        """Read while this screen is shown."""
         if self._active is not None:
             self._active.view.focus()
         self._restart_reading()
 
     def on_screen_suspend(self) -> None:
-        """Read nothing while another screen is shown."""
         self.workers.cancel_group(self, "logs")
 
     def hold(self, held: bool) -> None:
@@ -232,7 +223,6 @@ class LogsScreen(ConsoleScreen):
             self._restart_reading()
 
     def _restart_reading(self) -> None:
-        """Read the log shown, where this screen is the one shown and goes on."""
         if self.is_current and self._active is not None and not self.status_line.held:
             self._read(self._active)
 
@@ -251,7 +241,6 @@ class LogsScreen(ConsoleScreen):
             await asyncio.sleep(self._poll_s)
 
     def _tell(self, feed: LogFeed, error: DllmError) -> None:
-        """Report why a log cannot be read, once."""
         if str(error) != feed.trouble:
             feed.trouble = str(error)
             self.post_message(Trouble(error.failure()))
@@ -266,11 +255,9 @@ class LogsScreen(ConsoleScreen):
             self._count()
 
     def action_filter(self) -> None:
-        """Type a filter."""
         self._filter_bar.open()
 
     def action_unfilter(self) -> None:
-        """Remove the filter, then the level; without both, Esc is for somebody else."""
         if self._filter_bar.text:
             self._filter_bar.action_clear()
         elif self._status.level is not LogLevel.DEBUG:
@@ -280,7 +267,6 @@ class LogsScreen(ConsoleScreen):
             raise SkipAction
 
     def action_level(self) -> None:
-        """Leave out the lines of one level more; after the last show all again."""
         self._status.level = self._status.level.after()
         self._apply_filter()
 
@@ -312,7 +298,6 @@ class LogsScreen(ConsoleScreen):
         self._count()
 
     def _count(self) -> None:
-        """Say how many lines the filter keeps."""
         if self._active is not None and not self._filter_bar.wrong:
             standing = self._active.view.standing
             kept = f"{standing.matching} of {standing.lines}"
@@ -324,7 +309,6 @@ class LogsScreen(ConsoleScreen):
 
     @work(group="log-save", exclusive=True, exit_on_error=False)
     async def action_save(self) -> None:
-        """Save the whole log shown to a file and say where."""
         if self._active is None:
             return
         name = self._active.info.name
@@ -338,7 +322,6 @@ class LogsScreen(ConsoleScreen):
 
     @work(group="log-pager", exclusive=True, exit_on_error=False)
     async def action_pager(self) -> None:
-        """Leave the screen to the user's pager until it ends."""
         if self._active is None:
             return
         try:
@@ -355,5 +338,4 @@ class LogsScreen(ConsoleScreen):
 
 
 def _tab_id(view: LogView) -> str:
-    """The tab of a view."""
     return f"tab-{view.id}"

@@ -21,7 +21,7 @@ TELLING_CELLS = 16
 """A path cut shorter than this says nothing."""
 LEVEL_WORDS = {
     LogLevel.DEBUG: "",
-    LogLevel.INFO: "no debugging",
+    LogLevel.INFO: "debug hidden",
     LogLevel.WARNING: "warnings and errors",
     LogLevel.ERROR: "errors only",
 }
@@ -42,7 +42,6 @@ class LogStatus(StripWidget):
     """File the log lies in."""
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """Following or not, counts, and the path where it fits."""
         if self.standing is None:
             return []
         left = [
@@ -56,15 +55,12 @@ class LogStatus(StripWidget):
         ]
 
     def watch_standing(self) -> None:
-        """Other counts."""
         self.redraw()
 
     def watch_level(self) -> None:
-        """Other lines."""
         self.redraw()
 
     def watch_path(self) -> None:
-        """Another file."""
         self.redraw()
 
     def _following(self, standing: LogStanding) -> Part:
@@ -78,12 +74,10 @@ class LogStatus(StripWidget):
         return f"↓ {unseen}, {follows}  ", self.palette.warn
 
     def _level(self) -> list[Part]:
-        """Which lines are left out, if any."""
         words = LEVEL_WORDS[self.level]
         return [(f"{words}  ", self.palette.warn)] if words else []
 
     def _counts(self, standing: LogStanding) -> Part:
-        """Lines held, and how many of them are shown."""
         counted = format_count(standing.lines, "line")
         if standing.matching != standing.lines:
             shown = format_count(standing.matching, "line").rpartition(" ")[0]

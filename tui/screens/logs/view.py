@@ -122,11 +122,6 @@ The last 20 000 lines of one process, as it writes them.
         view: LogView
         standing: LogStanding
 
-        @property
-        def control(self) -> LogView:
-            """The log that changed."""
-            return self.view
-
         def can_replace(self, message: Message) -> bool:
             """Only the newest of one log's changes matters."""
             return isinstance(message, LogView.Changed) and message.view is self.view
@@ -137,7 +132,6 @@ The last 20 000 lines of one process, as it writes them.
         *,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Create an empty log; its ``title`` names it when it is copied."""
         super().__init__(id=id)
         self.title = title
         self._buffer = LogBuffer()
@@ -214,7 +208,6 @@ The last 20 000 lines of one process, as it writes them.
         self._settle()
 
     def _drop_strips(self, changed: int) -> None:
-        """Forget drawings of lines that changed or are gone."""
         kept = range(self._buffer.first, changed)
         cached = list(self._strips.keys())
         for row in cached:
@@ -222,7 +215,6 @@ The last 20 000 lines of one process, as it writes them.
                 self._strips.discard(row)
 
     def _relay_out(self, wanted: LogFilter | None, level: LogLevel) -> None:
-        """Lay all lines out anew, a part at a time."""
         self._next = LogRows(self._buffer)
         self._next.filter, self._next.level = wanted, level
         self._next.width = self._fold_width
@@ -243,7 +235,6 @@ The last 20 000 lines of one process, as it writes them.
 
     @property
     def _fold_width(self) -> int | None:
-        """Cells a row may take; None: as many as the line has."""
         width = self.scrollable_content_region.width
         return max(width, 8) if self.folded and width else None
 
@@ -321,7 +312,6 @@ The last 20 000 lines of one process, as it writes them.
             text.stylize(self._partial("prefix"), 0, prefix)
 
     def _colour_matches(self, text: Text, line: str) -> None:
-        """Mark what the filter found."""
         if self.filter is not None:
             style = self._partial("match")
             for start, end in self.filter.spans(line):
@@ -339,7 +329,6 @@ The last 20 000 lines of one process, as it writes them.
             text.stylize(style, start, len(text) if end == -1 else end)
 
     def _partial(self, part: str) -> Style:
-        """The style of one of our component classes."""
         return self.get_component_rich_style(f"log--{part}", partial=True)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
@@ -366,24 +355,20 @@ The last 20 000 lines of one process, as it writes them.
     # --- scrolling --------------------------------------------------------
 
     def watch_folded(self) -> None:
-        """Lay out for the other mode."""
         if self.is_mounted:
             self.scroll_to(x=0, animate=False)
             rows = self._next or self._rows
             self._relay_out(rows.filter, rows.level)
 
     def watch_following(self, following: bool) -> None:
-        """Remember what was seen when the user turns away from the end."""
         self._seen_end = self._buffer.end
         self.post_message(self.Changed(self, self.standing))
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Scrolling up stops following; reaching the end resumes it."""
         super().watch_scroll_y(old_value, new_value)
         self.following = round(new_value) >= self.max_scroll_y
 
     def on_resize(self) -> None:
-        """Fold to the new width, and stay at the end."""
         rows = self._next or self._rows
         if self.folded and rows.width != self._fold_width:
             self._relay_out(rows.filter, rows.level)
@@ -391,18 +376,14 @@ The last 20 000 lines of one process, as it writes them.
             self._scroll_to_end()
 
     def _scroll_to_end(self) -> None:
-        """Show the newest row, also before there is a scrollbar."""
         self.scroll_end(animate=False, immediate=True, x_axis=False, force=True)
 
     def action_sideways(self, direction: int) -> None:
-        """Move along lines that are cut."""
         self.scroll_relative(x=direction * SIDE_STEP, animate=False, force=True)
 
     def action_follow(self) -> None:
-        """Go to the newest line and follow."""
         self.following = True
         self._settle()
 
     def action_fold(self) -> None:
-        """Fold long lines, or cut them."""
         self.folded = not self.folded

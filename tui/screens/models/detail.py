@@ -38,13 +38,11 @@ class ModelDetail(VerticalScroll, can_focus=False):
     """
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        """Create an empty panel."""
         super().__init__(id=id, classes=classes)
         self._facts = Static(markup=False)
         self._bytes = Static(classes="detail-bytes", markup=False)
 
     def compose(self) -> ComposeResult:
-        """What it is; where the bytes are."""
         yield self._facts
         yield self._bytes
 
@@ -72,7 +70,6 @@ class ModelDetail(VerticalScroll, can_focus=False):
         self._show(facts, [*_group_lines(info), *_quant_lines(info)])
 
     def _show(self, facts: list[Content], sizes: list[Content]) -> None:
-        """Show these lines."""
         self._facts.update(_join(facts))
         self._bytes.update(_join(sizes))
         self._bytes.display = bool(sizes)
@@ -104,7 +101,6 @@ def _facts(info: ModelInfo) -> Iterable[Content]:
 
 
 def _size_text(info: ModelInfo) -> str:
-    """Bytes on disk, and in how many files."""
     size = format_bytes(info.size_bytes)
     return f"{size} in {len(info.files)} files" if len(info.files) > 1 else size
 
@@ -120,7 +116,6 @@ def _group_lines(info: ModelInfo) -> list[Content]:
 
 
 def _group_size(info: ModelInfo, name: str) -> int:
-    """Bytes of one group over all layers."""
     sizes: list[int] = [getattr(layer.groups, name) for layer in info.layers]
     return sum(sizes)
 
@@ -145,24 +140,22 @@ def _quant_lines(info: ModelInfo) -> list[Content]:
         _fact(name, f"{format_bytes(size):>{BAR_CELLS + 10}}")
         for name, size in sizes.most_common()
     ]
-    return [Content(""), *lines] if lines else []
+    return (
+        [Content(""), Content.styled("layers by type", "$dim"), *lines] if lines else []
+    )
 
 
 def _title(name: str) -> Content:
-    """The model's name."""
     return Content.styled(safe_line(name), "bold")
 
 
 def _fact(label: str, value: str) -> Content:
-    """A label and its value."""
     return Content.assemble((f"{label:<{LABEL_CELLS}}", "$dim"), safe_line(value))
 
 
 def _path(path: str) -> Content:
-    """Where the file is."""
     return Content.styled(safe_line(path), "$dim")
 
 
 def _join(lines: Iterable[Content]) -> Content:
-    """Lines below each other."""
     return Content("\n").join(lines)

@@ -25,13 +25,11 @@ class PathBar(FilterBar):
     BINDINGS: ClassVar[list[BindingType]] = bindings("path")
 
     def __init__(self, cluster: Cluster, *, id: str | None = None) -> None:  # noqa: A002
-        """Ask this cluster what there is."""
         super().__init__("/path/to/model.gguf · Enter uses it", sign="path", id=id)
         self._cluster = cluster
         self._completed = ""
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Let the app report a worker that failed."""
         report_worker(self, event)
 
     def forget(self) -> None:
@@ -46,7 +44,6 @@ class PathBar(FilterBar):
         self.note = why
 
     def action_complete(self) -> None:
-        """Go on as far as only one name fits."""
         self._complete(self.text)
 
     @work(group="complete", exclusive=True, exit_on_error=False)

@@ -95,7 +95,6 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
         self._box = _box()
 
     def compose(self) -> ComposeResult:
-        """Field, list, remark."""
         self._box.border_title = "Pick a model"
         keys = ("picker.choose", "uses"), ("picker.cancel", "cancels")
         self.show_keys(self._box, *keys)
@@ -106,11 +105,9 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
             yield self._remark
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Let the app report a worker that failed."""
         report_worker(self, event)
 
     def on_mount(self) -> None:
-        """Begin to look for models."""
         self._input.focus()
         self._search()
 
@@ -138,7 +135,6 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
             self._say(f"{summary}\n{folders_text(self._catalogue)}")
 
     def _say(self, remark: str, *, wrong: bool = False) -> None:
-        """Show a sentence under the list."""
         self._remark.update(with_keys(self.app, safe(remark)))
         self._remark.set_class(wrong, "-wrong")
 
@@ -153,7 +149,6 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
 
     @on(Input.Submitted)
     def action_choose(self) -> None:
-        """Use the path typed, else the model under the cursor."""
         if looks_like_path(self._input.value):
             self._use_path(self._input.value)
         else:
@@ -169,14 +164,12 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
 
     @work(group="model-path", exclusive=True, exit_on_error=False)
     async def _use_path(self, text: str) -> None:
-        """Use the file at a path, or say why not."""
         try:
             self.dismiss(await check_path(self._cluster, text))
         except DllmError as error:
             self._say(str(error), wrong=True)
 
     def action_complete(self) -> None:
-        """Complete a path as far as only one name fits."""
         if looks_like_path(self._input.value):
             self._complete(self._input.value)
 
@@ -195,7 +188,6 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
             self._summarise()
 
     def action_move(self, rows: int) -> None:
-        """Move the cursor of the list."""
         self._table.move(rows)
 
 

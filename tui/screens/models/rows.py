@@ -40,7 +40,6 @@ class ModelColumn(NamedTuple):
 
 
 def _dash(value: str) -> str:
-    """A text, or a dash for what is not known."""
     return safe_line(value) or "—"
 
 
@@ -136,7 +135,6 @@ def arrange_models(
 
 
 def _haystack(model: ModelFile) -> str:
-    """What a query is matched against."""
     return f"{model.name} {model.arch} {model.file_type} {model.source}"
 
 
@@ -155,7 +153,6 @@ def cell_text(
 
 
 def _name_and_problem(model: ModelFile) -> str:
-    """The name, with what is there or wrong of the file, or who alone holds it."""
     name = safe_line(f"{model.name} · {model.thin}" if model.thin else model.name)
     if model.problem:
         return f"{name} · {safe_line(model.problem)}"

@@ -88,7 +88,6 @@ class ModelsScreen(ConsoleScreen):
         self._detail = ModelDetail(id="models-detail", classes="pane")
 
     def compose_body(self) -> ComposeResult:
-        """List and detail, with a row to type in under the list."""
         self._list.border_title = "Models"
         self._detail.border_title = "Detail"
         with Container(id="models-body"):
@@ -100,7 +99,6 @@ class ModelsScreen(ConsoleScreen):
             yield self._detail
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Let the app report a worker that failed."""
         report_worker(self, event)
 
     # --- what is shown --------------------------------------------------------
@@ -111,11 +109,9 @@ class ModelsScreen(ConsoleScreen):
         self._table.set_current(snapshot.plan.model if snapshot.plan else "")
 
     def on_screen_resume(self) -> None:
-        """Look for models whenever the screen is shown."""
         self._search()
 
     def on_screen_suspend(self) -> None:
-        """Stop looking."""
         self.workers.cancel_group(self, "models")
 
     @work(group="models", exclusive=True, exit_on_error=False)
@@ -130,7 +126,6 @@ class ModelsScreen(ConsoleScreen):
             self.post_message(Trouble(error.failure()))
 
     def _show_catalogue(self, catalogue: ModelCatalogue) -> None:
-        """Show what was found so far."""
         self._catalogue = catalogue
         self._table.show_models(catalogue.models)
         self._summarise()
@@ -177,7 +172,6 @@ class ModelsScreen(ConsoleScreen):
     # --- what the user does -----------------------------------------------------
 
     def action_choose(self) -> None:
-        """Use the model under the cursor."""
         self._table.pick()
 
     @on(ModelTable.Picked)
@@ -191,32 +185,25 @@ class ModelsScreen(ConsoleScreen):
             self.post_message(self.Chosen(model.path))
 
     def action_rescan(self) -> None:
-        """Look through the folders again."""
         self._list.border_subtitle = "scanning…"
         self._search(refresh=True)
 
     def action_sort(self) -> None:
-        """Sort by the next column."""
         self._table.set_order(self._table.order.next(self._table.column_keys))
 
     def action_reverse(self) -> None:
-        """Turn the order round."""
         self._table.set_order(self._table.order.by(self._table.order.column))
 
     def action_move(self, rows: int) -> None:
-        """Move the cursor."""
         self._table.move(rows)
 
     def action_scroll_detail(self, rows: int) -> None:
-        """Scroll the detail panel."""
         self._detail.scroll_relative(y=rows, animate=False)
 
     def action_filter(self) -> None:
-        """Type a filter."""
         self._filter_bar.open()
 
     def action_unfilter(self) -> None:
-        """Remove the filter; without one, Esc is for somebody else."""
         if not self._filter_bar.text:
             raise SkipAction
         self._filter_bar.action_clear()
@@ -233,7 +220,6 @@ class ModelsScreen(ConsoleScreen):
         self._table.focus()
 
     def action_open_path(self) -> None:
-        """Type a path."""
         self._path_bar.open()
 
     @on(FilterBar.Changed, "#models-path")

@@ -19,7 +19,6 @@ NAMES_SHOWN = 12
 async def watch_catalogue(
     cluster: Cluster, *, refresh: bool = False, poll_s: float = POLL_S
 ) -> AsyncIterator[ModelCatalogue]:
-    """The catalogue now, and again while the search for files goes on."""
     catalogue = await cluster.catalogue(refresh=refresh)
     yield catalogue
     while catalogue.scanning:

@@ -46,11 +46,6 @@ and say why.
         table: ModelTable
         model: ModelFile
 
-        @property
-        def control(self) -> ModelTable:
-            """The table it was picked in."""
-            return self.table
-
     @dataclass
     class Pointed(Message):
         """The cursor is on another model; None in an empty list."""
@@ -58,13 +53,7 @@ and say why.
         table: ModelTable
         model: ModelFile | None
 
-        @property
-        def control(self) -> ModelTable:
-            """The table the cursor moved in."""
-            return self.table
-
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        """Create an empty list."""
         super().__init__(SortOrder("name"), id=id)
         self.current = ""
         """Path of the model in use."""

@@ -64,11 +64,9 @@ class TrafficDetail(StripWidget):
     """What is shown."""
 
     def watch_row(self) -> None:
-        """Another row, or newer figures."""
         self.redraw_changed()
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """What it is, its times, how often each, the axis."""
         if self.row is None:
             return [line([(NOTHING_POINTED, self.palette.dim)], width)]
         marks = marks_of(self.row)
@@ -128,7 +126,6 @@ class TrafficDetail(StripWidget):
         return drawn
 
     def _coloured(self, text: str, ends: list[int]) -> list[Part]:
-        """A row of bars cut at the marks."""
         cuts = [0, *ends[:2], len(text)]
         return [
             (text[start:end], style)
@@ -168,19 +165,16 @@ def marks_of(row: TrafficRow) -> list[Mark]:
 
 
 def _times(row: TrafficRow, marks: list[Mark]) -> list[float]:
-    """Everything that has to be on the axis."""
     spans = spans_of(row.figures.histogram_us)
     edges = [edge for lower, upper, _ in spans for edge in (lower, upper)]
     return [*edges, *(mark.value_us for mark in marks)]
 
 
 def _room(width: int) -> int:
-    """Cells of the axis."""
     return max(width - GUTTER_CELLS - END_CELLS, 1)
 
 
 def _gutter(largest: float, number: int, rows: int) -> str:
-    """The vertical axis: how many calls the top stands for."""
     if number == 0 and largest:
         return f"{count_cell(max(round(largest), 1)):>{GUTTER_CELLS - 2}} ┤"
     return f"{'│':>{GUTTER_CELLS}}" if rows else ""

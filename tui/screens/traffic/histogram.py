@@ -100,7 +100,6 @@ def labels_of(axis: Axis, room: int, width: int) -> str:
 
 
 def _label(power: int, *, with_unit: bool) -> str:
-    """``1 ms``, ``10``, ``100 ns``."""
     base, unit = next(pair for pair in _UNITS if pair[0] <= power)
     number = f"{10 ** (power - base)}"
     return f"{number} {unit}" if with_unit else number

@@ -84,15 +84,12 @@ class LinkFigures(StripWidget):
         self.links = links
 
     def watch_links(self) -> None:
-        """Some figure changed."""
         self.redraw_changed()
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
-        """Headings and a row each; nothing without links."""
         return len(self.links) + 1 if self.links else 0
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """Headings, then link by link."""
         if not self.links:
             return []
         paired = any(link.wire_bytes_up is not None for link in self.links)
@@ -118,12 +115,10 @@ class LinkFigures(StripWidget):
 
 
 def _remark(link: Link) -> str:
-    """Why a tunnel, and why a pair or none."""
     return " · ".join(filter(None, (link.way_reason, link.why)))
 
 
 def _why_plain(link: Link) -> str:
-    """``   plain  command 23 is unknown · 0.41 MB/s``."""
     reason = safe_line(link.reason) or "not understood"
     known = link.bytes_per_s_up is not None
     now = f" · {rate_text(link)}" if known else ""

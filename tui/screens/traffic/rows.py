@@ -39,13 +39,11 @@ class TrafficRow(NamedTuple):
 
 
 def _crossed(figures: LinkCommand) -> int | None:
-    """What crossed between a pair, both ways; None without one."""
     up, down = figures.wire_bytes_up, figures.wire_bytes_down
     return None if up is None or down is None else up + down
 
 
 def _crossed_text(figures: LinkCommand) -> str:
-    """``1.2 MiB  12%``: that, and how much it is of what was said."""
     crossed = _crossed(figures)
     if crossed is None:
         return UNKNOWN
@@ -201,7 +199,6 @@ def arrange_rows(
 
 
 def _by_worker(rows: list[TrafficRow], *, reverse: bool) -> list[TrafficRow]:
-    """In the order of the links."""
     names = list(dict.fromkeys(row.worker for row in rows))
     return sorted(rows, key=lambda row: names.index(row.worker), reverse=reverse)
 

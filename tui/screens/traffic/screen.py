@@ -90,7 +90,6 @@ class TrafficScreen(ConsoleScreen):
         self._commands = Container(id="traffic-commands", classes="pane -empty")
 
     def compose_body(self) -> ComposeResult:
-        """Links and waterfall above, the commands below."""
         self._token.border_title = "Token"
         self._commands.border_title = "Commands"
         with self._token:
@@ -117,7 +116,6 @@ class TrafficScreen(ConsoleScreen):
         self._badge()
 
     def _badge(self) -> None:
-        """On the frame: one worker alone, who is refused or waits, the draft."""
         said = [self.waterfall.chosen, alerts_of(self.links.links), self._drafted]
         resubtitle(self._token, " · ".join(filter(None, said)))
 
@@ -148,35 +146,27 @@ class TrafficScreen(ConsoleScreen):
     # --- what the user does -----------------------------------------------------
 
     def action_median(self) -> None:
-        """Medians instead of the latest token, or back."""
         self.waterfall.median = not self.waterfall.median
 
     def action_next_worker(self) -> None:
-        """One worker alone, or all of them."""
         self.waterfall.choose_next()
 
     def action_export(self) -> None:
-        """Ask for the trace."""
         self.post_message(self.ExportWanted())
 
     def action_sort(self) -> None:
-        """Sort by the next column."""
         self.table.set_order(self.table.order.next(self.table.column_keys))
 
     def action_reverse(self) -> None:
-        """Turn the order round."""
         self.table.set_order(self.table.order.by(self.table.order.column))
 
     def action_move(self, rows: int) -> None:
-        """Move the cursor."""
         self.table.move(rows)
 
     def action_filter(self) -> None:
-        """Type a filter."""
         self._filter_bar.open()
 
     def action_unfilter(self) -> None:
-        """Remove the filter; without one, Esc is for somebody else."""
         if not self._filter_bar.text:
             raise SkipAction
         self._filter_bar.action_clear()

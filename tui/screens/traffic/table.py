@@ -60,13 +60,7 @@ What llama-server asked of each worker, as the relay in front of it counted.
         table: TrafficTable
         row: TrafficRow | None
 
-        @property
-        def control(self) -> TrafficTable:
-            """The table the cursor is in."""
-            return self.table
-
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        """Create an empty table."""
         super().__init__(SortOrder("worker"), id=id)
         self._rows: list[TrafficRow] = []
         self._told: TrafficRow | None = None

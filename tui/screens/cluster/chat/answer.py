@@ -83,11 +83,9 @@ class ChatAnswer(ChatTurn):
         yield self._figures
 
     def on_mount(self) -> None:
-        """Draw what there is, and what comes."""
         self._take_pieces()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Let the app report a worker that failed."""
         report_worker(self, event)
 
     def show(self, turn: Turn, answering: Answering | None) -> None:
@@ -141,11 +139,9 @@ class ChatAnswer(ChatTurn):
         self.call_after_refresh(self._painted, began)
 
     def _painted(self, began: float) -> None:
-        """Know what it took to draw and to paint, and what else came between."""
         self._drawing_s = time.thread_time() - began
 
     def _add(self, text: str) -> None:
-        """Draw more of the answer."""
         if self._text is None:
             self._text = AnswerText(self._view_rows)
             self.body.mount(self._text, before=self._figures)
@@ -172,7 +168,6 @@ class ChatAnswer(ChatTurn):
         return self._text.follow(self._view_rows) if self._text else 0
 
     def watch_compared(self) -> None:
-        """Say more or less of an answer that is there."""
         if self._ended and self._turn is not None:
             self._say_end(self._turn)
 
@@ -188,7 +183,6 @@ class ChatAnswer(ChatTurn):
             self.body.mount(self._variants, after=self._figures)
 
     def _say(self, line: str) -> None:
-        """Show a line under the answer; an empty one takes no room."""
         # While it comes, a line in place of a line leaves everything where it is.
         stays = self._figures.display is bool(line) and not self._ended
         self._figures.display = bool(line)

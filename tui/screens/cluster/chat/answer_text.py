@@ -110,7 +110,6 @@ class AnswerText(Widget):
         return self._height - before
 
     def on_resize(self, event: events.Resize) -> None:
-        """Rows of another width break elsewhere."""
         if self._made is None or event.size.width != self._made.width:
             self._draw_anew()
 
@@ -121,11 +120,9 @@ class AnswerText(Widget):
             self._draw_anew()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Let the app report a worker that failed."""
         report_worker(self, event)
 
     def on_click(self, event: events.Click) -> None:
-        """Copy a link: the browser may be on another machine than the console."""
         from tui.kit.markdown_rows import LINK
 
         if address := event.style.meta.get(LINK):
@@ -156,7 +153,6 @@ class AnswerText(Widget):
         self.drawn.set()
 
     def _show_plain(self) -> None:
-        """Show the words as they were written, until Markdown can be drawn."""
         width, n_rows = self.size.width, self._view_rows or PLAIN_ROWS
         lines = wrapped(self.text[-width * n_rows :], width, n_rows)
         self._rows = [line([(text, Style())], width) for text in lines]
@@ -210,17 +206,14 @@ class AnswerText(Widget):
 
     @property
     def _height(self) -> int:
-        """Rows it takes, from the next layout on at the latest."""
         height = self.styles.height
         return int(height.value) if height is not None else 1
 
     @property
     def _above(self) -> int:
-        """Rows that are scrolled out."""
         return max(0, len(self._rows) - self.size.height)
 
     def _seen(self) -> list[Strip | None]:
-        """What stands in each row of the widget."""
         seen = self._rows[self._above :]
         return [*seen, *[None] * (self.size.height - len(seen))]
 

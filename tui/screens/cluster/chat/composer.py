@@ -75,22 +75,12 @@ class Composer(TextArea):
         again: int | None = None
         """Index of the question that it takes the place of; None: it is new."""
 
-        @property
-        def control(self) -> Composer:
-            """The composer it was written in."""
-            return self.composer
-
     @dataclass
     class Refused(Message):
         """The user tried to send and could not."""
 
         composer: Composer
         reason: str
-
-        @property
-        def control(self) -> Composer:
-            """The composer that refused."""
-            return self.composer
 
     @dataclass
     class Paged(Message):
@@ -100,13 +90,7 @@ class Composer(TextArea):
         direction: int
         """-1 up, 1 down."""
 
-        @property
-        def control(self) -> Composer:
-            """The composer it was asked in."""
-            return self.composer
-
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        """Create an empty composer that cannot send yet."""
         super().__init__(
             id=id, compact=True, highlight_cursor_line=False, tab_behavior="focus"
         )
@@ -116,7 +100,6 @@ class Composer(TextArea):
         self._draft = ""
 
     def on_mount(self) -> None:
-        """Say what can be done."""
         self._hint()
 
     def watch_ready(self, ready: bool) -> None:
@@ -124,11 +107,9 @@ class Composer(TextArea):
         self._hint()
 
     def watch_busy(self) -> None:
-        """Say that Esc stops."""
         self._hint()
 
     def watch_reason(self) -> None:
-        """Say why it is closed."""
         self._hint()
 
     def _hint(self) -> None:
@@ -161,7 +142,6 @@ class Composer(TextArea):
         self.move_cursor(self.document.end)
 
     def action_send(self) -> None:
-        """Send what is written."""
         question = self.text.strip()
         if not question:
             return
@@ -178,16 +158,13 @@ class Composer(TextArea):
             self.post_message(self.Sent(self, question, again))
 
     def action_newline(self) -> None:
-        """Begin a new line."""
         start, end = self.selection
         self._replace_via_keyboard("\n", start, end)
 
     def action_page(self, direction: int) -> None:
-        """Scroll the conversation a page."""
         self.post_message(self.Paged(self, direction))
 
     def action_cursor_up(self, select: bool = False) -> None:
-        """Bring back an older prompt, where there is no text to move in."""
         walking = not self.text or self.text == self.prompts.shown
         if select or not walking or not self.cursor_at_first_line:
             super().action_cursor_up(select)
@@ -195,7 +172,6 @@ class Composer(TextArea):
             self.write(older)
 
     def action_cursor_down(self, select: bool = False) -> None:
-        """Bring back a newer prompt, at last the draft."""
         walking = self.text == self.prompts.shown
         if select or not walking or not self.cursor_at_last_line:
             super().action_cursor_down(select)

@@ -44,10 +44,8 @@ Verb = Literal[
 ]
 """What the app can be asked to do with a chat."""
 
-AGAIN = "asks question %d again: {chat.leave} leaves it"
-READY_HINT = (
-    "Nothing said yet. In here {chat.settings} sets a system prompt and sampling."
-)
+AGAIN = "editing question %d · {chat.leave} cancels"
+READY_HINT = "No messages yet. {chat.settings}: system prompt, sampling."
 
 
 class ChatPane(Widget):
@@ -94,11 +92,6 @@ class ChatPane(Widget):
         again: int | None = None
         """Index of the question that it takes the place of; None: it is new."""
 
-        @property
-        def control(self) -> ChatPane:
-            """The chat it was asked in."""
-            return self.pane
-
     @dataclass
     class Wanted(Message):
         """The user wants something done with the chat."""
@@ -109,11 +102,6 @@ class ChatPane(Widget):
         """Index of the question it is about."""
         shown: int = 0
         """Index of the answer it is about."""
-
-        @property
-        def control(self) -> ChatPane:
-            """The chat it is about."""
-            return self.pane
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
         """Create a chat with nothing said.
@@ -134,7 +122,6 @@ class ChatPane(Widget):
         self._composer = Composer(id="chat-composer")
 
     def compose(self) -> ComposeResult:
-        """The words above, the text field below."""
         with Container(classes="chat-words"):
             yield self._transcript
             yield self._unseen
@@ -251,7 +238,6 @@ class ChatPane(Widget):
     # --- actions ------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer only what can be done now."""
         turns, idle = bool(self._turns), not self.answering
         match action:
             case "stop_answer":
@@ -287,11 +273,9 @@ class ChatPane(Widget):
         return turns and (verb != "again" or self._ready)
 
     def action_stop_answer(self) -> None:
-        """Stop the answer."""
         self.post_message(self.Wanted(self, "stop"))
 
     def action_leave(self) -> None:
-        """Go from the composer to the transcript, there to no chosen question."""
         if not self._composer.has_focus:
             self._transcript.chosen = None
         self._composer.let_go()
@@ -302,14 +286,12 @@ class ChatPane(Widget):
         self.screen.set_focus(self._composer)
 
     def action_want(self, verb: Verb) -> None:
-        """Have something done by the app."""
         if verb == "again":
             self._asked_at = self._state.seq if self._state else 0
             self._settle()
         self.post_message(self.Wanted(self, verb, self._meant))
 
     def action_choose(self, by: int) -> None:
-        """Choose a question."""
         self._transcript.choose(by)
 
     @on(ChatTranscript.Chose)
@@ -319,7 +301,6 @@ class ChatPane(Widget):
 
     @on(ChatTranscript.Edited)
     def action_edit(self) -> None:
-        """Take the chosen question into the text field, else the last."""
         if self.check_action("edit", ()):
             turn = self._meant
             self._composer.take_up(self._turns[turn].asked, turn)
@@ -327,7 +308,6 @@ class ChatPane(Widget):
             self.focus_default()
 
     def action_variant(self, by: int) -> None:
-        """Go on from another answer, round and round."""
         turn = self._turns[self._meant]
         self._go_on_from((turn.shown + by) % len(turn.replies))
 
@@ -338,17 +318,14 @@ class ChatPane(Widget):
             self._go_on_from(event.shown)
 
     def _go_on_from(self, shown: int) -> None:
-        """Have the conversation go on from another answer to the question meant."""
         self.post_message(self.Wanted(self, "choose", self._meant, shown))
 
     @property
     def _meant(self) -> int:
-        """Index of the chosen question, else of the last."""
         chosen = self._transcript.chosen
         return len(self._turns) - 1 if chosen is None else chosen
 
     def action_toggle_reasoning(self) -> None:
-        """Fold or unfold what the model thought, of the chosen answer or the last."""
         answers = self._transcript.answers
         chosen = [answer for answer in answers if answer.compared]
         thought = [answer for answer in chosen or answers if answer.reasoning.text]
@@ -357,20 +334,16 @@ class ChatPane(Widget):
         thought[-1].reasoning.toggle()
 
     def action_scroll_lines(self, lines: int) -> None:
-        """Scroll the transcript by lines."""
         self._transcript.scroll_relative(y=lines, animate=False)
 
     def action_scroll_pages(self, pages: int) -> None:
-        """Scroll the transcript by pages."""
         height = max(1, self._transcript.size.height - 1)
         self._transcript.scroll_relative(y=pages * height, animate=False)
 
     def action_scroll_first(self) -> None:
-        """Go to the oldest turn."""
         self._transcript.action_scroll_home()
 
     def action_scroll_last(self) -> None:
-        """Go to the newest words."""
         self._transcript.follow()
 
     @on(ChatTranscript.Unseen)
@@ -381,13 +354,11 @@ class ChatPane(Widget):
         self._unseen.update(words, layout=False)
 
     def on_click(self, event: events.Click) -> None:
-        """The badge leads to the newest words."""
         if event.widget is self._unseen:
             self._transcript.follow()
 
 
 def _looks(state: ChatState) -> tuple[object, ...]:
-    """What field, border and keys follow: nothing of the answer that comes."""
     now = state.conversation
     turns = tuple(len(turn.replies) for turn in now.turns)
     return now.id, now.name, now.system, now.sampling, turns, state.answering is None

@@ -51,7 +51,6 @@ class ChatReasoning(Vertical):
     """More is to come."""
 
     def __init__(self) -> None:
-        """Create an empty, hidden block."""
         super().__init__()
         self.text = ""
         self._head = Static(classes="reasoning-head", markup=False)
@@ -59,7 +58,6 @@ class ChatReasoning(Vertical):
         self._head_cells = 0
 
     def compose(self) -> ComposeResult:
-        """The header; the text when there is some."""
         yield self._head
 
     def add(self, text: str) -> None:
@@ -78,11 +76,9 @@ class ChatReasoning(Vertical):
             self.unfolded = False
 
     def watch_unfolded(self) -> None:
-        """Show or hide the text."""
         self._show()
 
     def watch_thinking(self) -> None:
-        """Say whether it is over; then all of it can be read."""
         if not self.thinking:
             self._body.follow(None)
         self._show()
@@ -99,7 +95,6 @@ class ChatReasoning(Vertical):
         self._body.display = self.unfolded
 
     def on_click(self, event: events.Click) -> None:
-        """Fold or unfold by its header."""
         if event.widget is self._head:
             event.stop()
             self.toggle()

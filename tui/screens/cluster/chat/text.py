@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,11 +28,13 @@ PROGRESS_CELLS = 10
 
 WORDS_CHARS = 32
 """Of a question, to tell it from the same in other words."""
+WORDS_BEFORE = 8
+"""Of these, before the first difference."""
 
 _REASONS = {
     "stop": "",
     "error": "",
-    "length": "cut at the token limit",
+    "length": "stopped: token limit",
     "stopped": "stopped by you",
     "interrupted": "broken off: the controller ended",
     "tool_calls": "asked for a tool",
@@ -44,7 +47,7 @@ def finish_text(reason: str) -> str:
 
 
 def figures_text(timings: ChatTimings | None, reason: str = "") -> str:
-    """``21.3 tok/s · first token 0.88 s · 42 tokens · cut at the token limit``."""
+    """``21.3 tok/s · first token 0.88 s · 42 tokens · stopped: token limit``."""
     parts = [] if timings is None else _figures(timings)
     if ended := finish_text(reason):
         parts.append(ended)
@@ -99,7 +102,6 @@ def ended_text(turn: Turn) -> str:
 
 
 def _nothing_text(reply: Reply) -> str:
-    """Why there are no words."""
     if reply.reasoning or finish_text(reply.finish_reason):
         return ""
     return "The model said nothing." if reply.timings else "No answer came."
@@ -125,11 +127,21 @@ def _variant_parts(turn: Turn, index: int, worded: bool) -> Iterator[str]:
     this = msgspec.structs.replace(turn, shown=index)
     yield ended_text(this).removeprefix(variant_text(this)).removeprefix(" · ")
     if worded:
-        words = " ".join(this.asked.split())
-        cut = len(words) > WORDS_CHARS
-        yield f"“{words[:WORDS_CHARS].rstrip()}{'…' if cut else ''}”"
+        yield f"“{_telling_words(turn, this.asked)}”"
     if then := this.reply.then:
         yield f"{format_count(len(then), 'question')} followed"
+
+
+def _telling_words(turn: Turn, asked: str) -> str:
+    """The part of a question in which it differs from the others to the turn."""
+    words = " ".join(asked.split())
+    others = (reply.question or turn.question for reply in turn.replies)
+    letters = zip(*(" ".join(one.split()) for one in others), strict=False)
+    shared = len(list(takewhile(lambda each: len(set(each)) == 1, letters)))
+    start = min(max(0, shared - WORDS_BEFORE), max(0, len(words) - WORDS_CHARS))
+    part = words[start : start + WORDS_CHARS].strip()
+    is_end = start + WORDS_CHARS >= len(words)
+    return f"{'…' if start else ''}{part}{'' if is_end else '…'}"
 
 
 def made_with(turn: Turn) -> Iterator[str]:

@@ -39,14 +39,13 @@ class TurnColumn(Vertical):
     """The turns, which say when they take more room."""
 
     DEFAULT_CSS = """
-    TurnColumn { height: auto; min-height: 100%; }
+    TurnColumn { height: auto; min-height: 100%; padding: 0 1 0 0; }
     """
 
     class Grew(Message):
         """The column has another height."""
 
     def on_resize(self) -> None:
-        """Tell."""
         self.post_message(self.Grew())
 
 
@@ -102,11 +101,6 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         transcript: ChatTranscript
         rows: int
 
-        @property
-        def control(self) -> ChatTranscript:
-            """The transcript that grew."""
-            return self.transcript
-
     class Chose(Message):
         """Another question is chosen, or none."""
 
@@ -114,7 +108,6 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         """The chosen question was clicked on once more: to be edited."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        """Create an empty transcript."""
         super().__init__(id=id)
         self._seen_height = 0
         self._all: tuple[Turn, ...] = ()
@@ -129,17 +122,14 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         self._more = Static(classes="transcript-earlier", markup=False)
 
     def compose(self) -> ComposeResult:
-        """The column of turns, at first only a hint."""
         with self._turns:
             yield self._more
             yield self._hint
 
     def on_mount(self) -> None:
-        """Stay at the end."""
         self.anchor()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Let the app report a worker that failed."""
         report_worker(self, event)
 
     @property
@@ -191,25 +181,21 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         self._speaker = speaker
 
     def _begin_anew(self, first: int) -> None:
-        """Show nothing, to begin with this turn."""
         self._drop(0)
         self._first = first
 
     def _same(self, keys: list[Key]) -> int:
-        """How many of the turns shown stay as they are."""
         wanted = keys[self._first :]
         pairs = zip(self._shown, wanted, strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0].key == pair[1], pairs))
 
     def _drop(self, kept: int) -> None:
-        """Stop showing turns from one on."""
         for shown in self._shown[kept:]:
             shown.question.remove()
             shown.answer.remove()
         del self._shown[kept:]
 
     def _add(self, turns: Sequence[Turn], keys: Sequence[Key]) -> None:
-        """Show further turns below."""
         made = [self._made(*pair) for pair in zip(turns, keys, strict=True)]
         self._shown += made
         if made:
@@ -299,7 +285,6 @@ class ChatTranscript(VerticalScroll, can_focus=True):
             shown.mark(index == self.chosen)
 
     def _show_chosen(self) -> None:
-        """Bring the chosen question into view."""
         index = -1 if self.chosen is None else self.chosen - self._first
         if 0 <= index < len(self._shown):
             self.release_anchor()
@@ -321,7 +306,6 @@ class ChatTranscript(VerticalScroll, can_focus=True):
     # --- scrolling --------------------------------------------------------------
 
     def action_scroll_home(self) -> None:
-        """Go to the top; from there, to what was before."""
         if self.scroll_y == 0:
             self.show_earlier()
         self.scroll_home(animate=False)
@@ -332,7 +316,6 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         self.scroll_end(animate=False)
 
     def watch_following(self) -> None:
-        """Remember what was seen when the user turns away from the end."""
         self._seen_height = self._turns.size.height
         self._count_unseen()
         grown = self._follow_answer()
@@ -341,28 +324,23 @@ class ChatTranscript(VerticalScroll, can_focus=True):
             self.call_after_refresh(self._stay, grown)
 
     def on_resize(self) -> None:
-        """An answer that comes is followed in another view."""
         self._follow_answer()
 
     def _follow_answer(self) -> int:
-        """Say how an answer is looked at that comes; the rows it grows by."""
         if not self._shown:
             return 0
         view_rows = max(1, self.size.height) if self.following else None
         return self._shown[-1].answer.follow(view_rows)
 
     def _stay(self, grown: int) -> None:
-        """Look at the same rows after so many came above, or still at the top."""
         if self.scroll_y > 0:
             self.scroll_to(y=self.scroll_y + grown, animate=False)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Scrolling up stops following; reaching the end resumes it."""
         super().watch_scroll_y(old_value, new_value)
         self.following = round(new_value) >= self.max_scroll_y
 
     def watch_hint(self, hint: str) -> None:
-        """Show another hint."""
         self._hint.update(Content(safe(hint)))
 
     @on(TurnColumn.Grew)
@@ -371,11 +349,9 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         self._count_unseen()
 
     def _count_unseen(self) -> None:
-        """Say how many rows came since the user looked away."""
         grown = max(0, self._turns.size.height - self._seen_height)
         self.post_message(self.Unseen(self, 0 if self.following else grown))
 
     def on_click(self, event: events.Click) -> None:
-        """The line on top shows earlier turns."""
         if event.widget is self._more:
             self.show_earlier()

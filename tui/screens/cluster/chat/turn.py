@@ -70,7 +70,6 @@ class ChatTurn(Horizontal):
         self._label.styles.width = names_width
 
     def compose(self) -> ComposeResult:
-        """The name and the column."""
         yield self._label
         with Vertical(classes="turn-body"):
             yield from self.compose_said()
@@ -102,21 +101,17 @@ class ChatQuestion(ChatTurn):
         """The user clicked on a question."""
 
         def __init__(self, question: ChatQuestion) -> None:
-            """Of this widget."""
             super().__init__()
             self.question = question
 
     def __init__(self, question: str, *, names_width: int) -> None:
-        """Create the turn of one question."""
         super().__init__("you", names_width=names_width, classes="-you")
         self.question = question
 
     def watch_chosen(self, chosen: bool) -> None:
-        """Mark it, not by colour alone."""
         self._label.update("▸you" if chosen else "you")
 
     def on_click(self) -> None:
-        """A click chooses it."""
         self.post_message(self.Clicked(self))
 
     def compose_said(self) -> ComposeResult:

@@ -48,12 +48,10 @@ class AnswerVariants(Vertical):
         """Its index."""
 
     def __init__(self, turn: Turn) -> None:
-        """List the answers of a turn."""
         super().__init__()
         self._turn = turn
 
     def compose(self) -> ComposeResult:
-        """A line for each."""
         for index, text in enumerate(variant_texts(self._turn)):
             shown = index == self._turn.shown
             number = Content(f"{'▸' if shown else ' '} {index + 1}")
@@ -62,7 +60,6 @@ class AnswerVariants(Vertical):
                 yield Static(Content(safe_line(text)), classes="variant-facts")
 
     def on_click(self, event: events.Click) -> None:
-        """A click picks."""
         event.stop()
         under = event.widget.ancestors_with_self if event.widget else ()
         for index, line in enumerate(self.children):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from backends.state import ClusterSnapshot, Link
 
 GAP_CELLS = 2
-GRAPH_CELLS = 24
+GRAPH_CELLS = 22
 """Room the graph gets before figures that could also be read elsewhere."""
 GRAPH_CELLS_MIN = 14
 SHORT_NAME_CELLS = 7
@@ -71,8 +71,14 @@ class LinkLook(NamedTuple):
     way_cells: int = 0
     """0: not what it leads through."""
 
+    @property
+    def value_cells(self) -> int:
+        """Round trip and throughput, the first named where there are both."""
+        name = len("RTT ") if self.rate_cells else 0
+        return name + RTT_CELLS + self.rate_cells
 
-RTT_CELLS, WAY_CELLS = 8, 7
+
+RTT_CELLS, WAY_CELLS = 7, 7
 WIRE_CELLS, TRIPS_CELLS = 8, 11
 """The latter where trips are of a token and of its pass: ``0.55(10.0)``."""
 NO_RATE, SUM_CELLS, EACH_WAY_CELLS = 0, 11, 19
@@ -173,7 +179,7 @@ def _link_columns(
         hidden = len(figures) - room + 1
         figures[room - 1 :] = [Figure(f"+{hidden}", "")]
     several = iter(figures)
-    cells = look.name_cells + look.way_cells, RTT_CELLS + look.rate_cells
+    cells = look.name_cells + look.way_cells, look.value_cells
     return [
         LiveColumn(*cells, (first, *islice(several, rows - 1))) for first in several
     ]
@@ -184,14 +190,14 @@ def _link_figure(link: Link, look: LinkLook) -> Figure:
     if look.way_cells:
         label = f"{clip(label, look.name_cells - 1)} {link.way}"
     if silence := silence_text(link):
-        cells = RTT_CELLS + look.rate_cells
+        cells = look.value_cells
         # Where there is room for the age alone, its colour says the rest.
         said = silence if len(silence) <= cells else silence.removeprefix("silent ")
         return Figure(label, f"{said:>{cells}}", warn=True)
     rate = rate_text(link, each_way=look.rate_cells == EACH_WAY_CELLS)
     value = f"{rtt_text(link.rtt_ms):>{RTT_CELLS}}"
     if look.rate_cells:
-        value += f"{rate:>{look.rate_cells}}"
+        value = f"RTT {value}{rate:>{look.rate_cells}}"
     return Figure(label, value, warn=link.mode == "plain")
 
 
@@ -199,9 +205,9 @@ def _house_column(snapshot: ClusterSnapshot) -> LiveColumn:
     """What llama-server does besides, and what it takes of this machine."""
     known = [p.rss_bytes for p in snapshot.processes if p.rss_bytes is not None]
     figures = (
-        Figure("requests", f"{snapshot.speed.requests_active}"),
+        Figure("in flight", f"{snapshot.speed.requests_active}"),
         Figure("memory", bytes_text(sum(known) if known else None)),
-        Figure("since", _clock(snapshot.served_since)),
+        Figure("up since", _clock(snapshot.served_since)),
     )
     return LiveColumn(9, 8, figures)
 

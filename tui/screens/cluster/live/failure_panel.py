@@ -39,11 +39,9 @@ class FailurePanel(StripWidget):
     """The peer whose engine is the trouble; empty for none."""
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
-        """As many lines as the evidence has, within limits."""
         return len(self._rows(w)) if self.failure else 0
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """What, hint, command, status, log tail."""
         return [line(row, width) for row in self._rows(width)]
 
     def copyable(self) -> Copyable | None:
@@ -53,11 +51,9 @@ class FailurePanel(StripWidget):
         return Copyable("the failure", failure_text(self.failure))
 
     def watch_failure(self) -> None:
-        """Another failure, or none."""
         self.redraw()
 
     def watch_to_mend(self) -> None:
-        """A key is offered, or not any more."""
         self.redraw()
 
     def _rows(self, width: int) -> list[list[Part]]:

@@ -28,11 +28,9 @@ class LiveFigures(StripWidget):
     """What is shown."""
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """Row by row through all columns."""
         return [line(self._row(row), width) for row in range(height)]
 
     def watch_columns(self) -> None:
-        """Some figure changed."""
         self.redraw_changed()
 
     def _row(self, row: int) -> list[Part]:

@@ -38,7 +38,6 @@ class LiveLine(StripWidget):
     """Labels and values of constant width, the most telling first."""
 
     def __init__(self, history: RateHistory) -> None:
-        """Make a line with no figures."""
         super().__init__()
         self._history = history
         self._drawn = -1
@@ -51,11 +50,9 @@ class LiveLine(StripWidget):
             self.redraw_changed()
 
     def watch_figures(self) -> None:
-        """Some figure changed."""
         self.redraw_changed()
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """The graph lies between the speed and the rest, and takes what is left."""
         title: Part = ("Live  ", self.palette.strong)
         figures = self._fitting(width - len(title[0]) - GRAPH_CELLS_MIN)
         cells = width - len(title[0]) - parts_width(figures) - GAP_CELLS

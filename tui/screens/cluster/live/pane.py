@@ -50,11 +50,9 @@ class IdleNote(StripWidget):
     """What the controller says; empty for nothing."""
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
-        """The message and two keys."""
         return len(self._said(w)) + 2
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """Two keys."""
         key, dim = self.palette.key, self.palette.dim
         pick = key_of(self.app, "cluster.model")
         launch = key_of(self.app, "cluster.launch")
@@ -65,7 +63,6 @@ class IdleNote(StripWidget):
         ]
 
     def watch_message(self) -> None:
-        """The controller says something else."""
         self.redraw()
 
     @property
@@ -132,7 +129,6 @@ peer whose own does not fit.
     """
 
     def __init__(self, desk: Desk, *, id: str | None = None) -> None:  # noqa: A002
-        """Make a pane where nothing runs; the desk has the histories."""
         super().__init__(id=id, classes="pane")
         self.border_title = "Live"
         self._desk = desk
@@ -149,7 +145,6 @@ peer whose own does not fit.
         self._snapshot: ClusterSnapshot | None = None
 
     def compose(self) -> ComposeResult:
-        """All views; a class says which one shows."""
         yield self._idle
         yield self._steps
         yield self._failure
@@ -163,6 +158,9 @@ peer whose own does not fit.
         self._snapshot = snapshot
         view = view_of(snapshot)
         if not self.has_class(f"-{view}"):
+            # A relaunch keeps the rows: what is below would move twice.
+            keeps = view == "busy" and self.has_class("-serving")
+            self.styles.height = self.outer_size.height if keeps else None
             self.remove_class(*(f"-{other}" for other in _VIEWS))
             self.add_class(f"-{view}")
         retitle(self, _titled(snapshot, view))
@@ -193,7 +191,6 @@ peer whose own does not fit.
                 self._show_token(self._snapshot)
 
     def on_resize(self) -> None:
-        """There may be room for other figures."""
         self._fit_columns()
 
     def focus_default(self) -> None:
@@ -217,7 +214,6 @@ peer whose own does not fit.
         return self._failure.to_mend
 
     def _show_token(self, snapshot: ClusterSnapshot) -> None:
-        """Where a token's time goes, and how each worker has done of late."""
         self._token.show(snapshot, self._marks)
         devices = device_marks(snapshot, self._marks)
         head = snapshot.plan.head if snapshot.plan else ""
@@ -236,7 +232,6 @@ peer whose own does not fit.
         self._figures.columns = columns
 
     def _scroll_to_step(self) -> None:
-        """Keep the step under way in view where there are few rows."""
         line = Region(0, self._steps.running, 1, 1)
         self.scroll_to_region(line, animate=False)
 

@@ -53,11 +53,9 @@ class StepList(StripWidget):
         return max(len(states) - 1, 0)
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
-        """One line per step."""
         return max(1, len(self.steps))
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """Sign, title, time, then progress or detail."""
         if not self.steps:
             return [line([("…", self.palette.dim)], width)]
         longest = max(len(step.title) for step in self.steps)
@@ -65,11 +63,9 @@ class StepList(StripWidget):
         return [self._row(step, title_width, width) for step in self.steps]
 
     def watch_steps(self) -> None:
-        """A step began or ended."""
         self.redraw()
 
     def watch_at(self) -> None:
-        """Running steps have lasted longer."""
         if any(step.state == StepState.RUNNING for step in self.steps):
             self.redraw()
 

@@ -27,7 +27,7 @@ NO_WORKERS = "no workers: a token never leaves this machine"
 NO_RELAYS = "no relays: what crosses the links is not measured"
 NO_TOKEN = "no token yet"
 WIDE_FROM = 70
-GLYPHS = {part.name: part.glyph for part in PARTS}
+GLYPHS = {part.name: part.glyph for part in PARTS} | {"head": PARTS[0].glyph}
 
 
 class Stretch(NamedTuple):
@@ -55,7 +55,6 @@ class TokenBar(StripWidget):
     """Why there is nothing to draw."""
 
     def __init__(self) -> None:
-        """Make a bar of nothing."""
         super().__init__()
         self._devices: dict[str, int] = {}
 
@@ -69,15 +68,12 @@ class TokenBar(StripWidget):
         self.said = why_no_bar(snapshot, self.totals)
 
     def watch_totals(self) -> None:
-        """Another token is typical now."""
         self.redraw_changed()
 
     def watch_said(self) -> None:
-        """There is something to draw now, or nothing any more."""
         self.redraw_changed()
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """Label, bar, percentiles."""
         dim = self.palette.dim
         if self.said or self.totals is None:
             return [line([(LABEL, dim), (self.said, dim)], width)]
@@ -97,7 +93,6 @@ class TokenBar(StripWidget):
         return [*drawn, (" " * (room - sum(cells)), self.palette.dim)]
 
     def _style(self, part: Stretch) -> Style:
-        """Computing is the device's block, the rest signs in its colour."""
         palette = self.palette
         if part.mark is None:
             return palette.dim
@@ -105,9 +100,11 @@ class TokenBar(StripWidget):
         return palette.fill(part.mark) if computes else palette.device(part.mark)
 
     def _percentiles(self, totals: TokenTotals, width: int) -> list[Part]:
-        gap = "   " if width >= WIDE_FROM else " "
+        is_wide = width >= WIDE_FROM
+        gap = "   " if is_wide else " "
+        median = "pass p50" if is_wide else "p50"
         parts: list[Part] = [(_shared(totals, gap), self.palette.dim)]
-        for name, value_ms in (("p50", totals.p50_ms), ("p99", totals.p99_ms)):
+        for name, value_ms in ((median, totals.p50_ms), ("p99", totals.p99_ms)):
             parts += [
                 (f"{gap}{name} ", self.palette.dim),
                 (ms_text(value_ms), self.palette.strong),
@@ -117,7 +114,6 @@ class TokenBar(StripWidget):
 
 
 def _shared(totals: TokenTotals, gap: str) -> str:
-    """How many tokens share a pass, of which the percentiles are; empty when one."""
     text = shared_text(totals.tokens_per_pass)
     return f"{gap}{text}" if text else ""
 

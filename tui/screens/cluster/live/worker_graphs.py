@@ -71,7 +71,6 @@ class WorkerGraphs(StripWidget):
     """
 
     def __init__(self) -> None:
-        """Make graphs of nothing."""
         super().__init__()
         self._workers: dict[str, Trend] = {}
         self._marks: Mapping[str, int] = {}
@@ -91,11 +90,9 @@ class WorkerGraphs(StripWidget):
             self._drawing.ask()
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
-        """The heading, and a row for each."""
         return 1 + len(self._workers)
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """As many figures as have room for a graph."""
         room = width - NAME_CELLS
         least = VALUE_CELLS + 1 + GRAPH_CELLS_MIN + GAP_CELLS
         n_figures = min(max(room // least, 1), len(FIGURES))

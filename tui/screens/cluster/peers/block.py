@@ -114,7 +114,6 @@ class PeerBlock:
         return spread(left, [self._state(palette)], self.width)
 
     def _state(self, palette: Palette) -> Part:
-        """The way there while all is well, else what is the matter."""
         if self.peer.state in _STEADY:
             return path_words(self.peer), palette.dim
         tone = look_of(self.peer).tone
@@ -133,7 +132,7 @@ class PeerBlock:
         told = (
             note_text(self.peer),
             data and f"data: {data}",
-            rest and f"without it {rest}",
+            rest and f"if lost: {rest}",
         )
         return [row for text in told for row in self._wrapped(text)] + key
 
@@ -146,7 +145,6 @@ class PeerBlock:
         return [*self._wrapped(title), *bar, *self._wrapped(work.detail), *end]
 
     def _wrapped(self, text: str) -> list[tuple[str, str]]:
-        """All of it where the peer is selected, else one line that is cut."""
         room = self.width - INDENT
         if not self.selected:
             return [("dim", text)] if text else []

@@ -75,7 +75,6 @@ the split does not use shows what is taken now. The letter is the device's in th
         """The user wants to type a filter, or to have it removed."""
 
         def __init__(self, *, wanted: bool) -> None:
-            """Say which."""
             super().__init__()
             self.wanted = wanted
 
@@ -83,7 +82,6 @@ the split does not use shows what is taken now. The letter is the device's in th
         """Another peer is selected, or the one selected has changed."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Make an empty list; ``clock`` gives Unix seconds."""
         super().__init__()
         self._clock = clock
         self._blocks: list[PeerBlock] = []
@@ -96,7 +94,6 @@ the split does not use shows what is taken now. The letter is the device's in th
     # --- drawing -------------------------------------------------------------------
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
-        """As many lines as all peers take at this width."""
         self._lay_out(w)
         return max(1, sum(block.n_rows for block in self._blocks))
 
@@ -191,7 +188,6 @@ the split does not use shows what is taken now. The letter is the device's in th
             self._paint(index)
 
     def _grew(self, before: list[PeerBlock]) -> bool:
-        """Whether more is said of the selected peer now: what goes on there, say."""
         at = self.selected
         both = at < min(len(before), len(self._blocks))
         return both and self._blocks[at].n_rows > before[at].n_rows
@@ -211,15 +207,12 @@ the split does not use shows what is taken now. The letter is the device's in th
     # --- news ----------------------------------------------------------------------
 
     def on_mount(self) -> None:
-        """How long a peer is away is told anew now and then."""
         self.set_interval(TICK_S, self._show_news)
 
     def validate_selected(self, selected: int) -> int:
-        """Keep the selection on a peer."""
         return min(max(selected, 0), max(len(self.peers) - 1, 0))
 
     def watch_peers(self, before: tuple[Peer, ...], now: tuple[Peer, ...]) -> None:
-        """Keep the selection on its peer, or move it to the one awaited."""
         was = before[self.selected] if self.selected < len(before) else None
         names = [peer.name for peer in now]
         if self._awaited in names:
@@ -234,22 +227,18 @@ the split does not use shows what is taken now. The letter is the device's in th
             self.post_message(self.Selected())
 
     def watch_draft(self) -> None:
-        """Planned bytes follow the split."""
         self._show_news()
 
     def watch_fallbacks(self) -> None:
-        """They come a while after it serves."""
         self._show_news()
 
     def watch_selected(self) -> None:
-        """Show the selection, and scroll to it."""
         self._show_news()
         self.scroll_visible(animate=False)
         self.call_after_refresh(self._scroll_to_selected)
         self.post_message(self.Selected())
 
     def watch_has_focus(self, has_focus: bool) -> None:
-        """The cursor shows only where keys move it."""
         super().watch_has_focus(has_focus)
         self._show_news()
 
@@ -290,25 +279,20 @@ the split does not use shows what is taken now. The letter is the device's in th
         )
 
     def action_select(self, by: int) -> None:
-        """Select another peer."""
         self.selected += by
 
     def action_filter(self) -> None:
-        """Ask for a filter to be typed."""
         self.post_message(self.FilterWanted(wanted=True))
 
     def action_unfilter(self) -> None:
-        """Remove the filter; without one, Esc is for somebody else."""
         if not self.filtered:
             raise SkipAction
         self.post_message(self.FilterWanted(wanted=False))
 
     def action_ask(self, verb: str) -> None:
-        """Ask for something to be done about the selected peer."""
         self.post_message(PeerWanted(verb, self.peer.name if self.peer else ""))
 
     def on_click(self, event: events.Click) -> None:
-        """A click selects, a double click opens."""
         y = event.get_content_offset_capture(self).y
         if not 0 <= y < _n_rows(self._blocks):
             return

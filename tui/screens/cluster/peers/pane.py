@@ -38,7 +38,6 @@ class PeersPane(VerticalScroll, can_focus=False):
         id: str | None = None,  # noqa: A002
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Make an empty pane; ``clock`` gives Unix seconds."""
         super().__init__(id=id, classes="pane")
         self.border_title = "Peers"
         self.peer_list = PeerList(clock)
@@ -46,7 +45,6 @@ class PeersPane(VerticalScroll, can_focus=False):
         self._peers: tuple[Peer, ...] = ()
 
     def compose(self) -> ComposeResult:
-        """The list, with a row to type in under it."""
         yield self.peer_list
         yield self._filter_bar
 

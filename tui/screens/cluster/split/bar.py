@@ -74,15 +74,9 @@ device has. Nothing runs until you launch.
         """
 
         def __init__(self, bar: SplitBar, *, final: bool) -> None:
-            """Say whether a drag still goes on."""
             super().__init__()
             self.bar = bar
             self.final = final
-
-        @property
-        def control(self) -> SplitBar:
-            """The bar that was changed."""
-            return self.bar
 
         def can_replace(self, message: Message) -> bool:
             """A newer one of this bar says as much, unless only this is final."""
@@ -93,7 +87,6 @@ device has. Nothing runs until you launch.
             )
 
     def __init__(self, desk: Desk, *, id: str | None = None) -> None:  # noqa: A002
-        """Make a bar for what lies on a desk."""
         super().__init__(id=id)
         self._desk = desk
         self._drag: Drag | None = None
@@ -155,17 +148,15 @@ device has. Nothing runs until you launch.
         """Give the device left of the boundary so many layers, or what there are."""
         if self.draft is None:
             return
-        share = self.draft.split.shares[self.picked]
         most = sum(self.draft.counts[self.picked : self.picked + 2])
         if int(text) > most:
-            what = f"{share.device} can have {most} layers here: it got {most}"
+            what = f"At most {most} layers here: set to {most}"
             self.post_message(Notice(what, "warning"))
         self._ask(self._desk.editing.give(self.picked, int(text)))
 
     # --- drawing ---------------------------------------------------------------
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """Names, bar, ranges; the outer lines give way where there are few rows."""
         if self.draft is None or width < 1:
             return []
         picture = BarPicture(
@@ -195,41 +186,33 @@ device has. Nothing runs until you launch.
     # --- watchers ----------------------------------------------------------------
 
     def validate_picked(self, picked: int) -> int:
-        """Keep the pick on a boundary there is."""
         return min(max(picked, 0), max(self.n_boundaries - 1, 0))
 
     def watch_draft(self) -> None:
-        """Another draft may have fewer boundaries."""
         self.picked = self.validate_picked(self.picked)
         self.redraw_changed()
 
     def watch_running(self) -> None:
-        """Another split runs, or none."""
         self.redraw_changed()
 
     def watch_picked(self) -> None:
-        """The handle's mark moves."""
         self.typed = None
         self.redraw()
 
     # --- actions -------------------------------------------------------------------
 
     def action_move(self, by: int) -> None:
-        """Move the picked boundary by some layers."""
         if not self.dragging:
             self._ask(self._desk.editing.move(self.picked, by))
 
     def action_move_to_end(self, direction: int) -> None:
-        """Move the picked boundary as far as its neighbours let it."""
         self.action_move(direction * (self.geometry.total + 1))
 
     def action_pick(self, by: int) -> None:
-        """Pick another boundary; after the last comes the first."""
         if self.n_boundaries and not self.dragging:
             self.picked = (self.picked + by) % self.n_boundaries
 
     def action_reorder(self, by: int) -> None:
-        """Exchange the device left of the boundary with a neighbour."""
         if self.dragging:
             return
         if self._desk.editing.exchange(self.picked, by):
@@ -239,15 +222,12 @@ device has. Nothing runs until you launch.
             self.app.bell()
 
     def action_undo(self) -> None:
-        """Take the last change back."""
         self._step(self._desk.editing.undo)
 
     def action_redo(self) -> None:
-        """Make the undone change again."""
         self._step(self._desk.editing.redo)
 
     def action_cancel(self) -> None:
-        """Cancel what is under way; with nothing under way the key goes on."""
         if self.dragging:
             self._restore()
         elif self.typed is not None:
@@ -256,7 +236,6 @@ device has. Nothing runs until you launch.
             raise SkipAction
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Without a boundary there is nothing to move."""
         if action in {"move", "move_to_end", "pick", "reorder"}:
             return self.n_boundaries > 0
         return True
@@ -264,7 +243,6 @@ device has. Nothing runs until you launch.
     # --- events ----------------------------------------------------------------------
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Grab a handle; elsewhere, pick the boundary after the device pressed."""
         if event.button != 1 or self.draft is None or not self.n_boundaries:
             return
         event.stop()
@@ -279,7 +257,6 @@ device has. Nothing runs until you launch.
         self.redraw()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Follow the pointer, also outside the bar: the mouse is captured."""
         if self._drag is None:
             return
         event.stop()
@@ -291,7 +268,6 @@ device has. Nothing runs until you launch.
             self._show(drag)
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
-        """Let go: the split counts now."""
         if self._drag is None:
             return
         event.stop()
@@ -300,33 +276,28 @@ device has. Nothing runs until you launch.
         self._ask(self._desk.editing.drop(drag))
 
     def on_mouse_release(self, event: events.MouseRelease) -> None:
-        """The capture was taken away in mid-drag (a dialog, another screen)."""
         if self.dragging:
             self._restore()
 
     # --- inside ---------------------------------------------------------------
 
     def _ask(self, changed: bool) -> None:
-        """The desk was asked for something: show it, and say so if it did it."""
         if changed:
             self.follow()
             self.post_message(self.Changed(self, final=True))
 
     def _step(self, step: Callable[[], bool]) -> None:
-        """Undo or redo, where there is something to."""
         if self.dragging or not step():
             self.app.bell()
         else:
             self._ask(True)
 
     def _show(self, drag: Drag) -> None:
-        """Show what the drag would make of it; where it began, that is what counts."""
         if self.draft is not None:
             self.draft = self.draft.with_split(drag.split)
             self.post_message(self.Changed(self, final=not drag.moved))
 
     def _restore(self) -> None:
-        """End the drag where it began."""
         self._end_drag()
         self.follow()
         self.post_message(self.Changed(self, final=True))
@@ -339,13 +310,11 @@ device has. Nothing runs until you launch.
 
 
 def _first_shared(split: Split) -> int:
-    """The first boundary with layers on both sides: the one most likely meant."""
     pairs = enumerate(pairwise(split.shares))
     return next((index for index, (a, b) in pairs if a.layers and b.layers), 0)
 
 
 def _same_shape(one: Split, other: Split) -> bool:
-    """Whether an undo from one to the other makes sense."""
     return one.n_layer == other.n_layer and {s.device for s in one.shares} == {
         s.device for s in other.shares
     }

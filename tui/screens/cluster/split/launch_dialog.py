@@ -106,7 +106,6 @@ asked.
     """
 
     def __init__(self, desk: Desk, cluster: Cluster, form: LaunchForm) -> None:
-        """Set the plan of a form."""
         super().__init__()
         self._desk = desk
         self._cluster = cluster
@@ -121,11 +120,11 @@ asked.
         self._rows = [LaunchRow(n, label, _field(n, texts[n])) for n, label in _rows()]
         self._presets = OptionStrip(form.presets(), texts["ctx_size"], id="presets")
         self._table = LoadTable()
+        self._table.headed = True
         self._memory = Static("", classes="launch-memory", markup=False)
         self._remark = Static("", classes="launch-remark", markup=False)
 
     def compose(self) -> ComposeResult:
-        """Fields, memory, what is wrong, buttons."""
         with Vertical(classes="dialog") as box:
             box.border_title = "Launch settings"
             box.styles.width = WIDTH
@@ -145,17 +144,14 @@ asked.
                 yield Button("Apply", id="apply", compact=True, variant="primary")
 
     def on_mount(self) -> None:
-        """Begin at the context, with what the plan takes as it is."""
         self._rows[0].field.focus()
         self._read()
 
     def on_resize(self, event: events.Resize) -> None:
-        """The fields scroll, so that remark and buttons always have their rows."""
         most = event.size.height * 9 // 10 - ROWS_AROUND
         self.query_one(".launch-scroll").styles.max_height = most
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Let the app report a worker that failed."""
         report_worker(self, event)
 
     # --- what the user does ----------------------------------------------------------
@@ -171,7 +167,6 @@ asked.
     @on(Input.Submitted)
     @on(Button.Pressed, "#apply")
     def action_apply(self) -> None:
-        """Hand the plan back, once it is there, unless something is wrong."""
         wrong = [row for row in self._rows if row.has_class("-wrong")]
         if wrong:
             wrong[0].field.focus()
@@ -182,7 +177,6 @@ asked.
 
     @on(Button.Pressed, "#reset")
     def _reset(self) -> None:
-        """As llama-server has them; context and workers stay."""
         texts = self._form.texts(LaunchSettings.of(self._form.plan).reset())
         for row in self._rows:
             row.put(texts[row.key])
@@ -190,7 +184,6 @@ asked.
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
-        """Change nothing."""
         self.dismiss(None)
 
     # --- what it comes to ------------------------------------------------------------
@@ -209,13 +202,14 @@ asked.
     def _take_up(self, settings: LaunchSettings | None) -> None:
         """Other settings: find their plan, forget what was asked before."""
         self._applying = False
+        self._table.stale = True
         self._say("")
         self.workers.cancel_group(self, "asking")
         if self._timer is not None:
             self._timer.stop()
         if settings is None:
             self._candidate = None
-            self._memory.update("memory: as soon as all fields can be read")
+            self._memory.update("memory: fix the field above first")
         elif settings.needs_proposal(self._form.plan):
             self._candidate = None
             self._memory.update("memory: asking for a split over these workers…")
@@ -254,7 +248,7 @@ asked.
             self.dismiss(plan)
             return
         draft = self._desk.drawn(plan)
-        self._table.draft = draft
+        self._table.draft, self._table.stale = draft, False
         self._memory.update(_memory_text(draft))
         if draft is not None and not draft.is_settled:
             self._timer = self.set_timer(ASK_AFTER_S, lambda: self._ask(plan))
@@ -276,7 +270,6 @@ asked.
         self._say(note)
 
     def _say(self, text: str, *, wrong: bool = False) -> None:
-        """A remark on one line; what is wrong gets the lines it needs."""
         self._remark.update(safe(text))
         self._remark.set_class(wrong, "-wrong")
 
@@ -294,7 +287,7 @@ def _field(name: str, text: str) -> Input | OptionStrip:
     if name == "extra_args":
         placeholder = "further llama-server arguments: --temp 0.2"
         return LineInput(text, placeholder=placeholder, id=name)
-    return NumberInput(text, placeholder="as usual", id=name)
+    return NumberInput(text, placeholder="automatic", id=name)
 
 
 def _memory_text(draft: Draft | None) -> str:

@@ -37,7 +37,6 @@ class LaunchRow(Vertical):
     """
 
     def __init__(self, name: str, label: str, field: Input | OptionStrip) -> None:
-        """Make the row of a field."""
         super().__init__(id=f"row-{name}")
         self.key = name
         self.field = field
@@ -48,7 +47,6 @@ class LaunchRow(Vertical):
         self.set_class(wide, "-wide")
 
     def compose(self) -> ComposeResult:
-        """Label, field, hint; the complaint below."""
         yield Horizontal(Label(self._label), self.field, self._hint)
         yield self._wrong
 

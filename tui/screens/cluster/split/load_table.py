@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 NAME_WIDTH_MAX = 16
 BAR_WIDTH_MIN = 5
+TICK_WIDTH = 2
 
 
 class LoadTable(StripWidget):
@@ -37,39 +38,64 @@ class LoadTable(StripWidget):
     draft: reactive[Draft | None] = reactive(None, init=False, repaint=False)
     """The split shown by the bar."""
 
+    headed: reactive[bool] = reactive(False, init=False, layout=True)
+    """A row above says what the columns are."""
+    stale: reactive[bool] = reactive(False, init=False, repaint=False)
+    """The figures are not of what is set now."""
+
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
-        """One row per device."""
-        return _n_rows(self.draft)
+        n_rows = _n_rows(self.draft)
+        return n_rows + (self.headed and n_rows > 0)
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """A row per share, in the order of the layers."""
         if self.draft is None:
             return []
         loads = self.draft.loads
         unit = common_unit(max(load.total_bytes for load in loads))
-        return [self._row(self.draft, load, unit, width) for load in loads]
+        rows = [self._row(self.draft, load, unit, width) for load in loads]
+        return [self._heading(self.draft, unit, width), *rows] if self.headed else rows
 
     def watch_draft(self, before: Draft | None, now: Draft | None) -> None:
-        """Every move of a boundary changes numbers, and few the number of rows."""
         if _n_rows(before) == _n_rows(now):
             self.redraw_changed()
         else:
             self._strips = None
             self.refresh(layout=True)
 
+    def watch_headed(self) -> None:
+        self.redraw()
+
+    def watch_stale(self) -> None:
+        self.redraw_changed()
+
     def _row(self, draft: Draft, load: DeviceLoad, unit: str, width: int) -> Strip:
-        """Name, layers, sum and verdict; then, as there is room, parts and bar."""
         misfit = load.device in draft.misfits
         tail: list[Part] = [self._verdict(load, misfit)]
+        name, span, shown, sums, room = self._fitted(draft, load, unit, width)
+        bar = self._bar(draft, load, room - 2)
+        return line([*name, span, *shown, *sums, *bar, *tail], width)
+
+    def _fitted(
+        self, draft: Draft, load: DeviceLoad, unit: str, width: int
+    ) -> tuple[list[Part], Part, list[Part], list[Part], int]:
+        """Name, layers, parts and sum of a device, and the room left for its bar."""
         name, sums = self._label(draft, load), self._sums(draft, load, unit)
         parts = self._parts(load, unit)
-        room = width - parts_width([*name, *sums, *tail])
+        room = width - parts_width([*name, *sums]) - TICK_WIDTH
         span = self._span(draft, load, room, parts_width(parts))
         room -= parts_width([span])
         shown = parts if room >= parts_width(parts) else []
-        room -= parts_width(shown)
-        bar = self._bar(draft, load, room - 2)
-        return line([*name, span, *shown, *sums, *bar, *tail], width)
+        return name, span, shown, sums, room - parts_width(shown)
+
+    def _heading(self, draft: Draft, unit: str, width: int) -> Strip:
+        """The columns' names, over the figures of the first device."""
+        load = draft.loads[0]
+        name, span, shown, _sums, _room = self._fitted(draft, load, unit, width)
+        titles = [f"{'device':<{parts_width(name)}}", f"{'layers':<{len(span[0])}}"]
+        if shown:
+            titles.append(f"{'weights':>7}   {'KV':>4}   {'buffers':>7}  ")
+        titles.append(f"{'total':>5}")
+        return line([("".join(titles), self.palette.dim)], width)
 
     def _label(self, draft: Draft, load: DeviceLoad) -> list[Part]:
         mark = draft.mark(load.device)
@@ -91,13 +117,15 @@ class LoadTable(StripWidget):
 
     def _verdict(self, load: DeviceLoad, misfit: bool) -> Part:
         """Whether it fits; the tick is for what was checked, not for a prediction."""
+        if self.stale:
+            return "  ", self.palette.dim
         if misfit:
             return " ✗", self.palette.bad
         tick = tick_of(load.source)
         return f" {tick}", self.palette.dim if tick == PREDICTED else self.palette.ok
 
     def _style(self, load: DeviceLoad) -> Style:
-        return style_of(load.source, self.palette)
+        return self.palette.dim if self.stale else style_of(load.source, self.palette)
 
     def _sums(self, draft: Draft, load: DeviceLoad, unit: str) -> list[Part]:
         available = draft.available.get(load.device)
@@ -117,7 +145,11 @@ class LoadTable(StripWidget):
             in_unit(value, unit)
             for value in (load.weight_bytes, load.kv_bytes, load.compute_bytes)
         )
-        text = f"{weights:>5} + {kv:>4} KV + {compute:>4} ="
+        text = (
+            f"{weights:>7} + {kv:>4} + {compute:>7} ="
+            if self.headed
+            else f"{weights:>5} + {kv:>4} KV + {compute:>4} ="
+        )
         return [(text, self._style(load))]
 
     def _bar(self, draft: Draft, load: DeviceLoad, width: int) -> list[Part]:

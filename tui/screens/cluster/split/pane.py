@@ -45,12 +45,10 @@ class VerdictLine(StripWidget):
     """What it says."""
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        """The sentence in its tone."""
         style = getattr(self.palette, self.verdict.tone)
         return [line([(self.verdict.text, style)], width)]
 
     def watch_verdict(self) -> None:
-        """Another sentence."""
         self.redraw()
 
 
@@ -66,7 +64,6 @@ class SplitPane(Widget, can_focus=True):
     """
 
     def __init__(self, desk: Desk, *, id: str | None = None) -> None:  # noqa: A002
-        """Make a pane for what lies on a desk."""
         super().__init__(id=id, classes="pane")
         self.border_title = "Split"
         self.bar = SplitBar(desk, id="split-bar")
@@ -75,11 +72,14 @@ class SplitPane(Widget, can_focus=True):
         self._verdict = VerdictLine()
 
     def compose(self) -> ComposeResult:
-        """Bar, table, verdict."""
         self.bar.display = self._table.display = False
         yield self.bar
         yield self._table
         yield self._verdict
+
+    def head_columns(self, headed: bool) -> None:
+        """Name the columns of the table, if there is a row for that."""
+        self._table.headed = headed
 
     def follow(self) -> None:
         """Show what lies on the desk beside what runs."""
@@ -117,7 +117,6 @@ class SplitPane(Widget, can_focus=True):
         return f"Split ── {name}{rest}"
 
     def on_focus(self) -> None:
-        """A click beside the bar means the bar."""
         self.focus_default()
 
     def copyable(self) -> Copyable | None:

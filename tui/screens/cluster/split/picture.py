@@ -148,7 +148,6 @@ class BarPicture:
 
 
 def _names(mark: int, device: str) -> tuple[str, ...]:
-    """Ways to name a device, longest first."""
     own, label = letter(mark), device_label(device)
     return f"{own} {label}", f"{own} {label.split()[0]}", own
 
@@ -164,7 +163,6 @@ def _bad_ranges(span: str, size: str) -> tuple[str, ...]:
 
 
 def _merged(cells: Iterable[Part], width: int) -> Strip:
-    """Cells as one strip, neighbours of one style in one segment."""
     segments = [
         Segment("".join(text for text, _ in group), style)
         for style, group in groupby(cells, key=lambda cell: cell[1])

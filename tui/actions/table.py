@@ -1,0 +1,285 @@
+"""Every action of the console: what a key does, and where it is offered."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Action(NamedTuple):
+    """One thing a key does."""
+
+    id: str
+    """``area.verb``; what a keymap in the configuration names."""
+    keys: str
+    """Default keys, separated by commas, in Textual's spelling."""
+    action: str
+    """The action to run, in the namespace of the widget that binds it."""
+    label: str
+    """One or two words for the footer."""
+    tooltip: str
+    """One sentence for help and palette."""
+    show: bool = False
+    """Whether the footer offers it."""
+    display: str | None = None
+    """How the footer writes the keys, where the spelling is clumsy."""
+    priority: bool = False
+    """Whether it wins over the focused widget."""
+
+    @property
+    def area(self) -> str:
+        """The pane, screen or dialog it belongs to."""
+        return self.id.partition(".")[0]
+
+
+# The fifth column: ``!`` has priority, ``+`` is in the footer, then how keys are written.
+TABLE = r"""
+app.cluster      | 1,f1          | app.show_mode('cluster') | Cluster        |    | Peers, split, live figures and chat
+app.traffic      | 3,f3          | app.show_mode('traffic') | Traffic        |    | Where each token's time goes, and every command on every link
+app.lab          | 4,f4          | app.show_mode('lab')     | Lab            |    | Simulate slower links and see the speed
+app.logs         | 5,f5          | app.show_mode('logs')    | Logs           |    | The log of each process
+app.models       | 6,f6          | app.show_mode('models')  | Models         |    | Model files found on this machine
+app.help         | question_mark | app.help                 | help           | +? | Help and keys of the focused pane
+app.palette      | colon,ctrl+p  | app.find                 | command        | +: | Find any action, peer, model, log, theme or setting by name, and go there
+app.copy         | y             | app.copy                 | copy           |    | Copy what the focused pane offers
+app.copy_command | Y             | app.copy_command         | copy command   |    | Copy the command line of the llama-server that runs
+app.screenshot   | f12           | app.screenshot           | screenshot     |    | Save a picture (SVG) of the screen
+app.zoom         | z             | screen.zoom              | zoom           | +  | Give the focused pane the whole screen, and back
+app.freeze       | space         | app.freeze               | freeze         |    | Freeze all panes while data keeps coming, or resume
+app.settings     | comma         | app.settings             | settings       | ,  | Show and change every setting of config.toml
+app.theme        | t             | app.theme                | theme          |    | Pick a theme with a live preview
+app.events       | e             | app.events               | events         |    | Events of the last days with their evidence, and past notifications
+app.clusters     | N             | app.clusters             | clusters       |    | Go to another cluster of this machine
+app.quit         | q,ctrl+q      | app.quit_console         | quit           | +  | Leave the console; asks what to do with a running cluster
+app.interrupt    | ctrl+c        | app.interrupt            | copy selection |    | Copy the selected text; never quits
+app.back         | escape        | app.back                 | back           |    | Leave zoom, then this screen
+
+cluster.launch        | l         | app.launch           | launch        | + | Run the split as it is shown
+cluster.stop          | s         | app.stop             | stop          | + | Stop the running cluster (asks)
+cluster.balance       | b         | app.balance          | balance       | + | Balance layers by device memory
+cluster.settings      | p         | app.launch_settings  | settings      | + | Set context, KV cache, slots, threads and further arguments of a launch
+cluster.model         | m         | app.pick_model       | model         | + | Pick another model
+cluster.next_pane     | tab       | screen.next_pane     | next pane     |   | Next pane
+cluster.previous_pane | shift+tab | screen.previous_pane | previous pane |   | Previous pane
+
+split.more              | right,plus           | move(1)         | move              | +←→ | Move the boundary right: one layer more for the device on its left
+split.less              | left,minus           | move(-1)        | one less          |     | Move the boundary left
+split.much_more         | shift+right          | move(4)         | four more         |     | Move the boundary four layers right
+split.much_less         | shift+left           | move(-4)        | four less         |     | Move the boundary four layers left
+split.none              | home                 | move_to_end(-1) | far left          |     | Move the boundary as far left as it goes
+split.all               | end                  | move_to_end(1)  | far right         |     | Move the boundary as far right as it goes
+split.next_boundary     | right_square_bracket | pick(1)         | pick              | +[] | Pick the next boundary
+split.previous_boundary | left_square_bracket  | pick(-1)        | previous boundary |     | Pick the previous boundary
+split.later             | greater_than_sign    | reorder(1)      | swap              | +<> | Swap the device left of the boundary with the next one
+split.earlier           | less_than_sign       | reorder(-1)     | earlier           |     | Swap the device left of the boundary with the previous one
+split.undo              | u                    | undo            | undo              | +   | Undo the last change
+split.redo              | U,ctrl+y             | redo            | redo              |     | Redo the undone change
+split.set               | equals_sign,enter    | number          | set               | +=  | Type how many layers the device left of the boundary gets; again applies it
+split.erase             | backspace            | erase_typed     | erase             |     | Erase the last digit typed
+split.cancel            | escape               | cancel          | cancel            |     | Cancel the drag or the number being typed
+
+launching.apply  | f2,enter     | apply              | apply    | + | Use these settings
+launching.down   | down,tab     | app.focus_next     | next     | ! | Next field
+launching.up     | up,shift+tab | app.focus_previous | previous | ! | Previous field
+launching.cancel | escape       | cancel             | cancel   | + | Change nothing
+
+peers.down      | down,j           | select(1)        | select     | +↑↓ | Next peer
+peers.up        | up,k             | select(-1)       | up         |     | Previous peer
+peers.first     | home,g           | select(-1000)    | first      |     | First peer
+peers.last      | end,G            | select(1000)     | last       |     | Last peer
+peers.filter    | slash            | filter           | filter     |     | Show only peers with these words in name, role, state or way
+peers.unfilter  | escape           | unfilter         | show all   |     | Remove the filter
+peers.add       | a                | ask('add')       | add        | +   | Add a machine
+peers.open      | enter            | ask('open')      | open       | +⏎  | Answer the peer's question, or show its details
+peers.use       | w                | ask('use')       | worker     | +   | Add the peer to the split, or remove it
+peers.lead      | h                | ask('lead')      | head       |     | Make the peer the head, or this machine again
+peers.provision | p                | ask('provision') | provision  | +   | Install the engine and our helper on the peer
+peers.cancel    | x                | ask('cancel')    | end work   | +   | Cancel the task on the peer; the next run resumes
+peers.undo      | u                | app.undo         | undo       |     | Undo the last change of head, workers or layers
+peers.probe     | r                | ask('probe')     | probe      |     | Probe the peer now
+peers.copy      | c                | ask('copy')      | copy model |     | Copy the model to the peer
+peers.data      | d                | ask('data')      | data       |     | Choose how data go to the peer: directly, or through SSH
+peers.log       | o                | ask('log')       | open log   |     | Read the log of its worker
+peers.remove    | delete,backspace | ask('remove')    | remove     |     | Forget the peer (asks); what is installed there stays
+
+live.log       | O | screen.open_log  | open log  | + | Read the log of the process that failed, or of llama-server
+live.provision | P | screen.provision | provision | + | Install our engine on the peer whose engine does not match
+
+composer.send      | enter              | send     | send        | +   | Send the question
+composer.newline   | ctrl+j,shift+enter | newline  | new line    | +^j | Begin a new line
+composer.page_up   | pageup             | page(-1) | scroll up   |     | Scroll the conversation
+composer.page_down | pagedown           | page(1)  | scroll down |     | Scroll it down
+
+chat.leave            | escape                         | leave            | leave         |      | Leave the text field; deselect the question
+chat.stop             | escape                         | stop_answer      | stop          | +    | Stop the answer
+chat.write            | enter,i                        | write            | write         | +⏎   | Go to the text field
+chat.again            | r                              | want('again')    | again         | +    | Ask the selected question again, or the last; earlier answers are kept
+chat.earlier_question | left_curly_bracket,shift+up    | choose(-1)       | questions     | +{ } | Select the previous question, to ask it again or edit it
+chat.later_question   | right_curly_bracket,shift+down | choose(1)        | next question |      | Select the next question; after the last, none
+chat.earlier_answer   | left_square_bracket            | variant(-1)      | answers       | +[ ] | The previous answer to the selected question, with what followed it
+chat.later_answer     | right_square_bracket           | variant(1)       | next answer   |      | The next answer to the selected question, with what followed it
+chat.edit             | E                              | edit             | edit          | +    | Edit the selected question, or the last, and ask it again
+chat.reasoning        | v                              | toggle_reasoning | reasoning     |      | Show or hide the reasoning
+chat.settings         | p                              | want('settings') | settings      | +    | Set the system prompt and sampling
+chat.new              | n                              | want('new')      | new           | +    | Start a new chat; this one is kept
+chat.open             | o                              | want('open')     | chats         | +    | Open an earlier chat
+chat.rename           | R                              | want('rename')   | name          |      | Give the chat a name
+chat.export           | x                              | want('export')   | export        |      | Write the chat to a file, as Markdown or JSON
+chat.delete           | delete                         | want('delete')   | delete        |      | Delete the chat (asks)
+chat.undo             | u                              | want('undo')     | undo          |      | Undo the last change of the chat
+chat.up               | k                              | scroll_lines(-1) | up            |      | Scroll up
+chat.down             | j                              | scroll_lines(1)  | down          |      | Scroll down
+chat.first            | g                              | scroll_first     | first         |      | The oldest turn
+chat.last             | G                              | scroll_last      | newest        |      | The newest words
+
+sampling.apply  | f2     | apply  | apply  | + | Use these settings
+sampling.cancel | escape | cancel | cancel | + | Change nothing
+
+chats.choose    | enter    | choose   | open    | +⏎  | Open this chat
+chats.down      | down     | move(1)  | down    | +↑↓ | Next chat
+chats.up        | up       | move(-1) | up      |     | Previous chat
+chats.page_down | pagedown | move(8)  | further |     | Further down
+chats.page_up   | pageup   | move(-8) | back up |     | Further up
+chats.cancel    | escape   | cancel   | cancel  | +   | Keep the current chat
+
+log.next     | right_square_bracket | screen.next_log(1)  | log          | +[ ] | Next log
+log.previous | left_square_bracket  | screen.next_log(-1) | previous log |      | Previous log
+log.filter   | slash                | screen.filter       | filter       | +/   | Show only lines with a text or a /pattern
+log.level    | v                    | screen.level        | level        | +    | Hide debug lines, then all but warnings, then all but errors
+log.fold     | w                    | fold                | wrap         | +    | Wrap long lines, or cut them
+log.save     | S                    | screen.save         | save         | +    | Save the whole log to a file
+log.pager    | P                    | screen.pager        | pager        |      | Read the whole log in your pager ($PAGER)
+log.follow   | end,G                | follow              | follow       | +End | Go to the newest line and follow
+log.first    | home,g               | scroll_home         | first        |      | The oldest line held
+log.up       | up,k                 | scroll_up           | up           |      | A line up
+log.down     | down,j               | scroll_down         | down         |      | A line down
+log.left     | left,h               | sideways(-1)        | left         |      | Move sideways
+log.right    | right,l              | sideways(1)         | right        |      | Move sideways
+log.unfilter | escape               | screen.unfilter     | show all     |      | Remove the filter, then the level
+
+filter.clear | escape | clear | clear | + | Remove the filter
+
+models.choose      | enter      | choose            | use         | +⏎ | Use this model
+models.filter      | slash      | filter            | filter      | +/ | Filter by name
+models.sort        | o          | sort              | sort        | +  | Sort by the next column
+models.reverse     | O          | reverse           | reverse     |    | Reverse the order
+models.rescan      | r          | rescan            | rescan      | +  | Search the model folders again
+models.path        | p          | open_path         | path…       | +  | Use any GGUF file by its path
+models.down        | j          | move(1)           | down        |    | Next model
+models.up          | k          | move(-1)          | up          |    | Previous model
+models.first       | g          | move(-100000)     | first       |    | First model
+models.last        | G          | move(100000)      | last        |    | Last model
+models.detail_down | shift+down | scroll_detail(2)  | detail down |    | Scroll the details
+models.detail_up   | shift+up   | scroll_detail(-2) | detail up   |    | Scroll the details back
+models.unfilter    | escape     | unfilter          | show all    |    | Remove the filter
+
+path.complete | tab | complete | complete |  | Complete the path being typed
+
+traffic.filter   | slash  | filter        | filter   | +/ | Filter by worker and command
+traffic.sort     | o      | sort          | sort     | +  | Sort by the next column
+traffic.reverse  | O      | reverse       | reverse  |    | Reverse the order
+traffic.median   | v      | median        | median   | +  | Show the median of the latest tokens, or the latest one
+traffic.worker   | w      | next_worker   | worker   |    | Show the tokens of one worker alone, or of all
+traffic.export   | x      | export        | export   | +  | Write the latest tokens to a file as a Chrome trace
+traffic.down     | j      | move(1)       | down     |    | Next row
+traffic.up       | k      | move(-1)      | up       |    | Previous row
+traffic.first    | g      | move(-100000) | first    |    | First row
+traffic.last     | G      | move(100000)  | last     |    | Last row
+traffic.unfilter | escape | unfilter      | show all |    | Remove the filter
+
+token.median | v | median      | median | + | Show the median of the latest tokens, or the latest one
+token.worker | w | next_worker | worker | + | Show the tokens of one worker alone, or of all
+
+slider.more      | right,l           | step(1)                 | step      | +←→ | One step up
+slider.less      | left,h            | step(-1)                | one less  |     | One step down
+slider.much_more | shift+right,L     | step(4)                 | four more |     | Four steps up
+slider.much_less | shift+left,H      | step(-4)                | four less |     | Four steps down
+slider.down      | down,j            | screen.focus_slider(1)  | select    | +↑↓ | Next slider
+slider.up        | up,k              | screen.focus_slider(-1) | up        |     | Previous slider
+slider.least     | home              | to_end(-1)              | least     |     | The least there is
+slider.most      | end               | to_end(1)               | most      |     | The most there is
+slider.set       | equals_sign,enter | number                  | set       | +=  | Type a value; again takes it
+slider.erase     | backspace         | erase_typed             | erase     |     | Erase the last digit typed
+slider.cancel    | escape            | cancel                  | cancel    |     | Cancel the drag or the number being typed
+
+lab.as_it_is   | n | put('none')     | no lab    |   | No simulated limits
+lab.ethernet   | g | put('ethernet') | Ethernet  |   | Pretend Ethernet, 1 Gbit/s
+lab.wifi       | w | put('wifi')     | Wi-Fi     |   | Pretend a good Wi-Fi
+lab.far_room   | f | put('far')      | far room  |   | Pretend 5 GHz, two walls away
+lab.wan        | r | put('wan')      | WAN       |   | Pretend the internet, 20 ms away
+lab.all        | A | put_on_all      | on all    | + | Put this link's lab on all links
+lab.remove     | c | clear           | clear     | + | Remove simulated limits
+lab.remove_all | C | clear_all       | clear all |   | Remove simulated limits on all links
+lab.undo       | u | undo            | undo      | + | Undo the last change
+
+picker.choose    | enter    | choose   | use     | +⏎  | Use this model
+picker.down      | down     | move(1)  | down    | +↑↓ | Next model
+picker.up        | up       | move(-1) | up      |     | Previous model
+picker.page_down | pagedown | move(8)  | further |     | Further down
+picker.page_up   | pageup   | move(-8) | back up |     | Further up
+picker.cancel    | escape   | cancel   | cancel  | +   | Keep the current model
+
+option.left  | left,h  | pick(-1) | choose |  | Choose the one before
+option.right | right,l | pick(1)  | choose |  | Choose the next one
+
+settings.down      | down     | move(1)  | select  | +↑↓ | Next setting
+settings.up        | up       | move(-1) | up      |     | Previous setting
+settings.page_down | pagedown | move(8)  | further |     | Further down
+settings.page_up   | pageup   | move(-8) | back up |     | Further up
+settings.cancel    | escape   | cancel   | back    |     | Leave the value, then the list
+
+adding.add    | enter  | add      | add   |     | Add the machine
+adding.down   | down   | pick(1)  | pick  | +↑↓ | Next name
+adding.up     | up     | pick(-1) | up    |     | Previous name
+adding.cancel | escape | cancel   | close | +   | Close
+
+tick.switch | space | switch | switch | + | Turn it on or off
+
+choice.choose | enter          | choose     | choose |  | Choose the selected answer
+choice.down   | down,j,tab     | select(1)  | down   |  | Next answer
+choice.up     | up,k,shift+tab | select(-1) | up     |  | Previous answer
+
+dialog.cancel | escape | cancel | cancel |  | Close, changing nothing
+
+dialogs.help | question_mark,f1 | app.help | help |  | Help and keys of this dialog, and back
+
+reading.close | q,enter | cancel   | close |  | Close
+reading.copy  | y       | app.copy | copy  |  | Copy all of it
+
+finder.choose    | enter    | choose   | go      |  | Go there, or do it
+finder.down      | down     | move(1)  | down    |  | Next match
+finder.up        | up       | move(-1) | up      |  | Previous match
+finder.page_down | pagedown | move(8)  | further |  | Further down
+finder.page_up   | pageup   | move(-8) | back up |  | Further up
+finder.cancel    | escape   | cancel   | cancel  |  | Close
+
+events.open      | enter    | open           | more    | +⏎ | Show the evidence
+events.filter    | slash    | screen.filter  | filter  | +/ | Filter
+events.down      | down,j   | select(1)      | down    |    | Next event
+events.up        | up,k     | select(-1)     | up      |    | Previous event
+events.page_down | pagedown | select(12)     | further |    | Further down
+events.page_up   | pageup   | select(-12)    | back up |    | Further up
+events.first     | home,g   | select(-10000) | first   |    | The oldest event
+events.last      | end,G    | select(10000)  | last    |    | The newest event
+
+evidence.log | o | open_log | open log |  | Go to the process's log
+"""
+
+
+def _parsed(row: str) -> Action:
+    id_, keys, action, label, footer, tooltip = (
+        part.strip() for part in row.split("|")
+    )
+    display = footer.removeprefix("!").removeprefix("+")
+    return Action(
+        id_,
+        keys,
+        action,
+        label,
+        tooltip,
+        show="+" in footer.removesuffix(display),
+        display=display or None,
+        priority=footer.startswith("!"),
+    )
+
+
+ACTIONS = tuple(_parsed(row) for row in TABLE.splitlines() if row)
