@@ -63,7 +63,7 @@ class BarApp(ConsoleApp):
         self.bar.follow()
         self.bar.focus()
 
-    @on(SplitBar.Changed, "#bar")
+    @on(SplitBar.Changed)
     def _changed(self, message: SplitBar.Changed) -> None:
         assert message.bar is self.bar
         self.changes.append((self.layers, message.final))

@@ -112,7 +112,7 @@ async def test_what_is_wrong_is_said_in_place(make_app: MakeApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
         dialog = await adding(pilot)
         await pilot.press("enter")
-        await until(pilot, lambda: "Type where the machine is" in screen_text(app))
+        await until(pilot, lambda: "Type an address" in screen_text(app))
         cluster.errors["add_peer"] = UsageError("'a b' cannot be a host", "Mend it.")
         await pilot.press("a", "enter")
         await until(
@@ -175,7 +175,7 @@ async def test_a_new_peer_joins_the_split_once(make_app: MakeApp) -> None:
         await until(pilot, lambda: isinstance(app.focused, ChoiceList))
         await pilot.press("w")
         await until(pilot, lambda: toasts(app))
-        assert toasts(app) == ["ada works in the split already"]
+        assert toasts(app) == ["ada is already in the split"]
 
 
 async def test_escape_leaves_the_new_peer_to_itself(make_app: MakeApp) -> None:

@@ -243,7 +243,7 @@ async def test_a_new_conversation_can_be_taken_back() -> None:
         now = app.pane.conversation
         assert now is not None
         assert (now.system, now.turns) == ("Be brief.", ())
-        assert toasts(app) == ["Began anew. u brings back the chat of 1 question."]
+        assert toasts(app) == ["New chat. u reopens the previous one (1 question)."]
         await pilot.press("u")
         await until(pilot, lambda: "Hello you!" in screen_text(app))
         assert app.turns == [("Hello?", "Hello *you*!")]

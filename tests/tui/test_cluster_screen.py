@@ -16,7 +16,7 @@ from tui.actions.table import ACTIONS
 from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.choice import ChoiceDialog
 from tui.dialogs.theme import ThemeDialog
-from tui.kit.line_input import LineInput
+from tui.kit.choosy_input import LineInput
 from tui.screens.cluster.chat.composer import Composer
 from tui.screens.cluster.split.bar import SplitBar
 

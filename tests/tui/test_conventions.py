@@ -14,10 +14,10 @@ from tests.tui import peer_scenes, scenes
 from tests.tui.helpers import screen_text, settled, text_of, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.actions.table import ACTIONS
-from tui.kit.ascii_lines import ascii_sign
 from tui.screens.cluster.live.columns import columns_of
 from tui.screens.logs.screen import LogsScreen
 from tui.seam.bridge import UNWATCHED_SLOWER
+from tui.shell.outlet import ascii_sign
 from tui.work.theme_folders import BUILTIN_FOLDER
 
 if TYPE_CHECKING:

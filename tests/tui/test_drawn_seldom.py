@@ -12,7 +12,7 @@ from tests.tui.helpers import settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
 from tests.unit.state.scene import busy_scene
 from tui.kit.waterfall import Waterfall
-from tui.screens.cluster.live.figures import LiveFigures
+from tui.screens.cluster.live.columns import LiveFigures
 from tui.screens.cluster.token_pane import TokenPane
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from backends.state import ClusterSnapshot
 from tests.tui import scenes
 from tui.work.desk import Desk, is_header_of
 from tui.work.drag import Drag
-from tui.work.editing import Editing, same_plan
-from tui.work.history import DEPTH_MAX, History
+from tui.work.editing import DEPTH_MAX, Editing, History, same_plan
 
 # --- history ----------------------------------------------------------------
 

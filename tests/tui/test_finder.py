@@ -159,7 +159,7 @@ async def test_keys_are_those_of_the_user(make_app: MakeApp) -> None:
         await until(pilot, lambda: "▸ action" in screen_text(app))
         row = next(line for line in screen_text(app).splitlines() if "▸" in line)
         assert "Launch" in row
-        assert row.rstrip("│ ").endswith("F9")
+        assert "F9 │" in row
 
 
 def selected(app: DllmApp) -> str:

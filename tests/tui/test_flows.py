@@ -287,11 +287,12 @@ async def test_a_relaunch_keeps_the_rows_of_live(make_app: MakeApp) -> None:
         await settled(pilot)
         live, chat = app._home.live, app._home.chat
         before = live.region, chat.region
-        cluster.push(scenes.demo_starting())
+        starting = msgspec.structs.replace(scenes.demo_starting(), seq=serving.seq + 1)
+        cluster.push(starting)
         await until(pilot, lambda: live.has_class("-busy"))
         await pilot.pause()
         assert (live.region, chat.region) == before
-        cluster.push(serving)
+        cluster.push(msgspec.structs.replace(serving, seq=serving.seq + 2))
         await until(pilot, lambda: live.has_class("-serving"))
         await pilot.pause()
         assert (live.region, chat.region) == before

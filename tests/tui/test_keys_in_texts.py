@@ -43,7 +43,7 @@ NO_KEYS = {
     "screens/models/path_bar.py": ("Enter",),
     # Signs, not keys.
     "screens/cluster/peers/list.py": ("`?`",),
-    "kit/ascii_lines.py": ("→←", "↑↓", "⏎›"),
+    "shell/outlet.py": ("→←", "↑↓", "⏎›"),
     # How keys are written, whichever they are.
     "kit/keys.py": ("Esc", "Enter", "enter"),
     # The event's own name of it.

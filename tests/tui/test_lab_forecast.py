@@ -10,6 +10,7 @@ import pytest
 from backends.state import Generation, Lab, Link, Pass, Speed
 from tests.tui import scenes
 from tui.screens.lab.forecast import (
+    Samples,
     added_ms,
     forecast,
     mean_delay_ms,
@@ -17,10 +18,8 @@ from tui.screens.lab.forecast import (
     rate_at,
     same_lab,
 )
-from tui.screens.lab.pace import Pace
 from tui.screens.lab.presets import PRESETS, describe, preset_of
-from tui.screens.lab.samples import Samples
-from tui.screens.lab.wishes import GRACE_S, LabWishes
+from tui.screens.lab.wishes import GRACE_S, LabWishes, Pace
 
 if TYPE_CHECKING:
     from backends.state import ClusterSnapshot

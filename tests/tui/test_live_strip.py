@@ -23,8 +23,7 @@ from tests.tui.helpers import settled, text_of, until
 from tests.tui.links import BOX, MINI, PLAIN, link
 from tests.tui.scripted import ScriptedCluster
 from tui.kit.strips import StripWidget, changed_span, line
-from tui.screens.cluster.live.columns import columns_of, columns_width
-from tui.screens.cluster.live.figures import LiveFigures
+from tui.screens.cluster.live.columns import LiveFigures, columns_of, columns_width
 from tui.screens.cluster.live.folded import line_figures
 from tui.screens.cluster.live.pane import LivePane
 from tui.screens.cluster.live.token_bar import NO_RELAYS, NO_TOKEN, NO_WORKERS, TokenBar
@@ -124,7 +123,7 @@ def test_trips_of_a_token_and_of_its_pass_have_room(speed: Speed) -> None:
 def test_the_less_room_the_fewer_figures_and_the_wire_goes_last() -> None:
     snapshot = serving(MINI, BOX)
     speed, wire = ["generate", "prompt", "context"], ["trips/tok", "up/tok", "down/tok"]
-    links, house = ["mini", "box"], ["requests", "memory", "since"]
+    links, house = ["mini", "box"], ["in flight", "memory", "up since"]
     processes = ["llama-server", "mini", "box"]
     assert labels(snapshot, 156) == [speed, wire, links, house, processes]
     assert labels(snapshot, 116) == [speed, wire, links, house]
@@ -206,11 +205,11 @@ async def strip(make_app: MakeApp, snapshot: ClusterSnapshot, width: int) -> lis
 
 async def test_the_strip_says_what_a_token_costs(make_app: MakeApp) -> None:
     speed, prompt, context, token = await strip(make_app, serving(MINI, BOX), 120)
-    wanted = "generate 21.3 tok/s trips/tok 2.0 mini 3.10 ms 0.44 MB/s requests 1"
+    wanted = "generate 21.3 tok/s trips/tok 2.0 mini RTT 3.10 ms 0.44 MB/s in flight 1"
     assert " ".join(speed.split()) == wanted
-    assert prompt.split()[3:9] == ["up/tok", "23.8", "KiB", "box", "420", "µs"]
+    assert prompt.split()[3:9] == ["up/tok", "23.8", "KiB", "box", "RTT", "420"]
     assert context.split()[:5] == ["context", "1204/8192", "down/tok", "16.4", "KiB"]
-    assert token.endswith("p50   46.0 ms   p99   61.2 ms")
+    assert token.endswith("pass p50   46.0 ms   p99   61.2 ms")
 
 
 FOUR = Generation(tokens_per_pass=4.0, trips_per_pass=1.1)
@@ -220,7 +219,7 @@ FOUR = Generation(tokens_per_pass=4.0, trips_per_pass=1.1)
 async def test_where_slots_share_passes_it_says_so(make_app: MakeApp) -> None:
     links = (msgspec.structs.replace(link, generation=FOUR) for link in (MINI, BOX))
     token = (await strip(make_app, serving(*links), 120))[-1]
-    assert token.endswith("4.0 tok/pass   p50   46.0 ms   p99   61.2 ms")
+    assert token.endswith("4.0 tok/pass   pass p50   46.0 ms   p99   61.2 ms")
 
 
 async def test_the_acceptance_is_on_the_frame(make_app: MakeApp) -> None:

@@ -19,11 +19,11 @@ from backends.state import (
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
-from tui.kit.memory_bar import bar_cells
+from tui.kit.blocks import bar_cells
 from tui.kit.rate_graph import axis_top
 from tui.kit.strips import StripWidget, clip, fitting
+from tui.screens.cluster.live.columns import LiveFigures
 from tui.screens.cluster.live.failure_panel import exit_text, failure_text
-from tui.screens.cluster.live.figures import LiveFigures
 from tui.screens.cluster.live.pane import view_of
 from tui.screens.cluster.live.step_list import StepList
 from tui.screens.cluster.live.token_bar import TokenBar
@@ -285,10 +285,16 @@ async def test_the_table_names_weights_kv_and_compute(make_app: MakeApp) -> None
     async with app.run_test(size=(120, 36)) as pilot:
         await settled(pilot)
         rows = text_of(app.query_one(LoadTable)).splitlines()
-        assert len(rows) == 3
-        for part in ("A studio MTL0", "0–25", "9.2 +", "0.5 KV", "9.7", "of 55.0 GiB"):
-            assert part in rows[0]
-        assert rows[0].endswith("✓")
+        assert rows[0].split() == [
+            *("device", "layers", "weights", "KV", "buffers", "total"),
+        ]
+        assert len(rows) == 4
+        for part in ("A studio MTL0", "0–25", "9.2 +", "0.5 +", "9.7", "of 55.0 GiB"):
+            assert part in rows[1]
+        assert rows[1].endswith("✓")
+        assert rows[0].index("buffers") + len("buffers") == rows[1].index(" = ")
+        await pilot.resize_terminal(120, 28)
+        await until(pilot, lambda: "0.5 KV" in text_of(app.query_one(LoadTable)))
 
 
 async def test_peers_say_state_path_and_memory(make_app: MakeApp) -> None:

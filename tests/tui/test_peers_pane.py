@@ -193,7 +193,7 @@ async def test_the_selected_peer_says_what_goes_on_without_it(
         none = Fallback(lost="ada", why="bob/CPU is too small.")
         snapshot = people.here(people.ADA, people.BOB)
         cluster.push(replace(snapshot, fallbacks=(ready, none)))
-        await until(pilot, lambda: "without it 13 on" in text_of(found))
+        await until(pilot, lambda: "if lost: 13 on" in text_of(found))
         assert "ada/CPU" in text_of(found)
         assert "nothing goes on" not in text_of(found)
 

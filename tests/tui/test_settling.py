@@ -93,7 +93,10 @@ def test_an_engine_that_cannot_be_asked_is_asked_once_and_told_of(desk: Desk) ->
 
 @pytest.mark.parametrize(
     ("off_mib", "tone", "part"),
-    [(0, "ok", "memory as the engine said"), (200, "warn", "off the engine's word")],
+    [
+        (0, "ok", "layers and memory as planned"),
+        (200, "warn", "off the engine's estimate"),
+    ],
 )
 def test_the_tick_is_for_what_was_checked(off_mib: int, tone: str, part: str) -> None:
     snapshot = scenes.demo_serving()
@@ -128,7 +131,7 @@ async def test_the_pane_asks_when_the_plan_rests(
     cluster.memories = engine_says
     app = make_app(cluster, initial_model=scenes.DEMO.path)
     async with app.run_test(size=(120, 36)) as pilot:
-        await until(pilot, lambda: "memory as the engine says" in screen_text(app))
+        await until(pilot, lambda: "memory estimated by the engine" in screen_text(app))
         assert len(cluster.called("memory")) == 1
         await pilot.press("left")
         await until(pilot, lambda: len(cluster.called("memory")) == 2)

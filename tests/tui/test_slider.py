@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from tests.tui import scenes
 from tests.tui.helpers import text_of
 from tui.kit.slider import LABEL_WIDTH, Slider
-from tui.screens.lab.scales import LATENCY, RATE
+from tui.screens.lab.link import LATENCY, RATE
 from tui.shell.console import ConsoleApp
 from tui.shell.theming import DEFAULT_THEME
 from tui.work.theme_folders import BUILTIN_FOLDER
@@ -43,7 +43,7 @@ class SliderApp(ConsoleApp):
     def on_mount(self) -> None:
         self.slider.focus()
 
-    @on(Slider.Changed, "#slider")
+    @on(Slider.Changed)
     def _changed(self, message: Slider.Changed) -> None:
         assert message.slider is self.slider
         self.changes.append((message.value, message.final))

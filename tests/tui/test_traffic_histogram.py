@@ -10,9 +10,11 @@ from backends.state import LinkCommand
 from tests.tui.helpers import text_of
 from tests.tui.links import MINI, buckets
 from tests.tui.stages import Stage
-from tui.screens.traffic.detail import NO_CALLS, NO_TIMES, TrafficDetail
-from tui.screens.traffic.histogram import (
+from tui.screens.traffic.detail import (
+    NO_CALLS,
+    NO_TIMES,
     Axis,
+    TrafficDetail,
     axis_of,
     bars_of,
     heights_of,

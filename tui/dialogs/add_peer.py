@@ -15,7 +15,7 @@ from tui.dialogs.dialog import Dialog
 from tui.dialogs.name_picker import NamePicker
 from tui.dialogs.peer_outcome import Outcome, outcome_of
 from tui.kit.choice_list import ChoiceList
-from tui.kit.line_input import LineInput
+from tui.kit.choosy_input import LineInput
 from tui.kit.safe_text import safe_line
 from tui.kit.tick_box import TickBox
 from tui.kit.worker_reports import report_worker

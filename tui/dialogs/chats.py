@@ -13,7 +13,7 @@ from textual.widgets import Input, Static
 from backends.units import format_count
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
-from tui.kit.line_input import LineInput
+from tui.kit.choosy_input import LineInput
 from tui.kit.strips import clip, spread
 from tui.kit.wheel_list import WheelList
 from tui.work.names import model_name

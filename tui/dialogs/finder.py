@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
-from tui.kit.line_input import LineInput
+from tui.kit.choosy_input import LineInput
 from tui.kit.strips import Part, clip, line, spread
 from tui.kit.wheel_list import WheelList
 from tui.work.finding import Entry, found, near

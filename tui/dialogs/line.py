@@ -10,7 +10,7 @@ from textual.widgets import Input, Static
 
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
-from tui.kit.line_input import LineInput
+from tui.kit.choosy_input import LineInput
 from tui.kit.safe_text import safe_line
 from tui.kit.strips import retitle
 

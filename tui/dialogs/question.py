@@ -16,7 +16,7 @@ from backends.state import PeerAnswer, QuestionKind
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
 from tui.kit.choice_list import Choice, ChoiceList
-from tui.kit.line_input import LineInput
+from tui.kit.choosy_input import LineInput
 from tui.kit.palette import palette_from
 from tui.kit.safe_text import safe_line
 from tui.kit.strips import retitle

@@ -11,7 +11,7 @@ from textual.widgets import Button, Input, Label, Static, TextArea
 from backends.state import Sampling
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
-from tui.kit.line_input import LineInput
+from tui.kit.choosy_input import LineInput
 from tui.work.chat_settings import FIELDS, ChatSettings, SamplingField, parse_sampling
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from backends.settings import EFFECTS, Setting
 from tui.actions.keymap import bindings
 from tui.actions.table import ACTIONS
 from tui.dialogs.dialog import Dialog
-from tui.kit.choosy_input import NameInput
+from tui.kit.choosy_input import LineInput, NameInput
 from tui.kit.keys import key_link, with_keys
-from tui.kit.line_input import LineInput
 from tui.kit.palette import palette_from
 from tui.kit.safe_text import safe, safe_line
 from tui.kit.strips import clip

@@ -109,7 +109,7 @@ class PlanFlows:
 
     async def pick_cluster(self) -> None:
         """Ask for another cluster, and go there."""
-        from tui.dialogs.clusters import clusters_dialog
+        from tui.dialogs.choice import clusters_dialog
 
         here = self._cluster.cluster
         briefs = self._desk.snapshot.clusters if self._desk.snapshot else ()

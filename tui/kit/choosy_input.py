@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from tui.kit.line_input import LineInput
+from textual.widgets import Input
 
 if TYPE_CHECKING:
     from textual import events
+
+
+class LineInput(Input):
+    """An input that fits where a row is all there is."""
+
+    takes_digits: ClassVar[bool] = True
+    """The key bar shows F1 for 1 while this has the focus."""
+
+    DEFAULT_CSS = """
+    LineInput {
+        width: 1fr;
+        height: 1;
+        border: none;
+        padding: 0 1;
+        background: $panel;
+        &:focus { border: none; background-tint: $foreground 0%; }
+    }
+    """
 
 
 class ChoosyInput(LineInput):

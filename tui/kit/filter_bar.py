@@ -12,7 +12,7 @@ from textual.reactive import reactive
 from textual.widgets import Input, Label
 
 from tui.actions.keymap import bindings
-from tui.kit.line_input import LineInput
+from tui.kit.choosy_input import LineInput
 from tui.kit.safe_text import safe_line
 
 if TYPE_CHECKING:

@@ -17,12 +17,11 @@ from tui.flows.chats import ChatFlows
 from tui.flows.console import DeskConsole
 from tui.flows.finding import Finding
 from tui.flows.happenings import Happenings
-from tui.flows.headers import Headers
 from tui.flows.peers import PeerFlows
 from tui.flows.plans import PlanFlows
 from tui.flows.questions import Questions
 from tui.flows.settings import SettingsFlow
-from tui.flows.settling import Settling
+from tui.flows.settling import Headers, Settling
 from tui.screens.cluster.chat.pane import ChatPane
 from tui.screens.cluster.screen import ClusterScreen
 from tui.screens.cluster.split.bar import SplitBar
@@ -32,8 +31,8 @@ from tui.shell import theming
 from tui.shell.frame import ConsoleScreen, ShowsPeers
 from tui.shell.messages import LogWanted, PeerWanted
 from tui.shell.modes import MODES
-from tui.work.commands import launch_command
 from tui.work.desk import Desk
+from tui.work.launch_settings import launch_command
 from tui.work.state_file import Remembered, recall_if_whole, remember
 from tui.work.theme_folders import BUILTIN_FOLDER
 

@@ -16,12 +16,11 @@ from textual.worker import Worker, WorkerState
 from backends.errors import DllmError
 from backends.state import Failure
 from tui.actions import keymap
-from tui.kit.ascii_lines import AsciiLines
 from tui.kit.keys import takes_text, with_keys
 from tui.kit.safe_text import safe
 from tui.shell import theming
 from tui.shell.messages import Copyable, Notice, Trouble
-from tui.shell.outlet import SafeLines
+from tui.shell.outlet import AsciiLines, SafeLines
 from tui.work.event_log import EventLog, Severity
 
 if TYPE_CHECKING:

@@ -8,14 +8,49 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from tui.kit.keys import with_keys
+from tui.kit.strips import StripWidget, line
 from tui.shell.key_bar import KeyBar
-from tui.shell.size_notice import MIN_HEIGHT, MIN_WIDTH, SizeNotice
 from tui.shell.status_line import StatusLine
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
+    from textual.strip import Strip
 
     from backends.state import ClusterSnapshot, Peer
+
+MIN_WIDTH = 60
+MIN_HEIGHT = 18
+
+
+class SizeNotice(StripWidget):
+    """Covers the screen below the smallest size, and names both sizes."""
+
+    DEFAULT_CSS = """
+    SizeNotice {
+        display: none;
+        overlay: screen;
+        width: 100vw;
+        height: 100vh;
+        background: $background;
+        layer: notice;
+    }
+    """
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        texts = [
+            ("Make this terminal larger", self.palette.strong),
+            (f"it needs {MIN_WIDTH}×{MIN_HEIGHT}", self.palette.text),
+            (f"it is    {width}×{height}", self.palette.warn),
+        ][-height:]
+        blank = line([], width)
+        lines = [
+            line(
+                [(" " * max((width - len(text)) // 2, 0), style), (text, style)], width
+            )
+            for text, style in texts
+        ]
+        return [blank] * ((height - len(lines)) // 2) + lines
+
 
 ZOOMED = "zoomed: {app.zoom} shows all"
 NARROW_BELOW = 100

@@ -19,8 +19,7 @@ from backends.state import (
     Transport,
 )
 from tui.work.draft import Draft, known_devices, marks_for
-from tui.work.editing import Editing, fits, same_plan
-from tui.work.goals import Goals
+from tui.work.editing import Editing, Goals, fits, same_plan
 from tui.work.lineup import PlannedPeers
 from tui.work.trends import Trends
 from tui.work.verdict import runs_now

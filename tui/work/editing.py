@@ -7,17 +7,70 @@ a split of their own but the drag of a boundary that is not let go yet.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
 from backends.split.layout import boundaries, move_boundary, reorder
 from tui.work.draft import marks_for
-from tui.work.history import History
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from backends.state import ModelInfo, Plan, Split
     from tui.work.drag import Drag
+
+T = TypeVar("T")
+
+DEPTH_MAX = 1000
+"""Steps that can be taken back."""
+
+
+@dataclass(frozen=True)
+class History(Generic[T]):
+    """What is, what was (oldest first) and what was undone (nearest first)."""
+
+    present: T
+    past: tuple[T, ...] = ()
+    future: tuple[T, ...] = ()
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether there is something earlier."""
+        return bool(self.past)
+
+    @property
+    def can_redo(self) -> bool:
+        """Whether something undone can come back."""
+        return bool(self.future)
+
+    def push(self, present: T) -> History[T]:
+        """Make something the present one; the same again is no step."""
+        if present == self.present:
+            return self
+        return History(present, (*self.past, self.present)[-DEPTH_MAX:])
+
+    def undo(self) -> History[T]:
+        """One step back, or the same history at its beginning."""
+        if not self.past:
+            return self
+        *past, present = self.past
+        return History(present, tuple(past), (self.present, *self.future))
+
+    def redo(self) -> History[T]:
+        """One undone step forward again, or the same history."""
+        if not self.future:
+            return self
+        present, *future = self.future
+        return History(present, (*self.past, self.present), tuple(future))
+
+    def mapped(self, change: Callable[[T], T]) -> History[T]:
+        """Every step changed alike: something was learned about all of them."""
+        return History(
+            change(self.present),
+            tuple(map(change, self.past)),
+            tuple(map(change, self.future)),
+        )
 
 
 @dataclass(frozen=True)
@@ -192,3 +245,30 @@ def same_plan(one: Plan, other: Plan) -> bool:
 def fits(model: ModelInfo, plan: Plan) -> bool:
     """Whether a header can be that of a plan's model: as many layers are split."""
     return model.n_layer == plan.split.n_layer
+
+
+SENT_MAX = 8
+
+
+class Goals:
+    """What is known to run, and what was sent off and is not answered yet."""
+
+    def __init__(self) -> None:
+        self._seen: Plan | None = None
+        self._sent: list[Plan] = []
+
+    def send(self, plan: Plan) -> None:
+        """This plan is sent off: meeting it in a snapshot is no news."""
+        self._sent = [*self._sent[-SENT_MAX + 1 :], plan]
+
+    def answered(self, plan: Plan) -> None:
+        """The plan sent off was met in the answer, or refused."""
+        if plan in self._sent:
+            self._sent.remove(plan)
+
+    def meet(self, plan: Plan) -> bool:
+        """A snapshot has this plan; whether somebody else brought that about."""
+        if self._seen is not None and same_plan(plan, self._seen):
+            return False
+        self._seen = plan
+        return not any(same_plan(plan, sent) for sent in self._sent)

@@ -18,6 +18,7 @@ from backends.state import (
     FlashAttention,
     PairMode,
     Plan,
+    ProcessRole,
     ServerSettings,
 )
 from backends.units import format_count
@@ -26,7 +27,7 @@ from tui.work.names import model_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from backends.state import WorkerSpec
+    from backends.state import ClusterSnapshot, WorkerSpec
 
 USUAL = ServerSettings()
 SLOT_CTX_STEP = 256
@@ -263,3 +264,14 @@ def _threads(count: int | None) -> str:
     if count is None:
         return "threads automatic"
     return format_count(count, "thread")
+
+
+def launch_command(snapshot: ClusterSnapshot | None) -> str:
+    """The command line of the llama-server that runs; empty for none."""
+    # Imported when needed: a start of the console does not copy.
+    from shlex import join
+
+    for process in snapshot.processes if snapshot else ():
+        if process.role is ProcessRole.SERVER and process.argv:
+            return join(process.argv)
+    return ""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from backends.split.layout import ranges_text
 from backends.state import PeerRole, PeerState, QuestionKind
 from backends.units import format_ms
 
 if TYPE_CHECKING:
-    from backends.state import Peer
+    from backends.state import Fallback, Peer, Plan
 
 
 class Look(NamedTuple):
@@ -140,3 +141,12 @@ def why_not(peer: Peer) -> str:
     sentence = f"{peer.name} cannot take part now: {why}"
     hint = hint_of(peer)
     return f"{sentence}. {hint.key} {hint.text}" if hint else sentence
+
+
+def fallback_text(fallback: Fallback, plan: Plan | None) -> str:
+    """``9 | 4 on studio/MTL0, nuc/CPU``; why nothing would do where nothing would."""
+    if not fallback.split:
+        return f"nothing goes on: {fallback.why}".rstrip(".")
+    split = ranges_text(fallback.split)
+    shorter = plan is not None and fallback.ctx_size < plan.ctx_size
+    return f"{split}, context {fallback.ctx_size}" if shorter else split

@@ -57,7 +57,7 @@ def test_every_worker_alone_has_a_reason() -> None:
     def why(worker: WorkerSpec, mode: PairMode = PairMode.AUTO) -> str:
         return alone_by_plan(plan(mode), worker)
 
-    assert why(OWN) == "it runs on local, the head, and nothing crosses a network"
+    assert why(OWN) == "same machine as the head, no network"
     assert why(BOB, PairMode.NEVER) == "pairs are turned off (pair = never)"
     for mode in PairMode:
         assert why(BARE, mode).startswith("somebody else started its rpc-server")

@@ -21,8 +21,8 @@ from tui.screens.cluster.split.pane import SplitPane
 from tui.screens.cluster.token_pane import TokenPane
 from tui.shell.frame import NARROW_BELOW, SHORT_BELOW, ZOOMED, ConsoleScreen
 from tui.shell.messages import LogWanted, PeerWanted
-from tui.work.fallbacks import fallback_text
 from tui.work.names import model_name
+from tui.work.peer_words import fallback_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isinf
+from math import inf, isinf
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -13,11 +13,11 @@ from textual.reactive import reactive
 
 from backends.state import Lab
 from backends.units import format_bytes, format_ms
+from tui.kit.scale import Scale
 from tui.kit.slider import Slider
 from tui.kit.strips import Part, StripWidget, fitting, parts_width, spread
 from tui.screens.lab.forecast import added_ms
 from tui.screens.lab.presets import preset_of
-from tui.screens.lab.scales import JITTER, LATENCY, NO_LIMIT, RATE
 from tui.work.names import letter
 from tui.work.quantities import trips_text
 from tui.work.warnings import is_off
@@ -28,6 +28,30 @@ if TYPE_CHECKING:
     from textual.strip import Strip
 
     from backends.state import Link
+
+NO_LIMIT = inf
+
+LATENCY = Scale(
+    (0, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500),
+    (10, 10, 10, 6, 10, 10, 6, 10, 10, 6),
+    "ms",
+)
+
+
+JITTER = Scale(
+    (0, 0.5, 1, 2, 5, 10, 20, 50, 100),
+    (10, 10, 10, 6, 10, 10, 6, 10),
+    "ms",
+)
+
+
+RATE = Scale(
+    (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, NO_LIMIT),
+    (5, 6, 5, 5, 6, 5, 5, 6, 5, 5, 6, 5, 1),
+    "MB/s",
+    neutral=NO_LIMIT,
+    typed_max=1e5,
+)
 
 
 class Heading(NamedTuple):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.style import Style
     from textual.strip import Strip
 
-    from tui.screens.lab.samples import Sample
+    from tui.screens.lab.forecast import Sample
 
 AXIS_WIDTH = 6
 ADDED_MIN_MS = 10.0

@@ -16,14 +16,12 @@ from backends.link.figures import why_no_link
 from tui.actions.keymap import bindings
 from tui.kit.keys import with_keys
 from tui.kit.strips import resubtitle
-from tui.screens.lab.forecast import Labs, forecast, own_ms, total_added_ms
+from tui.screens.lab.forecast import Labs, Samples, forecast, own_ms, total_added_ms
 from tui.screens.lab.link import LinkBlock
-from tui.screens.lab.pace import Pace
 from tui.screens.lab.plot import Picture
 from tui.screens.lab.presets import Preset, PresetList, preset_named
-from tui.screens.lab.samples import Samples
 from tui.screens.lab.speed import SpeedPane, Speeds
-from tui.screens.lab.wishes import LabWishes
+from tui.screens.lab.wishes import LabWishes, Pace
 from tui.shell.frame import NARROW_BELOW, SHORT_BELOW, ConsoleScreen
 from tui.shell.messages import Copyable
 from tui.work.quantities import acceptance_text

@@ -18,7 +18,7 @@ from backends.errors import DllmError
 from tui.kit.filter_bar import FilterBar
 from tui.kit.worker_reports import report_worker
 from tui.screens.logs.feed import LogFeed
-from tui.screens.logs.lines import LogFilter
+from tui.screens.logs.rows import LogFilter
 from tui.screens.logs.save import end_of_log, save_log
 from tui.screens.logs.status import LogStatus
 from tui.screens.logs.view import LogView

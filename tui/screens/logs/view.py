@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from textual.selection import Selection
     from textual.worker import Worker
 
-    from tui.screens.logs.lines import LogFilter
+    from tui.screens.logs.rows import LogFilter
 
 LINES_AT_ONCE = 1000
 """Laid out before others have their turn: some milliseconds."""

@@ -11,8 +11,8 @@ from textual.widgets import Input, Static
 from backends.errors import DllmError
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
+from tui.kit.choosy_input import LineInput
 from tui.kit.keys import with_keys
-from tui.kit.line_input import LineInput
 from tui.kit.safe_text import safe
 from tui.kit.worker_reports import report_worker
 from tui.screens.models.rows import (

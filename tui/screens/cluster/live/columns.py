@@ -7,12 +7,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len
+from textual.reactive import reactive
 
 from backends.link.figures import token_totals
 from backends.link.way import WayKind
 from backends.units import format_bytes, format_rate
 from tui.kit.safe_text import safe_line
-from tui.kit.strips import clip
+from tui.kit.strips import Part, StripWidget, clip, line
 from tui.work.launch_settings import slot_ctx_size
 from tui.work.names import by_role
 from tui.work.quantities import (
@@ -28,6 +29,8 @@ from tui.work.quantities import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from textual.strip import Strip
 
     from backends.state import ClusterSnapshot, Link
 
@@ -227,3 +230,43 @@ def _process_column(snapshot: ClusterSnapshot, rows: int) -> LiveColumn:
 
 def _clock(at: float | None) -> str:
     return UNKNOWN if at is None else time.strftime("%H:%M", time.localtime(at))
+
+
+class LiveFigures(StripWidget):
+    """Labels at the left of their columns, values at the right."""
+
+    ALLOW_SELECT = True
+    DEFAULT_CSS = """
+    LiveFigures {
+        height: 1fr;
+        width: 22;
+    }
+    """
+
+    columns: reactive[list[LiveColumn]] = reactive(list, init=False, repaint=False)
+    """What is shown."""
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        return [line(self._row(row), width) for row in range(height)]
+
+    def watch_columns(self) -> None:
+        self.redraw_changed()
+
+    def _row(self, row: int) -> list[Part]:
+        gap = (" " * GAP_CELLS, self.palette.dim)
+        cells = [self._cell(column, row) for column in self.columns]
+        return [part for cell in cells for part in (*cell, gap)][:-1]
+
+    def _cell(self, column: LiveColumn, row: int) -> list[Part]:
+        palette = self.palette
+        if row >= len(column.figures):
+            return [(" " * column.cells, palette.dim)]
+        figure = column.figures[row]
+        value = f"{figure.value:>{column.value_cells}}"
+        return [
+            (
+                clip(figure.label, column.label_cells),
+                palette.warn if figure.warn else palette.dim,
+            ),
+            (clip(value, column.value_cells), palette.text),
+        ]

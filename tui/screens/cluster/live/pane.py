@@ -14,9 +14,8 @@ from backends.units import format_seconds
 from tui.kit.keys import key_of
 from tui.kit.rate_graph import RateGraph
 from tui.kit.strips import StripWidget, line, resubtitle, retitle, wrapped
-from tui.screens.cluster.live.columns import columns_of, columns_width
+from tui.screens.cluster.live.columns import LiveFigures, columns_of, columns_width
 from tui.screens.cluster.live.failure_panel import FailurePanel, peer_to_mend
-from tui.screens.cluster.live.figures import LiveFigures
 from tui.screens.cluster.live.folded import LiveLine
 from tui.screens.cluster.live.step_list import StepList
 from tui.screens.cluster.live.token_bar import TokenBar, device_marks

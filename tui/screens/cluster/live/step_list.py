@@ -8,7 +8,7 @@ from textual.reactive import reactive
 
 from backends.state import StepState
 from backends.units import format_percent, format_seconds
-from tui.kit.memory_bar import memory_bar
+from tui.kit.blocks import memory_bar
 from tui.kit.strips import Part, StripWidget, clip, line, parts_width
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from backends.state import MemorySource, PeerState
 from backends.units import format_percent
-from tui.kit.memory_bar import memory_bar
+from tui.kit.blocks import memory_bar
 from tui.kit.sources import style_of, told
 from tui.kit.strips import Part, clip, line, spread, wrapped
 from tui.work.names import letter

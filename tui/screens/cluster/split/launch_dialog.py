@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.widgets import Button, Input, Static
+from textual.widgets import Button, Input, Label, Static
 
 from backends.errors import DllmError
 from backends.split.buffers import CACHE_TYPES
@@ -14,13 +14,11 @@ from backends.state import Ask, FlashAttention, MemorySource
 from backends.units import format_bytes
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
-from tui.kit.choosy_input import NumberInput
-from tui.kit.line_input import LineInput
+from tui.kit.choosy_input import LineInput, NumberInput
 from tui.kit.option_strip import OptionStrip
 from tui.kit.safe_text import safe
 from tui.kit.sources import least_of, told
 from tui.kit.worker_reports import report_worker
-from tui.screens.cluster.split.launch_fields import LaunchRow
 from tui.screens.cluster.split.load_table import LoadTable
 from tui.work.launch_form import FIELDS, LaunchForm
 from tui.work.launch_settings import (
@@ -41,6 +39,63 @@ if TYPE_CHECKING:
     from tui.seam.cluster import Cluster
     from tui.work.desk import Desk
     from tui.work.draft import Draft
+
+
+class LaunchRow(Vertical):
+    """A label and a field; what is to know beside it, what is wrong beneath it."""
+
+    DEFAULT_CSS = """
+    LaunchRow {
+        height: auto;
+        & > Horizontal { height: 1; }
+        & Label { width: 17; color: $dim; }
+        & Input { width: 14; }
+        &.-wide Input { width: 1fr; }
+        & .launch-hint { width: 1fr; height: 1; padding: 0 0 0 1; color: $dim; }
+        &.-wide .launch-hint { display: none; }
+        & .launch-wrong {
+            display: none;
+            height: auto;
+            padding: 0 0 0 17;
+            color: $bad;
+        }
+        &.-wrong Label { color: $bad; }
+        &.-wrong .launch-wrong { display: block; }
+    }
+    """
+
+    def __init__(self, name: str, label: str, field: Input | OptionStrip) -> None:
+        super().__init__(id=f"row-{name}")
+        self.key = name
+        self.field = field
+        self._label = label
+        self._hint = Static("", markup=False, classes="launch-hint")
+        self._wrong = Static("", markup=False, classes="launch-wrong")
+        wide = isinstance(field, OptionStrip) or name in ("extra_args", "draft")
+        self.set_class(wide, "-wide")
+
+    def compose(self) -> ComposeResult:
+        yield Horizontal(Label(self._label), self.field, self._hint)
+        yield self._wrong
+
+    @property
+    def text(self) -> str:
+        """What stands in the field."""
+        return self.field.value
+
+    def put(self, text: str) -> None:
+        """Write into the field."""
+        self.field.value = text
+
+    def say(self, hint: str, wrong: str) -> None:
+        """Show what is worth knowing, and what is wrong."""
+        self._hint.update(hint)
+        self._wrong.update(wrong)
+        self.set_class(bool(wrong), "-wrong")
+        if wrong and self.field.has_focus:
+            # It is beneath the field, which may be the last row that is seen.
+            self.call_after_refresh(self.scroll_visible, animate=False)
+
 
 WIDTH = 84
 ROWS_AROUND = 4

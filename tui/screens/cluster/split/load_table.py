@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from textual.reactive import reactive
 
-from tui.kit.memory_bar import memory_bar
+from backends.split.layout import format_range
+from backends.state import LayerRange
+from tui.kit.blocks import memory_bar
 from tui.kit.sources import PREDICTED, style_of, tick_of
 from tui.kit.strips import Part, StripWidget, clip, line, parts_width
-from tui.screens.cluster.split.spans import layer_span, short_span, span_width
 from tui.work.names import device_label, letter
-from tui.work.quantities import common_unit, in_unit
+from tui.work.quantities import common_unit, in_unit, part_of
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -19,6 +20,34 @@ if TYPE_CHECKING:
 
     from backends.split.loads import DeviceLoad
     from tui.work.draft import Draft
+
+
+def layer_span(load: DeviceLoad, n_layer: int) -> str:
+    """``0–38``, ``39–46 + output``, or ``—`` for none."""
+    if not load.n_layers:
+        return "—"
+    return format_range(LayerRange(load.device, load.first, load.last), n_layer)
+
+
+def short_span(load: DeviceLoad, n_layer: int) -> str:
+    """Like ``layer_span``, the output as ``+o``: for narrow places."""
+    return layer_span(load, n_layer).replace(" + output", "+o").replace("output", "o")
+
+
+def span_width(n_layer: int, *, short: bool = False) -> int:
+    """Columns the longest span of a model takes."""
+    digits = len(str(n_layer - 1))
+    return 2 * digits + 1 + (2 if short else len(" + output"))
+
+
+def total_of_available(draft: Draft, load: DeviceLoad) -> str:
+    """``15.0 of 55.0 GiB``; only the total where the device is unknown."""
+    available = draft.available.get(load.device)
+    if available is None:
+        unit = common_unit(load.total_bytes)
+        return f"{in_unit(load.total_bytes, unit)} {unit}"
+    return part_of(load.total_bytes, available)
+
 
 NAME_WIDTH_MAX = 16
 BAR_WIDTH_MIN = 5

@@ -15,8 +15,7 @@ from tui.kit.strips import StripWidget, clip, line, resubtitle, retitle
 from tui.screens.cluster.split.bar import SplitBar
 from tui.screens.cluster.split.load_table import LoadTable
 from tui.shell.messages import Copyable
-from tui.work.commands import launch_command
-from tui.work.launch_settings import ctx_text, unusual, up_command
+from tui.work.launch_settings import ctx_text, launch_command, unusual, up_command
 from tui.work.names import model_name
 from tui.work.verdict import Verdict, verdict
 

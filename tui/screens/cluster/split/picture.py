@@ -11,7 +11,7 @@ from textual.strip import Strip
 
 from tui.kit.sources import style_of, tick_of
 from tui.kit.strips import Part, clip, fitting, line
-from tui.screens.cluster.split.spans import short_span, total_of_available
+from tui.screens.cluster.split.load_table import short_span, total_of_available
 from tui.work.names import device_label, letter
 
 if TYPE_CHECKING:
