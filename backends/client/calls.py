@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from backends.client import http
-from backends.client.agreement import agreed
 from backends.client.asking import ASKING, require_allowed
-from backends.client.start import Found, ensure_running, find_running, wake_or_end
+from backends.client.start import (
+    Found,
+    dismiss,
+    ensure_running,
+    find_running,
+    wake_or_end,
+)
 from backends.controller.lock import lock_holder
 from backends.errors import ControllerError, DllmError, UsageError
-from backends.state import NOT_JSON, SILENCE_MAX_S, Failure
+from backends.state import (
+    API_VERSION,
+    NOT_JSON,
+    SILENCE_MAX_S,
+    ControllerInfo,
+    Failure,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -89,7 +100,7 @@ class Connection:
         self.started |= found.started
         if found.socket != self._socket:
             try:
-                found = await agreed(
+                found = await _agreed(
                     self.paths, found, self._silence_s, replaces=not readonly
                 )
             except OSError as error:
@@ -231,3 +242,44 @@ def _decoded(status: int, content: bytes, kind: type[T]) -> T:
         raise ControllerError(
             f"The controller answered with status {status}"
         ) from error
+
+
+async def _agreed(
+    paths: Paths, found: Found, silence_s: float, *, replaces: bool
+) -> Found:
+    """Return a controller that speaks our API: the one found, or its successor.
+
+    One of an earlier release is requested to leave. Its processes run on, and its
+    successor adopts them. Without ``replaces`` it stays.
+    """
+    info = await _info_of(found.socket, silence_s)
+    if info.api == API_VERSION:
+        return found
+    if info.api > API_VERSION:
+        raise ControllerError(
+            f"The controller that runs is of a newer dllm-tui ({info.version}, "
+            f"pid {info.pid})",
+            "Use that one, or end it with its own dllm-tui down --all.",
+        )
+    if not replaces:
+        raise ControllerError(
+            "The controller that runs is of an older dllm-tui, and where you only "
+            "watch it is not replaced",
+            "Watch it with its own dllm-tui, or leave out --readonly.",
+        )
+    await dismiss(paths, info.pid)
+    return await ensure_running(paths)
+
+
+async def _info_of(socket: Path, silence_s: float) -> ControllerInfo:
+    async with http.request(
+        socket, "GET", "/v1/version", silence_s=silence_s
+    ) as response:
+        content = await response.read()
+    if response.status == 200:
+        with suppress(*NOT_JSON):
+            return msgspec.json.decode(content, type=ControllerInfo)
+    raise ControllerError(
+        f"What listens on {socket} does not say of which release it is",
+        "End it with its own dllm-tui down --all.",
+    )

@@ -19,7 +19,6 @@ from aiohttp import web
 
 from backends.controller.askers import asker
 from backends.controller.drafting import Drafting
-from backends.controller.holders import Holders
 from backends.controller.metrics import prometheus_text
 from backends.controller.occupancy import held_by, machines_now
 from backends.controller.preview import preview, sound
@@ -31,8 +30,8 @@ from backends.controller.responses import (
     outlives_its_asker,
     snapshot_lines,
     start_stream,
+    with_the_agent_of_the_asker,
 )
-from backends.controller.ssh_agent import with_the_agent_of_the_asker
 from backends.controller.story import CONTROLLER
 from backends.errors import ControllerError
 from backends.machines.machine import merged
@@ -102,6 +101,40 @@ class Told(Value, frozen=True, kw_only=True):
     text: str
 
 
+class Leases:
+    """The connected clients, each by its own token, and the clusters they hold.
+
+    A client registers before it requests a launch. Its leaving is seen at any stage of
+    the launch. A client without a token ("") holds no cluster.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, set[int]] = {}
+
+    def holds(self, holder: str, generation: int) -> None:
+        """One is there from now on, and holds that; nothing (0) before its launch."""
+        if holder:
+            self._held.setdefault(holder, set()).update({generation} - {0})
+
+    @property
+    def anybody(self) -> bool:
+        """Return true if a connected client launches, or has launched."""
+        return bool(self._held)
+
+    def left(self, holder: str) -> set[int]:
+        """The generations that must not outlive it."""
+        return self._held.pop(holder, set())
+
+    def require(self, holder: str) -> None:
+        """See that who asks for a launch, and is to hold it, is still there.
+
+        Raises:
+            ControllerError: it left.
+        """
+        if holder and holder not in self._held:
+            raise ControllerError("Whoever asked for this launch is gone")
+
+
 class Api:
     """Answers requests from the parts of the controller.
 
@@ -136,7 +169,7 @@ class Api:
         self._ended = ended
         self._info = info
         self.streams = 0
-        self._holders = Holders()
+        self._leases = Leases()
         self._ending: asyncio.Future[None] | None = None
 
     def application(self) -> web.Application:
@@ -199,13 +232,13 @@ class Api:
         generation = number(request, "generation", 0)
         response = await start_stream(request)
         self.streams += 1
-        self._holders.holds(holder, generation)
+        self._leases.holds(holder, generation)
         try:
             async for line in snapshot_lines(cluster.board.changes()):
                 await response.write(line)
         finally:
             self.streams -= 1
-            held = self._holders.left(holder)
+            held = self._leases.left(holder)
             goal = cluster.goal
             is_held = not held.isdisjoint((goal.generation, goal.rolled_back_to))
             if is_held and not self._ended.is_set():
@@ -273,12 +306,12 @@ class Api:
         plan = await sound(drafted, self._readers, machines)
         settings = await cluster.require_possible(plan)
         self._require_time()
-        self._holders.require(asked.holder)
+        self._leases.require(asked.holder)
         by = asker(request)
         goal = await cluster.want(
             plan, asked.replaces, api=settings, number=number, by=by
         )
-        self._holders.holds(asked.holder, goal.generation)
+        self._leases.holds(asked.holder, goal.generation)
         return json_response(cluster.board.snapshot)
 
     def _require_time(self) -> None:
@@ -306,9 +339,7 @@ class Api:
         """
         if request.query.get("only_if_idle") != "1":
             await asyncio.shield(self._begin_end(asker(request)))
-        elif (
-            self.streams <= number(request, "streams", 1) and not self._holders.anybody
-        ):
+        elif self.streams <= number(request, "streams", 1) and not self._leases.anybody:
             if self.busy:
                 self._end_soon()
             else:

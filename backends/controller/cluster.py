@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from itertools import count
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +18,6 @@ from backends.controller.chapters import Chapter
 from backends.controller.evidence import unexpected
 from backends.controller.journal import Goal, Record
 from backends.controller.leftovers import Leftovers
-from backends.controller.order import Order
 from backends.controller.pursuit import Pursuit
 from backends.controller.stand_in import require_there
 from backends.controller.story import CONTROLLER
@@ -46,6 +46,32 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REACH_S = 10.0
+
+
+class Order:
+    """Numbers the requests to one cluster: the latest wins, however long its checks."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._followed = 0
+
+    def number(self) -> int:
+        """Return the number of a request that comes now."""
+        return next(self._numbers)
+
+    def follow(self, number: int) -> None:
+        """The wish of that number is about to hold.
+
+        Raises:
+            ControllerError: one that came later holds.
+        """
+        if number < self._followed:
+            raise ControllerError(
+                "Another request came after this launch, while it was checked, and "
+                "holds: nothing was launched",
+                "See dllm-tui status; launch again if you still want it.",
+            )
+        self._followed = number
 
 
 class Cluster:

@@ -15,9 +15,8 @@ from backends.controller.evidence import unexpected
 from backends.controller.gateway import ApiPortTaken, Gateway
 from backends.controller.loading import Loading
 from backends.controller.mending import Mending
-from backends.controller.movement import Movement
 from backends.controller.relays import Links
-from backends.controller.serving import Serving
+from backends.controller.serving import Activity, Serving
 from backends.controller.stand_in import StandIns
 from backends.controller.steps import StepBoard
 from backends.controller.stopping import Stopper
@@ -365,14 +364,14 @@ class Pursuit:
             api_url=self.gateway.access.url(built.api_port),
             served_since=since,
         )
-        movement = Movement(
+        activity = Activity(
             self.links.carried_bytes,
             self._machines.get(plan.head).host,
             process_name(self._cluster, SERVER),
         )
         with self._mending.breaker.serving(), self._unwatched.serving():
             try:
-                await self.serving.until_trouble(port, self._watch, movement.since)
+                await self.serving.until_trouble(port, self._watch, activity.since)
             except DllmError:
                 self.gateway.holds(plan, self.survey.api.wait_s)
                 raise

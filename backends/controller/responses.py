@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import stat
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -11,7 +13,7 @@ from aiohttp import web
 
 from backends.errors import DllmError, UsageError
 from backends.state import ALIVE_EVERY_S, ClusterSnapshot, Failure
-from backends.state.base import json_bytes
+from backends.state.base import AGENT_HEADER, json_bytes
 from backends.state.delta import framed
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 log = logging.getLogger(__name__)
+
+AGENT_VARIABLE = "SSH_AUTH_SOCK"
 
 T = TypeVar("T")
 
@@ -147,3 +151,31 @@ def _told(request: web.Request, error: Exception) -> tuple[Failure, int]:
     log.error("request %s failed", request.path, exc_info=error)
     what = f"The controller failed: {type(error).__name__}: {error}"
     return Failure(what=what, hint="Its log (controller.log) has the details."), 500
+
+
+@web.middleware
+async def with_the_agent_of_the_asker(
+    request: web.Request,
+    handler: Handler,
+) -> web.StreamResponse:
+    """Log in with the agent of the newest terminal in which something was asked for.
+
+    Looking on (GET) changes nothing, so an old console takes no agent away.
+    """
+    path = request.headers.get(AGENT_HEADER, "")
+    if (
+        request.method == "POST"
+        and path != os.environ.get(AGENT_VARIABLE)
+        and _is_own_socket(path)
+    ):
+        log.info("the ssh-agent is now the one at %s", path)
+        os.environ[AGENT_VARIABLE] = path
+    return await handler(request)
+
+
+def _is_own_socket(path: str) -> bool:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISSOCK(found.st_mode) and found.st_uid == os.getuid()

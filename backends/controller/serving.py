@@ -11,13 +11,15 @@ from msgspec.structs import replace
 
 from backends.controller.speed import SpeedMeter
 from backends.engine.server import Counts, ServerClient
+from backends.errors import DllmError
 from backends.state import Speed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from backends.controller.board import Board
     from backends.controller.watch import Watch
+    from backends.machines.host import AgentHost
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +27,9 @@ SPEED_S = 0.5
 LOOK_S = 1.0
 SPEED_IDLE_S = 30.0
 """While nothing moves, every question is a line of llama-server's log."""
+LOG_READ_BYTES = 1 << 16
+# All that a question about the slots leaves behind.
+ASKED = "all slots are idle"
 
 
 class Serving:
@@ -108,3 +113,40 @@ async def quiet(
         await sleep(LOOK_S)
         if await moved():
             return
+
+
+class Activity:
+    """Finds out if llama-server was active of late, without a request to it.
+
+    Each request while it is idle becomes a line of its log. So this watches the bytes
+    on the links; without links, the log.
+
+    ``carried`` gives the bytes that each relay passed on. ``host`` has the log.
+    """
+
+    def __init__(
+        self, carried: Callable[[], Mapping[str, int]], host: AgentHost, log_name: str
+    ) -> None:
+        self._carried = carried
+        self._host = host
+        self._log_name = log_name
+        self._seen: Mapping[str, int] = {}
+        self._offset = -1
+
+    async def since(self) -> bool:
+        """Return true if there was activity since the last call."""
+        if carried := self._carried():
+            before, self._seen = self._seen, carried
+            return carried != before
+        return await self._wrote()
+
+    async def _wrote(self) -> bool:
+        try:
+            chunk = await self._host.read_log(
+                self._log_name, self._offset, LOG_READ_BYTES
+            )
+        except DllmError:
+            # Whoever watches the processes says what is wrong.
+            return False
+        self._offset = chunk.next_offset
+        return any(line and ASKED not in line for line in chunk.text.splitlines())

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from backends.controller.ssh_agent import VARIABLE, with_the_agent_of_the_asker
+from backends.controller.responses import AGENT_VARIABLE, with_the_agent_of_the_asker
 from backends.state.base import AGENT_HEADER
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ async def client() -> AsyncIterator[Client]:
 
 @pytest.fixture
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv(VARIABLE, "/gone/agent")
+    monkeypatch.setenv(AGENT_VARIABLE, "/gone/agent")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "agent"))
         yield tmp_path / "agent"
@@ -41,11 +41,13 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 async def test_the_agent_of_who_asks_is_taken(client: Client, agent: Path) -> None:
     await client.get("/", headers={AGENT_HEADER: str(agent)})
-    assert os.environ[VARIABLE] == "/gone/agent", "who only looks on changes nothing"
+    assert os.environ[AGENT_VARIABLE] == "/gone/agent", (
+        "who only looks on changes nothing"
+    )
     await client.post("/", headers={AGENT_HEADER: str(agent)})
-    assert os.environ[VARIABLE] == str(agent)
+    assert os.environ[AGENT_VARIABLE] == str(agent)
     await client.post("/")
-    assert os.environ[VARIABLE] == str(agent)
+    assert os.environ[AGENT_VARIABLE] == str(agent)
 
 
 async def test_only_a_socket_of_ours_is_taken(client: Client, agent: Path) -> None:
@@ -53,4 +55,4 @@ async def test_only_a_socket_of_ours_is_taken(client: Client, agent: Path) -> No
     file.touch()
     for path in (str(file), "/dev/null", "/nowhere", "relative", ""):
         await client.post("/", headers={AGENT_HEADER: path})
-        assert os.environ[VARIABLE] == "/gone/agent"
+        assert os.environ[AGENT_VARIABLE] == "/gone/agent"

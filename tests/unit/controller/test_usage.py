@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backends.controller.usage import Usage, usage_of
+from backends.controller.processes import Usage, usage_of
 from backends.machines.host import ProcessRecord
 from backends.state import ProcessRole, ProcessState
 

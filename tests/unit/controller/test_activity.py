@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from backends.controller.movement import Movement
-from backends.controller.serving import LOOK_S, SPEED_IDLE_S, quiet
+from backends.controller.serving import LOOK_S, SPEED_IDLE_S, Activity, quiet
 from backends.errors import HostError
 from backends.state import LogChunk
 
@@ -32,8 +31,8 @@ class LogHost:
         return LogChunk(name=name, text=text, offset=start, next_offset=end)
 
 
-def movement(host: LogHost, carried: dict[str, int]) -> Movement:
-    return Movement(
+def movement(host: LogHost, carried: dict[str, int]) -> Activity:
+    return Activity(
         lambda: dict(carried), cast("AgentHost", host), "default/llama-server"
     )
 
