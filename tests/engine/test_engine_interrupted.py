@@ -112,7 +112,7 @@ def test_interrupted_builds_leave_nothing_running_and_go_on(tmp_path: Path) -> N
     wait_until_said(second, "Another build of this engine is running")
     end(second, signal.SIGINT)
     err = end(first, signal.SIGINT)
-    assert "Fetching llama-cpp-python==0.3.36" in err
+    assert "Fetching the source" in err
     assert "Interrupted." in err
     assert mine.processes() == []
     done = mine.steps()
