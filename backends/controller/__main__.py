@@ -16,11 +16,11 @@ from logging.handlers import RotatingFileHandler
 from typing import TYPE_CHECKING
 
 from backends.controller.api import Api
-from backends.controller.chapters import SettingsChapter
 from backends.controller.chat.chats import Chats
 from backends.controller.chat.store import ChatStore
 from backends.controller.chat_api import ChatApi
 from backends.controller.clusters import Clusters
+from backends.controller.event_recorders import SettingsRecorder
 from backends.controller.follow import Follower
 from backends.controller.listening import Listening
 from backends.controller.lock import hold_lock
@@ -149,7 +149,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
     readers.elsewhere = peers.model
     readers.serves = lambda: clusters.serves(LOCAL)
     chats = Chats(ChatStore(paths.chats_dir), _keeps_chats(readers, paths.config_file))
-    settings = SettingsChapter(clusters.story, readers.settings)
+    settings = SettingsRecorder(clusters.story, readers.settings)
 
     def show_settings_error(error: DllmError | None) -> None:
         clusters.show_settings_error(error)

@@ -19,8 +19,8 @@ from aiohttp import web
 
 from backends.controller.askers import asker
 from backends.controller.drafting import Drafting
+from backends.controller.memory_usage import held_by, machines_now
 from backends.controller.metrics import prometheus_text
-from backends.controller.occupancy import held_by, machines_now
 from backends.controller.preview import preview, sound
 from backends.controller.responses import (
     body,
@@ -417,7 +417,7 @@ class Api:
         cluster = self._of(request)
         by = asker(request)
         await cluster.links.set_lab(asked.worker, asked.lab)
-        cluster.chapter.lab(asked.worker, asked.lab, by)
+        cluster.recorder.lab(asked.worker, asked.lab, by)
         return json_response(cluster.board.snapshot)
 
     async def _passes(self, request: web.Request) -> web.Response:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from backends.controller.occupancy import with_memory
+from backends.controller.memory_usage import with_memory
 from backends.places import LOCAL
 from backends.planning.proposal import local_workers, worker_devices
 from backends.planning.room import room_for

@@ -28,10 +28,10 @@ from backends.state import Failure, ProcessRole, Step, Value
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from backends.controller.discovery import Discovery
     from backends.controller.gateway import Gateway
     from backends.controller.steps import StepBoard
     from backends.controller.stopping import Stopper
-    from backends.controller.survey import Survey
     from backends.controller.ways import Ways
     from backends.machines.host import AgentHost, ProcessRecord
     from backends.machines.machine import Machines
@@ -102,7 +102,7 @@ class Builder:
     def __init__(
         self,
         machines: Machines,
-        survey: Survey,
+        discovery: Discovery,
         stopper: Stopper,
         ways: Ways,
         steps: StepBoard,
@@ -112,7 +112,7 @@ class Builder:
     ) -> None:
         self._left = left
         self._machines = machines
-        self._survey = survey
+        self._discovery = discovery
         self._stopper = stopper
         self._ways = ways
         self._steps = steps
@@ -126,7 +126,7 @@ class Builder:
             DllmError: something cannot be had or started, or ended at once.
         """
         for attempt in range(PORT_ATTEMPTS):
-            facts = await self._survey.facts(plan)
+            facts = await self._discovery.facts(plan)
             try:
                 return await self._built(plan, facts)
             except PortTaken:
@@ -140,7 +140,7 @@ class Builder:
         records = {(machine, r.name): r for machine, r in found}
         kept = compare(blueprint, records, self._ways.incarnations)
         if any(node.short_name == SERVER for node in kept.missing):
-            self._gateway.holds(plan, self._survey.api.wait_s)
+            self._gateway.holds(plan, self._discovery.api.wait_s)
         fits = {node.spec.name for node in blueprint.nodes if node not in kept.missing}
         self._left(
             await self._stopper.stop(
@@ -201,8 +201,8 @@ class Builder:
 
     async def _give_out(self, plan: Plan) -> int:
         # The gateway stands before anything serves.
-        port = await self._survey.api_port(plan)
-        self._gateway.access = self._survey.api.access
+        port = await self._discovery.api_port(plan)
+        self._gateway.access = self._discovery.api.access
         await self._gateway.stand(port)
         return port
 
@@ -238,7 +238,7 @@ class Builder:
             PortTaken: it ended because another program has its port.
         """
         port = record.port or 0
-        deadline = self._clock() + self._survey.listen_s
+        deadline = self._clock() + self._discovery.listen_s
         while not await host.listens(record.pid, port):
             now = await host.record(record.name)
             if now is None or not now.alive:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.controller.chapters import Chapter
+from backends.controller.event_recorders import EventRecorder
 from backends.controller.evidence import unexpected
 from backends.controller.journal import Goal, Record
 from backends.controller.leftovers import Leftovers
-from backends.controller.pursuit import Pursuit
+from backends.controller.reconciler import Reconciler
 from backends.controller.stand_in import require_there
 from backends.controller.story import CONTROLLER
 from backends.errors import ControllerError, DllmError, PeerUnreachable
@@ -94,9 +94,9 @@ class Cluster:
         self.board = board
         self._machines = machines
         self._journal = journal
-        self.chapter = Chapter(story, name)
+        self.recorder = EventRecorder(story, name)
         self._leftovers = Leftovers(name, machines, board, journal, book)
-        self._pursuit = Pursuit(
+        self._reconciler = Reconciler(
             name,
             machines,
             board,
@@ -104,17 +104,17 @@ class Cluster:
             readers,
             api_ports,
             self._leftovers.remember,
-            self.chapter,
+            self.recorder,
             gateway_socket,
             trials,
             time.time,
         )
         self._api_ports = api_ports
-        self.gateway = self._pursuit.gateway
-        self.links = self._pursuit.links
-        self.serving = self._pursuit.serving
-        self.auto = self._pursuit.auto
-        self._stopper = self._pursuit.stopper
+        self.gateway = self._reconciler.gateway
+        self.links = self._reconciler.links
+        self.serving = self._reconciler.serving
+        self.auto = self._reconciler.auto
+        self._stopper = self._reconciler.stopper
         self.order = Order()
         self._word = asyncio.Lock()
         self._turn = asyncio.Event()
@@ -146,7 +146,7 @@ class Cluster:
     @property
     def wait_s(self) -> float:
         """Longest wait of a request while nothing serves."""
-        return self._pursuit.survey.api.wait_s
+        return self._reconciler.discovery.api.wait_s
 
     @property
     def busy(self) -> bool:
@@ -198,7 +198,7 @@ class Cluster:
             )
             unkept = await self._kept(self._record_of(goal, same=same))
             if plan is not None or before.plan is not None:
-                self.chapter.wanted(plan, by)
+                self.recorder.wanted(plan, by)
             self._hands_off = self.gateway.is_drained = False
             self._begin()
         if unkept is not None:
@@ -271,7 +271,7 @@ class Cluster:
             since = time.time() if on else None
             await self._kept(msgspec.structs.replace(record, drained_since=since))
             self.board.update(drained_since=since)
-            self.chapter.drained(by, on=on)
+            self.recorder.drained(by, on=on)
             self.gateway.drain(on)
 
     def _came_first(self) -> ControllerError:
@@ -292,7 +292,7 @@ class Cluster:
             return
         self._looked_at, self._looked_s = seen, now
         try:
-            fallbacks = await self._pursuit.stand_ins.fallbacks(plan)
+            fallbacks = await self._reconciler.stand_ins.fallbacks(plan)
         except DllmError as error:
             log.warning("what a loss would leave is not known: %s", error)
             return
@@ -310,8 +310,8 @@ class Cluster:
             NeedsAnswer: something serves, and such a machine asks something first.
             DllmError: the settings want the API given out as it must not or cannot be.
         """
-        api = await self._pursuit.survey.require_access()
-        await self._pursuit.survey.require_port(plan.api_port or api.port)
+        api = await self._reconciler.discovery.require_access()
+        await self._reconciler.discovery.require_port(plan.api_port or api.port)
         if self.board.snapshot.state is ClusterState.SERVING:
             await require_there(self._machines, plan)
         return api
@@ -327,7 +327,7 @@ class Cluster:
         self.board.update(generation=record.goal.generation, leftovers=record.leftovers)
         self.gateway.is_drained = record.drained_since is not None
         if record.goal.plan is not None:
-            self._pursuit.announce()
+            self._reconciler.announce()
         if record.failure is not None:
             self.board.failed(record.failure)
 
@@ -364,7 +364,7 @@ class Cluster:
                 if not self._ended:
                     await self._end()
             else:
-                await self._pursuit.keep_up(goal.plan, adopted=adopted)
+                await self._reconciler.keep_up(goal.plan, adopted=adopted)
         except DllmError as error:
             await self._stand(goal, error)
         except Exception as error:
@@ -399,10 +399,10 @@ class Cluster:
         away = {left.peer for left in self._journal.record.leftovers}
         await self._reach_again(away)
         left = await self._stopper.stop_all(shown=True)
-        await self._pursuit.let_go()
+        await self._reconciler.let_go()
         self._leftovers.remember(left)
         self._api_ports.release(self.name)
-        self.chapter.stopped(list(map(short_name, alive)), left)
+        self.recorder.stopped(list(map(short_name, alive)), left)
         self.board.idle()
 
     async def _reach_again(self, names: Iterable[str]) -> None:
@@ -426,7 +426,7 @@ class Cluster:
             served=self._journal.record.served_since is not None,
         )
         log.error("%s", failure.sentence)
-        self.chapter.failed(failure)
+        self.recorder.failed(failure)
         before = self._journal.record.before
         if before is not None and not failure.served:
             self._roll_back(before, failure)
@@ -445,7 +445,7 @@ class Cluster:
         left: list[Leftover] = []
         try:
             left = await self._stopper.stop_all(but=self._survivors)
-            await self._pursuit.let_go()
+            await self._reconciler.let_go()
         except Exception:
             # Whatever it is: the failure is shown, and the next word is heard.
             log.exception("not everything of cluster %s was stopped", self.name)
@@ -473,7 +473,7 @@ class Cluster:
             )
         )
         text = f"The launch failed ({failure.what}): back to the plan before it"
-        self.chapter.rolled_back(text)
+        self.recorder.rolled_back(text)
         self._begin(text)
 
     async def settle(self, machine: Machine) -> None:
@@ -501,7 +501,7 @@ class Cluster:
         log.warning("%s is back: going on", machine)
         self._journal.change(failure=None, waits_for=())
         mended = f"{machine} is back: the cluster was started again"
-        self.chapter.mended(mended)
+        self.recorder.mended(mended)
         self._begin(mended)
 
     def _begin(self, mended: str = "") -> None:
@@ -509,13 +509,13 @@ class Cluster:
         if self._work is not None:
             # Not a step more for the goal before: it would be taken for this one's.
             self._work.cancel()
-        self._pursuit.begin(mended)
-        self._pursuit.announce()
+        self._reconciler.begin(mended)
+        self._reconciler.announce()
         self._turn.set()
 
     def stir(self) -> None:
         """Look again: a machine or a process came or went."""
-        self._pursuit.stir()
+        self._reconciler.stir()
 
     def look(self) -> None:
         """Processes changed: one that came so late that nothing wants it is ended."""
@@ -530,5 +530,5 @@ class Cluster:
         self._journal.record = msgspec.structs.replace(
             self._journal.record, failure=failure
         )
-        self.chapter.failed(failure)
+        self.recorder.failed(failure)
         self.board.failed(failure)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from backends.controller.api_ports import ApiPorts
 from backends.controller.board import Board
-from backends.controller.chapters import PeerChapter
 from backends.controller.cluster import Cluster
 from backends.controller.event_files import EventFiles
+from backends.controller.event_recorders import PeerRecorder
 from backends.controller.journal import Journal
 from backends.controller.memory_api import MemoryApi
-from backends.controller.occupancy import held_by, memory_of
+from backends.controller.memory_usage import held_by, memory_of
 from backends.controller.processes import AGENT, ProcessBook
 from backends.controller.story import CONTROLLER, Story
 from backends.errors import DllmError, UsageError
@@ -59,7 +59,7 @@ class Clusters:
         self.trials = TrialBook(paths.trials_file)
         self.memory = MemoryApi(readers, paths)
         self.story = Story(EventFiles(paths.events_dir), self._happened)
-        self._peer_chapter = PeerChapter(self.story)
+        self._peer_recorder = PeerRecorder(self.story)
 
     async def start(self, machines: Machines) -> None:
         """Take up what earlier controllers pursued.
@@ -190,7 +190,7 @@ class Clusters:
     def show_peers(self, peers: tuple[Peer, ...]) -> None:
         """Other machines changed."""
         self._peers = peers
-        self._peer_chapter.look(peers)
+        self._peer_recorder.look(peers)
         for cluster in self:
             cluster.board.show_peers(peers)
             cluster.stir()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backends.controller.board import Board
-    from backends.controller.chapters import Chapter
+    from backends.controller.event_recorders import EventRecorder
     from backends.gateway.access import ApiSettings
     from backends.machines.host import AgentHost, ProcessRecord
     from backends.machines.machine import Machines
@@ -75,7 +75,7 @@ class Gateway:
         cluster: str,
         machines: Machines,
         board: Board,
-        chapter: Chapter,
+        recorder: EventRecorder,
         socket: Path,
         clock: Callable[[], float],
     ) -> None:
@@ -83,7 +83,7 @@ class Gateway:
         self._cluster = cluster
         self._machines = machines
         self._board = board
-        self._chapter = chapter
+        self._recorder = recorder
         self._socket = socket
         self._clock = clock
         self._link = Link(socket, self._counted)
@@ -201,7 +201,7 @@ class Gateway:
         before, counts = self._before_hold, self._board.snapshot.requests
         if before is not None and counts is not None and not counts.waiting:
             self._before_hold = None
-            self._chapter.held(before, counts)
+            self._recorder.held(before, counts)
 
     # --- the process --------------------------------------------------------------
 
@@ -312,10 +312,10 @@ class Gateway:
             failure = await failure_of(self._host, record, self._clock())
             if is_too_often:
                 raise ProcessFailed(failure)
-            self._chapter.failed(failure)
+            self._recorder.failed(failure)
         await self.stand(self._port)
         text = f"{GATEWAY} was started again at port {self._port}; llama-server ran on"
-        self._chapter.mended(text)
+        self._recorder.mended(text)
         log.warning("%s", text)
 
     async def let_go(self) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from backends.controller.askers import asker
-from backends.controller.chapters import WorkChapter
+from backends.controller.event_recorders import WorkRecorder
 from backends.controller.responses import body, json_response, start_stream
 from backends.models.folders import names_after
 from backends.places import LOCAL
@@ -94,7 +94,7 @@ class ModelApi:
         work = host.seeding(asked.path, asked.directory, dry=asked.dry)
         model = PurePath(asked.path).name
         what = f"seeded the cache of workers on {asked.machine} with {model}"
-        story = WorkChapter(self._story, asker(request), asked.machine)
+        story = WorkRecorder(self._story, asker(request), asked.machine)
         with contextlib.nullcontext() if asked.dry else story.tries(what):
             return await self._told(request, work)
 
@@ -107,7 +107,7 @@ class ModelApi:
         asked = await body(request, CacheRequest)
         host = await self._host(asked.machine)
         what = f"deleted {len(asked.names)} files of the cache on {asked.machine}"
-        story = WorkChapter(self._story, asker(request), asked.machine)
+        story = WorkRecorder(self._story, asker(request), asked.machine)
         with story.tries(what):
             freed_bytes = await host.uncache(asked.names, asked.directory)
         return json_response({"freed_bytes": freed_bytes})

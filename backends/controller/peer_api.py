@@ -10,7 +10,7 @@ from aiohttp import web
 
 from backends.config import PeerConfig
 from backends.controller.askers import asker
-from backends.controller.chapters import WorkChapter
+from backends.controller.event_recorders import WorkRecorder
 from backends.controller.responses import body, json_response
 from backends.state import EventKind, PeerAnswer, ProvisionMode, Value
 
@@ -135,8 +135,8 @@ class PeerApi:
         await known.cancel_work()
         return json_response(known.peer)
 
-    def _told(self, request: web.Request, name: str = "") -> WorkChapter:
-        return WorkChapter(self._story, asker(request), name or _name(request))
+    def _told(self, request: web.Request, name: str = "") -> WorkRecorder:
+        return WorkRecorder(self._story, asker(request), name or _name(request))
 
     def _ssh(self, request: web.Request) -> SshPeer:
         return self._peers.ssh(_name(request))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backends.controller.beside import check_whole
+from backends.controller.discovery import stats_of
 from backends.controller.engines import draft_path, engines_of
 from backends.controller.pairs import pairings
-from backends.controller.survey import stats_of
 from backends.errors import DllmError, PlanError
 from backends.planning.blueprint import machines_of
 from backends.planning.checking import check_plan

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from backends.controller.occupancy import loaded, machines_now
+from backends.controller.memory_usage import loaded, machines_now
 from backends.errors import DllmError, HostError, PeerUnreachable
 from backends.planning.blueprint import machines_of
 from backends.planning.fallback import plan_without
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from backends.controller.board import Board
-    from backends.controller.chapters import Chapter
+    from backends.controller.event_recorders import EventRecorder
     from backends.controller.journal import Journal
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
@@ -46,13 +46,13 @@ class StandIns:
         machines: Machines,
         readers: Readers,
         board: Board,
-        chapter: Chapter,
+        recorder: EventRecorder,
         journal: Journal,
     ) -> None:
         self._machines = machines
         self._readers = readers
         self._board = board
-        self._chapter = chapter
+        self._recorder = recorder
         self._journal = journal
         self._steady_s = STEADY_S
 
@@ -144,7 +144,7 @@ class StandIns:
             policy = self._readers.settings().rejoin
             if policy != "idle":
                 if policy == "ask":
-                    self._chapter.waiting(f"{away} is back: launch again to use it")
+                    self._recorder.waiting(f"{away} is back: launch again to use it")
                 await asyncio.Event().wait()
             await self._lasting(IDLE_S, self._is_idle)
             if await self._all_there(plan):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from backends.controller.builder import Builder
+from backends.controller.discovery import LISTEN_AGAIN_S, LISTEN_S, Discovery
 from backends.controller.steps import StepBoard
-from backends.controller.survey import LISTEN_AGAIN_S, LISTEN_S, Survey
 from backends.errors import DllmError, HostError, NeverListened, PeerUnreachable
 from backends.machines.host import ProcessRecord, ProcessSpec
 from backends.planning.blueprint import Node
@@ -56,7 +56,7 @@ async def started(name: str, role: ProcessRole, why_not: DllmError | None) -> No
     builder._machines = SimpleNamespace(get=lambda name: machine)
     builder._steps = StepBoard(lambda: 0.0, lambda: None)
     builder._steps.reset(Step(id=name, title=name))
-    builder._survey = SimpleNamespace(listen_s=LISTEN_S)
+    builder._discovery = SimpleNamespace(listen_s=LISTEN_S)
     minutes = itertools.count()
     builder._clock = lambda: 60.0 * next(minutes)
     spec = ProcessSpec(name=f"default/{name}", role=role, argv=("rpc-server",))
@@ -86,8 +86,8 @@ async def test_an_error_tells_without_which_worker_one_can_do(
 
 
 def test_what_listened_before_has_less_time_to_do_so_again() -> None:
-    survey: Any = Survey.__new__(Survey)
-    survey._has_served = lambda: False
-    assert survey.listen_s == LISTEN_S
-    survey._has_served = lambda: True
-    assert survey.listen_s == LISTEN_AGAIN_S < LISTEN_S
+    discovery: Any = Discovery.__new__(Discovery)
+    discovery._has_served = lambda: False
+    assert discovery.listen_s == LISTEN_S
+    discovery._has_served = lambda: True
+    assert discovery.listen_s == LISTEN_AGAIN_S < LISTEN_S

@@ -517,8 +517,8 @@ async def test_what_serves_is_not_ended_for_a_machine_that_is_away(
     tmp_path: Path,
 ) -> None:
     stage = Stage(tmp_path)
-    survey: Any = stage.cluster._pursuit.survey
-    survey.require_access = survey.require_port = AsyncMock()
+    discovery: Any = stage.cluster._reconciler.discovery
+    discovery.require_access = discovery.require_port = AsyncMock()
     require_possible = stage.cluster.require_possible
     await require_possible(plan_on("ada"))
     stage.board.update(state=ClusterState.SERVING)
@@ -533,7 +533,7 @@ async def test_what_a_loss_would_leave_is_computed_when_somebody_looks(
     stage = Stage(tmp_path, SERVES)
     told = (Fallback(lost="w", why="it is too big"),)
     ask = AsyncMock(return_value=told)
-    stage.cluster._pursuit.stand_ins.fallbacks = ask  # type: ignore[method-assign]
+    stage.cluster._reconciler.stand_ins.fallbacks = ask  # type: ignore[method-assign]
     await stage.cluster.look_at_fallbacks(0.0)
     assert not ask.called, "it does not serve"
     stage.board.update(state=ClusterState.SERVING, plan=SERVES.goal.plan)

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from backends.controller.api_ports import ApiPorts
 from backends.controller.builder import launch_steps
+from backends.controller.discovery import Discovery
 from backends.controller.steps import StepBoard
-from backends.controller.survey import Survey
 from backends.controller.ways import Ways
 from backends.data_place import DataPlace
 from backends.engine.ask import Engine
@@ -130,10 +130,10 @@ def beside(model: str, direct: str = "") -> ProcessRecord:
     )
 
 
-def survey_of(machines: dict[str, Able], *, has_served: bool) -> Survey:
+def discovery_of(machines: dict[str, Able], *, has_served: bool) -> Discovery:
     steps = StepBoard(lambda: 0.0, lambda: None)
     steps.reset(*launch_steps(PLAN))
-    return Survey(
+    return Discovery(
         "default",
         cast("Any", _Named(machines)),
         cast("Any", machines["local"]),
@@ -170,7 +170,7 @@ async def test_what_an_earlier_goal_s_relay_was_told_of_is_no_copy(
     bob = Able("bob", beside(BEFORE))
     bob.copies = copies
     machines = {"local": Able("local"), "bob": bob}
-    facts = await survey_of(machines, has_served=has_served).facts(PLAN)
+    facts = await discovery_of(machines, has_served=has_served).facts(PLAN)
     pairing = facts.pairings["bob"]
     assert pairing.models == told
     assert pairing.why.startswith(why)
@@ -196,7 +196,7 @@ async def test_a_relay_that_serves_is_left_where_it_listens(
     bob = Able("bob", beside(BEFORE, direct))
     bob.place = now
     machines = {"local": Able("local"), "bob": bob}
-    facts = await survey_of(machines, has_served=True).facts(PLAN)
+    facts = await discovery_of(machines, has_served=True).facts(PLAN)
     data = facts.pairings["bob"].data
     assert (data.endpoint(2), data.why) == (found, why)
 
@@ -204,7 +204,7 @@ async def test_a_relay_that_serves_is_left_where_it_listens(
 async def test_a_goal_that_has_not_served_looks_where_its_relays_are_met() -> None:
     bob = Able("bob", beside(BEFORE, HERE))
     machines = {"local": Able("local"), "bob": bob}
-    facts = await survey_of(machines, has_served=False).facts(PLAN)
+    facts = await discovery_of(machines, has_served=False).facts(PLAN)
     assert facts.pairings["bob"].data == DataPlace(address="10.0.0.7")
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from backends.config import Config
 from backends.controller import stand_in
 from backends.controller.journal import Record
-from backends.controller.occupancy import still_held
+from backends.controller.memory_usage import still_held
 from backends.controller.stand_in import StandIns, told_split, told_stand_in
 from backends.errors import HostError, NeedsAnswer, PeerUnreachable, PlanError
 from backends.planning.fallback import plan_without
@@ -83,10 +83,10 @@ class Stage:
         config = Config(rejoin=rejoin)  # type: ignore[arg-type]
         machines: Any = SimpleNamespace(reached=self._reached)
         readers: Any = SimpleNamespace(settings=lambda: config)
-        chapter: Any = SimpleNamespace(waiting=self.told.append)
+        recorder: Any = SimpleNamespace(waiting=self.told.append)
         board: Any = SimpleNamespace(snapshot=self.snapshot)
         journal: Any = SimpleNamespace(record=Record())
-        self.parts = StandIns(machines, readers, board, chapter, journal)
+        self.parts = StandIns(machines, readers, board, recorder, journal)
 
     async def _reached(self, names: Iterable[str]) -> None:
         self.looks += 1

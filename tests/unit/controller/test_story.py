@@ -10,13 +10,13 @@ import pytest
 
 from backends.config import Config
 from backends.controller import story as module
-from backends.controller.chapters import (
-    Chapter,
-    PeerChapter,
-    SettingsChapter,
-    WorkChapter,
-)
 from backends.controller.event_files import EventFiles
+from backends.controller.event_recorders import (
+    EventRecorder,
+    PeerRecorder,
+    SettingsRecorder,
+    WorkRecorder,
+)
 from backends.controller.story import EVIDENCE_LINES_MAX, Story
 from backends.errors import HostError
 from backends.split.layout import make_split, ranges
@@ -52,9 +52,9 @@ def texts(story: Story) -> list[str]:
 
 
 def test_a_goal_tells_who_set_it(story: Story) -> None:
-    chapter = Chapter(story, "default")
-    chapter.wanted(PLAN, ANNA)
-    chapter.wanted(None, ANNA)
+    recorder = EventRecorder(story, "default")
+    recorder.wanted(PLAN, ANNA)
+    recorder.wanted(None, ANNA)
     assert texts(story) == [
         "anna@studio launched tiny (worker1/CPU 6, w2/CPU 7; context 4096)",
         "anna@studio stopped the cluster",
@@ -68,10 +68,10 @@ def test_a_goal_tells_who_set_it(story: Story) -> None:
 
 def test_what_serves_is_told_with_its_split(story: Story) -> None:
     measured = MeasuredSplit(layers=ranges(PLAN.split))
-    chapter = Chapter(story, "default")
-    chapter.serving(PLAN, measured, 1.5, again=False)
+    recorder = EventRecorder(story, "default")
+    recorder.serving(PLAN, measured, 1.5, again=False)
     odd = msgspec.structs.replace(measured, mismatches=("w2 holds 8",))
-    chapter.serving(PLAN, odd, 2.0, again=True)
+    recorder.serving(PLAN, odd, 2.0, again=True)
     first, second = story.after(0)
     assert first.text.startswith("tiny serves after 1.50 s: worker1/CPU 0–5, w2/CPU 6")
     assert second.text == "tiny serves again after 2.00 s, not as planned: w2 holds 8"
@@ -89,7 +89,7 @@ def test_a_death_carries_its_evidence(story: Story) -> None:
         exit_signal=9,
         log_tail=(*lines, "x" * 5000),
     )
-    Chapter(story, "default").failed(failure)
+    EventRecorder(story, "default").failed(failure)
     (event,) = story.after(0)
     assert (event.kind, event.tone) == (EventKind.DIED, EventTone.ERROR)
     assert (event.process, event.exit_signal) == ("worker1", 9)
@@ -101,9 +101,9 @@ def test_a_death_carries_its_evidence(story: Story) -> None:
 def test_the_story_goes_on_where_the_last_controller_left_it(
     story: Story, tmp_path: Path
 ) -> None:
-    Chapter(story, "default").wanted(PLAN, ANNA)
+    EventRecorder(story, "default").wanted(PLAN, ANNA)
     another = Story(EventFiles(tmp_path / "events"))
-    Chapter(another, "default").taken_up(PLAN)
+    EventRecorder(another, "default").taken_up(PLAN)
     assert [event.number for event in another.after(0)] == [1, 2]
     assert another.after(0)[0] == story.after(0)[0]
 
@@ -111,12 +111,12 @@ def test_the_story_goes_on_where_the_last_controller_left_it(
 def test_the_controller_does_not_repeat_itself(tmp_path: Path) -> None:
     now = 1000.0
     story = Story(EventFiles(tmp_path), clock=lambda: now)
-    chapter = Chapter(story, "default")
+    recorder = EventRecorder(story, "default")
     for _ in range(50):
-        chapter.waiting("mini cannot be reached: waiting for it")
+        recorder.waiting("mini cannot be reached: waiting for it")
     assert story.newest == 1
     now += module.REPEAT_S
-    chapter.waiting("mini cannot be reached: waiting for it")
+    recorder.waiting("mini cannot be reached: waiting for it")
     assert story.newest == 2
 
 
@@ -130,11 +130,11 @@ async def test_a_lab_is_told_once_it_has_settled(
             settled.set()
 
     story = Story(EventFiles(tmp_path), told)
-    chapter = Chapter(story, "default")
+    recorder = EventRecorder(story, "default")
     monkeypatch.setattr(module, "SETTLE_S", 0.01)
     for latency in range(1, 21):
-        chapter.lab("mini", Lab(latency_ms=latency, rate_mb_s=30), ANNA)
-    chapter.lab("nuc", None, ANNA)
+        recorder.lab("mini", Lab(latency_ms=latency, rate_mb_s=30), ANNA)
+    recorder.lab("nuc", None, ANNA)
     assert story.newest == 0
     async with asyncio.timeout(PATIENCE_S):
         await settled.wait()
@@ -145,16 +145,16 @@ async def test_a_lab_is_told_once_it_has_settled(
 
 
 async def test_what_has_not_settled_is_told_at_the_end(story: Story) -> None:
-    Chapter(story, "default").lab(None, Lab(latency_ms=5), ANNA)
+    EventRecorder(story, "default").lab(None, Lab(latency_ms=5), ANNA)
     story.close()
     assert texts(story) == ["anna@studio set the lab on all links: +5 ms each way"]
 
 
 def test_peers_that_come_and_go(story: Story) -> None:
-    chapter = PeerChapter(story)
+    recorder = PeerRecorder(story)
 
     def seen(state: PeerState, silent: float | None = None, note: str = "") -> None:
-        chapter.look([Peer(name="mini", state=state, silent_since=silent, note=note)])
+        recorder.look([Peer(name="mini", state=state, silent_since=silent, note=note)])
 
     seen(PeerState.PROBING)
     seen(PeerState.READY)
@@ -175,7 +175,7 @@ def test_peers_that_come_and_go(story: Story) -> None:
 
 
 def test_work_at_a_peer_is_told_also_when_it_fails(story: Story) -> None:
-    work = WorkChapter(story, ANNA, "mini")
+    work = WorkRecorder(story, ANNA, "mini")
     with work.tries("copied tiny.gguf to mini"):
         pass
     with pytest.raises(HostError), work.tries("copied big.gguf to mini"):
@@ -189,11 +189,11 @@ def test_work_at_a_peer_is_told_also_when_it_fails(story: Story) -> None:
 
 def test_changed_settings_are_named(story: Story) -> None:
     now = Config()
-    chapter = SettingsChapter(story, lambda: now)
-    chapter.look()
+    recorder = SettingsRecorder(story, lambda: now)
+    recorder.look()
     now = Config(workers=3, theme="dllm-light")
-    chapter.look()
-    chapter.look()
+    recorder.look()
+    recorder.look()
     assert texts(story) == ["config.toml changed: workers, theme"]
 
 

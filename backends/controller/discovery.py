@@ -45,7 +45,7 @@ LISTEN_S = 60.0
 LISTEN_AGAIN_S = 20.0
 
 
-class Survey:
+class Discovery:
     """Finds out, for one cluster, all that its plan leaves open; starts nothing.
 
     It opens ways in ``ways`` and reports the steps ``engine`` and ``model``. ``secret``

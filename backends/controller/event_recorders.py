@@ -1,4 +1,4 @@
-"""The sentences of a story: what one cluster, and the machines, go through."""
+"""Record the events of a cluster, of peers and of the settings as sentences."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from backends.state.snapshots import RequestCounts
 
 
-class Chapter:
-    """Tells what one cluster goes through."""
+class EventRecorder:
+    """Records the events of one cluster."""
 
     def __init__(self, story: Story, cluster: str) -> None:
         self._story = story
@@ -154,8 +154,8 @@ class Chapter:
         self._story.tell(kind, text, by=by, tone=tone, cluster=self._cluster)
 
 
-class PeerChapter:
-    """Tells how other machines come and go."""
+class PeerRecorder:
+    """Records how other machines come and go."""
 
     def __init__(self, story: Story) -> None:
         self._story = story
@@ -184,8 +184,8 @@ class PeerChapter:
         self._story.tell(EventKind.PEER, text, tone=tone, peer=peer.name)
 
 
-class WorkChapter:
-    """Tells what somebody does with other machines."""
+class WorkRecorder:
+    """Records the work of users on other machines."""
 
     def __init__(self, story: Story, by: Actor, peer: str) -> None:
         self._story = story
@@ -212,8 +212,8 @@ class WorkChapter:
         self.did(what, kind)
 
 
-class SettingsChapter:
-    """Tells which settings of ``config.toml`` have changed.
+class SettingsRecorder:
+    """Records which settings of ``config.toml`` have changed.
 
     ``settings`` returns them as last read.
     """

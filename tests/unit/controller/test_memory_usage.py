@@ -6,8 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from backends.controller import occupancy
-from backends.controller.occupancy import held_by, machines_now
+from backends.controller import memory_usage
+from backends.controller.memory_usage import held_by, machines_now
 from backends.errors import EngineError, ModelError, PeerUnreachable
 from backends.state import (
     ClusterSnapshot,
@@ -121,7 +121,7 @@ class Tells:
 async def test_main_memory_is_read_anew_of_every_machine_that_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(occupancy, "READ_S", 0.05)
+    monkeypatch.setattr(memory_usage, "READ_S", 0.05)
     here = Tells("local", device("local", "CPU", 3 * MIB))
     all_machines = (
         here,

@@ -1,4 +1,4 @@
-"""Bringing one plan up and keeping it up: taking over, watching, mending."""
+"""Bring one plan up and keep it up: take-over, watch, recovery."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from backends.controller.builder import Builder, launch_steps
+from backends.controller.discovery import Discovery
 from backends.controller.engines import draft_path
 from backends.controller.evidence import unexpected
 from backends.controller.gateway import ApiPortTaken, Gateway
 from backends.controller.loading import Loading
-from backends.controller.mending import Mending
+from backends.controller.recovery import Recovery
 from backends.controller.relays import Links
 from backends.controller.serving import Activity, Serving
 from backends.controller.stand_in import StandIns
 from backends.controller.steps import StepBoard
 from backends.controller.stopping import Stopper
-from backends.controller.survey import Survey
 from backends.controller.together import until_over
 from backends.controller.unwatched import (
     TUNNELS_LOST,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from backends.controller.api_ports import ApiPorts
     from backends.controller.board import Board
     from backends.controller.builder import Built
-    from backends.controller.chapters import Chapter
+    from backends.controller.event_recorders import EventRecorder
     from backends.controller.journal import Journal
     from backends.link.way import Route
     from backends.machines.machine import Machines
@@ -75,11 +75,11 @@ FAULT_PAUSES_S = (0.0, 1.0, 5.0, 30.0)
 """After faults of ours, before what serves is looked after again."""
 
 
-class Pursuit:
+class Reconciler:
     """Keeps one plan up; a caller may cancel it at any time and take it up again.
 
     It reports to ``left`` the processes that could not be stopped, and events to
-    ``chapter``. At ``gateway_socket`` the gateway gets its target.
+    ``recorder``. At ``gateway_socket`` the gateway gets its target.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Pursuit:
         readers: Readers,
         api_ports: ApiPorts,
         left: Callable[[Iterable[Leftover]], None],
-        chapter: Chapter,
+        recorder: EventRecorder,
         gateway_socket: Path,
         trials: TrialBook,
         clock: Callable[[], float],
@@ -101,7 +101,7 @@ class Pursuit:
         self._readers = readers
         self._board = board
         self._journal = journal
-        self._chapter = chapter
+        self._recorder = recorder
         self._clock = clock
         self.links = Links(board)
         self.serving = Serving(board, self.links.heed, self.links.rows)
@@ -109,8 +109,10 @@ class Pursuit:
         self._ways = Ways(self.stir)
         self.stopper = Stopper(cluster, machines, self._steps)
         self._watch = Watch(machines, self._ways, clock)
-        self.gateway = Gateway(cluster, machines, board, chapter, gateway_socket, clock)
-        self.survey = Survey(
+        self.gateway = Gateway(
+            cluster, machines, board, recorder, gateway_socket, clock
+        )
+        self.discovery = Discovery(
             cluster,
             machines,
             readers,
@@ -124,7 +126,7 @@ class Pursuit:
         )
         self._builder = Builder(
             machines,
-            self.survey,
+            self.discovery,
             self.stopper,
             self._ways,
             self._steps,
@@ -141,20 +143,20 @@ class Pursuit:
             self.links.home_bytes,
             self.links.weights,
         )
-        self.stand_ins = StandIns(machines, readers, board, chapter, journal)
-        self._mending = Mending(
+        self.stand_ins = StandIns(machines, readers, board, recorder, journal)
+        self._recovery = Recovery(
             machines,
             board,
             journal,
-            chapter,
-            self.survey,
+            recorder,
+            self.discovery,
             self.gateway,
             self.stopper,
             self.stand_ins,
             clock,
         )
-        self._unwatched = UnwatchedDeaths(journal, self._mending.breaker)
-        self.auto = AutoDraft(board, chapter, trials, measure=measure)
+        self._unwatched = UnwatchedDeaths(journal, self._recovery.breaker)
+        self.auto = AutoDraft(board, recorder, trials, measure=measure)
         self._begun_at = 0.0
 
     def _secret(self) -> str:
@@ -168,7 +170,7 @@ class Pursuit:
 
     def begin(self, mended: str = "") -> None:
         """Forget what was mended before; ``mended`` says why this begins anew."""
-        self._mending.begin(mended)
+        self._recovery.begin(mended)
         self._steps.reset()
         if not mended:
             self.links.forget_labs()
@@ -222,24 +224,24 @@ class Pursuit:
             except PeerUnreachable as error:
                 self.announce()
                 before = running
-                running = await self._mending.with_or_without(running, error)
+                running = await self._recovery.with_or_without(running, error)
                 # What an earlier controller left of another plan is no trouble.
                 adopted = adopted and running == before
             except ApiPortTaken as error:
-                self._mending.require_other_port(error, running)
+                self._recovery.require_other_port(error, running)
             except ProcessFailed as error:
                 # Adopted or not: the machine may have been off meanwhile.
                 adopted = False
-                running = await self._mending.again_or_without(running, error)
+                running = await self._recovery.again_or_without(running, error)
             except DllmError as error:
                 adopted = False
-                running = await self._mending.without_refused(running, error)
+                running = await self._recovery.without_refused(running, error)
             except Exception as error:
                 if not self._server_runs:
                     raise
                 # A fault of ours is no reason to end what serves: it is taken up anew.
                 log.exception("cluster %s is looked after again", self._cluster)
-                self._chapter.failed(unexpected(error).evidence)
+                self._recorder.failed(unexpected(error).evidence)
                 await asyncio.sleep(next(pauses_s))
 
     @property
@@ -255,7 +257,7 @@ class Pursuit:
             await self._bring_up(plan)
         self._journal.change(stand_in=running)
         over = self.stand_ins.over(plan, running)
-        self._mending.tell(await until_over(self._bring_up(running), over))
+        self._recovery.tell(await until_over(self._bring_up(running), over))
 
     async def _bring_up(self, plan: Plan) -> None:
         """Make it so with the best draft, and watch it; returns only by raising."""
@@ -271,12 +273,12 @@ class Pursuit:
             over = self.auto.over(plan, draft)
             try:
                 why = await until_over(self._bring_up_as(chosen), over)
-                self._mending.goes_on(why)
+                self._recovery.goes_on(why)
             except ProcessFailed as error:
                 # No reason to end what served well without that draft.
                 if error.evidence.process != SERVER or not self.auto.blames(draft):
                     raise
-                self._chapter.failed(error.evidence)
+                self._recorder.failed(error.evidence)
                 self.auto.give_up(draft)
 
     async def _without_lost_draft(self, plan: Plan) -> Plan:
@@ -287,7 +289,7 @@ class Pursuit:
             await draft_path(plan, self._machines, self._readers)
         except ModelError as error:
             why = f"{error.what}: it serves without a draft"
-            self._chapter.waiting(why)
+            self._recorder.waiting(why)
             self._board.update(draft_now=DraftNow(draft=NO_DRAFT, why=why))
             return with_method(plan, NO_DRAFT)
         return plan
@@ -296,7 +298,7 @@ class Pursuit:
         """Make exactly this so and watch it; returns only by raising."""
         self.announce()
         self._begun_at = self._clock()
-        self._board.update(message=self._mending.mended)
+        self._board.update(message=self._recovery.mended)
         self._steps.reset(*launch_steps(plan))
         await self._let_answers_end(plan)
         self._watch.forget()
@@ -305,7 +307,7 @@ class Pursuit:
         self._board.update(
             engine=built.facts.engines[plan.head].info, model=built.facts.model
         )
-        sockets = await self.survey.sockets(plan)
+        sockets = await self.discovery.sockets(plan)
         facts = built.facts
         why = {name: one.why for name, one in facts.pairings.items()}
         async with self.links.following(
@@ -329,8 +331,8 @@ class Pursuit:
         """
         if served := self._journal.record.replaces:
             self.gateway.take_up(served)
-        api = self.survey.api
-        restarts = self.gateway.restarts(api, self.survey.demanded_port(plan))
+        api = self.discovery.api
+        restarts = self.gateway.restarts(api, self.discovery.demanded_port(plan))
         began, count = self._clock(), self.gateway.breaks(plan, restarts=restarts)
         if count:
             step = Step(id="drain", title="Let answers end", detail=f"{count} of them")
@@ -339,17 +341,17 @@ class Pursuit:
             left = await self.gateway.let_end(plan, api.drain_s, restarts=restarts)
         self._journal.change(replaces=None)
         if count or left:
-            self._chapter.let_end(count, left, self._clock() - began)
+            self._recorder.let_end(count, left, self._clock() - began)
 
     async def _serve(self, plan: Plan, built: Built) -> None:
         record = self._journal.record
         known = record.measured if record.server == built.server else None
-        port = await self.survey.server_way(plan, built.facts.ports[SERVER])
+        port = await self.discovery.server_way(plan, built.facts.ports[SERVER])
         measured = await self._loading.loaded(plan, built, port, known)
-        self.gateway.serves(plan, port, built.server, self.survey.api.wait_s)
+        self.gateway.serves(plan, port, built.server, self.discovery.api.wait_s)
         self.auto.serves(port)
         since = record.served_since or self._clock()
-        taken_up = known is not None and not self._mending.mended
+        taken_up = known is not None and not self._recovery.mended
         self._tell(plan, measured, taken_up=taken_up)
         self._journal.change(
             measured=measured,
@@ -369,19 +371,21 @@ class Pursuit:
             self._machines.get(plan.head).host,
             process_name(self._cluster, SERVER),
         )
-        with self._mending.breaker.serving(), self._unwatched.serving():
+        with self._recovery.breaker.serving(), self._unwatched.serving():
             try:
                 await self.serving.until_trouble(port, self._watch, activity.since)
             except DllmError:
-                self.gateway.holds(plan, self.survey.api.wait_s)
+                self.gateway.holds(plan, self.discovery.api.wait_s)
                 raise
 
     def _tell(self, plan: Plan, measured: MeasuredSplit, *, taken_up: bool) -> None:
         if taken_up:
-            self._chapter.taken_up(plan)
+            self._recorder.taken_up(plan)
             return
         seconds = self._clock() - self._begun_at
-        self._chapter.serving(plan, measured, seconds, again=bool(self._mending.mended))
+        self._recorder.serving(
+            plan, measured, seconds, again=bool(self._recovery.mended)
+        )
 
     # --- taking up ----------------------------------------------------------------
 
@@ -404,7 +408,7 @@ class Pursuit:
         if failure is not None:
             raise ProcessFailed(failure)
         if needs_tunnels(plan):
-            self._mending.tell(TUNNELS_LOST)
+            self._recovery.tell(TUNNELS_LOST)
 
     def _steps_changed(self) -> None:
         steps = self._steps.steps

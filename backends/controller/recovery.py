@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.controller.breaker import DEATHS_MAX, GIVEN_UP, Breaker
-from backends.controller.occupancy import still_held
+from backends.controller.memory_usage import still_held
 from backends.controller.stand_in import told_stand_in
 from backends.engine.explain import lost_port
 from backends.errors import (
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from backends.controller.board import Board
-    from backends.controller.chapters import Chapter
+    from backends.controller.discovery import Discovery
+    from backends.controller.event_recorders import EventRecorder
     from backends.controller.gateway import Gateway
     from backends.controller.journal import Journal
     from backends.controller.stand_in import StandIns
     from backends.controller.stopping import Stopper
-    from backends.controller.survey import Survey
     from backends.machines.machine import Machines
     from backends.planning.room import Held
     from backends.state import Failure, Peer, Plan
@@ -52,7 +52,7 @@ class DiedTooOften(ProcessFailed):
     """Starting it again mends nothing."""
 
 
-class Mending:
+class Recovery:
     """Judges each trouble of one plan, and tells what was done about it."""
 
     def __init__(
@@ -60,8 +60,8 @@ class Mending:
         machines: Machines,
         board: Board,
         journal: Journal,
-        chapter: Chapter,
-        survey: Survey,
+        recorder: EventRecorder,
+        discovery: Discovery,
         gateway: Gateway,
         stopper: Stopper,
         stand_ins: StandIns,
@@ -70,8 +70,8 @@ class Mending:
         self._machines = machines
         self._board = board
         self._journal = journal
-        self._chapter = chapter
-        self._survey = survey
+        self._recorder = recorder
+        self._discovery = discovery
         self._gateway = gateway
         self._stopper = stopper
         self._stand_ins = stand_ins
@@ -91,7 +91,7 @@ class Mending:
         The story may tell less of it: the ``event`` before says why.
         """
         self.mended = text
-        self._chapter.mended(event or text)
+        self._recorder.mended(event or text)
         log.warning("%s", text)
 
     def goes_on(self, text: str) -> None:
@@ -155,7 +155,7 @@ class Mending:
             raise ProcessFailed(
                 msgspec.structs.replace(failed.evidence, what=what, hint=hint)
             ) from why
-        self._chapter.failed(failed.evidence)
+        self._recorder.failed(failed.evidence)
         how = told_stand_in(rest, running)
         self.tell(f"{failed.what}: went on without {worker}, {how}")
         return rest
@@ -170,10 +170,10 @@ class Mending:
         Raises:
             PeerUnreachable: one did not.
         """
-        self._gateway.holds(plan, self._survey.api.wait_s)
+        self._gateway.holds(plan, self._discovery.api.wait_s)
         self.mended = f"{error.what}; the cluster went on when it was back"
         self._board.update(message=f"{error.what}: waiting for it")
-        self._chapter.waiting(f"{error.what}: waiting for it")
+        self._recorder.waiting(f"{error.what}: waiting for it")
         log.warning("%s: waiting for it", error.what)
         deadline = self._away_since(plan) + BACK_WITHIN_S
         while True:
@@ -218,7 +218,7 @@ class Mending:
             what = TOO_OFTEN.format(what=failure.what, times=DEATHS_MAX)
             failure = msgspec.structs.replace(failure, what=what, hint=GIVEN_UP)
             raise DiedTooOften(failure) from died
-        self._chapter.failed(failure)
+        self._recorder.failed(failure)
         again = f"{failure.process} {mended.removeprefix('it ')}"
         self.tell(f"{error.what}: {mended}", again)
 
@@ -242,9 +242,9 @@ class Mending:
         Raises:
             DllmError: the error itself, where nobody allowed another one.
         """
-        if self._survey.demanded_port(plan) is not None:
+        if self._discovery.demanded_port(plan) is not None:
             raise error
-        self._survey.lose_port()
+        self._discovery.lose_port()
         again = "the gateway was started again with another port"
         self.tell(f"{error.what}: {again}")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backends.controller.journal import Record
-from backends.controller.mending import DiedTooOften, Mending
+from backends.controller.recovery import DiedTooOften, Recovery
 from backends.errors import (
     EngineError,
     NeedsAnswer,
@@ -43,13 +43,13 @@ def made(served_since: float | None, rest: Plan, told: list[str]) -> Any:
     async def instead_of(plan: Plan, held: object) -> Plan:
         return rest
 
-    mending: Any = Mending.__new__(Mending)
-    mending._back = back
-    mending._journal = SimpleNamespace(record=Record(served_since=served_since))
-    mending._stand_ins = SimpleNamespace(instead_of=instead_of)
-    mending._chapter = SimpleNamespace(mended=told.append)
-    mending._stopper = SimpleNamespace(found=list)
-    return mending
+    recovery: Any = Recovery.__new__(Recovery)
+    recovery._back = back
+    recovery._journal = SimpleNamespace(record=Record(served_since=served_since))
+    recovery._stand_ins = SimpleNamespace(instead_of=instead_of)
+    recovery._recorder = SimpleNamespace(mended=told.append)
+    recovery._stopper = SimpleNamespace(found=list)
+    return recovery
 
 
 async def test_what_served_goes_on_without_a_machine_that_asks_something() -> None:
@@ -95,9 +95,9 @@ async def test_the_minute_of_a_machine_counts_from_its_last_sign_of_life(
     served_since: float | None,
     waited_s: float,
 ) -> None:
-    mending, now_s = waiting_for(AWAY[how], served_since, monkeypatch)
+    recovery, now_s = waiting_for(AWAY[how], served_since, monkeypatch)
     with pytest.raises(PeerUnreachable, match="ada cannot be reached"):
-        await mending._back(PLAN, GONE)
+        await recovery._back(PLAN, GONE)
     assert now_s() - 1040.0 == waited_s
 
 
@@ -105,14 +105,14 @@ async def test_a_machine_that_was_silent_for_long_is_tried_once_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     long_gone = Peer(name="ada", silent_since=100.0)
-    mending, now_s = waiting_for(long_gone, 1.0, monkeypatch)
+    recovery, now_s = waiting_for(long_gone, 1.0, monkeypatch)
     tried: list[object] = []
 
     async def reached(names: object) -> None:
         tried.append(names)
 
-    mending._machines.reached = reached
-    await mending._back(PLAN, GONE)
+    recovery._machines.reached = reached
+    await recovery._back(PLAN, GONE)
     assert len(tried) == 1
     assert now_s() == 1040.0
 
@@ -129,18 +129,18 @@ def waiting_for(
     async def sleep(seconds: float) -> None:
         now_s[0] += seconds
 
-    monkeypatch.setattr("backends.controller.mending.asyncio.sleep", sleep)
-    mending = made(served_since, REST, [])
-    del mending._back
-    mending._clock = lambda: now_s[0]
-    mending._machines = SimpleNamespace(
+    monkeypatch.setattr("backends.controller.recovery.asyncio.sleep", sleep)
+    recovery = made(served_since, REST, [])
+    del recovery._back
+    recovery._clock = lambda: now_s[0]
+    recovery._machines = SimpleNamespace(
         reached=reached, values=lambda: (ELSEWHERE, ada)
     )
-    mending._gateway = SimpleNamespace(holds=lambda *_: None)
-    mending._survey = SimpleNamespace(api=ApiSettings(wait_s=1.0, drain_s=1.0))
-    mending._board = SimpleNamespace(update=lambda **_: None)
-    mending._chapter.waiting = lambda _: None
-    return mending, mending._clock
+    recovery._gateway = SimpleNamespace(holds=lambda *_: None)
+    recovery._discovery = SimpleNamespace(api=ApiSettings(wait_s=1.0, drain_s=1.0))
+    recovery._board = SimpleNamespace(update=lambda **_: None)
+    recovery._recorder.waiting = lambda _: None
+    return recovery, recovery._clock
 
 
 @pytest.mark.parametrize("rest", [REST, None])
@@ -156,20 +156,20 @@ async def test_a_worker_that_ends_again_and_again_is_done_without(
         assert worker == "ada"
         return rest
 
-    mending = made(1.0, REST, told)
-    mending._stand_ins = SimpleNamespace(instead_of=instead_of)
-    mending._chapter.failed = lambda failure: None
+    recovery = made(1.0, REST, told)
+    recovery._stand_ins = SimpleNamespace(instead_of=instead_of)
+    recovery._recorder.failed = lambda failure: None
     if rest is None:
         with pytest.raises(
             ProcessFailed, match=r"5 times, and what is left .* small. Free memory"
         ):
-            await mending._without_worker(PLAN, failed)
+            await recovery._without_worker(PLAN, failed)
         return
-    assert await mending._without_worker(PLAN, failed) == REST
+    assert await recovery._without_worker(PLAN, failed) == REST
     assert told == ["ada ended, 5 times: went on without ada, 13 on local/CPU"]
     server = DiedTooOften(Failure(what="llama-server ended", process="llama-server"))
     with pytest.raises(DiedTooOften):
-        await mending._without_worker(PLAN, server)
+        await recovery._without_worker(PLAN, server)
 
 
 def refused(worker: str) -> EngineError:
@@ -182,16 +182,16 @@ def refused(worker: str) -> EngineError:
 
 def served(served_since: float | None, told: list[str]) -> Any:
     """One that did serve, or not, and can go on without ada."""
-    mending = made(served_since, REST, told)
+    recovery = made(served_since, REST, told)
 
     async def instead_of(plan: Plan, held: object, worker: str) -> Plan:
         assert worker == "ada"
         return REST
 
-    mending._stand_ins = SimpleNamespace(instead_of=instead_of)
-    mending._chapter.failed = lambda failure: told.append(f"failed: {failure.what}")
-    mending._clock = lambda: 0.0
-    return mending
+    recovery._stand_ins = SimpleNamespace(instead_of=instead_of)
+    recovery._recorder.failed = lambda failure: told.append(f"failed: {failure.what}")
+    recovery._clock = lambda: 0.0
+    return recovery
 
 
 async def test_a_worker_that_cannot_be_started_again_is_done_without() -> None:

@@ -9,12 +9,12 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from backends.controller import pursuit as pursuit_module
+from backends.controller import reconciler as pursuit_module
 from backends.controller.breaker import DEATHS_MAX, Breaker
 from backends.controller.engines import engines_of
 from backends.controller.journal import Journal, Record
-from backends.controller.mending import DiedTooOften
-from backends.controller.pursuit import Pursuit
+from backends.controller.reconciler import Reconciler
+from backends.controller.recovery import DiedTooOften
 from backends.controller.unwatched import UnwatchedDeaths
 from backends.errors import (
     EngineError,
@@ -25,7 +25,7 @@ from backends.errors import (
 )
 from backends.speculation.auto import TrialBook
 from backends.state import Failure, ProcessRole
-from tests.unit.controller.test_mending import ASKS, GONE, PLAN, REST, made, served
+from tests.unit.controller.test_recovery import ASKS, GONE, PLAN, REST, made, served
 from tests.unit.speculation.test_auto import MODEL, Stage
 from tests.unit.speculation.test_auto import PLAN as AUTO
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("comes_back", [True, False])
 async def test_a_later_controller_does_without_a_machine_too(comes_back: bool) -> None:
     """It was away when that one began; what ended unwatched is looked for too."""
-    pursuit: Any = Pursuit.__new__(Pursuit)
+    reconciler: Any = Reconciler.__new__(Reconciler)
     done: list[str] = []
 
     async def take_up(plan: Plan) -> None:
@@ -53,12 +53,12 @@ async def test_a_later_controller_does_without_a_machine_too(comes_back: bool) -
         done.append(f"bring up {len(running.workers)}")
         raise ASKS
 
-    pursuit._journal = SimpleNamespace(record=Record())
-    pursuit._take_up, pursuit.announce = take_up, lambda: None
-    pursuit._mending = SimpleNamespace(with_or_without=with_or_without)
-    pursuit._bring_up_for = bring_up
+    reconciler._journal = SimpleNamespace(record=Record())
+    reconciler._take_up, reconciler.announce = take_up, lambda: None
+    reconciler._recovery = SimpleNamespace(with_or_without=with_or_without)
+    reconciler._bring_up_for = bring_up
     with pytest.raises(NeedsAnswer):
-        await pursuit._keep_up(PLAN, adopted=True)
+        await reconciler._keep_up(PLAN, adopted=True)
     back, without = ["take up 1", "bring up 1"], ["bring up 0"]
     assert done == ["take up 1", *(back if comes_back else without)]
 
@@ -67,7 +67,7 @@ async def test_all_that_was_asked_for_is_begun_with_nobody_given_up(
     tmp_path: Path,
 ) -> None:
     """Else nothing that stands in later would be over when its machine is back."""
-    pursuit: Any = Pursuit.__new__(Pursuit)
+    reconciler: Any = Reconciler.__new__(Reconciler)
     journal = Journal(tmp_path / "default.json")
     journal.save(Record(stand_in=REST, given_up=("ada",)))
 
@@ -77,17 +77,17 @@ async def test_all_that_was_asked_for_is_begun_with_nobody_given_up(
     async def over(plan: Plan, running: Plan) -> str:
         return await asyncio.Event().wait() and ""
 
-    pursuit._journal, pursuit._bring_up = journal, bring_up
-    pursuit.stand_ins = SimpleNamespace(over=over)
-    pursuit._mending = SimpleNamespace(tell=print)
+    reconciler._journal, reconciler._bring_up = journal, bring_up
+    reconciler.stand_ins = SimpleNamespace(over=over)
+    reconciler._recovery = SimpleNamespace(tell=print)
     for running, kept in ((REST, ("ada",)), (PLAN, ())):
         with pytest.raises(PlanError):
-            await pursuit._bring_up_for(PLAN, running)
+            await reconciler._bring_up_for(PLAN, running)
         assert journal.load().given_up == kept
 
 
 async def test_what_ended_unwatched_is_begun_again_and_taken_up_once() -> None:
-    pursuit: Any = Pursuit.__new__(Pursuit)
+    reconciler: Any = Reconciler.__new__(Reconciler)
     done: list[str] = []
 
     async def take_up(plan: Plan) -> None:
@@ -102,12 +102,12 @@ async def test_what_ended_unwatched_is_begun_again_and_taken_up_once() -> None:
         done.append("bring up")
         raise PlanError("enough")
 
-    pursuit._journal = SimpleNamespace(record=Record())
-    pursuit._take_up, pursuit._bring_up_for = take_up, bring_up_for
-    pursuit._mending = made(1.0, REST, [])
-    pursuit._mending.again_or_without = again_or_without
+    reconciler._journal = SimpleNamespace(record=Record())
+    reconciler._take_up, reconciler._bring_up_for = take_up, bring_up_for
+    reconciler._recovery = made(1.0, REST, [])
+    reconciler._recovery.again_or_without = again_or_without
     with pytest.raises(PlanError, match="enough"):
-        await pursuit._keep_up(PLAN, adopted=True)
+        await reconciler._keep_up(PLAN, adopted=True)
     assert done == ["take up", "ada ended", "bring up"]
 
 
@@ -116,7 +116,7 @@ async def test_a_machine_that_cannot_start_its_worker_again_is_done_without(
     has_served: bool,
 ) -> None:
     """From the engine that is looked for in vain to the plan that stands in."""
-    pursuit: Any = Pursuit.__new__(Pursuit)
+    reconciler: Any = Reconciler.__new__(Reconciler)
     done: list[int] = []
 
     async def engine(*_: object) -> Any:
@@ -138,12 +138,12 @@ async def test_a_machine_that_cannot_start_its_worker_again_is_done_without(
     machines: Any = SimpleNamespace(
         get=lambda name: there.get(name, away), reached=reached
     )
-    pursuit._journal = SimpleNamespace(record=Record())
-    pursuit._machines = machines
-    pursuit._mending = served(1.0 if has_served else None, [])
-    pursuit._bring_up_for = bring_up
+    reconciler._journal = SimpleNamespace(record=Record())
+    reconciler._machines = machines
+    reconciler._recovery = served(1.0 if has_served else None, [])
+    reconciler._bring_up_for = bring_up
     with pytest.raises(PlanError if has_served else EngineError):
-        await pursuit._keep_up(PLAN, adopted=False)
+        await reconciler._keep_up(PLAN, adopted=False)
     assert done == ([1, 0] if has_served else [1])
 
 
@@ -160,19 +160,19 @@ async def test_later_controllers_know_how_often_it_ended_unwatched(
         """Whether one more controller gives it up."""
         journal = Journal(tmp_path / "default.json")
         journal.load()
-        mending = made(1.0, PLAN, [])
-        mending._clock = lambda: 0.0
-        mending._chapter.failed = lambda failure: None
-        mending.breaker = Breaker(mending._clock)
-        pursuit: Any = Pursuit.__new__(Pursuit)
-        pursuit._cluster, pursuit._clock = "default", mending._clock
-        pursuit._machines = SimpleNamespace(reached=reached)
-        pursuit._journal = journal
-        pursuit._unwatched = UnwatchedDeaths(journal, mending.breaker)
+        recovery = made(1.0, PLAN, [])
+        recovery._clock = lambda: 0.0
+        recovery._recorder.failed = lambda failure: None
+        recovery.breaker = Breaker(recovery._clock)
+        reconciler: Any = Reconciler.__new__(Reconciler)
+        reconciler._cluster, reconciler._clock = "default", recovery._clock
+        reconciler._machines = SimpleNamespace(reached=reached)
+        reconciler._journal = journal
+        reconciler._unwatched = UnwatchedDeaths(journal, recovery.breaker)
         with pytest.raises(ProcessFailed) as died:
-            await pursuit._take_up(PLAN)
+            await reconciler._take_up(PLAN)
         try:
-            mending._require_mendable(died.value, died.value)
+            recovery._require_mendable(died.value, died.value)
         except DiedTooOften:
             return True
         return False
@@ -186,23 +186,23 @@ async def test_later_controllers_know_how_often_it_ended_unwatched(
 async def test_a_draft_that_auto_chose_and_that_breaks_the_server_is_given_up(
     tmp_path: Path,
 ) -> None:
-    pursuit: Any = Pursuit.__new__(Pursuit)
+    reconciler: Any = Reconciler.__new__(Reconciler)
     stage = Stage(tmp_path)
     TrialBook(stage.file).runs(AUTO, MODEL)
-    pursuit.auto = stage.made()
-    pursuit._journal = SimpleNamespace(record=Record())
+    reconciler.auto = stage.made()
+    reconciler._journal = SimpleNamespace(record=Record())
     told: list[Failure] = []
-    pursuit._chapter = SimpleNamespace(failed=told.append)
+    reconciler._recorder = SimpleNamespace(failed=told.append)
     done: list[str] = []
 
     async def bring_up_as(plan: Plan) -> None:
         done.append(plan.server.draft)
         raise ProcessFailed(Failure(what="it ended", process="llama-server"))
 
-    pursuit._bring_up_as = bring_up_as
-    pursuit._mending = SimpleNamespace(tell=told.append)
+    reconciler._bring_up_as = bring_up_as
+    reconciler._recovery = SimpleNamespace(tell=told.append)
     with pytest.raises(ProcessFailed):
-        await pursuit._bring_up(AUTO)
+        await reconciler._bring_up(AUTO)
     assert done == [MODEL, "none"]
     assert len(told) == 1
 
@@ -212,7 +212,7 @@ async def test_a_fault_of_ours_ends_nothing_that_serves(
     serves: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever shows or tells it; what does not serve is told as failed."""
-    pursuit: Any = Pursuit.__new__(Pursuit)
+    reconciler: Any = Reconciler.__new__(Reconciler)
     told: list[str] = []
 
     async def bring_up(plan: Plan, running: Plan) -> None:
@@ -222,14 +222,16 @@ async def test_a_fault_of_ours_ends_nothing_that_serves(
 
     monkeypatch.setattr(pursuit_module, "FAULT_PAUSES_S", (0.0,))
     server = SimpleNamespace(role=ProcessRole.SERVER, alive=serves)
-    pursuit._cluster = "default"
-    pursuit._journal = SimpleNamespace(record=Record(server="7@1.0"))
-    pursuit.stopper = SimpleNamespace(found=lambda: [("local", server)])
-    pursuit._bring_up_for, pursuit._take_up = bring_up, AsyncMock()
-    pursuit._chapter = SimpleNamespace(failed=lambda failure: told.append(failure.what))
-    pursuit._mending = SimpleNamespace(
+    reconciler._cluster = "default"
+    reconciler._journal = SimpleNamespace(record=Record(server="7@1.0"))
+    reconciler.stopper = SimpleNamespace(found=lambda: [("local", server)])
+    reconciler._bring_up_for, reconciler._take_up = bring_up, AsyncMock()
+    reconciler._recorder = SimpleNamespace(
+        failed=lambda failure: told.append(failure.what)
+    )
+    reconciler._recovery = SimpleNamespace(
         without_refused=AsyncMock(side_effect=PlanError("x"))
     )
     with pytest.raises(PlanError if serves else ZeroDivisionError):
-        await pursuit._keep_up(PLAN, adopted=True)
+        await reconciler._keep_up(PLAN, adopted=True)
     assert len(told) == (3 if serves else 0)
