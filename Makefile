@@ -28,7 +28,7 @@ WAITING_PROCESSES ?= --numprocesses 2 --dist loadfile
 FUZZ_S ?= 600
 # As often as that at most; without an end by default.
 FUZZ_RUNS ?= -1
-FUZZ_TARGETS := compression decoder home json link relay
+FUZZ_TARGETS := compression decoder json link relay weights
 FUZZ_LONGEST := 4000
 comma := ,
 # The sanitizer's memory of freed blocks would outgrow the program a hundredfold. What libFuzzer

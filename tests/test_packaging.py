@@ -83,9 +83,9 @@ def test_the_wheel_holds_what_other_machines_need(wheel: Path) -> None:
         "backends/machines/scripts/install.sh",
         "backends/machines/native/CMakeLists.txt",
         "backends/machines/native/src/main.cpp",
-        "backends/machines/native/src/host/host.cpp",
-        "backends/machines/native/src/relay/relay.cpp",
-        "backends/machines/native/src/spawn/supervisor.cpp",
+        "backends/machines/native/src/agent/host.cpp",
+        "backends/machines/native/src/link/relay.cpp",
+        "backends/machines/native/src/agent/supervisor.cpp",
     ):
         assert wanted in names
 

@@ -3,8 +3,8 @@
 The identity of a file is ``1-<size in bytes>-<32 hex digits>``. The digits are the
 first half of a SHA-256 over its first and last MiB, and over eight blocks of 128 KiB
 between them. A file of up to 4 MiB is hashed whole. The agent
-(``native/src/host/files.cpp``) computes the same, so files on different machines can be
-compared by text.
+(``native/src/agent/files.cpp``) computes the same, so files on different machines can
+be compared by text.
 
 Files with different identities differ. Files with the same identity are the same *for
 practical purposes* only. Another model, another quant

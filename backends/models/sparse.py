@@ -1,9 +1,9 @@
 """Thin files: what a GGUF with holes in it says of itself, and which tensors to keep.
 
 A thin file has the whole header of the model it was made from and only some of its
-tensors; ``dllm-relay thin`` writes it (``native/src/thin/writer.h``). What is there,
-and by hashes what is not, stands in its own metadata: a file and its record are never
-apart.
+tensors; ``dllm-relay thin`` writes it (``native/src/weights/sparse_writer.h``). What is
+there, and by hashes what is not, stands in its own metadata: a file and its record are
+never apart.
 """
 
 from __future__ import annotations

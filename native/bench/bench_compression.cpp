@@ -51,8 +51,8 @@ double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-void run(dllm::pair::Compressor& compressor, dllm::pair::Decompressor& decompressor, Pass& pass) {
-  dllm::pair::Compressor::Buffer wire, out;
+void run(dllm::link::Compressor& compressor, dllm::link::Decompressor& decompressor, Pass& pass) {
+  dllm::link::Compressor::Buffer wire, out;
   auto start = Clock::now();
   compressor.requests(compressed::view(pass.requests), wire);
   compressor.flush(wire);
@@ -84,8 +84,8 @@ void report(const std::string& name, const std::vector<const Pass*>& passes) {
     decompress.push_back(median(pass->decompress_us));
   }
   const std::size_t n = passes.size();
-  std::printf("  %-24s %4zu %8zu %10zu %11zu %12.1f %12.1f\n", name.c_str(), n, states / n, plain / n,
-              wire / n, median(compress), median(decompress));
+  std::printf("  %-24s %4zu %8zu %10zu %11zu %12.1f %12.1f\n", name.c_str(), n, states / n,
+              plain / n, wire / n, median(compress), median(decompress));
 }
 
 }  // namespace
@@ -93,12 +93,13 @@ void report(const std::string& name, const std::vector<const Pass*>& passes) {
 int main(int argc, char** argv) {
   if (argc < 2) return EXIT_FAILURE;
   std::printf(
-      "  requests of one worker      n   states      plain  compressed  compress us  decompress us\n");
+      "  requests of one worker      n   states      plain  compressed  compress us  decompress "
+      "us\n");
   for (const recordings::Session& session : recordings::load_all(argv[1])) {
     std::vector<Pass> passes = split(recordings::messages(session.conversations.front(), true));
     for (int round = argc > 2 ? std::atoi(argv[2]) : 20; round > 0; --round) {
-      dllm::pair::Compressor compressor;
-      dllm::pair::Decompressor decompressor;
+      dllm::link::Compressor compressor;
+      dllm::link::Decompressor decompressor;
       for (Pass& pass : passes) run(compressor, decompressor, pass);
     }
     std::map<std::string, std::vector<const Pass*>> kinds;

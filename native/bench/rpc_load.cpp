@@ -20,8 +20,8 @@
 #include <thread>
 #include <vector>
 
-#include "relay/clock.h"
-#include "relay/sockets.h"
+#include "clock.h"
+#include "link/sockets.h"
 #include "transcript.h"
 
 namespace {

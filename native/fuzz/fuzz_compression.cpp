@@ -10,8 +10,8 @@
 namespace {
 
 using dllm::View;
-using dllm::pair::Compressor;
-using dllm::pair::Decompressor;
+using dllm::link::Compressor;
+using dllm::link::Decompressor;
 
 void demand(bool holds) {
   if (!holds) std::abort();
@@ -19,8 +19,7 @@ void demand(bool holds) {
 
 // Requests that resemble each other as real ones do, with the input in them.
 std::string requests_by(View input) {
-  const dllm::Version version =
-      transcript::kVersions[input[0] % transcript::kVersions.size()];
+  const dllm::Version version = transcript::kVersions[input[0] % transcript::kVersions.size()];
   transcript::TensorSpec spec;
   spec.type = input[0] % 3 == 0 ? 26 : input[0] % 3;
   spec.name = input[0] % 2 == 0 ? "KQ_mask" : "l_out";
@@ -51,7 +50,8 @@ std::string decompress(View wire, bool& is_lost) {
   constexpr std::size_t kEnough = 1 << 20;
   while ((!wire.empty() || decompressor.has_more()) && !decompressor.is_lost()) {
     Decompressor::Buffer out;
-    wire = wire.subspan(decompressor.take(wire.first(std::min<std::size_t>(wire.size(), 999)), out));
+    wire =
+        wire.subspan(decompressor.take(wire.first(std::min<std::size_t>(wire.size(), 999)), out));
     demand(out.size() <= 2 * Decompressor::kMostBytes);
     received.append(out.begin(), out.end());
     if (received.size() > kEnough) break;

@@ -2,8 +2,8 @@
 // HELLO; how the stream is cut into pieces changes nothing of what passes, is refused or is
 // counted; and whatever a client does, only its worker can make the relay stop reading.
 #include "input.h"
+#include "link/session.h"
 #include "model_worker.h"
-#include "relay/session.h"
 
 namespace {
 
@@ -75,7 +75,7 @@ void compare(const Run& one, const Run& other) {
   demand(one.sent == other.sent && one.answered == other.answered);
   demand(one.received == other.received);
   demand(a.bytes_up == b.bytes_up && a.bytes_down == b.bytes_down);
-  demand(a.plain_reason == b.plain_reason && a.refused_reason == b.refused_reason);
+  demand(a.passthrough_reason == b.passthrough_reason && a.refused_reason == b.refused_reason);
   for (std::size_t id = 0; id < dllm::kCommands; ++id) {
     demand(a.commands[id].count == b.commands[id].count);
     demand(a.commands[id].bytes_up == b.commands[id].bytes_up);
@@ -100,7 +100,7 @@ void adds_up(const Run& run) {
 
 // What passes unread belongs to no command.
 void books_nothing_unread(Run& run) {
-  if (!run.link.tally.plain) return;
+  if (!run.link.tally.passthrough) return;
   const std::uint64_t before = booked(run);
   run.feed(true, std::string(100, 'x'));
   demand(booked(run) == before);
@@ -114,7 +114,7 @@ bool worker_s_doing(const std::string& reason) {
 }
 
 void check_guarded(const Run& run) {
-  demand(!run.link.tally.plain || worker_s_doing(run.link.tally.plain_reason));
+  demand(!run.link.tally.passthrough || worker_s_doing(run.link.tally.passthrough_reason));
   adds_up(run);
 }
 

@@ -2,7 +2,7 @@
 #include <cstdlib>
 
 #include "input.h"
-#include "json.h"
+#include "protocol/json.h"
 
 namespace {
 

@@ -10,8 +10,8 @@
 
 namespace {
 
-using dllm::pair::LinkBroken;
-using dllm::pair::LinkEnd;
+using dllm::link::LinkBroken;
+using dllm::link::LinkEnd;
 using fuzz::demand;
 using link_ends::frame;
 using link_ends::Role;
@@ -54,7 +54,7 @@ std::string some_frame(Numbers& numbers) {
     payload.resize(2U + rest);
     payload += std::string(2, '\0');
   }
-  if (type == 0x11 && shape == 0xfe) payload.resize(dllm::pair::kPayloadMaxBytes, 'd');
+  if (type == 0x11 && shape == 0xfe) payload.resize(dllm::link::kPayloadMaxBytes, 'd');
   return frame(type, session, payload);
 }
 
@@ -68,7 +68,7 @@ void act(link_ends::End& end, Role role, Numbers& numbers, dllm::Nanos now) {
       break;
     case 1: {
       const std::string data = numbers.bytes(std::min<std::size_t>(link.credit(session), 50));
-      if (!data.empty()) link.send(session, dllm::pair::view(data));
+      if (!data.empty()) link.send(session, dllm::link::view(data));
       break;
     }
     case 2:
@@ -81,7 +81,7 @@ void act(link_ends::End& end, Role role, Numbers& numbers, dllm::Nanos now) {
       link.grant(session, numbers.next());
       break;
     case 5:
-      link.send_home(session, dllm::pair::view(numbers.bytes(50)));
+      link.send_home(session, dllm::link::view(numbers.bytes(50)));
       break;
     default:
       link.tick(now);
@@ -95,13 +95,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::uint8_t choice = numbers.next();
   const Role role = choice & 1 ? Role::kHead : Role::kWorker;
   const std::uint64_t features =
-      (choice & 8 ? dllm::pair::kHome : 0) | (choice & 16 ? dllm::pair::kAhead : 0);
+      (choice & 8 ? dllm::link::kHome : 0) | (choice & 16 ? dllm::link::kAhead : 0);
   link_ends::End end(role, features);
   dllm::Nanos now = 1;
   std::size_t said = 0, heard = 0;
   try {
     if (choice & 2) {
-      dllm::pair::Queue hello;
+      dllm::link::Queue hello;
       hello.append(
           encode(link_ends::hello_of(role == Role::kHead ? Role::kWorker : Role::kHead, features)));
       end.take(link_ends::taken(hello) + frame(0x04, 0, ""), ++now);
@@ -116,7 +116,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       end.take(bytes.substr(cut), now);
       act(end, role, numbers, now);
       said += link_ends::taken(end.link.out()).size();
-      demand(end.in.size() <= dllm::pair::kPayloadMaxBytes + dllm::pair::kHelloMaxBytes);
+      demand(end.in.size() <= dllm::link::kPayloadMaxBytes + dllm::link::kHelloMaxBytes);
     }
   } catch (const LinkBroken& broken) {
     demand(*broken.what() != '\0' || heard > 0);
@@ -130,8 +130,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const auto& [session, known] : end.ahead) {
     for (const dllm::Known& each : known) got += each.key.size() + each.reply.size();
   }
-  demand(features & dllm::pair::kHome || (end.home.empty() && end.lists.empty()));
-  demand(features & dllm::pair::kAhead || end.ahead.empty());
+  demand(features & dllm::link::kHome || (end.home.empty() && end.lists.empty()));
+  demand(features & dllm::link::kAhead || end.ahead.empty());
   demand(got <= heard);
   demand(end.link.sessions() <= LinkEnd::kSessionsMax);
   // An answer is never longer than what it answers, beside what this end was made to say.

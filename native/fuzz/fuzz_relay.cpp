@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "input.h"
+#include "link/session.h"
 #include "model_worker.h"
-#include "relay/session.h"
 
 namespace {
 
@@ -208,7 +208,7 @@ std::size_t count_replies(const std::string& got, const std::vector<std::uint64_
 
 template <typename Any>
 void check(dllm::Version version, const Any& connection, const std::string& asked) {
-  demand(!connection.tally().plain);
+  demand(!connection.tally().passthrough);
   const std::vector<std::uint64_t> sizes = expected(version, asked);
   const std::size_t replies = count_replies(connection.to_client(), sizes);
   demand(connection.was_cut_short() || replies == sizes.size());

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "relay/extent.h"
-#include "tensor_types.h"
+#include "protocol/extent.h"
+#include "protocol/tensor_types.h"
 #include "transcript.h"
 
 namespace fuzz {

@@ -17,8 +17,8 @@
 #endif
 
 #include "input.h"
-#include "relay/relay.h"
-#include "relay/sockets.h"
+#include "link/relay.h"
+#include "link/sockets.h"
 
 namespace {
 

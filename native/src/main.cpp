@@ -7,14 +7,14 @@
 #include <span>
 #include <string_view>
 
-#include "host/host.h"
-#include "pair/worker.h"
-#include "paper/paper.h"
+#include "agent/host.h"
+#include "agent/spawn.h"
+#include "link/head.h"
+#include "link/worker.h"
 #include "posix.h"
 #include "program.h"
-#include "relay/head.h"
-#include "spawn/spawn.h"
-#include "thin/thin.h"
+#include "stub/stub.h"
+#include "weights/sparse.h"
 
 namespace {
 
@@ -52,22 +52,22 @@ int run(std::span<char* const> args) {
     dllm::head(args.subspan(1), DLLM_VERSION);
   }
   if (command == "host") {
-    return wants_help ? print(dllm::host::kHostHelp)
-                      : dllm::host::host(args.subspan(1), DLLM_VERSION);
+    return wants_help ? print(dllm::agent::kHostHelp)
+                      : dllm::agent::host(args.subspan(1), DLLM_VERSION);
   }
   if (command == "paper") {
-    if (wants_help) return print(dllm::kPaperHelp);
-    dllm::paper(args.subspan(1));
+    if (wants_help) return print(dllm::kStubHelp);
+    dllm::stub(args.subspan(1));
   }
   if (command == "spawn") {
     return wants_help ? print(dllm::kSpawnHelp) : dllm::spawn(args.subspan(1));
   }
   if (command == "thin") {
-    return wants_help ? print(dllm::thin::kThinHelp) : dllm::thin::thin(args.subspan(1));
+    return wants_help ? print(dllm::sparse::kThinHelp) : dllm::sparse::thin(args.subspan(1));
   }
   if (command == "worker") {
-    if (wants_help) return print(dllm::pair::kWorkerHelp);
-    dllm::pair::worker(args.subspan(1), DLLM_VERSION);
+    if (wants_help) return print(dllm::link::kWorkerHelp);
+    dllm::link::worker(args.subspan(1), DLLM_VERSION);
   }
   throw dllm::UsageError("unknown command '" + std::string(command) + "'; see dllm-relay --help");
 }

@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "pair/compression.h"
+#include "link/compression.h"
 #include "transcript.h"
 
 namespace compressed {
 
 using dllm::View;
-using dllm::pair::Compressor;
-using dllm::pair::Decompressor;
+using dllm::link::Compressor;
+using dllm::link::Decompressor;
 
 inline View view(const std::string& bytes) {
   return {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()};

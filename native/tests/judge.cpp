@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "relay/session.h"
+#include "link/session.h"
 
 namespace {
 

@@ -6,16 +6,16 @@
 #include <set>
 #include <string>
 
-#include "pair/link_end.h"
+#include "link/link_end.h"
 
 namespace link_ends {
 
 using dllm::Nanos;
-using dllm::pair::Hello;
-using dllm::pair::LinkEnd;
-using dllm::pair::Queue;
-using dllm::pair::Role;
-using dllm::pair::view;
+using dllm::link::Hello;
+using dllm::link::LinkEnd;
+using dllm::link::Queue;
+using dllm::link::Role;
+using dllm::link::view;
 
 inline std::string taken(Queue& queue) {
   const dllm::View all = queue.all();
@@ -29,7 +29,7 @@ inline Hello hello_of(Role role, std::uint64_t features = 0) {
 }
 
 // Remembers what it is told; welcomes everybody.
-struct End final : dllm::pair::LinkOwner {
+struct End final : dllm::link::LinkOwner {
   explicit End(Role role, std::uint64_t features = 0)
       : link(hello_of(role, features), *this, 1, 20'000'000'000) {}
 
@@ -92,7 +92,7 @@ struct Link {
 
 inline std::string frame(std::uint8_t type, std::uint32_t session, const std::string& payload) {
   Queue out;
-  append_frame(out, static_cast<dllm::pair::FrameType>(type), session, view(payload));
+  append_frame(out, static_cast<dllm::link::FrameType>(type), session, view(payload));
   return taken(out);
 }
 

@@ -12,18 +12,18 @@
 #include <thread>
 
 #include "check.h"
-#include "pair/head_end.h"
-#include "pair/worker_end.h"
-#include "relay/sockets.h"
+#include "link/head_end.h"
+#include "link/sockets.h"
+#include "link/worker_end.h"
 #include "transcript.h"
 
 namespace pair_ends {
 
 using dllm::UniqueFd;
-using dllm::pair::HeadEnd;
-using dllm::pair::Key;
-using dllm::pair::Place;
-using dllm::pair::WorkerEnd;
+using dllm::link::HeadEnd;
+using dllm::link::Key;
+using dllm::link::LinkAddress;
+using dllm::link::WorkerEnd;
 using Outcome = dllm::Carrier::Outcome;
 
 constexpr transcript::Version k7{7, 0, 0};
@@ -149,15 +149,15 @@ class Between {
   std::thread thread_;
 };
 
-inline const dllm::home::Home& no_models() {
-  static const dllm::home::Home home;
+inline const dllm::weights::ModelStore& no_models() {
+  static const dllm::weights::ModelStore home;
   return home;
 }
 
 // The head's end, and clients of it.
 struct Head {
-  Head(const Place& place, const std::string& name, dllm::Nanos gone_after = dllm::kGoneAfter,
-       const dllm::home::Home& home = no_models(), bool answers = false)
+  Head(const LinkAddress& place, const std::string& name, dllm::Nanos gone_after = dllm::kGoneAfter,
+       const dllm::weights::ModelStore& home = no_models(), bool answers = false)
       : link("w", answers, true) {
     link.gone_after = gone_after;
     end.emplace(link, place, name, home);
@@ -191,8 +191,8 @@ struct Head {
 
 // The worker's end, and the rpc-server behind it.
 struct Worker {
-  Worker(const Place& place, const dllm::Endpoint& server,
-         const dllm::home::Home& home = no_models())
+  Worker(const LinkAddress& place, const dllm::Endpoint& server,
+         const dllm::weights::ModelStore& home = no_models())
       : link("w", false, true), end(link, place, server, home) {
     thread = std::thread([this] { end.run(stop.reader.get()); });
   }
@@ -208,8 +208,8 @@ struct Worker {
 
 struct Pair {
   explicit Pair(std::optional<Key> key = {}, dllm::Nanos gone_after = dllm::kGoneAfter,
-                const dllm::home::Home& there = no_models(),
-                const dllm::home::Home& here = no_models(), bool answers = false)
+                const dllm::weights::ModelStore& there = no_models(),
+                const dllm::weights::ModelStore& here = no_models(), bool answers = false)
       : server(dllm::listen_unix(dir / "server")),
         worker({path_in(dir, "worker"), false, key}, path_in(dir, "server"), there),
         between(path_in(dir, "between"), path_in(dir, "worker")),
@@ -230,13 +230,13 @@ struct Pair {
 
 // Of one direction of an unsealed link, the bytes that stand for what commands said.
 inline std::uint64_t of_commands(const std::string& crossed) {
-  using dllm::pair::FrameType;
+  using dllm::link::FrameType;
   constexpr std::size_t kHelloSizeAt = 12;
-  dllm::pair::Queue rest;
-  rest.append(dllm::pair::view(crossed));
+  dllm::link::Queue rest;
+  rest.append(dllm::link::view(crossed));
   rest.drop(dllm::load<std::uint32_t>(&rest.all()[kHelloSizeAt]));
   std::uint64_t bytes = 0;
-  while (const auto frame = dllm::pair::first_frame(rest)) {
+  while (const auto frame = dllm::link::first_frame(rest)) {
     const auto type = frame->type;
     const bool is_share =
         type == FrameType::kData || type == FrameType::kHome || type == FrameType::kKnown;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "check.h"
-#include "relay/protocol.h"
+#include "protocol/commands.h"
 
 namespace recordings {
 

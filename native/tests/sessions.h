@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "relay/session.h"
+#include "link/session.h"
 #include "transcript.h"
 
 namespace sessions {

@@ -3,7 +3,7 @@
 #include <map>
 
 #include "ahead.h"
-#include "relay/size_guesses.h"
+#include "link/size_guesses.h"
 
 using namespace ahead;
 
@@ -66,7 +66,7 @@ TEST(a_start_greets_once_and_knows_the_devices) {
     }
     CHECK(relays.server.count(dllm::kHello) == 1);
     CHECK(relays.server.count(dllm::kGetDeviceMemory) == 2);
-    CHECK(relays.near.tally.plain_reason.empty() && relays.near.tally.refused == 0);
+    CHECK(relays.near.tally.passthrough_reason.empty() && relays.near.tally.refused == 0);
     const auto& hellos = relays.near.tally.commands[dllm::kHello];
     CHECK(hellos.count == 6 && hellos.answered == 5 && hellos.errors == 0);
   }
@@ -281,7 +281,7 @@ TEST(nothing_is_asked_ahead_of_what_the_client_asked_already) {
   CHECK(text_of(loading.far.replies(bytes_of(most), relays.now)) == most);
   CHECK(text(loading.far.own_requests(relays.now)).empty());
   ask(1000);
-  CHECK(!loading.far.is_contradicted() && relays.far.tally.plain_reason.empty());
+  CHECK(!loading.far.is_contradicted() && relays.far.tally.passthrough_reason.empty());
 }
 
 TEST(a_greeting_taken_along_is_no_question_of_the_client) {
@@ -293,7 +293,7 @@ TEST(a_greeting_taken_along_is_no_question_of_the_client) {
     std::string asked = request(dllm::kGetAllocSize, product(1));
     CHECK(!loading.near.requests(bytes_of(asked), relays.now).worker.empty());
   }
-  CHECK(!loading.near.is_contradicted() && relays.near.tally.plain_reason.empty());
+  CHECK(!loading.near.is_contradicted() && relays.near.tally.passthrough_reason.empty());
 }
 
 TEST(sizes_of_what_is_neither_product_nor_attention_lead_to_no_questions) {

@@ -196,13 +196,13 @@ TEST(what_no_compressor_wrote_is_refused) {
   for (const std::string& junk :
        {std::string(11, '\xff'), std::string("\x10it is no"),
         "\x28\x28\xb5\x2f\xfd" + std::string(16, '\xff'),
-        chunk_of("abc", dllm::pair::kWindowLog + 1)}) {
+        chunk_of("abc", dllm::link::kWindowLog + 1)}) {
     Stream stream;
     stream.take(view(junk));
     CHECK(stream.decompressor.is_lost() && stream.received.empty());
   }
   Stream stream;
-  stream.take(view(chunk_of("abc", dllm::pair::kWindowLog)));
+  stream.take(view(chunk_of("abc", dllm::link::kWindowLog)));
   CHECK(stream.received == "abc");
 }
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "check.h"
-#include "relay/clock.h"
-#include "relay/endpoint.h"
-#include "relay/sockets.h"
+#include "clock.h"
+#include "link/endpoint.h"
+#include "link/sockets.h"
 
 using check::contains;
 using check::TempDir;

@@ -1,8 +1,8 @@
 // What a client must not send, in every version that has it, whole and in pieces; and what a stock
 // client sends is let through.
 #include "check.h"
-#include "relay/extent.h"
-#include "relay/ops.h"
+#include "protocol/extent.h"
+#include "protocol/ops.h"
 #include "sessions.h"
 
 using namespace transcript;
@@ -40,7 +40,7 @@ std::string refusal(Version version, const std::string& requests) {
       CHECK(pieces.tally(id).bytes_up == whole.tally(id).bytes_up);
     }
   }
-  CHECK(!whole.link.tally.plain);
+  CHECK(!whole.link.tally.passthrough);
   CHECK((sent == good + requests) == !whole.refused);
   CHECK(sent.starts_with(good));
   CHECK(!whole.refused || whole.up(good).empty());
@@ -317,7 +317,7 @@ TEST(impossible_tensors_are_refused) {
   TensorSpec odd, gone, unknown, wrapping;
   odd.type = 4000;
   unknown.type = 43;  // its elements have no known size
-  gone.type = 5;  // Q4_3, taken out in 2023
+  gone.type = 5;      // Q4_3, taken out in 2023
   wrapping.ne = {0xffffffff, 0xffffffff, 1, 1};
   wrapping.data = ~std::uint64_t{0} - 1000;
   for (const Version version : kAll) {
@@ -361,7 +361,8 @@ TEST(rows_may_overlap) {
   std::string made = tensor(spec);
   for (std::size_t i = 1; i < 4; ++i) write(made, 36 + 4 * i, 0U);
   write<std::uint64_t>(made, 0, 1);
-  for (const Version version : kAll) CHECK(refusal(version, bare_graph(version, {made}, {})).empty());
+  for (const Version version : kAll)
+    CHECK(refusal(version, bare_graph(version, {made}, {})).empty());
 }
 
 TEST(custom_ops_are_refused_at_every_patch) {
@@ -437,7 +438,7 @@ TEST(no_client_switches_the_guard_off_at_a_minor_version_beyond_the_table) {
   Bench without_guard(true, false);
   without_guard.greet({8, 1, 0});
   CHECK(without_guard.up(own) == own);
-  CHECK(without_guard.link.tally.plain_reason == "unknown command");
+  CHECK(without_guard.link.tally.passthrough_reason == "unknown command");
 }
 
 TEST(a_worker_of_a_major_version_beyond_the_table_is_passed_on_untouched) {
@@ -445,7 +446,7 @@ TEST(a_worker_of_a_major_version_beyond_the_table_is_passed_on_untouched) {
   bench.greet({9, 0, 0});
   const std::string own = request(30, "what it may be");
   CHECK(bench.up(own) == own);
-  CHECK(check::contains(bench.link.tally.plain_reason, "9.0.0 is not in the table"));
+  CHECK(check::contains(bench.link.tally.passthrough_reason, "9.0.0 is not in the table"));
 }
 
 RUN_TESTS()

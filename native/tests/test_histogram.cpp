@@ -1,5 +1,5 @@
 #include "check.h"
-#include "relay/histogram.h"
+#include "meter/histogram.h"
 
 using dllm::Histogram;
 

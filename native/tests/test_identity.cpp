@@ -3,8 +3,8 @@
 
 #include <csignal>
 
+#include "agent/identity.h"
 #include "check.h"
-#include "spawn/identity.h"
 
 #ifdef __linux__
 #include <sys/prctl.h>

@@ -1,5 +1,5 @@
 #include "check.h"
-#include "json.h"
+#include "protocol/json.h"
 
 using check::thrown;
 using dllm::json::Object;

@@ -3,9 +3,9 @@
 #include <thread>
 
 #include "check.h"
-#include "relay/lab.h"
-#include "relay/lab_command.h"
-#include "relay/pacer.h"
+#include "netem/lab.h"
+#include "netem/lab_command.h"
+#include "netem/pacer.h"
 
 using dllm::Bytes;
 using dllm::Lab;

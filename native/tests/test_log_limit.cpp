@@ -1,8 +1,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "agent/log_limit.h"
 #include "check.h"
-#include "spawn/log_limit.h"
 #include "posix.h"
 
 using check::slurp;

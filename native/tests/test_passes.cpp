@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "check.h"
-#include "relay/passes.h"
+#include "meter/passes.h"
 #include "transcript.h"
 
 using dllm::Cost;

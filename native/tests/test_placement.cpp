@@ -1,6 +1,6 @@
 // What a worker holds, as its relay saw it go there.
 #include "check.h"
-#include "relay/session.h"
+#include "link/session.h"
 #include "transcript.h"
 
 using namespace transcript;
@@ -59,7 +59,7 @@ struct Bench {
   Placement::Held held(std::uint32_t device, std::int32_t part) {
     return link.placement.devices()[device][part];
   }
-  std::string line() { return dllm::placement_line("w", link.placement, !link.tally.plain); }
+  std::string line() { return dllm::placement_line("w", link.placement, !link.tally.passthrough); }
 };
 
 }  // namespace
@@ -173,7 +173,7 @@ TEST(a_connection_passed_on_unread_is_not_complete) {
   bench.allocate(0, 10);
   bench.set(10, "blk.0.attn_q.weight");
   bench.up(request(200, "?"));
-  CHECK(bench.link.tally.plain);
+  CHECK(bench.link.tally.passthrough);
   CHECK(check::contains(bench.line(), "\"complete\":false"));
 }
 

@@ -5,10 +5,10 @@
 #include <chrono>
 #include <thread>
 
+#include "agent/identity.h"
+#include "agent/process_dir.h"
 #include "check.h"
-#include "spawn/identity.h"
-#include "json.h"
-#include "spawn/process_dir.h"
+#include "protocol/json.h"
 
 using check::contains;
 using check::slurp;

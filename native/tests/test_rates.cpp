@@ -1,5 +1,5 @@
 #include "check.h"
-#include "relay/rates.h"
+#include "meter/rates.h"
 
 using dllm::BestRate;
 using dllm::BulkRate;

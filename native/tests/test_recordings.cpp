@@ -4,8 +4,8 @@
 #include <set>
 
 #include "check.h"
+#include "link/session.h"
 #include "recordings.h"
-#include "relay/session.h"
 #include "transcript.h"
 
 using namespace recordings;
@@ -125,7 +125,7 @@ void check_understood(const Session& session, Random& random, Cut cut) {
     if (guard && asks_for_link(session)) continue;
     Link link("w", false, guard);
     for (const Conversation& each : session.conversations) play(link, each, random, cut);
-    CHECK(link.tally.plain_reason == "");
+    CHECK(link.tally.passthrough_reason == "");
     CHECK(link.tally.refused_reason == "");
     CHECK(link.tally.protocol == session.version->text());
     CHECK(session.name.starts_with(link.tally.protocol));
@@ -322,8 +322,8 @@ TEST(a_protocol_without_a_version_is_passed_on_and_named) {
       play(link, each, random, at_random);
     }
     CHECK(link.tally.protocol == "");
-    CHECK(link.tally.plain_reason == "no HELLO first: RPC from before 1.0, or none");
-    CHECK(link.tally.plain_connections == session.conversations.size());
+    CHECK(link.tally.passthrough_reason == "no HELLO first: RPC from before 1.0, or none");
+    CHECK(link.tally.passthrough_connections == session.conversations.size());
     CHECK(link.tally.refused == 0);
   }
   CHECK(seen > 0);

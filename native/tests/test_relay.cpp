@@ -8,9 +8,9 @@
 #include <thread>
 
 #include "check.h"
-#include "relay/clients.h"
-#include "relay/relay.h"
-#include "relay/sockets.h"
+#include "link/clients.h"
+#include "link/relay.h"
+#include "link/sockets.h"
 #include "transcript.h"
 
 using namespace transcript;
@@ -102,7 +102,7 @@ void replay(Version version, const dllm::LabSettings& lab) {
   });
   CHECK(read_text(between.client.get(), replies.size()) == replies);
   answering.join();
-  CHECK(between.tally().plain_reason == "");
+  CHECK(between.tally().passthrough_reason == "");
 }
 
 }  // namespace

@@ -7,13 +7,13 @@
 #include <csignal>
 #include <stdexcept>
 
+#include "agent/run_program.h"
 #include "check.h"
-#include "host/run_program.h"
 #include "posix.h"
 
-using dllm::host::Outcome;
-using dllm::host::Program;
-using dllm::host::run_program;
+using dllm::agent::Outcome;
+using dllm::agent::Program;
+using dllm::agent::run_program;
 
 namespace {
 

@@ -33,7 +33,7 @@ void replay(Version version, std::uint64_t seed) {
     CHECK(down_in_pieces(bench, random, each.reply) == each.reply);
   }
   CHECK(!bench.refused);
-  CHECK(bench.link.tally.plain_reason == "");
+  CHECK(bench.link.tally.passthrough_reason == "");
   CHECK(bench.link.tally.protocol == version.text());
   CHECK(bench.session->awaited() == 0);
   check_counts(bench, all);
@@ -76,7 +76,7 @@ TEST(pipelined_requests_keep_their_replies) {
     bench.greet(version);
     CHECK(up_in_pieces(bench, random, requests) == requests);
     CHECK(down_in_pieces(bench, random, replies) == replies);
-    CHECK(bench.link.tally.plain_reason == "");
+    CHECK(bench.link.tally.passthrough_reason == "");
     check_counts(bench, all);
   }
 }
@@ -114,7 +114,7 @@ TEST(a_reply_in_the_middle_of_a_hello_does_not_let_its_capabilities_through) {
 TEST(too_many_hellos_are_passed_on_unread) {
   Bench bench(false, false);
   const std::string asked = hello(k8, true);
-  while (!bench.link.tally.plain) CHECK(bench.up(asked) == hello(k8));
+  while (!bench.link.tally.passthrough) CHECK(bench.up(asked) == hello(k8));
   CHECK(bench.up(asked) == asked);
 }
 
@@ -124,7 +124,7 @@ TEST(a_minor_the_table_does_not_know_uses_its_major) {
   const std::string known = request(dllm::kFreeBuffer, std::string(8, '\0'));
   CHECK(bench.up(known) == known);
   CHECK(bench.down(reply("")) == reply(""));
-  CHECK(bench.link.tally.plain_reason == "");
+  CHECK(bench.link.tally.passthrough_reason == "");
   CHECK(!bench.link.tally.ops_guarded);
 }
 
@@ -132,8 +132,8 @@ TEST(a_major_the_table_does_not_know_is_passed_on_unread) {
   Bench bench;
   bench.up(hello(k8));
   bench.down(hello_reply({9, 0, 0}));
-  CHECK(bench.link.tally.plain);
-  CHECK(bench.link.tally.plain_reason == "protocol 9.0.0 is not in the table");
+  CHECK(bench.link.tally.passthrough);
+  CHECK(bench.link.tally.passthrough_reason == "protocol 9.0.0 is not in the table");
   Random random(3);
   const std::string noise = random_bytes(random, 5000);
   CHECK(bench.up(noise) == noise);
@@ -146,8 +146,8 @@ TEST(a_first_byte_that_is_no_hello_is_passed_on_unread) {
   const std::string old = request(dllm::kGetAlignment, "") + random_bytes(random, 400);
   CHECK(up_in_pieces(bench, random, old) == old);
   CHECK(bench.down("anything at all") == "anything at all");
-  CHECK(bench.link.tally.plain_reason == "no HELLO first: RPC from before 1.0, or none");
-  CHECK(bench.link.tally.plain_connections == 1);
+  CHECK(bench.link.tally.passthrough_reason == "no HELLO first: RPC from before 1.0, or none");
+  CHECK(bench.link.tally.passthrough_connections == 1);
 }
 
 TEST(without_guard_what_is_not_understood_is_passed_on_and_named) {
@@ -157,7 +157,7 @@ TEST(without_guard_what_is_not_understood_is_passed_on_and_named) {
     const std::string more = "and \x01 what follows";
     CHECK(bench.up(requests + more) == requests + more);
     CHECK(bench.down(replies + more) == replies + more);
-    return bench.link.tally.plain_reason;
+    return bench.link.tally.passthrough_reason;
   };
   CHECK(reason(request(99, "abc"), "") == "unknown command");
   CHECK(reason(request(dllm::kFreeBuffer, "short"), "") == "FREE_BUFFER: impossible request size");
@@ -174,7 +174,7 @@ TEST(what_passes_unread_belongs_to_no_command) {
   bench.greet(k7);
   const std::string bad = request(dllm::kFreeBuffer, "short");
   for (int i = 0; i < 3; ++i) bench.up(bad);
-  CHECK(bench.link.tally.plain);
+  CHECK(bench.link.tally.passthrough);
   CHECK(bench.tally(dllm::kFreeBuffer).bytes_up == dllm::kRequestHeaderBytes);
   // Likewise when the worker is what cannot be followed, in the middle of a request.
   Bench other(false, false);
@@ -190,7 +190,7 @@ TEST(a_reply_nobody_asked_for_is_passed_on_and_named) {
   Bench bench;
   bench.greet(k7);
   CHECK(bench.down("a reply") == "a reply");
-  CHECK(bench.link.tally.plain_reason == "a reply nobody asked for");
+  CHECK(bench.link.tally.passthrough_reason == "a reply nobody asked for");
 }
 
 TEST(a_reply_of_the_wrong_size_is_passed_on_and_named) {
@@ -199,7 +199,7 @@ TEST(a_reply_of_the_wrong_size_is_passed_on_and_named) {
   bench.up(request(dllm::kBufferGetBase, std::string(8, 'x')));
   const std::string wrong = reply("four") + "and more";
   CHECK(bench.down(wrong) == wrong);
-  CHECK(bench.link.tally.plain_reason == "unexpected reply size to BUFFER_GET_BASE");
+  CHECK(bench.link.tally.passthrough_reason == "unexpected reply size to BUFFER_GET_BASE");
 }
 
 TEST(what_cannot_change_is_answered_here) {

@@ -1,5 +1,5 @@
+#include "agent/spawn_options.h"
 #include "check.h"
-#include "spawn/spawn_options.h"
 
 using check::contains;
 using check::thrown;

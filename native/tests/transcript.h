@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "relay/protocol.h"
+#include "protocol/commands.h"
 
 namespace transcript {
 

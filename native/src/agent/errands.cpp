@@ -1,0 +1,100 @@
+#include "errands.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+
+#include "answer.h"
+
+namespace dllm::agent {
+
+namespace {
+
+constexpr std::size_t kErrandsMax = 64;
+constexpr std::size_t kBlock = 64 * 1024;
+constexpr int kAboveOurs = 16;
+
+// Gives two descriptors their numbers and closes all others: a pipe of the parent that stays open
+// in a child, or in what it starts, would never end.
+void keep_only(int answer, int lifeline) {
+  const UniqueFd null = open_at(AT_FDCWD, "/dev/null", O_RDWR);
+  replace_standard_fds(null.get(), null.get(), null.get());
+  const int high_answer = check(::fcntl(answer, F_DUPFD, kAboveOurs), "fcntl");
+  const int high_lifeline = check(::fcntl(lifeline, F_DUPFD, kAboveOurs), "fcntl");
+  check(::dup2(high_answer, kAnswerFd), "dup2");
+  check(::dup2(high_lifeline, kLifelineFd), "dup2");
+  for (const int fd : {kAnswerFd, kLifelineFd}) check(::fcntl(fd, F_SETFD, FD_CLOEXEC), "fcntl");
+}
+
+[[noreturn]] void run_child(int answer, int lifeline, const std::function<std::string()>& work) {
+  int status = 0;
+  try {
+    keep_only(answer, lifeline);
+    close_from(kLifelineFd + 1);
+    write_all(kAnswerFd, work(), "answer");
+  } catch (const std::exception&) {
+    // Nobody is there to hear it.
+    status = 1;
+  }
+  ::_exit(status);
+}
+
+std::string how_it_ended(int status) {
+  if (WIFSIGNALED(status)) return "signal " + std::to_string(WTERMSIG(status));
+  return "status " + std::to_string(WEXITSTATUS(status));
+}
+
+}  // namespace
+
+Errands::Errands() : lifeline_(make_pipe()) {}
+
+void Errands::start(const std::string& id, const std::function<std::string()>& work) {
+  if (errands_.size() == kErrandsMax) {
+    throw Refusal(kBusy, "too many requests at once; repeat this one later");
+  }
+  Pipe answer = make_pipe();
+  const pid_t pid = check(::fork(), "cannot start another process");
+  if (pid == 0) run_child(answer.writer.get(), lifeline_.reader.get(), work);
+  errands_.push_back({id, pid, std::move(answer.reader), ""});
+}
+
+void Errands::add_to(std::vector<pollfd>& waited) const {
+  for (const Errand& errand : errands_) waited.push_back({errand.reader.get(), POLLIN, 0});
+}
+
+std::vector<std::string> Errands::take(const std::vector<pollfd>& waited) {
+  std::vector<std::string> answers;
+  std::array<char, kBlock> block;
+  for (const pollfd& ready : waited) {
+    if (ready.revents == 0) continue;
+    const auto errand = std::find_if(errands_.begin(), errands_.end(), [&](const Errand& one) {
+      return one.reader.get() == ready.fd;
+    });
+    if (errand == errands_.end()) continue;
+    const ssize_t count = retry([&] { return ::read(ready.fd, block.data(), block.size()); });
+    if (count > 0) errand->text.append(block.data(), static_cast<std::size_t>(count));
+    if (count > 0 && errand->text.size() <= kAnswerBytesMax) continue;
+    answers.push_back(finish(*errand));
+    errands_.erase(errand);
+  }
+  return answers;
+}
+
+std::string Errands::finish(Errand& errand) {
+  // A child that still writes ends of it.
+  errand.reader.reset();
+  int status = 0;
+  retry([&] { return ::waitpid(errand.pid, &status, 0); });
+  if (errand.text.size() > kAnswerBytesMax) {
+    return refusal(errand.id, Refusal(kFailed, "the answer is too long"));
+  }
+  if (!errand.text.empty() && errand.text.back() == '\n') return std::move(errand.text);
+  const std::string how = how_it_ended(status);
+  return refusal(errand.id, Refusal(kFailed, "the work ended without an answer (" + how + ")"));
+}
+
+}  // namespace dllm::agent

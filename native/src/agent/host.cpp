@@ -1,0 +1,267 @@
+#include "host.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "answer.h"
+#include "errands.h"
+#include "lines.h"
+#include "link/compression.h"
+#include "link/transport_security.h"
+#include "memory.h"
+#include "ports.h"
+#include "posix.h"
+#include "program.h"
+#include "protocol/json.h"
+#include "records.h"
+#include "spawn.h"
+#include "system.h"
+#include "watch.h"
+#include "work.h"
+
+namespace dllm::agent {
+
+const char* const kHostHelp =
+    R"(usage: dllm-relay host --run-dir DIR [--look]
+
+Looks after the processes of this machine: reads requests from standard input and writes answers and
+news to standard output, one JSON object a line (native/HOST.md tells which). Ends when standard
+input ends; what it started lives on.
+
+  --run-dir DIR       holds the process directories; absolute; made by the first start
+  --look              look for changes every 250 ms instead of being told by the kernel
+)";
+
+namespace {
+
+constexpr int kProtocol = 1;
+constexpr std::size_t kBlock = 64 * 1024;
+constexpr std::chrono::duration<double> kLeaseMin(0.1);
+constexpr std::chrono::duration<double> kLeaseMax(86400);
+
+struct Options {
+  std::string run_dir;
+  bool looks = false;
+};
+
+Options parse_options(std::span<char* const> args) {
+  Options options;
+  for (std::size_t at = 0; at < args.size(); ++at) {
+    const std::string_view option = args[at];
+    if (option == "--look") {
+      options.looks = true;
+    } else if (option == "--run-dir" && at + 1 < args.size()) {
+      options.run_dir = args[++at];
+    } else {
+      throw UsageError("'" + std::string(option) + "' is unknown or needs a value");
+    }
+  }
+  if (!options.run_dir.starts_with('/')) throw UsageError("host needs --run-dir and a whole path");
+  return options;
+}
+
+// How long a client may say nothing before it is taken for dead.
+Clock::duration lease_in(const json::Value& request) {
+  const std::chrono::duration<double> lease(json::number_of(request, "seconds", 0));
+  if (!(lease >= kLeaseMin && lease <= kLeaseMax)) {
+    throw Refusal(kBadRequest, "a lease is from 0.1 s to a day");
+  }
+  return std::chrono::duration_cast<Clock::duration>(lease);
+}
+
+// Our marker would make what we start look like a part of whatever started us. The kernel shows the
+// environment a process was given, so the text itself is blanked.
+void forget_marker() {
+  char* const value = std::getenv(kMarkerVariable);
+  if (value == nullptr) return;
+  const std::size_t name = std::strlen(kMarkerVariable) + 1;
+  std::memset(value - name, 0, name + std::strlen(value));
+  ::unsetenv(kMarkerVariable);
+}
+
+class Host {
+ public:
+  Host(const Options& options, const char* version)
+      : version_(version),
+        run_(options.run_dir),
+        watch_(run_, options.looks ? nullptr : kernel_events()) {
+    add_quick_verbs();
+    add_slow_verbs();
+  }
+
+  void serve() {
+    say(hello());
+    while (wait()) {
+    }
+  }
+
+ private:
+  using Quick = std::function<std::string(const json::Value&)>;
+
+  void add_quick_verbs() {
+    quick_["watch"] = [this](const json::Value&) {
+      watching_ = true;
+      return json::Object().raw("records", json::list(watch_.begin(Clock::now()))).str();
+    };
+    quick_["records"] = [this](const json::Value& asked) { return records_of(run_, asked); };
+    quick_["log"] = [this](const json::Value& asked) { return log_of(run_, asked); };
+    quick_["orphans"] = [this](const json::Value&) { return orphans_of(run_); };
+    quick_["listens"] = listens_of;
+    quick_["port_owner"] = port_owner_of;
+    quick_["rss"] = rss_of;
+    quick_["free_port"] = [this](const json::Value&) {
+      return json::Object().number("port", ports_.take()).str();
+    };
+    quick_["memory"] = [](const json::Value&) { return to_json(machine_memory()); };
+    quick_["lease"] = [this](const json::Value& asked) {
+      lease_ = lease_in(asked);
+      return json::Object().str();
+    };
+    quick_["relay_version"] = [this](const json::Value&) {
+      return json::Object().text("version", version_).str();
+    };
+  }
+
+  void add_slow_verbs() {
+    slow_["start"] = [this](const json::Value& asked) {
+      return start(run_, name_in(asked), spec_in(run_, asked));
+    };
+    slow_["stop"] = [this](const json::Value& asked) { return stop(run_, asked); };
+    slow_["remove"] = [this](const json::Value& asked) { return remove(run_, asked); };
+    slow_["run"] = run;
+    slow_["find"] = find;
+    slow_["identity"] = identity;
+    slow_["read"] = read;
+    slow_["tensors"] = tensors;
+    slow_["seed"] = seed;
+    slow_["cached"] = cached;
+    slow_["uncache"] = uncache;
+  }
+
+  [[nodiscard]] std::string hello() const {
+    std::vector<std::string> features;
+    for (const auto& [name, verb] : quick_) features.push_back(name);
+    for (const auto& [name, verb] : slow_) features.push_back(name);
+    features.insert(features.end(),
+                    {"run:touch", "start:private", "worker", "worker:model", "head:thin",
+                     "pair:2"});
+    if (link::has_tls()) features.emplace_back("worker:tls");
+    if (link::has_compression()) features.emplace_back("worker:zstd");
+    features.emplace_back(watch_.looks() ? "watch:look" : "watch:kernel");
+    json::Object object;
+    object.text("hello", "dllm-relay host").number("protocol", kProtocol);
+    object.text("version", version_).raw("features", json::array(features));
+    return object.number("pid", ::getpid()).text("run_dir", run_.path()).line();
+  }
+
+  static void say(const std::string& line) {
+    // Who does not read keeps us waiting, and nothing piles up.
+    write_all(STDOUT_FILENO, line, "cannot answer");
+  }
+
+  // Returns whether there may be more to do.
+  bool wait() {
+    std::vector<pollfd> waited = {{STDIN_FILENO, POLLIN, 0},
+                                  {watching_ ? watch_.fd() : -1, POLLIN, 0}};
+    errands_.add_to(waited);
+    check(retry([&] { return ::poll(waited.data(), waited.size(), patience_ms()); }), "poll");
+    const std::vector<std::string> answers = errands_.take(waited);
+    const bool due = watch_.deadline() && Clock::now() >= *watch_.deadline();
+    // First the news: who is answered has been told what came of it.
+    if (watching_ && (waited[1].revents != 0 || due || !answers.empty())) {
+      for (const std::string& line : watch_.news(Clock::now())) say(line);
+    }
+    for (const std::string& line : answers) say(line);
+    if (waited[0].revents != 0) return read_requests();
+    return !lease_ || Clock::now() < heard_at_ + *lease_;
+  }
+
+  [[nodiscard]] int patience_ms() const {
+    auto due = watching_ ? watch_.deadline() : std::nullopt;
+    if (lease_) due = std::min(due.value_or(Clock::time_point::max()), heard_at_ + *lease_);
+    if (!due) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*due - Clock::now());
+    return static_cast<int>(std::max<std::int64_t>(left.count(), 0));
+  }
+
+  bool read_requests() {
+    std::array<char, kBlock> block;
+    const ssize_t count = retry([&] { return ::read(STDIN_FILENO, block.data(), block.size()); });
+    if (count <= 0) return false;
+    heard_at_ = Clock::now();
+    lines_.add({block.data(), static_cast<std::size_t>(count)});
+    while (const auto line = lines_.next()) handle(*line);
+    return true;
+  }
+
+  void handle(const std::optional<std::string>& line) {
+    if (!line) return say(refusal("null", Refusal(kBadRequest, "a line is too long")));
+    std::string id = "null";
+    try {
+      const json::Value request = json::parse(*line);
+      id = std::to_string(json::integer_of(request, "id"));
+      answer_to(id, json::text_of(request, "do"), request);
+    } catch (const json::ParseError& error) {
+      say(refusal(id, Refusal(kBadRequest, error.what())));
+    } catch (const json::TypeError& error) {
+      say(refusal(id, Refusal(kBadRequest, error.what())));
+    }
+  }
+
+  void answer_to(const std::string& id, const std::string& verb, const json::Value& request) {
+    if (const auto quick = quick_.find(verb); quick != quick_.end()) {
+      const std::string line = answer_of(id, [&] { return quick->second(request); });
+      if (line.size() <= kAnswerBytesMax) return say(line);
+      return say(refusal(id, Refusal(kFailed, "the answer is too long")));
+    }
+    const auto slow = slow_.find(verb);
+    if (slow == slow_.end()) {
+      return say(refusal(id, Refusal(kBadRequest, "there is no verb '" + verb + "'")));
+    }
+    const auto work = [&] { return answer_of(id, [&] { return slow->second(request); }); };
+    try {
+      errands_.start(id, work);
+    } catch (const std::exception&) {
+      say(refusal_of_current(id));
+    }
+  }
+
+  const char* version_;
+  RunDir run_;
+  Watch watch_;
+  bool watching_ = false;
+  Clock::time_point heard_at_ = Clock::now();
+  std::optional<Clock::duration> lease_;
+  FreePorts ports_;
+  Errands errands_;
+  Lines lines_;
+  std::map<std::string, Quick> quick_;
+  std::map<std::string, Quick> slow_;
+};
+
+}  // namespace
+
+int host(std::span<char* const> args, const char* version) {
+  const Options options = parse_options(args);
+  forget_marker();
+  settle_for_spawning();
+  close_from(STDERR_FILENO + 1);
+  // So that no disk is kept busy by our working directory.
+  check(::chdir("/"), "cannot enter /");
+  Host(options, version).serve();
+  return kExitOk;
+}
+
+}  // namespace dllm::agent

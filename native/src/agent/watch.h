@@ -1,0 +1,55 @@
+// Sees processes come, end and go, and says so once.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "events.h"
+#include "records.h"
+
+namespace dllm::agent {
+
+using Clock = std::chrono::steady_clock;
+
+class Watch {
+ public:
+  // Without `events`, and where they do not reach, it looks every 250 ms.
+  Watch(const RunDir& run, std::unique_ptr<Events> events)
+      : run_(run), events_(std::move(events)) {}
+
+  // Readable when something happened; -1 where nobody tells.
+  [[nodiscard]] int fd() const { return events_ ? events_->fd() : -1; }
+
+  [[nodiscard]] bool looks() const { return events_ == nullptr; }
+
+  // Everything there is, as JSON by name; from now on `news` tells what changes.
+  std::vector<std::string> begin(Clock::time_point now);
+
+  // What changed since, as lines; after `fd` became readable or `deadline` passed.
+  std::vector<std::string> news(Clock::time_point now);
+
+  // When to look although nothing was told; none: never.
+  [[nodiscard]] std::optional<Clock::time_point> deadline() const { return deadline_; }
+
+ private:
+  std::map<std::string, Record> look(Clock::time_point now);
+  void watch_run_dir();
+  void watch_directories();
+  void watch_process(pid_t pid, const std::string& identity);
+  bool held_back(const Record& record, Clock::time_point now);
+  void look_again_at(Clock::time_point when);
+
+  const RunDir& run_;
+  std::unique_ptr<Events> events_;
+  std::map<std::string, std::string> told_;        // name to what was said last
+  std::map<std::string, Clock::time_point> ends_;  // since when an end waits for its cause
+  std::string ancestor_;                           // watched while there is no run directory
+  bool blind_ = false;                             // something is not watched
+  std::optional<Clock::time_point> deadline_;
+};
+
+}  // namespace dllm::agent

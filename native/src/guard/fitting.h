@@ -1,0 +1,28 @@
+// Whether the tensors of an op suit it, in shape and type.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "protocol/tensor.h"
+
+namespace dllm {
+
+struct Shape {
+  explicit Shape(Tensor tensor);
+
+  std::uint32_t type;
+  std::array<std::uint32_t, Tensor::kDims> ne, nb;
+};
+
+// Null where there is none.
+using Sources = std::array<const Shape*, Tensor::kSources>;
+
+// What ggml itself asks for when a client makes the op (`ggml_mul_mat` and its like), in every
+// version with so many ops, 4.0.3 to 8.0.0: a worker does not ask again, and aborts or reads beside
+// a tensor. `made` is known by its op number and has the sources that op needs. Only ops of models.
+// Strides are checked where an op ignores some of them; the numbers in the tensors are not: of what
+// is not said here, only ggml knows.
+bool fits(Tensor made, const Sources& from);
+
+}  // namespace dllm

@@ -1,0 +1,364 @@
+#include "connection_manager.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <map>
+
+#include "sockets.h"
+
+namespace dllm::link {
+
+// A connection whose other end may become the link's, or is.
+struct ConnectionManager::Caller final : LinkOwner {
+  Caller(ConnectionManager& manager_of, UniqueFd fd)
+      : manager(manager_of),
+        name(peer_name(fd.get())),
+        link(std::move(fd), make_security(manager_of.place_), manager_of.own_, *this,
+             manager_of.lab_, manager_of.patience_) {}
+
+  [[nodiscard]] bool holds() const { return manager.holder_ == this; }
+  void greeted(const Hello& hello) override { manager.greeted(*this, hello); }
+  void welcomed() override {
+    if (holds()) manager.welcomed();
+  }
+  void opened(std::uint32_t session) override {
+    if (holds()) manager.owner_.opened(session);
+  }
+  void arrived(std::uint32_t session, Bytes data) override {
+    if (holds()) manager.owner_.arrived(session, data);
+  }
+  void finished(std::uint32_t session) override {
+    if (holds()) manager.owner_.finished(session);
+  }
+  void was_reset(std::uint32_t session, const std::string& reason) override {
+    if (holds()) manager.owner_.was_reset(session, reason);
+  }
+  void timed(std::uint32_t session, Trip trip) override {
+    if (holds()) manager.owner_.timed(session, trip);
+  }
+  void told(std::uint32_t session, Bytes message) override {
+    if (holds()) manager.owner_.told(session, message);
+  }
+  void listed(Bytes message) override {
+    if (holds()) manager.owner_.listed(message);
+  }
+  void answered_ahead(std::uint32_t session, const std::vector<Known>& known) override {
+    if (holds()) manager.owner_.answered_ahead(session, known);
+  }
+
+  // What is still to be said is said, then the other end closes, in time. False when it is over.
+  bool leave(Nanos now) {
+    std::uint8_t block[1 << 12];
+    link.give_out(now);
+    const bool said = link.wire().backlog() == 0 && link.end().out().empty();
+    if (said) ::shutdown(link.fd(), SHUT_WR);
+    ssize_t count = 1;
+    for (int i = 0; i < kBlocksAtOnce && count > 0; ++i) count = receive(link.fd(), block);
+    const bool over = count == 0 || (count < 0 && errno != EAGAIN);
+    return !over && now < leaving_until;
+  }
+
+  // One that goes on sending must not keep the loop.
+  static constexpr int kBlocksAtOnce = 64;
+
+  ConnectionManager& manager;
+  const std::string name;
+  LiveLink link;
+  Nanos leaving_until = 0;  // told to go; 0: it was not
+};
+
+namespace {
+
+constexpr Nanos kDialMax = kConnectMax;
+// For one that is sent away.
+constexpr Nanos kLeavingMax = 2 * kNanosPerSecond;
+constexpr const char* kReplaced = "a newer link from the same relay takes its place";
+
+void unwatched(std::vector<pollfd>& waits, int fd, short events) {
+  waits.push_back({events == 0 ? -1 : fd, events, 0});
+}
+
+Hello as(const LinkAddress& place, Hello own) {
+  if (place.id) own.id = *place.id;
+  return own;
+}
+
+}  // namespace
+
+ConnectionManager::ConnectionManager(const LinkAddress& place, Hello own, ConnectionOwner& owner,
+                                     const Lab& lab, Nanos patience)
+    : place_(place),
+      own_(as(place, std::move(own))),
+      owner_(owner),
+      lab_(lab),
+      patience_(patience),
+      second_way_(place_, lab, patience) {
+  judge(place_);
+  if (!place_.dials) listen();
+}
+
+void ConnectionManager::listen() {
+  const auto add = [this](const Endpoint& at) {
+    listeners_.push_back(at.path.empty() ? listen_tcp(at) : listen_unix(at.path));
+    set_blocking(listeners_.back().get(), false);
+  };
+  add(place_.endpoint);
+  for (const Endpoint& other : place_.others) {
+    try {
+      add(other);
+    } catch (const std::exception& error) {
+      log(Level::kWarning, own_.name + ": " + error.what());
+    }
+  }
+}
+
+ConnectionManager::~ConnectionManager() = default;
+
+std::uint16_t ConnectionManager::port() const {
+  const bool has_port = !listeners_.empty() && place_.endpoint.path.empty();
+  return has_port ? bound_port(listeners_.front().get()) : place_.endpoint.port;
+}
+
+LiveLink* ConnectionManager::link() {
+  return holder_ && holder_->link.end().is_up() ? &holder_->link : nullptr;
+}
+
+void ConnectionManager::add_waits(std::vector<pollfd>& waits) {
+  for (const UniqueFd& listener : listeners_) waits.push_back({listener.get(), POLLIN, 0});
+  if (dialing_) waits.push_back({dialing_.get(), POLLOUT, 0});
+  second_way_.add_waits(waits);
+  for (Caller& caller : callers_) unwatched(waits, caller.link.fd(), caller.link.events());
+}
+
+Nanos ConnectionManager::due(Nanos now) {
+  Nanos first = kNever;
+  if (place_.dials && callers_.empty()) first = dialing_ ? dialed_at_ + dial_max() : dial_at_;
+  for (Caller& caller : callers_) {
+    const bool leaves = caller.leaving_until > 0;
+    first = std::min(first, leaves ? caller.leaving_until : caller.link.due(now));
+  }
+  return first;
+}
+
+void ConnectionManager::step(Nanos now) {
+  for (const UniqueFd& listener : listeners_) accept(listener.get(), now);
+  if (place_.dials && callers_.empty()) dial(now);
+  std::erase_if(callers_, [&](Caller& caller) { return !attend(caller, now); });
+}
+
+void ConnectionManager::accept(int listener, Nanos now) {
+  // Those that go on coming must not keep the loop.
+  for (std::size_t i = 0; i < kCallersMax; ++i) {
+    UniqueFd fd = accept_client(listener);
+    if (!fd) return;
+    if (callers_.size() >= kCallersMax) make_room();
+    set_blocking(fd.get(), false);
+    tune(fd.get());
+    try {
+      add_caller(std::move(fd));
+    } catch (const std::exception& error) {
+      fail(error.what(), now);
+    }
+  }
+}
+
+// Of those that have no link one at random goes, of those that have said nothing if there are any,
+// from the address that has most of them: neither a flood nor silent callers keep the other end
+// out, which speaks at once and needs a few round trips. The oldest or the newest would always be
+// it.
+void ConnectionManager::make_room() {
+  const auto is_mute = [](Caller& caller) {
+    return !caller.holds() && caller.link.wire().received_bytes() == 0;
+  };
+  const bool has_mute = std::ranges::any_of(callers_, is_mute);
+  std::map<std::string, std::vector<std::list<Caller>::iterator>> by_address;
+  for (auto caller = callers_.begin(); caller != callers_.end(); ++caller) {
+    const std::string address = caller->name.substr(0, caller->name.rfind(':'));
+    if (has_mute ? is_mute(*caller) : !caller->holds()) by_address[address].push_back(caller);
+  }
+  const auto count = [](const auto& each) { return each.second.size(); };
+  const auto& most = std::ranges::max_element(by_address, {}, count)->second;
+  callers_.erase(most[random_() % most.size()]);
+}
+
+const Endpoint& ConnectionManager::there() const {
+  return at_ == 0 ? place_.endpoint : place_.others[at_ - 1];
+}
+
+Nanos ConnectionManager::dial_max() const {
+  return is_last() ? kDialMax : kTryMax;
+}
+
+bool ConnectionManager::is_mute(Caller& caller, Nanos now) const {
+  if (!place_.dials || is_last() || caller.link.end().is_up()) return false;
+  return now - dialed_at_ > kTryMax + pretended(lab_.get());
+}
+
+bool ConnectionManager::is_forsaken(Caller& caller, Nanos now) {
+  if (!place_.dials || is_last() || !caller.holds()) return false;
+  return second_way_.condemns(caller.link.end().silence(now), now);
+}
+
+void ConnectionManager::dial(Nanos now) {
+  try {
+    if (!dialing_) {
+      if (now < dial_at_) return;
+      dialed_at_ = now;
+      dialing_ = begin_connect(there());
+    }
+    pollfd question{dialing_.get(), POLLOUT, 0};
+    if (::poll(&question, 1, 0) == 0) {
+      if (now - dialed_at_ > dial_max()) throw LinkBroken("nobody answers");
+      return;
+    }
+    if (const int error = connect_error(dialing_.get())) throw LinkBroken(std::strerror(error));
+    add_caller(std::move(dialing_));
+  } catch (const std::exception& error) {
+    dialing_.reset();
+    fail("cannot reach " + text(there()) + ": " + error.what(), now);
+  }
+}
+
+void ConnectionManager::add_caller(UniqueFd fd) {
+  callers_.emplace_back(*this, std::move(fd));
+}
+
+// A relay that comes again takes the place of what it was; any other is told who is there.
+void ConnectionManager::greeted(Caller& caller, const Hello& hello) {
+  if (holder_ && hello.id != other_.id) return send_away(caller, who_holds(monotonic_now()));
+  if (holder_) {
+    send_away(*holder_, kReplaced);
+    release();
+    owner_.lost(kReplaced);
+  }
+  holder_ = &caller;
+  other_ = hello;
+  other_place_ = caller.name;
+  linked_since_ = monotonic_now();
+  caller.link.end().welcome();
+}
+
+void ConnectionManager::welcomed() {
+  retry_ = kRetryFirst;
+  reason_.clear();
+  if (at_ == 0) detour_.clear();
+  refused_ = false;
+  owner_.greeted(other_);
+}
+
+void ConnectionManager::send_away(Caller& caller, const std::string& reason) {
+  caller.link.end().goodbye(reason);
+  caller.leaving_until = monotonic_now() + kLeavingMax;
+}
+
+// What crossed with the holder stays counted.
+void ConnectionManager::release() {
+  sent_before_ += holder_->link.wire().sent_bytes();
+  received_before_ += holder_->link.wire().received_bytes();
+  shares_before_ += holder_->link.sent();
+  second_way_.calm();
+  holder_ = nullptr;
+}
+
+std::string ConnectionManager::who_holds(Nanos now) const {
+  const std::string since = std::to_string((now - linked_since_) / kNanosPerSecond);
+  const bool by_head = other_.role == Role::kHead;
+  const bool has_place = place_.endpoint.path.empty();
+  return own_.name + (by_head ? " is held by the head " : " has a worker already: ") + other_.name +
+         (has_place ? " (" + other_place_ + ")" : "") + " for " + since + " s";
+}
+
+// Whether it stays.
+bool ConnectionManager::attend(Caller& caller, Nanos now) {
+  try {
+    if (caller.leaving_until > 0) return caller.leave(now);
+    caller.link.take_in(now);
+    if (is_mute(caller, now)) throw LinkBroken("whoever is there does not say who it is");
+    if (is_forsaken(caller, now)) {
+      throw LinkBroken("nothing comes from " + text(there()) +
+                       " any more, though its relay answers by another way");
+    }
+    return true;
+  } catch (const LinkRefused& refusal) {
+    ended(caller, refusal.what(), true, now);
+  } catch (const std::exception& error) {
+    ended(caller, error.what(), false, now);
+  }
+  return false;
+}
+
+void ConnectionManager::ended(Caller& caller, const std::string& reason, bool refused, Nanos now) {
+  const bool held = caller.holds();
+  const bool was_up = held && caller.link.end().is_up();
+  if (held) release();
+  // A link that was is sought from the best place on.
+  if (was_up) at_ = place_.others.size();
+  if (!holder_) {
+    fail(reason, now);
+    refused_ = refused;
+  }
+  if (was_up) owner_.lost(reason);
+}
+
+void ConnectionManager::fail(const std::string& reason, Nanos now) {
+  reason_ = reason;
+  refused_ = false;
+  if (place_.dials && !is_last()) {
+    if (at_++ == 0) detour_ = reason;
+    dial_at_ = now;
+    return;
+  }
+  at_ = 0;
+  dial_at_ = now + retry_;
+  retry_ = std::min(2 * retry_, kRetryMost);
+}
+
+void ConnectionManager::give_out(Nanos now) {
+  for (Caller& caller : callers_) {
+    try {
+      caller.link.give_out(now);
+    } catch (const std::exception&) {
+      // Reading tells the same, at the next step, and then it is taken care of.
+      ::shutdown(caller.link.fd(), SHUT_RDWR);
+    }
+  }
+}
+
+std::uint64_t ConnectionManager::sent_bytes() const {
+  return sent_before_ + (holder_ ? holder_->link.wire().sent_bytes() : 0);
+}
+
+std::uint64_t ConnectionManager::received_bytes() const {
+  return received_before_ + (holder_ ? holder_->link.wire().received_bytes() : 0);
+}
+
+Shares ConnectionManager::sent_shares() const {
+  Shares shares = shares_before_;
+  if (holder_) shares += holder_->link.sent();
+  return shares;
+}
+
+void ConnectionManager::note(PairTally& tally) {
+  LiveLink* live = link();
+  const bool is_head = own_.role == Role::kHead;
+  tally.is_on = true;
+  tally.is_up = live != nullptr;
+  tally.is_sealed = place_.key.has_value();
+  tally.reason = reason_;
+  tally.place = live && place_.dials ? text(there()) : "";
+  tally.detour = live ? detour_ : "";
+  tally.wire_bytes_up = is_head ? sent_bytes() : received_bytes();
+  tally.wire_bytes_down = is_head ? received_bytes() : sent_bytes();
+  tally.rtt = live ? live->end().rtt() : 0;
+}
+
+void ConnectionManager::end(const std::string& reason, Nanos now) {
+  if (!holder_) return;
+  holder_->link.end().goodbye(reason);
+  give_out(now);
+}
+
+}  // namespace dllm::link

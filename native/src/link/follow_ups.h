@@ -1,0 +1,29 @@
+// What the relay beside a worker asks it by itself, right behind what llama-server asked: the
+// answers that are known to be wanted next. Each is of the very worker that is asked.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "answers.h"
+#include "protocol/commands.h"
+
+namespace dllm {
+
+// A request of our own, and what its answer is kept by.
+struct FollowUp {
+  std::string request;
+  std::string key;
+};
+
+// Behind others. None where this version has other fields.
+void add_question(std::vector<FollowUp>& all, const Protocol& protocol, Command id,
+                  const std::string& fields);
+// As a client would write it.
+std::string make_request(Command id, const std::string& fields);
+
+// Of the request with these fields, which has got this reply.
+std::vector<FollowUp> follow_ups(const Protocol& protocol, const Rule& rule, View fields,
+                                 View reply);
+
+}  // namespace dllm
