@@ -218,16 +218,16 @@ class ControllerClient:
         return tuple(event for event in kept if event.number > after)
 
     async def tell_built(self, what: str) -> None:
-        """Add to the story that an engine was built; starts no controller."""
+        """Add to the event log that an engine was built; starts no controller."""
         if await self.running():
             await self._call("POST", "/v1/story", tuple[Event, ...], {"text": what})
             return
         # Imported here because only a build outside of any controller needs them.
         from backends.controller.askers import myself
-        from backends.controller.story import Story
+        from backends.controller.event_log import EventLog
 
-        story = Story(EventFiles(self._paths.events_dir))
-        story.tell(EventKind.ENGINE, what, by=myself(ASKING.get().program))
+        log = EventLog(EventFiles(self._paths.events_dir))
+        log.tell(EventKind.ENGINE, what, by=myself(ASKING.get().program))
 
     async def settings_taken(self) -> None:
         """Wait until a running controller goes by what ``config.toml`` says now.

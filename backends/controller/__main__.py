@@ -149,7 +149,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
     readers.elsewhere = peers.model
     readers.serves = lambda: clusters.serves(LOCAL)
     chats = Chats(ChatStore(paths.chats_dir), _keeps_chats(readers, paths.config_file))
-    settings = SettingsRecorder(clusters.story, readers.settings)
+    settings = SettingsRecorder(clusters.event_log, readers.settings)
 
     def show_settings_error(error: DllmError | None) -> None:
         clusters.show_settings_error(error)
@@ -171,8 +171,8 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
         catalogue=catalogue,
         machines=peers,
         chat_api=ChatApi(clusters, chats),
-        peer_api=PeerApi(peers, clusters.story),
-        model_api=ModelApi(peers, clusters.story),
+        peer_api=PeerApi(peers, clusters.event_log),
+        model_api=ModelApi(peers, clusters.event_log),
         follower=follower,
         ended=ended,
         info=info,
@@ -208,7 +208,7 @@ async def _begin(clusters: Clusters, peers: Peers) -> None:
         peers.start(clusters.settle)
     except DllmError as error:
         log.error("%s", error)
-        clusters.get().board.update(message=str(error))
+        clusters.get().store.update(message=str(error))
         clusters.begin(error)
     else:
         clusters.begin()
@@ -234,12 +234,12 @@ def _keeps_chats(readers: Readers, file: Path) -> Callable[[], bool]:
 
 async def _find_engine(readers: Readers, clusters: Clusters) -> None:
     """Show the engine a launch would use, or what is missing."""
-    board = clusters.get().board
+    store = clusters.get().store
     try:
         engine = await readers.engine()
     except DllmError as error:
-        if board.snapshot.engine is None and not board.snapshot.message:
-            board.update(message=str(error))
+        if store.snapshot.engine is None and not store.snapshot.message:
+            store.update(message=str(error))
     except Exception:
         log.exception("no engine was looked for")
     else:

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from backends.controller.askers import asker
 from backends.controller.drafting import Drafting
+from backends.controller.event_log import CONTROLLER
 from backends.controller.memory_usage import held_by, machines_now
 from backends.controller.metrics import prometheus_text
 from backends.controller.preview import preview, sound
@@ -32,7 +33,6 @@ from backends.controller.responses import (
     start_stream,
     with_the_agent_of_the_asker,
 )
-from backends.controller.story import CONTROLLER
 from backends.errors import ControllerError
 from backends.machines.machine import merged
 from backends.places import LOCAL
@@ -186,7 +186,7 @@ class Api:
                 web.get("/v1/version", self._version),
                 web.get("/v1/snapshot", self._snapshot),
                 web.get("/v1/events", self._events),
-                web.get("/v1/story", self._story),
+                web.get("/v1/story", self._event_log),
                 web.post("/v1/story", self._tell),
                 web.post("/v1/settings", self._settings),
                 web.post("/v1/propose", self._propose),
@@ -219,7 +219,7 @@ class Api:
         self._clusters.look_at_processes()
         await self._clusters.book.weigh(WEIGHT_AGE_S)
         await cluster.look_at_fallbacks(FALLBACKS_AGE_S)
-        return json_response(cluster.board.snapshot)
+        return json_response(cluster.store.snapshot)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Snapshots as they change.
@@ -234,7 +234,7 @@ class Api:
         self.streams += 1
         self._leases.holds(holder, generation)
         try:
-            async for line in snapshot_lines(cluster.board.changes()):
+            async for line in snapshot_lines(cluster.store.changes()):
                 await response.write(line)
         finally:
             self.streams -= 1
@@ -250,16 +250,18 @@ class Api:
         await cluster.want(None, by=by)
         self._end_soon()
 
-    async def _story(self, request: web.Request) -> web.Response:
-        return json_response(self._clusters.story.after(number(request, "after", 0)))
+    async def _event_log(self, request: web.Request) -> web.Response:
+        return json_response(
+            self._clusters.event_log.after(number(request, "after", 0))
+        )
 
     async def _tell(self, request: web.Request) -> web.Response:
         # Commands that run without the controller report here that they built
         # an engine.
         asked = await body(request, Told)
-        story = self._clusters.story
-        story.tell(EventKind.ENGINE, asked.text, by=asker(request))
-        return json_response(story.after(story.newest - 1))
+        event_log = self._clusters.event_log
+        event_log.tell(EventKind.ENGINE, asked.text, by=asker(request))
+        return json_response(event_log.after(event_log.newest - 1))
 
     async def _version(self, request: web.Request) -> web.Response:
         return json_response(self._info)
@@ -312,7 +314,7 @@ class Api:
             plan, asked.replaces, api=settings, number=number, by=by
         )
         self._leases.holds(asked.holder, goal.generation)
-        return json_response(cluster.board.snapshot)
+        return json_response(cluster.store.snapshot)
 
     def _require_time(self) -> None:
         if self._ended.is_set():
@@ -321,13 +323,13 @@ class Api:
     async def _stop(self, request: web.Request) -> web.Response:
         cluster = self._of(request)
         await cluster.want(None, by=asker(request))
-        return json_response(cluster.board.snapshot)
+        return json_response(cluster.store.snapshot)
 
     async def _drain(self, request: web.Request) -> web.Response:
         asked = await body(request, DrainRequest)
         cluster = self._of(request)
         await cluster.drain(on=asked.on, by=asker(request))
-        return json_response(cluster.board.snapshot)
+        return json_response(cluster.store.snapshot)
 
     async def _shutdown(self, request: web.Request) -> web.Response:
         """End the controller; ``only_if_idle=1`` keeps it while it has a cluster.
@@ -344,7 +346,7 @@ class Api:
                 self._end_soon()
             else:
                 self._ended.set()
-        return json_response(self._of(request).board.snapshot)
+        return json_response(self._of(request).store.snapshot)
 
     @property
     def busy(self) -> bool:
@@ -398,13 +400,13 @@ class Api:
     async def _measure_drafts(self, request: web.Request) -> web.Response:
         cluster = self._of(request)
         cluster.auto.repeat()
-        return json_response(cluster.board.snapshot)
+        return json_response(cluster.store.snapshot)
 
     async def _log(self, request: web.Request) -> web.Response:
         offset = number(request, "offset", 0)
         limit = max(min(number(request, "limit", LOG_BYTES_MAX), LOG_BYTES_MAX), 0)
         name, cluster = request.match_info["name"], self._of(request)
-        processes = cluster.board.snapshot.processes
+        processes = cluster.store.snapshot.processes
         peer = next((p.peer for p in processes if p.name == name), LOCAL)
         host = self._machines.get(peer).host
         full = process_name(cluster.name, name)
@@ -418,13 +420,13 @@ class Api:
         by = asker(request)
         await cluster.links.set_lab(asked.worker, asked.lab)
         cluster.recorder.lab(asked.worker, asked.lab, by)
-        return json_response(cluster.board.snapshot)
+        return json_response(cluster.store.snapshot)
 
     async def _passes(self, request: web.Request) -> web.Response:
         return json_response(self._of(request).links.passes())
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(
-            text=prometheus_text(self._of(request).board.snapshot),
+            text=prometheus_text(self._of(request).store.snapshot),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )

@@ -64,7 +64,7 @@ class ChatApi:
         """Pass an answer on as it comes; a reader who leaves ends the generation."""
         asked = await body(request, ChatRequest)
         cluster = self._of(request)
-        require_wanted(cluster.board.snapshot)
+        require_wanted(cluster.store.snapshot)
         response = await start_stream(request)
         async with aclosing(self._asking.answer(cluster, asked)) as deltas:
             async for delta in deltas:
@@ -113,7 +113,7 @@ class ChatApi:
         """Begin a turn, or another answer to one; answers come as events."""
         asked = await body(request, ChatQuestion)
         cluster, chat = self._of(request), await self._chat_of(request)
-        require_wanted(cluster.board.snapshot)
+        require_wanted(cluster.store.snapshot)
         reply = _reply_to_come(chat.conversation, cluster)
         chat.ask(asked, reply, lambda asked: self._asking.answer(cluster, asked))
         return await _kept(chat)
@@ -137,7 +137,7 @@ class ChatApi:
 
 def _reply_to_come(conversation: Conversation, cluster: Cluster) -> Reply:
     """An answer with nothing said yet, and what it will be answered with."""
-    snapshot = cluster.board.snapshot
+    snapshot = cluster.store.snapshot
     return Reply(
         model=snapshot.plan.model if snapshot.plan else "",
         layers=split_now(cluster),

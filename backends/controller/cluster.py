@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from backends.controller.event_log import CONTROLLER
 from backends.controller.event_recorders import EventRecorder
 from backends.controller.evidence import unexpected
 from backends.controller.journal import Goal, Record
 from backends.controller.leftovers import Leftovers
 from backends.controller.reconciler import Reconciler
 from backends.controller.stand_in import require_there
-from backends.controller.story import CONTROLLER
 from backends.errors import ControllerError, DllmError, PeerUnreachable
 from backends.gateway.language import GATEWAY
 from backends.planning.blueprint import needed_names, short_name
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backends.controller.api_ports import ApiPorts
-    from backends.controller.board import Board
+    from backends.controller.event_log import EventLog
     from backends.controller.journal import Journal
     from backends.controller.processes import ProcessBook
-    from backends.controller.story import Story
+    from backends.controller.snapshot_store import SnapshotStore
     from backends.gateway.access import ApiSettings
     from backends.machines.machine import Machine, Machines
     from backends.machines.readers import Readers
@@ -81,25 +81,25 @@ class Cluster:
         self,
         name: str,
         machines: Machines,
-        board: Board,
+        store: SnapshotStore,
         journal: Journal,
         readers: Readers,
         book: ProcessBook,
         api_ports: ApiPorts,
-        story: Story,
+        event_log: EventLog,
         gateway_socket: Path,
         trials: TrialBook,
     ) -> None:
         self.name = name
-        self.board = board
+        self.store = store
         self._machines = machines
         self._journal = journal
-        self.recorder = EventRecorder(story, name)
-        self._leftovers = Leftovers(name, machines, board, journal, book)
+        self.recorder = EventRecorder(event_log, name)
+        self._leftovers = Leftovers(name, machines, store, journal, book)
         self._reconciler = Reconciler(
             name,
             machines,
-            board,
+            store,
             journal,
             readers,
             api_ports,
@@ -270,13 +270,13 @@ class Cluster:
                 return
             since = time.time() if on else None
             await self._kept(msgspec.structs.replace(record, drained_since=since))
-            self.board.update(drained_since=since)
+            self.store.update(drained_since=since)
             self.recorder.drained(by, on=on)
             self.gateway.drain(on)
 
     def _came_first(self) -> ControllerError:
         plan = self.pursued
-        what = f"{plan.model} is {self.board.snapshot.state.value}" if plan else "ended"
+        what = f"{plan.model} is {self.store.snapshot.state.value}" if plan else "ended"
         return ControllerError(
             f"Another request came first: {what} (generation {self.goal.generation})",
             "See dllm-tui status; repeat with --replace to replace it.",
@@ -285,7 +285,7 @@ class Cluster:
     async def look_at_fallbacks(self, max_age_s: float) -> None:
         """Show what it would go on with after a loss; not anew before that is old."""
         plan = self._journal.record.running
-        if plan is None or self.board.snapshot.state is not ClusterState.SERVING:
+        if plan is None or self.store.snapshot.state is not ClusterState.SERVING:
             return
         seen, now = (plan, self.goal.generation), time.monotonic()
         if seen == self._looked_at and now - self._looked_s < max_age_s:
@@ -297,7 +297,7 @@ class Cluster:
             log.warning("what a loss would leave is not known: %s", error)
             return
         if plan == self._journal.record.running:
-            self.board.update(fallbacks=fallbacks)
+            self.store.update(fallbacks=fallbacks)
 
     async def require_possible(self, plan: Plan) -> ApiSettings:
         """See that a plan can be had as wanted, before anything is stopped for it.
@@ -312,7 +312,7 @@ class Cluster:
         """
         api = await self._reconciler.discovery.require_access()
         await self._reconciler.discovery.require_port(plan.api_port or api.port)
-        if self.board.snapshot.state is ClusterState.SERVING:
+        if self.store.snapshot.state is ClusterState.SERVING:
             await require_there(self._machines, plan)
         return api
 
@@ -324,12 +324,12 @@ class Cluster:
             log.error("%s", error)
             self.leave_alone(error)
             return
-        self.board.update(generation=record.goal.generation, leftovers=record.leftovers)
+        self.store.update(generation=record.goal.generation, leftovers=record.leftovers)
         self.gateway.is_drained = record.drained_since is not None
         if record.goal.plan is not None:
             self._reconciler.announce()
         if record.failure is not None:
-            self.board.failed(record.failure)
+            self.store.failed(record.failure)
 
     # --- the loop ----------------------------------------------------------------
 
@@ -386,7 +386,7 @@ class Cluster:
 
     @property
     def _ended(self) -> bool:
-        idle = self.board.snapshot.state is ClusterState.IDLE
+        idle = self.store.snapshot.state is ClusterState.IDLE
         left = self._journal.record.leftovers
         return idle and not left and not self._stopper.found()
 
@@ -394,7 +394,7 @@ class Cluster:
         """Stop every process, and remember the ones out of reach."""
         alive = [r.name for _, r in self._stopper.found() if r.alive]
         if alive:
-            self.board.update(state=ClusterState.STOPPING, api_url=None)
+            self.store.update(state=ClusterState.STOPPING, api_url=None)
         self.gateway.ends("Nothing serves: the cluster was stopped")
         away = {left.peer for left in self._journal.record.leftovers}
         await self._reach_again(away)
@@ -403,7 +403,7 @@ class Cluster:
         self._leftovers.remember(left)
         self._api_ports.release(self.name)
         self.recorder.stopped(list(map(short_name, alive)), left)
-        self.board.idle()
+        self.store.idle()
 
     async def _reach_again(self, names: Iterable[str]) -> None:
         """Give machines that are just being reached the time to be stopped too."""
@@ -452,8 +452,8 @@ class Cluster:
         names = needed_names(self.goal.plan) if self.goal.plan else {}
         self._leftovers.remember([*left, *self._leftovers.away(names)])
         if goal is self.goal:
-            # Stopping took a while: another goal may have come, and is on the board.
-            self.board.failed(failure)
+            # Stopping took a while: another goal may have come, and is in the store.
+            self.store.failed(failure)
 
     def _roll_back(self, before: Goal, failure: Failure) -> None:
         """A launch failed: what served before it is the goal again."""
@@ -531,4 +531,4 @@ class Cluster:
             self._journal.record, failure=failure
         )
         self.recorder.failed(failure)
-        self.board.failed(failure)
+        self.store.failed(failure)

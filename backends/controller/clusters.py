@@ -7,15 +7,15 @@ import logging
 from typing import TYPE_CHECKING
 
 from backends.controller.api_ports import ApiPorts
-from backends.controller.board import Board
 from backends.controller.cluster import Cluster
 from backends.controller.event_files import EventFiles
+from backends.controller.event_log import CONTROLLER, EventLog
 from backends.controller.event_recorders import PeerRecorder
 from backends.controller.journal import Journal
 from backends.controller.memory_api import MemoryApi
 from backends.controller.memory_usage import held_by, memory_of
 from backends.controller.processes import AGENT, ProcessBook
-from backends.controller.story import CONTROLLER, Story
+from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import DllmError, UsageError
 from backends.places import LOCAL
 from backends.planning.blueprint import cluster_of, machines_of, short_name
@@ -58,8 +58,8 @@ class Clusters:
         self._settings_error = ""
         self.trials = TrialBook(paths.trials_file)
         self.memory = MemoryApi(readers, paths)
-        self.story = Story(EventFiles(paths.events_dir), self._happened)
-        self._peer_recorder = PeerRecorder(self.story)
+        self.event_log = EventLog(EventFiles(paths.events_dir), self._happened)
+        self._peer_recorder = PeerRecorder(self.event_log)
 
     async def start(self, machines: Machines) -> None:
         """Take up what earlier controllers pursued.
@@ -98,25 +98,25 @@ class Clusters:
         return self._clusters[name]
 
     def _make(self, name: str) -> None:
-        board = Board(self._readers.settings, cluster=name, told=self._told)
+        store = SnapshotStore(self._readers.settings, cluster=name, told=self._told)
         cluster = Cluster(
             name,
             self._machines,
-            board,
+            store,
             Journal(self._paths.journal(name)),
             self._readers,
             self.book,
             self._api_ports,
-            self.story,
+            self.event_log,
             self._paths.gateway_socket(name),
             self.trials,
         )
         self._clusters[name] = cluster
-        board.show_peers(self._peers)
-        board.update(
+        store.show_peers(self._peers)
+        store.update(
             processes=self.book.of(name),
             engine=self._engine,
-            last_event=self.story.newest,
+            last_event=self.event_log.newest,
         )
         self._tasks[name] = asyncio.create_task(self._run(cluster))
         self._told()
@@ -142,17 +142,17 @@ class Clusters:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        self.story.close()
+        self.event_log.close()
 
     def close(self) -> None:
         """End every stream of snapshots."""
         for cluster in self:
-            cluster.board.close()
+            cluster.store.close()
 
     async def stop_all(self, by: Actor = CONTROLLER) -> None:
         """End every goal, and wait until that is done as far as it can be."""
         goals = [(cluster, await cluster.want(None, by=by)) for cluster in self]
-        await asyncio.gather(*(c.board.reached(goal.generation) for c, goal in goals))
+        await asyncio.gather(*(c.store.reached(goal.generation) for c, goal in goals))
 
     @property
     def busy(self) -> bool:
@@ -192,7 +192,7 @@ class Clusters:
         self._peers = peers
         self._peer_recorder.look(peers)
         for cluster in self:
-            cluster.board.show_peers(peers)
+            cluster.store.show_peers(peers)
             cluster.stir()
         self.look_at_processes()
 
@@ -208,7 +208,7 @@ class Clusters:
         there = await memory_of(m for m in known if self.serves(m.name))
         for cluster in self:
             others = await self.held_beside(cluster)
-            cluster.board.show_memory(memory, there, others)
+            cluster.store.show_memory(memory, there, others)
 
     async def held_beside(self, cluster: Cluster) -> list[Held]:
         """List the memory that every other cluster takes."""
@@ -220,8 +220,8 @@ class Clusters:
         """This is what a launch would use, where nothing runs yet."""
         self._engine = engine
         for cluster in self:
-            if cluster.board.snapshot.engine is None:
-                cluster.board.update(engine=engine)
+            if cluster.store.snapshot.engine is None:
+                cluster.store.update(engine=engine)
 
     async def look_for_silent(self) -> None:
         """See which processes respond while anything runs, and tell what changed."""
@@ -236,7 +236,7 @@ class Clusters:
     def _tell_silent(self, machine: str, name: str, *, is_silent: bool) -> None:
         where = "" if machine == LOCAL else f" on {machine}"
         how = "does not respond: something holds it" if is_silent else "responds again"
-        self.story.tell(
+        self.event_log.tell(
             EventKind.WAITING,
             f"{short_name(name)}{where} {how}",
             tone=EventTone.WARNING if is_silent else EventTone.INFORMATION,
@@ -249,36 +249,36 @@ class Clusters:
         before, text = self._settings_error, str(error or "")
         self._settings_error = text
         for cluster in self:
-            if text or cluster.board.snapshot.message == before:
-                cluster.board.update(message=text)
+            if text or cluster.store.snapshot.message == before:
+                cluster.store.update(message=text)
 
     def look_at_processes(self) -> None:
         """Show every process as machines last told of it."""
         self.book.take()
         for cluster in self:
-            cluster.board.update(processes=self.book.of(cluster.name))
+            cluster.store.update(processes=self.book.of(cluster.name))
             cluster.stir()
             if self._begun.is_set():
                 cluster.look()
 
     def _happened(self, number: int) -> None:
         for cluster in self:
-            cluster.board.update(last_event=number)
+            cluster.store.update(last_event=number)
 
     def _told(self) -> None:
         briefs = tuple(_brief(cluster) for cluster in self if _is_shown(cluster))
         for cluster in self:
-            if cluster.board.snapshot.clusters != briefs:
-                cluster.board.update(clusters=briefs)
+            if cluster.store.snapshot.clusters != briefs:
+                cluster.store.update(clusters=briefs)
 
 
 def _is_shown(cluster: Cluster) -> bool:
-    idle = cluster.board.snapshot.state is ClusterState.IDLE
+    idle = cluster.store.snapshot.state is ClusterState.IDLE
     return cluster.name == DEFAULT_CLUSTER or not idle
 
 
 def _brief(cluster: Cluster) -> ClusterBrief:
-    snapshot = cluster.board.snapshot
+    snapshot = cluster.store.snapshot
     return ClusterBrief(
         name=cluster.name,
         state=snapshot.state,

@@ -6,8 +6,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from backends.controller.event_log import CONTROLLER
 from backends.controller.evidence import failed_at
-from backends.controller.story import CONTROLLER
 from backends.errors import DllmError
 from backends.split.layout import format_range
 from backends.state import EventKind, EventTone, PeerState
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from backends.config import Config
-    from backends.controller.story import Story
+    from backends.controller.event_log import EventLog
     from backends.state import Actor, Failure, Lab, Leftover, MeasuredSplit, Peer, Plan
     from backends.state.snapshots import RequestCounts
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class EventRecorder:
     """Records the events of one cluster."""
 
-    def __init__(self, story: Story, cluster: str) -> None:
-        self._story = story
+    def __init__(self, event_log: EventLog, cluster: str) -> None:
+        self._event_log = event_log
         self._cluster = cluster
 
     def wanted(self, plan: Plan | None, by: Actor) -> None:
@@ -69,7 +69,7 @@ class EventRecorder:
     def failed(self, failure: Failure) -> None:
         """Something ended that should not have, or never came up."""
         ended = failure.exit_code is not None or failure.exit_signal is not None
-        self._story.tell(
+        self._event_log.tell(
             EventKind.DIED if ended else EventKind.FAILED,
             failure.what,
             tone=EventTone.ERROR,
@@ -126,7 +126,7 @@ class EventRecorder:
     def tried_in_vain(self, what: str, error: Exception) -> None:
         """A draft could not be measured; what serves goes on."""
         failure = failed_at(what, error, time.time())
-        self._story.tell(
+        self._event_log.tell(
             EventKind.DRAFT,
             failure.what,
             tone=EventTone.WARNING,
@@ -140,7 +140,7 @@ class EventRecorder:
         said = f"{format_lab(lab)} each way" if lab else ""
         set_to = f"set the lab on {where}: {said}" if lab else ""
         text = set_to or f"cleared the lab on {where}"
-        self._story.tell_settled(
+        self._event_log.tell_settled(
             f"{self._cluster} {link}", lambda: self._tell(EventKind.LAB, text, by)
         )
 
@@ -151,14 +151,14 @@ class EventRecorder:
         by: Actor = CONTROLLER,
         tone: EventTone = EventTone.INFORMATION,
     ) -> None:
-        self._story.tell(kind, text, by=by, tone=tone, cluster=self._cluster)
+        self._event_log.tell(kind, text, by=by, tone=tone, cluster=self._cluster)
 
 
 class PeerRecorder:
     """Records how other machines come and go."""
 
-    def __init__(self, story: Story) -> None:
-        self._story = story
+    def __init__(self, event_log: EventLog) -> None:
+        self._event_log = event_log
         self._known: dict[str, str] = {}
 
     def look(self, peers: Iterable[Peer]) -> None:
@@ -181,20 +181,20 @@ class PeerRecorder:
             _THERE: f"{peer.name} is back",
         }[now]
         tone = EventTone.INFORMATION if now == _THERE else EventTone.WARNING
-        self._story.tell(EventKind.PEER, text, tone=tone, peer=peer.name)
+        self._event_log.tell(EventKind.PEER, text, tone=tone, peer=peer.name)
 
 
 class WorkRecorder:
     """Records the work of users on other machines."""
 
-    def __init__(self, story: Story, by: Actor, peer: str) -> None:
-        self._story = story
+    def __init__(self, event_log: EventLog, by: Actor, peer: str) -> None:
+        self._event_log = event_log
         self._by = by
         self._peer = peer
 
     def did(self, what: str, kind: EventKind = EventKind.PEERS) -> None:
         """It is done."""
-        self._story.tell(kind, what, by=self._by, peer=self._peer)
+        self._event_log.tell(kind, what, by=self._by, peer=self._peer)
 
     @contextmanager
     def tries(self, what: str, kind: EventKind = EventKind.PEERS) -> Iterator[None]:
@@ -205,7 +205,7 @@ class WorkRecorder:
             failure = error.failure()
             text = f"{what}, which failed: {failure.what}"
             tone = EventTone.WARNING
-            self._story.tell(
+            self._event_log.tell(
                 kind, text, by=self._by, peer=self._peer, failure=failure, tone=tone
             )
             raise
@@ -218,8 +218,8 @@ class SettingsRecorder:
     ``settings`` returns them as last read.
     """
 
-    def __init__(self, story: Story, settings: Callable[[], Config]) -> None:
-        self._story = story
+    def __init__(self, event_log: EventLog, settings: Callable[[], Config]) -> None:
+        self._event_log = event_log
         self._settings = settings
         self._known = settings()
 
@@ -228,7 +228,7 @@ class SettingsRecorder:
         if error is None:
             return
         text = f"{error.what}: the last good settings count until that is mended"
-        self._story.tell(EventKind.SETTINGS, text, tone=EventTone.WARNING)
+        self._event_log.tell(EventKind.SETTINGS, text, tone=EventTone.WARNING)
 
     def look(self) -> None:
         """See whether any is other than it was.
@@ -244,7 +244,7 @@ class SettingsRecorder:
         ]
         if changed:
             text = f"config.toml changed: {', '.join(changed)}"
-            self._story.tell(EventKind.SETTINGS, text)
+            self._event_log.tell(EventKind.SETTINGS, text)
 
 
 _THERE, _SILENT, _GONE = "there", "silent", "gone"

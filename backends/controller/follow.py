@@ -117,9 +117,9 @@ class Follower:
         try:
             engine = await self._readers.engine()
         except DllmError as error:
-            self._clusters.get().board.update(message=str(error))
+            self._clusters.get().store.update(message=str(error))
             return
         for cluster in self._clusters:
             if cluster.pursued is None:
-                cluster.board.update(engine=None)
+                cluster.store.update(engine=None)
         self._clusters.show_engine(engine.info)

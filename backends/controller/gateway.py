@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from backends.controller.board import Board
     from backends.controller.event_recorders import EventRecorder
+    from backends.controller.snapshot_store import SnapshotStore
     from backends.gateway.access import ApiSettings
     from backends.machines.host import AgentHost, ProcessRecord
     from backends.machines.machine import Machines
@@ -74,7 +74,7 @@ class Gateway:
         self,
         cluster: str,
         machines: Machines,
-        board: Board,
+        store: SnapshotStore,
         recorder: EventRecorder,
         socket: Path,
         clock: Callable[[], float],
@@ -82,7 +82,7 @@ class Gateway:
         self._name = process_name(cluster, GATEWAY)
         self._cluster = cluster
         self._machines = machines
-        self._board = board
+        self._store = store
         self._recorder = recorder
         self._socket = socket
         self._clock = clock
@@ -146,7 +146,7 @@ class Gateway:
         These are the answers of another model, else those that cannot be continued. If
         the gateway ``restarts``, all of them break.
         """
-        served, counts = self._served, self._board.snapshot.requests
+        served, counts = self._served, self._store.snapshot.requests
         if served is None or counts is None:
             return 0
         same = served.weights == _target(plan, served.hold_s).weights and not restarts
@@ -165,12 +165,12 @@ class Gateway:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 while not self._has_heard or self.breaks(plan, restarts=restarts):
-                    await self._board.change()
+                    await self._store.change()
         return self.breaks(plan, restarts=restarts)
 
     @property
     def _has_heard(self) -> bool:
-        counts = self._board.snapshot.requests
+        counts = self._store.snapshot.requests
         return counts is not None and counts.drains
 
     def ends(self, why: str) -> None:
@@ -186,8 +186,8 @@ class Gateway:
 
     def _counted(self, counts: RequestCounts) -> None:
         # A controller that comes later was told of none of those before it.
-        before = self._board.snapshot.requests or counts
-        self._board.update(requests=counts)
+        before = self._store.snapshot.requests or counts
+        self._store.update(requests=counts)
         # A short wait may be over by the time it is told.
         went_on = counts.held > before.held
         if (counts.waiting or went_on) and self._before_hold is None:
@@ -198,7 +198,7 @@ class Gateway:
             loop.call_later(SETTLE_S, self._tell_held)
 
     def _tell_held(self) -> None:
-        before, counts = self._before_hold, self._board.snapshot.requests
+        before, counts = self._before_hold, self._store.snapshot.requests
         if before is not None and counts is not None and not counts.waiting:
             self._before_hold = None
             self._recorder.held(before, counts)
@@ -233,7 +233,7 @@ class Gateway:
             self._link.release()
         # The next one counts from nothing.
         self._before_hold = None
-        self._board.update(requests=None)
+        self._store.update(requests=None)
         await host.stop(spec.name, GRACE_S)
         await host.remove(spec.name)
         record = await host.start(spec)
@@ -323,7 +323,7 @@ class Gateway:
         self._port = None
         self._deaths.reset()
         await self._link.close()
-        self._board.update(requests=None)
+        self._store.update(requests=None)
 
 
 def _drained(target: Target, on: bool) -> Target:

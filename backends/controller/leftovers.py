@@ -15,15 +15,15 @@ from backends.state import Leftover
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from backends.controller.board import Board
     from backends.controller.journal import Journal
     from backends.controller.processes import ProcessBook
+    from backends.controller.snapshot_store import SnapshotStore
     from backends.machines.machine import Machines
     from backends.state import Plan
 
 
 class Leftovers:
-    """Keeps the leftovers in the journal and on the board.
+    """Keeps the leftovers in the journal and in the store.
 
     ``book`` knows the last state of every process.
     """
@@ -32,13 +32,13 @@ class Leftovers:
         self,
         cluster: str,
         machines: Machines,
-        board: Board,
+        store: SnapshotStore,
         journal: Journal,
         book: ProcessBook,
     ) -> None:
         self._cluster = cluster
         self._machines = machines
-        self._board = board
+        self._store = store
         self._journal = journal
         self._book = book
 
@@ -85,7 +85,7 @@ class Leftovers:
         # A machine that left the settings is out of our hands.
         known = tuple(one for one in leftovers if self._is_known(one.peer))
         self._journal.change(leftovers=known)
-        self._board.update(leftovers=self._journal.record.leftovers)
+        self._store.update(leftovers=self._journal.record.leftovers)
 
     def _is_known(self, machine: str) -> bool:
         try:

@@ -75,7 +75,7 @@ def _with(devices: Iterable[Device], free: dict[str, int]) -> tuple[Device, ...]
 
 async def held_by(cluster: Cluster, readers: Readers) -> Held | None:
     """Return the memory that a cluster takes, or will take; None if it is idle."""
-    plan, snapshot = cluster.pursued, cluster.board.snapshot
+    plan, snapshot = cluster.pursued, cluster.store.snapshot
     if plan is None:
         return None
     measured = snapshot.measured

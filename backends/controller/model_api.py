@@ -22,7 +22,7 @@ from backends.state import Value
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from backends.controller.story import Story
+    from backends.controller.event_log import EventLog
     from backends.machines.host import AgentHost
     from backends.machines.machine import Machines
     from backends.state.models import Hashing, Seeding
@@ -59,10 +59,10 @@ class ModelApi:
     Its changes become events.
     """
 
-    def __init__(self, machines: Machines, story: Story) -> None:
+    def __init__(self, machines: Machines, event_log: EventLog) -> None:
         self._machines = machines
         self._looker = ThreadPoolExecutor(1, "paths")
-        self._story = story
+        self._event_log = event_log
         self.streams = 0
         """Askers whose work goes on."""
 
@@ -94,8 +94,8 @@ class ModelApi:
         work = host.seeding(asked.path, asked.directory, dry=asked.dry)
         model = PurePath(asked.path).name
         what = f"seeded the cache of workers on {asked.machine} with {model}"
-        story = WorkRecorder(self._story, asker(request), asked.machine)
-        with contextlib.nullcontext() if asked.dry else story.tries(what):
+        event_log = WorkRecorder(self._event_log, asker(request), asked.machine)
+        with contextlib.nullcontext() if asked.dry else event_log.tries(what):
             return await self._told(request, work)
 
     async def _cache(self, request: web.Request) -> web.Response:
@@ -107,8 +107,8 @@ class ModelApi:
         asked = await body(request, CacheRequest)
         host = await self._host(asked.machine)
         what = f"deleted {len(asked.names)} files of the cache on {asked.machine}"
-        story = WorkRecorder(self._story, asker(request), asked.machine)
-        with story.tries(what):
+        event_log = WorkRecorder(self._event_log, asker(request), asked.machine)
+        with event_log.tries(what):
             freed_bytes = await host.uncache(asked.names, asked.directory)
         return json_response({"freed_bytes": freed_bytes})
 

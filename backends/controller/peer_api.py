@@ -15,7 +15,7 @@ from backends.controller.responses import body, json_response
 from backends.state import EventKind, PeerAnswer, ProvisionMode, Value
 
 if TYPE_CHECKING:
-    from backends.controller.story import Story
+    from backends.controller.event_log import EventLog
     from backends.machines.peer import SshPeer
     from backends.machines.peers import Peers
 
@@ -46,9 +46,9 @@ class PeerApi:
     Its changes become events.
     """
 
-    def __init__(self, peers: Peers, story: Story) -> None:
+    def __init__(self, peers: Peers, event_log: EventLog) -> None:
         self._peers = peers
-        self._story = story
+        self._event_log = event_log
 
     @property
     def busy(self) -> bool:
@@ -136,7 +136,7 @@ class PeerApi:
         return json_response(known.peer)
 
     def _told(self, request: web.Request, name: str = "") -> WorkRecorder:
-        return WorkRecorder(self._story, asker(request), name or _name(request))
+        return WorkRecorder(self._event_log, asker(request), name or _name(request))
 
     def _ssh(self, request: web.Request) -> SshPeer:
         return self._peers.ssh(_name(request))

@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backends.controller.api_ports import ApiPorts
-    from backends.controller.board import Board
     from backends.controller.builder import Built
     from backends.controller.event_recorders import EventRecorder
     from backends.controller.journal import Journal
+    from backends.controller.snapshot_store import SnapshotStore
     from backends.link.way import Route
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
@@ -86,7 +86,7 @@ class Reconciler:
         self,
         cluster: str,
         machines: Machines,
-        board: Board,
+        store: SnapshotStore,
         journal: Journal,
         readers: Readers,
         api_ports: ApiPorts,
@@ -99,18 +99,18 @@ class Reconciler:
         self._cluster = cluster
         self._machines = machines
         self._readers = readers
-        self._board = board
+        self._store = store
         self._journal = journal
         self._recorder = recorder
         self._clock = clock
-        self.links = Links(board)
-        self.serving = Serving(board, self.links.heed, self.links.rows)
+        self.links = Links(store)
+        self.serving = Serving(store, self.links.heed, self.links.rows)
         self._steps = StepBoard(clock, self._steps_changed)
         self._ways = Ways(self.stir)
         self.stopper = Stopper(cluster, machines, self._steps)
         self._watch = Watch(machines, self._ways, clock)
         self.gateway = Gateway(
-            cluster, machines, board, recorder, gateway_socket, clock
+            cluster, machines, store, recorder, gateway_socket, clock
         )
         self.discovery = Discovery(
             cluster,
@@ -143,10 +143,10 @@ class Reconciler:
             self.links.home_bytes,
             self.links.weights,
         )
-        self.stand_ins = StandIns(machines, readers, board, recorder, journal)
+        self.stand_ins = StandIns(machines, readers, store, recorder, journal)
         self._recovery = Recovery(
             machines,
-            board,
+            store,
             journal,
             recorder,
             self.discovery,
@@ -156,7 +156,7 @@ class Reconciler:
             clock,
         )
         self._unwatched = UnwatchedDeaths(journal, self._recovery.breaker)
-        self.auto = AutoDraft(board, recorder, trials, measure=measure)
+        self.auto = AutoDraft(store, recorder, trials, measure=measure)
         self._begun_at = 0.0
 
     def _secret(self) -> str:
@@ -186,8 +186,8 @@ class Reconciler:
         record = self._journal.record
         plan = record.running
         state = ClusterState.STARTING if plan else ClusterState.STOPPING
-        self._board.begin(record.goal.generation, plan, state)
-        self._board.update(
+        self._store.begin(record.goal.generation, plan, state)
+        self._store.update(
             leftovers=record.leftovers,
             drained_since=record.drained_since,
             rolled_back=record.rolled_back,
@@ -262,7 +262,7 @@ class Reconciler:
     async def _bring_up(self, plan: Plan) -> None:
         """Make it so with the best draft, and watch it; returns only by raising."""
         if plan.server.draft != AUTO_DRAFT:
-            self._board.update(draft_now=None)
+            self._store.update(draft_now=None)
             await self._bring_up_as(await self._without_lost_draft(plan))
         while True:
             draft = self.auto.begins(plan)
@@ -290,7 +290,7 @@ class Reconciler:
         except ModelError as error:
             why = f"{error.what}: it serves without a draft"
             self._recorder.waiting(why)
-            self._board.update(draft_now=DraftNow(draft=NO_DRAFT, why=why))
+            self._store.update(draft_now=DraftNow(draft=NO_DRAFT, why=why))
             return with_method(plan, NO_DRAFT)
         return plan
 
@@ -298,13 +298,13 @@ class Reconciler:
         """Make exactly this so and watch it; returns only by raising."""
         self.announce()
         self._begun_at = self._clock()
-        self._board.update(message=self._recovery.mended)
+        self._store.update(message=self._recovery.mended)
         self._steps.reset(*launch_steps(plan))
         await self._let_answers_end(plan)
         self._watch.forget()
         built = await self._builder.build(plan)
         self._watch.expected = built.expected
-        self._board.update(
+        self._store.update(
             engine=built.facts.engines[plan.head].info, model=built.facts.model
         )
         sockets = await self.discovery.sockets(plan)
@@ -360,7 +360,7 @@ class Reconciler:
             failure=None,
             before=None,
         )
-        self._board.update(
+        self._store.update(
             state=ClusterState.SERVING,
             measured=measured,
             api_url=self.gateway.access.url(built.api_port),
@@ -413,5 +413,5 @@ class Reconciler:
     def _steps_changed(self) -> None:
         steps = self._steps.steps
         loading = any(s.id == "load" and s.state is StepState.RUNNING for s in steps)
-        state = ClusterState.LOADING if loading else self._board.snapshot.state
-        self._board.update(steps=steps, state=state)
+        state = ClusterState.LOADING if loading else self._store.snapshot.state
+        self._store.update(steps=steps, state=state)

@@ -28,11 +28,11 @@ from backends.state import PeerState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from backends.controller.board import Board
     from backends.controller.discovery import Discovery
     from backends.controller.event_recorders import EventRecorder
     from backends.controller.gateway import Gateway
     from backends.controller.journal import Journal
+    from backends.controller.snapshot_store import SnapshotStore
     from backends.controller.stand_in import StandIns
     from backends.controller.stopping import Stopper
     from backends.machines.machine import Machines
@@ -58,7 +58,7 @@ class Recovery:
     def __init__(
         self,
         machines: Machines,
-        board: Board,
+        store: SnapshotStore,
         journal: Journal,
         recorder: EventRecorder,
         discovery: Discovery,
@@ -68,7 +68,7 @@ class Recovery:
         clock: Callable[[], float],
     ) -> None:
         self._machines = machines
-        self._board = board
+        self._store = store
         self._journal = journal
         self._recorder = recorder
         self._discovery = discovery
@@ -88,7 +88,7 @@ class Recovery:
     def tell(self, text: str, event: str = "") -> None:
         """Say what was mended, here and wherever the cluster is shown next.
 
-        The story may tell less of it: the ``event`` before says why.
+        The event_log may tell less of it: the ``event`` before says why.
         """
         self.mended = text
         self._recorder.mended(event or text)
@@ -172,7 +172,7 @@ class Recovery:
         """
         self._gateway.holds(plan, self._discovery.api.wait_s)
         self.mended = f"{error.what}; the cluster went on when it was back"
-        self._board.update(message=f"{error.what}: waiting for it")
+        self._store.update(message=f"{error.what}: waiting for it")
         self._recorder.waiting(f"{error.what}: waiting for it")
         log.warning("%s: waiting for it", error.what)
         deadline = self._away_since(plan) + BACK_WITHIN_S

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
-    from backends.controller.board import Board
+    from backends.controller.snapshot_store import SnapshotStore
     from backends.state import Lab, Pass, Speed
     from backends.state.links import WorkerWeights
 
@@ -28,10 +28,10 @@ EXTRA_DRAFT_MAX = 16
 
 
 class Links:
-    """Follows one relay per worker while a cluster serves; ``board`` gets figures."""
+    """Follows one relay per worker while a cluster serves; ``store`` gets figures."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, store: SnapshotStore) -> None:
+        self._store = store
         self._readers: dict[str, RelayReader] = {}
         self._sockets: dict[str, Path] = {}
         self._labs: dict[str, Lab | None] = {}
@@ -101,7 +101,7 @@ class Links:
         for reader in self._each():
             reader.meter.judge()
         links = tuple(reader.meter.link for reader in self._each())
-        self._board.update(links=links)
+        self._store.update(links=links)
 
     def rows(self) -> int | None:
         """Tokens that came out of all passes; None where relays do not see them all."""
@@ -150,7 +150,7 @@ class Links:
             require_possible(lab)
         chosen = list(self._readers) if worker is None else [worker]
         if not self._readers:
-            raise UsageError(why_no_link(self._board.snapshot))
+            raise UsageError(why_no_link(self._store.snapshot))
         if worker is not None and worker not in self._readers:
             names = ", ".join(self._readers)
             raise UsageError(

@@ -17,7 +17,7 @@ from backends.state import Speed
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from backends.controller.board import Board
+    from backends.controller.snapshot_store import SnapshotStore
     from backends.controller.watch import Watch
     from backends.machines.host import AgentHost
 
@@ -41,12 +41,12 @@ class Serving:
 
     def __init__(
         self,
-        board: Board,
+        store: SnapshotStore,
         told: Callable[[Speed], None],
         rows: Callable[[], int | None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._board = board
+        self._store = store
         self._told = told
         self._rows = rows
         self._sleep = sleep
@@ -77,7 +77,7 @@ class Serving:
             while True:
                 try:
                     speed = await self._reading(client, speed)
-                    self._board.update(speed=speed)
+                    self._store.update(speed=speed)
                     self._told(speed)
                     if not speed.requests_active:
                         await quiet(moved, self._sleep)

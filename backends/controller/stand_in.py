@@ -21,9 +21,9 @@ from backends.state import AUTO_DRAFT, ClusterState, Fallback
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
-    from backends.controller.board import Board
     from backends.controller.event_recorders import EventRecorder
     from backends.controller.journal import Journal
+    from backends.controller.snapshot_store import SnapshotStore
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
     from backends.planning.room import Held
@@ -45,13 +45,13 @@ class StandIns:
         self,
         machines: Machines,
         readers: Readers,
-        board: Board,
+        store: SnapshotStore,
         recorder: EventRecorder,
         journal: Journal,
     ) -> None:
         self._machines = machines
         self._readers = readers
-        self._board = board
+        self._store = store
         self._recorder = recorder
         self._journal = journal
         self._steady_s = STEADY_S
@@ -163,7 +163,7 @@ class StandIns:
         return all([await self._is_there(name) for name in machines_of(plan)])
 
     async def _is_idle(self) -> bool:
-        snapshot = self._board.snapshot
+        snapshot = self._store.snapshot
         asked = snapshot.requests
         busy = asked is not None and (asked.waiting or asked.in_flight)
         return snapshot.state is ClusterState.SERVING and not busy

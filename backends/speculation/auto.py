@@ -79,7 +79,7 @@ class Measured(NamedTuple):
     acceptance: float | None
 
 
-class Board(Protocol):
+class Snapshots(Protocol):
     """The snapshot of one cluster."""
 
     @property
@@ -100,14 +100,14 @@ class AutoDraft:
 
     def __init__(
         self,
-        board: Board,
+        store: Snapshots,
         events: Log,
         book: TrialBook,
         *,
         measure: Callable[[int, int], Awaitable[Measured]],
         idle_s: float = IDLE_S,
     ) -> None:
-        self._board = board
+        self._store = store
         self._events = events
         self._book = book
         self._measure = measure
@@ -127,7 +127,7 @@ class AutoDraft:
         """Start a new comparison: somebody launched anew."""
         self._plan = None
         self._begin_anew()
-        self._board.update(draft_now=None)
+        self._store.update(draft_now=None)
 
     def repeat(self) -> None:
         """Measure every method anew at the next idle moment.
@@ -184,7 +184,7 @@ class AutoDraft:
     async def _compare(self, plan: Plan, draft: str) -> str:
         while True:
             await self._idle()
-            snapshot = self._board.snapshot
+            snapshot = self._store.snapshot
             self._key = self._key or result_key(plan, snapshot.model, snapshot.links)
             known = self._book.of(self._key) if self._takes_known else ()
             todo = [] if known else self._left(plan)
@@ -247,7 +247,7 @@ class AutoDraft:
             draft_max=0 if draft == NO_DRAFT else plan.server.draft_max,
             tok_per_s=measured.tok_per_s,
             acceptance=measured.acceptance,
-            network=network_text(self._board.snapshot.links),
+            network=network_text(self._store.snapshot.links),
             slots=plan.server.slots,
             at=time.time(),
         )
@@ -267,7 +267,7 @@ class AutoDraft:
             shown = judged(self._trials.values()) if trials is None else trials
             done = "" if trials is not None else doing
             now = DraftNow(draft=draft, doing=done, why=why, trials=shown)
-            self._board.update(draft_now=now)
+            self._store.update(draft_now=now)
 
     async def _until_repeated(self) -> None:
         self._again.clear()
@@ -279,25 +279,25 @@ class AutoDraft:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._idle_s):
                     while not self._is_disturbed:
-                        await self._board.change()
+                        await self._store.change()
             if not self._is_disturbed:
                 return
-            await self._board.change()
+            await self._store.change()
 
     @property
     def _is_disturbed(self) -> bool:
-        now = self._board.snapshot
+        now = self._store.snapshot
         serves = now.state is ClusterState.SERVING
         return not serves or self._is_asked or now.speed.requests_active > 0
 
     @property
     def _is_asked(self) -> bool:
-        asked = self._board.snapshot.requests
+        asked = self._store.snapshot.requests
         return asked is None or bool(asked.waiting or asked.in_flight)
 
     async def _until_asked(self) -> None:
         while not self._is_asked:
-            await self._board.change()
+            await self._store.change()
 
 
 def _outcome(trial: asyncio.Future[Measured]) -> Measured:

@@ -42,8 +42,8 @@ class Asking:
         """
         async for waiting in _begun(cluster):
             yield ChatDelta(waiting=waiting)
-        port = _serving_port(cluster.board.snapshot)
-        speed = cluster.board.snapshot.speed
+        port = _serving_port(cluster.store.snapshot)
+        speed = cluster.store.snapshot.speed
         # Of a slot that is busy later we cannot tell whether it is with us.
         may_wait = bool(self._open[port]) or 0 < speed.slots <= speed.requests_active
         self._open[port] += 1
@@ -122,13 +122,13 @@ async def _begun(cluster: Cluster) -> AsyncGenerator[str, None]:
     """
     told, deadline = "", asyncio.get_running_loop().time() + cluster.wait_s
     try:
-        while (state := cluster.board.snapshot.state) in BRINGING_UP:
+        while (state := cluster.store.snapshot.state) in BRINGING_UP:
             if told != state:
                 told = state
                 yield f"the cluster is {state.value}"
                 continue
             async with asyncio.timeout_at(deadline):
-                await cluster.board.change()
+                await cluster.store.change()
     except TimeoutError:
         raise ControllerError(
             f"No model serves within {cluster.wait_s:g} s (api_wait_s)",
@@ -138,7 +138,7 @@ async def _begun(cluster: Cluster) -> AsyncGenerator[str, None]:
 
 def split_now(cluster: Cluster) -> tuple[LayerRange, ...]:
     """Return the measured split of the running server, else the planned one."""
-    snapshot = cluster.board.snapshot
+    snapshot = cluster.store.snapshot
     return (snapshot.measured and snapshot.measured.layers) or snapshot.planned
 
 
@@ -162,16 +162,16 @@ def _serving_port(snapshot: ClusterSnapshot) -> int:
 
 
 def _speaks_tls(cluster: Cluster) -> bool:
-    return (cluster.board.snapshot.api_url or "").startswith("https:")
+    return (cluster.store.snapshot.api_url or "").startswith("https:")
 
 
 async def _explained(delta: ChatDelta, cluster: Cluster) -> ChatDelta:
     """When the cluster broke, its failure says more than the broken connection."""
     for _ in range(20):
-        failure = cluster.board.snapshot.failure
+        failure = cluster.store.snapshot.failure
         if failure is not None:
             return msgspec.structs.replace(delta, failure=failure)
-        if cluster.board.snapshot.state is not ClusterState.SERVING:
+        if cluster.store.snapshot.state is not ClusterState.SERVING:
             break
         await asyncio.sleep(0.1)
     return delta

@@ -13,10 +13,10 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from backends.config import Config
-from backends.controller.board import Board
 from backends.controller.chat import asking
 from backends.controller.chat.asking import Asking, split_now
 from backends.controller.chat.live import LiveChat
+from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import ControllerError
 from backends.state import (
     ChatMessage,
@@ -80,10 +80,10 @@ async def served(active: int = 0) -> AsyncIterator[tuple[OneSlot, Cluster]]:
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
     speed = Speed(slots=1, requests_active=active)
     snapshot = ClusterSnapshot(state=State.SERVING, api_url=url, speed=speed)
-    board = SimpleNamespace(snapshot=snapshot)
+    store = SimpleNamespace(snapshot=snapshot)
     meter = SimpleNamespace(answered=lambda timings: None)
     serving = SimpleNamespace(meter=meter)
-    cluster = SimpleNamespace(board=board, serving=serving, wait_s=60.0)
+    cluster = SimpleNamespace(store=store, serving=serving, wait_s=60.0)
     try:
         yield server, cast("Cluster", cluster)
     finally:
@@ -149,23 +149,23 @@ async def test_another_clients_request_is_ahead_too(
 async def test_a_question_waits_while_the_cluster_is_brought_up() -> None:
     """As any request to the API does, and no longer."""
     async with served() as (server, cluster):
-        board = Board(Config)
-        serves = cluster.board.snapshot
-        board.update(state=State.LOADING)
-        cluster.board, cluster.wait_s = board, 60.0  # type: ignore[misc]
+        store = SnapshotStore(Config)
+        serves = cluster.store.snapshot
+        store.update(state=State.LOADING)
+        cluster.store, cluster.wait_s = store, 60.0  # type: ignore[misc]
         server.let.release()
         server.let.release()
         async with aclosing(Asking().answer(cluster, REQUEST)) as deltas:
             assert (await anext(deltas)).waiting == "the cluster is loading"
-            board.update(state=State.SERVING, api_url=serves.api_url)
+            store.update(state=State.SERVING, api_url=serves.api_url)
             text = "".join([delta.text async for delta in deltas])
         assert text == "So."
-        board.update(state=State.STARTING)
+        store.update(state=State.STARTING)
         cluster.wait_s = 0.01  # type: ignore[misc]
         with pytest.raises(ControllerError, match="api_wait_s"):
             async for _ in Asking().answer(cluster, REQUEST):
                 pass
-        board.update(state=State.IDLE)
+        store.update(state=State.IDLE)
         with pytest.raises(ControllerError, match="No model is serving"):
             async for _ in Asking().answer(cluster, REQUEST):
                 pass
@@ -174,20 +174,20 @@ async def test_a_question_waits_while_the_cluster_is_brought_up() -> None:
 async def test_an_answer_that_crosses_a_launch_tells_both_splits() -> None:
     before, after = (LayerRange("a/CPU", 0, 12),), (LayerRange("b/CPU", 0, 12),)
     async with served() as (server, cluster):
-        board: Any = cluster.board
+        store: Any = cluster.store
         live = LiveChat(
             Conversation(id="1", cluster="default"),
             keep=AsyncMock(),
             told=lambda: None,
             save_s=9.0,
         )
-        board.snapshot = replace(cluster.board.snapshot, planned=before)
+        store.snapshot = replace(cluster.store.snapshot, planned=before)
         reply = Reply(layers=split_now(cluster))
         asked = ChatQuestion(question="Why?", turns=0)
         live.ask(asked, reply, lambda one: Asking().answer(cluster, one))
         server.let.release()
         await until(lambda: live.conversation.turns[-1].replies[-1].text == "So.")
-        board.snapshot = replace(cluster.board.snapshot, planned=after)
+        store.snapshot = replace(cluster.store.snapshot, planned=after)
         server.let.release()
         await until(lambda: live.conversation.turns[-1].replies[-1].done)
     told = live.conversation.turns[-1].replies[-1]

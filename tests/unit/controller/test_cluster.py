@@ -12,12 +12,12 @@ import pytest
 
 from backends.config import Config
 from backends.controller.api_ports import ApiPorts
-from backends.controller.board import Board
 from backends.controller.cluster import Cluster
 from backends.controller.event_files import EventFiles
+from backends.controller.event_log import EventLog
 from backends.controller.journal import Goal, Journal, Record
 from backends.controller.processes import ProcessBook
-from backends.controller.story import Story
+from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import ControllerError, HostError, PeerUnreachable
 from backends.gateway.access import ApiSettings
 from backends.machines.host import ProcessRecord
@@ -130,28 +130,28 @@ class Stage:
         if record is not None:
             self.journal.save(record)
         self.book = ProcessBook(cast("Any", self.machines), lambda: None)
-        self.board = Board(Config)
-        self.story = Story(EventFiles(folder / "events"))
+        self.store = SnapshotStore(Config)
+        self.event_log = EventLog(EventFiles(folder / "events"))
         self.cluster = self.made()
 
     def made(self) -> Cluster:
         return Cluster(
             "default",
             cast("Any", self.machines),
-            self.board,
+            self.store,
             self.journal,
             cast("Any", None),
             self.book,
             ApiPorts(),
-            self.story,
+            self.event_log,
             self.folder / "gateway.sock",
             TrialBook(self.folder / "trials.json"),
         )
 
     async def becomes(self, state: ClusterState) -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while self.board.snapshot.state is not state:
-                await self.board.change()
+            while self.store.snapshot.state is not state:
+                await self.store.change()
 
 
 @contextlib.asynccontextmanager
@@ -172,7 +172,7 @@ async def test_an_error_nobody_thought_of_is_a_failure_with_its_evidence(
     async with running(stage.cluster):
         goal = await stage.cluster.want(plan_on("local"))
         await stage.becomes(ClusterState.FAILED)
-        failure = stage.board.snapshot.failure
+        failure = stage.store.snapshot.failure
         assert failure is not None
         assert "ZeroDivisionError: in the depths" in failure.what
         assert any("reached" in line for line in failure.log_tail)
@@ -194,7 +194,7 @@ async def test_a_failure_says_whether_it_ended_what_served(
     failure = Journal(tmp_path / "default.json").load().failure
     assert failure is not None
     assert failure.served is (served_since is not None)
-    assert failure == stage.board.snapshot.failure
+    assert failure == stage.store.snapshot.failure
 
 
 async def test_an_expected_error_keeps_the_goal_too(tmp_path: Path) -> None:
@@ -254,8 +254,8 @@ async def test_a_launch_that_fails_goes_back_to_what_served(tmp_path: Path) -> N
     assert back.rolled_back is not None
     assert back.rolled_back.generation == failed.generation
     assert "ada cannot be reached" in back.rolled_back.failure.what
-    assert stage.board.snapshot.rolled_back == back.rolled_back
-    told = [e.text for e in stage.story.after(0) if e.kind is EventKind.MENDED]
+    assert stage.store.snapshot.rolled_back == back.rolled_back
+    told = [e.text for e in stage.event_log.after(0) if e.kind is EventKind.MENDED]
     assert told == [
         "The launch failed (ada cannot be reached): back to the plan before it"
     ]
@@ -270,7 +270,7 @@ async def test_going_back_keeps_a_drain_of_meanwhile(tmp_path: Path) -> None:
     async with running(stage.cluster):
         await stage.becomes(ClusterState.FAILED)
     assert stage.cluster.goal.plan == plan_on("local")
-    assert stage.board.snapshot.drained_since is not None
+    assert stage.store.snapshot.drained_since is not None
     await stage.cluster.drain(on=False, by=ANNA)
     assert not stage.cluster.gateway.is_drained
 
@@ -357,7 +357,7 @@ async def test_a_launch_that_cannot_be_written_changes_nothing(tmp_path: Path) -
     assert stage.cluster.goal == SERVES.goal
     assert Journal(tmp_path / "default.json").load() == SERVES
     assert not stage.cluster.gateway.is_drained
-    assert stage.story.after(0) == ()
+    assert stage.event_log.after(0) == ()
 
 
 async def test_what_is_out_of_reach_is_remembered_and_ended_later(
@@ -369,13 +369,13 @@ async def test_what_is_out_of_reach_is_remembered_and_ended_later(
     async with running(stage.cluster):
         await stage.cluster.want(None)
         await stage.becomes(ClusterState.IDLE)
-        left = {(one.name, one.peer) for one in stage.board.snapshot.leftovers}
+        left = {(one.name, one.peer) for one in stage.store.snapshot.leftovers}
         assert left == {("w", "ada")}
         assert stage.cluster.busy, "somebody must end it"
         stage.machines.connected.add("ada")
         await stage.cluster.settle(cast("Any", stage.machines.known["ada"]))
     assert stage.machines.known["ada"].stopped == ["default/w"]
-    assert stage.board.snapshot.leftovers == ()
+    assert stage.store.snapshot.leftovers == ()
     assert not stage.cluster.busy
 
 
@@ -418,7 +418,7 @@ async def test_the_return_of_a_machine_takes_up_what_waited_for_it(
         stage.machines.connected.add("ada")
         await stage.cluster.settle(cast("Any", stage.machines.known["ada"]))
         assert not stage.cluster.stands
-        assert "ada is back" in stage.board.snapshot.message or stage.cluster.pursued
+        assert "ada is back" in stage.store.snapshot.message or stage.cluster.pursued
 
 
 async def test_a_stop_is_at_work_from_the_word_to_the_end(tmp_path: Path) -> None:
@@ -437,7 +437,7 @@ async def test_a_stop_is_at_work_from_the_word_to_the_end(tmp_path: Path) -> Non
         await began.wait()
         stage.machines.reached = AsyncMock()  # type: ignore[method-assign]
         await stage.cluster.want(None)
-        while stage.board.snapshot.state is not ClusterState.IDLE:
+        while stage.store.snapshot.state is not ClusterState.IDLE:
             assert stage.cluster.busy
             await asyncio.sleep(0)
         assert not stage.cluster.busy
@@ -455,7 +455,7 @@ async def test_what_starts_too_late_for_any_goal_is_ended(tmp_path: Path) -> Non
         stage.cluster.look()
         await asyncio.wait_for(local.idle.wait(), 5)
     assert local.stopped == ["default/w"]
-    assert stage.board.snapshot.state is ClusterState.FAILED, "and told as before"
+    assert stage.store.snapshot.state is ClusterState.FAILED, "and told as before"
 
 
 async def test_one_that_cannot_be_ended_keeps_no_other_from_being_ended(
@@ -496,20 +496,20 @@ async def test_a_drain_is_kept_until_a_word(tmp_path: Path) -> None:
     await stage.cluster.want(plan_on("ada"))
     for _ in range(2):
         await stage.cluster.drain(on=True, by=ANNA)
-    since = stage.board.snapshot.drained_since
+    since = stage.store.snapshot.drained_since
     assert since is not None
     assert stage.cluster.gateway.is_drained
     assert stage.made().gateway.is_drained, "the next controller's"
     # Also while it stands still, and goes on when a machine is back.
     stage.journal.change(failure=Failure(what="ada is away"))
     await stage.cluster.drain(on=False, by=ANNA)
-    assert stage.board.snapshot.drained_since is None
+    assert stage.store.snapshot.drained_since is None
     stage.journal.change(failure=None)
     await stage.cluster.drain(on=True, by=ANNA)
     await stage.cluster.want(plan_on("local"))
     assert not stage.cluster.gateway.is_drained, "a launch ends it"
-    assert stage.board.snapshot.drained_since is None
-    told = [e.text for e in stage.story.after(0) if e.kind is EventKind.DRAIN]
+    assert stage.store.snapshot.drained_since is None
+    told = [e.text for e in stage.event_log.after(0) if e.kind is EventKind.DRAIN]
     assert [text.split()[0] for text in told] == ["drained", "resumed", "drained"]
 
 
@@ -521,7 +521,7 @@ async def test_what_serves_is_not_ended_for_a_machine_that_is_away(
     discovery.require_access = discovery.require_port = AsyncMock()
     require_possible = stage.cluster.require_possible
     await require_possible(plan_on("ada"))
-    stage.board.update(state=ClusterState.SERVING)
+    stage.store.update(state=ClusterState.SERVING)
     await require_possible(plan_on("local"))
     with pytest.raises(PeerUnreachable, match="left as it is"):
         await require_possible(plan_on("ada"))
@@ -536,10 +536,10 @@ async def test_what_a_loss_would_leave_is_computed_when_somebody_looks(
     stage.cluster._reconciler.stand_ins.fallbacks = ask  # type: ignore[method-assign]
     await stage.cluster.look_at_fallbacks(0.0)
     assert not ask.called, "it does not serve"
-    stage.board.update(state=ClusterState.SERVING, plan=SERVES.goal.plan)
+    stage.store.update(state=ClusterState.SERVING, plan=SERVES.goal.plan)
     for _ in range(2):
         await stage.cluster.look_at_fallbacks(60.0)
-    assert stage.board.snapshot.fallbacks == told
+    assert stage.store.snapshot.fallbacks == told
     ask.side_effect = PeerUnreachable("ada is gone")
     await stage.cluster.look_at_fallbacks(0.0)
     assert ask.call_count == 2

@@ -59,7 +59,7 @@ class Controller:
         return self
 
     @property
-    def board(self) -> Controller:
+    def store(self) -> Controller:
         return self
 
     def update(self, *, message: str) -> None:

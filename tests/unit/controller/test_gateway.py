@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from backends.config import Config
 from backends.controller import gateway as module
-from backends.controller.board import Board
 from backends.controller.breaker import DEATHS_MAX
 from backends.controller.event_files import EventFiles
+from backends.controller.event_log import EventLog
 from backends.controller.event_recorders import EventRecorder
 from backends.controller.gateway import ApiPortTaken, Gateway
-from backends.controller.story import Story
+from backends.controller.snapshot_store import SnapshotStore
 from backends.gateway.access import Access
 from backends.gateway.language import PORT_TAKEN, gateway_argv
 from backends.machines.host import ProcessRecord
@@ -106,10 +106,15 @@ class Host:
 
 
 def made(host: Host, folder: Path) -> Gateway:
-    recorder = EventRecorder(Story(EventFiles(folder / "events")), "default")
+    recorder = EventRecorder(EventLog(EventFiles(folder / "events")), "default")
     socket = folder / "g.sock"
     return Gateway(
-        "default", cast("Any", host), Board(Config), recorder, socket, lambda: 0.0
+        "default",
+        cast("Any", host),
+        SnapshotStore(Config),
+        recorder,
+        socket,
+        lambda: 0.0,
     )
 
 
@@ -204,15 +209,17 @@ async def test_what_waited_before_this_controller_is_not_told_again(
 ) -> None:
     """Told is the pause that clients saw, which ends after the wait."""
     monkeypatch.setattr(module, "SETTLE_S", 0.01)
-    story = Story(EventFiles(tmp_path / "events"))
+    event_log = EventLog(EventFiles(tmp_path / "events"))
     told: list[str] = []
-    recorder = EventRecorder(story, "default")
+    recorder = EventRecorder(event_log, "default")
     recorder.held = lambda before, after: told.append(  # type: ignore[method-assign]
         f"{after.held - before.held} {after.held_longest_s}"
     )
     machines = cast("Any", Host())
     socket = tmp_path / "g.sock"
-    gateway = Gateway("default", machines, Board(Config), recorder, socket, lambda: 0.0)
+    gateway = Gateway(
+        "default", machines, SnapshotStore(Config), recorder, socket, lambda: 0.0
+    )
     gateway._counted(RequestCounts(waiting=2, held=500))
     gateway._counted(RequestCounts(waiting=0, held=502, held_longest_s=0.2))
     gateway._counted(RequestCounts(waiting=0, held=502, held_longest_s=0.9))

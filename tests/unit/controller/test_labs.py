@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from backends.config import Config
-from backends.controller.board import Board
 from backends.controller.relays import Links
+from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import HostError, UsageError
 from backends.link.wire import require_possible
 from backends.state import LAB_DELAY_MAX_MS, LAB_RATE_MAX_MB_S, Lab
@@ -35,7 +35,7 @@ MOST = Lab(
 async def test_what_no_relay_takes_is_refused(
     beyond: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
-    links = Links(Board(Config))
+    links = Links(SnapshotStore(Config))
     async with links.following({"worker1": tmp_path / "s"}, lambda _: None):
         with pytest.raises(UsageError, match=sentence):
             await links.set_lab(None, replace(MOST, **beyond))

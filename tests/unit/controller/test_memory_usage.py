@@ -1,4 +1,4 @@
-"""What is free now, and what clusters of ours take of it, from what the board knows."""
+"""What is free now, and what clusters of ours take of it, from what the store knows."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ READERS = cast("Readers", Engineless())
 
 
 def cluster(pursued: Plan | None, **snapshot: Any) -> Cluster:
-    board = SimpleNamespace(snapshot=ClusterSnapshot(**snapshot))
-    return cast("Cluster", SimpleNamespace(pursued=pursued, board=board))
+    store = SimpleNamespace(snapshot=ClusterSnapshot(**snapshot))
+    return cast("Cluster", SimpleNamespace(pursued=pursued, store=store))
 
 
 def process(name: str, rss_bytes: int) -> ProcessInfo:

@@ -112,7 +112,7 @@ async def test_what_does_not_respond_is_told_and_told_again_when_it_does(
         shown += [p.state for p in clusters.book.of("default") if p.name == "w"]
     silent = ProcessState.NOT_RESPONDING
     assert shown == [silent, silent, ProcessState.RUNNING]
-    assert [event.text for event in clusters.story.after(0)] == [
+    assert [event.text for event in clusters.event_log.after(0)] == [
         "w on ada does not respond: something holds it",
         "agent on ada does not respond: something holds it",
         "agent on ada responds again",

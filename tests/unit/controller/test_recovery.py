@@ -138,7 +138,7 @@ def waiting_for(
     )
     recovery._gateway = SimpleNamespace(holds=lambda *_: None)
     recovery._discovery = SimpleNamespace(api=ApiSettings(wait_s=1.0, drain_s=1.0))
-    recovery._board = SimpleNamespace(update=lambda **_: None)
+    recovery._store = SimpleNamespace(update=lambda **_: None)
     recovery._recorder.waiting = lambda _: None
     return recovery, recovery._clock
 

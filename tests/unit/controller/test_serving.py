@@ -73,9 +73,9 @@ def minute(monkeypatch: pytest.MonkeyPatch) -> Any:
             return False
 
         async def run() -> None:
-            board: Any = SimpleNamespace(update=lambda **_: None)
+            store: Any = SimpleNamespace(update=lambda **_: None)
             watch: Any = SimpleNamespace(until_trouble=until_trouble)
-            one = Serving(board, lambda _: None, lambda: rows, sleep)
+            one = Serving(store, lambda _: None, lambda: rows, sleep)
             with pytest.raises(Ended):
                 await one.until_trouble(1, watch, still)
 
@@ -135,8 +135,8 @@ async def test_a_figure_that_cannot_be_shown_ends_nothing(
         await shown.wait()
         raise Ended
 
-    board: Any = SimpleNamespace(update=lambda **_: None)
+    store: Any = SimpleNamespace(update=lambda **_: None)
     watch: Any = SimpleNamespace(until_trouble=until_trouble)
-    one = Serving(board, told, lambda: 3, lambda _: asyncio.sleep(0))
+    one = Serving(store, told, lambda: 3, lambda _: asyncio.sleep(0))
     with pytest.raises(Ended):
         await asyncio.wait_for(one.until_trouble(1, watch, AsyncMock()), 10)

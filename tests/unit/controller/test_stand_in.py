@@ -84,9 +84,9 @@ class Stage:
         machines: Any = SimpleNamespace(reached=self._reached)
         readers: Any = SimpleNamespace(settings=lambda: config)
         recorder: Any = SimpleNamespace(waiting=self.told.append)
-        board: Any = SimpleNamespace(snapshot=self.snapshot)
+        store: Any = SimpleNamespace(snapshot=self.snapshot)
         journal: Any = SimpleNamespace(record=Record())
-        self.parts = StandIns(machines, readers, board, recorder, journal)
+        self.parts = StandIns(machines, readers, store, recorder, journal)
 
     async def _reached(self, names: Iterable[str]) -> None:
         self.looks += 1

@@ -7,8 +7,8 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from backends.config import Config
-from backends.controller.board import Board
 from backends.controller.relays import Links
+from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import DllmError, UsageError
 from backends.link.figures import why_no_link
 from backends.state import ClusterSnapshot, ClusterState, Plan, Share, Split
@@ -81,8 +81,8 @@ def test_a_trace_of_a_head_alone_is_refused_with_the_reason(
 async def test_the_controller_refuses_a_lab_with_the_reason(
     head_alone: ClusterSnapshot,
 ) -> None:
-    board = Board(Config)
-    board.snapshot = head_alone
+    store = SnapshotStore(Config)
+    store.snapshot = head_alone
     with pytest.raises(UsageError) as refused:
-        await Links(board).set_lab(None, None)
+        await Links(store).set_lab(None, None)
     assert str(refused.value) == why_no_link(head_alone)

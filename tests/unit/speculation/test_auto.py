@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from backends.config import Config
-from backends.controller.board import Board
+from backends.controller.snapshot_store import SnapshotStore
 from backends.engine.server import Counts, ServerClient
 from backends.errors import ControllerError
 from backends.speculation.auto import (
@@ -85,8 +85,8 @@ class Stage:
     """A cluster that serves with the draft that ``auto`` wants."""
 
     def __init__(self, folder: Path) -> None:
-        self.board = Board(Config)
-        self.board.update(
+        self.store = SnapshotStore(Config)
+        self.store.update(
             state=ClusterState.SERVING,
             requests=RequestCounts(),
             model=BIG,
@@ -109,13 +109,13 @@ class Stage:
     def made(self) -> AutoDraft:
         book = TrialBook(self.file)
         return AutoDraft(
-            self.board, self.events, book, measure=self.measure, idle_s=0.01
+            self.store, self.events, book, measure=self.measure, idle_s=0.01
         )
 
     async def measure(self, _port: int, slots: int) -> Measured:
         assert slots == 1
         self.measured.append(self.draft)
-        self.shown.append(auto_text(self.board.snapshot))
+        self.shown.append(auto_text(self.store.snapshot))
         await self.goes_on.wait()
         if self.draft in self.fails:
             raise self.error
@@ -124,7 +124,7 @@ class Stage:
 
     def begins(self, plan: Any = PLAN) -> None:
         """The cluster is brought up, with whatever draft is wanted then."""
-        self.board.update(plan=plan)
+        self.store.update(plan=plan)
 
         async def run() -> None:
             while True:
@@ -154,7 +154,7 @@ class Stage:
 
     @property
     def now(self) -> Any:
-        return self.board.snapshot.draft_now
+        return self.store.snapshot.draft_now
 
 
 @pytest.fixture
@@ -178,9 +178,9 @@ async def test_every_draft_is_measured_once_and_the_fastest_stays(stage: Stage) 
     assert stage.measured == stage.loads == [NO_DRAFT, NGRAM, MODEL]
     assert stage.draft == MODEL
     assert stage.now.why == "×3.00 against none"
-    assert auto_text(stage.board.snapshot).startswith("auto: with small (8 tokens) · ")
+    assert auto_text(stage.store.snapshot).startswith("auto: with small (8 tokens) · ")
     assert "with ngram (8 tokens): 24.0 tok/s (×1.20)" in trials_text(
-        stage.board.snapshot
+        stage.store.snapshot
     )
     assert [one.acceptance for one in stage.now.trials] == [None, 0.75, 0.75]
     assert stage.events.texts == [
@@ -206,12 +206,12 @@ async def test_a_small_gain_is_not_worth_a_draft(stage: Stage) -> None:
 async def test_a_client_ends_a_measurement_which_comes_again(stage: Stage) -> None:
     stage.goes_on.clear()
     await until(lambda: stage.measured == [NO_DRAFT])
-    stage.board.update(requests=RequestCounts(in_flight=1))
+    stage.store.update(requests=RequestCounts(in_flight=1))
     await until(lambda: "nobody asks" in stage.now.doing)
     stage.goes_on.set()
     await rest()
     assert stage.measured == [NO_DRAFT]
-    stage.board.update(requests=RequestCounts())
+    stage.store.update(requests=RequestCounts())
     await stage.settled()
     assert stage.measured == [NO_DRAFT, NO_DRAFT, NGRAM, MODEL]
 
@@ -229,11 +229,11 @@ async def test_it_measures_only_while_nobody_asks(
     tmp_path: Path, busy: dict[str, Any]
 ) -> None:
     stage = Stage(tmp_path)
-    stage.board.update(**busy)
+    stage.store.update(**busy)
     stage.begins()
     await rest()
     assert not stage.measured
-    stage.board.update(
+    stage.store.update(
         requests=RequestCounts(), speed=Speed(), state=ClusterState.SERVING
     )
     await stage.settled()
@@ -343,7 +343,7 @@ async def test_another_network_is_measured_anew_at_the_next_launch(
     stage: Stage,
 ) -> None:
     await stage.settled()
-    stage.board.update(links=(replace(ADA_LINK, rtt_ms=200.0),))
+    stage.store.update(links=(replace(ADA_LINK, rtt_ms=200.0),))
     await rest()
     assert len(stage.measured) == len(RATES), "not while it serves"
     await stage.relaunched()

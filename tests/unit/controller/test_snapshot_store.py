@@ -1,4 +1,4 @@
-"""What a cluster's board shows of machines that other clusters work on too."""
+"""What a cluster's store shows of machines that other clusters work on too."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec.structs import replace
 
 from backends.config import Config
-from backends.controller.board import Board
 from backends.controller.clusters import Clusters
+from backends.controller.snapshot_store import SnapshotStore
 from backends.paths import Paths
 from backends.planning.room import Held
 from backends.state import (
@@ -62,14 +62,14 @@ HELD = Held(
 )
 
 
-def board() -> Board:
-    shown = Board(Config)
+def store() -> SnapshotStore:
+    shown = SnapshotStore(Config)
     shown.update(engine=ENGINE)
     shown.show_peers((BOB,))
     return shown
 
 
-def missing_mib(shown: Board) -> dict[str, int]:
+def missing_mib(shown: SnapshotStore) -> dict[str, int]:
     """By device, what it has less than a GiB."""
     devices = {d.id: d for peer in shown.snapshot.peers for d in peer.devices}
     missing = {name: (GIB - d.free_bytes) // MIB for name, d in devices.items()}
@@ -78,7 +78,7 @@ def missing_mib(shown: Board) -> dict[str, int]:
 
 async def test_a_closed_board_ends_its_streams_and_does_not_change_for_ever() -> None:
     """Who waits for something else would look again and again, and nobody else run."""
-    shown = board()
+    shown = store()
 
     async def streamed() -> int:
         return len([one async for one in shown.changes()])
@@ -95,7 +95,7 @@ async def test_a_closed_board_ends_its_streams_and_does_not_change_for_ever() ->
 
 
 def test_what_others_hold_is_taken_of_gpus_and_shows_in_main_memory() -> None:
-    shown = board()
+    shown = store()
     shown.show_memory(CPU)
     assert missing_mib(shown) == {}
     shown.show_memory(CPU, others=[HELD])
@@ -106,13 +106,13 @@ def test_what_others_hold_is_taken_of_gpus_and_shows_in_main_memory() -> None:
 
 
 def test_main_memory_elsewhere_is_as_it_was_told_last() -> None:
-    shown = board()
+    shown = store()
     shown.show_memory(CPU, there=[replace(BOB.devices[0], free_bytes=768 * MIB)])
     assert missing_mib(shown) == {"bob/CPU": 256}
 
 
 def test_a_plan_on_the_desk_gets_no_more_than_others_leave() -> None:
-    shown, desk = board(), Desk()
+    shown, desk = store(), Desk()
     desk.put(PLAN, MODEL)
     shown.show_memory(CPU)
     assert desk.take(shown.snapshot)
@@ -158,26 +158,26 @@ async def test_every_board_is_told_what_the_other_clusters_hold(tmp_path: Path) 
     try:
         await default.want(PLAN)
         held = DeviceMemory(device="local/CUDA0", model_bytes=64 * MIB)
-        default.board.update(
+        default.store.update(
             state=ClusterState.SERVING,
             measured=MeasuredSplit(layers=(), buffers=(held,)),
         )
         await known.look_at_memory()
-        assert missing_mib(other.board) == {"local/CUDA0": 64}
-        assert missing_mib(default.board) == {}, "its own is not counted against it"
+        assert missing_mib(other.store) == {"local/CUDA0": 64}
+        assert missing_mib(default.store) == {}, "its own is not counted against it"
     finally:
         await known.leave()
 
 
 def test_a_failed_cluster_has_no_draft() -> None:
-    shown = board()
+    shown = store()
     shown.update(draft_now=DraftNow(draft="ngram", doing="to be measured"))
     shown.failed(Failure(what="ada is gone"))
     assert shown.snapshot.draft_now is None
 
 
 def test_how_data_go_to_a_peer_is_kept_when_they_go_no_more() -> None:
-    shown = board()
+    shown = store()
     plan = plan_for(WITH_GPU, BOB, workers=1, peers=("bob",))
     shown.show_peers((replace(BOB, data=PeerData(wanted="10.0.0.7")),))
     shown.show_memory(CPU)

@@ -39,11 +39,11 @@ PERIOD_S = 0.25
 FREE_STEP_BYTES = 64 << 20
 
 
-class Board:
+class SnapshotStore:
     """Holds the newest snapshot; subscribers get it when it has changed.
 
     ``settings`` returns the settings as last read, for the workers shown while idle.
-    The board calls ``told`` after every change.
+    The store calls ``told`` after every change.
     """
 
     def __init__(

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 
 from backends.config import Config
-from backends.controller import story as module
+from backends.controller import event_log as module
 from backends.controller.event_files import EventFiles
+from backends.controller.event_log import EVIDENCE_LINES_MAX, EventLog
 from backends.controller.event_recorders import (
     EventRecorder,
     PeerRecorder,
     SettingsRecorder,
     WorkRecorder,
 )
-from backends.controller.story import EVIDENCE_LINES_MAX, Story
 from backends.errors import HostError
 from backends.split.layout import make_split, ranges
 from backends.state import (
@@ -43,44 +43,44 @@ PLAN = Plan(
 
 
 @pytest.fixture
-def story(tmp_path: Path) -> Story:
-    return Story(EventFiles(tmp_path / "events"))
+def event_log(tmp_path: Path) -> EventLog:
+    return EventLog(EventFiles(tmp_path / "events"))
 
 
-def texts(story: Story) -> list[str]:
-    return [event.sentence for event in story.after(0)]
+def texts(event_log: EventLog) -> list[str]:
+    return [event.sentence for event in event_log.after(0)]
 
 
-def test_a_goal_tells_who_set_it(story: Story) -> None:
-    recorder = EventRecorder(story, "default")
+def test_a_goal_tells_who_set_it(event_log: EventLog) -> None:
+    recorder = EventRecorder(event_log, "default")
     recorder.wanted(PLAN, ANNA)
     recorder.wanted(None, ANNA)
-    assert texts(story) == [
+    assert texts(event_log) == [
         "anna@studio launched tiny (worker1/CPU 6, w2/CPU 7; context 4096)",
         "anna@studio stopped the cluster",
     ]
-    assert [event.kind for event in story.after(0)] == [
+    assert [event.kind for event in event_log.after(0)] == [
         EventKind.LAUNCH,
         EventKind.STOP,
     ]
-    assert story.after(1)[0].by.details == "console, pid 47 on pts/3"
+    assert event_log.after(1)[0].by.details == "console, pid 47 on pts/3"
 
 
-def test_what_serves_is_told_with_its_split(story: Story) -> None:
+def test_what_serves_is_told_with_its_split(event_log: EventLog) -> None:
     measured = MeasuredSplit(layers=ranges(PLAN.split))
-    recorder = EventRecorder(story, "default")
+    recorder = EventRecorder(event_log, "default")
     recorder.serving(PLAN, measured, 1.5, again=False)
     odd = msgspec.structs.replace(measured, mismatches=("w2 holds 8",))
     recorder.serving(PLAN, odd, 2.0, again=True)
-    first, second = story.after(0)
+    first, second = event_log.after(0)
     assert first.text.startswith("tiny serves after 1.50 s: worker1/CPU 0–5, w2/CPU 6")
     assert second.text == "tiny serves again after 2.00 s, not as planned: w2 holds 8"
     assert second.tone is EventTone.WARNING
 
 
-def test_a_death_carries_its_evidence(story: Story) -> None:
+def test_a_death_carries_its_evidence(event_log: EventLog) -> None:
     told: list[int] = []
-    story = Story(story._files, told.append)
+    event_log = EventLog(event_log._files, told.append)
     lines = tuple(f"line {n}" for n in range(40))
     failure = Failure(
         what="worker1 was killed by SIGKILL (signal 9)",
@@ -89,8 +89,8 @@ def test_a_death_carries_its_evidence(story: Story) -> None:
         exit_signal=9,
         log_tail=(*lines, "x" * 5000),
     )
-    EventRecorder(story, "default").failed(failure)
-    (event,) = story.after(0)
+    EventRecorder(event_log, "default").failed(failure)
+    (event,) = event_log.after(0)
     assert (event.kind, event.tone) == (EventKind.DIED, EventTone.ERROR)
     assert (event.process, event.exit_signal) == ("worker1", 9)
     assert len(event.evidence) == EVIDENCE_LINES_MAX
@@ -99,25 +99,25 @@ def test_a_death_carries_its_evidence(story: Story) -> None:
 
 
 def test_the_story_goes_on_where_the_last_controller_left_it(
-    story: Story, tmp_path: Path
+    event_log: EventLog, tmp_path: Path
 ) -> None:
-    EventRecorder(story, "default").wanted(PLAN, ANNA)
-    another = Story(EventFiles(tmp_path / "events"))
+    EventRecorder(event_log, "default").wanted(PLAN, ANNA)
+    another = EventLog(EventFiles(tmp_path / "events"))
     EventRecorder(another, "default").taken_up(PLAN)
     assert [event.number for event in another.after(0)] == [1, 2]
-    assert another.after(0)[0] == story.after(0)[0]
+    assert another.after(0)[0] == event_log.after(0)[0]
 
 
 def test_the_controller_does_not_repeat_itself(tmp_path: Path) -> None:
     now = 1000.0
-    story = Story(EventFiles(tmp_path), clock=lambda: now)
-    recorder = EventRecorder(story, "default")
+    event_log = EventLog(EventFiles(tmp_path), clock=lambda: now)
+    recorder = EventRecorder(event_log, "default")
     for _ in range(50):
         recorder.waiting("mini cannot be reached: waiting for it")
-    assert story.newest == 1
+    assert event_log.newest == 1
     now += module.REPEAT_S
     recorder.waiting("mini cannot be reached: waiting for it")
-    assert story.newest == 2
+    assert event_log.newest == 2
 
 
 async def test_a_lab_is_told_once_it_has_settled(
@@ -129,29 +129,29 @@ async def test_a_lab_is_told_once_it_has_settled(
         if number == 2:
             settled.set()
 
-    story = Story(EventFiles(tmp_path), told)
-    recorder = EventRecorder(story, "default")
+    event_log = EventLog(EventFiles(tmp_path), told)
+    recorder = EventRecorder(event_log, "default")
     monkeypatch.setattr(module, "SETTLE_S", 0.01)
     for latency in range(1, 21):
         recorder.lab("mini", Lab(latency_ms=latency, rate_mb_s=30), ANNA)
     recorder.lab("nuc", None, ANNA)
-    assert story.newest == 0
+    assert event_log.newest == 0
     async with asyncio.timeout(PATIENCE_S):
         await settled.wait()
-    assert texts(story) == [
+    assert texts(event_log) == [
         "anna@studio set the lab on mini: +20 ms, 30 MB/s each way",
         "anna@studio cleared the lab on nuc",
     ]
 
 
-async def test_what_has_not_settled_is_told_at_the_end(story: Story) -> None:
-    EventRecorder(story, "default").lab(None, Lab(latency_ms=5), ANNA)
-    story.close()
-    assert texts(story) == ["anna@studio set the lab on all links: +5 ms each way"]
+async def test_what_has_not_settled_is_told_at_the_end(event_log: EventLog) -> None:
+    EventRecorder(event_log, "default").lab(None, Lab(latency_ms=5), ANNA)
+    event_log.close()
+    assert texts(event_log) == ["anna@studio set the lab on all links: +5 ms each way"]
 
 
-def test_peers_that_come_and_go(story: Story) -> None:
-    recorder = PeerRecorder(story)
+def test_peers_that_come_and_go(event_log: EventLog) -> None:
+    recorder = PeerRecorder(event_log)
 
     def seen(state: PeerState, silent: float | None = None, note: str = "") -> None:
         recorder.look([Peer(name="mini", state=state, silent_since=silent, note=note)])
@@ -160,41 +160,41 @@ def test_peers_that_come_and_go(story: Story) -> None:
     seen(PeerState.READY)
     for _ in range(20):
         seen(PeerState.READY)
-    assert story.newest == 0, "how one is found, and that it stays so, is no news"
+    assert event_log.newest == 0, "how one is found, and that it stays so, is no news"
     seen(PeerState.READY, silent=1.0)
     seen(PeerState.UNREACHABLE, note="No route to host")
     seen(PeerState.PROBING)
     seen(PeerState.UNREACHABLE, note="No route to host")
     seen(PeerState.PROBING)
     seen(PeerState.SERVING)
-    assert texts(story) == [
+    assert texts(event_log) == [
         "mini is silent",
         "mini is gone: No route to host",
         "mini is back",
     ]
 
 
-def test_work_at_a_peer_is_told_also_when_it_fails(story: Story) -> None:
-    work = WorkRecorder(story, ANNA, "mini")
+def test_work_at_a_peer_is_told_also_when_it_fails(event_log: EventLog) -> None:
+    work = WorkRecorder(event_log, ANNA, "mini")
     with work.tries("copied tiny.gguf to mini"):
         pass
     with pytest.raises(HostError), work.tries("copied big.gguf to mini"):
         raise HostError("The disk is full")
-    assert texts(story) == [
+    assert texts(event_log) == [
         "anna@studio copied tiny.gguf to mini",
         "anna@studio copied big.gguf to mini, which failed: The disk is full",
     ]
-    assert story.after(1)[0].tone is EventTone.WARNING
+    assert event_log.after(1)[0].tone is EventTone.WARNING
 
 
-def test_changed_settings_are_named(story: Story) -> None:
+def test_changed_settings_are_named(event_log: EventLog) -> None:
     now = Config()
-    recorder = SettingsRecorder(story, lambda: now)
+    recorder = SettingsRecorder(event_log, lambda: now)
     recorder.look()
     now = Config(workers=3, theme="dllm-light")
     recorder.look()
     recorder.look()
-    assert texts(story) == ["config.toml changed: workers, theme"]
+    assert texts(event_log) == ["config.toml changed: workers, theme"]
 
 
 def test_an_event_that_cannot_be_made_costs_nothing_else(
@@ -203,7 +203,7 @@ def test_an_event_that_cannot_be_made_costs_nothing_else(
     def broken(_: object) -> tuple[str, ...]:
         raise ZeroDivisionError
 
-    story = Story(EventFiles(tmp_path))
+    event_log = EventLog(EventFiles(tmp_path))
     monkeypatch.setattr(module, "_evidence", broken)
-    story.tell(EventKind.FAILED, "it broke")
-    assert story.after(0) == ()
+    event_log.tell(EventKind.FAILED, "it broke")
+    assert event_log.after(0) == ()

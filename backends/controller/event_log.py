@@ -29,7 +29,7 @@ TEXT_MAX = 400
 CONTROLLER = Actor()
 
 
-class Story:
+class EventLog:
     """Takes events; reports the newest number to its subscribers.
 
     It goes on from the events in ``files``; ``clock`` gives Unix seconds.
