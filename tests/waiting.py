@@ -32,7 +32,6 @@ def wait_until(
 def _looks(
     condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S
 ) -> Iterator[None]:
-    """Once for each look at which the condition did not hold yet."""
     deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"

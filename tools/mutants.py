@@ -95,7 +95,6 @@ def faults_in(
 
 
 def _in_annotation(fault: MutationSpec) -> bool:
-    """`X | None` in a type is no arithmetic that a test could notice."""
     if "_BitOr_" not in fault.operator_name:
         return False
     with tokenize.open(fault.module_path) as file:

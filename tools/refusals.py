@@ -34,7 +34,6 @@ class Noting(socket.socket):
     """Remembers what passes, as ``judge`` reads it."""
 
     def __init__(self) -> None:
-        """Nothing has passed."""
         super().__init__()
         self.noted = b""
 

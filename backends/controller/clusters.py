@@ -78,7 +78,6 @@ class Clusters:
         await self.look_at_memory()
 
     def __iter__(self) -> Iterator[Cluster]:
-        """Every cluster, the default one first."""
         names = sorted(self._clusters, key=lambda name: (name != DEFAULT_CLUSTER, name))
         return (self._clusters[name] for name in names)
 

@@ -101,7 +101,6 @@ class Record(Value, frozen=True, kw_only=True):
         return self.stand_in or self.goal.plan
 
     def __repr__(self) -> str:
-        """Without the secret: this may get into a log."""
         return f"Record(goal={self.goal!r}, failure={self.failure!r})"
 
 

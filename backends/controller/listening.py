@@ -36,13 +36,11 @@ class Listening:
         self._inode = 0
 
     async def __aenter__(self) -> Self:
-        """Replace a stale socket: the lock says nobody else serves it."""
         await self._runner.setup()
         await self._listen()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Stop listening, let answers end, remove the socket if it is ours."""
         ours = self._is_there()
         await self._runner.cleanup()
         if ours:

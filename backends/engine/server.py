@@ -87,12 +87,10 @@ class ServerClient:
         self._slots: tuple[Slot, ...] = ()
 
     async def __aenter__(self) -> Self:
-        """Open the connections' pool."""
         self._open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close every connection, which cancels what the server generates for us."""
         await self.close()
 
     async def close(self) -> None:

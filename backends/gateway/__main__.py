@@ -78,7 +78,6 @@ def _arguments() -> argparse.Namespace:
 
 
 def _allow_connections() -> None:
-    """Raise the limit of open files as far as we may: each connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for limit in (hard, FILES_MAX):
         if soft < limit or soft < 0:

@@ -221,7 +221,6 @@ class EndMark:
         self._tail = joined[-self._kept :]
 
     def _still_goes_on(self, joined: bytes) -> bool | None:
-        """Read it in the last event; a comment says nothing of it."""
         rest, *events = joined.rstrip(b"\n").split(b"\n\n")
         told = [event for event in events if event and not event.startswith(b":")]
         if told:

@@ -126,7 +126,6 @@ def _name(url: str) -> str:
 
 
 def _is_local(name: str, is_address: Callable[[str], bool]) -> bool:
-    """Return true if a name leads here whoever answers for the internet's names."""
     name = name.rstrip(".")
     if name == "localhost" or name.endswith(LOCAL_NAMES) or is_address(name):
         return True
@@ -138,7 +137,6 @@ def _is_address(name: str) -> bool:
 
 
 def _is_near(name: str) -> bool:
-    """Return true for an address of this machine or of a private network."""
     address = address_of(name)
     if address is None:
         return False

@@ -321,7 +321,6 @@ class StreamAdapter(ABC):
         """Remember an event of the client's own API; what the client gets of it."""
 
     def _count(self, text: str, token: int | None, count: int) -> None:
-        """Remember a token; the zeroth is none, but a report of progress."""
         if count:
             self._watch.token()
             self._tokens.add(text, token, self._base + count)
@@ -375,7 +374,6 @@ class StreamAdapter(ABC):
         return prompt if isinstance(prompt, list) else [prompt]
 
     def _fields(self) -> dict[str, Any]:
-        """Fields that ``/completion`` takes in another way."""
         return {}
 
     def _so_far(self, tokens: int) -> Timings:
@@ -488,7 +486,6 @@ class NativeAdapter(StreamAdapter):
         return event_of(said)
 
     def _own(self, prompt: str) -> str:
-        """The client's part of a prompt that ends with the answer so far."""
         raw = prompt.encode()
         return raw[: len(raw) - self._sent_before].decode(errors="replace")
 
@@ -573,14 +570,12 @@ class OpenAiAdapter(StreamAdapter):
         self._count(self._text(choice), token, timings.predicted_n)
 
     def _cleaned(self, event: bytes, choice: _Choice, timings: msgspec.Raw) -> bytes:
-        """The event without what only we asked for."""
         event = self._without_ids(event, bytes(choice.logprobs))
         if timings and not self._options.has_timings:
             event = event.replace(b',"timings":' + bytes(timings), b"", 1)
         return event
 
     def _at_the_end(self, event: bytes, chunk: _Chunk) -> bytes:
-        """Remember that nothing but the end can follow."""
         self.is_told = not chunk.choices or not self._waits_for_usage
         self._tokens.why_not = "" if self.is_told else FIGURES
         return event

@@ -51,7 +51,6 @@ _CLOSED_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 def _hand(
     connection: socket.socket, line: bytes, sockets: Iterable[socket.socket]
 ) -> None:
-    """Say the first line; a fresh connection has room for it."""
     descriptors = [one.fileno() for one in sockets]
     if descriptors:
         socket.send_fds(connection, [line], descriptors)
@@ -205,10 +204,6 @@ class Control:
             self._deserted()
 
     def _deserted(self) -> None:
-        """Let requests go on that only waited for a controller's next step.
-
-        Whoever comes after it tells anew; a drain that a person wants says why.
-        """
         target = self._proxy.target
         if target.drains and not target.why and not self._writers:
             self._proxy.turn_to(replace(target, drains=False))
@@ -300,7 +295,6 @@ class Link:
 
 
 def _reap() -> None:
-    """Let a controller that ended go, if it was started here."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
 

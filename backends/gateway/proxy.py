@@ -155,11 +155,6 @@ class Proxy:
         return replace(self.counters.counts, fragile=fragile, drains=self.target.drains)
 
     def _is_fragile(self, asked: BufferedRequest, reply: Reply) -> bool:
-        """Return true if no other llama-server could give this answer, or its rest.
-
-        A stream that cannot be resumed counts from the beginning: its first piece may
-        come at any moment.
-        """
         if reply.stream is None:
             return asked.may_stream or not asked.is_replayable
         return self.target.bound or reply.stream.is_fragile
@@ -415,7 +410,6 @@ class Proxy:
 
 
 async def _may_go_on(target: Target, retry: RetryState, waited_s: float) -> bool:
-    """Return true if another llama-server is there, or the same again."""
     if not retry.is_for(target):
         return False
     if target != retry.last:

@@ -105,7 +105,6 @@ class Reply:
         self._is_healed = self.carries_answer
 
     def _look_at_pause(self) -> None:
-        """See a pause end that a break has made, as the client does."""
         now = time.monotonic()
         if self._is_healed:
             self._pauses_s.append(now - self._piece_at)
@@ -113,7 +112,6 @@ class Reply:
         self._is_healed, self._piece_at = False, now
 
     def _told_healed(self) -> bytes:
-        """A comment that says so, for those who asked for it."""
         if not self._pauses_s or HEALED not in self._request.headers:
             return b""
         times, longest_s = len(self._pauses_s), max(self._pauses_s)
@@ -138,7 +136,6 @@ class Reply:
 
     @property
     def _is_silent(self) -> bool:
-        """True if a client that waits needs a sign of life, and may get one."""
         is_open = self._response is None or (self.is_stream and not self._is_over)
         may_write = is_open and self._end_mark.is_between_events
         return may_write and time.monotonic() - self._written_at >= KEEP_ALIVE_S

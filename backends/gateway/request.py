@@ -268,7 +268,6 @@ class BufferedRequest:
             return chunk
 
     async def _invite(self) -> None:
-        """Tell a client that waits for a word before it sends the body to send it."""
         waits, self._awaited = self._awaited, False
         if waits and self.request.can_read_body:
             await self.request.writer.write(CONTINUE)

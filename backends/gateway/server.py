@@ -90,7 +90,6 @@ class Server(web.Server):
                 self._rests(handler)
 
     def _rests(self, handler: web.RequestHandler) -> None:
-        """Wait for a request; of too many that do, the one that waited longest ends."""
         idle = self._idle[_address(handler)]
         idle[handler] = None
         if len(idle) > IDLE_MAX:
@@ -192,10 +191,6 @@ class Listener:
         await self._server.shutdown(patience_s)
 
     async def _reach(self, host: str) -> None:
-        """Listen there, once the machine has that address.
-
-        One that comes and goes, with a network, must not take the API from others.
-        """
         while True:
             await asyncio.sleep(AGAIN_S)
             with contextlib.suppress(OSError):

@@ -151,7 +151,6 @@ class Upstream:
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
-        """Be able to connect."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, force_close=True),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
@@ -162,7 +161,6 @@ class Upstream:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close every connection that nobody uses."""
         if self._preparing is not None:
             self._preparing.cancel()
         self._drop()

@@ -109,7 +109,6 @@ class ProcessSpec(Value, frozen=True, kw_only=True):
     """A secret of the process: its file ``PRIVATE`` there, gone with it."""
 
     def __repr__(self) -> str:
-        """Without what is private: this may get into a log."""
         return f"ProcessSpec(name={self.name!r}, argv={self.argv!r})"
 
     @property

@@ -46,7 +46,6 @@ class Pairing(Value, frozen=True, kw_only=True):
     """Its second address, for a connection without a tunnel."""
 
     def __repr__(self) -> str:
-        """Without the key: this may get into a log."""
         return f"Pairing(why={self.why!r}, program={self.program!r})"
 
     @property

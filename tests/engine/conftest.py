@@ -137,7 +137,6 @@ class User:
             return cluster_json(ClusterSnapshot())
 
     def _asked(self) -> Any:
-        """What ``status --json`` would say, without a program for every look."""
         snapshot = asyncio.run(_told(self.home / "run/dllm-tui/controller.sock"))
         return json.loads(msgspec.json.encode(cluster_json(snapshot)))
 

@@ -27,7 +27,6 @@ class Gate:
     """Keeps the llama-server of a user from beginning, until a worker is suspended."""
 
     def __init__(self, user: User) -> None:
-        """Give the user an engine with a gate; the gate is closed."""
         self._user = user
         self._closed = user.home / "gate"
         self._closed.touch()
@@ -52,5 +51,4 @@ class Gate:
         return worker
 
     def _running(self, option: str, name: str) -> list[psutil.Process]:
-        """Those at work, which have that option; not those that are only asked."""
         return with_word(self._user.processes(), option, name)

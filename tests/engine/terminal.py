@@ -26,7 +26,6 @@ class Terminal:
     """A pseudo-terminal with a console in it; what it writes is kept."""
 
     def __init__(self, user: User) -> None:
-        """Start the console."""
         self._master, slave = pty.openpty()
         size = struct.pack("HHHH", ROWS, COLUMNS, 0, 0)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, size)
@@ -46,11 +45,9 @@ class Terminal:
         self._reader.start()
 
     def __enter__(self) -> Self:
-        """The console runs."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it, if it has not ended yet."""
         self._process.kill()
         self._process.wait(10)
         self._reader.join(10)

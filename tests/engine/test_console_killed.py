@@ -40,7 +40,6 @@ class Console:
     """The console in a terminal of its own, whose output is read and thrown away."""
 
     def __init__(self, user: User, *args: str) -> None:
-        """Start it and wait until the split is drawn."""
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
         env = user.env | {"TERM": "xterm-256color"}
@@ -76,7 +75,6 @@ class Console:
         self._close()
 
     def _close(self) -> None:
-        """Once, and when nobody reads: the next console's terminal has this number."""
         if not self._closed.is_set():
             self._closed.set()
             self._reader.join()
@@ -97,7 +95,6 @@ class Memory:
     """What the console has written down."""
 
     def __init__(self, user: User) -> None:
-        """It lies in the user's state directory."""
         self._file = user.home / "state/dllm-tui/console.json"
 
     def plan(self) -> dict[str, Any] | None:

@@ -152,7 +152,6 @@ class PortThief:
         self.socket.close()
 
     def _gateways(self) -> set[int]:
-        """Those of this user; other tests run theirs beside us."""
         return {p.pid for p in with_word(self._user.processes(), "backends.gateway")}
 
     def _lie_in_wait(self) -> None:

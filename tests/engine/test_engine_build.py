@@ -239,7 +239,6 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 
 
 def on_disk(paths: Paths, disk: Path) -> Paths:
-    """The same directories with the cache on a disk."""
     return msgspec.structs.replace(paths, cache_dir=disk / "cache")
 
 

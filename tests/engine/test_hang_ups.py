@@ -45,7 +45,6 @@ def _take_terminal() -> None:
 
 
 def _take_terminal_ignoring_hang_ups() -> None:
-    """As ``nohup`` leaves it."""
     _take_terminal()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 

@@ -360,7 +360,6 @@ def test_many_clients_start_one_controller(user: User) -> None:
 
 
 def _fill(file: Path) -> None:
-    """Write until the disk is full."""
     with file.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
         while stream.write(b"x" * 512):
             pass

@@ -54,7 +54,6 @@ class Machine:
     def __init__(
         self, name: str, disk: Path, *, address: str, address6: str, public_key: str
     ) -> None:
-        """Describe it; the network boots it and plugs it in."""
         self.name = name
         self.address = address
         self.address6 = address6

@@ -69,7 +69,6 @@ class Network:
     """Three machines on a switch, and this machine as the head."""
 
     def __init__(self) -> None:
-        """Make and boot everything; a failure leaves nothing behind."""
         # Short: sockets live below, and their paths end at 107 bytes.
         _remove_stale_directories()
         prefix = f"{_PREFIX}{os.getpid()}-"
@@ -233,7 +232,6 @@ class Network:
 
 
 def _remove_stale_directories() -> None:
-    """What sessions killed with SIGKILL left on the disk."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
         pid = path.name.split("-")[1]
         if pid.isdigit() and not Path("/proc", pid).exists():

@@ -99,7 +99,6 @@ class Recorder:
     """Listens before a worker, one connection at a time, as the worker itself does."""
 
     def __init__(self, worker_port: int) -> None:
-        """Listen on a free port."""
         self.recordings: list[Recording] = []
         self._worker = ("127.0.0.1", worker_port)
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)

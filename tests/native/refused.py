@@ -74,7 +74,6 @@ class Given:
     """A buffer of a worker, and tensors in it."""
 
     def __init__(self, client: socket.socket, version: str) -> None:
-        """Greet the worker and ask it for the buffer."""
         self.version = version
         client.sendall(HELLO_REQUEST)
         receive(client, len(HELLO_REPLY))

@@ -76,7 +76,6 @@ class Stats:
     """A reader of the stats socket."""
 
     def __init__(self, path: Path) -> None:
-        """Connect; the relay must be running."""
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(PATIENCE_S)
         self.socket.connect(str(path))
@@ -192,7 +191,6 @@ class Worker:
     """A listener that stands in for an rpc-server; a test says what it does."""
 
     def __init__(self) -> None:
-        """Listen on a free port."""
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1)
         self.listener.settimeout(PATIENCE_S)
         self.port = int(self.listener.getsockname()[1])

@@ -67,7 +67,6 @@ class Spawner:
     """Runs ``dllm-relay spawn`` with directories under one folder."""
 
     def __init__(self, relay: Path, folder: Path) -> None:
-        """Start nothing yet."""
         self.relay = relay
         self.folder = folder
 

@@ -23,7 +23,6 @@ class LifelikePeers(LifelikeCluster):
     """A new peer asks about its key, has no engine, and gets one."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Nobody has ended any work yet."""
         super().__init__(*args, **options)
         self._cancelled: set[str] = set()
 

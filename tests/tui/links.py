@@ -40,7 +40,6 @@ def buckets(count: int, middle_us: float) -> tuple[tuple[float, int], ...]:
 
 
 def _upper_us(value_ns: float) -> float:
-    """The last nanosecond of the bucket that holds a time, as the relay rounds."""
     octave = int(value_ns).bit_length() - 4
     return (((int(value_ns) >> octave) + 1) << octave) / 1000 - 0.001
 

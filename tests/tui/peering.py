@@ -21,7 +21,6 @@ SIZE = (120, 36)
 
 
 async def on_peers(pilot: Pilot[None]) -> None:
-    """The list of peers has the focus."""
     app: Any = pilot.app
     await until(pilot, lambda: app.query_one(PeerList).peers)
     app._home.go_to("peers")

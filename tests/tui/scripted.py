@@ -155,7 +155,6 @@ class ScriptedCluster:
         return plan
 
     def _proposed(self, request: Ask) -> Plan:
-        """What the controller itself would propose on these peers."""
         machines = self.now.peers if self.now else ()
         model = self.models[request.model]
         return propose(request, model, Config(), machines, 8)

@@ -37,7 +37,6 @@ class ScriptedChats:
         call: Callable[[str, object], None],
         folder: Path | None = None,
     ) -> None:
-        """Keep them in a folder, or with None in memory."""
         self._cluster = cluster
         self._answers = answers
         self._call = call

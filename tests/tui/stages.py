@@ -33,7 +33,6 @@ class Stage(ConsoleApp):
     """A console with nothing on it; remembers what reached the app."""
 
     def __init__(self, theme: str = theming.DEFAULT_THEME) -> None:
-        """Use the built-in themes and a stopped clock."""
         super().__init__(
             theme_folders=[BUILTIN_FOLDER],
             theme=theme,
@@ -53,7 +52,6 @@ class Stage(ConsoleApp):
         self.troubles.append(message.failure.sentence)
 
     async def action_back(self) -> None:
-        """Count."""
         self.backs += 1
 
 
@@ -61,7 +59,6 @@ class ChatStage(Stage):
     """A chat pane alone, on conversations of its own; the test plays the model."""
 
     def __init__(self, theme: str = theming.DEFAULT_THEME) -> None:
-        """Remember questions; what is given answers them."""
         super().__init__(theme)
         self.asked: list[ChatRequest] = []
         self.deltas: asyncio.Queue[ChatDelta] = asyncio.Queue()
@@ -140,13 +137,11 @@ class ScreenStage(Stage):
     """One screen alone."""
 
     def __init__(self, shown: Screen[None], theme: str = theming.DEFAULT_THEME) -> None:
-        """Show this screen."""
         super().__init__(theme)
         self.shown = shown
         self.chosen: list[str] = []
 
     def on_mount(self) -> None:
-        """Put the screen up."""
         super().on_mount()
         self.push_screen(self.shown)
 

@@ -254,7 +254,6 @@ async def test_a_click_on_a_key_in_the_frame_presses_it(make_app: MakeApp) -> No
 
 
 def _shown_at(app: DllmApp, text: str) -> tuple[int, int]:
-    """Where a key stands in the frame of the dialog that is in front."""
     y = app.screen.query_one(".dialog").region.bottom - 1
     row = screen_text(app).splitlines()[y]
     return cell_len(row[: row.index(f" {text}") + 1]), y
@@ -278,7 +277,6 @@ async def test_a_screen_asked_for_does_not_take_ones_place_behind_a_dialog(
 
 
 async def _asked(app: DllmApp, pilot: Pilot[None]) -> tuple[Dialog[Any], list[object]]:
-    """A dialog that is in front, and what it says."""
     said: list[object] = []
     dialog: Dialog[Any] = confirm("Sure?", "", "Yes", "y")
     app.push_screen(dialog, said.append)

@@ -49,7 +49,6 @@ class HostileCluster(ScriptedCluster):
     """Says in every text it gives what no console may obey."""
 
     def __init__(self, first: ClusterSnapshot) -> None:
-        """Fill the scenes."""
         plans = {p.model: p for p in filled((scenes.DEMO_PLAN, scenes.HOMELAB_PLAN))}
         models = {m.path: m for m in filled((scenes.DEMO, scenes.GLM))}
         super().__init__(as_hostile(first), plans=plans, models=models)

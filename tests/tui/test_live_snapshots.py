@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 async def on_live(pilot: Pilot[None]) -> None:
-    """The strip is in front where panes share a place."""
     await speeds(pilot)
     pilot.app._home.go_to("live")  # type: ignore[attr-defined]
     await pilot.pause()

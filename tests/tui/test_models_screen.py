@@ -324,7 +324,6 @@ class Picking(Stage):
         self.picked: list[str | None] = []
 
     def on_mount(self) -> None:
-        """Ask."""
         super().on_mount()
         picker = ModelPicker(self.shelf, current=QWEN.path, poll_s=0.01)
         self.push_screen(picker, self.picked.append)

@@ -105,7 +105,6 @@ class DetailStage(Stage):
         yield self.detail
 
     def on_mount(self) -> None:
-        """Show the row."""
         super().on_mount()
         self.detail.row = TrafficRow("mini", "GET_TENSOR", self.figures)
 

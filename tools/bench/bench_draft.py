@@ -197,7 +197,6 @@ class Asking:
     """What is asked of one cluster."""
 
     def __init__(self, user: User, text: str) -> None:
-        """Each question alone, or once more in a conversation that answered it."""
         self.url: str = user.status()["api_url"]
         self.conversations = [[message("user", question)] for question in QUESTIONS]
         if text == "repetitive":

@@ -34,7 +34,6 @@ class Console:
     """The console in a pseudo-terminal, its output read and thrown away."""
 
     def __init__(self) -> None:
-        """Start it."""
         self.master, slave = pty.openpty()
         size = struct.pack("HHHH", ROWS, COLUMNS, 0, 0)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, size)

@@ -43,7 +43,6 @@ class Bytes(NamedTuple):
 
 
 def _write(file: Path) -> None:
-    """Little to compute, for what is counted needs no time."""
     write_llama(file, n_layer=4, n_embd=WIDTH, n_ff=WIDTH, n_ctx=8192)
 
 
@@ -67,7 +66,6 @@ def _counted(relay: Relay) -> Bytes:
 
 
 def _cost(cluster: Cluster, relays: list[Relay], depth: int, count: int) -> list[Bytes]:
-    """A prompt and so many tokens, by worker."""
     prompt = [1, *(10 + i % 400 for i in range(depth - 1))]
     before = [_counted(relay) for relay in relays]
     cluster.complete(prompt, count)

@@ -49,7 +49,6 @@ class Attention(nn.Module):
     """Causal grouped-query attention without biases."""
 
     def __init__(self, shape: Shape) -> None:
-        """Make the four projections."""
         super().__init__()
         self.shape = shape
         kv_width = shape.kv_heads * shape.head_width
@@ -79,7 +78,6 @@ class Block(nn.Module):
     """One transformer block: attention, then a SwiGLU feed-forward."""
 
     def __init__(self, shape: Shape) -> None:
-        """Make the norms and projections."""
         super().__init__()
         self.attention_norm = nn.RMSNorm(shape.width, eps=shape.epsilon)
         self.attention = Attention(shape)
@@ -103,7 +101,6 @@ class Llama(nn.Module):
     sin: Tensor
 
     def __init__(self, shape: Shape) -> None:
-        """Make the blocks and draw the initial weights."""
         super().__init__()
         self.shape = shape
         self.embedding = nn.Embedding(shape.vocab, shape.width)

@@ -30,7 +30,6 @@ class Typist:
     """Types a question the way people do: hasty, polite, with slips."""
 
     def __init__(self, rng: random.Random) -> None:
-        """`rng` makes every choice."""
         self.rng = rng
 
     def chance(self, share: float) -> bool:
@@ -87,7 +86,6 @@ class Sampler:
     """Draws conversations and packs them into rows of a fixed number of tokens."""
 
     def __init__(self, corpus: Corpus, coder: ChatCoder, seed: int) -> None:
-        """The same seed gives the same rows."""
         self.corpus = corpus
         self.coder = coder
         self.rng = random.Random(seed)

@@ -67,7 +67,6 @@ class ChatCoder:
     """Turns messages into token ids with a weight per token for the loss."""
 
     def __init__(self, tokenizer: Tokenizer, prompt_weight: float = 0.1) -> None:
-        """Assistant tokens weigh 1, all others `prompt_weight`."""
         self.tokenizer = tokenizer
         self.prompt_weight = prompt_weight
         self.start = special_id(tokenizer, START)

@@ -103,7 +103,6 @@ class Run:
     """One training run with its clock and its checkpoint file."""
 
     def __init__(self, settings: Settings) -> None:
-        """Build everything a step needs; the clock starts here."""
         torch.manual_seed(settings.seed)
         torch.set_num_threads(settings.threads)
         settings.out.mkdir(parents=True, exist_ok=True)

@@ -65,7 +65,6 @@ def unseen(piece: str) -> None:
 
 
 def on_terminal() -> bool:
-    """Tell whether a person may be watching stderr, and did not ask for quiet."""
     return sys.stderr.isatty() and not _QUIET.get()
 
 

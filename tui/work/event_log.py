@@ -33,9 +33,7 @@ class EventLog:
         self._events.append(Event(at, text, severity))
 
     def __iter__(self) -> Iterator[Event]:
-        """Oldest first."""
         return iter(self._events)
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._events)

@@ -178,8 +178,6 @@ def pairs_text(links: Sequence[Link]) -> str:
 
 
 def _together(one: Link, other: Link) -> Link:
-    """What two links carried, as of one; what one of them cannot tell is unknown."""
-
     def both(field: str) -> int | None:
         parts = (getattr(one, field), getattr(other, field))
         return None if None in parts else sum(parts)

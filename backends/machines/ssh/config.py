@@ -36,7 +36,6 @@ class Destination(Value, frozen=True, kw_only=True):
     port: int | None = None
 
     def __str__(self) -> str:
-        """The shortest text that parses to the same."""
         bracketed = self.port is not None and ":" in self.host
         host = f"[{self.host}]" if bracketed else self.host
         user = f"{self.user}@" if self.user else ""

@@ -55,7 +55,6 @@ class ScriptedController:
     """Keeps a goal for each cluster; what is launched serves a moment later."""
 
     def __init__(self) -> None:
-        """Nothing is wanted yet."""
         self.info = ControllerInfo(api=API_VERSION, version="1", pid=os.getpid())
         self.now: dict[str, ClusterSnapshot] = {}
         self.passes: dict[str, list[object]] = {}

@@ -36,7 +36,6 @@ class Model:
     """Answers with what it is given."""
 
     def __init__(self) -> None:
-        """Nothing was asked."""
         self.asked: list[ChatRequest] = []
         self.deltas: asyncio.Queue[ChatDelta] = asyncio.Queue()
         self.closed = 0
@@ -90,7 +89,6 @@ class Disk:
     """A disk that is full until it is not."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Full, and tried again at once."""
         self.full = True
         save = ChatStore.save
 

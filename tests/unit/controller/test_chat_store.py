@@ -127,7 +127,6 @@ def test_of_two_writers_one_is_read_whole(tmp_path: Path) -> None:
 
 
 def _going_on_from(shown: int) -> bytes:
-    """A file whose only question goes on from that answer, of one."""
     turn = {"question": "Why?", "replies": [{"text": "So."}], "shown": shown}
     kept = {"id": "bad", "cluster": "default", "turns": [turn]}
     return msgspec.json.encode({"version": VERSION, "conversation": kept})

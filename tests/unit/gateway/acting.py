@@ -175,13 +175,11 @@ class Actor:
 
 
 def _may_begin(stops: list[str], text: str) -> bool:
-    """Whether a text ends with what a stop word begins with."""
     beginnings = (stop[:n] for stop in stops for n in range(1, len(stop)))
     return any(map(text.endswith, beginnings))
 
 
 def _probability(text: str, token: int) -> dict[str, Any]:
-    """As in llama-server, the bytes are those of the text, not of the token."""
     return {"content": [{"id": token, "token": text, "bytes": list(text.encode())}]}
 
 

@@ -43,7 +43,6 @@ class Stage:
     """A gateway, and a client of it."""
 
     def __init__(self, proxy: Proxy, url: str, client: aiohttp.ClientSession) -> None:
-        """Nothing serves yet."""
         self.proxy = proxy
         self.url = url
         self.client = client

@@ -104,7 +104,6 @@ def write_gguf(
 
 
 def _zeros(shape: Shape, kind: GGMLQuantizationType) -> npt.NDArray[Any]:
-    """Zeros as GGUFWriter wants them: reversed, quants as rows of bytes."""
     block, block_bytes = GGML_QUANT_SIZES[kind]
     rows = tuple(reversed(shape[1:]))
     if kind == F32:

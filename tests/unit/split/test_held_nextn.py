@@ -43,7 +43,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ModelInfo:
 
 
 def on_gpu(model: ModelInfo, loaded_bytes: int) -> MeasuredSplit:
-    """All layers planned on the head's GPU, which holds so many bytes."""
     split = make_split(N_LAYER, ["local/CPU", "local/CUDA0"], [1, N_LAYER])
     plan = Plan(model=model.path, split=split, workers=())
     log = ServerLog({("CUDA0", "model"): loaded_bytes}, (N_LAYER, N_LAYER + 1))
