@@ -19,7 +19,7 @@ class Asking(Value, frozen=True, kw_only=True):
 
 _ANYBODY = Asking()
 ASKING: ContextVar[Asking] = ContextVar("asking", default=_ANYBODY)
-"""Set once, by whoever knows what the user started."""
+"""Set once by the program that the user started."""
 
 _HARMLESS = re.compile(
     "/v1/(?:propose|preview|memory|chat|chats|chats/.*|peers/[^/]+/probe"
@@ -30,7 +30,7 @@ looked at, a model is asked."""
 
 
 class ReadOnly(UsageError):
-    """Something was to be changed where one only watches."""
+    """A read-only client requested a change."""
 
     def __init__(self, what: str = "This") -> None:
         super().__init__(
@@ -40,7 +40,7 @@ class ReadOnly(UsageError):
 
 
 def require_allowed(method: str, target: str) -> None:
-    """Go on unless a request would change something where one only watches.
+    """Refuse a request of a read-only client that would change something.
 
     What is not known to be harmless is refused.
 

@@ -45,7 +45,7 @@ class RequestFailed(DllmError):
         self.value = failure
 
     def failure(self, at: float = 0.0) -> Failure:
-        """The failure as the controller told it."""
+        """The failure as the controller reported it."""
         return self.value
 
 
@@ -54,7 +54,7 @@ class RequestRefused(RequestFailed, UsageError):
 
 
 class NothingRuns(ControllerError):
-    """There is no controller, and where one only watches none is started."""
+    """There is no controller, and a read-only client starts none."""
 
     def __init__(self) -> None:
         super().__init__(

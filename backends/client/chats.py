@@ -29,7 +29,7 @@ class NoSuchChat(DllmError):
 class ChatsClient:
     """Asks, keeps and tells conversations; answers go on when nobody looks.
 
-    Every call raises ``DllmError`` where the controller refuses or cannot be reached.
+    Every call raises ``DllmError`` if the controller refuses or is unreachable.
     """
 
     def __init__(self, connection: Connection, cluster: Callable[[], str]) -> None:

@@ -209,7 +209,7 @@ class ControllerClient:
     async def events(self, *, after: int = 0) -> tuple[Event, ...]:
         """The events of the last days, beyond an event's number, oldest first.
 
-        Starts no controller: where none runs, what earlier ones wrote is read.
+        Starts no controller: if none runs, it reads the files of earlier ones.
         """
         if await self.running():
             target = f"/v1/story?after={after}"
@@ -351,7 +351,7 @@ def _peer(name: str, verb: str = "") -> str:
 class ModelsClient:
     """Asks machines about models; closing the stream of long work ends the work.
 
-    Every call raises ``DllmError`` where it is refused or cannot be asked.
+    Every call raises ``DllmError`` if the controller refuses or is unreachable.
     """
 
     def __init__(self, connection: Connection) -> None:

@@ -45,7 +45,7 @@ async def answers(socket: Path) -> bool:
 
 
 async def find_running(paths: Paths) -> Path | None:
-    """The socket of the controller that runs, also where it is elsewhere.
+    """The socket of the running controller, even if it is elsewhere.
 
     One that has lost its socket makes another within a second; that is waited for.
 

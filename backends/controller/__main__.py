@@ -55,7 +55,7 @@ TURN_S = 0.5
 
 
 def main() -> int:
-    """Run until told to end; 0 when ended, 1 with a sentence when it cannot start."""
+    """Run until a signal or the API ends it; 1 with a sentence if it cannot start."""
     spare_modules()
     stays = _stays()
     paths = user_paths()

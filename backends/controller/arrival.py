@@ -31,11 +31,11 @@ class Arrived(NamedTuple):
     bytes_per_s: float | None
     """Mean since its first byte; None while that says little."""
     home_bytes: int | None = None
-    """Of those that arrived, from its own disk; None where all are sent unasked."""
+    """The arrived bytes from its own disk; None if the head sends all of them."""
 
     @property
     def fraction(self) -> float | None:
-        """0…1; None where nothing is expected."""
+        """0…1; None if no bytes are expected."""
         return self.arrived_bytes / self.total_bytes if self.total_bytes else None
 
     @property

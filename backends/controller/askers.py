@@ -45,7 +45,7 @@ def myself(program: str) -> Actor:
 
 
 def _pid(connection: socket.socket | None) -> int:
-    """The process that connected; 0 where the system does not say."""
+    """The process that connected; 0 if the system does not say."""
     try:
         if connection is None or connection.family != socket.AF_UNIX:
             return 0

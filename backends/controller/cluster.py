@@ -353,7 +353,7 @@ class Cluster:
                 await asyncio.gather(work, turn, return_exceptions=True)
 
     async def _pursue(self, *, adopted: bool) -> None:
-        """One goal from beginning to end; what goes wrong is told, never raised."""
+        """Pursue one goal from beginning to end; report errors, never raise them."""
         if self._hands_off:
             return
         goal = self.goal

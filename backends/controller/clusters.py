@@ -216,7 +216,7 @@ class Clusters:
         return [each for each in held if each is not None]
 
     def show_engine(self, engine: EngineInfo) -> None:
-        """This is what a launch would use, where nothing runs yet."""
+        """Show the engine that a launch would use on clusters without one."""
         self._engine = engine
         for cluster in self:
             if cluster.store.snapshot.engine is None:
@@ -252,7 +252,7 @@ class Clusters:
                 cluster.store.update(message=text)
 
     def look_at_processes(self) -> None:
-        """Show every process as machines last told of it."""
+        """Show every process as last reported by its machine."""
         self.book.take()
         for cluster in self:
             cluster.store.update(processes=self.book.of(cluster.name))

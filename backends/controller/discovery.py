@@ -81,7 +81,7 @@ class Discovery:
 
     @property
     def listen_s(self) -> float:
-        """So long a process may take until it listens: less where it did before."""
+        """The longest wait for a process to listen: shorter if it did before."""
         return LISTEN_AGAIN_S if self._has_served() else LISTEN_S
 
     async def facts(self, plan: Plan) -> Facts:
@@ -156,7 +156,7 @@ class Discovery:
     async def _ports(
         self, plan: Plan, pairings: Mapping[str, Pairing]
     ) -> dict[str, int]:
-        """A port for each process: the one it has, where it runs, else a free one."""
+        """A port for each process: its own if it runs, else a free one."""
         alone = {worker_relay_name(w) for w, p in pairings.items() if not p.paired}
         without = {GATEWAY, *alone}
         names = {n: m for n, m in needed_names(plan).items() if n not in without}

@@ -135,7 +135,7 @@ class EventRecorder:
         )
 
     def lab(self, link: str | None, lab: Lab | None, by: Actor) -> None:
-        """Somebody made a link slower, or as it is; told once they have settled."""
+        """Record that a user set or removed a link's lab, once it has settled."""
         where = link or "all links"
         said = f"{format_lab(lab)} each way" if lab else ""
         set_to = f"set the lab on {where}: {said}" if lab else ""

@@ -1,4 +1,4 @@
-"""The gateway of a cluster: started, kept up, and told where llama-server is."""
+"""Start the gateway of a cluster, keep it up, and report llama-server to it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ BINDING = frozenset(
 )
 """Arguments that hold every answer to a form or a length."""
 SEEDING = frozenset({"-s", "--seed"})
-"""Arguments that settle what is drawn where a request does not."""
+"""Arguments that set the seed if a request does not."""
 
 
 class ApiPortTaken(HostError):

@@ -40,13 +40,13 @@ class Goal(Value, frozen=True, kw_only=True):
     """The last request of a person; it holds until the next one."""
 
     generation: int = 0
-    """Counts what was asked for; 0 before anything was."""
+    """Counts the requests for a goal; 0 before the first."""
     plan: Plan | None = None
     """The plan to run; None if the cluster is to be stopped."""
     api: ApiSettings | None = None
-    """The access rules of the API; None in a journal of an earlier release."""
+    """The API settings; None, of an earlier release: those of the file count."""
     rolled_back_to: int = 0
-    """Generation that asked for this first; 0 unless a launch failed in between."""
+    """Generation that first requested this; 0 unless a launch failed in between."""
 
 
 class Served(Value, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ class Journal:
         """True if the file lacks the last change."""
 
     def load(self) -> Record:
-        """The last record written; an empty one where there is no file.
+        """The last record written; an empty one if there is no file.
 
         Raises:
             ControllerError: the file cannot be read or understood, or a newer version

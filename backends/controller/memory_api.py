@@ -51,7 +51,7 @@ class MemoryApi:
         return json_response(await self.of(asked.plan))
 
     async def of(self, plan: Plan) -> PlanMemory:
-        """The memory of a plan; predicted, with the reason, where nobody tells.
+        """The memory of a plan; predicted, with the reason, if no engine answers.
 
         Raises:
             DllmError: the model cannot be read, or the split makes no sense.

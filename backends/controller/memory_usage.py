@@ -44,7 +44,7 @@ async def memory_of(machines: Iterable[Machine]) -> list[Device]:
 
 
 def with_memory(peers: Iterable[Peer], memory: Iterable[Device]) -> list[Peer]:
-    """The peers with what is free in main memory as it was told."""
+    """The peers with the free main memory that their machines reported."""
     free = {cpu.id: cpu.free_bytes for cpu in memory}
     return [replace(peer, devices=_with(peer.devices, free)) for peer in peers]
 

@@ -1,4 +1,4 @@
-"""The snapshot as Prometheus text, for whoever scrapes the controller's socket."""
+"""The snapshot as Prometheus text, for scrapers of the controller's socket."""
 
 from __future__ import annotations
 

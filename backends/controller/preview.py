@@ -96,7 +96,7 @@ def _refusal(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> Failure
 async def _site(
     cluster: str, plan: Plan, model: ModelInfo, machines: Machines, readers: Readers
 ) -> Site:
-    """The programs of every machine that takes part, and where the model lies."""
+    """The programs of every machine that takes part, and the place of the model."""
     head = machines.get(plan.head)
     engines = await engines_of(plan, machines)
     relay = head.relay_program() if plan.relay and used_workers(plan) else ""

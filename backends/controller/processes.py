@@ -1,4 +1,4 @@
-"""Every process of ours on every machine, as last told, and what it uses there."""
+"""Every process of ours on every machine, as last reported, and its usage."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ProcessBook:
         """Machine and name of each process, or agent, that does not respond."""
 
     def take(self) -> None:
-        """Read what all machines last told, and listen to those that are new."""
+        """Read the last report of all machines, and subscribe to new ones."""
         connected: set[str] = set()
         for machine in self._machines.all():
             try:

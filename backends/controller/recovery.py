@@ -95,7 +95,7 @@ class Recovery:
         log.warning("%s", text)
 
     def goes_on(self, text: str) -> None:
-        """Remember why it begins anew, which is told already."""
+        """Remember the reason for a new beginning; it is reported already."""
         self.mended = text
         log.info("%s", text)
 

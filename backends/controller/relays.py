@@ -104,7 +104,7 @@ class Links:
         self._store.update(links=links)
 
     def rows(self) -> int | None:
-        """Tokens that came out of all passes; None where relays do not see them all."""
+        """Tokens that came out of all passes; None if relays do not see them all."""
         plain = any(reader.meter.link.mode == "plain" for reader in self._each())
         return self._outcomes.rows if self._outcomes.known and not plain else None
 

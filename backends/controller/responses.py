@@ -158,9 +158,9 @@ async def with_the_agent_of_the_asker(
     request: web.Request,
     handler: Handler,
 ) -> web.StreamResponse:
-    """Log in with the agent of the newest terminal in which something was asked for.
+    """Log in with the agent of the terminal that sent the last POST.
 
-    Looking on (GET) changes nothing, so an old console takes no agent away.
+    A GET changes nothing, so an old console takes no agent away.
     """
     path = request.headers.get(AGENT_HEADER, "")
     if (

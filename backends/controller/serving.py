@@ -88,7 +88,7 @@ class Serving:
                 await self._sleep(SPEED_S)
 
     async def _reading(self, client: ServerClient, before: Speed) -> Speed:
-        """Asks for the server's own count only where relays do not see every token.
+        """Asks for the server's own count only if relays do not see every token.
 
         Each answer of its ``/metrics`` begins the averages in it anew, for all readers.
         """

@@ -1,4 +1,4 @@
-"""The snapshot everybody reads, told to subscribers at most four times a second."""
+"""The shared snapshot, sent to subscribers at most four times a second."""
 
 from __future__ import annotations
 

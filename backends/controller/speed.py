@@ -1,4 +1,4 @@
-"""Tokens per second of whoever uses the server, from llama-server's slots."""
+"""Tokens per second of all clients of the server, from llama-server's slots."""
 
 from __future__ import annotations
 

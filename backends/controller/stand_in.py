@@ -39,7 +39,7 @@ LOOK_S = 1.0
 
 
 class StandIns:
-    """Plans that stand in for the one that was asked for."""
+    """Plans that stand in for the requested one while machines are gone."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class StandIns:
         self._steady_s = STEADY_S
 
     async def instead_of(self, plan: Plan, held: Held | None, worker: str = "") -> Plan:
-        """The plan without the machines that are gone; itself where none is.
+        """The plan without the machines that are gone; itself if none is.
 
         ``held`` is what it still takes of memory, and gives back. ``worker`` is one
         that is given up though its machine is there.

@@ -38,7 +38,7 @@ class Stopper:
         self._steps = steps
 
     def found(self) -> list[Found]:
-        """Every process directory of the cluster, as machines last told."""
+        """Every process directory of the cluster, as last reported."""
         return [
             Found(machine.name, record)
             for machine in self._machines.all()

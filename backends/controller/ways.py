@@ -65,7 +65,7 @@ class Ways:
         return {name: way.incarnation for name, (_, way) in self._ways.items()}
 
     def rtt_ms(self, worker: str) -> float | None:
-        """Round trip of the tunnel to a worker, where there is one."""
+        """Round trip of the tunnel to a worker; None without a tunnel."""
         known = self._ways.get(worker)
         if known is None or known[1].kind is not WayKind.TUNNEL:
             return None

@@ -1,1 +1,1 @@
-"""Conversations: kept on disk, answered whoever looks, shared by all consoles."""
+"""Conversations: kept on disk, answered in the background, shared by all consoles."""

@@ -85,7 +85,7 @@ class Chats:
         return brief_of(held.conversation, answering=held.answering)
 
     async def get(self, chat: str) -> LiveChat:
-        """A conversation, read from disk where it is not held.
+        """A conversation, read from disk if it is not held.
 
         Raises:
             ControllerError: there is none of that id, or it cannot be read.
@@ -105,7 +105,7 @@ class Chats:
         return self._held[chat]
 
     async def current(self, cluster: str, model: str) -> LiveChat:
-        """The conversation with a model on a cluster; a blank one where none is."""
+        """The conversation with a model on a cluster; a blank one if there is none."""
         await self.loaded()
         while theirs := self._of(cluster, model):
             with contextlib.suppress(ControllerError):
@@ -186,7 +186,7 @@ class Chats:
         return await self.open(chat, found.cluster, found.model)
 
     def tell(self) -> None:
-        """Something changed: whoever looks is told."""
+        """Report a change to all subscribers."""
         event, self._changed = self._changed, asyncio.Event()
         event.set()
 

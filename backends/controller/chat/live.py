@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SAVE_S = 0.4
 """Between two writes while an answer comes."""
 RETRY_S = 5.0
-"""Until the next try where the disk refused."""
+"""Until the next try after the disk refused."""
 
 
 class LiveChat:
@@ -260,7 +260,7 @@ class LiveChat:
             self._next_save_at = loop.time() + pause_s
 
     async def _save(self) -> bool:
-        """Write it; False where the disk refuses, which is told until it does not."""
+        """Write it; False if the disk refuses, which is shown until it does not."""
         problem = ""
         self._unsaved = False
         try:

@@ -92,7 +92,7 @@ class ChatStore:
         return self.folder / f"{chat}.json"
 
     def _read(self, file: Path) -> Conversation | None:
-        """The conversation of a file; one that is none is put aside, and told."""
+        """The conversation of a file; an invalid file is put aside, and reported."""
         try:
             raw = file.read_bytes()
         except OSError as error:
@@ -135,7 +135,7 @@ class ChatStore:
 
 
 def _free(path: Path) -> Path:
-    """A path where nothing is: ``x.unreadable``, ``x.unreadable-2``…"""
+    """A path that is free: ``x.unreadable``, ``x.unreadable-2``…"""
     number = 1
     found = path
     while found.exists():
