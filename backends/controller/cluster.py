@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ from backends.split.flags import check_exact, compile_split
 from backends.state import ClusterState, RolledBack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from backends.controller.api_ports import ApiPorts
@@ -196,7 +197,9 @@ class Cluster:
                 self.goal,
                 Goal(generation=self.goal.generation + 1, plan=plan, api=api),
             )
-            unkept = await self._kept(self._record_of(goal, same=same))
+            record = self._record_of(goal, same=same)
+            # What changes meanwhile is about the goal before.
+            unkept = await self._kept(lambda _: record)
             if plan is not None or before.plan is not None:
                 self.recorder.wanted(plan, by)
             self._hands_off = self.gateway.is_drained = False
@@ -231,7 +234,7 @@ class Cluster:
             return None
         return record.before if record.served_since is None else record.goal
 
-    async def _kept(self, record: Record) -> ControllerError | None:
+    async def _kept(self, change: Callable[[Record], Record]) -> ControllerError | None:
         """Write what was asked for before it is done; why a stop is not written.
 
         Raises:
@@ -240,8 +243,9 @@ class Cluster:
         if self._hands_off:
             self._journal.set_aside()
         try:
-            await self._journal.commit(record)
+            await self._journal.commit(change)
         except ControllerError as error:
+            record = change(self._journal.record)
             if record.goal.plan is not None:
                 raise ControllerError(
                     f"{error.what}: nothing was changed", error.hint
@@ -269,7 +273,7 @@ class Cluster:
             if on == is_drained:
                 return
             since = time.time() if on else None
-            await self._kept(msgspec.structs.replace(record, drained_since=since))
+            await self._kept(partial(msgspec.structs.replace, drained_since=since))
             self.store.update(drained_since=since)
             self.recorder.drained(by, on=on)
             self.gateway.drain(on)

@@ -27,6 +27,7 @@ from backends.state.base import json_bytes
 from backends.writing import write_private
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -150,17 +151,18 @@ class Journal:
             ) from error
         return self.record
 
-    async def commit(self, record: Record) -> None:
-        """Write a record, and go by it once it is written.
+    async def commit(self, change: Callable[[Record], Record]) -> None:
+        """Write the changed record, and go by it once it is written.
 
-        What else changes meanwhile is about the record that this one replaces.
+        What else changes meanwhile is changed in the same way.
 
         Raises:
             ControllerError: it cannot be written; the record is the one before.
         """
         self._is_committing = True
+        changed = change(self.record)
         try:
-            await asyncio.wrap_future(self._submit(record))
+            await asyncio.wrap_future(self._submit(changed))
         except OSError as error:
             self._submit(self.record)
             raise ControllerError(
@@ -172,7 +174,9 @@ class Journal:
             self._submit(self.record)
             raise
         else:
-            self.record = record
+            self.record = change(self.record)
+            if self.record != changed:
+                self._submit(self.record)
         finally:
             self._is_committing = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from backends.controller.journal import VERSION, Goal, Journal, Record
 from backends.errors import ControllerError
 from backends.state import Failure, Leftover, MeasuredSplit, Plan, Share, Split
 from backends.writing import write_private
+from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +71,7 @@ async def test_a_slow_disk_holds_nobody_up_and_keeps_the_order(
     gate = Event()
 
     def slow(file: Path, content: bytes) -> None:
-        gate.wait()
+        gate.wait(PATIENCE_S)
         write_private(file, content)
 
     monkeypatch.setattr(module, "write_private", slow)
@@ -77,7 +79,7 @@ async def test_a_slow_disk_holds_nobody_up_and_keeps_the_order(
     journal.save(Record(goal=Goal(generation=1)))
     journal.change(server="one")
     committing = asyncio.create_task(
-        journal.commit(Record(goal=Goal(generation=2, plan=PLAN)))
+        journal.commit(lambda _: Record(goal=Goal(generation=2, plan=PLAN)))
     )
     await asyncio.sleep(0)
     journal.change(server="two")
@@ -88,6 +90,28 @@ async def test_a_slow_disk_holds_nobody_up_and_keeps_the_order(
     assert Journal(tmp_path / "default.json").load() == journal.record
 
 
+async def test_what_changes_while_it_is_written_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Event()
+
+    def slow(file: Path, content: bytes) -> None:
+        gate.wait(PATIENCE_S)
+        write_private(file, content)
+
+    monkeypatch.setattr(module, "write_private", slow)
+    journal = Journal(tmp_path / "default.json")
+    change = partial(msgspec.structs.replace, drained_since=1.0)
+    committing = asyncio.create_task(journal.commit(change))
+    await asyncio.sleep(0)
+    journal.change(served_since=2.0)
+    assert journal.record.drained_since is None, "what is not written does not count"
+    gate.set()
+    await committing
+    assert journal.record == Record(drained_since=1.0, served_since=2.0)
+    assert Journal(tmp_path / "default.json").load() == journal.record
+
+
 async def test_who_leaves_while_it_is_written_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +119,7 @@ async def test_who_leaves_while_it_is_written_changes_nothing(
 
     def slow(file: Path, content: bytes) -> None:
         writes.set()
-        gate.wait()
+        gate.wait(PATIENCE_S)
         write_private(file, content)
 
     journal = Journal(tmp_path / "default.json")
@@ -103,7 +127,7 @@ async def test_who_leaves_while_it_is_written_changes_nothing(
     assert journal.load().goal.generation == 1
     monkeypatch.setattr(module, "write_private", slow)
     committing = asyncio.create_task(
-        journal.commit(Record(goal=Goal(generation=2, plan=PLAN)))
+        journal.commit(lambda _: Record(goal=Goal(generation=2, plan=PLAN)))
     )
     await asyncio.to_thread(writes.wait)
     committing.cancel()
