@@ -58,6 +58,7 @@ async def burst(app: DllmApp, keys: Sequence[str]) -> None:
 async def quiet(pilot: Pilot[None], app: DllmApp) -> None:
     """Until everything sent has been worked off."""
     await pilot.pause()
+    await until(pilot, lambda: not app._typed and app._key_at_work is None)
     await until(pilot, lambda: app.query_one(SplitBar).message_queue_size == 0)
     await pilot.pause()
 
