@@ -106,6 +106,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._taken = 0
+        self._slots = 0
         self._queue: deque[asyncio.Future[bool]] = deque()
 
     async def take(self, slots: int, *, is_first: bool) -> bool:
@@ -113,6 +114,7 @@ class Turns:
 
         ``is_first``: before all others that wait.
         """
+        self._slots = slots
         if self._taken < slots:
             self._taken += 1
             return True
@@ -126,12 +128,13 @@ class Turns:
             raise
 
     def give(self) -> None:
-        """Give a turn back: it is that of whoever waits longest."""
-        while self._queue:
+        """Give a turn back; whoever waits longest gets it if there are slots for it."""
+        self._taken -= 1
+        while self._queue and self._taken < self._slots:
             turn = self._queue.popleft()
             if not turn.done():
-                return turn.set_result(True)
-        self._taken -= 1
+                self._taken += 1
+                turn.set_result(True)
 
     def stir(self) -> None:
         """Send all that wait away: they are to look what serves now."""
@@ -161,8 +164,7 @@ class Upstream:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._preparing is not None:
-            self._preparing.cancel()
+        self._stop_preparing()
         self._drop()
         await self._session.close()
 
@@ -276,7 +278,12 @@ class Upstream:
         self._prepare(port)
 
     def _prepare(self, port: int) -> None:
+        self._stop_preparing()
         self._preparing = asyncio.create_task(self._connect_ahead(port))
+
+    def _stop_preparing(self) -> None:
+        if self._preparing is not None:
+            self._preparing.cancel()
 
     async def _connect_ahead(self, port: int) -> None:
         with contextlib.suppress(Absent):

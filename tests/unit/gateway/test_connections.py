@@ -8,6 +8,7 @@ import contextlib
 import pytest
 from aiohttp import web
 
+from backends.gateway.upstream import Upstream
 from tests.unit.gateway.standing import gateway, upstream
 from tests.waiting import until
 
@@ -134,3 +135,14 @@ async def test_a_long_body_has_a_connection_of_its_own() -> None:
         for _ in range(2):
             await stage.ask(n="x" * (1 << 19))
         assert server.count == 2
+
+
+async def test_none_that_is_being_made_ready_outlives_the_gateway() -> None:
+    async with upstream(Server()) as port:
+        async with Upstream() as asking:
+            preparing = []
+            for _ in range(2):
+                asking._prepare(port)
+                preparing.append(asking._preparing)
+        await asyncio.wait([one for one in preparing if one])
+        assert asking._kept is None

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from backends.gateway import proxy
 from backends.gateway.language import Mode
+from backends.gateway.upstream import Turns
 from tests.unit.gateway.standing import CHAT, WHOLE, gateway, streaming, upstream
 from tests.waiting import until
 
@@ -288,3 +289,18 @@ async def test_who_waits_for_a_slot_waits_for_the_next_llama_server() -> None:
             for one in asking:
                 assert (await one)[0] == 200
     assert sorted(arrived) == [0, 1, 2]
+
+
+async def test_turns_wait_until_the_next_llama_server_has_slots_for_them() -> None:
+    """Of three requests to the one before, two still run when the first turn is due."""
+    turns = Turns()
+    for _ in range(3):
+        assert await turns.take(3, is_first=False)
+    waiting = asyncio.create_task(turns.take(1, is_first=False))
+    await asyncio.sleep(0)
+    for _ in range(2):
+        turns.give()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    turns.give()
+    assert await waiting
