@@ -93,7 +93,10 @@ class Server(web.Server):
         idle = self._idle[_address(handler)]
         idle[handler] = None
         if len(idle) > IDLE_MAX:
-            next(iter(idle)).force_close()
+            oldest = next(iter(idle))
+            # Its connection_lost comes only in the next step of the loop.
+            self._works(oldest)
+            oldest.force_close()
 
     def _works(self, handler: web.RequestHandler) -> None:
         address = _address(handler)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import defaultdict
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -314,6 +315,20 @@ async def test_of_connections_without_a_request_only_so_many_are_kept(
         assert await asking == 200
         for _, writer in idle:
             writer.close()
+
+
+def test_of_connections_that_come_at_once_each_ends_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end of a connection is told in a later step of the loop."""
+    monkeypatch.setattr(server_module, "IDLE_MAX", 3)
+    server = server_module.Server.__new__(server_module.Server)
+    server._idle, server._unasked = defaultdict(dict), {}
+    peer = ("192.0.2.1", 1)
+    idle = [mock.Mock(web.RequestHandler, peername=peer) for _ in range(5)]
+    for one in idle:
+        server._rests(one)
+    assert [one.force_close.call_count for one in idle] == [1, 1, 0, 0, 0]
 
 
 METHODS = st.one_of(
