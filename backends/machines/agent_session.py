@@ -302,6 +302,8 @@ class Channel:
 ASK_TIMEOUT_S = 15.0
 RESTART_PAUSES_S = (0.02, 0.2, 1.0, 5.0)
 """Between attempts to start an agent that died again; the last one is repeated."""
+STAYED_S = 5.0
+"""An agent that ran for so long is started again after the shortest pause."""
 LEASE_S = 240.0
 """An agent that hears nothing for so long ends: we may have lost power, which its sshd
 may not notice for hours. Well beyond a minute, for which a cable may be out."""
@@ -429,17 +431,20 @@ class AgentSession:
 
     async def _keep(self) -> None:
         """Start it again whenever it ended: what changes is to be told of."""
+        now_s = asyncio.get_running_loop().time
         attempt = 0
         while True:
+            begun_s = now_s()
             if self._channel is not None:
                 await self._channel.ended.wait()
+            if now_s() - begun_s >= STAYED_S:
+                attempt = 0
             await asyncio.sleep(
                 RESTART_PAUSES_S[min(attempt, len(RESTART_PAUSES_S) - 1)]
             )
             attempt += 1
             with contextlib.suppress(DllmError, OSError):
                 await self._connected()
-                attempt = 0
 
     def _pushed(self, message: dict[str, Any]) -> None:
         if message.get("push") == "record":

@@ -13,6 +13,7 @@ from backends.errors import HostError, PeerUnreachable
 from backends.machines import agent_session
 from backends.machines.agent_session import ANSWER_BYTES_MAX, BANNER_BYTES_MAX, Lines
 from backends.machines.host import AgentHost
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -273,3 +274,33 @@ def test_restarts_become_rarer() -> None:
     assert list(agent_session.RESTART_PAUSES_S) == sorted(
         agent_session.RESTART_PAUSES_S
     )
+
+
+class Dying(Scripted):
+    """Greets, answers once and ends."""
+
+    async def write(self, data: bytes) -> None:
+        await super().write(data)
+        self.coming.put_nowait(b"")
+
+
+@pytest.mark.parametrize(("stayed_s", "is_patient"), [(60.0, True), (0.0, False)])
+async def test_one_that_greets_and_dies_is_restarted_ever_more_rarely(
+    monkeypatch: pytest.MonkeyPatch, stayed_s: float, *, is_patient: bool
+) -> None:
+    """One that stayed for a while begins anew."""
+    monkeypatch.setattr(agent_session, "RESTART_PAUSES_S", (0.001, 0.001, 60.0))
+    monkeypatch.setattr(agent_session, "STAYED_S", stayed_s)
+    opened = 0
+
+    async def open_stream() -> Scripted:
+        nonlocal opened
+        opened += 1
+        return Dying(lambda r: b"")
+
+    host = AgentHost("ada", open_stream, restarts=True)
+    await host.connect()
+    await until(lambda: opened >= 3)
+    await asyncio.sleep(0.1)
+    await host.close()
+    assert (opened == 3) is is_patient
