@@ -9,10 +9,12 @@ from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from backends.controller.builder import Builder, launch_steps
 from backends.controller.discovery import Discovery
 from backends.controller.engines import draft_path
-from backends.controller.evidence import unexpected
+from backends.controller.evidence import failed_at
 from backends.controller.gateway import ApiPortTaken, Gateway
 from backends.controller.loading import Loading
 from backends.controller.recovery import Recovery
@@ -241,7 +243,7 @@ class Reconciler:
                     raise
                 # A fault of ours is no reason to end what serves: it is taken up anew.
                 log.exception("cluster %s is looked after again", self._cluster)
-                self._recorder.failed(unexpected(error).evidence)
+                self._recorder.failed(failed_at("The controller failed", error))
                 await asyncio.sleep(next(pauses_s))
 
     @property
@@ -278,7 +280,7 @@ class Reconciler:
                 # No reason to end what served well without that draft.
                 if error.evidence.process != SERVER or not self.auto.blames(draft):
                     raise
-                self._recorder.failed(error.evidence)
+                self._recorder.failed(replace(error.evidence, hint=""))
                 self.auto.give_up(draft)
 
     async def _without_lost_draft(self, plan: Plan) -> Plan:

@@ -218,7 +218,7 @@ class Recovery:
             what = TOO_OFTEN.format(what=failure.what, times=DEATHS_MAX)
             failure = msgspec.structs.replace(failure, what=what, hint=GIVEN_UP)
             raise DiedTooOften(failure) from died
-        self._recorder.failed(failure)
+        self._recorder.failed(msgspec.structs.replace(failure, hint=""))
         again = f"{failure.process} {mended.removeprefix('it ')}"
         self.tell(f"{error.what}: {mended}", again)
 

@@ -197,14 +197,15 @@ async def test_a_draft_that_auto_chose_and_that_breaks_the_server_is_given_up(
 
     async def bring_up_as(plan: Plan) -> None:
         done.append(plan.server.draft)
-        raise ProcessFailed(Failure(what="it ended", process="llama-server"))
+        hint = "Launch again."
+        raise ProcessFailed(Failure(what="it ended", hint=hint, process="llama-server"))
 
     reconciler._bring_up_as = bring_up_as
     reconciler._recovery = SimpleNamespace(tell=told.append)
     with pytest.raises(ProcessFailed):
         await reconciler._bring_up(AUTO)
     assert done == [MODEL, "none"]
-    assert len(told) == 1
+    assert [failure.hint for failure in told] == [""]
 
 
 @pytest.mark.parametrize("serves", [True, False])
@@ -227,7 +228,7 @@ async def test_a_fault_of_ours_ends_nothing_that_serves(
     reconciler.stopper = SimpleNamespace(found=lambda: [("local", server)])
     reconciler._bring_up_for, reconciler._take_up = bring_up, AsyncMock()
     reconciler._recorder = SimpleNamespace(
-        failed=lambda failure: told.append(failure.what)
+        failed=lambda failure: told.append(failure.hint)
     )
     reconciler._recovery = SimpleNamespace(
         without_refused=AsyncMock(side_effect=PlanError("x"))
@@ -235,3 +236,4 @@ async def test_a_fault_of_ours_ends_nothing_that_serves(
     with pytest.raises(PlanError if serves else ZeroDivisionError):
         await reconciler._keep_up(PLAN, adopted=True)
     assert len(told) == (3 if serves else 0)
+    assert not any("Launch again" in hint for hint in told)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from backends.controller.breaker import Breaker
 from backends.controller.journal import Record
 from backends.controller.recovery import DiedTooOften, Recovery
 from backends.errors import (
@@ -219,3 +220,23 @@ async def test_a_worker_that_runs_and_never_listens_is_not_tried_five_times() ->
     error = NeverListened(Failure(what="ada runs but does not listen", process="ada"))
     error.worker = "ada"
     assert await served(1.0, []).again_or_without(PLAN, error) == REST
+
+
+@pytest.mark.parametrize("has_served", [True, False])
+async def test_what_is_started_again_by_itself_asks_nobody_to_launch(
+    has_served: bool,
+) -> None:
+    recovery = made(1.0 if has_served else None, REST, [])
+    hints: list[str] = []
+    recovery._recorder.failed = lambda failure: hints.append(failure.hint)
+    recovery._clock = lambda: 0.0
+    recovery.breaker = Breaker(recovery._clock)
+    died = ProcessFailed(
+        Failure(what="ada was killed", hint="Launch again to restart it", process="ada")
+    )
+    if has_served:
+        recovery._require_mendable(died, died)
+        assert hints == [""]
+        return
+    with pytest.raises(ProcessFailed, match="ada was killed"):
+        recovery._require_mendable(died, died)
