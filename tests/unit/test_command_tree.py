@@ -44,6 +44,7 @@ def test_every_command_has_help_with_an_example_of_its_own(command: str) -> None
         ("peers provision", "peers setup"),
         ("peers clean", "peers reset"),
         ("key", "keys"),
+        ("keys revoke", "keys remove"),
         ("lab set", "links slow"),
         ("lab clear", "links reset"),
         ("lab show", "links list"),

@@ -166,12 +166,13 @@ KEYS = Table(
 @click.group(
     cls=Group,
     default="list",
+    aliases={"revoke": "remove"},
     examples=KEYS_EXAMPLES,
     notes="Programs on this machine need none. For others set api_host, such as "
     "dllm-tui config set api_host 0.0.0.0",
 )
 def keys() -> None:
-    """Make, list and revoke API keys for other machines."""
+    """Make, list and remove API keys for other machines."""
 
 
 @keys.command("add", shows=lambda made: [made["key"]])
