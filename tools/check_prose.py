@@ -31,6 +31,11 @@ CLEAN = (
     "backends/split",
     "backends/state",
     "backends/*.py",
+    "tui/kit",
+    "tui/screens",
+    "tui/seam",
+    "tui/shell",
+    "tui/work",
     "tools/check_prose.py",
 )
 """Folders and files that are clean, and stay so."""

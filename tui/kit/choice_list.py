@@ -54,7 +54,6 @@ class ChoiceList(StripWidget, can_focus=True):
     def __init__(self, choices: Sequence[Choice]) -> None:
         super().__init__()
         self.choices = tuple(choices)
-        """What may be answered."""
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
         return len(self.choices)

@@ -32,11 +32,11 @@ class ChoosyInput(LineInput):
     """Leaves what it does not take to the keys of the dialog, such as ``?``."""
 
     def takes(self, character: str) -> bool:
-        """Whether a character is text for this field."""
+        """True if the field accepts the character."""
         raise NotImplementedError
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
-        """Whether a key is text for this field, and no key of others."""
+        """True if the field accepts the key as text, before any binding."""
         return bool(character and character.isprintable() and self.takes(character))
 
     async def _on_key(self, event: events.Key) -> None:

@@ -66,7 +66,7 @@ class FilterBar(Horizontal):
     """
 
     note: reactive[str] = reactive("", layout=True)
-    """What the filter does: a count, or why it cannot."""
+    """The result of the filter: a count, or its error."""
     wrong: reactive[bool] = reactive(False, toggle_class="-wrong")
     """The note says what is wrong with the filter."""
 
@@ -102,13 +102,6 @@ class FilterBar(Horizontal):
         sign: str = "/",
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Create a hidden bar.
-
-        Args:
-            placeholder: Says what may be typed.
-            sign: Stands before the field.
-            id: The ID of the widget in the DOM.
-        """
         super().__init__(id=id)
         self._sign = sign
         self._input = LineInput(placeholder=placeholder)

@@ -62,7 +62,7 @@ def _written(app: App[Any], key: str) -> str:
 
 
 def takes_text(widget: Widget | None) -> bool:
-    """Whether letters are text to what has the focus."""
+    """True if the widget takes letters as text."""
     return isinstance(widget, Input | TextArea)
 
 

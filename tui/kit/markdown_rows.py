@@ -1,7 +1,7 @@
 """Markdown as rows of text, for long answers and those that grow many times a second.
 
-Textual's own Markdown is a tree of widgets, four to a paragraph: each change lays the
-whole screen out anew, and a long answer stops the console for half a second when it is
+Textual's own Markdown is a tree of widgets, four to a paragraph. Each change lays the
+whole screen out anew. A long answer stops the console for half a second when it is
 mounted or the focus moves. Here Rich draws each block once; only the last is drawn
 again.
 """
@@ -159,7 +159,7 @@ class _Blocks(Markdown):
 
     @classmethod
     def of(cls, tokens: list[Token]) -> _Blocks:
-        """What draws these."""
+        """The blocks that draw these tokens."""
         made = copy(_no_blocks())
         made.parsed = tokens
         return made
@@ -175,12 +175,6 @@ class MarkdownRows:
     """A text that grows, as rows of a width."""
 
     def __init__(self, width: int, looks: Mapping[str, Style]) -> None:
-        """Begin with nothing.
-
-        Args:
-            width: Cells of a row.
-            looks: Styles by Rich's names, like ``markdown.h1``.
-        """
         self.width = width
         self.looks = looks
         self._console = Console(
@@ -220,7 +214,7 @@ class MarkdownRows:
 
 
 def text_of(rows: list[Strip], selection: Selection) -> str:
-    """What is selected of these rows; lines that were broken are whole again."""
+    """The selected text of these rows; broken lines are whole again."""
     text = ""
     for index, row in enumerate(rows):
         if (span := selection.get_span(index)) is not None:
@@ -234,7 +228,7 @@ def text_of(rows: list[Strip], selection: Selection) -> str:
 
 
 def _start_of(row: Strip) -> tuple[int, str | None]:
-    """Where words begin that go on with the row before, and what stood between."""
+    """The first cell of a continued row's words, and the text before them."""
     cells = 0
     for segment in row:
         if segment.style and AFTER in segment.style.meta:

@@ -23,7 +23,7 @@ class NumberStrip(StripWidget):
     TYPED_MAX: ClassVar[int] = 4
     """Characters a number can have."""
     HAS_POINT: ClassVar[bool] = False
-    """Whether a number may have a fraction."""
+    """True if a number may have a fraction."""
 
     typed: reactive[str | None] = reactive(None, init=False)
     """The number so far; None while none is being typed."""
@@ -32,7 +32,7 @@ class NumberStrip(StripWidget):
 
     @property
     def takes_number(self) -> bool:
-        """Whether a number can be begun now."""
+        """True if the user can begin a number now."""
         raise NotImplementedError
 
     def take_number(self, text: str) -> None:
@@ -43,7 +43,7 @@ class NumberStrip(StripWidget):
 
     @property
     def takes_digits(self) -> bool:
-        """Whether a digit belongs to a number now, and changes no screen."""
+        """True if a digit belongs to a number now, and changes no screen."""
         return self.typed is not None
 
     def watch_typed(self) -> None:

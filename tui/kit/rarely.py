@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Rarely:
-    """Does something at once, then no sooner than after a gap, if it was asked again.
+    """Does something at once; a second request waits until a gap has passed.
 
     What is asked for last is always done: the work looks at what there is by then.
     """

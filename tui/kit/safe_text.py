@@ -64,7 +64,7 @@ class SafeStream:
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """What is safe to show of the text so far and was not given out before.
+        """Return the new part of the text that is safe to show.
 
         The begin of a sequence is held back; what never ends is never shown.
         """

@@ -13,7 +13,15 @@ _ALMOST = 1e-9
 
 
 class Scale:
-    """Values along a track: the stops at even distances, straight lines between."""
+    """Values along a track: the stops at even distances, straight lines between.
+
+    Args:
+        stops: Values at even distances, ascending; the last may be infinite.
+        parts: The number of steps between two stops.
+        unit: Written after a value.
+        neutral: The value that changes nothing.
+        typed_max: The most a typed value may be, also beyond the last stop.
+    """
 
     def __init__(
         self,
@@ -24,15 +32,6 @@ class Scale:
         neutral: float = 0.0,
         typed_max: float = 1e4,
     ) -> None:
-        """Create a scale.
-
-        Args:
-            stops: Values at even distances, ascending; the last may be infinite.
-            parts: Into how many steps each gap between two stops is divided.
-            unit: Written after a value.
-            neutral: The value that changes nothing.
-            typed_max: The most a typed value may be, also beyond the last stop.
-        """
         self.stops = stops
         self.parts = parts
         self.unit = unit
@@ -49,7 +48,7 @@ class Scale:
         return tuple(values)
 
     def fraction(self, value: float) -> float:
-        """Where a value lies on the track, 0…1."""
+        """The place of a value on the track, 0…1."""
         stops = self.stops
         if value <= stops[0]:
             return 0.0

@@ -49,7 +49,7 @@ class Slider(NumberStrip, can_focus=True):
     HAS_POINT: ClassVar[bool] = True
 
     value: reactive[float] = reactive(0.0, init=False)
-    """What the thumb stands at; it may lie between two steps."""
+    """The value of the thumb; it may lie between two steps."""
 
     class Changed(Message):
         """The user moved the thumb; not ``final`` while a drag goes on."""
@@ -76,14 +76,6 @@ class Slider(NumberStrip, can_focus=True):
         id: str | None = None,  # noqa: A002
         classes: str | None = None,
     ) -> None:
-        """Create a slider that stands where it changes nothing.
-
-        Args:
-            label: One word before the track.
-            scale: The values there are, and how they are written.
-            id: The widget's id.
-            classes: The widget's CSS classes.
-        """
         super().__init__(id=id, classes=classes)
         self.label = label
         self.scale = scale

@@ -18,7 +18,7 @@ CELL_PADDING = 1
 
 
 class TableColumn(Protocol):
-    """What the base needs to know of a column."""
+    """The interface of a column to the table."""
 
     @property
     def key(self) -> str:
@@ -37,7 +37,7 @@ class TableColumn(Protocol):
 
     @property
     def right(self) -> bool:
-        """Whether it stands at the right, as numbers do."""
+        """True if the cells are aligned right, like numbers."""
         ...
 
 
@@ -89,7 +89,7 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
         raise NotImplementedError
 
     def key_of(self, row: Row) -> str:
-        """What identifies a row while its cells change."""
+        """The key of a row, the same while its cells change."""
         raise NotImplementedError
 
     def cell_of(self, row: Row, column: Column, width: int) -> Text:
@@ -101,7 +101,7 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
         raise NotImplementedError
 
     def first_row(self) -> int:
-        """Where the cursor begins, and goes when its row is gone."""
+        """The first row of the cursor, also if the cursor's row vanishes."""
         return 0
 
     def tell(self) -> None:

@@ -1,4 +1,4 @@
-"""How a figure shows where it comes from: one rule for every screen and dialog.
+"""The sign of a figure's source: one rule for every screen and dialog.
 
 ``~`` before it and faint: predicted by our own arithmetic. A tick beside it: of a
 plan, what the engine says of it (plain), or what was measured of what runs (strong).
@@ -57,5 +57,5 @@ def tick_of(source: MemorySource) -> str:
 
 
 def least_of(loads: Iterable[DeviceLoad]) -> MemorySource:
-    """How far figures made of several can be trusted: as far as the worst of them."""
+    """The least reliable source among several figures: their sum is no better."""
     return min((load.source for load in loads), key=list(MemorySource).index)

@@ -128,7 +128,7 @@ def resubtitle(widget: Widget, title: str) -> None:
 
 
 class StripWidget(Widget):
-    """A widget that draws all of its lines at once and keeps them until told.
+    """A widget that draws all of its lines at once and keeps them until it changes.
 
     Where it is text to read, its class allows to select it.
     """
@@ -201,7 +201,7 @@ class StripWidget(Widget):
         return Strip.blank(self.content_size.width, ground)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """What is selected, without the blanks at the ends of lines."""
+        """The selected text, without the blanks at the ends of lines."""
         drawn = "\n".join(strip.text.rstrip() for strip in self.lines())
         return selection.extract(drawn), "\n"
 

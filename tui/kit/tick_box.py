@@ -28,7 +28,6 @@ class TickBox(StripWidget, can_focus=True):
     """
 
     value: reactive[bool] = reactive(False, init=False)
-    """Whether it is on."""
 
     class Changed(Message):
         """The user has switched it."""

@@ -1,4 +1,4 @@
-"""Where the time of the latest tokens went, worker by worker, to one scale."""
+"""The time of the latest tokens, worker by worker, to one scale."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NAME_CELLS = 10
 NUMBER_CELLS = 8
 TOTAL_CELLS = 9
 BAR_CELLS_MIN = 30
-"""Where bars would be narrower, numbers go."""
+"""Below this width the rows show numbers, not bars."""
 NUMBERED = ((0, 1, 2, 3, 4), (1, 2, 3))
 """Parts with a number: all of them, else the link and the worker."""
 THIN_COMPUTE = "▄"
@@ -88,7 +88,7 @@ coming.
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self.scale_ms = 0.0
-        """What the width of the bars stands for."""
+        """The time that the full width of the bars means."""
         self._serving = False
         self._links: tuple[Link, ...] = ()
         self._tokens: dict[str, list[Times]] = {}
@@ -131,7 +131,7 @@ coming.
 
     @property
     def subject(self) -> str:
-        """What the rows are: ``latest token`` or ``median of 16 tokens``."""
+        """The heading of the rows: ``latest token`` or ``median of 16 tokens``."""
         shared = [link.generation.tokens_per_pass or 1.0 for link in self.shown]
         each = shared_text(max(shared, default=1.0))
         noun = "pass" if each else "token"
@@ -176,7 +176,7 @@ coming.
         return NO_TOKEN if metered and not any(self._tokens.values()) else ""
 
     def _legend(self, width: int) -> Strip:
-        """What the signs mean, and which token this is."""
+        """The meaning of the signs, and the number of the token shown."""
         dim = self.palette.dim
         gap = "   " if width >= 70 else " "
         left: list[Part] = []

@@ -1,1 +1,1 @@
-"""The seam to the controller: what may be asked of it, and its snapshots."""
+"""The seam to the controller: its requests and its snapshots."""

@@ -21,11 +21,18 @@ RETRY_MIN_S = 0.5
 RETRY_MAX_S = 5.0
 BROKE = "Lost the controller; what it started keeps running"
 UNWATCHED_SLOWER = 8.0
-"""How much more rarely a terminal is painted that has lost the focus."""
+"""A terminal without the focus is painted so many times less often."""
 
 
 class Bridge:
-    """Turns the cluster's snapshots into messages, and its absence into one."""
+    """Turns the cluster's snapshots into messages, and its absence into one.
+
+    Args:
+        cluster: The cluster to listen to.
+        post: Takes each message; the app's ``post_message``.
+        interval_s: Least time between two snapshots posted.
+        retry_s: First pause before asking a lost controller again; it doubles.
+    """
 
     def __init__(
         self,
@@ -35,14 +42,6 @@ class Bridge:
         interval_s: float = DRAW_INTERVAL_S,
         retry_s: float = RETRY_MIN_S,
     ) -> None:
-        """Listen to a cluster; ``post`` gets the messages.
-
-        Args:
-            cluster: What to listen to.
-            post: Takes each message; the app's ``post_message``.
-            interval_s: Least time between two snapshots posted.
-            retry_s: First pause before asking a lost controller again; it doubles.
-        """
         self._cluster = cluster
         self._post = post
         self._interval_s = interval_s

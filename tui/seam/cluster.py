@@ -87,7 +87,7 @@ class Cluster(Protocol):
         ...
 
     async def names_after(self, path: str) -> tuple[str, ...]:
-        """How the last part of a whole path may go on: folders and models there."""
+        """The folders and models that may continue the last part of a whole path."""
         ...
 
     async def read_log(
@@ -101,7 +101,7 @@ class Cluster(Protocol):
         ...
 
     async def events(self, *, after: int = 0) -> tuple[Event, ...]:
-        """What happened in the last days, beyond an event's number, oldest first."""
+        """The events of the last days after an event's number, oldest first."""
         ...
 
     async def settings_taken(self) -> None:
@@ -109,7 +109,7 @@ class Cluster(Protocol):
         ...
 
     async def memory(self, plan: Plan) -> PlanMemory:
-        """What a plan takes of each device; the engine's word where it can be asked."""
+        """The memory a plan takes of each device, by the engine if it can answer."""
         ...
 
     async def passes(self) -> dict[str, tuple[Pass, ...]]:

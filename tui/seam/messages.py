@@ -1,4 +1,4 @@
-"""What the bridge tells the app of the controller."""
+"""Messages of the bridge to the app about the controller."""
 
 from __future__ import annotations
 

@@ -50,7 +50,23 @@ if TYPE_CHECKING:
 
 
 class DllmApp(DeskConsole):
-    """One console on one cluster."""
+    """One console on one cluster.
+
+    Args:
+        cluster: The cluster to show and to steer.
+        memory_file: Keeps the layout and the last plan.
+        theme_folders: The folders of themes.
+        serving_pane: The pane to begin in when a model serves already.
+        initial_model: A GGUF to begin with.
+        theme: The configured theme; empty for the one used last.
+        keys: Other keys for actions, by their ids.
+        settings: The file of these settings; the console changes it.
+        readonly: Refuse what would change anything.
+        clock: Unix seconds, for the event log.
+        keep_copy: Keeps each copied text, beside the terminal's clipboard.
+        kept_where: The place of these copies, for people.
+        ascii_only: Draw with ASCII signs alone.
+    """
 
     TITLE = "dllm"
     DEFAULT_MODE = "cluster"
@@ -72,23 +88,6 @@ class DllmApp(DeskConsole):
         kept_where: str = "",
         ascii_only: bool = False,
     ) -> None:
-        """Make a console; nothing is asked of the cluster before it runs.
-
-        Args:
-            cluster: What to show and to steer.
-            memory_file: Where layout and last plan are kept.
-            theme_folders: Where themes are.
-            serving_pane: The pane to begin in when a model serves already.
-            initial_model: A GGUF to begin with.
-            theme: The configured theme; empty for the one used last.
-            keys: Other keys for actions, by their ids.
-            settings: The file that these come from, to be changed here.
-            readonly: Refuse what would change anything.
-            clock: Unix seconds, for the event log.
-            keep_copy: Keeps what is copied, beside the terminal's clipboard.
-            kept_where: Where that is, for people.
-            ascii_only: Draw with ASCII signs alone.
-        """
         memory, error = recall_if_whole(memory_file)
         super().__init__(
             theme_folders=theme_folders,

@@ -1,4 +1,4 @@
-"""What any console needs whatever it shows: themes, keys, toasts, palette, copying."""
+"""The base of any console: themes, keys, toasts, palette, copying."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self.user_keys = dict(keys)
         """Other keys for actions, by their ids."""
         self.readonly = readonly
-        """Whether one only watches."""
+        """True if the console may only watch."""
         self._all_themes = False
         self._early_trouble: list[DllmError] = []
         self._safe_lines = SafeLines()
@@ -200,7 +200,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self.attempt(opened(), group=group, exclusive=exclusive)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """What every line passes on its way to the terminal."""
+        """The filters that every line passes on its way to the terminal."""
         return [*super().get_line_filters(), self._safe_lines, *self._ascii_lines]
 
     def copy_to_clipboard(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What every screen of the console has: status above, keys below, a least size."""
+"""The frame of every screen: status above, keys below, a least size."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ConsoleScreen(Screen[None]):
     """A screen one switches to by its number."""
 
     FIGURES: ClassVar[bool] = True
-    """Whether help says how figures show where they come from."""
+    """True if help explains the signs of figures."""
     ALLOW_IN_MAXIMIZED_VIEW = "StatusLine, KeyBar, SizeNotice"
     ESCAPE_TO_MINIMIZE = False
     # Textual declares these two as instance variables, so they cannot be ClassVars.
@@ -99,7 +99,7 @@ class ConsoleScreen(Screen[None]):
 
     @property
     def zooms(self) -> bool:
-        """Whether one pane has the whole screen."""
+        """True if one pane has the whole screen."""
         return self.maximized is not None
 
     def leave_zoom(self) -> bool:

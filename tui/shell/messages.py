@@ -1,4 +1,4 @@
-"""What panes and flows tell the app."""
+"""Messages of panes and flows to the app."""
 
 from __future__ import annotations
 

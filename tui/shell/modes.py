@@ -41,4 +41,4 @@ MODES: Mapping[str, Callable[[DllmApp], ConsoleScreen]] = {
     "logs": _logs,
     "models": _models,
 }
-"""What makes the screen of a mode."""
+"""The function that makes the screen of each mode."""

@@ -1,4 +1,4 @@
-"""Where everything drawn leaves for the terminal: nothing in it drives one."""
+"""The way of drawn text to the terminal; it drives no terminal."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _plain(segment: Segment) -> Segment:
 
 @lru_cache(maxsize=4096)
 def ascii_sign(sign: str) -> str:
-    """What stands for a sign, as wide as it is; letters lose their accents."""
+    """The ASCII text for a sign, as wide as it is; letters lose their accents."""
     if sign.isascii():
         return sign
     plain = unicodedata.normalize("NFKD", sign).encode("ascii", "ignore").decode()

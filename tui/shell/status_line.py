@@ -28,7 +28,7 @@ URL_FROM = 76
 URL_IN_FULL_FROM = 96
 
 _NOTES = (lab_text, silent_text, drained_text, held_text)
-"""What the figures do not say: a lab on the links, a worker gone silent."""
+"""Warnings that the figures do not show: a lab on the links, a silent worker."""
 _SIGNS = {
     ClusterState.IDLE: ("○", "dim"),
     ClusterState.STARTING: ("◐", "warn"),
@@ -40,7 +40,7 @@ _SIGNS = {
 
 
 class StatusLine(StripWidget):
-    """What the cluster does now, in fixed columns."""
+    """The state of the cluster, in fixed columns."""
 
     DEFAULT_CSS = """
     StatusLine {
@@ -58,9 +58,9 @@ class StatusLine(StripWidget):
     model: reactive[str] = reactive("", init=False)
     """Path of the model being edited; the running one goes before it."""
     connected: reactive[bool] = reactive(True, init=False)
-    """Whether the controller answers."""
+    """True if the controller answers."""
     held: reactive[bool] = reactive(False, init=False)
-    """Whether the panes below show a moment that is past."""
+    """True if the panes below show a past moment."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class StatusLine(StripWidget):
         return [*parts, *self._speed()]
 
     def _notes(self, *, short: bool) -> list[Part]:
-        """What the figures do not say: a lab on the links, a worker gone silent."""
+        """The warnings that the figures do not show."""
         notes = [text(self.snapshot, short=short) for text in _NOTES]
         if self.held:
             age = format_age(self._clock() - self._held_at)
@@ -168,7 +168,7 @@ def _rate(snapshot: ClusterSnapshot | None) -> float | None:
 
 
 def _shown(snapshot: ClusterSnapshot | None) -> object:
-    """What of a snapshot this line shows."""
+    """The part of a snapshot that this line shows."""
     if snapshot is None:
         return None
     model = snapshot.plan.model if snapshot.plan else ""

@@ -43,7 +43,7 @@ class ConsoleColours(
 
 
 class ThemeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a theme file holds."""
+    """The content of a theme file."""
 
     name: str
     primary: str

@@ -1,1 +1,1 @@
-"""What the console works on: draft, plans, words, state file. Knows no Textual."""
+"""The console's state: draft, plans, words, state file. Knows no Textual."""

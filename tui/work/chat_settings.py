@@ -9,7 +9,7 @@ from backends.state import Sampling
 
 
 class ChatSettings(NamedTuple):
-    """What the sampling dialog sets."""
+    """The settings of the sampling dialog."""
 
     system: str
     sampling: Sampling
@@ -58,7 +58,7 @@ class SamplingField(NamedTuple):
         return value if math.isfinite(value) else None
 
     def shown(self, sampling: Sampling) -> str:
-        """What stands in the field for these settings."""
+        """The text of the field for these settings."""
         value = getattr(sampling, self.name)
         return "" if value is None else f"{value:.10g}"
 

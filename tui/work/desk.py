@@ -1,4 +1,4 @@
-"""What the console works on: the draft, beside what runs."""
+"""The console's desk: the draft, beside the running plan."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _ALIVE = frozenset(
 
 
 class Desk:
-    """What is edited and the newest snapshot; draws nothing and calls nobody."""
+    """The plan in editing and the newest snapshot; draws nothing and calls nobody."""
 
     def __init__(self, cluster: str = DEFAULT_CLUSTER) -> None:
         self._drawers: dict[str, tuple[Editing, Goals]] = {}
@@ -104,7 +104,7 @@ class Desk:
 
     @property
     def unsettled(self) -> Plan | None:
-        """The plan on the desk, if the engine was not asked about it yet."""
+        """The plan on the desk, if the engine has not answered for it yet."""
         draft, plan = self.draft, self.plan
         if draft is None or plan is None or draft.is_settled:
             return None
@@ -126,7 +126,7 @@ class Desk:
         return self._told.get(_way(plan), ())
 
     def _ours(self) -> tuple[tuple[str, int], ...]:
-        """What the running cluster holds of memories that are looked at all the time.
+        """The running cluster's bytes in each memory that is measured all the time.
 
         A GPU is not asked while it serves: what it has free is from before, so nothing
         of ours is in it.
@@ -143,12 +143,12 @@ class Desk:
 
     @property
     def alive(self) -> bool:
-        """Whether something runs, or is coming or going."""
+        """True if a cluster runs, starts or stops."""
         return self.snapshot is not None and self.snapshot.state in _ALIVE
 
     @property
     def unchanged(self) -> bool:
-        """Whether the very plan on the desk runs already."""
+        """True if the very plan on the desk runs already."""
         running = runs_now(self.snapshot)
         return bool(running and self.plan and same_plan(running, self.plan))
 
@@ -229,7 +229,7 @@ class Desk:
 
 
 def is_header_of(model: ModelInfo, plan: Plan) -> bool:
-    """Whether a snapshot's header is that of its plan's model.
+    """True if a snapshot's header is that of its plan's model.
 
     While a launch begins, the header is still that of what ran before.
     """
@@ -239,7 +239,6 @@ def is_header_of(model: ModelInfo, plan: Plan) -> bool:
 
 
 def _way(plan: Plan) -> Plan:
-    """What the engine's answers depend on, but for split and context."""
     return msgspec.structs.replace(
         plan,
         split=Split(n_layer=plan.split.n_layer, shares=()),

@@ -46,20 +46,20 @@ class Draft:
     ctx_size: int
     server: ServerSettings
     devices: tuple[Device, ...]
-    """What is known of the devices the split names, in any order."""
+    """The known devices of the split, in any order."""
     marks: tuple[str, ...]
     """Device ids in the order of their letters: a reorder keeps letter and colour."""
     head: str = "local"
     speculation: Speculation | None = None
     """The plan's speculation method."""
     measured: tuple[DeviceMemory, ...] = ()
-    """What llama-server's log says, where this very split runs."""
+    """The memory by llama-server's log, if this very split runs."""
     told: tuple[Told, ...] = ()
-    """What the engine said of this model and these machines, newest last."""
+    """The engine's answers for this model and these machines, newest last."""
     ours: tuple[tuple[str, int], ...] = ()
     """Bytes the running cluster holds by memory pool: a launch gives them back."""
     note: str = ""
-    """Why the engine was not asked, where it was to be."""
+    """The reason why the engine could not answer, if it should have."""
 
     @cached_property
     def loads(self) -> tuple[DeviceLoad, ...]:
@@ -88,7 +88,7 @@ class Draft:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the engine was asked about this very split."""
+        """True if the engine has answered for this very split."""
         return any(
             told.split == self.split and told.ctx_size == self.ctx_size
             for told in self.told

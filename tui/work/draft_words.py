@@ -1,4 +1,4 @@
-"""How it guesses ahead, and what trials of it showed: in a line."""
+"""The line on drafting and on the results of its trials."""
 
 from __future__ import annotations
 

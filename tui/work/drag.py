@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drag:
-    """Where a drag began and where it is; it counts when it is let go."""
+    """A drag's first and present split; the drag counts when the user lets go."""
 
     boundary: int
     start: Split
-    """What it began with; it has no meaning for any other split."""
+    """The split at the beginning; the drag has no meaning for another split."""
     split: Split
-    """What it would make of it now."""
+    """The split if the user let go now."""
     grab_x: int = 0
     """The column that was pressed."""
 
@@ -30,7 +30,7 @@ class Drag:
 
     @property
     def moved(self) -> bool:
-        """Whether letting go would change anything."""
+        """True if the drag would change the split."""
         return self.split != self.start
 
     def to(self, position: int) -> Drag:
@@ -38,5 +38,5 @@ class Drag:
         return replace(self, split=move_boundary(self.start, self.boundary, position))
 
     def back(self) -> Drag:
-        """Where it began."""
+        """Return the drag at its beginning."""
         return replace(self, split=self.start)

@@ -28,7 +28,7 @@ DEPTH_MAX = 1000
 
 @dataclass(frozen=True)
 class History(Generic[T]):
-    """What is, what was (oldest first) and what was undone (nearest first)."""
+    """The present value, the past (oldest first) and the undone (nearest first)."""
 
     present: T
     past: tuple[T, ...] = ()
@@ -36,12 +36,10 @@ class History(Generic[T]):
 
     @property
     def can_undo(self) -> bool:
-        """Whether there is something earlier."""
         return bool(self.past)
 
     @property
     def can_redo(self) -> bool:
-        """Whether something undone can come back."""
         return bool(self.future)
 
     def push(self, present: T) -> History[T]:
@@ -129,12 +127,10 @@ class Editing:
 
     @property
     def can_undo(self) -> bool:
-        """Whether there is a change to take back."""
         return self._history is not None and self._history.can_undo
 
     @property
     def can_redo(self) -> bool:
-        """Whether there is an undone change to make again."""
         return self._history is not None and self._history.can_redo
 
     # --- other plans ---------------------------------------------------------------
@@ -229,7 +225,7 @@ class Editing:
 
 
 def same_plan(one: Plan, other: Plan) -> bool:
-    """Whether two plans do the same.
+    """True if two plans do the same.
 
     What they were made from, the port and the prompts kept may differ: all three are
     filled in on the way to what runs.
@@ -243,7 +239,7 @@ def same_plan(one: Plan, other: Plan) -> bool:
 
 
 def fits(model: ModelInfo, plan: Plan) -> bool:
-    """Whether a header can be that of a plan's model: as many layers are split."""
+    """True if the header may belong to the plan's model: it has as many layers."""
     return model.n_layer == plan.split.n_layer
 
 
@@ -251,23 +247,23 @@ SENT_MAX = 8
 
 
 class Goals:
-    """What is known to run, and what was sent off and is not answered yet."""
+    """The plan known to run, and the plans sent but not yet answered."""
 
     def __init__(self) -> None:
         self._seen: Plan | None = None
         self._sent: list[Plan] = []
 
     def send(self, plan: Plan) -> None:
-        """This plan is sent off: meeting it in a snapshot is no news."""
+        """Note a plan sent: to meet it in a snapshot is no news."""
         self._sent = [*self._sent[-SENT_MAX + 1 :], plan]
 
     def answered(self, plan: Plan) -> None:
-        """The plan sent off was met in the answer, or refused."""
+        """Drop a sent plan that the controller accepted or refused."""
         if plan in self._sent:
             self._sent.remove(plan)
 
     def meet(self, plan: Plan) -> bool:
-        """A snapshot has this plan; whether somebody else brought that about."""
+        """Take a plan from a snapshot; true if another console brought it about."""
         if self._seen is not None and same_plan(plan, self._seen):
             return False
         self._seen = plan

@@ -1,4 +1,4 @@
-"""What toasts have said: kept so that it can be read again."""
+"""The log of toasts, so that the user can read them again."""
 
 from __future__ import annotations
 

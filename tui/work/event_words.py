@@ -15,14 +15,14 @@ _SIGNS = {EventTone.INFORMATION: "·", EventTone.WARNING: "!", EventTone.ERROR: 
 
 
 class Happening(NamedTuple):
-    """A line of the events: of the cluster's story, or what this console told."""
+    """A line of the events: from the cluster's events, or from this console."""
 
     at: float
     """Unix seconds."""
     tone: EventTone
     text: str
     event: Event | None = None
-    """None for what only this console told."""
+    """None for a toast of this console alone."""
 
 
 def happening_of(event: Event) -> Happening:
@@ -33,7 +33,7 @@ def happening_of(event: Event) -> Happening:
 
 
 def facts(happening: Happening) -> list[tuple[str, str]]:
-    """What is known of it, label and text."""
+    """The known facts of an event, label and text."""
     event = happening.event
     zone = time.localtime(happening.at)
     rows = [("when", time.strftime("%Y-%m-%d %H:%M:%S %z", zone))]
@@ -57,7 +57,7 @@ def sign(tone: EventTone) -> str:
 
 
 def details(event: Event) -> list[str]:
-    """What goes with the sentence: who it was, where, what to do."""
+    """The details of an event beside its sentence: actor, cluster, hint."""
     where = f"cluster {event.cluster}" if event.cluster not in ("", "default") else ""
     who = event.by.details if event.by.program else ""
     first = " · ".join(filter(None, (who, where)))

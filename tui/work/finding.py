@@ -57,7 +57,7 @@ def found(query: str, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def near(query: str, entries: Iterable[Entry]) -> list[Entry]:
-    """What may have been meant by something that nothing has."""
+    """The entries nearest to a query that no entry matches."""
     typed = query.lower().strip()
     pairs = {typed[at : at + 2] for at in range(len(typed) - 1)}
     shared = (
@@ -88,7 +88,7 @@ def _rank(scored: tuple[float, int, Entry]) -> tuple[float, int]:
 
 
 def _score(words: Sequence[str], entry: Entry) -> float:
-    """How well all words fit; 0 where one does not."""
+    """The score of all words; 0 if one does not fit."""
     total = 0.0
     for word in words:
         score = _word_score(word, entry)
@@ -111,7 +111,7 @@ def _word_score(word: str, entry: Entry) -> float:
 
 
 def _in_order(word: str, text: str) -> bool:
-    """Whether all letters come, one after the other."""
+    """True if the text has all letters of the word, one after the other."""
     at = 0
     for letter in word:
         at = text.find(letter, at) + 1

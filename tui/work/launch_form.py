@@ -1,4 +1,4 @@
-"""The launch settings as one types them: texts read into settings, or told apart."""
+"""The launch form: reads the typed texts into settings, or reports errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FIELDS = {
 
 @dataclass(frozen=True)
 class Reading:
-    """What the texts say: settings, or what is wrong by the name of the field."""
+    """The settings that the texts mean, or the errors by name of field."""
 
     settings: LaunchSettings | None
     wrong: Mapping[str, str]
@@ -69,10 +69,10 @@ class LaunchForm:
     plan: Plan
     model: ModelInfo
     directory: str
-    """Where relative paths in the arguments count from."""
+    """The directory of relative paths in the arguments."""
 
     def texts(self, settings: LaunchSettings) -> dict[str, str]:
-        """What stands in each field for these settings."""
+        """The text of each field for these settings."""
         server = settings.server
         return {
             "ctx_size": str(settings.ctx_size),
@@ -95,7 +95,7 @@ class LaunchForm:
         return tuple(str(size) for size in halves if size >= PRESET_MIN)[::-1]
 
     def hints(self, texts: Mapping[str, str]) -> dict[str, str]:
-        """What to know of each field while nothing is wrong with it."""
+        """A hint for each field, shown while it has no error."""
         trained = self.model.n_ctx_train
         return {
             "ctx_size": f"tokens; trained for {trained}" if trained else "tokens",
@@ -108,7 +108,7 @@ class LaunchForm:
         }
 
     def _slots_hint(self, texts: Mapping[str, str]) -> str:
-        """What one slot gets of the context."""
+        """The share of the context that one slot gets."""
         numbers = [_number(texts.get(name, "")) for name in ("ctx_size", "slots")]
         if None in numbers or not numbers[1]:
             return "requests answered at once"
@@ -150,7 +150,7 @@ class LaunchForm:
         return Reading(None if wrong else settings, wrong)
 
     def _check(self, settings: LaunchSettings, wrong: dict[str, str]) -> None:
-        """What can be read and yet not be meant."""
+        """Find values that are readable but make no sense."""
         server, ctx_size = settings.server, settings.ctx_size
         checks: dict[str, Callable[[], None]] = {
             "ctx_size": lambda: check_context(ctx_size, self.model),
@@ -209,7 +209,7 @@ class LaunchForm:
 
 
 def _own_field(words: list[str], further: tuple[str, ...]) -> str:
-    """Which word has a field of its own."""
+    """The error for the first word that has a field of its own."""
     left = list(further)
     for word in words:
         if left and left[0] == word:

@@ -64,7 +64,7 @@ class LaunchSettings:
         return replace(self, server=USUAL, worker_threads=None, extra_args=())
 
     def needs_proposal(self, plan: Plan) -> bool:
-        """Whether only the controller can tell which workers these settings mean."""
+        """True if only the controller can choose the workers for these settings."""
         now = LaunchSettings.of(plan)
         given_back = self.worker_threads is None and now.worker_threads is not None
         drafted = self._draft_needs() != now._draft_needs()
@@ -146,7 +146,7 @@ def excluded(plan: Plan) -> tuple[str, ...]:
 
 
 def is_own(worker: WorkerSpec) -> bool:
-    """Whether it is a CPU worker on this machine, started to try things."""
+    """True for a CPU worker on this machine, started for trials."""
     return worker.peer == LOCAL and not worker.place
 
 
@@ -194,7 +194,7 @@ def ctx_text(plan: Plan) -> str:
 
 
 def unusual(plan: Plan) -> str:
-    """What of llama-server's settings is not as usual: ``KV q8_0 · 4 slots``."""
+    """The settings of llama-server that are not the default: ``KV q8_0 · 4 slots``."""
     return " · ".join(_unusual(plan))
 
 
@@ -216,7 +216,7 @@ def _unusual(plan: Plan) -> Iterator[str]:
 
 
 def differences(plan: Plan, running: Plan) -> str:
-    """What launching one plan in place of the other would set anew, in few words."""
+    """The changes if one plan replaced the other, in few words."""
     return ", ".join(_differences(plan, running))
 
 

@@ -1,4 +1,4 @@
-"""Who takes part in a plan: read from it, changed, and shown on the peers."""
+"""The machines of a plan: read from it, changed, and shown on the peers."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Lineup:
 
     @property
     def empty(self) -> bool:
-        """Whether nobody works."""
+        """True if no machine works."""
         return not self.peers and self.own == 0
 
     def uses(self, name: str) -> bool:
-        """Whether a machine works."""
+        """True if the machine works."""
         return bool(self.own) if name == LOCAL else name in self.peers
 
     def with_worker(self, name: str, own: int) -> Lineup:
@@ -75,7 +75,7 @@ class PlannedPeers:
     plan: Plan
 
     def keeps(self, peer: Peer, running: Plan | None) -> bool:
-        """Whether a peer is shown: not a worker of ours that nobody needs."""
+        """True if a peer is shown; an own worker that no plan needs is not."""
         own = peer.transport == Transport.LOCAL and peer.role is PeerRole.WORKER
         plans = [self.plan] + ([running] if running else [])
         return not own or any(w.name == peer.name for p in plans for w in p.workers)

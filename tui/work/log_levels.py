@@ -1,4 +1,4 @@
-"""How serious a line of a log is, by what it says of itself."""
+"""The level of a log line, read from its text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BARE_LEVEL = re.compile(r"\s*(?:[\w.]+:\s+)?(error|fatal|warning|failed)\b", re
 
 
 class LogLevel(StrEnum):
-    """How serious a log line says it is, the least serious first."""
+    """The level of a log line, the least serious first."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -18,7 +18,7 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
     def admits(self, line: str) -> bool:
-        """Whether a line is of this level or worse."""
+        """True if a line is of this level or worse."""
         return self is LogLevel.DEBUG or _RANKS[level_of(line)] >= _RANKS[self]
 
     def after(self) -> LogLevel:

@@ -1,4 +1,4 @@
-"""What machines, devices, models and processes are called, and in what order."""
+"""The names of machines, devices, models and processes, and their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a peer is, in a sign, a tone and a few words."""
+"""The state of a peer as a sign, a tone and a few words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Look(NamedTuple):
-    """How a state is shown."""
+    """The look of a state."""
 
     sign: str
     tone: str
@@ -37,7 +37,7 @@ _SILENT = Look("◌", "warn", "no answer")
 
 
 def look_of(peer: Peer) -> Look:
-    """How a peer is shown; one that does not answer now is suspect, whatever it was."""
+    """The look of a peer; a silent one looks suspect, whatever its last state."""
     return LOOKS[peer.state] if peer.silent_since is None else _SILENT
 
 

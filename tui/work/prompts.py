@@ -1,4 +1,4 @@
-"""What was asked before, to be brought back into the text field."""
+"""The history of prompts, to bring one back into the text field."""
 
 from __future__ import annotations
 

@@ -68,7 +68,6 @@ def common_unit(largest_bytes: float) -> str:
 
 
 def unit_bytes(unit: str) -> int:
-    """How many bytes one of a unit is."""
     return dict(_UNITS)[unit]
 
 
@@ -227,7 +226,7 @@ def newest_rate(speed: Speed) -> float | None:
 
 
 def shares_passes(tokens_per_pass: float | None) -> bool:
-    """Whether figures per token and per pass differ enough to show both."""
+    """True if figures per token and per pass differ enough to show both."""
     return tokens_per_pass is not None and abs(tokens_per_pass - 1) >= SAME_SHARE
 
 

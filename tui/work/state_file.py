@@ -1,4 +1,4 @@
-"""What the console remembers between two runs: layout, theme, plan."""
+"""The console's memory between two runs: layout, theme, plan."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def recall(path: Path) -> Remembered:
 
 
 def recall_if_whole(path: Path) -> tuple[Remembered, DllmError | None]:
-    """What was remembered, or nothing and why."""
+    """The memory, or an empty one and the error."""
     try:
         return recall(path), None
     except DllmError as error:

@@ -1,4 +1,4 @@
-"""Where themes are."""
+"""The folders of themes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of a token went, as cells, steps and numbers: pure arithmetic."""
+"""The time of a token as cells, steps and numbers: pure arithmetic."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def typical_of(tokens: Sequence[Times]) -> Times:
 
 
 def typical_ms(tokens: Iterable[Times]) -> float:
-    """What three tokens in four do not exceed: an outlier stretches no scale."""
+    """The upper quartile of tokens' times: an outlier stretches no scale."""
     totals = sorted(sum(times) for times in tokens)
     if not totals:
         return 0.0

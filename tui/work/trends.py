@@ -1,4 +1,4 @@
-"""How the cluster has done over the last minutes, as snapshots told: bounded."""
+"""The cluster's figures over the last minutes, from snapshots; bounded."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RateHistory:
 
 
 class Reading(NamedTuple):
-    """What is known of the head or a worker at one moment; None: nothing."""
+    """The figures of the head or a worker at one moment; None if unknown."""
 
     compute_ms: float | None = None
     """Of a token, while tokens are generated."""
@@ -80,13 +80,13 @@ class Trend:
         self._readings.append(reading)
 
     def step(self, count: int) -> None:
-        """Begin a new stretch; those nothing was told in were as before them."""
+        """Begin a new stretch; a stretch without a reading repeats the one before."""
         self._past.append(_mean(self._readings))
         self._past.extend([self.now] * min(count - 1, STEPS_MAX))
         self._readings = [self.now]
 
     def series(self, figure: int) -> list[float | None]:
-        """One of the figures of ``Reading``, oldest first."""
+        """The values of one figure of ``Reading``, oldest first."""
         return [reading[figure] for reading in (*self._past, _mean(self._readings))]
 
 
@@ -116,7 +116,7 @@ class Trends:
             self.workers[name].add(reading)
 
     def interrupt(self) -> None:
-        """Nothing is told any more: what comes next is no continuation."""
+        """End every curve with a gap; the next reading continues none."""
         for trend in self.workers.values():
             trend.add(NOTHING)
 
@@ -166,7 +166,7 @@ def _readings(
 def _processes(
     plan: Plan, snapshot: ClusterSnapshot
 ) -> Iterator[tuple[str, ProcessInfo | None]]:
-    """Who takes part, with the engine's process there; a bare worker's is unknown."""
+    """The head and the workers, each with its process; a bare worker has none."""
     running = [p for p in snapshot.processes if p.pid is not None]
     server = [p for p in running if p.role is ProcessRole.SERVER]
     workers = {p.name: p for p in running if p.role is ProcessRole.WORKER}

@@ -40,7 +40,7 @@ UNDOES = "{split.undo} undoes"
 def verdict(
     draft: Draft | None, plan: Plan | None, snapshot: ClusterSnapshot | None
 ) -> Verdict:
-    """What to say under the split as it is shown now."""
+    """The line under the split that is shown now."""
     if draft is None or plan is None:
         return Verdict("No model yet: {cluster.model} picks one", "dim")
     if draft.misfits:
@@ -77,7 +77,7 @@ def _misfit(draft: Draft) -> Verdict:
 
 
 def _measured(draft: Draft, snapshot: ClusterSnapshot) -> Verdict:
-    """What llama-server's own log says about the split that runs."""
+    """The report of llama-server's own log on the running split."""
     if snapshot.measured is None:
         return Verdict("launching: the split is checked after the load", "dim")
     if snapshot.measured.mismatches:
@@ -92,7 +92,7 @@ def _measured(draft: Draft, snapshot: ClusterSnapshot) -> Verdict:
 
 
 def _off_bytes(draft: Draft) -> int:
-    """The worst difference between told and measured; 0 within 1 % or 16 MiB."""
+    """The engine's worst error against the log; 0 within 1 % or 16 MiB."""
     pairs = zip(draft.settled, draft.loads, strict=True)
     gaps = (
         (abs(told.total_bytes - measured.total_bytes), measured.total_bytes)

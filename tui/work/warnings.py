@@ -1,4 +1,4 @@
-"""What every screen says beside its figures, for they do not say it themselves."""
+"""The warnings beside the figures of every screen; the figures do not show them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SILENT_FROM_MS = 2000.0
 
 
 def is_off(lab: Lab | None) -> bool:
-    """Whether a lab changes nothing."""
+    """True if a lab changes nothing."""
     return lab is None or not (lab.latency_ms or lab.jitter_ms or lab.rate_mb_s)
 
 

@@ -61,7 +61,7 @@ _WHY_NOT = {
 
 
 class Pane(Protocol):
-    """What the screen asks of a pane."""
+    """The interface of a pane to the screen."""
 
     def focus_default(self) -> None:
         """Focus what one works with in this pane."""
@@ -178,7 +178,7 @@ class ClusterScreen(ConsoleScreen):
 
     @property
     def zooms(self) -> bool:
-        """Whether one pane has the whole screen."""
+        """True if one pane has the whole screen."""
         return bool(self.zoomed)
 
     def on_resize(self) -> None:

@@ -24,7 +24,7 @@ DRAW_GAP_S = 1.0
 
 
 class TokenPane(Container):
-    """Where the time of each of the latest tokens went, as on the Traffic screen."""
+    """The time of each of the latest tokens, as on the Traffic screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("token")
     DEFAULT_CSS = """

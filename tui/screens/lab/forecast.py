@@ -1,4 +1,4 @@
-"""What a worse network would do to the speed, from what the relays measured.
+"""The speed on a worse network, predicted from the relays' measurements.
 
 The model is that of design.md ("The cost model"): a token costs what the machines
 compute, and for each worker ``trips · RTT + bytes / bandwidth``. What the machines take
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from backends.state import ClusterSnapshot, Link, Speed
 
 Labs = dict[str, Lab | None]
-"""What is put on each link, by worker; None where it is as it is."""
+"""The lab on each link, by worker; None if the link has none."""
 
 MS_PER_S = 1000.0
 BYTES_PER_MS_PER_MB_S = 1000.0
@@ -30,7 +30,7 @@ _SAME = 1e-6
 
 
 def same_lab(one: Lab | None, other: Lab | None) -> bool:
-    """Whether two labs do the same, whatever their seeds."""
+    """True if two labs do the same, whatever their seeds."""
     one, other = one or Lab(), other or Lab()
     pairs = (
         (one.latency_ms, other.latency_ms),
@@ -55,7 +55,7 @@ def mean_delay_ms(lab: Lab) -> float:
 
 
 def added_ms(link: Link, lab: Lab | None) -> float | None:
-    """What a lab adds to a token on one link: each trip goes there and back.
+    """The time a lab adds to a token on one link: each trip goes there and back.
 
     ``trips · 2 · latency + (bytes up + bytes down) / rate``; None before a token.
     """
@@ -70,12 +70,12 @@ def added_ms(link: Link, lab: Lab | None) -> float | None:
 
 
 def total_added_ms(links: Sequence[Link], labs: Mapping[str, Lab | None]) -> float:
-    """What the labs of all links add to a token."""
+    """The time that the labs of all links add to a token."""
     return sum(added_ms(link, labs.get(link.worker)) or 0.0 for link in links)
 
 
 def own_ms(links: Sequence[Link]) -> float | None:
-    """What a token takes without any lab; None where something was not measured.
+    """The time of a token without any lab; None if a part was not measured.
 
     The head's own time, and per link compute, wait and the real round trips. A link's
     *head* part holds the other links as well, so these are taken off again.
@@ -131,12 +131,12 @@ class Sample(NamedTuple):
     """One measurement."""
 
     added_ms: float
-    """What the lab added to a token, over all links."""
+    """The time that the lab added to a token, over all links."""
     tok_per_s: float
 
     @property
     def own_ms(self) -> float:
-        """What a token takes without any lab."""
+        """The time of a token without any lab."""
         return MS_PER_S / self.tok_per_s - self.added_ms
 
 

@@ -55,7 +55,7 @@ RATE = Scale(
 
 
 class Heading(NamedTuple):
-    """What the first row of a link says."""
+    """The first row of a link."""
 
     link: Link
     lab: Lab | None
@@ -72,7 +72,6 @@ class LinkHeading(StripWidget):
     """
 
     heading: reactive[Heading | None] = reactive(None, init=False)
-    """What is shown."""
 
     def watch_heading(self) -> None:
         self.redraw()
@@ -138,12 +137,12 @@ class LinkBlock(Vertical):
 
     @property
     def dragging(self) -> bool:
-        """Whether a thumb is held."""
+        """True if the mouse holds a thumb."""
         return any(slider.dragging for slider in self.sliders)
 
     @property
     def lab(self) -> Lab | None:
-        """What the sliders say; None when they change nothing."""
+        """The lab that the sliders set; None if they change nothing."""
         rate = self.rate.value
         lab = msgspec.structs.replace(
             self._lab or Lab(),
@@ -180,7 +179,7 @@ class LinkBlock(Vertical):
 
 
 def _natures(link: Link) -> list[str]:
-    """What the link is by nature, longest first."""
+    """The link's own RTT and trips, longest text first."""
     rtt = "" if link.rtt_ms is None else f"RTT {format_ms(link.rtt_ms)}"
     if link.round_trips_per_token is None:
         note = "not understood" if link.mode == "plain" else "metered, no token yet"

@@ -21,7 +21,7 @@ AXIS_WIDTH = 6
 ADDED_MIN_MS = 10.0
 """The least the axis shows: without a lab there would be no curve to see."""
 HEADROOM = 1.25
-"""How far the curve goes on beyond what is set."""
+"""The curve goes up to the added time, multiplied by this."""
 TICK_COLUMNS = 12
 DOTS = "˙·."
 """A dot at the top, in the middle and at the bottom of a cell."""
@@ -35,12 +35,12 @@ Y_TITLE = "tok/s"
 
 
 class Picture(NamedTuple):
-    """What the plot shows."""
+    """The figures that the plot shows."""
 
     own_ms: float | None = None
-    """What a token takes without any lab; None draws no curve."""
+    """The time of a token without any lab; without it the plot has no curve."""
     added_ms: float = 0.0
-    """What the labs as wanted add to a token."""
+    """The time that the wanted labs add to a token."""
     points: tuple[Sample, ...] = ()
     latest: Sample | None = None
 
@@ -83,7 +83,6 @@ class LabPlot(StripWidget):
     """
 
     picture: reactive[Picture] = reactive(Picture(), init=False)
-    """What is shown."""
 
     def watch_picture(self) -> None:
         self.redraw()

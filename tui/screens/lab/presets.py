@@ -91,7 +91,7 @@ class PresetList(StripWidget):
     """
 
     lab: reactive[Lab | None] = reactive(None, init=False)
-    """What the focused link has: its preset is marked."""
+    """The lab of the focused link; the list marks its preset."""
 
     class Picked(Message):
         """A preset was clicked."""

@@ -98,12 +98,6 @@ speed without a draft under the same lab, once both were measured.
     def __init__(
         self, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Create the screen.
-
-        Args:
-            cluster: What runs; the app asks it for what is wanted here.
-            clock: Seconds, for how often a dragged value is told.
-        """
         super().__init__()
         self._cluster = cluster
         self._desk = LabWishes(clock)

@@ -39,7 +39,6 @@ class SpeedLine(StripWidget):
     """
 
     speeds: reactive[Speeds] = reactive(Speeds(), init=False)
-    """What is shown."""
 
     def watch_speeds(self) -> None:
         self.redraw()
@@ -72,7 +71,7 @@ class SpeedLine(StripWidget):
         ]
 
     def _difference(self) -> list[Part]:
-        """How much the measurement is off the prediction."""
+        """The deviation of the measurement from the prediction."""
         predicted, measured = self.speeds.predicted, self.speeds.measured
         if not predicted or not measured:
             return [(" " * 6, self.palette.text)]

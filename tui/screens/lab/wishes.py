@@ -1,4 +1,4 @@
-"""What the user wants of each link, beside what the cluster says it has."""
+"""The user's wishes for each link, beside the cluster's report of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LabWishes:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.labs: Labs = {}
-        """What is wanted on each link, as far as it counts."""
+        """The lab wanted on each link."""
         self._clock = clock
         self._asked_at: dict[str, float] = {}
         self._asked: Labs = {}
@@ -46,7 +46,7 @@ class LabWishes:
         return changed
 
     def undo(self) -> Labs | None:
-        """What the links had before the last change; None when there was none."""
+        """Restore the links before the last change; None if there was none."""
         if not self._history:
             return None
         before = self._history.pop()
@@ -56,7 +56,7 @@ class LabWishes:
         return before
 
     def adopt(self, link: Link) -> bool:
-        """Take over what a link has; False while it may not know what was asked."""
+        """Take over the lab of a link; False while the last wish may be under way."""
         worker, lab = link.worker, None if is_off(link.lab) else link.lab
         asked_at = self._asked_at.get(worker)
         if asked_at is not None:
@@ -78,7 +78,7 @@ class LabWishes:
 
 
 GAP_S = 0.1
-"""Between two changes told while a thumb is dragged."""
+"""Time between two changes sent while the user drags a thumb."""
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ class Pace(Generic[T]):
 
     @property
     def wait_s(self) -> float:
-        """Seconds until another change may be told."""
+        """Seconds until another change may be sent."""
         return self._told_at + self._gap_s - self._clock()
 
     def _tell(self) -> T | None:

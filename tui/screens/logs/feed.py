@@ -49,7 +49,7 @@ class LogFeed:
 
     @property
     def is_behind(self) -> bool:
-        """Whether more of the log is there to be read at once."""
+        """True if the feed can read more of the log at once."""
         return self._pages_behind > 0
 
     def update(self, info: ProcessInfo) -> None:

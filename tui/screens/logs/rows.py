@@ -1,4 +1,4 @@
-"""Which rows a log takes on the screen: its lines filtered, and folded to a width."""
+"""The rows of a log on the screen: its lines filtered, and folded to a width."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LogFilter:
-    """Which lines to keep: those with a piece of text, or matching ``/a pattern/``."""
+    """Keeps the lines that contain a text, or match ``/a pattern/``."""
 
     source: str
-    """What the user typed."""
+    """The filter as the user typed it."""
     pattern: re.Pattern[str]
 
     @classmethod
@@ -44,7 +44,7 @@ class LogFilter:
         return self.pattern.search(line) is not None
 
     def spans(self, line: str) -> list[tuple[int, int]]:
-        """Where in the line the filter matched, for highlighting."""
+        """The matches of the filter in a line, for highlighting."""
         found = (match.span() for match in self.pattern.finditer(line))
         return [(start, end) for start, end in found if end > start]
 

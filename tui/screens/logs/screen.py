@@ -46,7 +46,13 @@ as soon as a model is launched: 1 goes to the Cluster screen."""
 
 
 class LogsScreen(ConsoleScreen):
-    """A tab per process, following the log of the one shown."""
+    """A tab per process, following the log of the one shown.
+
+    Args:
+        cluster: The source of logs.
+        poll_s: Seconds between two reads of the log shown.
+        save_folder: The folder for saved logs; None means the downloads.
+    """
 
     AUTO_FOCUS: ClassVar[str | None] = ""
     FIGURES: ClassVar[bool] = False
@@ -74,13 +80,6 @@ class LogsScreen(ConsoleScreen):
         poll_s: float = POLL_S,
         save_folder: Path | None = None,
     ) -> None:
-        """Create the screen.
-
-        Args:
-            cluster: Where logs are read.
-            poll_s: Seconds between two reads of the log shown.
-            save_folder: Where logs are saved; None means the downloads.
-        """
         super().__init__()
         self.add_class("-empty")
         self._cluster = cluster
@@ -164,7 +163,7 @@ class LogsScreen(ConsoleScreen):
                 tab.label = title
 
     def _open_wanted(self) -> None:
-        """Activate the tab somebody asked for."""
+        """Activate the tab that the user chose."""
         feed = self._feeds.get(self._wanted)
         wanted, self._wanted = self._wanted, ""
         if feed is None and wanted:

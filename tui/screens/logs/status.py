@@ -28,7 +28,7 @@ LEVEL_WORDS = {
 
 
 class LogStatus(StripWidget):
-    """What the log above is doing, on one row."""
+    """The state of the log above, on one row."""
 
     DEFAULT_CSS = """
     LogStatus { height: 1; padding: 0 1; background: $surface; }
@@ -64,7 +64,7 @@ class LogStatus(StripWidget):
         self.redraw()
 
     def _following(self, standing: LogStanding) -> Part:
-        """Whether new lines scroll into view."""
+        """The sign that new lines scroll into view, or that the view is paused."""
         if standing.following:
             return "● following  ", self.palette.ok
         follows = with_keys(self.app, "{log.follow:short} follows")

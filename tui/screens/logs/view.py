@@ -39,7 +39,7 @@ SIDE_STEP = 8
 
 
 class LogStanding(NamedTuple):
-    """What a status line says of a log."""
+    """The state of a log, for its status line."""
 
     lines: int
     """Lines held."""

@@ -1,4 +1,4 @@
-"""What is known of one model: its layers, and where the bytes are."""
+"""The details of one model: its layers, and the bytes of each part."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ModelDetail(VerticalScroll, can_focus=False):
 
 
 def fact_lines(info: ModelInfo) -> list[Content]:
-    """What a model is, line by line."""
+    """The facts of a model, line by line."""
     return [
         _title(info.name or info.path.rpartition("/")[2]),
         Content(f"{safe_line(info.arch)} · {info.n_layer} layers + output"),
@@ -106,7 +106,7 @@ def _size_text(info: ModelInfo) -> str:
 
 
 def _group_lines(info: ModelInfo) -> list[Content]:
-    """Where the bytes are, as bars."""
+    """The bytes of each part, as bars."""
     sizes = Counter({name: _group_size(info, name) for name in GROUPS})
     sizes["other"] += sum(layer.bytes for layer in info.layers) - sum(sizes.values())
     sizes["output"] = info.output_bytes

@@ -33,7 +33,7 @@ class PathBar(FilterBar):
         report_worker(self, event)
 
     def forget(self) -> None:
-        """What was said is of a path before, unless it is this one's completion."""
+        """Forget the note on an earlier path, unless the path is its completion."""
         if self.text != self._completed:
             self.wrong = False
             self.note = ""

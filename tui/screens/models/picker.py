@@ -74,13 +74,6 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
     def __init__(
         self, cluster: Cluster, *, current: str = "", poll_s: float = POLL_S
     ) -> None:
-        """Create the dialog.
-
-        Args:
-            cluster: Where models are looked for.
-            current: Path of the model in use, to mark it.
-            poll_s: Seconds between two looks while a search goes on.
-        """
         super().__init__()
         self._cluster = cluster
         self._poll_s = poll_s

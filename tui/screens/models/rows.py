@@ -188,7 +188,7 @@ def summary_text(catalogue: ModelCatalogue, shown: int) -> str:
 
 
 def folders_text(catalogue: ModelCatalogue) -> str:
-    """Where models are looked for, in one sentence."""
+    """The folders that a search reads, in one sentence."""
     home = f"{Path.home()}/"
     folders = (
         f"~/{folder.removeprefix(home)}" if folder.startswith(home) else folder

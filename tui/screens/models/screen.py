@@ -69,12 +69,6 @@ class ModelsScreen(ConsoleScreen):
         path: str
 
     def __init__(self, cluster: Cluster, *, poll_s: float = POLL_S) -> None:
-        """Create the screen.
-
-        Args:
-            cluster: Where models are looked for.
-            poll_s: Seconds between two looks while a search goes on.
-        """
         super().__init__()
         self._cluster = cluster
         self._poll_s = poll_s

@@ -44,7 +44,7 @@ async def check_path(cluster: Cluster, text: str) -> str:
 
 
 async def complete_path(cluster: Cluster, typed: str) -> tuple[str, tuple[str, ...]]:
-    """What was typed with all that can only follow, and the names that may.
+    """Extend a typed path as far as it is unique; also the names that may follow.
 
     Raises:
         DllmError: nobody could be asked.
@@ -58,7 +58,7 @@ async def complete_path(cluster: Cluster, typed: str) -> tuple[str, tuple[str, .
 
 
 def names_text(names: Sequence[str]) -> str:
-    """What may follow, for a row."""
+    """The names that may follow, as a row."""
     if not names:
         return "nothing there begins like that"
     more = "  …" if len(names) > NAMES_SHOWN else ""

@@ -1,4 +1,4 @@
-"""How long one command takes: a histogram with its p50, p99 and longest time."""
+"""The histogram of one command's times, with its p50, p99 and longest time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Axis(NamedTuple):
     last: int
 
     def cell(self, value_us: float, room: int) -> float:
-        """Where a time is, in cells from the left; what is off stands at the end."""
+        """The cell of a time from the left; a longer time stands at the end."""
         power = log10(max(value_us, 10.0**self.first))
         share = (power - self.first) / (self.last - self.first)
         return min(share, 1.0) * room
@@ -61,7 +61,7 @@ def spans_of(buckets: Buckets) -> list[tuple[float, float, int]]:
 
 
 def heights_of(buckets: Buckets, axis: Axis, room: int) -> list[float]:
-    """How many fell on each cell; a bucket is spread over the cells it covers."""
+    """The count on each cell; a bucket is spread over the cells it covers."""
     heights = [0.0] * room
     for lower, upper, count in spans_of(buckets):
         start = axis.cell(lower, room)
@@ -151,7 +151,6 @@ class TrafficDetail(StripWidget):
     """
 
     row: reactive[TrafficRow | None] = reactive(None, init=False, repaint=False)
-    """What is shown."""
 
     def watch_row(self) -> None:
         self.redraw_changed()

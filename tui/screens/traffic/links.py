@@ -75,7 +75,6 @@ class LinkFigures(StripWidget):
     """
 
     links: reactive[tuple[Link, ...]] = reactive((), init=False, repaint=False)
-    """What is shown."""
 
     def show(self, links: tuple[Link, ...]) -> None:
         """Show the links as they are now."""
@@ -126,7 +125,7 @@ def _why_plain(link: Link) -> str:
 
 
 def alerts_of(links: Sequence[Link]) -> str:
-    """What is not as it should be: ``mini: 2 refused · box: 1 waiting``."""
+    """The trouble of all links: ``mini: 2 refused · box: 1 waiting``."""
     parts = []
     for link in links:
         name = safe_line(link.worker)

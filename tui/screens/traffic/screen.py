@@ -72,11 +72,6 @@ class TrafficScreen(ConsoleScreen):
         """The user wants the latest tokens as a Chrome trace."""
 
     def __init__(self, cluster: Cluster) -> None:
-        """Create the screen.
-
-        Args:
-            cluster: What the console is on; all that is shown comes in snapshots.
-        """
         super().__init__()
         self._cluster = cluster
         self.links = LinkFigures(id="traffic-links")

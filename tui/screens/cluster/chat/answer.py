@@ -52,12 +52,6 @@ class ChatAnswer(ChatTurn):
     """All answers to the question are listed, in place of this one's figures."""
 
     def __init__(self, speaker: str, *, names_width: int) -> None:
-        """Create an answer with nothing said; ``show`` says what there is.
-
-        Args:
-            speaker: Name of the model.
-            names_width: Cells for names, the same in all turns.
-        """
         super().__init__(speaker, names_width=names_width, classes="-model")
         self.reasoning = ChatReasoning()
         self._figures = Static(classes="answer-figures", markup=False)

@@ -1,4 +1,4 @@
-"""What a model says, while it comes and after: drawn often, laid out seldom."""
+"""The text of a model's answer, drawn often as it grows and laid out seldom."""
 
 from __future__ import annotations
 
@@ -39,6 +39,9 @@ class AnswerText(Widget):
 
     While the end is followed the text scrolls in here, and no more rows are taken than
     a view and a page before it. Else there are rows for all of it, to look back.
+
+    Args:
+        view_rows: Rows of the view that follows the end; None if no view does.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -75,11 +78,6 @@ class AnswerText(Widget):
     """
 
     def __init__(self, view_rows: int | None) -> None:
-        """Show nothing yet.
-
-        Args:
-            view_rows: Rows of the view that follows its end; None: none does.
-        """
         super().__init__()
         self.text = ""
         """All that came."""
@@ -235,7 +233,7 @@ class AnswerText(Widget):
         return row.apply_offsets(0, index)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """What is selected, as it was written."""
+        """The selected text, as the model wrote it."""
         from tui.kit.markdown_rows import text_of
 
         return text_of(self._rows, selection), "\n"

@@ -1,4 +1,4 @@
-"""Where a question is written: Enter sends it, ctrl+j makes a new line."""
+"""The field for a question: Enter sends it, ctrl+j makes a new line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUSY_HINT = "{chat.stop} stops the answer"
 
 
 class Composer(TextArea):
-    """A text field that grows to six rows and remembers what was asked."""
+    """A text field that grows to six rows and remembers earlier questions."""
 
     HELP: ClassVar[str | None] = """\
 ## Ask
@@ -96,7 +96,7 @@ class Composer(TextArea):
         )
         self.prompts = PromptHistory()
         self.again: int | None = None
-        """Index of the question that is asked again in other words."""
+        """Index of the question that the user edits."""
         self._draft = ""
 
     def on_mount(self) -> None:

@@ -42,7 +42,7 @@ Verb = Literal[
     "settings",
     "choose",
 ]
-"""What the app can be asked to do with a chat."""
+"""Requests about a chat to the app."""
 
 AGAIN = "editing question %d · {chat.leave} cancels"
 READY_HINT = "No messages yet. {chat.settings}: system prompt, sampling."
@@ -104,12 +104,6 @@ class ChatPane(Widget):
         """Index of the answer it is about."""
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        """Create a chat with nothing said.
-
-        Args:
-            id: The ID of the widget in the DOM.
-            classes: Space separated list of class names.
-        """
         super().__init__(id=id, classes=classes)
         self.border_title = "Chat"
         self._state: ChatState | None = None
@@ -133,12 +127,12 @@ class ChatPane(Widget):
 
     @property
     def conversation(self) -> Conversation | None:
-        """What is shown; None before the controller told of any."""
+        """The conversation shown; None before the controller has sent one."""
         return self._state.conversation if self._state else None
 
     @property
     def answering(self) -> bool:
-        """An answer is coming, or was just asked for."""
+        """True if an answer comes, or was just requested."""
         coming = self._state is not None and self._state.answering is not None
         return coming or self._asked_at is not None
 
@@ -157,7 +151,7 @@ class ChatPane(Widget):
             self._settle()
 
     def sent_back(self, question: str, again: int | None = None) -> None:
-        """A question could not be asked: it is not lost."""
+        """Keep the text of a question that could not be sent."""
         self._asked_at = None
         if question and again is not None:
             self._composer.take_up(question, again)
@@ -178,7 +172,7 @@ class ChatPane(Widget):
         self._transcript.set_speaker(speaker_of(name))
 
     def focus_default(self) -> None:
-        """Focus the composer, or the transcript where nothing can be asked."""
+        """Focus the composer, or the transcript if it takes no question."""
         writes = self._ready or self._returning or self._composer.text
         target = self._composer if writes else self._transcript
         self.screen.set_focus(target)
@@ -258,7 +252,7 @@ class ChatPane(Widget):
         return True
 
     def _may(self, verb: str) -> bool:
-        """Whether this makes sense now."""
+        """True if the verb makes sense now."""
         now, turns = self.conversation, bool(self._turns)
         if now is None:
             return False

@@ -1,4 +1,4 @@
-"""What a model thought before it answered: dim, and folded once the answer begins."""
+"""A model's reasoning before its answer: dim, and folded once the answer begins."""
 
 from __future__ import annotations
 

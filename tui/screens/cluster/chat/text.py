@@ -1,4 +1,4 @@
-"""What the chat says in one line: figures, progress, failures."""
+"""The chat's lines of text: figures, progress, failures."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _figures(timings: ChatTimings) -> list[str]:
 
 
 def coming_text(reply: Reply, answering: Answering | None) -> str:
-    """What happens now: who is before, how much is read, how fast it comes."""
+    """The progress of an answer: its place in the queue, prompt read, speed."""
     if reply.text or reply.reasoning:
         return figures_text(reply.timings)
     if answering is None:
@@ -79,7 +79,7 @@ def coming_text(reply: Reply, answering: Answering | None) -> str:
 
 
 def waiting_text(prompt_progress: float | None) -> str:
-    """What happens before the first token, as far as the server says."""
+    """The progress before the first token, as far as the server reports it."""
     if prompt_progress is None:
         return "waiting for the first token"
     done = min(max(prompt_progress, 0.0), 1.0)
@@ -89,7 +89,7 @@ def waiting_text(prompt_progress: float | None) -> str:
 
 
 def ended_text(turn: Turn) -> str:
-    """What stands under an answer: its figures, or what went wrong."""
+    """The line under an answer: its figures, or its failure."""
     reply = turn.reply
     parts = [variant_text(turn)]
     if reply.failure is not None:
@@ -173,5 +173,5 @@ def settings_text(sampling: Sampling) -> Iterator[str]:
 
 
 def failure_text(failure: Failure) -> str:
-    """What went wrong, as one sentence."""
+    """The failure as one sentence."""
     return failure.sentence.rstrip(".") + "."

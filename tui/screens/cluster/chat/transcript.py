@@ -57,7 +57,7 @@ def key_of(turn: Turn) -> Key:
 
 
 def speaker_in(turn: Turn, otherwise: str) -> str:
-    """Who answered."""
+    """The speaker's name for the model that answered, if it is known."""
     model = turn.reply.model
     return speaker_of(model_name(model)) if model else otherwise
 
@@ -214,7 +214,7 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         return True
 
     def set_speaker(self, speaker: str) -> None:
-        """Who answers where no model is known, as of what was said long ago."""
+        """Name the speaker of answers whose model is not known."""
         self._speaker = speaker
 
     def _begin_anew(self, first: int) -> None:

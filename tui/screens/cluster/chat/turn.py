@@ -58,13 +58,6 @@ class ChatTurn(Horizontal):
     """
 
     def __init__(self, speaker: str, *, names_width: int, classes: str) -> None:
-        """Create a turn.
-
-        Args:
-            speaker: Who speaks.
-            names_width: Cells for names, the same in all turns.
-            classes: Space separated list of class names.
-        """
         super().__init__(classes=classes)
         self._label = Static(Content(safe_line(speaker)), classes="turn-speaker")
         self._label.styles.width = names_width
@@ -75,7 +68,7 @@ class ChatTurn(Horizontal):
             yield from self.compose_said()
 
     def compose_said(self) -> ComposeResult:
-        """What stands in the column; nothing here."""
+        """Yield the widgets of the column; the base has none."""
         yield from ()
 
     @property
@@ -85,7 +78,7 @@ class ChatTurn(Horizontal):
 
 
 class ChatQuestion(ChatTurn):
-    """What the user asked."""
+    """The user's question."""
 
     DEFAULT_CSS = """
     ChatQuestion {

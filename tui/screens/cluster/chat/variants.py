@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class AnswerVariants(Vertical):
-    """What each answer was made with; a click goes on from it."""
+    """The settings of each answer; a click continues from that answer."""
 
     DEFAULT_CSS = """
     AnswerVariants {

@@ -41,7 +41,7 @@ GRAPH_CELLS_MIN = 14
 SHORT_NAME_CELLS = 7
 NAME_CELLS_MAX = 12
 COUNT_MAX = 100_000
-"""From here on a number of tokens is told in thousands."""
+"""From here on a number of tokens is shown in thousands."""
 
 
 class Figure(NamedTuple):
@@ -66,7 +66,7 @@ class LiveColumn(NamedTuple):
 
 
 class LinkLook(NamedTuple):
-    """How much is said of each link."""
+    """The level of detail of each link."""
 
     name_cells: int
     rate_cells: int
@@ -149,9 +149,10 @@ def _speed_column(snapshot: ClusterSnapshot) -> LiveColumn:
 
 
 def _wire_column(snapshot: ClusterSnapshot, *, is_short: bool = False) -> LiveColumn:
-    """What a token costs on the wire, all workers together.
+    """The cost of a token on the wire, all workers together.
 
-    Where tokens may share a pass its own trips have room, but for a short column.
+    If tokens may share a pass, the trips of a pass are shown too, except in a short
+    column.
     """
     speed, totals = snapshot.speed, token_totals(snapshot.links)
     has_room = not is_short and (speed.speculative or speed.slots > 1)
@@ -205,7 +206,7 @@ def _link_figure(link: Link, look: LinkLook) -> Figure:
 
 
 def _house_column(snapshot: ClusterSnapshot) -> LiveColumn:
-    """What llama-server does besides, and what it takes of this machine."""
+    """The other activity of llama-server, and its memory on this machine."""
     known = [p.rss_bytes for p in snapshot.processes if p.rss_bytes is not None]
     figures = (
         Figure("in flight", f"{snapshot.speed.requests_active}"),
@@ -244,7 +245,6 @@ class LiveFigures(StripWidget):
     """
 
     columns: reactive[list[LiveColumn]] = reactive(list, init=False, repaint=False)
-    """What is shown."""
 
     def draw(self, width: int, height: int) -> list[Strip]:
         return [line(self._row(row), width) for row in range(height)]

@@ -1,4 +1,4 @@
-"""What went wrong, what to do, and the evidence."""
+"""The panel of a failure: its sentence, the remedy, and the evidence."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ class FailurePanel(StripWidget):
     """
 
     failure: reactive[Failure | None] = reactive(None, init=False, layout=True)
-    """What is shown."""
     to_mend: reactive[str] = reactive("", init=False)
     """The peer whose engine is the trouble; empty for none."""
 

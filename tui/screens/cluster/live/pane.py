@@ -37,7 +37,7 @@ _VIEWS = ("idle", "busy", "failed", "serving")
 
 
 class IdleNote(StripWidget):
-    """What to do while nothing runs, and what the controller has to say."""
+    """Advice while nothing runs, and the controller's message."""
 
     DEFAULT_CSS = """
     IdleNote {
@@ -46,7 +46,7 @@ class IdleNote(StripWidget):
     """
 
     message: reactive[str] = reactive("", init=False, layout=True)
-    """What the controller says; empty for nothing."""
+    """The controller's message; may be empty."""
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
         return len(self._said(w)) + 2
@@ -247,7 +247,7 @@ peer whose own does not fit.
 
 
 def view_of(snapshot: ClusterSnapshot) -> str:
-    """Which view a state calls for."""
+    """The name of the view that shows this state."""
     if snapshot.state == ClusterState.SERVING:
         return "serving"
     if snapshot.state in _BUSY:

@@ -1,4 +1,4 @@
-"""Where the time of a token goes, in one line: the head, then worker by worker."""
+"""The time of a token as one line: the head, then worker by worker."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ class TokenBar(StripWidget):
     """
 
     totals: reactive[TokenTotals | None] = reactive(None, init=False, repaint=False)
-    """What is drawn."""
     said: reactive[str] = reactive("", init=False, repaint=False)
     """Why there is nothing to draw."""
 

@@ -38,7 +38,7 @@ GAP_CELLS = 3
 
 
 class FigureLook(NamedTuple):
-    """One figure: how it is called, told and scaled."""
+    """The name, the text and the scale of one figure."""
 
     title: str
     text: Callable[[float | None], str]
@@ -107,7 +107,7 @@ class WorkerGraphs(StripWidget):
         return rows
 
     def _top(self, figure: int) -> float:
-        """Where the scale of a figure ends: a round number of its unit."""
+        """The upper end of a figure's scale: a round number of its unit."""
         known = [
             value
             for trend in self._workers.values()

@@ -38,7 +38,7 @@ _STEADY = frozenset({PeerState.READY, PeerState.SERVING})
 
 
 class Fill(NamedTuple):
-    """How full a device is."""
+    """The used and the total memory of a device."""
 
     taken: int
     whole: int
@@ -46,11 +46,11 @@ class Fill(NamedTuple):
     """Its letter in the split; None where the split does not use it."""
     misfit: bool = False
     source: MemorySource | None = None
-    """Who says what the split takes; None for what is taken now."""
+    """The source of the split's figure; None for the memory in use now."""
 
 
 def fill_of(device: Device, draft: Draft | None) -> Fill:
-    """What the split shown puts on a device, else what is taken there now."""
+    """The memory that the split shown takes of a device, else the memory in use now."""
     for load in draft.loads if draft else ():
         if load.device == device.id and draft:
             return Fill(
@@ -73,11 +73,11 @@ class PeerBlock:
     width: int
     selected: bool
     cursor: bool
-    """Whether keys move the selection."""
+    """True if keys move the selection."""
     age: str
-    """How long the state lasts already, coarsely."""
+    """The time since the state began, coarsely."""
     without: str = ""
-    """What the cluster would go on with if it were lost; empty where nobody says."""
+    """The cluster's fallback if this peer were lost; empty if it is unknown."""
     with_keys: Callable[[str], str] = field(default=str, compare=False)
     """Puts the keys into a text that names actions."""
 
@@ -120,7 +120,7 @@ class PeerBlock:
         return state_words(self.peer, self.age), getattr(palette, tone)
 
     def _below(self) -> list[tuple[str, str]]:
-        """What goes on there, what is the matter, what to do: style and text."""
+        """The peer's work, its trouble or a hint: style and text."""
         if self.peer.work is not None:
             return self._work()
         hint = hint_of(self.peer)

@@ -63,7 +63,6 @@ the split does not use shows what is taken now. The letter is the device's in th
     """
 
     peers: reactive[tuple[Peer, ...]] = reactive((), init=False, repaint=False)
-    """Who is there."""
     draft: reactive[Draft | None] = reactive(None, init=False, repaint=False)
     """The split shown, for letters and planned bytes."""
     fallbacks: reactive[dict[str, str]] = reactive({}, init=False, repaint=False)
@@ -88,7 +87,7 @@ the split does not use shows what is taken now. The letter is the device's in th
         self._tops: list[int] = []
         self._pictures: dict[int, tuple[PeerBlock, list[Strip]]] = {}
         self.filtered = False
-        """Whether some peers are left out."""
+        """True if the filter hides some peers."""
         self._awaited = ""
 
     # --- drawing -------------------------------------------------------------------

@@ -96,7 +96,7 @@ class PeersPane(VerticalScroll, can_focus=False):
 
 
 def has_words(peer: Peer, words: Sequence[str]) -> bool:
-    """Whether all words, in lower case, are somewhere in what names a peer."""
+    """True if the peer's names contain all words, given in lower case."""
     devices = " ".join(device.name for device in peer.devices)
     told = f"{peer.name} {peer.role} {peer.state} {peer.transport} {peer.address}"
     text = f"{told} {devices}".casefold()

@@ -61,7 +61,7 @@ device has. Nothing runs until you launch.
     """
 
     draft: reactive[Draft | None] = reactive(None, init=False, repaint=False)
-    """What is shown; None before a model is chosen."""
+    """The split shown; None before the user chooses a model."""
     picked: reactive[int] = reactive(0, init=False)
     """The boundary the keys move."""
     running: reactive[Split | None] = reactive(None, init=False, repaint=False)
@@ -115,12 +115,12 @@ device has. Nothing runs until you launch.
 
     @property
     def dragging(self) -> bool:
-        """Whether a boundary is held now."""
+        """True if the mouse holds a boundary now."""
         return self._drag is not None
 
     @property
     def geometry(self) -> BarGeometry:
-        """Where everything lies at the present width."""
+        """The places of segments and handles at the present width."""
         counts = self.draft.counts if self.draft else (1,)
         return BarGeometry(self.content_size.width, counts)
 
@@ -136,7 +136,6 @@ device has. Nothing runs until you launch.
 
     @property
     def can_undo(self) -> bool:
-        """Whether there is a change to take back."""
         return self._desk.editing.can_undo
 
     @property

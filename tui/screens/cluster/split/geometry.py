@@ -1,4 +1,4 @@
-"""Where the segments and handles of a split bar lie: pure arithmetic on columns."""
+"""The geometry of a split bar's segments and handles: pure arithmetic on columns."""
 
 from __future__ import annotations
 

@@ -80,7 +80,6 @@ class LaunchRow(Vertical):
 
     @property
     def text(self) -> str:
-        """What stands in the field."""
         return self.field.value
 
     def put(self, text: str) -> None:
@@ -101,7 +100,7 @@ WIDTH = 84
 ROWS_AROUND = 4
 """Borders, remark and buttons."""
 ASK_AFTER_S = 0.3
-"""Texts that stay as they are for so long are asked about."""
+"""Time without a change before the controller checks the texts."""
 STRIPS = {
     "cache_type_k": tuple(CACHE_TYPES),
     "cache_type_v": tuple(CACHE_TYPES),
@@ -166,9 +165,9 @@ asked.
         self._cluster = cluster
         self._form = form
         self._wanted: LaunchSettings | None = None
-        """What the fields say; None while something is wrong."""
+        """The settings as the fields read; None while a field is wrong."""
         self._candidate: Plan | None = form.plan
-        """The plan these settings make; None while the controller is asked."""
+        """The plan these settings make; None until the controller answers."""
         self._applying = False
         self._timer: Timer | None = None
         texts = form.texts(LaunchSettings.of(form.plan))
@@ -255,7 +254,7 @@ asked.
             self._take_up(reading.settings)
 
     def _take_up(self, settings: LaunchSettings | None) -> None:
-        """Other settings: find their plan, forget what was asked before."""
+        """Find the plan of new settings; drop the request for the last ones."""
         self._applying = False
         self._table.stale = True
         self._say("")
@@ -346,7 +345,7 @@ def _field(name: str, text: str) -> Input | OptionStrip:
 
 
 def _memory_text(draft: Draft | None) -> str:
-    """How much in all, whose word it is, and whether it fits."""
+    """The memory in all, the source of the figure, and if it fits."""
     if draft is None:
         return "memory: unknown"
     kv = sum(load.kv_bytes for load in draft.loads)

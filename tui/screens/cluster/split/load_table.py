@@ -55,7 +55,7 @@ TICK_WIDTH = 2
 
 
 class LoadTable(StripWidget):
-    """What the split puts on each device, in numbers."""
+    """The memory that the split takes of each device, in numbers."""
 
     DEFAULT_CSS = """
     LoadTable {
@@ -145,7 +145,7 @@ class LoadTable(StripWidget):
         return text, self.palette.text
 
     def _verdict(self, load: DeviceLoad, misfit: bool) -> Part:
-        """Whether it fits; the tick is for what was checked, not for a prediction."""
+        """The sign for a load that fits; only a checked figure gets a tick."""
         if self.stale:
             return "  ", self.palette.dim
         if misfit:

@@ -41,7 +41,6 @@ class VerdictLine(StripWidget):
     """
 
     verdict: reactive[Verdict] = reactive(EMPTY, init=False)
-    """What it says."""
 
     def draw(self, width: int, height: int) -> list[Strip]:
         style = getattr(self.palette, self.verdict.tone)

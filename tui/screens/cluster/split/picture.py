@@ -43,9 +43,9 @@ class BarPicture:
     palette: Palette
     picked: int
     active: bool
-    """Whether keys or a drag move the picked handle now."""
+    """True if keys or a drag move the picked handle now."""
     keys: tuple[str, str] = ("", "")
-    """Those that apply and cancel a number."""
+    """The keys that apply and cancel a number."""
     typed: str | None = None
     """A layer count being typed, shown in place of the ranges."""
     ghost: frozenset[int] = frozenset()
