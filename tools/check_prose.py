@@ -37,6 +37,11 @@ CLEAN = (
     "tui/shell",
     "tui/work",
     "tools/check_prose.py",
+    "tui/actions",
+    "tui/cli",
+    "tui/dialogs",
+    "tui/entry.py",
+    "tui/flows",
 )
 """Folders and files that are clean, and stay so."""
 WORDS_MAX = 25

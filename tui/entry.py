@@ -1,4 +1,4 @@
-"""Where ``dllm-tui`` begins: Ctrl-C that comes before anything was begun just ends it.
+"""The entry of ``dllm-tui``: Ctrl-C before any work has begun ends it quietly.
 
 Python makes an exception of it. Among hundreds of imports that becomes a traceback, or
 is lost where it comes up in a callback of theirs.
@@ -26,7 +26,7 @@ sys.excepthook = _show
 import signal  # noqa: E402 -- which takes a moment already
 
 _HEARS = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-"""False where Ctrl-C is ignored, as by what a shell puts into the background."""
+"""False if Ctrl-C is ignored, as in a shell's background job."""
 
 if _HEARS:
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -92,7 +92,7 @@ def action_of(action_id: str) -> Action:
 
 
 def is_action(action_id: str) -> bool:
-    """Whether there is an action of that id."""
+    """True if an action has that id."""
     return action_id in _by_id()
 
 
@@ -102,7 +102,7 @@ def _by_id() -> dict[str, Action]:
 
 
 def acts(action: object, node: DOMNode) -> bool:
-    """Whether an action, as this node binds it, changes anything."""
+    """True if an action, as this node binds it, changes anything."""
     return any(
         binding.id in ACTING and binding.action == action
         for bound in node._bindings.key_to_bindings.values()
@@ -121,7 +121,7 @@ def bindings(*areas: str) -> list[BindingType]:
 
 
 def keymap_problems(keymap: Mapping[str, str]) -> list[str]:
-    """What is wrong with a user's keys; Textual would pass over it in silence."""
+    """The problems of a user's keys; Textual would ignore them silently."""
     known = {action.id for action in ACTIONS}
     unknown = sorted(set(keymap) - known)
     problems = [f"The configuration gives keys to no action: {id_}" for id_ in unknown]
@@ -144,7 +144,7 @@ def _others_with(
 
 
 def _clashes(action: Action, others: Sequence[Action]) -> Iterator[str]:
-    """What becomes of a key that others have, too, where both could be meant."""
+    """The effect of a key that other actions have in the same place."""
     for other in others:
         if other.area == action.area:
             yield f"{other.id} lost it"

@@ -1,4 +1,4 @@
-"""What is wrong with the settings that only the console knows: themes and keys."""
+"""Checks of the settings that only the console knows: themes and keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def all_problems(text: str, themes: Sequence[str]) -> list[Problem]:
-    """What is wrong with a file, names of actions and of these themes included."""
+    """The problems of a file; names of actions and of these themes are checked, too."""
     found = problems(text)
     if found:
         return found

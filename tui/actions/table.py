@@ -1,4 +1,4 @@
-"""Every action of the console: what a key does, and where it is offered."""
+"""Every action of the console: its keys, its effect and its place."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Action(NamedTuple):
     tooltip: str
     """One sentence for help and palette."""
     show: bool = False
-    """Whether the footer offers it."""
+    """True if the footer offers the action."""
     display: str | None = None
-    """How the footer writes the keys, where the spelling is clumsy."""
+    """The keys as the footer writes them, if the spelling is clumsy."""
     priority: bool = False
-    """Whether it wins over the focused widget."""
+    """True if the action wins over the focused widget."""
 
     @property
     def area(self) -> str:

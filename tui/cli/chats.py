@@ -163,7 +163,7 @@ async def ask(
 
 
 def _tell_wait(now: ChatDelta | Answering, told: str) -> str:
-    """Say what an answer waits for, once for each change."""
+    """Print the reason for a wait, once for each change."""
     text = f"{format_count(now.ahead, 'request')} ahead…" if now.ahead else ""
     if now.waiting:
         text = f"Waiting: {now.waiting}…"
@@ -181,7 +181,7 @@ def answer_text(answer: Answer) -> str:
 
 
 async def _begun(client: ControllerClient, name: str, *, new: bool) -> ChatState:
-    """The chat of that name, made the current one; ``new``: or another begun."""
+    """Make the chat of that name the current one; ``new`` begins another."""
     from backends.client.chats import NoSuchChat, find_chat
 
     snapshot = await client.snapshot()
@@ -386,7 +386,7 @@ async def delete_chat(
 
 
 def _require_agreed(found: tuple[ChatBrief, ...]) -> None:
-    """Ask, where somebody is there to answer."""
+    """Ask the user to confirm; refuse without a terminal."""
     if not sys.stdin.isatty():
         raise UsageError("Deleting cannot be undone", "Add --yes.")
     for brief in found:

@@ -1,4 +1,4 @@
-"""The runner of commands: their options, their client, what they print, their end."""
+"""The runner of commands: their options, client, output and exit code."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Command(click.Command):
             self.epilog = examples_text(examples, notes)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the function, print its result, and exit with 1 where that is a failure.
+        """Run the function, print its result, and exit with 1 if that is a failure.
 
         Raises:
             ReadOnly: it would change something where one only watches.
@@ -239,7 +239,7 @@ def _quiet_option() -> click.Option:
 
 
 class Inherited(click.Option):
-    """An option that may stand before the command as well: the last one counts."""
+    """An option that may also stand before the command: the last one counts."""
 
     def consume_value(
         self, ctx: click.Context, opts: Mapping[str, click.Parameter]
@@ -254,7 +254,7 @@ class Inherited(click.Option):
 
 
 def is_given(name: str) -> bool:
-    """Tell whether an option of the running command was typed, and not its default."""
+    """True if an option of the running command was typed and is no default."""
     source = click.get_current_context().get_parameter_source(name)
     return source is ParameterSource.COMMANDLINE
 
@@ -349,7 +349,7 @@ def quantity(text: str, units: Mapping[str, float], example: str) -> float:
 
 
 async def tidily(client: ControllerClient, work: Coroutine[Any, Any, T]) -> T:
-    """Do some work; where it breaks off, a controller started for it ends if idle."""
+    """Do some work; if it fails, end an idle controller that was started for it."""
     try:
         return await work
     except BaseException:
@@ -386,7 +386,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def signals_kept() -> Iterator[None]:
-    """Let them do afterwards what they did."""
+    """Restore the signal handlers afterwards."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield
@@ -410,7 +410,7 @@ async def _until_signal(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _cancel_on_signals(task: asyncio.Future[Any]) -> None:
-    """Cancel it; only a signal that comes later breaks off what it cleans up then."""
+    """Cancel the work; only a later signal interrupts its clean-up."""
     loop = asyncio.get_running_loop()
     heard_at = -math.inf
 

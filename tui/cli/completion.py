@@ -37,7 +37,7 @@ dllm-tui completion fish | source          in ~/.config/fish/config.fish
 VARIABLE = "_DLLM_TUI_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
 PATIENCE_S = 1.0
-"""Whoever pressed Tab waits; a controller that is silent so long is passed over."""
+"""The user waits after Tab: a controller that is silent longer is skipped."""
 # A shell puts a completion into the line as it is: it must mean nothing there.
 _PLAIN = re.compile(r"[\w.@%+=:,/-]+", re.ASCII)
 _PATH_STARTS = ("/", ".", "~")
@@ -94,7 +94,7 @@ def peers(context: click.Context) -> list[str]:
 
 
 def heads(context: click.Context) -> list[str]:
-    """The machines that may run llama-server: those, and this one."""
+    """The machines that may run llama-server, this one included."""
     return ["local", *peers(context)]
 
 
@@ -123,7 +123,7 @@ async def _model_names() -> list[str]:
 
 
 def programs(context: click.Context) -> list[str]:
-    """The clients that can be told of the API."""
+    """The clients that ``connect`` knows."""
     from backends.client_config import CLIENTS
 
     return list(CLIENTS)
@@ -148,7 +148,7 @@ def theme_names() -> list[str]:
 
 
 def processes(context: click.Context) -> list[str]:
-    """What runs or ran, by the controller's word, if it runs."""
+    """The names of all processes that the controller lists, if it runs."""
     return [process.name for process in _snapshot(context).processes]
 
 
@@ -200,7 +200,7 @@ def _snapshot(context: click.Context) -> ClusterSnapshot:
 def _told(
     ask: Callable[[ControllerClient], Awaitable[T]], cluster: str = DEFAULT_CLUSTER
 ) -> T | None:
-    """What a controller answers; None where none runs, or none that is quick."""
+    """The controller's answer; None if none runs or it is too slow."""
     from backends.client.client import ControllerClient
 
     async def answer() -> T | None:

@@ -173,7 +173,7 @@ def _wait_for_controller() -> None:
 
 
 def _asked() -> str:
-    """What to do with a file that is not valid; kept where nobody is there to say."""
+    """Ask the user what to do with an invalid file; keep it without a terminal."""
     if not on_terminal():
         return "k"
     offered = ", ".join(f"{key}: {text}" for key, text in CHOICES.items())
@@ -199,7 +199,7 @@ def _write(text: str) -> None:
 
 
 def all_problems(text: str) -> list[Problem]:
-    """What is wrong with the file, names of actions and themes included."""
+    """The problems of the file; names of actions and themes are checked, too."""
     from textual.theme import BUILTIN_THEMES
 
     from tui.actions.settings_check import all_problems as checked

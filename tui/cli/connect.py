@@ -99,7 +99,7 @@ async def connect(
 
 
 def _tell(it: Served, recipe: Recipe, written: Path | None) -> None:
-    """Say where it belongs, or went, and what is left to do."""
+    """Name the file of the settings and the steps that are left."""
     if written is not None:
         say(f"Wrote {written}.")
     elif recipe.file is not None:

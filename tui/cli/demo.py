@@ -40,7 +40,7 @@ WORKERS = 2
 
 
 class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asked of the demo."""
+    """The options of the command line."""
 
     model: str
     prompt: str

@@ -42,12 +42,12 @@ dllm-tui resume                   let the requests that wait go on
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stop did."""
+    """The result of a stop."""
 
     stopped: tuple[str, ...] = ()
     """Names of the processes that ended."""
     leftovers: tuple[Leftover, ...] = ()
-    """What could not be reached; the controller ends it when it can."""
+    """Processes on unreachable machines; the controller ends them later."""
 
 
 @click.command(

@@ -102,7 +102,7 @@ async def show_engine() -> Found:
 
 
 class Built(NamedTuple):
-    """What was built, or was there, and the lines that tell of it."""
+    """The engine, built now or earlier, and the lines that describe it."""
 
     info: EngineInfo
     lines: list[str]
@@ -160,7 +160,7 @@ async def build(version: str | None, accelerator: str, jobs: int | None) -> Buil
 
 
 def _say_if_unused(location: EngineInfo, paths: Paths) -> None:
-    """Tell when something else is preferred to what was just built."""
+    """Warn if another engine is preferred to the one just built."""
     try:
         used = find.find_engine(load_config(paths).engine, paths)
     except DllmError:
@@ -206,7 +206,7 @@ class BuildPrinter:
     def __init__(self) -> None:
         self.line = ProgressLine()
         self.built = False
-        """Whether anything was compiled; else all was there."""
+        """True if anything was compiled."""
         self._note = ""
         self._tenth = 0
 

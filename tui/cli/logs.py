@@ -131,7 +131,7 @@ class _Log:
         return [*kept, *self._unfinished()][-lines:] if lines else []
 
     async def read(self) -> tuple[bool, list[str]]:
-        """The next whole lines that are shown, and whether there was anything."""
+        """The next whole lines to show, and True if any text was read."""
         chunk = await self._client.read_log(self._name, self._offset, CHUNK_BYTES)
         self._offset = chunk.next_offset
         *whole, self._rest = (self._rest + chunk.text).split("\n")
@@ -197,7 +197,7 @@ def _is_wanted(event: Event, oldest: datetime | None, cluster: str | None) -> bo
 
 
 def _show_events(found: Sequence[Event], *, evidence: bool) -> None:
-    """Each, who it was and what to do; the evidence where it is wanted."""
+    """The line of each event, its advice, and its evidence if wanted."""
     for event in found:
         when = event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
         show(f"{when}  {sign(event.tone)} {event.sentence}")

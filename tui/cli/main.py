@@ -77,7 +77,7 @@ dllm-tui down                             stop it
 
 
 class Root(Group):
-    """All commands; each is imported when it is asked for."""
+    """All commands; each is imported at its first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All command names, in the order of the overview."""
@@ -101,7 +101,7 @@ class Root(Group):
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
-        """List the commands by what they are for."""
+        """List the commands by purpose."""
         for title, names in SECTIONS.items():
             found = [(name, self.get_command(ctx, name)) for name in names]
             limit = formatter.width - 6 - max(map(len, COMMANDS))
@@ -211,7 +211,7 @@ def cli(
 
 
 def _require_taken(ctx: click.Context) -> None:
-    """Refuse what was given for the console where a command does not take it over."""
+    """Refuse options of the console that the command does not take over."""
     command = ctx.invoked_subcommand and cli.get_command(ctx, ctx.invoked_subcommand)
     if not command:
         return
@@ -226,7 +226,7 @@ def _require_taken(ctx: click.Context) -> None:
 
 
 def _watches_only() -> bool:
-    """Whether the settings say so; a file that cannot be read says nothing."""
+    """True if the settings ask for read-only; an unreadable file counts as no."""
     from backends.config import load_config
     from backends.paths import user_paths
 
@@ -353,5 +353,5 @@ def _say(error: DllmError, code: int) -> int:
 
 
 def main() -> None:
-    """Run what the command line says and exit with its code."""
+    """Run the command line and exit with its code."""
     sys.exit(guarded(lambda: cli(standalone_mode=False, prog_name=PROGRAM)))

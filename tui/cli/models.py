@@ -138,7 +138,7 @@ async def require_model(path: str) -> str:
 
 
 async def searched(client: ControllerClient) -> ModelCatalogue:
-    """What a search of now finds; what is found so far where it takes too long."""
+    """Search for models anew; after the time limit, return those found so far."""
     catalogue = await client.catalogue(refresh=True)
     deadline = asyncio.get_running_loop().time() + SEARCH_MAX_S
     while catalogue.scanning and asyncio.get_running_loop().time() < deadline:
@@ -283,7 +283,7 @@ models.add_command(drafts)
 
 
 class Verified(NamedTuple):
-    """What reading a model found, and what the copies on peers are."""
+    """The result of reading a model, and of comparing the copies on peers."""
 
     model: VerifiedModel
     held_by: list[str]
@@ -447,14 +447,14 @@ async def _compared(
 
 
 class _Together:
-    """One line for what several machines read at the same time: the slowest."""
+    """Shows one line for several machines that read at the same time: the slowest."""
 
     def __init__(self) -> None:
         self.line = ProgressLine()
         self._told: dict[tuple[str, str], tuple[int, int]] = {}
 
     def show(self, place: tuple[str, str], done: int, total: int) -> None:
-        """Show how far one of them is."""
+        """Show the progress of one machine."""
         self._told[place] = done, total
 
         def fraction(place: tuple[str, str]) -> float:

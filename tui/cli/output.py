@@ -100,12 +100,12 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """How a listing is printed: a headed table, or one name a line."""
+    """The form of a listing: a headed table, or one name a line."""
 
     columns: Sequence[Column]
     name: Callable[[Any], str]
     none: Callable[[Any], str]
-    """What is said on stderr where there are no rows."""
+    """The sentence on stderr if there are no rows."""
     rows: Callable[[Any], Iterable[Any]] = iter
     footer: Callable[[Any], Iterable[str]] = lambda _: ()
     """Lines about the whole, on stderr."""

@@ -201,7 +201,7 @@ async def _waits(client: ControllerClient, name: str, ssh: str | None) -> bool:
 
 
 async def _answered(client: ControllerClient, name: str, trusted: str | None) -> Peer:
-    """A peer once its connection has been told all that it asks."""
+    """Answer all questions of a peer's connection, and return the peer."""
     while True:
         peer = await _settled(client, name)
         if peer.question is None:
@@ -220,7 +220,7 @@ async def _settled(client: ControllerClient, name: str) -> Peer:
 
 
 def _answer(question: PeerQuestion, trusted: str | None) -> PeerAnswer:
-    """The user's answer, or the one given beforehand."""
+    """The answer of the user, or the one from the command line."""
     host_key = question.kind is QuestionKind.HOST_KEY
     if host_key and trusted:
         if trusted != question.fingerprint:

@@ -1,4 +1,4 @@
-"""What takes long, on stderr: one line that goes on; few without a terminal."""
+"""Progress of long work on stderr: one redrawn line, or few without a terminal."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _bar(fraction: float | None) -> str:
 
 
 class ProgressLine:
-    """The line of what goes on now; its clock goes on between two reports."""
+    """The line of the present work; its clock runs on between two reports."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -71,7 +71,7 @@ class ProgressLine:
         *,
         since: float | None = None,
     ) -> None:
-        """Show how far something is; without ``since`` it began at the first call."""
+        """Show the progress of a task; without ``since`` it began at the first call."""
         if title != self._title:
             self._title, self._since = title, self._clock()
             if not self._terminal:
@@ -81,7 +81,7 @@ class ProgressLine:
         self.tick()
 
     def show_bytes(self, title: str, done: int, total: int, of: str = "") -> None:
-        """Show how many bytes are done, of something where that is not clear."""
+        """Show the number of bytes done, and of what if the title does not say it."""
         detail = f"{format_bytes(done)} of {format_bytes(total)}"
         fraction = done / total if total else None
         self.show(title, fraction, f"{of}: {detail}" if of else detail)
@@ -96,7 +96,7 @@ class ProgressLine:
         redraw(safe_line(text)[: shutil.get_terminal_size().columns - 1])
 
     def clear(self) -> None:
-        """Nothing goes on any more: its line is gone."""
+        """Remove the line: the work has ended."""
         if self._terminal and self._title:
             redraw("")
         self._title = ""
@@ -104,7 +104,7 @@ class ProgressLine:
 
 @asynccontextmanager
 async def ticking(progress: ProgressLine) -> AsyncIterator[None]:
-    """Let the clock of a line go on while something is waited for."""
+    """Let the clock of a line run on during a wait."""
 
     async def tick() -> None:
         while True:

@@ -118,7 +118,7 @@ async def doctor(as_json: bool) -> None:
 
 
 def _terminal() -> Check:
-    """Whether this terminal can show the console as it is meant."""
+    """Check that this terminal can show the console."""
     from backends.doctor.examine import Check, Verdict
 
     encoding = (sys.stdout.encoding or "").lower()

@@ -92,7 +92,7 @@ async def _watch(snapshot: ClusterSnapshot, *, alone: bool, as_json: bool) -> No
 
 
 async def current_snapshot(cluster: str) -> ClusterSnapshot:
-    """The controller's snapshot; an idle one when nothing was ever started.
+    """The controller's snapshot; an idle one if no controller was ever started.
 
     A controller is started only to adopt processes an earlier one left running.
     """
@@ -113,7 +113,7 @@ def cluster_json(snapshot: ClusterSnapshot) -> dict[str, Any]:
 
 
 def measured_text(snapshot: ClusterSnapshot) -> str:
-    """Whether llama-server did what the plan says, in one sentence."""
+    """One sentence that compares the measured split with the plan."""
     measured, state = snapshot.measured, snapshot.state
     if measured is None:
         begun = state in (ClusterState.STARTING, ClusterState.LOADING)
@@ -125,7 +125,7 @@ def measured_text(snapshot: ClusterSnapshot) -> str:
 
 
 def prompts_text(argv: Sequence[str]) -> str:
-    """What a llama-server may keep of earlier prompts; empty where it was not told."""
+    """The memory for earlier prompts; empty if the command line sets no limit."""
     most_mib = prompts_kept_mib(argv)
     if most_mib is None:
         return ""
@@ -141,7 +141,7 @@ def _text(snapshot: ClusterSnapshot, *, alone: bool) -> str:
 
 
 def status_lines(snapshot: ClusterSnapshot, now: float) -> list[str]:
-    """What runs, a line for each thing."""
+    """The state of the cluster, one line for each part."""
     lines = [f"state    {snapshot.state.value}"]
     if snapshot.cluster != DEFAULT_CLUSTER:
         lines.insert(0, f"cluster  {snapshot.cluster}")
@@ -173,7 +173,7 @@ def _drained(snapshot: ClusterSnapshot, now: float) -> list[str]:
 
 
 def _requests(counts: RequestCounts | None) -> list[str]:
-    """What clients asked of the API, once they asked anything."""
+    """The counts of requests, once there was one."""
     if counts is None or counts == RequestCounts():
         return []
     now = f"{counts.waiting} waiting · {counts.in_flight} in flight"
@@ -229,7 +229,7 @@ def _prompts(snapshot: ClusterSnapshot) -> list[str]:
 
 
 def _split(snapshot: ClusterSnapshot) -> list[str]:
-    """Whether it is, or was, as planned; nothing of one that never came to that."""
+    """Compare the split with the plan; empty if the launch failed before measuring."""
     if snapshot.state is ClusterState.FAILED and snapshot.measured is None:
         return []
     lines = [f"split    {measured_text(snapshot)}"]
@@ -254,7 +254,7 @@ def _peer(peer: Peer, now: float) -> str:
 
 
 def _of_this_run(snapshot: ClusterSnapshot) -> list[ProcessInfo]:
-    """What lives, and what of the plan has ended; not what earlier runs left."""
+    """Living processes and ended ones of the plan, without those of earlier runs."""
     plan = snapshot.plan
     workers = {(w.peer, w.name) for w in plan.workers} if plan else set()
     peers = {peer for peer, _ in workers}
@@ -282,7 +282,7 @@ def _process(process: ProcessInfo) -> str:
 
 
 def _tokens(links: Sequence[Link]) -> list[str]:
-    """How many were generated, and whose word that is: the figures rest on it."""
+    """The number of tokens and its source, because the speeds depend on it."""
     counted = [link.generation for link in links if link.generation.tokens]
     if not counted:
         return []

@@ -192,7 +192,7 @@ _PLAN_OPTIONS = (
 
 
 def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what a plan is made of: model, machines, split, settings of the server."""
+    """Add the options of a plan: model, machines, split, settings of the server."""
     for option in reversed(_PLAN_OPTIONS):
         command = option(command)
     return command

@@ -1,1 +1,1 @@
-"""What asks or tells something above a screen. Dialogs know no screen."""
+"""Dialogs that open above a screen. They know no screen."""

@@ -1,4 +1,4 @@
-"""Adding a machine: where it is, what it is called, and what becomes of it."""
+"""Adding a machine: its address, its name, and the outcome."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Wish = tuple[str, str]
 
 
 class AddPeerDialog(ShowsPeers, Dialog[Wish | None]):
-    """Dismisses with what to do and a peer's name, or None where all is done."""
+    """Dismisses with the next step and a peer's name, or None if all is done."""
 
     HELP: ClassVar[str | None] = """\
 ## Add a machine
@@ -158,7 +158,7 @@ nothing is installed there.
 
     @work(group="add", exclusive=True, exit_on_error=False)
     async def _add(self, address: str, name: str) -> None:
-        """Make it known; what becomes of it comes with the peers."""
+        """Add the peer; its outcome arrives with the next list of peers."""
         bare = self._bare.value
         self._say(f"Adding {name}…", "busy")
         self.follows = name
@@ -180,7 +180,7 @@ nothing is installed there.
     # --- what becomes of it --------------------------------------------------------
 
     def show_peers(self, peers: tuple[Peer, ...]) -> None:
-        """Say how far the new peer is."""
+        """Show the state of the new peer."""
         self._peers = peers
         for peer in peers:
             if self._added and peer.name == self.follows:
@@ -215,7 +215,7 @@ nothing is installed there.
 
     @work(group="add", exclusive=True, exit_on_error=False)
     async def _forget(self) -> None:
-        """Take the peer away again, and let the user change what was typed."""
+        """Remove the peer again, and let the user change the typed text."""
         try:
             await self._cluster.remove_peer(self.follows)
         except DllmError as error:

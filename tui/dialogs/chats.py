@@ -36,19 +36,19 @@ NARROW_BELOW = 60
 
 
 class ChatRows(WheelList):
-    """The conversations that fit what is typed, around the selected one."""
+    """Shows the conversations that match the typed text, around the selected one."""
 
     DEFAULT_CSS = """
     ChatRows { height: auto; margin: 1 0 0 0; }
     """
 
     typed: reactive[str] = reactive("", init=False, layout=True)
-    """What a title or model must contain."""
+    """The words that a title or model must contain."""
     selected: reactive[int] = reactive(0, init=False)
     """Index among those that fit."""
 
     class Opened(Message):
-        """The user wants to go on with the selected one."""
+        """The user opens the selected conversation."""
 
     def __init__(
         self, chats: Sequence[ChatBrief], current: str, cluster: str, now: float
@@ -61,13 +61,13 @@ class ChatRows(WheelList):
 
     @property
     def fitting(self) -> list[ChatBrief]:
-        """Those that contain every word typed."""
+        """The conversations that contain every word typed."""
         words = self.typed.lower().split()
         return [chat for chat in self._chats if _contains(chat, words)]
 
     @property
     def chosen(self) -> ChatBrief | None:
-        """The selected one."""
+        """The selected conversation."""
         fitting = self.fitting
         return fitting[self.selected] if self.selected < len(fitting) else None
 
@@ -146,14 +146,6 @@ model goes on with the one that runs now.
     def __init__(
         self, chats: Sequence[ChatBrief], current: str, cluster: str, now: float
     ) -> None:
-        """Offer these conversations, newest first.
-
-        Args:
-            chats: The conversations.
-            current: Id of the one shown, to mark it.
-            cluster: Name of the cluster we are at.
-            now: Unix seconds.
-        """
         super().__init__()
         self._count = len(chats)
         self._input = LineInput(placeholder="words of a title or model")

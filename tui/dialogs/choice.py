@@ -1,4 +1,4 @@
-"""A question that needs a decision, with what it is about in plain words."""
+"""A question that needs a decision, with its subject in plain words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every dialog has: help on its own keys, and nothing of what is behind it."""
+"""The base of all dialogs: help on its own keys, none of the keys behind it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Result = TypeVar("Result")
 
 
 class Dialog(ModalScreen[Result]):
-    """Stands before the screen; the app lets no key through to what is behind."""
+    """Stands before the screen; the app lets no key through to the screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("dialogs")
     FIGURES: ClassVar[bool] = False
-    """Whether help says how figures show where they come from."""
+    """True if help explains how figures show their source."""
 
     TYPING: ClassVar[bool] = False
-    """Whether a text field takes letters here, so that hints name other keys."""
+    """True if a text field takes letters here, so that hints name other keys."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         options.setdefault("classes", "dialog-screen")
         super().__init__(*args, **options)
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
-        """Close with a result, once: what is typed fast may say it again.
+        """Close with a result, once: fast typing may repeat the key.
 
         With what stands before it, as help does: it may have come while we asked.
         """
@@ -47,7 +47,7 @@ class Dialog(ModalScreen[Result]):
         self.dismiss(None)
 
     def show_keys(self, box: Widget, *named: tuple[str, str]) -> None:
-        """Name keys in the frame: action ids and what they do."""
+        """Name keys in the frame: action ids and their effect."""
         hints = [key_link(self.app, *one) for one in named]
         hints.append(key_link(self.app, "dialogs.help", "help", typing=self.TYPING))
         box.border_subtitle = " · ".join(filter(None, hints))

@@ -1,4 +1,4 @@
-"""What happened: the cluster's story and what toasts have said, newest last."""
+"""The list of events: the cluster's story and earlier toasts, newest last."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class EventList(WheelList, can_focus=True):
     """
 
     shown: reactive[tuple[Happening, ...]] = reactive((), init=False)
-    """What passes the filter, oldest first."""
+    """The events that pass the filter, oldest first."""
     selected: reactive[int] = reactive(0, init=False)
     """Index of the line under the cursor."""
 

@@ -1,4 +1,4 @@
-"""One event whole: who, when, what to do, and the last lines of the log."""
+"""All of one event: its origin, time, advice and the last lines of the log."""
 
 from __future__ import annotations
 

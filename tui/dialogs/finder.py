@@ -39,14 +39,14 @@ class FoundList(WheelList):
     """
 
     entries: reactive[tuple[Entry, ...]] = reactive((), init=False)
-    """What is offered."""
+    """The entries that match."""
     remark: reactive[str] = reactive("", init=False)
     """Said above the entries."""
     selected: reactive[int] = reactive(0, init=False)
     """Index of the entry Enter takes."""
 
     class Picked(Message):
-        """The user clicked an entry: it is the selected one."""
+        """The user clicked an entry, which is now selected."""
 
     def draw(self, width: int, height: int) -> list[Strip]:
         lines = [line([(self.remark, self.palette.warn)], width)] if self.remark else []
@@ -77,7 +77,7 @@ class FoundList(WheelList):
 
     @property
     def chosen(self) -> Entry | None:
-        """The selected entry; None where nothing matches."""
+        """The selected entry; None if nothing matches."""
         return self.entries[self.selected] if self.entries else None
 
     def on_click(self, event: events.Click) -> None:
@@ -99,7 +99,7 @@ class FoundList(WheelList):
 
 
 class FinderDialog(Dialog[Entry | None]):
-    """Dismisses with what was chosen."""
+    """Dismisses with the chosen entry."""
 
     HELP: ClassVar[str | None] = """\
 ## Find anything
@@ -130,7 +130,7 @@ there. The key at the right is the one that does it without this dialog.
         self._search()
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """What took a moment to be known; who has gone to a match stays there."""
+        """Add entries that took a moment to find; the selection stays on its entry."""
         self._entries += entries
         if self.is_mounted:
             chosen = self._list.chosen if self._list.selected else None

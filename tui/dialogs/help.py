@@ -1,4 +1,4 @@
-"""Help for the focused pane: what it is for, and its keys as they are now."""
+"""Help for the focused pane: its purpose and its present keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEYS_WIDTH = 15
 
 
 class HelpDialog(Dialog[None]):
-    """Reads help and keys from the screen it was asked on."""
+    """Reads help and keys from the screen behind it."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("dialog", "reading")
     DEFAULT_CSS = """
@@ -76,7 +76,7 @@ def _titled(text: str) -> tuple[str, str]:
 
 
 def _keys_of(screen: Screen[object]) -> list[tuple[str, str]]:
-    """Keys and what they do, one row per action."""
+    """The keys and their effect, one row per action."""
     rows: dict[tuple[DOMNode, str], tuple[list[str], Binding]] = {}
     for node, binding, _enabled, _tooltip in screen.active_bindings.values():
         if not binding.id and not binding.tooltip:

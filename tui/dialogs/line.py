@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LineDialog(Dialog[str | None]):
-    """Dismisses with what was typed, or None when it was closed."""
+    """Dismisses with the typed line, or None when the user closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
     TYPING: ClassVar[bool] = True
@@ -29,14 +29,6 @@ class LineDialog(Dialog[str | None]):
     """
 
     def __init__(self, title: str, value: str, placeholder: str, remark: str) -> None:
-        """Ask for a line.
-
-        Args:
-            title: What is asked for.
-            value: What stands in the field.
-            placeholder: Shown while it is empty.
-            remark: Stands under the field.
-        """
         super().__init__()
         self._title = title
         self._remark = remark

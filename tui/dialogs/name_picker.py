@@ -1,4 +1,4 @@
-"""Names to pick from, under a field: those that contain what is typed."""
+"""Names to pick from, under a field: the ones that contain the typed text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NamePicker(WheelList):
     names: reactive[tuple[str, ...]] = reactive((), init=False, layout=True)
     """All there are."""
     typed: reactive[str] = reactive("", init=False, layout=True)
-    """What a name must contain."""
+    """The text that a name must contain."""
     selected: reactive[int] = reactive(-1, init=False)
     """Index among the names that fit; -1 for none."""
 
@@ -57,12 +57,12 @@ class NamePicker(WheelList):
 
     @property
     def fitting(self) -> list[str]:
-        """The names that contain what is typed."""
+        """The names that contain the typed text."""
         wanted = self.typed.strip().lower()
         return [name for name in self.names if wanted in name.lower()]
 
     def pick(self, by: int) -> str:
-        """Go to another name; empty where there is none."""
+        """Go to another name; empty if there is none."""
         names = self.fitting
         if not names:
             return ""

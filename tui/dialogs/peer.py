@@ -1,4 +1,4 @@
-"""All that is known about one peer, to read; it follows the peer while it is open."""
+"""The facts about one peer; the dialog follows the peer while it is open."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ All that is known of one machine; it follows the machine while it is open.
         self._text.update(self._table())
 
     def show_peers(self, peers: tuple[Peer, ...]) -> None:
-        """The same peer, as it is now; it stays as it was where it is gone."""
+        """Show the peer's present state; if the peer is gone, keep the last one."""
         for peer in peers:
             if peer.name == self._peer.name and peer != self._peer:
                 self._peer = peer

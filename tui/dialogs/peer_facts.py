@@ -36,7 +36,7 @@ CLOCK_MATTERS_S = 2.0
 
 
 def peer_rows(peer: Peer, now: float) -> list[Row]:
-    """State, way, devices, then what the last look has found."""
+    """State, transport and devices, then the findings of the last probe."""
     rows = [*_state(peer, now), *_devices(peer)]
     if peer.facts is not None:
         rows += _facts(peer.facts, now)

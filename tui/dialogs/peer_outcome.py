@@ -1,4 +1,4 @@
-"""What became of a peer just added: a sentence, and what one may do next."""
+"""The outcome of adding a peer: a sentence, and the possible next steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LIKE = {
 
 
 class Outcome(NamedTuple):
-    """How far a new peer is."""
+    """The state of a new peer in words."""
 
     text: str
     tone: str
@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
 
 
 def outcome_of(peer: Peer) -> Outcome:
-    """What to say of a peer just added."""
+    """The sentence and the next steps for a peer just added."""
     state = _LIKE.get(peer.state, peer.state)
     choices = _CHOICES.get(state, ())
     note = note_text(peer)

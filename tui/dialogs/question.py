@@ -1,4 +1,4 @@
-"""What a connection asks: whether to trust a host key, a password, a passphrase.
+"""Questions of a connection: trust in a host key, a password, a passphrase.
 
 All text comes from another machine: it is shown as it is, never read as markup.
 """
@@ -69,11 +69,11 @@ secret, which is used once and never stored.
             yield from self.compose_question()
 
     def compose_question(self) -> ComposeResult:
-        """What is asked, and the way to answer."""
+        """Yield the question and the widgets for the answer."""
         raise NotImplementedError
 
     def show_peers(self, peers: tuple[Peer, ...]) -> None:
-        """Close when the question is no longer asked."""
+        """Close when the peer has withdrawn the question."""
         questions = {peer.name: peer.question for peer in peers}
         if questions.get(self._peer.name) != self.question and self.is_current:
             self.dismiss(None)
@@ -124,7 +124,7 @@ class SecretDialog(QuestionDialog):
     TYPING: ClassVar[bool] = True
 
     def compose_question(self) -> ComposeResult:
-        """What is asked for, and a field that shows dots."""
+        """Yield the question and a field that shows dots."""
         yield Static(safe_line(self.question.text), markup=False)
         yield LineInput(password=True)
         yield Static(SECRET_REMARK, markup=False, classes="question-remark")
@@ -142,7 +142,7 @@ class SecretDialog(QuestionDialog):
 
 
 def question_dialog(peer: Peer) -> QuestionDialog | None:
-    """The dialog for what a peer asks; None where it asks nothing."""
+    """The dialog for a peer's question; None if it has none."""
     question = peer.question
     if question is None:
         return None

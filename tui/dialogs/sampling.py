@@ -1,4 +1,4 @@
-"""The dialog for the system prompt and for how tokens are drawn."""
+"""The dialog for the system prompt and for the sampling of tokens."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SamplingInput(Horizontal):
         yield self.input
 
     def check(self) -> str:
-        """What is wrong with the text, empty when nothing is."""
+        """The error in the text, empty if it is valid."""
         try:
             self.field.parse(self.input.value)
         except ValueError as error:

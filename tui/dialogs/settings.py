@@ -41,7 +41,7 @@ CHANGING = ("Enter sets · empty: the default", "cancels")
 
 
 class SettingsDialog(Dialog[None]):
-    """Shows the settings; what is changed counts at once."""
+    """Shows the settings; a change takes effect at once."""
 
     HELP: ClassVar[str | None] = """\
 ## Settings
@@ -91,7 +91,7 @@ A value that is not allowed is refused, with what is.
         self._settings = with_all_keys(settings)
         self._shown: list[Setting] = []
         self._done = ("", "")
-        """The setting changed last, and what was said of it."""
+        """The setting changed last, and the message about it."""
         self._find = NameInput(find, placeholder="find a setting", id="settings-find")
         self._list = OptionList(markup=False)
         self._list.can_focus = False
@@ -134,7 +134,7 @@ A value that is not allowed is refused, with what is.
 
     @on(Input.Changed, "#settings-find")
     def _fill(self) -> None:
-        """Show those whose name contains what is typed; the same one stays selected."""
+        """Show the settings whose name contains the typed text; keep the selection."""
         before = self.selected
         wanted = self._find.value.strip().lower()
         self._shown = [one for one in self._settings if wanted in one.name.lower()]
@@ -148,7 +148,7 @@ A value that is not allowed is refused, with what is.
 
     @on(OptionList.OptionHighlighted)
     def _show_selected(self) -> None:
-        """Its value, ready to be changed, and what it may be."""
+        """Show the setting's value, ready to be changed, and its allowed values."""
         setting = self.selected
         if self._value.has_focus:
             return
@@ -186,7 +186,7 @@ A value that is not allowed is refused, with what is.
 
     @work(group="set", exclusive=True, exit_on_error=False)
     async def _set(self, setting: Setting, text: str) -> None:
-        """Write it; what is wrong with it is said, and the field stays."""
+        """Write the value; if it is invalid, say why and keep the field."""
         try:
             settings = await self._change(setting.name, text or None)
         except DllmError as error:
@@ -245,7 +245,7 @@ def with_all_keys(settings: Sequence[Setting]) -> list[Setting]:
 
 
 def value_text(setting: Setting) -> str:
-    """A value as one types it."""
+    """A value as the user types it."""
     value = setting.value
     if value is None:
         return ""

@@ -1,1 +1,1 @@
-"""What takes several steps: plans, other machines, answers, questions."""
+"""Flows of several steps: plans, other machines, answers, questions."""

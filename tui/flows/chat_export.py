@@ -33,7 +33,7 @@ def suggested_file(conversation: Conversation, folder: Path) -> Path:
 
 
 def export_text(conversation: Conversation, file: Path) -> str:
-    """What goes into a file of this name: by its ending JSON, else Markdown."""
+    """The text for a file of this name: JSON if it ends in .json, else Markdown."""
     if file.suffix.lower() == ".json":
         return to_json(conversation, indent=2) + "\n"
     return markdown_text(conversation)
@@ -82,7 +82,7 @@ def _quoted(text: str) -> str:
 
 
 def whole_path(typed: str) -> Path:
-    """The file that is meant by what was typed."""
+    """The file that the typed text means."""
     return Path(os.path.abspath(os.path.expanduser(typed.strip())))
 
 

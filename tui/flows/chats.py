@@ -1,4 +1,4 @@
-"""What the chat has done: the conversation is the controller's, here it is followed."""
+"""Chat: the controller owns the conversation, the console follows it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ARRIVES_S = 5.0
 
 
 class _Undo(NamedTuple):
-    """What ``u`` does: open a chat, restore a deleted one, choose another answer."""
+    """The effect of ``u``: open a chat, restore a deleted one, choose an answer."""
 
     verb: Literal["open", "restore", "choose"]
     chat: str
@@ -53,14 +53,14 @@ class ChatFlows:
         self._of: tuple[str, str] | None = None
         self._state: ChatState | None = None
         self._is_there = asyncio.Event()
-        """Whether the controller has told what is in it."""
+        """Set when the controller has sent the conversation."""
         self._undo_of: _Undo | None = None
         self._told = ""
 
     # --- following -----------------------------------------------------------------
 
     def look(self) -> None:
-        """The cluster or its model may be another: then so is the conversation."""
+        """Follow another conversation if the cluster or its model has changed."""
         of = self._cluster.cluster, self._model
         if self._model and of != self._of:
             self._of = of
@@ -142,7 +142,7 @@ class ChatFlows:
                 await self._is_there.wait()
 
     def _asked_again(self, before: Conversation, turn: int) -> None:
-        """Remember how to go back, and say what is out of sight."""
+        """Remember the way back, and say that follow-ups stay with the old answer."""
         asked = before.turns[turn]
         followed = len(before.turns) - turn - 1
         if asked.reply.said or followed:
@@ -157,11 +157,6 @@ class ChatFlows:
 
     @property
     def _now(self) -> Conversation:
-        """What is shown.
-
-        Raises:
-            DllmError: nothing is, the controller has not answered yet.
-        """
         if self._state is None:
             raise DllmError("The chat is still loading", "Try again in a moment.")
         return self._state.conversation

@@ -1,4 +1,4 @@
-"""What the flows need of the app: a console with a desk."""
+"""The interface that the flows need of the app: a console with a desk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``:`` finds, by kind, and how each is reached."""
+"""The entries that ``:`` finds, by kind, and the way to each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Finding:
-    """Collects what there is to be found, and goes there."""
+    """Collects the entries, and goes to the chosen one."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Finding:
         self._settings = settings
 
     async def find(self) -> None:
-        """Ask for a name, and do what is called that."""
+        """Ask for a name, and run the entry of that name."""
         # Imported when needed, like all dialogs.
         from tui.dialogs.finder import FinderDialog
 
@@ -71,7 +71,7 @@ class Finding:
     # --- actions -------------------------------------------------------------------
 
     def _actions(self) -> Iterator[Entry]:
-        """What can be done here first, then what takes one elsewhere."""
+        """The actions, with the ones that are possible here first."""
         here = {
             active.binding.id: active.binding.key
             for active in self._app.screen.active_bindings.values()
@@ -101,7 +101,7 @@ class Finding:
         self._app.open(self._go_and_do(action), group="find", exclusive=False)
 
     async def _go_and_do(self, action: Action) -> None:
-        """Run an action where it belongs; say so where it cannot be done now."""
+        """Run an action in its place; say so if it is not possible now."""
         mode, _, pane = PLACES[action.area].partition(".")
         if mode:
             await self._app.go_to(mode, pane)
@@ -194,7 +194,7 @@ def _title(action: Action) -> str:
 
 
 def _binders(app: DeskConsole, action_id: str) -> Iterator[tuple[DOMNode, Binding]]:
-    """Who binds an action: the focused one and what it is in first."""
+    """The nodes that bind an action: the focused widget and its ancestors first."""
     screen = app.screen
     nodes = [*(screen.focused or screen).ancestors_with_self, *screen.query("*")]
     for node in nodes:

@@ -1,4 +1,4 @@
-"""What happened elsewhere: told as it comes, and shown again when it is asked for."""
+"""Events from elsewhere: shown as they come, and again on demand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tui.work.event_log import Severity
 
 NEWS = frozenset({EventKind.MENDED, EventKind.WAITING, EventKind.PEER})
-"""What the controller did by itself and no pane shows."""
+"""Kinds of event that the controller causes by itself and no pane shows."""
 _SEVERITIES: dict[EventTone, Severity] = {
     EventTone.INFORMATION: "information",
     EventTone.WARNING: "warning",
@@ -38,7 +38,7 @@ class Happenings:
         self._dialog: EventsDialog | None = None
 
     def look(self) -> None:
-        """A snapshot came: see whether the story has gone on."""
+        """Read new events if the snapshot's number has grown."""
         newest = self._desk.snapshot.last_event if self._desk.snapshot else 0
         if self._seen is None or newest < self._seen:
             self._seen = newest
@@ -47,7 +47,7 @@ class Happenings:
             self._app.attempt(self._read(), group="story", exclusive=False)
 
     async def show(self) -> None:
-        """All of it, in a dialog that grows while it is open."""
+        """Show all events in a dialog that grows while it is open."""
         # Imported when needed, like all dialogs.
         from tui.dialogs.events import EventsDialog
 
@@ -78,7 +78,7 @@ class Happenings:
             self._tell(event)
 
     def _tell(self, event: Event) -> None:
-        """A toast for what others did, and for what no pane shows."""
+        """Show a toast for others' actions, and for events that no pane shows."""
         others = bool(event.by.program) and event.by.pid != os.getpid()
         is_slip = event.kind is EventKind.SETTINGS and event.tone is EventTone.WARNING
         if not others and event.kind not in NEWS and not is_slip:

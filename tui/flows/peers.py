@@ -1,4 +1,4 @@
-"""What takes several steps with other machines: adding, installing, giving parts."""
+"""Flows of several steps with other machines: adding, installing, giving parts."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class PeerFlows:
         self._ended: set[str] = set()
         """Peers at which the user has ended the work under way."""
         self._changing_parts = asyncio.Lock()
-        """Each change of parts begins with what the one before has made."""
+        """Makes each change of parts begin with the result of the one before."""
 
     def work_on(self, verb: str, name: str) -> Coroutine[Any, Any, None] | None:
-        """What to run for a wish about a peer; None where there is no such peer."""
+        """The coroutine for a verb on a peer; None if there is no such peer."""
         if verb == "add":
             return self.add()
         peer = self._peer(name)
@@ -77,7 +77,7 @@ class PeerFlows:
     # --- dialogs -------------------------------------------------------------------
 
     async def add(self) -> None:
-        """Ask for another machine; go on with what its dialog ends with."""
+        """Ask for another machine; go on with the result of the dialog."""
         # Imported when needed, like all dialogs: most sessions open few.
         from tui.dialogs.add_peer import AddPeerDialog
 
@@ -88,7 +88,7 @@ class PeerFlows:
         self._app.post_message(PeerWanted(*wish))
 
     async def open(self, peer: Peer) -> None:
-        """Answer what a peer asks, else show what is known of it."""
+        """Answer a peer's question; if it has none, show its facts."""
         if peer.question is not None:
             await self.answer(peer)
             return
@@ -97,7 +97,7 @@ class PeerFlows:
         await self._app.push_screen_wait(PeerDialog(peer, self._app.clock))
 
     async def answer(self, peer: Peer) -> None:
-        """Ask the user what the connection to a peer asks."""
+        """Put the question of a peer's connection to the user."""
         from tui.dialogs.question import question_dialog
 
         dialog = question_dialog(peer)
@@ -166,7 +166,7 @@ class PeerFlows:
             await self._long(peer, self._copy(peer, plan.model), what)
 
     async def cancel(self, peer: Peer) -> None:
-        """End what goes on at a peer."""
+        """Cancel the work at a peer."""
         if peer.work is None:
             self._say(f"No task is running on {peer.name}")
             return
@@ -174,7 +174,7 @@ class PeerFlows:
         await self._cluster.cancel_work(peer.name)
 
     async def log(self, peer: Peer) -> None:
-        """Go to the log of what runs at a peer."""
+        """Go to the log of a peer's process."""
         snapshot = self._desk.snapshot
         there = [
             process
@@ -304,7 +304,7 @@ class PeerFlows:
     async def _long(
         self, peer: Peer, work: Coroutine[Any, Any, None], done: str
     ) -> None:
-        """Wait for work to end, and say how; the user's own end is no failure."""
+        """Wait for work, and report the result; a cancel by the user is no failure."""
         self._ended.discard(peer.name)
         try:
             await work
@@ -317,7 +317,7 @@ class PeerFlows:
         self._say(done)
 
     def _can_be_worked_at(self, peer: Peer, not_here: str) -> bool:
-        """Whether files can be put there now; says why not."""
+        """True if the peer can take files now; else say why not."""
         if peer.transport == Transport.LOCAL:
             self._say(not_here, "warning")
         elif peer.transport == Transport.BARE:

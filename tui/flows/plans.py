@@ -1,4 +1,4 @@
-"""What takes several steps: choosing a model, launching, stopping, leaving."""
+"""Flows of several steps: choosing a model, launching, stopping, leaving."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PlanFlows:
             self._app.show_desk()
 
     async def begin_with(self, path: str) -> None:
-        """Put the model of the command line on the desk; say so where another runs."""
+        """Put the model of the command line on the desk; say so if another runs."""
         if self._desk.plan and self._desk.plan.model == _whole_path(path):
             return
         await self.choose(path)
@@ -61,12 +61,12 @@ class PlanFlows:
             )
 
     def take_up(self, snapshot: ClusterSnapshot, plan: Plan | None) -> None:
-        """Recall a plan, if there is one, where nothing runs and nothing was begun."""
+        """Recall the last plan if nothing runs and no plan was begun."""
         if plan and snapshot.plan is None and self._desk.plan is None:
             self._app.attempt(self.recall(plan), group="model")
 
     async def recall(self, plan: Plan) -> None:
-        """Put a remembered plan on the desk, if its model is still what it was."""
+        """Put a remembered plan on the desk if its model is unchanged."""
         cluster = self._cluster.cluster
         try:
             model = await self._cluster.inspect(plan.model)
@@ -118,7 +118,7 @@ class PlanFlows:
             self._app.show_cluster(chosen)
 
     async def launch(self) -> None:
-        """Run the plan on the desk, asking where that costs something."""
+        """Run the plan on the desk; ask first if that costs something."""
         plan, draft = self._desk.plan, self._desk.draft
         if plan is None:
             self._app.post_message(Notice(PICK_FIRST, "warning"))
@@ -138,7 +138,7 @@ class PlanFlows:
             self._desk.goals.answered(plan)
 
     async def stop(self) -> None:
-        """Stop what runs, after asking."""
+        """Stop the cluster after a confirmation."""
         snapshot = self._desk.snapshot
         if snapshot is None or not self._desk.alive:
             self._app.post_message(Notice("Nothing runs"))
@@ -146,7 +146,7 @@ class PlanFlows:
             self._app.take(await self._cluster.stop())
 
     async def export_trace(self) -> None:
-        """Write the latest tokens as a Chrome trace, and say where."""
+        """Write the latest tokens as a Chrome trace, and name the file."""
         # Imported when needed: most sessions export nothing.
         from backends.link.figures import chrome_trace, why_no_link
         from backends.writing import write_new
@@ -190,7 +190,7 @@ class PlanFlows:
         self._app.show_desk()
 
     async def leave(self) -> None:
-        """Leave the console; what runs goes on unless the user says otherwise."""
+        """Leave the console; the cluster runs on unless the user says otherwise."""
         snapshot = self._desk.snapshot
         if self._app.readonly:
             # Whoever only watches has nothing to decide.
@@ -213,7 +213,7 @@ class PlanFlows:
             await self._cluster.shutdown()
 
     async def _let_go(self) -> None:
-        """Nothing runs: the controller need not stay either."""
+        """End the controller if it is idle."""
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 await self._cluster.shutdown(only_if_idle=True)
@@ -266,7 +266,7 @@ def _whole_path(path: str) -> str:
 
 
 def _what_ends(snapshot: ClusterSnapshot) -> str:
-    """What runs, so that one sees what would end."""
+    """Describe the running cluster, so that the user sees what would end."""
     name = model_name(snapshot.plan.model) if snapshot.plan else "The cluster"
     where = f" at {snapshot.api_url}" if snapshot.api_url else ""
     active = snapshot.speed.requests_active

@@ -1,4 +1,4 @@
-"""What peers ask the user: each is put once, never while one types or drags."""
+"""Questions of peers: each is put once, never while the user types or drags."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Questions:
         return next(new, None)
 
     def _may_open(self, peer: Peer) -> bool:
-        """Whether a dialog would take no key meant for something else."""
+        """True if a dialog would take no key meant for something else."""
         screen = self._app.screen
         if getattr(screen, "follows", "") == peer.name:
             return True

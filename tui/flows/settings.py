@@ -19,7 +19,7 @@ NO_FILE = "This console has no settings file"
 
 
 class SettingsFlow:
-    """What the app runs in a worker; errors of the file come out of it."""
+    """Shows and writes settings in a worker of the app; raises errors of the file."""
 
     def __init__(
         self, app: DeskConsole, cluster: Cluster, file: SettingsFile | None
@@ -29,11 +29,11 @@ class SettingsFlow:
         self._file = file
 
     async def all(self) -> list[Setting]:
-        """Every setting as it counts; none where there is no file."""
+        """Every setting with its effective value; empty if there is no file."""
         return await asyncio.to_thread(self._file.read) if self._file else []
 
     async def value(self, name: str) -> Any:
-        """What the file says of one; None where it does not."""
+        """The value of a setting in the file; None if it has none."""
         return next((one.value for one in await self.all() if one.name == name), None)
 
     async def show(self, name: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Asking what memory a plan takes, once nobody has moved anything for a moment."""
+"""Asking for the memory of a plan, once the user has paused for a moment."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from tui.work.desk import Desk
 
 SETTLE_S = 0.3
-"""A plan that stays as it is for so long is asked about."""
+"""A plan that is unchanged for so long is checked."""
 GROUP = "memory"
 
 
 class Settling:
-    """Watches the plan on the desk; a move ends the question about the one before."""
+    """Watches the plan on the desk; a move cancels the check of the plan before."""
 
     def __init__(self, app: DeskConsole, cluster: Cluster, desk: Desk) -> None:
         self._app = app
@@ -31,7 +31,7 @@ class Settling:
         self._timer: Timer | None = None
 
     def look(self) -> None:
-        """The desk was shown: see whether another plan lies there unasked."""
+        """Check the plan on the desk if it is new."""
         plan = self._desk.unsettled
         if plan == self._plan:
             return
@@ -41,7 +41,7 @@ class Settling:
             self._timer = self._app.set_timer(SETTLE_S, self._ask)
 
     def disturb(self) -> None:
-        """A boundary moves: what was asked, or was to be asked, is of no use."""
+        """Cancel the check: a boundary moves, so its answer is of no use."""
         self._plan = None
         if self._timer is not None:
             self._timer.stop()
@@ -72,7 +72,7 @@ class Headers:
         self._asked: tuple[str, int] | None = None
 
     def look(self) -> None:
-        """The desk has changed: see whether its plan lacks a header."""
+        """Fetch the header of the desk's model if the plan lacks it."""
         plan, snapshot = self._desk.plan, self._desk.snapshot
         if plan is None or snapshot is None or self._desk.model is not None:
             return
