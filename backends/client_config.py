@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from backends.errors import DllmError, UsageError
-from backends.gateway.access import is_loopback
+from backends.gateway.listener_settings import is_loopback
 from backends.planning.commands import model_alias
 from backends.state import DEFAULT_CLUSTER, Value
 from backends.writing import write_new
@@ -33,7 +33,7 @@ ANSWER_PART = 4
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
-class Served(Value, frozen=True, kw_only=True):
+class ServedApi(Value, frozen=True, kw_only=True):
     """One cluster's API, as its clients see it."""
 
     url: str
@@ -51,7 +51,7 @@ class Served(Value, frozen=True, kw_only=True):
         return host != "localhost" and not is_loopback(host)
 
 
-def served(snapshot: ClusterSnapshot, url: str | None) -> Served:
+def served(snapshot: ClusterSnapshot, url: str | None) -> ServedApi:
     """Describe what a cluster serves; ``url`` overrides the address of this machine.
 
     Raises:
@@ -66,7 +66,7 @@ def served(snapshot: ClusterSnapshot, url: str | None) -> Served:
             "Launch first: dllm-tui up m.gguf --detach.",
         )
     is_default = snapshot.cluster == DEFAULT_CLUSTER
-    return Served(
+    return ServedApi(
         url=_whole(url) if url else snapshot.api_url,
         model=model_alias(plan),
         ctx_size=_room(snapshot, plan),
@@ -134,11 +134,11 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Client:
+class ClientProgram:
     """A program that can use the API."""
 
     about: str
-    recipe: Callable[[Served], Recipe]
+    recipe: Callable[[ServedApi], Recipe]
 
 
 def _json(settings: Mapping[str, object]) -> str:
@@ -162,7 +162,7 @@ def _folder(variable: str, default: str) -> Path:
     return Path(named) if named.startswith("/") else Path.home() / default
 
 
-def _pi(it: Served) -> Recipe:
+def _pi(it: ServedApi) -> Recipe:
     model = {
         "id": it.model,
         "name": it.model,
@@ -185,7 +185,7 @@ def _pi(it: Served) -> Recipe:
     )
 
 
-def _opencode(it: Served) -> Recipe:
+def _opencode(it: ServedApi) -> Recipe:
     folder = _folder("XDG_CONFIG_HOME", ".config") / "opencode"
     commented = folder / "opencode.jsonc"
     limit = {"context": it.ctx_size, "output": it.ctx_size // ANSWER_PART}
@@ -208,7 +208,7 @@ def _opencode(it: Served) -> Recipe:
     )
 
 
-def _aider(it: Served) -> Recipe:
+def _aider(it: ServedApi) -> Recipe:
     settings = {
         "model": f"openai/{it.model}",
         "openai-api-base": it.url,
@@ -224,7 +224,7 @@ def _aider(it: Served) -> Recipe:
     )
 
 
-def _continue(it: Served) -> Recipe:
+def _continue(it: ServedApi) -> Recipe:
     entry = {
         "name": f"{it.model} ({it.provider})",
         "provider": "openai",
@@ -242,7 +242,7 @@ def _continue(it: Served) -> Recipe:
     )
 
 
-def _zed(it: Served) -> Recipe:
+def _zed(it: ServedApi) -> Recipe:
     model = {
         "name": it.model,
         "display_name": it.model,
@@ -266,7 +266,7 @@ def _zed(it: Served) -> Recipe:
     )
 
 
-def _llm(it: Served) -> Recipe:
+def _llm(it: ServedApi) -> Recipe:
     entry = {"model_id": it.provider, "model_name": it.model, "api_base": it.url}
     if it.needs_key:
         entry["api_key_name"] = "dllm"
@@ -296,13 +296,13 @@ print(answer.choices[0].message.content)
 """
 
 
-def _openai_python(it: Served) -> Recipe:
+def _openai_python(it: ServedApi) -> Recipe:
     key = f'os.environ["{VARIABLE}"]' if it.needs_key else repr(NO_KEY)
     text = _PYTHON.format(url=repr(it.url), key=key, model=repr(it.model))
     return Recipe(f"import os\n\n{text}" if it.needs_key else text)
 
 
-def _curl(it: Served) -> Recipe:
+def _curl(it: ServedApi) -> Recipe:
     message = {"role": "user", "content": "Why is the sky blue?"}
     body = json.dumps({"model": it.model, "messages": [message], "max_tokens": 200})
     lines = [
@@ -315,12 +315,12 @@ def _curl(it: Served) -> Recipe:
 
 
 CLIENTS = {
-    "aider": Client("pair programming in a terminal", _aider),
-    "continue": Client("the assistant in VS Code and JetBrains", _continue),
-    "curl": Client("a command line to try it with", _curl),
-    "llm": Client("Simon Willison's command line", _llm),
-    "openai-python": Client("OpenAI's package for Python", _openai_python),
-    "opencode": Client("the coding agent in a terminal", _opencode),
-    "pi": Client("the coding agent in a terminal", _pi),
-    "zed": Client("the editor", _zed),
+    "aider": ClientProgram("pair programming in a terminal", _aider),
+    "continue": ClientProgram("the assistant in VS Code and JetBrains", _continue),
+    "curl": ClientProgram("a command line to try it with", _curl),
+    "llm": ClientProgram("Simon Willison's command line", _llm),
+    "openai-python": ClientProgram("OpenAI's package for Python", _openai_python),
+    "opencode": ClientProgram("the coding agent in a terminal", _opencode),
+    "pi": ClientProgram("the coding agent in a terminal", _pi),
+    "zed": ClientProgram("the editor", _zed),
 }

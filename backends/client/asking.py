@@ -9,7 +9,7 @@ from backends.errors import UsageError
 from backends.state import Value
 
 
-class Asking(Value, frozen=True, kw_only=True):
+class ClientFacts(Value, frozen=True, kw_only=True):
     """The client's facts of this process."""
 
     program: str = ""
@@ -17,8 +17,8 @@ class Asking(Value, frozen=True, kw_only=True):
     """True if it only watches: nothing is asked that would change anything."""
 
 
-_ANYBODY = Asking()
-ASKING: ContextVar[Asking] = ContextVar("asking", default=_ANYBODY)
+_ANYBODY = ClientFacts()
+ASKING: ContextVar[ClientFacts] = ContextVar("asking", default=_ANYBODY)
 """Set once by the program that the user started."""
 
 _HARMLESS = re.compile(

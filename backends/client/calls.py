@@ -10,7 +10,7 @@ import msgspec
 from backends.client import http
 from backends.client.asking import ASKING, require_allowed
 from backends.client.start import (
-    Found,
+    RunningController,
     dismiss,
     ensure_running,
     find_running,
@@ -70,7 +70,7 @@ class Broken(msgspec.Struct, frozen=True):
     broken: bool = False
 
 
-class Connection:
+class ControllerConnection:
     """The way to the user's controller, which is started when first needed."""
 
     def __init__(self, paths: Paths, *, silence_s: float = SILENCE_MAX_S) -> None:
@@ -189,11 +189,11 @@ class Connection:
         )
 
 
-async def _watched(paths: Paths) -> Found:
+async def _watched(paths: Paths) -> RunningController:
     socket = await find_running(paths)
     if socket is None:
         raise NothingRuns
-    return Found(socket, started=False)
+    return RunningController(socket, started=False)
 
 
 def _encode(body: object) -> bytes:
@@ -245,8 +245,8 @@ def _decoded(status: int, content: bytes, kind: type[T]) -> T:
 
 
 async def _agreed(
-    paths: Paths, found: Found, silence_s: float, *, replaces: bool
-) -> Found:
+    paths: Paths, found: RunningController, silence_s: float, *, replaces: bool
+) -> RunningController:
     """Return a controller that speaks our API: the one found, or its successor.
 
     One of an earlier release is requested to leave. Its processes run on, and its

@@ -19,7 +19,7 @@ from backends.state.chats import chat_applied
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from backends.client.calls import Connection
+    from backends.client.calls import ControllerConnection
 
 
 class NoSuchChat(DllmError):
@@ -32,7 +32,9 @@ class ChatsClient:
     Every call raises ``DllmError`` if the controller refuses or is unreachable.
     """
 
-    def __init__(self, connection: Connection, cluster: Callable[[], str]) -> None:
+    def __init__(
+        self, connection: ControllerConnection, cluster: Callable[[], str]
+    ) -> None:
         self._connection = connection
         self._cluster = cluster
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
 
 from backends.client.asking import ASKING
-from backends.client.calls import Connection
+from backends.client.calls import ControllerConnection
 from backends.client.chats import ChatsClient
 from backends.client.start import wait_gone
 from backends.controller.event_files import EventFiles
@@ -64,7 +64,7 @@ class ControllerClient:
         silence_s: float = SILENCE_MAX_S,
     ) -> None:
         self._paths = paths or user_paths()
-        self._connection = Connection(self._paths, silence_s=silence_s)
+        self._connection = ControllerConnection(self._paths, silence_s=silence_s)
         self.cluster = cluster
         self.chats = ChatsClient(self._connection, lambda: self.cluster)
         self.models = ModelsClient(self._connection)
@@ -354,7 +354,7 @@ class ModelsClient:
     Every call raises ``DllmError`` if the controller refuses or is unreachable.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ControllerConnection) -> None:
         self._connection = connection
 
     def hashing(

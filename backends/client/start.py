@@ -26,7 +26,7 @@ POLL_S = 0.02
 IF_IDLE = "/v1/shutdown?only_if_idle=1&streams=0"
 
 
-class Found(NamedTuple):
+class RunningController(NamedTuple):
     """A controller that listens."""
 
     socket: Path
@@ -59,14 +59,14 @@ async def find_running(paths: Paths) -> Path | None:
     return None if holder is None else await _listening(paths, socket, holder)
 
 
-async def ensure_running(paths: Paths) -> Found:
+async def ensure_running(paths: Paths) -> RunningController:
     """See that a controller listens, starting one if none runs.
 
     Raises:
         ControllerError: it does not come up; the text says why.
     """
     if socket := await find_running(paths):
-        return Found(socket, started=False)
+        return RunningController(socket, started=False)
     make_private(paths.runtime_dir)
     make_private(paths.state_dir)
     socket = checked_socket(paths)
@@ -92,7 +92,9 @@ async def _given_up(socket: Path, process: subprocess.Popen[bytes]) -> None:
         process.terminate()
 
 
-async def _up(paths: Paths, socket: Path, process: subprocess.Popen[bytes]) -> Found:
+async def _up(
+    paths: Paths, socket: Path, process: subprocess.Popen[bytes]
+) -> RunningController:
     """The controller that was started, or the one that was quicker."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while not await answers(socket):
@@ -101,10 +103,10 @@ async def _up(paths: Paths, socket: Path, process: subprocess.Popen[bytes]) -> F
             raise _not_started(paths, process)
         if process.poll() == 1:
             if winner := await _answers_soon(paths):
-                return Found(winner, started=False)
+                return RunningController(winner, started=False)
             raise _not_started(paths, process)
         await asyncio.sleep(POLL_S)
-    return Found(socket, started=not await _ended_as_late(paths, process))
+    return RunningController(socket, started=not await _ended_as_late(paths, process))
 
 
 async def _ended_as_late(paths: Paths, process: subprocess.Popen[bytes]) -> bool:

@@ -95,7 +95,7 @@ class LabRequest(Value, frozen=True, kw_only=True):
     lab: Lab | None = None
 
 
-class Told(Value, frozen=True, kw_only=True):
+class EventText(Value, frozen=True, kw_only=True):
     """The text of an event."""
 
     text: str
@@ -258,7 +258,7 @@ class Api:
     async def _tell(self, request: web.Request) -> web.Response:
         # Commands that run without the controller report here that they built
         # an engine.
-        asked = await body(request, Told)
+        asked = await body(request, EventText)
         event_log = self._clusters.event_log
         event_log.tell(EventKind.ENGINE, asked.text, by=asker(request))
         return json_response(event_log.after(event_log.newest - 1))

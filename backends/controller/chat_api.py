@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiohttp import web
 
-from backends.controller.chat.asking import Asking, require_wanted, split_now
+from backends.controller.chat.asking import QuestionQueue, require_wanted, split_now
 from backends.controller.responses import body, json_response, start_stream
 from backends.state import (
     DEFAULT_CLUSTER,
@@ -42,7 +42,7 @@ class ChatApi:
     def __init__(self, clusters: Clusters, chats: Chats) -> None:
         self._clusters = clusters
         self._chats = chats
-        self._asking = Asking()
+        self._asking = QuestionQueue()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of the chat API."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from backends.controller.journal import Journal
     from backends.controller.processes import ProcessBook
     from backends.controller.snapshot_store import SnapshotStore
-    from backends.gateway.access import ApiSettings
+    from backends.gateway.listener_settings import ApiSettings
     from backends.machines.machine import Machine, Machines
     from backends.machines.readers import Readers
     from backends.speculation.auto import TrialBook

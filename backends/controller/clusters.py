@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from backends.machines.machine import Machine, Machines
     from backends.machines.readers import Readers
     from backends.paths import Paths
-    from backends.planning.room import Held
+    from backends.planning.room import ClusterMemory
     from backends.state import Actor, EngineInfo, Peer, Plan
 
 log = logging.getLogger(__name__)
@@ -209,7 +209,7 @@ class Clusters:
             others = await self.held_beside(cluster)
             cluster.store.show_memory(memory, there, others)
 
-    async def held_beside(self, cluster: Cluster) -> list[Held]:
+    async def held_beside(self, cluster: Cluster) -> list[ClusterMemory]:
         """List the memory that every other cluster takes."""
         others = [other for other in self if other is not cluster]
         held = [await held_by(other, self._readers) for other in others]

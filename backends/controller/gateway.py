@@ -12,10 +12,9 @@ from msgspec.structs import replace
 
 from backends.controller.breaker import Deaths
 from backends.controller.evidence import failure_of
-from backends.controller.journal import Served
+from backends.controller.journal import ReplacedServer
 from backends.errors import DllmError, HostError, ProcessFailed
-from backends.gateway.access import Access
-from backends.gateway.control import Link
+from backends.gateway.control import GatewayLink
 from backends.gateway.language import (
     GATEWAY,
     PORT_TAKEN,
@@ -23,6 +22,7 @@ from backends.gateway.language import (
     Target,
     gateway_argv,
 )
+from backends.gateway.listener_settings import Access
 from backends.machines.host import ProcessSpec
 from backends.places import LOCAL
 from backends.planning.blueprint import process_name
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from backends.controller.event_recorders import EventRecorder
     from backends.controller.snapshot_store import SnapshotStore
-    from backends.gateway.access import ApiSettings
+    from backends.gateway.listener_settings import ApiSettings
     from backends.machines.host import AgentHost, ProcessRecord
     from backends.machines.machine import Machines
     from backends.state import Plan
@@ -86,7 +86,7 @@ class Gateway:
         self._recorder = recorder
         self._socket = socket
         self._clock = clock
-        self._link = Link(socket, self._counted)
+        self._link = GatewayLink(socket, self._counted)
         self._target: Target | None = None
         self._port: int | None = None
         self._deaths = Deaths(clock)
@@ -123,13 +123,13 @@ class Gateway:
         return self._target if self._target.mode is Mode.SERVE else None
 
     @property
-    def served(self) -> Served | None:
+    def served(self) -> ReplacedServer | None:
         """The same, for a controller that comes after this one."""
         if self._served is None or self._port is None:
             return None
-        return Served(target=self._served, api_port=self._port)
+        return ReplacedServer(target=self._served, api_port=self._port)
 
-    def take_up(self, served: Served) -> None:
+    def take_up(self, served: ReplacedServer) -> None:
         """Go on with what an earlier controller left, if its gateway is there."""
         record = self._record()
         if self._target is None and record is not None and record.alive:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.errors import ControllerError
-from backends.gateway.access import ApiSettings
 from backends.gateway.language import Target
+from backends.gateway.listener_settings import ApiSettings
 from backends.state import (
     NOT_JSON,
     Failure,
@@ -50,7 +50,7 @@ class Goal(Value, frozen=True, kw_only=True):
     """Generation that first requested this; 0 unless a launch failed in between."""
 
 
-class Served(Value, frozen=True, kw_only=True):
+class ReplacedServer(Value, frozen=True, kw_only=True):
     """The server behind the gateway when another plan was requested."""
 
     target: Target
@@ -84,7 +84,7 @@ class Record(Value, frozen=True, kw_only=True):
     given_up: tuple[str, ...] = ()
     """Workers that died again and again, or cannot be started again: ``stand_in`` does
     without them until all that was asked for is begun anew."""
-    replaces: Served | None = None
+    replaces: ReplacedServer | None = None
     """The server that serves until the goal's plan takes its place.
 
     Its answers end first, also with another controller.

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from backends.errors import DllmError, EngineError, HostError
 from backends.places import LOCAL
-from backends.planning.room import Held
+from backends.planning.room import ClusterMemory
 from backends.speculation.memory import loads_with_draft, with_draft
 from backends.split.loads import plan_loads
 from backends.state import ClusterState, DeviceKind, Peer
@@ -73,7 +73,7 @@ def _with(devices: Iterable[Device], free: dict[str, int]) -> tuple[Device, ...]
     )
 
 
-async def held_by(cluster: Cluster, readers: Readers) -> Held | None:
+async def held_by(cluster: Cluster, readers: Readers) -> ClusterMemory | None:
     """Return the memory that a cluster takes, or will take; None if it is idle."""
     plan, snapshot = cluster.pursued, cluster.store.snapshot
     if plan is None:
@@ -87,7 +87,7 @@ async def held_by(cluster: Cluster, readers: Readers) -> Held | None:
         # It will not load either.
         return None
     loads = loads_with_draft(plan_loads(model, plan), plan.speculation)
-    return Held(
+    return ClusterMemory(
         plan=plan,
         memory=tuple(load.memory for load in loads),
         loaded=False,
@@ -97,7 +97,7 @@ async def held_by(cluster: Cluster, readers: Readers) -> Held | None:
 
 def still_held(
     plan: Plan, record: Record, processes: Iterable[ProcessRecord]
-) -> Held | None:
+) -> ClusterMemory | None:
     """Return the memory of a stopped plan until its llama-server is gone."""
     there = {process.incarnation for process in processes if process.alive}
     if record.measured is None or record.server not in there:
@@ -105,10 +105,10 @@ def still_held(
     return loaded(plan, record.measured)
 
 
-def loaded(plan: Plan, measured: MeasuredSplit) -> Held:
+def loaded(plan: Plan, measured: MeasuredSplit) -> ClusterMemory:
     """Return the memory that a loaded plan takes, by its measurements."""
     memory = tuple(with_draft(one, plan.speculation) for one in measured.buffers)
-    return Held(plan=plan, memory=memory, loaded=True)
+    return ClusterMemory(plan=plan, memory=memory, loaded=True)
 
 
 def _arrived_bytes(plan: Plan, snapshot: ClusterSnapshot) -> dict[str, int]:

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from backends.controller.event_recorders import EventRecorder
     from backends.controller.journal import Journal
     from backends.controller.snapshot_store import SnapshotStore
-    from backends.link.way import Route
+    from backends.link.way import LinkRoute
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
     from backends.planning.blueprint import Facts
@@ -321,7 +321,7 @@ class Reconciler:
         ):
             await self._serve(plan, built)
 
-    def _route(self, facts: Facts, worker: str) -> Route:
+    def _route(self, facts: Facts, worker: str) -> LinkRoute:
         port = facts.ports.get(worker_relay_name(worker), 0)
         return self._ways.route(worker, facts.pairings[worker].data, port)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from backends.controller.stand_in import StandIns
     from backends.controller.stopping import Stopper
     from backends.machines.machine import Machines
-    from backends.planning.room import Held
+    from backends.planning.room import ClusterMemory
     from backends.state import Failure, Peer, Plan
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class Recovery:
         log.info("%s", text)
 
     async def again_or_without(self, running: Plan, error: ProcessFailed) -> Plan:
-        """Start a process again that ended, or drop it if it often ends."""
+        """Return the plan to bring up after an end: the same, or one without it."""
         if error.worker and isinstance(error, NeverListened):
             return await self.without_refused(running, error)
         try:
@@ -160,7 +160,7 @@ class Recovery:
         self.tell(f"{failed.what}: went on without {worker}, {how}")
         return rest
 
-    def _held(self, running: Plan) -> Held | None:
+    def _held(self, running: Plan) -> ClusterMemory | None:
         processes = (one.record for one in self._stopper.found())
         return still_held(running, self._journal.record, processes)
 

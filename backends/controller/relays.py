@@ -12,7 +12,7 @@ from backends.errors import UsageError, did_you_mean
 from backends.link.figures import why_no_link
 from backends.link.relay import RelayReader, worker_weights
 from backends.link.tokens import Outcomes, ServerCount
-from backends.link.way import Route
+from backends.link.way import LinkRoute
 from backends.link.wire import require_possible
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Links:
         sockets: Mapping[str, Path],
         tunnel_rtt_ms: Callable[[str], float | None],
         why: Callable[[str], str] = lambda _: "",
-        route: Callable[[str], Route] = lambda _: Route(),
+        route: Callable[[str], LinkRoute] = lambda _: LinkRoute(),
         draft_max: int = 0,
     ) -> AsyncIterator[None]:
         """Follow the workers' relays, at these sockets, while the block runs.

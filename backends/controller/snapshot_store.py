@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from backends.config import Config
-    from backends.planning.room import Held
+    from backends.planning.room import ClusterMemory
     from backends.state import Device, Plan, WorkerSpec
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class SnapshotStore:
         self._told = told
         self._memory: Device | None = None
         self._memory_there: tuple[Device, ...] = ()
-        self._others: tuple[Held, ...] = ()
+        self._others: tuple[ClusterMemory, ...] = ()
         self._known: tuple[Peer, ...] = ()
         self._data: dict[str, PeerData] = {}
         """By peer, how its data went last."""
@@ -137,7 +137,7 @@ class SnapshotStore:
         self,
         memory: Device,
         there: Iterable[Device] = (),
-        others: Iterable[Held] = (),
+        others: Iterable[ClusterMemory] = (),
     ) -> None:
         """Main memory was read anew: ours, and that of some other machines.
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from backends.controller.snapshot_store import SnapshotStore
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
-    from backends.planning.room import Held
+    from backends.planning.room import ClusterMemory
     from backends.state import Peer, Plan
 
 STEADY_S = 15.0
@@ -60,7 +60,9 @@ class StandIns:
         """Forget how often machines came and went before."""
         self._steady_s = STEADY_S
 
-    async def instead_of(self, plan: Plan, held: Held | None, worker: str = "") -> Plan:
+    async def instead_of(
+        self, plan: Plan, held: ClusterMemory | None, worker: str = ""
+    ) -> Plan:
         """The plan without the machines that are gone; itself if none is.
 
         ``held`` is what it still takes of memory, and gives back. ``worker`` is one
@@ -100,7 +102,7 @@ class StandIns:
             found.append(fallback)
         return tuple(found)
 
-    async def machines(self, held: Held | None) -> dict[str, Peer]:
+    async def machines(self, held: ClusterMemory | None) -> dict[str, Peer]:
         """All of them with what is free there now, and ``held`` with it."""
         now = await machines_now(self._machines, self._readers)
         return {machine.name: machine for machine in room_for(now, held, ())}

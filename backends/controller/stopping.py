@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 GRACE_S = 5.0
 
 
-class Found(NamedTuple):
+class MachineProcess(NamedTuple):
     """A process directory and the machine it is on."""
 
     machine: str
@@ -37,10 +37,10 @@ class Stopper:
         self._machines = machines
         self._steps = steps
 
-    def found(self) -> list[Found]:
+    def found(self) -> list[MachineProcess]:
         """Every process directory of the cluster, as last reported."""
         return [
-            Found(machine.name, record)
+            MachineProcess(machine.name, record)
             for machine in self._machines.all()
             for record in self.on(machine)
         ]
@@ -72,7 +72,7 @@ class Stopper:
         return left
 
     async def stop(
-        self, found: Collection[Found], *, shown: bool = False
+        self, found: Collection[MachineProcess], *, shown: bool = False
     ) -> list[Leftover]:
         """Stop these, who uses others first; all of a stage at once.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from backends.controller.together import together
 from backends.errors import PeerUnreachable
-from backends.link.way import Route, WayKind
+from backends.link.way import LinkRoute, WayKind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -71,13 +71,13 @@ class Ways:
             return None
         return known[1].rtt_ms
 
-    def route(self, worker: str, data: DataPlace, port: int) -> Route:
+    def route(self, worker: str, data: DataPlace, port: int) -> LinkRoute:
         """Return the way to the relay beside a worker, and its other addresses."""
         known = self._ways.get(worker)
         if known is None or not known[1].open:
-            return Route()
+            return LinkRoute()
         way = known[1]
-        return Route(
+        return LinkRoute(
             way.kind,
             direct=data.endpoint(port),
             why=data.why,

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from backends.errors import DllmError
 from backends.garbage import spare_modules
-from backends.gateway.access import Access, access_in, add_arguments
 from backends.gateway.auth import Auth
 from backends.gateway.control import Control
 from backends.gateway.language import LANGUAGE, PORT_TAKEN, Mode, Target
+from backends.gateway.listener_settings import Access, access_in, add_arguments
 from backends.gateway.proxy import Proxy
 from backends.gateway.server import Listener, Server
 

@@ -210,7 +210,7 @@ class Stopwatch:
         return 1000 * (self._last - self._first) if self._first is not None else 0.0
 
 
-class Told(Value, frozen=True):
+class CompletionEvent(Value, frozen=True):
     """An event of ``/completion``."""
 
     content: str = ""
@@ -328,7 +328,7 @@ class StreamAdapter(ABC):
     def _no_tokens(self) -> Tokens:
         return Tokens(has_stops=bool(self._options.stops))
 
-    def _count_told(self, told: Told) -> None:
+    def _count_told(self, told: CompletionEvent) -> None:
         self._count(told.content, told.token, told.tokens_predicted)
 
     def ending(self) -> bytes:
@@ -388,7 +388,7 @@ class StreamAdapter(ABC):
         )
 
     def _continued(self, data: bytes) -> bytes:
-        told = msgspec.json.decode(data, type=Told)
+        told = msgspec.json.decode(data, type=CompletionEvent)
         prompt_tokens = told.tokens_evaluated - self._base
         if not self._before.prompt_tokens:
             # Nothing has told until now.
@@ -411,7 +411,7 @@ class StreamAdapter(ABC):
         return self._before.and_then({} if is_full else timings or {})
 
     @abstractmethod
-    def _piece(self, told: Told, data: bytes) -> bytes:
+    def _piece(self, told: CompletionEvent, data: bytes) -> bytes:
         """More text, in the words of the client's API."""
 
     @abstractmethod
@@ -441,7 +441,7 @@ class NativeAdapter(StreamAdapter):
     """Number of ids that the client has, also of text that is held back."""
 
     def _look(self, event: bytes, data: bytes) -> bytes:
-        told = msgspec.json.decode(data, type=Told)
+        told = msgspec.json.decode(data, type=CompletionEvent)
         self.is_told = told.stop
         if not told.stop:
             self._prompt = replace(self._prompt, prompt_n=told.tokens_evaluated)
@@ -459,7 +459,7 @@ class NativeAdapter(StreamAdapter):
         self._sent_before = self._sent_bytes
         return await super().next_body(ask)
 
-    def _piece(self, told: Told, data: bytes) -> bytes:
+    def _piece(self, told: CompletionEvent, data: bytes) -> bytes:
         is_known = self._base + told.tokens_predicted <= self._told
         if is_known and not told.content:
             return b""
@@ -592,7 +592,7 @@ class OpenAiAdapter(StreamAdapter):
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         return event_of({"choices": choices, **(self._head or {}), **more})
 
-    def _piece(self, told: Told, data: bytes) -> bytes:
+    def _piece(self, told: CompletionEvent, data: bytes) -> bytes:
         timings = {"timings": self._whole(told.timings)} if told.timings else {}
         return self._text_chunk(told.content, timings)
 

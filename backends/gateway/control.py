@@ -225,7 +225,7 @@ class Control:
                     changed.cancel()
 
 
-class Link:
+class GatewayLink:
     """The controller's end: keeps a gateway told, also the one that comes after it."""
 
     def __init__(self, path: Path, counted: Callable[[RequestCounts], None]) -> None:

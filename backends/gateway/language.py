@@ -11,7 +11,7 @@ from backends.state.base import Value
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.gateway.access import Access
+    from backends.gateway.listener_settings import Access
 
 LANGUAGE = 3
 """Changes when a gateway would misread a controller of this release, or it the gateway:

@@ -25,7 +25,7 @@ from backends.gateway.api_shapes import (
 from backends.gateway.continuation import CannotResume
 from backends.gateway.counters import Count, Counters
 from backends.gateway.language import Mode, Target
-from backends.gateway.reply import KEEP_ALIVE_S, LOST, ClientLeft, Reply
+from backends.gateway.reply import KEEP_ALIVE_S, LOST, ClientLeft, ResponseWriter
 from backends.gateway.request import RESUMED_BYTES_MAX, BufferedRequest
 from backends.gateway.stream import resumable
 from backends.gateway.upstream import Absent, Turns, Upstream
@@ -68,7 +68,7 @@ class RetryState:
         self._events = 0
         self._weights = ""
 
-    def lost(self, target: Target, reply: Reply, *, accepted: bool) -> None:
+    def lost(self, target: Target, reply: ResponseWriter, *, accepted: bool) -> None:
         """Note that the target went; a request that it ``accepted`` may be why.
 
         If more of the answer came from it, it was not what the others died of.
@@ -125,7 +125,7 @@ class Proxy:
         self.counters = Counters()
         self.target = Target()
         self._clock = clock
-        self._busy: set[tuple[BufferedRequest, Reply]] = set()
+        self._busy: set[tuple[BufferedRequest, ResponseWriter]] = set()
         self._turned = asyncio.Event()
         self._upstream = Upstream()
         self._turns = Turns()
@@ -154,13 +154,15 @@ class Proxy:
         fragile = sum(self._is_fragile(*one) for one in self._busy)
         return replace(self.counters.counts, fragile=fragile, drains=self.target.drains)
 
-    def _is_fragile(self, asked: BufferedRequest, reply: Reply) -> bool:
+    def _is_fragile(self, asked: BufferedRequest, reply: ResponseWriter) -> bool:
         if reply.stream is None:
             return asked.may_stream or not asked.is_replayable
         return self.target.bound or reply.stream.is_fragile
 
     @contextlib.contextmanager
-    def _in_flight(self, asked: BufferedRequest, reply: Reply) -> Iterator[None]:
+    def _in_flight(
+        self, asked: BufferedRequest, reply: ResponseWriter
+    ) -> Iterator[None]:
         one = asked, reply
         with self.counters.during("in_flight"):
             self._busy.add(one)
@@ -175,9 +177,9 @@ class Proxy:
             return web.Response(status=400, text="The request names no path.\n")
         asked = BufferedRequest(request)
         if not asked.is_work:
-            return await self._glance(asked, Reply(request))
+            return await self._glance(asked, ResponseWriter(request))
         try:
-            reply = Reply(request, await self._resumable(asked))
+            reply = ResponseWriter(request, await self._resumable(asked))
             reply.paused = self.counters.paused
             response = await self._work(asked, reply)
         except asyncio.CancelledError:
@@ -212,7 +214,9 @@ class Proxy:
             asked.replace(stream.first_body)
         return stream
 
-    async def _glance(self, asked: BufferedRequest, reply: Reply) -> web.StreamResponse:
+    async def _glance(
+        self, asked: BufferedRequest, reply: ResponseWriter
+    ) -> web.StreamResponse:
         """Answer at once what only looks at something."""
         if self.target.mode is Mode.SERVE:
             try:
@@ -225,7 +229,7 @@ class Proxy:
         return there or unavailable(asked.request, self.target.why or STOPPED)
 
     async def _glanced(
-        self, asked: BufferedRequest, reply: Reply
+        self, asked: BufferedRequest, reply: ResponseWriter
     ) -> web.StreamResponse:
         """Pass on the answer to a look; cut it if nothing but header fields came.
 
@@ -240,7 +244,9 @@ class Proxy:
                 raise
             return await reply.cut()
 
-    async def _work(self, asked: BufferedRequest, reply: Reply) -> web.StreamResponse:
+    async def _work(
+        self, asked: BufferedRequest, reply: ResponseWriter
+    ) -> web.StreamResponse:
         """Answer, with as many llama-servers as it takes."""
         deadline = self._clock() + self.target.hold_s
         retry = RetryState()
@@ -304,7 +310,11 @@ class Proxy:
         return (self.target.why or LATE) if self._clock() >= deadline else ""
 
     async def _hold(
-        self, asked: BufferedRequest, reply: Reply, retry: RetryState, deadline: float
+        self,
+        asked: BufferedRequest,
+        reply: ResponseWriter,
+        retry: RetryState,
+        deadline: float,
     ) -> bool:
         """Wait for a llama-server; False if there will be none for this request."""
         began = comment_at = self._clock()
@@ -321,7 +331,7 @@ class Proxy:
         return False
 
     async def _pass_on(
-        self, target: Target, asked: BufferedRequest, reply: Reply
+        self, target: Target, asked: BufferedRequest, reply: ResponseWriter
     ) -> web.StreamResponse:
         """Pass on the answer of llama-server, whole or cut short by its end.
 

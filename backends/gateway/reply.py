@@ -52,7 +52,7 @@ class _Response(web.StreamResponse):
     _send_headers_immediately = False
 
 
-class Reply:
+class ResponseWriter:
     """Writes one answer."""
 
     def __init__(

@@ -45,7 +45,7 @@ class Absent(OSError):
     """A port at which nobody listens: nothing can have come of the question."""
 
 
-class Connection(ResponseHandler):
+class UpstreamConnection(ResponseHandler):
     """One that can tell who keeps it for later that llama-server closed it."""
 
     on_lost: Callable[[], None] | None = None
@@ -66,7 +66,7 @@ class Answer:
         reason: str | None,
         headers: CIMultiDictProxy[str],
         content: StreamReader,
-        connection: Connection | aiohttp.ClientResponse,
+        connection: UpstreamConnection | aiohttp.ClientResponse,
     ) -> None:
         self.status = status
         self.reason = reason
@@ -148,7 +148,7 @@ class Upstream:
     """Connections to whatever llama-server there is; an async context manager."""
 
     def __init__(self) -> None:
-        self._kept: tuple[int, Connection] | None = None
+        self._kept: tuple[int, UpstreamConnection] | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession
@@ -213,7 +213,7 @@ class Upstream:
 
     async def _ask(
         self,
-        connection: Connection,
+        connection: UpstreamConnection,
         method: str,
         path: str,
         fields: CIMultiDict[str],
@@ -261,7 +261,7 @@ class Upstream:
 
     # --- connections that are kept ------------------------------------------------
 
-    def _release(self, connection: Connection, port: int | None) -> None:
+    def _release(self, connection: UpstreamConnection, port: int | None) -> None:
         """Its answer is whole: have one for that port ready, or have done with it."""
         if port is None:
             connection.close()
@@ -289,12 +289,12 @@ class Upstream:
         with contextlib.suppress(Absent):
             self._keep(port, await _connected(port))
 
-    def _keep(self, port: int, connection: Connection) -> None:
+    def _keep(self, port: int, connection: UpstreamConnection) -> None:
         self._drop()
         self._kept = port, connection
         self._expiry = asyncio.get_running_loop().call_later(KEPT_S, self._drop)
 
-    def _taken(self, port: int) -> Connection | None:
+    def _taken(self, port: int) -> UpstreamConnection | None:
         """The one that was kept, if it is for that port and still there."""
         if self._kept is None:
             return None
@@ -318,7 +318,7 @@ class Upstream:
             self._expiry.cancel()
 
 
-async def _connected(port: int) -> Connection:
+async def _connected(port: int) -> UpstreamConnection:
     """A new connection.
 
     Raises:
@@ -327,7 +327,9 @@ async def _connected(port: int) -> Connection:
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            connecting = loop.create_connection(partial(Connection, loop), HERE, port)
+            connecting = loop.create_connection(
+                partial(UpstreamConnection, loop), HERE, port
+            )
             _, connection = await connecting
     except OSError as error:
         raise Absent(error.errno, error.strerror) from error

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from backends.link.tokens import Guesses, Outcome, Outcomes, ServerCount, TokensPerPass
-from backends.link.way import Route, WayKind
+from backends.link.tokens import (
+    Guesses,
+    Outcomes,
+    PassShape,
+    ServerCount,
+    TokensPerPass,
+)
+from backends.link.way import LinkRoute, WayKind
 from backends.link.wire import (
     NS_PER_MS,
     NS_PER_S,
@@ -61,13 +67,13 @@ class LinkMeter:
         tunnel_rtt_ms: Callable[[], float | None] = lambda: None,
         outcomes: Outcomes | None = None,
         why: str = "",
-        route: Callable[[], Route] = Route,
+        route: Callable[[], LinkRoute] = LinkRoute,
     ) -> None:
         self._route = route
         self._tunnel_rtt_ms = tunnel_rtt_ms
         self._outcomes = Outcomes() if outcomes is None else outcomes
         self.passes: deque[Pass] = deque(maxlen=PASSES_KEPT)
-        self._waiting: deque[tuple[Pass, Outcome | None]] = deque()
+        self._waiting: deque[tuple[Pass, PassShape | None]] = deque()
         self._link = Link(worker=worker, why=why)
         self._throughput = Throughput()
         self._generated = 0
@@ -98,7 +104,7 @@ class LinkMeter:
         return False
 
     def _await(self, one: Pass, rows: int | None) -> None:
-        own = None if rows is None else Outcome(one.batch, rows)
+        own = None if rows is None else PassShape(one.batch, rows)
         self._waiting.append((one, own))
         if own is not None:
             self._outcomes.saw(self._link.worker, one.at_ms, own)
@@ -122,7 +128,7 @@ class LinkMeter:
             self._link = self._with_passes()
         return bool(judged)
 
-    def _judged(self, one: Pass, own: Outcome | None) -> Pass | None:
+    def _judged(self, one: Pass, own: PassShape | None) -> Pass | None:
         """None while the last layer's relay, or the next pass, may still tell."""
         outcome = own or self._outcomes.of(one.at_ms)
         if outcome is not None:
@@ -262,7 +268,7 @@ def _reason(line: Line, trouble: str) -> str:
     return broken or line.plain_reason or line.refused_reason or ""
 
 
-def _way(pair: PairLine | None, route: Route) -> tuple[str, str]:
+def _way(pair: PairLine | None, route: LinkRoute) -> tuple[str, str]:
     """The transport of a link, and the reason for a tunnel."""
     kind = "" if route.kind is None else route.kind.value
     if route.kind is not WayKind.TUNNEL or pair is None:

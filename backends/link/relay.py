@@ -11,7 +11,7 @@ import msgspec
 
 from backends.errors import HostError
 from backends.link.meter import LinkMeter
-from backends.link.way import Route
+from backends.link.way import LinkRoute
 from backends.link.wire import LINE_BYTES_MAX, parse
 from backends.state.links import WorkerWeights
 
@@ -156,7 +156,7 @@ class RelayReader:
         lab: Callable[[], Lab | None] = lambda: None,
         outcomes: Outcomes | None = None,
         why: str = "",
-        route: Callable[[], Route] = Route,
+        route: Callable[[], LinkRoute] = LinkRoute,
     ) -> None:
         self._lab = lab
         self.meter = LinkMeter(worker, tunnel_rtt_ms, outcomes, why, route)

@@ -19,7 +19,7 @@ BUSY_TOKENS = 4096
 """A server that is never idle is looked at anew after so many."""
 
 
-class Outcome(NamedTuple):
+class PassShape(NamedTuple):
     """The input and the output of a pass."""
 
     batch: int
@@ -46,9 +46,9 @@ class Outcomes:
         """Of these, of passes that were fed a prompt: an answer's first token."""
         self._worker = ""
         self._at_ms: list[float] = []
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[PassShape] = []
 
-    def saw(self, worker: str, at_ms: float, outcome: Outcome) -> None:
+    def saw(self, worker: str, at_ms: float, outcome: PassShape) -> None:
         """Take a pass; they come in order.
 
         Where workers compute each layer together, all see what comes out: the first
@@ -65,7 +65,7 @@ class Outcomes:
         self._at_ms.append(at_ms)
         self._outcomes.append(outcome)
 
-    def of(self, at_ms: float) -> Outcome | None:
+    def of(self, at_ms: float) -> PassShape | None:
         """Of the pass that left another worker at this moment; None: not there yet."""
         found = bisect_left(self._at_ms, at_ms)
         return self._outcomes[found] if found < len(self._outcomes) else None

@@ -26,7 +26,7 @@ class WayKind(StrEnum):
     """The network itself: a bare rpc-server, later a relay there."""
 
 
-class Route(NamedTuple):
+class LinkRoute(NamedTuple):
     """The controller's facts about a relay's way to its worker."""
 
     kind: WayKind | None = None

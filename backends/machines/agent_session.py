@@ -57,7 +57,7 @@ class Hello(Value, frozen=True, kw_only=True):
     run_dir: str = ""
 
 
-class Told(Value, frozen=True, kw_only=True):
+class AgentProcess(Value, frozen=True, kw_only=True):
     """A process directory, as an agent tells of it."""
 
     name: str
@@ -330,9 +330,9 @@ class AgentSession:
         *,
         restarts: bool,
         lease_s: float | None,
-        came: Callable[[Told], None],
+        came: Callable[[AgentProcess], None],
         went: Callable[[str], None],
-        all_told: Callable[[tuple[Told, ...]], None],
+        all_told: Callable[[tuple[AgentProcess, ...]], None],
     ) -> None:
         self._name = name
         self._open_stream = open_stream
@@ -419,7 +419,7 @@ class AgentSession:
             if isinstance(error, Refused):
                 raise HostError(f"{error} on {self._name}") from error
             raise
-        self._all_told(converted(answer.get("records"), tuple[Told, ...]) or ())
+        self._all_told(converted(answer.get("records"), tuple[AgentProcess, ...]) or ())
         listed = True
         for message in early:
             self._pushed(message)
@@ -448,7 +448,7 @@ class AgentSession:
 
     def _pushed(self, message: dict[str, Any]) -> None:
         if message.get("push") == "record":
-            told = converted(message.get("record"), Told)
+            told = converted(message.get("record"), AgentProcess)
             if told is not None:
                 self._came(told)
         elif message.get("push") == "removed":

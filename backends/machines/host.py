@@ -21,9 +21,9 @@ from backends.engine.ask import describe
 from backends.errors import HostError
 from backends.machines.agent_session import (
     ASK_TIMEOUT_S,
+    AgentProcess,
     AgentSession,
     Refused,
-    Told,
     converted,
     error_of,
 )
@@ -181,7 +181,7 @@ def checked_name(name: str) -> str:
     return name
 
 
-def record_of(told: Told) -> ProcessRecord:
+def record_of(told: AgentProcess) -> ProcessRecord:
     """A process directory as everything else knows it."""
     meta = _meta(told.meta)
     return ProcessRecord(
@@ -201,7 +201,7 @@ def record_of(told: Told) -> ProcessRecord:
     )
 
 
-def _state(told: Told) -> ProcessState:
+def _state(told: AgentProcess) -> ProcessState:
     if not told.alive:
         return ProcessState.EXITED
     if told.stopping:
@@ -460,7 +460,7 @@ class AgentHost:
 
         return end
 
-    def _came(self, told: Told) -> None:
+    def _came(self, told: AgentProcess) -> None:
         self._seen[told.name] = record_of(told)
         self._tell()
 
@@ -468,7 +468,7 @@ class AgentHost:
         if self._seen.pop(name, None) is not None:
             self._tell()
 
-    def _all_told(self, told: tuple[Told, ...]) -> None:
+    def _all_told(self, told: tuple[AgentProcess, ...]) -> None:
         seen = {one.name: record_of(one) for one in told}
         if seen != self._seen:
             self._seen = seen
@@ -646,13 +646,13 @@ class AgentHost:
     # --- inside -------------------------------------------------------------------
 
     def _records(self, answer: dict[str, Any]) -> list[ProcessRecord]:
-        told = self._part(answer.get("records"), tuple[Told, ...])
+        told = self._part(answer.get("records"), tuple[AgentProcess, ...])
         return [self._shown(record_of(one)) for one in told]
 
     def _one(self, answer: dict[str, Any]) -> ProcessRecord | None:
         if answer.get("record") is None:
             return None
-        return self._shown(record_of(self._part(answer["record"], Told)))
+        return self._shown(record_of(self._part(answer["record"], AgentProcess)))
 
     async def _require(self, feature: str) -> None:
         """See that the helper there can do something."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from backends.machines.peer import SshPeer
     from backends.machines.shell import Shell
     from backends.models.folders import Folder
-    from backends.models.search import Found
+    from backends.models.search import ModelCandidate
     from backends.paths import Paths
     from backends.questions import Asked, FoundFile
     from backends.state import Device
@@ -559,7 +559,7 @@ class Prober:
             return self._machine.facts.models, why
         return tuple(map(self._model, found)), problem
 
-    def _model(self, found: Found) -> ModelFile:
+    def _model(self, found: ModelCandidate) -> ModelFile:
         return ModelFile(
             path=found.files[0].path,
             name=found.name,
@@ -584,7 +584,7 @@ def _shortened(folder: Path, home: Path) -> str:
     return f"~/{folder.relative_to(home)}" if home in folder.parents else str(folder)
 
 
-def _named(every: Iterable[Found]) -> tuple[list[Found], str]:
+def _named(every: Iterable[ModelCandidate]) -> tuple[list[ModelCandidate], str]:
     """Split models into those whose names can be shown, and a problem of the rest."""
     named, problem = [], ""
     for found in every:

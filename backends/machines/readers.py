@@ -15,7 +15,7 @@ from backends.config import Config, load_config, stamp_of
 from backends.engine.ask import Engine, describe, list_devices
 from backends.engine.find import find_engine
 from backends.errors import DllmError, ModelError, UsageError
-from backends.gateway.access import api_settings
+from backends.gateway.listener_settings import api_settings
 from backends.models.layers import read_model
 from backends.models.parts import part_paths
 from backends.places import at_peer
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from backends.config import Stamp
-    from backends.gateway.access import ApiSettings
+    from backends.gateway.listener_settings import ApiSettings
     from backends.paths import Paths
     from backends.questions import Asked
     from backends.state import Device, EngineInfo, ModelInfo

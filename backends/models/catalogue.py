@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backends.models.folders import Folder
-    from backends.models.search import Found
+    from backends.models.search import ModelCandidate
     from backends.questions import Asked
     from backends.state import ModelInfo
 
@@ -100,7 +100,7 @@ class Catalogue:
         finally:
             stop.set()
 
-    def _scan(self, every: list[Found], stop: threading.Event) -> None:
+    def _scan(self, every: list[ModelCandidate], stop: threading.Event) -> None:
         present: dict[str, ModelFile] = {}
         known: dict[_Stamp, ModelFile] = {}
         for found in every:
@@ -116,7 +116,7 @@ class Catalogue:
         self._known = known
         self._scanned_at = self._clock()
 
-    def _model(self, found: Found) -> ModelFile:
+    def _model(self, found: ModelCandidate) -> ModelFile:
         """Read the headers; what is wrong with them becomes ``problem``."""
         info: ModelInfo | None = None
         problem = found.problem

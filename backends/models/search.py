@@ -92,7 +92,7 @@ CANDIDATES_SHOWN = 5
 _HUB_PREFIX = "models--"
 
 
-class Found(NamedTuple):
+class ModelCandidate(NamedTuple):
     """A model on disk whose header was not read yet."""
 
     name: str
@@ -112,7 +112,7 @@ class Found(NamedTuple):
         return sum(file.size_bytes for file in self.files)
 
 
-async def search(host: Asked, folders: Iterable[Folder]) -> list[Found]:
+async def search(host: Asked, folders: Iterable[Folder]) -> list[ModelCandidate]:
     """Every model below the folders of a machine, in their order.
 
     Raises:
@@ -122,26 +122,26 @@ async def search(host: Asked, folders: Iterable[Folder]) -> list[Found]:
     return list(chain.from_iterable(every))
 
 
-def distinct(every: Iterable[Found]) -> list[Found]:
+def distinct(every: Iterable[ModelCandidate]) -> list[ModelCandidate]:
     """Each model once, though it may be linked from several places."""
-    unique: dict[str, Found] = {}
+    unique: dict[str, ModelCandidate] = {}
     for found in every:
         first = found.files[0]
         unique.setdefault(first.inode or first.path, found)
     return list(unique.values())
 
 
-async def _in_folder(host: Asked, folder: Folder) -> list[Found]:
+async def _in_folder(host: Asked, folder: Folder) -> list[ModelCandidate]:
     if folder.source == "ollama":
         return [
-            Found(printable(name), folder.source, (blob,))
+            ModelCandidate(printable(name), folder.source, (blob,))
             for name, blob in await ollama_models(host, folder.path)
         ]
     files = await host.find([str(folder.path)], depth=DEPTH_MAX, suffix=SUFFIX)
     return list(_named(folder, files))
 
 
-def _named(folder: Folder, files: Iterable[FoundFile]) -> Iterator[Found]:
+def _named(folder: Folder, files: Iterable[FoundFile]) -> Iterator[ModelCandidate]:
     """The models that files are, parts of a split one together."""
     splits: dict[tuple[Path, str, int], list[tuple[int, FoundFile]]] = {}
     for file in files:
@@ -152,11 +152,11 @@ def _named(folder: Folder, files: Iterable[FoundFile]) -> Iterator[Found]:
             splits.setdefault(key, []).append((part.number, file))
         else:
             name = model_name(folder, path.parent, path.name[: -len(SUFFIX)])
-            yield Found(name, folder.source, (file,))
+            yield ModelCandidate(name, folder.source, (file,))
     for (directory, prefix, count), parts in splits.items():
         parts.sort(key=lambda part: part[0])
         first = printable(part_name(prefix, 1, count))
-        yield Found(
+        yield ModelCandidate(
             model_name(folder, directory, prefix),
             folder.source,
             tuple(file for _, file in parts),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _HINT = "Give it fewer layers (--split), a smaller context (--context), or --force it."
 
 
-class Held(Value, frozen=True, kw_only=True):
+class ClusterMemory(Value, frozen=True, kw_only=True):
     """The memory of a cluster of ours, also before it has loaded."""
 
     plan: Plan
@@ -61,7 +61,9 @@ class Held(Value, frozen=True, kw_only=True):
 
 
 def room_for(
-    machines: Sequence[Peer], mine: Held | None, others: Sequence[Held]
+    machines: Sequence[Peer],
+    mine: ClusterMemory | None,
+    others: Sequence[ClusterMemory],
 ) -> list[Peer]:
     """The machines with what is free there for a plan that takes the place of ``mine``.
 

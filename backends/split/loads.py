@@ -70,7 +70,7 @@ class DeviceLoad(Value, frozen=True, kw_only=True):
         )
 
 
-class Told(Value, frozen=True, kw_only=True):
+class EngineFigures(Value, frozen=True, kw_only=True):
     """The engine's figures for one split of a model at one context."""
 
     split: Split
@@ -90,7 +90,7 @@ def device_loads(
     *,
     head: str = "local",
     server: ServerSettings = PLAIN,
-    told: Sequence[Told] = (),
+    told: Sequence[EngineFigures] = (),
 ) -> tuple[DeviceLoad, ...]:
     """Memory per share of a split, in its order, empty shares included.
 
@@ -168,7 +168,9 @@ def _copies(split: Split, head: str) -> int:
 # --- carrying the engine's answers over ----------------------------------------
 
 
-def _nearest(split: Split, ctx_size: int, told: Sequence[Told]) -> Told | None:
+def _nearest(
+    split: Split, ctx_size: int, told: Sequence[EngineFigures]
+) -> EngineFigures | None:
     used = _used(split)
     similar = [t for t in reversed(told) if _used(t.split) == used]
     return min(similar, key=lambda t: abs(t.ctx_size - ctx_size), default=None)
@@ -207,7 +209,7 @@ def _finer(ours: int, told: int) -> int:
 
 
 def _errors(
-    then: Sequence[DeviceLoad], nearest: Told, head: str
+    then: Sequence[DeviceLoad], nearest: EngineFigures, head: str
 ) -> Mapping[str, _Error]:
     said = {memory.device: memory for memory in nearest.memory}
     return {

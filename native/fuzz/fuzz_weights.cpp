@@ -90,8 +90,8 @@ void read_sidecar(std::span<const std::uint8_t> input) {
   demand(builder.done_bytes() == files.tensor_bytes());
 }
 
-const dllm::weights::ModelStore& home() {
-  static dllm::weights::ModelStore home;
+const dllm::weights::ResidentWeights& home() {
+  static dllm::weights::ResidentWeights home;
   if (home.list().empty()) home.add(models::opened({whole()}));
   return home;
 }

@@ -149,15 +149,15 @@ class Between {
   std::thread thread_;
 };
 
-inline const dllm::weights::ModelStore& no_models() {
-  static const dllm::weights::ModelStore home;
+inline const dllm::weights::ResidentWeights& no_models() {
+  static const dllm::weights::ResidentWeights home;
   return home;
 }
 
 // The head's end, and clients of it.
 struct Head {
   Head(const LinkAddress& place, const std::string& name, dllm::Nanos gone_after = dllm::kGoneAfter,
-       const dllm::weights::ModelStore& home = no_models(), bool answers = false)
+       const dllm::weights::ResidentWeights& home = no_models(), bool answers = false)
       : link("w", answers, true) {
     link.gone_after = gone_after;
     end.emplace(link, place, name, home);
@@ -192,7 +192,7 @@ struct Head {
 // The worker's end, and the rpc-server behind it.
 struct Worker {
   Worker(const LinkAddress& place, const dllm::Endpoint& server,
-         const dllm::weights::ModelStore& home = no_models())
+         const dllm::weights::ResidentWeights& home = no_models())
       : link("w", false, true), end(link, place, server, home) {
     thread = std::thread([this] { end.run(stop.reader.get()); });
   }
@@ -208,8 +208,8 @@ struct Worker {
 
 struct Pair {
   explicit Pair(std::optional<Key> key = {}, dllm::Nanos gone_after = dllm::kGoneAfter,
-                const dllm::weights::ModelStore& there = no_models(),
-                const dllm::weights::ModelStore& here = no_models(), bool answers = false)
+                const dllm::weights::ResidentWeights& there = no_models(),
+                const dllm::weights::ResidentWeights& here = no_models(), bool answers = false)
       : server(dllm::listen_unix(dir / "server")),
         worker({path_in(dir, "worker"), false, key}, path_in(dir, "server"), there),
         between(path_in(dir, "between"), path_in(dir, "worker")),

@@ -174,7 +174,7 @@ TEST(a_thin_file_that_was_changed_since_is_not_read) {
     std::ofstream(at, std::ios::binary) << models::thin_gguf(model(), kept);
   };
   put(path, kEnds);
-  dllm::weights::ModelStore here;
+  dllm::weights::ResidentWeights here;
   here.open_thin(path);
   Files there(model());
   Pair pair({}, dllm::kGoneAfter, there.home, here);

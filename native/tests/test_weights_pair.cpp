@@ -7,7 +7,7 @@ using dllm::weights::ChunkReceiver;
 using dllm::weights::ChunkSender;
 using dllm::weights::kChunkBytes;
 using dllm::weights::Message;
-using dllm::weights::ModelStore;
+using dllm::weights::ResidentWeights;
 using models::gguf;
 using models::Made;
 using models::Pair;
@@ -34,7 +34,7 @@ const std::vector<Made>& model() {
 }
 
 struct Machine {
-  ModelStore home;
+  ResidentWeights home;
   std::vector<models::Memory*> files;
 
   void add(const std::vector<Made>& tensors, bool with_sums = true) {
@@ -180,7 +180,7 @@ TEST(without_a_file_of_the_head_nothing_is_recalled) {
   Machine there;
   there.add(model());
   dllm::weights::WeightCounts counts;
-  const auto can = [&](const dllm::weights::ModelStore* own, const Made& made,
+  const auto can = [&](const dllm::weights::ResidentWeights* own, const Made& made,
                        std::uint64_t fnv1a) {
     return ChunkSender(counts, own).can_recall(models::key_of(made), fnv1a);
   };
@@ -281,7 +281,7 @@ TEST(messages_are_read_as_they_were_written) {
 }
 
 TEST(lists_of_any_length) {
-  ModelStore home;
+  ResidentWeights home;
   std::vector<Made> many;
   for (int i = 0; i < 3000; ++i)
     many.push_back(tensor(std::string("blk.").append(std::to_string(i)), "1234"));

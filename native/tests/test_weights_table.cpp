@@ -2,7 +2,7 @@
 #include <sys/stat.h>
 
 #include "check.h"
-#include "weights/model_store.h"
+#include "weights/resident_weights.h"
 #include "weights/sidecar.h"
 #include "weights_models.h"
 
@@ -155,7 +155,7 @@ TEST(a_home_knows_what_is_kept_of_its_files) {
   const auto open = dllm::weights::open_model(path);
   const TableSoFar table = built(open.files);
   const auto key = open.files.tensors()[0].key;
-  dllm::weights::ModelStore before, after;
+  dllm::weights::ResidentWeights before, after;
   before.open(path);
   CHECK(before.find(key).size() == 1 && !before.find(key, table.whole[0].fnv1a).has_value());
   Sidecar(dllm::weights::sidecar_directory(), open.ids()).save(open.files, table);

@@ -8,7 +8,7 @@
 namespace home_loads {
 
 using namespace pair_ends;
-using dllm::weights::ModelStore;
+using dllm::weights::ResidentWeights;
 using dllm::weights::kChunkBytes;
 using models::Made;
 using transcript::random_bytes;
@@ -24,7 +24,7 @@ struct Files {
     auto sums = with_sums ? models::sums_of(model) : std::vector<dllm::weights::TensorSums>();
     home.add(std::move(model), std::move(sums));
   }
-  ModelStore home;
+  ResidentWeights home;
   std::vector<models::Memory*> memories;
 };
 

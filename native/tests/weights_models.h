@@ -13,7 +13,7 @@
 
 #include "agent/sha256.h"
 #include "weights/model_files.h"
-#include "weights/table.h"
+#include "weights/tensor_sums.h"
 
 namespace models {
 

@@ -52,7 +52,7 @@ inline std::vector<dllm::weights::TensorSums> sums_of(const dllm::weights::Model
 class Pair {
  public:
   // `here`: the head's files; none where it cannot recall.
-  Pair(const dllm::weights::ModelStore* here, const dllm::weights::ModelStore& there)
+  Pair(const dllm::weights::ResidentWeights* here, const dllm::weights::ResidentWeights& there)
       : head(head_counts, here), worker(there, counts), there_(there) {}
 
   // Sends what a client sent: plain bytes, or a tensor's payload.
@@ -159,7 +159,7 @@ class Pair {
     worker.written(part.size());
   }
 
-  const dllm::weights::ModelStore& there_;
+  const dllm::weights::ResidentWeights& there_;
   std::string payload_;  // of the tensor begun, not yet added
   std::deque<Packet> up_;
   std::deque<Encoded> overtaking_;

@@ -32,7 +32,7 @@ def test_pairs_always_never_and_of_themselves(user: User, demo_model: str) -> No
     up = ("up", "--model", demo_model, "--workers", "2", "--detach", "--replace")
     user.run(*up)
     assert modes(user) == ["metered", "metered"]
-    assert "nothing crosses a network" in user.status()["links"][0]["why"]
+    assert "no network" in user.status()["links"][0]["why"]
     alone = user.json(*QUESTION)["text"]
     status = user.json(*up, "--pair", "always")
     assert status["measured"]["mismatches"] == []

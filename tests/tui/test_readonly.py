@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.client.asking import ASKING, Asking
+from backends.client.asking import ASKING, ClientFacts
 from backends.client.client import ControllerClient
 from backends.controller.lock import lock_holder
 from backends.paths import user_paths
@@ -123,7 +123,7 @@ async def test_where_nothing_runs_it_says_so_and_starts_nothing(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     remember(memory_file, Remembered(plans={"default": scenes.HOMELAB_PLAN}))
     paths = user_paths()
-    token = ASKING.set(Asking(program="console", readonly=True))
+    token = ASKING.set(ClientFacts(program="console", readonly=True))
     app = make_app(ControllerClient(paths), readonly=True)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: toasts(app))

@@ -10,7 +10,15 @@ import pytest
 from backends.state import ProcessRole, Speed
 from tests.tui import scenes
 from tests.tui.links import BOX, MINI
-from tui.work.trends import HEAD, NOTHING, STEP_S, STEPS_MAX, Reading, Trend, Trends
+from tui.work.trends import (
+    HEAD,
+    NOTHING,
+    STEP_S,
+    STEPS_MAX,
+    Trend,
+    TrendReading,
+    Trends,
+)
 
 if TYPE_CHECKING:
     from backends.state import ClusterSnapshot
@@ -39,10 +47,10 @@ def test_the_head_and_every_worker_have_a_history() -> None:
 def test_readings_of_one_stretch_are_one_column() -> None:
     trend = Trend()
     for cores in (1.0, 2.0, 6.0):
-        trend.add(Reading(cpu_cores=cores))
+        trend.add(TrendReading(cpu_cores=cores))
     assert trend.series(CORES) == [3.0]
     trend.step(1)
-    trend.add(Reading(cpu_cores=8.0))
+    trend.add(TrendReading(cpu_cores=8.0))
     assert trend.series(CORES) == [3.0, 7.0]
 
 

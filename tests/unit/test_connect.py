@@ -10,7 +10,7 @@ import yaml  # type: ignore[import-untyped]
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from backends.client_config import CLIENTS, Client, Served, served
+from backends.client_config import CLIENTS, ClientProgram, ServedApi, served
 from backends.errors import DllmError, UsageError
 from backends.state import (
     ClusterSnapshot,
@@ -26,8 +26,8 @@ from tui.cli.main import cli
 if TYPE_CHECKING:
     from pathlib import Path
 
-HERE = Served(url="http://127.0.0.1:8090/v1", model="big q4", ctx_size=4096)
-THERE = Served(url="https://studio:8090/v1", model="big q4", ctx_size=4096)
+HERE = ServedApi(url="http://127.0.0.1:8090/v1", model="big q4", ctx_size=4096)
+THERE = ServedApi(url="https://studio:8090/v1", model="big q4", ctx_size=4096)
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,9 @@ def test_what_is_served(snapshot: ClusterSnapshot) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS.keys())
 @pytest.mark.parametrize("it", [HERE, THERE], ids=["here", "there"])
-def test_every_client_is_told_where_what_and_how(client: Client, it: Served) -> None:
+def test_every_client_is_told_where_what_and_how(
+    client: ClientProgram, it: ServedApi
+) -> None:
     recipe = client.recipe(it)
     assert it.url in recipe.text
     assert it.model in recipe.text
@@ -87,7 +89,7 @@ def test_every_client_is_told_where_what_and_how(client: Client, it: Served) -> 
 
 @pytest.mark.parametrize("it", [HERE, THERE], ids=["here", "there"])
 @pytest.mark.parametrize("name", ["aider", "continue", "llm"])
-def test_yaml_says_what_was_meant(name: str, it: Served) -> None:
+def test_yaml_says_what_was_meant(name: str, it: ServedApi) -> None:
     """Also for names that a reader of YAML could take for something else."""
     told = yaml.safe_load(CLIENTS[name].recipe(replace(it, model="no: #1")).text)
     if name == "aider":

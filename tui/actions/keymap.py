@@ -1,4 +1,4 @@
-"""Every action of the console in one table: keys, footer, help and palette read it."""
+"""Make bindings from the table of actions, and check the keys of a user."""
 
 from __future__ import annotations
 

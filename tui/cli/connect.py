@@ -30,7 +30,7 @@ from tui.work.peer_words import since_text
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.client_config import Recipe, Served
+    from backends.client_config import Recipe, ServedApi
 
 EXAMPLES = """
 dllm-tui connect                       lists the clients known
@@ -98,7 +98,7 @@ async def connect(
     _tell(it, recipe, written)
 
 
-def _tell(it: Served, recipe: Recipe, written: Path | None) -> None:
+def _tell(it: ServedApi, recipe: Recipe, written: Path | None) -> None:
     """Name the file of the settings and the steps that are left."""
     if written is not None:
         say(f"Wrote {written}.")
@@ -115,7 +115,7 @@ def _tell(it: Served, recipe: Recipe, written: Path | None) -> None:
 
 
 def _facts(
-    client: str, it: Served, recipe: Recipe, written: Path | None
+    client: str, it: ServedApi, recipe: Recipe, written: Path | None
 ) -> dict[str, Any]:
     return {
         "client": client,
@@ -129,7 +129,7 @@ def _facts(
     }
 
 
-def _key_variable(it: Served, recipe: Recipe) -> dict[str, None]:
+def _key_variable(it: ServedApi, recipe: Recipe) -> dict[str, None]:
     return {recipe.key: None} if it.needs_key and recipe.key else {}
 
 

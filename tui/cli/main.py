@@ -15,7 +15,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from backends.client.asking import ASKING, Asking
+from backends.client.asking import ASKING, ClientFacts
 from backends.errors import DllmError, UsageError
 from backends.garbage import importing
 from tui.cli.command import PROGRAM, Group, cluster_option, completing, run
@@ -194,7 +194,7 @@ def cli(
     Without a command it opens the console and re-attaches to what runs.
     """
     _require_taken(ctx)
-    asking = Asking(
+    asking = ClientFacts(
         program=ctx.invoked_subcommand or "console",
         readonly=readonly or _watches_only(),
     )

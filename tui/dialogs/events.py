@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from textual.strip import Strip
 
     from backends.state import Event
-    from tui.work.event_log import EventLog
+    from tui.work.toast_history import ToastHistory
 
 AGE_WIDTH = 6
 AGE_EVERY_S = 10.0
@@ -134,7 +134,7 @@ at the end; each has its evidence.
 """
     BINDINGS: ClassVar[list[BindingType]] = bindings("dialog", "reading")
 
-    def __init__(self, told: EventLog, clock: Callable[[], float]) -> None:
+    def __init__(self, told: ToastHistory, clock: Callable[[], float]) -> None:
         super().__init__()
         self._happenings = [
             Happening(event.at, EventTone(event.severity), event.text) for event in told

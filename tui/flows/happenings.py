@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tui.flows.console import DeskConsole
     from tui.seam.cluster import Cluster
     from tui.work.desk import Desk
-    from tui.work.event_log import Severity
+    from tui.work.toast_history import Severity
 
 NEWS = frozenset({EventKind.MENDED, EventKind.WAITING, EventKind.PEER})
 """Kinds of event that the controller causes by itself and no pane shows."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tui.flows.settings import SettingsFlow
     from tui.seam.cluster import Cluster
     from tui.work.desk import Desk
-    from tui.work.event_log import Severity
+    from tui.work.toast_history import Severity
 
     Step = Callable[[Peer], Coroutine[Any, Any, None]]
 

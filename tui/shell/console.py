@@ -21,7 +21,7 @@ from tui.kit.safe_text import safe
 from tui.shell import theming
 from tui.shell.messages import Copyable, Notice, Trouble
 from tui.shell.outlet import AsciiLines, SafeLines
-from tui.work.event_log import EventLog, Severity
+from tui.work.toast_history import Severity, ToastHistory
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -72,7 +72,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self._keep_copy = keep_copy
         self._kept_where = f"; a copy is in {kept_where}" if kept_where else ""
         self._ascii_lines = [AsciiLines()] if ascii_only else []
-        self.event_log = EventLog()
+        self.event_log = ToastHistory()
         self.clock = clock
         self._theme_folders = theme_folders
         self.user_keys = dict(keys)

@@ -9,7 +9,7 @@ from textual.message import Message
 
 if TYPE_CHECKING:
     from backends.state import Failure
-    from tui.work.event_log import Severity
+    from tui.work.toast_history import Severity
 
 
 class Copyable(NamedTuple):

@@ -8,7 +8,7 @@ import msgspec
 
 from backends.places import at_peer
 from backends.speculation.memory import with_draft
-from backends.split.loads import Told, ours_by_pool
+from backends.split.loads import EngineFigures, ours_by_pool
 from backends.state import (
     DEFAULT_CLUSTER,
     NO_DRAFT,
@@ -64,7 +64,7 @@ class Desk:
         self.trends = Trends()
         self._draft: Draft | None = None
         self._devices: tuple[Device, ...] = ()
-        self._told: dict[Plan, tuple[Told, ...]] = {}
+        self._told: dict[Plan, tuple[EngineFigures, ...]] = {}
         self._unanswered: tuple[Plan | None, str] = (None, "")
 
     def take(self, snapshot: ClusterSnapshot) -> bool:
@@ -115,14 +115,16 @@ class Desk:
         if memory.note:
             self._unanswered = (plan, memory.note)
             return
-        told = Told(split=plan.split, ctx_size=plan.ctx_size, memory=memory.devices)
+        told = EngineFigures(
+            split=plan.split, ctx_size=plan.ctx_size, memory=memory.devices
+        )
         before = self._told_for(plan)
         self._told.pop(_way(plan), None)
         self._told[_way(plan)] = (*before[-TOLD_MAX + 1 :], told)
         while len(self._told) > WAYS_MAX:
             del self._told[next(iter(self._told))]
 
-    def _told_for(self, plan: Plan) -> tuple[Told, ...]:
+    def _told_for(self, plan: Plan) -> tuple[EngineFigures, ...]:
         return self._told.get(_way(plan), ())
 
     def _ours(self) -> tuple[tuple[str, int], ...]:

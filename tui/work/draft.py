@@ -13,7 +13,7 @@ from backends.speculation.memory import loads_with_draft, with_draft
 from backends.split.layout import ranges
 from backends.split.loads import (
     DeviceLoad,
-    Told,
+    EngineFigures,
     device_loads,
     overcommitted,
     room_bytes,
@@ -54,7 +54,7 @@ class Draft:
     """The plan's speculation method."""
     measured: tuple[DeviceMemory, ...] = ()
     """The memory by llama-server's log, if this very split runs."""
-    told: tuple[Told, ...] = ()
+    told: tuple[EngineFigures, ...] = ()
     """The engine's answers for this model and these machines, newest last."""
     ours: tuple[tuple[str, int], ...] = ()
     """Bytes the running cluster holds by memory pool: a launch gives them back."""

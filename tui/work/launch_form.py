@@ -55,7 +55,7 @@ FIELDS = {
 
 
 @dataclass(frozen=True)
-class Reading:
+class FormReading:
     """The settings that the texts mean, or the errors by name of field."""
 
     settings: LaunchSettings | None
@@ -118,7 +118,7 @@ class LaunchForm:
         each = slot_tokens(ctx_size, ServerSettings(slots=slots))
         return f"requests at once, {each} tokens each"
 
-    def read(self, texts: Mapping[str, str]) -> Reading:
+    def read(self, texts: Mapping[str, str]) -> FormReading:
         """Every field; what is wrong with one says nothing of the others."""
         wrong: dict[str, str] = {}
         numbers = {
@@ -147,7 +147,7 @@ class LaunchForm:
             extra_args=further,
         )
         self._check(settings, wrong)
-        return Reading(None if wrong else settings, wrong)
+        return FormReading(None if wrong else settings, wrong)
 
     def _check(self, settings: LaunchSettings, wrong: dict[str, str]) -> None:
         """Find values that are readable but make no sense."""

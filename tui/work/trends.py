@@ -52,7 +52,7 @@ class RateHistory:
         return True
 
 
-class Reading(NamedTuple):
+class TrendReading(NamedTuple):
     """The figures of the head or a worker at one moment; None if unknown."""
 
     compute_ms: float | None = None
@@ -63,7 +63,7 @@ class Reading(NamedTuple):
     """Over the link, both ways together."""
 
 
-NOTHING = Reading()
+NOTHING = TrendReading()
 
 
 class Trend:
@@ -71,10 +71,10 @@ class Trend:
 
     def __init__(self) -> None:
         self.now = NOTHING
-        self._past: deque[Reading] = deque(maxlen=STEPS_MAX - 1)
-        self._readings: list[Reading] = []
+        self._past: deque[TrendReading] = deque(maxlen=STEPS_MAX - 1)
+        self._readings: list[TrendReading] = []
 
-    def add(self, reading: Reading) -> None:
+    def add(self, reading: TrendReading) -> None:
         """Take a reading of the present stretch."""
         self.now = reading
         self._readings.append(reading)
@@ -139,7 +139,7 @@ class Trends:
 
 def _readings(
     snapshot: ClusterSnapshot, generates: bool
-) -> Iterator[tuple[str, Reading]]:
+) -> Iterator[tuple[str, TrendReading]]:
     """The head's, then each worker's of the plan."""
     plan = snapshot.plan
     if plan is None:
@@ -154,7 +154,7 @@ def _readings(
         known = [rate for rate in rates if rate is not None]
         yield (
             name,
-            Reading(
+            TrendReading(
                 compute_ms=computes.get(name) if generates else None,
                 cpu_cores=process.cpu_cores if process else None,
                 rss_bytes=process.rss_bytes if process else None,
@@ -175,8 +175,8 @@ def _processes(
         yield worker.name, workers.get(worker.name)
 
 
-def _mean(readings: list[Reading]) -> Reading:
-    return Reading(*map(_mean_known, zip(*readings, strict=True)))
+def _mean(readings: list[TrendReading]) -> TrendReading:
+    return TrendReading(*map(_mean_known, zip(*readings, strict=True)))
 
 
 def _mean_known(values: tuple[float | None, ...]) -> float | None:

@@ -25,7 +25,7 @@ LOOK_S = 0.5
 """Between two looks at who is before us, while nothing comes."""
 
 
-class Asking:
+class QuestionQueue:
     """Passes questions on; knows in which order they came."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from backends.machines.shell import RUN_TIMEOUT_S, ShellResult
 from backends.machines.ssh.config import resolve
 from backends.machines.ssh.errors import connection_lost, no_commands
 from backends.machines.ssh.files import FilesLink
-from backends.machines.ssh.login import CLOSE_TIMEOUT_S, Route
+from backends.machines.ssh.login import CLOSE_TIMEOUT_S, SshRoute
 from backends.machines.ssh.tunnels import Tunnel
 
 if TYPE_CHECKING:
@@ -351,8 +351,8 @@ class SshConnection:
         self.on_lost: Callable[[PeerUnreachable], None] | None = None
         """Called once for each connection that broke without :meth:`close`."""
         self._places = (destination, config_file, known_hosts)
-        self._route = Route(*self._places)
-        self._files = FilesLink(self._name, Route(*self._places))
+        self._route = SshRoute(*self._places)
+        self._files = FilesLink(self._name, SshRoute(*self._places))
         self._link: asyncssh.SSHClientConnection | None = None
         self._lost: PeerUnreachable | None = None
         self._attempt: asyncio.Task[None] | None = None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from backends.machines.ssh.login import Route
+    from backends.machines.ssh.login import SshRoute
 
     Files = Callable[[], AbstractAsyncContextManager[asyncssh.SFTPClient]]
     """Opens an SFTP session of its own on the peer."""
@@ -105,7 +105,7 @@ class FilesLink:
     ``name``: the peer's, for messages.
     """
 
-    def __init__(self, name: str, route: Route) -> None:
+    def __init__(self, name: str, route: SshRoute) -> None:
         self._name = name
         self._route = route
         self._link: asyncssh.SSHClientConnection | None = None

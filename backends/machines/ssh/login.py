@@ -257,7 +257,7 @@ _FAST_CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 _OTHER_HOST_KEYS = "+ssh-ed25519,ecdsa-sha2-*,rsa-sha2-*"
 
 
-class Client(asyncssh.SSHClient):
+class LoginClient(asyncssh.SSHClient):
     """Answers asyncssh's questions of a login, and keeps what they tell.
 
     ``trusted``: fingerprints that may be taken for a host without known key.
@@ -329,7 +329,7 @@ class Login:
 
     async def open(
         self, tunnel: asyncssh.SSHClientConnection | None = None
-    ) -> tuple[asyncssh.SSHClientConnection, Client]:
+    ) -> tuple[asyncssh.SSHClientConnection, LoginClient]:
         """Connect (through ``tunnel``) and log in; the caller bounds the time.
 
         Raises:
@@ -340,7 +340,7 @@ class Login:
         lines = await asyncio.to_thread(known_lines, settings)
         match = await asyncio.to_thread(matcher, settings)
         keys = await asyncio.to_thread(Keys, settings.identities, self._passphrase)
-        client = Client(lines, self._trusted, self._password)
+        client = LoginClient(lines, self._trusted, self._password)
         options = {**_options(settings, keys), "known_hosts": match}
         if lines and not settings.has_host_key_algorithms:
             options["server_host_key_algs"] = _OTHER_HOST_KEYS
@@ -356,7 +356,7 @@ class Login:
 
     async def _connect(
         self,
-        client: Client,
+        client: LoginClient,
         tunnel: asyncssh.SSHClientConnection | None,
         options: dict[str, Any],
     ) -> asyncssh.SSHClientConnection:
@@ -377,12 +377,12 @@ class Login:
                 made.close()
             raise
 
-    async def _remember(self, client: Client) -> None:
+    async def _remember(self, client: LoginClient) -> None:
         # Only now: the host has proved that the key is its own.
         if client.offered is not None:
             await asyncio.to_thread(remember, self._settings, client.offered)
 
-    def _distrusts(self, client: Client, error: Exception) -> HostError:
+    def _distrusts(self, client: LoginClient, error: Exception) -> HostError:
         settings = self._settings
         if client.lines:
             return errors.host_key_changed(settings, client.lines)
@@ -394,7 +394,7 @@ class Login:
             )
         return NeedsAnswer(_host_key_question(settings, client.offered))
 
-    def _refused(self, client: Client, keys: Keys) -> HostError:
+    def _refused(self, client: LoginClient, keys: Keys) -> HostError:
         settings = self._settings
         if keys.locked:
             return self._locked(keys.locked[0])
@@ -463,7 +463,7 @@ class _Attempt:
     bound: asyncio.Timeout
 
 
-class Route:
+class SshRoute:
     """Opens connections to a destination, and keeps the hosts in between open.
 
     Hosts that let us in stay connected while a question is open: no answer is needed
@@ -485,7 +485,7 @@ class Route:
 
     async def open(
         self, answers: Mapping[QuestionKind, str] | None = None
-    ) -> tuple[asyncssh.SSHClientConnection, Client]:
+    ) -> tuple[asyncssh.SSHClientConnection, LoginClient]:
         """Connect and log in, within 15 s in all.
 
         ``answers`` go to whoever asked last, and to nobody else. Trusted fingerprints
@@ -519,7 +519,7 @@ class Route:
         attempt: _Attempt,
         tunnel: asyncssh.SSHClientConnection | None = None,
         chain: tuple[str, ...] = (),
-    ) -> tuple[asyncssh.SSHClientConnection, Client]:
+    ) -> tuple[asyncssh.SSHClientConnection, LoginClient]:
         settings = await asyncio.to_thread(
             resolve, destination, self._config_file, self._known_hosts
         )
@@ -576,7 +576,7 @@ class Route:
         settings: Settings,
         answers: Mapping[QuestionKind, str],
         tunnel: asyncssh.SSHClientConnection | None,
-    ) -> tuple[asyncssh.SSHClientConnection, Client]:
+    ) -> tuple[asyncssh.SSHClientConnection, LoginClient]:
         is_asker = str(settings.destination) == self._asker
         login = Login(
             settings,

@@ -8,7 +8,7 @@
 
 #include "protocol/json.h"
 #include "weights/model_files.h"
-#include "weights/table.h"
+#include "weights/tensor_sums.h"
 
 namespace dllm::agent {
 

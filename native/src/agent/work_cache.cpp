@@ -16,7 +16,7 @@
 #include "hashed_model.h"
 #include "posix.h"
 #include "protocol/json.h"
-#include "weights/model_store.h"
+#include "weights/resident_weights.h"
 #include "work.h"
 
 namespace dllm::agent {

@@ -163,7 +163,7 @@ void head(std::span<char* const> args, const char* version) {
   Link link(options.name, options.answers, options.guard);
   link.gone_after = options.gone_after;
   const UniqueFd listener = listen_tcp(options.listen);
-  weights::ModelStore home;
+  weights::ResidentWeights home;
   open_models(home, options.models);
   // Without it zeros could pass for weights: what cannot be read ends all here.
   for (const std::string& path : options.thin) home.open_thin(path);

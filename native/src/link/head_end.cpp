@@ -51,7 +51,7 @@ struct HeadEnd::Served {
 };
 
 HeadEnd::HeadEnd(Link& link, const LinkAddress& place, const std::string& own_name,
-                 const weights::ModelStore& home)
+                 const weights::ResidentWeights& home)
     : link_(link),
       connections_(place, own_hello(own_name, link.answering), *this, link.lab, link.gone_after),
       weights_{home, {}, {}},

@@ -27,7 +27,7 @@ class HeadEnd final : public Carrier, private ConnectionOwner {
   // Listens at once where it does not dial; throws when it cannot. `home`: models that llama-server
   // may load.
   HeadEnd(Link& link, const LinkAddress& place, const std::string& own_name,
-          const weights::ModelStore& home);
+          const weights::ResidentWeights& home);
   ~HeadEnd() override;
 
   // The loop, in a thread of its own.

@@ -4,7 +4,7 @@
 
 namespace dllm::link {
 
-void InboundQueue::use_models(const weights::ModelStore& home, weights::WeightCounts& counts) {
+void InboundQueue::use_models(const weights::ResidentWeights& home, weights::WeightCounts& counts) {
   receiver_.emplace(home, counts);
 }
 

@@ -18,7 +18,7 @@ class InboundQueue {
   // Nothing is shorter than it was, and no weights come from here.
   InboundQueue() = default;
   void use_compression() { decompressor_.emplace(); }
-  void use_models(const weights::ModelStore& home, weights::WeightCounts& counts);
+  void use_models(const weights::ResidentWeights& home, weights::WeightCounts& counts);
 
   void arrived(View data) { queue_.append(data); }
   // A message of `home`. Throws weights::BadMessage.

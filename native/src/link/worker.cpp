@@ -119,7 +119,7 @@ void worker(std::span<char* const> args, const char* version) {
   ::signal(SIGPIPE, SIG_IGN);
   Link link(options.name, false, options.guard);
   link.gone_after = options.gone_after;
-  weights::ModelStore home;
+  weights::ResidentWeights home;
   open_models(home, options.models);
   WorkerEnd end(link, options.place, options.worker, home);
   Stats stats(link, options.stats, version);

@@ -28,7 +28,7 @@ Hello own_hello(const std::string& name, bool has_models) {
 }  // namespace
 
 WorkerEnd::WorkerEnd(Link& link, const LinkAddress& place, Endpoint worker,
-                     const weights::ModelStore& home)
+                     const weights::ResidentWeights& home)
     : link_(link),
       worker_(std::move(worker)),
       connections_(place, own_hello(link.name, !home.empty()), *this, link.lab, link.gone_after),

@@ -20,7 +20,7 @@ class WorkerEnd final : private ConnectionOwner {
   // `link` counts what the rpc-server gets, and says whether it is guarded. `worker` is where the
   // rpc-server listens, `home` the models beside it. Listens for heads at once where it does not
   // dial; throws when it cannot.
-  WorkerEnd(Link& link, const LinkAddress& place, Endpoint worker, const weights::ModelStore& home);
+  WorkerEnd(Link& link, const LinkAddress& place, Endpoint worker, const weights::ResidentWeights& home);
 
   // The loop; returns when `stop` becomes readable.
   void run(int stop);
@@ -84,7 +84,7 @@ class WorkerEnd final : private ConnectionOwner {
   std::list<Served> served_;  // in the order they were opened
   std::uint64_t opened_ = 0;
   std::vector<std::uint8_t> block_;
-  const weights::ModelStore& home_;
+  const weights::ResidentWeights& home_;
   weights::WeightCounts counts_;
   weights::ChunkReader reader_;
   WeightReport report_;

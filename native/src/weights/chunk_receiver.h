@@ -33,7 +33,7 @@ class ChunkReceiver {
   // Offered and not yet looked for: as many as a ChunkSender holds.
   static constexpr std::size_t kOpenChunksMax = 1U << 16;
 
-  ChunkReceiver(const ModelStore& home, WeightCounts& counts) : home_(home), counts_(counts) {}
+  ChunkReceiver(const ResidentWeights& home, WeightCounts& counts) : home_(home), counts_(counts) {}
 
   void literal(Bytes bytes);
   // Throws BadMessage: the session cannot go on then.
@@ -78,7 +78,7 @@ class ChunkReceiver {
   void add_needed(Bytes bytes);
   void need(Segment& segment);
 
-  const ModelStore& home_;
+  const ResidentWeights& home_;
   WeightCounts& counts_;
   std::shared_ptr<Arrival> arrival_;  // the latest
   std::deque<Segment> segments_;

@@ -31,7 +31,7 @@ class ChunkSender {
   static constexpr std::size_t kOpenChunksMax = 1U << 16;
 
   // `own`: the head's files, for chunks of a recalled tensor that the worker proves not to have.
-  explicit ChunkSender(WeightCounts& counts, const ModelStore* own = nullptr)
+  explicit ChunkSender(WeightCounts& counts, const ResidentWeights* own = nullptr)
       : counts_(counts), own_(own) {}
 
   // Whether a tensor may be recalled: it could be sent after all, for a file here had these bytes
@@ -85,7 +85,7 @@ class ChunkSender {
   Message next_piece();
 
   WeightCounts& counts_;
-  const ModelStore* own_;
+  const ResidentWeights* own_;
   std::uint64_t tensors_ = 0;    // so far
   std::uint64_t differing_ = 0;  // the latest of them of which something was needed
   std::uint64_t lacks_bytes_ = 0;

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from aiohttp import web
 
-from backends.client.asking import ASKING, Asking
+from backends.client.asking import ASKING, ClientFacts
 from backends.client.client import ControllerClient
 from backends.client.start import answers
 from backends.controller.lock import lock_holder
@@ -93,7 +93,7 @@ async def test_an_older_controller_stays_where_one_only_watches(
     home: Path, paths: Paths
 ) -> None:
     old = await started(paths, API_VERSION - 1)
-    token = ASKING.set(Asking(readonly=True))
+    token = ASKING.set(ClientFacts(readonly=True))
     with pytest.raises(ControllerError, match="of an older dllm-tui, and where you"):
         await ControllerClient(paths).snapshot()
     ASKING.reset(token)

@@ -18,7 +18,7 @@ import pytest
 from aiohttp import web
 
 from backends.client import start
-from backends.client.asking import ASKING, Asking
+from backends.client.asking import ASKING, ClientFacts
 from backends.client.calls import RequestFailed
 from backends.client.client import ControllerClient
 from backends.client.start import ensure_running
@@ -238,7 +238,7 @@ async def test_what_somebody_did_is_told_with_who_it_was(
     client: ControllerClient, paths: Paths
 ) -> None:
     """The kernel says which process asked; the events outlive the controller."""
-    token = ASKING.set(Asking(program="console"))
+    token = ASKING.set(ClientFacts(program="console"))
     try:
         await client.add_peer("bare", bare="127.0.0.1:1")
         await client.remove_peer("bare")

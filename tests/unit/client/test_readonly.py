@@ -11,8 +11,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from backends.client.asking import ASKING, Asking, ReadOnly, require_allowed
-from backends.client.calls import Connection
+from backends.client.asking import ASKING, ClientFacts, ReadOnly, require_allowed
+from backends.client.calls import ControllerConnection
 from backends.client.client import ControllerClient
 from backends.config import set_value
 from backends.controller.chat.store import ChatStore
@@ -85,15 +85,15 @@ class Sent(Exception):
 def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Only watch; what is sent all the same is noticed."""
 
-    async def running(self: Connection) -> bool:
+    async def running(self: ControllerConnection) -> bool:
         return True
 
-    async def start(self: Connection) -> Path:
+    async def start(self: ControllerConnection) -> Path:
         raise Sent
 
-    monkeypatch.setattr(Connection, "running", running)
-    monkeypatch.setattr(Connection, "start", start)
-    token = ASKING.set(Asking(program="console", readonly=True))
+    monkeypatch.setattr(ControllerConnection, "running", running)
+    monkeypatch.setattr(ControllerConnection, "start", start)
+    token = ASKING.set(ClientFacts(program="console", readonly=True))
     yield
     ASKING.reset(token)
 

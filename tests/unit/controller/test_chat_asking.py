@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from backends.config import Config
 from backends.controller.chat import asking
-from backends.controller.chat.asking import Asking, split_now
+from backends.controller.chat.asking import QuestionQueue, split_now
 from backends.controller.chat.live import LiveChat
 from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import ControllerError
@@ -94,7 +94,7 @@ async def test_who_comes_second_is_told_and_then_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(asking, "LOOK_S", 0.01)
-    together = Asking()
+    together = QuestionQueue()
     async with served() as (server, cluster):
         one = together.answer(cluster, REQUEST)
         server.let.release()
@@ -117,7 +117,7 @@ async def test_who_is_alone_is_told_of_nobody_though_the_slot_is_busy(
     monkeypatch.setattr(asking, "LOOK_S", 0.005)
     async with (
         served() as (server, cluster),
-        aclosing(Asking().answer(cluster, REQUEST)) as deltas,
+        aclosing(QuestionQueue().answer(cluster, REQUEST)) as deltas,
     ):
         first = asyncio.ensure_future(anext(deltas))
         await asyncio.wait([first], timeout=0.1)
@@ -134,8 +134,8 @@ async def test_another_clients_request_is_ahead_too(
     """The controller saw the slot busy before we came."""
     monkeypatch.setattr(asking, "LOOK_S", 0.01)
     async with served(active=1) as (server, cluster):
-        other = Asking().answer(cluster, REQUEST)
-        ours = Asking().answer(cluster, REQUEST)
+        other = QuestionQueue().answer(cluster, REQUEST)
+        ours = QuestionQueue().answer(cluster, REQUEST)
         begun = asyncio.ensure_future(anext(other))
         while server.asked == 0:  # noqa: ASYNC110 -- the server has no event for it
             await asyncio.sleep(0.002)
@@ -155,7 +155,7 @@ async def test_a_question_waits_while_the_cluster_is_brought_up() -> None:
         cluster.store, cluster.wait_s = store, 60.0  # type: ignore[misc]
         server.let.release()
         server.let.release()
-        async with aclosing(Asking().answer(cluster, REQUEST)) as deltas:
+        async with aclosing(QuestionQueue().answer(cluster, REQUEST)) as deltas:
             assert (await anext(deltas)).waiting == "the cluster is loading"
             store.update(state=State.SERVING, api_url=serves.api_url)
             text = "".join([delta.text async for delta in deltas])
@@ -163,11 +163,11 @@ async def test_a_question_waits_while_the_cluster_is_brought_up() -> None:
         store.update(state=State.STARTING)
         cluster.wait_s = 0.01  # type: ignore[misc]
         with pytest.raises(ControllerError, match="api_wait_s"):
-            async for _ in Asking().answer(cluster, REQUEST):
+            async for _ in QuestionQueue().answer(cluster, REQUEST):
                 pass
         store.update(state=State.IDLE)
         with pytest.raises(ControllerError, match="No model is serving"):
-            async for _ in Asking().answer(cluster, REQUEST):
+            async for _ in QuestionQueue().answer(cluster, REQUEST):
                 pass
 
 
@@ -184,7 +184,7 @@ async def test_an_answer_that_crosses_a_launch_tells_both_splits() -> None:
         store.snapshot = replace(cluster.store.snapshot, planned=before)
         reply = Reply(layers=split_now(cluster))
         asked = ChatQuestion(question="Why?", turns=0)
-        live.ask(asked, reply, lambda one: Asking().answer(cluster, one))
+        live.ask(asked, reply, lambda one: QuestionQueue().answer(cluster, one))
         server.let.release()
         await until(lambda: live.conversation.turns[-1].replies[-1].text == "So.")
         store.snapshot = replace(cluster.store.snapshot, planned=after)

@@ -19,8 +19,8 @@ from backends.controller.event_log import EventLog
 from backends.controller.event_recorders import EventRecorder
 from backends.controller.gateway import ApiPortTaken, Gateway
 from backends.controller.snapshot_store import SnapshotStore
-from backends.gateway.access import Access
 from backends.gateway.language import PORT_TAKEN, gateway_argv
+from backends.gateway.listener_settings import Access
 from backends.machines.host import ProcessRecord
 from backends.state import ProcessRole, ProcessState
 from backends.state.snapshots import RequestCounts

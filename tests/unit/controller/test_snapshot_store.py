@@ -12,7 +12,7 @@ from backends.config import Config
 from backends.controller.clusters import Clusters
 from backends.controller.snapshot_store import SnapshotStore
 from backends.paths import Paths
-from backends.planning.room import Held
+from backends.planning.room import ClusterMemory
 from backends.state import (
     ClusterState,
     DeviceMemory,
@@ -51,7 +51,7 @@ ENGINE = EngineInfo(
     devices=(GPU,),
 )
 PLAN = plan_for(WITH_GPU, BOB, workers=1, peers=("bob",))
-HELD = Held(
+HELD = ClusterMemory(
     plan=PLAN,
     memory=(
         DeviceMemory(device="local/CUDA0", model_bytes=100 * MIB),

@@ -17,7 +17,7 @@ from backends.controller.memory_usage import still_held
 from backends.controller.stand_in import StandIns, told_split, told_stand_in
 from backends.errors import HostError, NeedsAnswer, PeerUnreachable, PlanError
 from backends.planning.fallback import plan_without
-from backends.planning.room import Held
+from backends.planning.room import ClusterMemory
 from backends.split.layout import devices, make_split, ranges
 from backends.state import (
     ClusterState,
@@ -244,7 +244,7 @@ async def test_what_the_rest_still_holds_counts_as_free() -> None:
     with pytest.raises(PlanError):
         await parts.instead_of(PLAN_BIG, None)
     memory = DeviceMemory(device="local/CPU", kv_bytes=2 * GIB)
-    held = Held(plan=PLAN_BIG, memory=(memory,), loaded=True)
+    held = ClusterMemory(plan=PLAN_BIG, memory=(memory,), loaded=True)
     rest = await parts.instead_of(PLAN_BIG, held)
     assert told_split(rest) == "13 on local/CPU"
 

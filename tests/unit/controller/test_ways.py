@@ -7,7 +7,7 @@ import pytest
 from backends.controller.ways import End, Ways
 from backends.data_place import DataPlace
 from backends.errors import PeerUnreachable
-from backends.link.way import PlainWay, Route, Way, WayKind
+from backends.link.way import LinkRoute, PlainWay, Way, WayKind
 
 
 class Tunnel(PlainWay):
@@ -40,16 +40,16 @@ class Opener:
 async def test_a_route_is_told_while_the_way_is_open() -> None:
     ways, opener = Ways(lambda: None), Opener()
     place = DataPlace(address="10.0.0.7")
-    assert ways.route("w", place, 4) == Route()
+    assert ways.route("w", place, 4) == LinkRoute()
     await ways.lead("w", End("ada", "port 1"), opener)
     opener.tunnels[0].trouble = "forbidden"
-    assert ways.route("w", place, 4) == Route(
+    assert ways.route("w", place, 4) == LinkRoute(
         WayKind.TUNNEL, direct="10.0.0.7:4", trouble="forbidden"
     )
     nowhere = ways.route("w", DataPlace(why="none"), 4)
     assert (nowhere.direct, nowhere.why) == ("", "none")
     opener.tunnels[0].breaks()
-    assert ways.route("w", place, 4) == Route()
+    assert ways.route("w", place, 4) == LinkRoute()
 
 
 async def test_a_way_is_opened_once_and_again_when_it_leads_elsewhere() -> None:

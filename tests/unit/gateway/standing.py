@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import aiohttp
 from aiohttp import web
 
-from backends.gateway.access import Access
 from backends.gateway.auth import Auth
 from backends.gateway.language import Mode, Target
+from backends.gateway.listener_settings import Access
 from backends.gateway.proxy import Proxy
 from backends.gateway.server import Listener, Server
 from tests.waiting import until

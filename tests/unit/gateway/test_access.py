@@ -19,7 +19,8 @@ from cryptography.x509.oid import NameOID
 
 from backends.config import Config, load_config
 from backends.errors import DllmError
-from backends.gateway.access import (
+from backends.gateway.keys import KeyFile
+from backends.gateway.listener_settings import (
     Access,
     Renewal,
     access_in,
@@ -29,7 +30,6 @@ from backends.gateway.access import (
     require_safe,
     server_context,
 )
-from backends.gateway.keys import KeyFile
 from backends.gateway.server import Listener, Server
 from backends.paths import user_paths
 

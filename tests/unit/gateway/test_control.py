@@ -18,10 +18,10 @@ from msgspec.structs import replace
 from backends.errors import ControllerError
 from backends.gateway import control as control_module
 from backends.gateway import server as server_module
-from backends.gateway.access import Access
-from backends.gateway.control import LINE_BYTES_MAX, Control, Link
+from backends.gateway.control import LINE_BYTES_MAX, Control, GatewayLink
 from backends.gateway.counters import KEYS_MAX, Counters
 from backends.gateway.language import Mode, Target
+from backends.gateway.listener_settings import Access
 from backends.gateway.proxy import Proxy
 from backends.gateway.server import Listener, Server
 from backends.state.snapshots import RequestCounts
@@ -71,7 +71,7 @@ async def test_a_controller_keeps_the_port_open_between_two_gateways(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "g.sock"
-    link = Link(path, lambda counts: None)
+    link = GatewayLink(path, lambda counts: None)
     one = Port("one", path)
     await one.listener.open()
     port = one.port
@@ -105,7 +105,7 @@ async def test_a_port_that_nobody_hands_over_is_taken(
     with pytest.raises(OSError, match="in use"):
         await other.listener.open()
     # A controller that holds another port has nothing to offer.
-    link = Link(tmp_path / "other.sock", lambda counts: None)
+    link = GatewayLink(tmp_path / "other.sock", lambda counts: None)
     link.tell(Target())
     with pytest.raises(OSError, match="in use"):
         await other.listener.open()
@@ -136,7 +136,7 @@ async def test_a_controller_is_started_while_a_request_waits(
         link.tell(target)
 
     control = control_of(proxy, socket)
-    link = Link(socket, lambda counts: None)
+    link = GatewayLink(socket, lambda counts: None)
     tasks = [
         asyncio.create_task(control.keep()),
         asyncio.create_task(control.call(start)),
@@ -161,7 +161,7 @@ async def test_a_gateway_hears_what_serves_and_tells_what_it_counts(
     socket, counted = tmp_path / "sub" / "g.sock", list[RequestCounts]()
     proxy = Proxy()
     keeping = asyncio.create_task(control_of(proxy, socket).keep())
-    link = Link(socket, counted.append)
+    link = GatewayLink(socket, counted.append)
     serve = Target(mode=Mode.SERVE, port=1, model="m")
     link.tell(serve)
     await until(lambda: proxy.target == serve and counted)
@@ -172,7 +172,7 @@ async def test_a_gateway_hears_what_serves_and_tells_what_it_counts(
     socket.unlink()
     await until(socket.exists)
     await link.close()
-    other = Link(socket, counted.append)
+    other = GatewayLink(socket, counted.append)
     other.tell(Target(mode=Mode.END, why="over"))
     await until(lambda: proxy.target.why == "over")
     await other.close()
@@ -183,7 +183,7 @@ async def test_a_gateway_hears_what_serves_and_tells_what_it_counts(
 
 async def test_a_gateway_that_comes_later_is_told_too(tmp_path: Path) -> None:
     socket = tmp_path / "g.sock"
-    link = Link(socket, lambda counts: None)
+    link = GatewayLink(socket, lambda counts: None)
     link.tell(Target(mode=Mode.SERVE, port=7))
     for _ in range(2):
         proxy = Proxy()
@@ -225,7 +225,7 @@ async def test_a_controller_is_heard_again_once_files_may_be_open(
 
     monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", full)
     keeping = asyncio.create_task(control_of(proxy, socket).keep())
-    link = Link(socket, lambda counts: None)
+    link = GatewayLink(socket, lambda counts: None)
     link.tell(Target(mode=Mode.SERVE, port=7))
     await until(partial(_is_told, proxy))
     await link.close()
@@ -261,7 +261,7 @@ async def test_a_line_that_is_too_long_is_passed_over(tmp_path: Path) -> None:
             await writer.drain()
 
     server = await asyncio.start_unix_server(talk, socket)
-    link = Link(socket, counted.append)
+    link = GatewayLink(socket, counted.append)
     link.tell(Target())
     await until(lambda: counted and counted[-1].passed == 7)
     await link.close()
@@ -288,7 +288,7 @@ async def test_without_a_controller_nobody_waits_for_its_next_step(
         control = control_of(proxy, socket)
         keeping = asyncio.create_task(control.keep())
         serves = Target(mode=Mode.SERVE, port=7, why=why)
-        link = Link(socket, lambda counts: None)
+        link = GatewayLink(socket, lambda counts: None)
         link.tell(replace(serves, drains=True))
         await until(lambda: proxy.target.drains)
         await link.close()

@@ -15,7 +15,7 @@ from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
 from backends.gateway.api_shapes import EVENTS
-from backends.gateway.reply import ClientLeft, Reply
+from backends.gateway.reply import ClientLeft, ResponseWriter
 from backends.gateway.request import read_options
 from backends.gateway.stream import resumable
 from tests.waiting import PATIENCE_S
@@ -147,7 +147,7 @@ async def test_who_leaves_before_the_head_is_not_taken_for_llama_server() -> Non
     stream = resumable(CHAT, raw, read_options(raw), may_seed=False)
     assert stream is not None
     with pytest.raises(ClientLeft):
-        await Reply(request, stream).take(answer)
+        await ResponseWriter(request, stream).take(answer)
 
 
 async def test_an_upload_is_passed_on_while_it_comes() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from backends.link.figures import chrome_trace
 from backends.link.meter import PASSES_SHOWN, LinkMeter
-from backends.link.way import Route, WayKind
+from backends.link.way import LinkRoute, WayKind
 from backends.link.wire import Line, parse
 from backends.state import Lab, Link
 
@@ -90,7 +90,7 @@ def test_a_pair_of_relays_tells_what_crossed_and_pings_through_the_tunnel() -> N
 def test_a_link_tells_what_it_leads_through(
     kind: WayKind | None, pair: dict[str, object] | None, way: str, reason: str
 ) -> None:
-    route = Route(kind, direct="10.0.0.7:4", why="bob has none")
+    route = LinkRoute(kind, direct="10.0.0.7:4", why="bob has none")
     meter = LinkMeter("w", route=lambda: route)
     meter.take(line({**SNAPSHOT, "pair": pair and {"up": True, **pair}}))
     assert (meter.link.way, meter.link.way_reason) == (way, reason)
@@ -98,7 +98,7 @@ def test_a_link_tells_what_it_leads_through(
 
 def test_a_link_that_is_down_tells_what_its_tunnel_says() -> None:
     said = ["The sshd of bob forbids forwarding"]
-    meter = LinkMeter("w", route=lambda: Route(WayKind.TUNNEL, trouble=said[0]))
+    meter = LinkMeter("w", route=lambda: LinkRoute(WayKind.TUNNEL, trouble=said[0]))
     down = {"up": False, "reason": "the other end is gone"}
     meter.take(line({**SNAPSHOT, "pair": down}))
     assert meter.link.reason == said[0]

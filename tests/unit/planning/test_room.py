@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from backends.errors import PlanError
 from backends.planning.proposal import plan_devices
-from backends.planning.room import Held, require_room, room_for
+from backends.planning.room import ClusterMemory, require_room, room_for
 from backends.split.loads import device_loads
 from backends.state import DeviceMemory, Peer, Transport
 from tests.unit.planning.machines import (
@@ -29,8 +29,8 @@ MEMORY = (
     DeviceMemory(device="worker1/CPU", model_bytes=20 * MIB),
     DeviceMemory(device="bob/CUDA0", model_bytes=30 * MIB),
 )
-SERVES = Held(plan=PLAN, memory=MEMORY, loaded=True)
-LOADS = Held(
+SERVES = ClusterMemory(plan=PLAN, memory=MEMORY, loaded=True)
+LOADS = ClusterMemory(
     plan=PLAN, memory=MEMORY, loaded=False, arrived_bytes={"worker1/CPU": 5 * MIB}
 )
 
@@ -90,7 +90,7 @@ def test_a_bare_server_is_not_asked_while_it_serves() -> None:
     )
     plan = plan_for(PLAIN, box, peers=("box",))
     held = (DeviceMemory(device="box/CPU", kv_bytes=MIB),)
-    serves = Held(plan=plan, memory=held, loaded=True)
+    serves = ClusterMemory(plan=plan, memory=held, loaded=True)
     found = room_for([*machines(), box], None, [serves])
     assert free_mib(found) == {"box/CPU": 499}
 
@@ -101,7 +101,9 @@ def test_a_second_model_is_refused_while_the_first_still_loads() -> None:
     big = model_of(100 * MIB)
     plan = plan_for(machine, model=big, workers=1)
     loads = device_loads(big, plan.split, plan.ctx_size)
-    first = Held(plan=plan, memory=tuple(d.memory for d in loads), loaded=False)
+    first = ClusterMemory(
+        plan=plan, memory=tuple(d.memory for d in loads), loaded=False
+    )
 
     def require(found: list[Peer]) -> None:
         by_name = {one.name: one for one in found}

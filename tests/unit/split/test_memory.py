@@ -7,7 +7,7 @@ import pytest
 
 from backends.split.layout import counts, make_split
 from backends.split.loads import (
-    Told,
+    EngineFigures,
     balance,
     device_loads,
     ours_by_pool,
@@ -101,7 +101,7 @@ def test_experts_in_use_count_in_the_compute_buffer() -> None:
     assert dense == sparse == 512 * 4 * 3 * 4 * 64 + 512 * 2 * 256
 
 
-def told(split: Split, ctx_size: int) -> Told:
+def told(split: Split, ctx_size: int) -> EngineFigures:
     """An engine whose buffers are 7 MiB larger than ours, its weights a tenth."""
     memory = (
         DeviceMemory(
@@ -113,7 +113,7 @@ def told(split: Split, ctx_size: int) -> Told:
         )
         for load in device_loads(BIG, split, ctx_size)
     )
-    return Told(split=split, ctx_size=ctx_size, memory=tuple(memory))
+    return EngineFigures(split=split, ctx_size=ctx_size, memory=tuple(memory))
 
 
 def test_the_engines_answer_is_taken_as_it_is_for_its_own_split() -> None:
@@ -168,7 +168,7 @@ def test_figures_that_round_to_the_engines_stay_finer_than_its_whole_mebibytes()
     assert sum(memory.total_bytes for memory in whole) != sum(
         load.total_bytes for load in ours
     )
-    answer = Told(split=split, ctx_size=1024, memory=whole)
+    answer = EngineFigures(split=split, ctx_size=1024, memory=whole)
     confirmed = device_loads(model, split, 1024, told=[answer])
     assert [
         msgspec.structs.replace(load, source=MemorySource.PREDICTED)
@@ -180,7 +180,7 @@ def test_figures_that_round_to_the_engines_stay_finer_than_its_whole_mebibytes()
         load.weight_bytes for load in device_loads(model, moved, 1024, told=[answer])
     ) == sum(load.weight_bytes for load in ours)
     off = msgspec.structs.replace(whole[0], model_bytes=whole[0].model_bytes + 2 * MIB)
-    answer = Told(split=split, ctx_size=1024, memory=(off, whole[1]))
+    answer = EngineFigures(split=split, ctx_size=1024, memory=(off, whole[1]))
     first, _ = device_loads(model, split, 1024, told=[answer])
     assert first.weight_bytes == off.model_bytes
 

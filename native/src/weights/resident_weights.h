@@ -31,11 +31,11 @@ struct Listed {
   bool operator==(const Listed&) const = default;
 };
 
-class ModelStore {
+class ResidentWeights {
  public:
-  ModelStore() = default;
-  ModelStore(const ModelStore&) = delete;
-  ModelStore& operator=(const ModelStore&) = delete;
+  ResidentWeights() = default;
+  ResidentWeights(const ResidentWeights&) = delete;
+  ResidentWeights& operator=(const ResidentWeights&) = delete;
 
   // Takes a model in, with what is known of the tensors in front.
   void add(ModelFiles files, std::vector<TensorSums> sums = {});
@@ -75,7 +75,7 @@ class ModelStore {
 };
 
 // Takes in models by their paths. Complains of those that cannot be read, each in a sentence.
-void open_models(ModelStore& home, const std::vector<std::string>& paths);
+void open_models(ResidentWeights& home, const std::vector<std::string>& paths);
 
 // Reads a chunk into `buffer`. False where the file ends too early or cannot be read, though it
 // could be when it was opened.

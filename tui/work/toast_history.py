@@ -13,7 +13,7 @@ EVENTS_MAX = 200
 Severity = Literal["information", "warning", "error"]
 
 
-class Event(NamedTuple):
+class Toast(NamedTuple):
     """One toast."""
 
     at: float
@@ -22,17 +22,17 @@ class Event(NamedTuple):
     severity: Severity
 
 
-class EventLog:
+class ToastHistory:
     """The last toasts, oldest first."""
 
     def __init__(self) -> None:
-        self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
+        self._events: deque[Toast] = deque(maxlen=EVENTS_MAX)
 
     def add(self, at: float, text: str, severity: Severity) -> None:
         """Keep one more."""
-        self._events.append(Event(at, text, severity))
+        self._events.append(Toast(at, text, severity))
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[Toast]:
         return iter(self._events)
 
     def __len__(self) -> int:

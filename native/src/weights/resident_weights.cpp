@@ -11,7 +11,7 @@ const std::vector<Resident> kNone;
 
 }  // namespace
 
-void ModelStore::add(ModelFiles files, std::vector<TensorSums> sums) {
+void ResidentWeights::add(ModelFiles files, std::vector<TensorSums> sums) {
   models_.push_back(std::make_unique<Model>(Model{std::move(files), std::move(sums)}));
   const Model& model = *models_.back();
   for (std::size_t i = 0; i < model.files.tensors().size(); ++i) {
@@ -25,37 +25,37 @@ void ModelStore::add(ModelFiles files, std::vector<TensorSums> sums) {
   }
 }
 
-void ModelStore::open(const std::string& path) {
+void ResidentWeights::open(const std::string& path) {
   OpenModel model = open_model(path);
   const auto kept = Sidecar(sidecar_directory(), model.ids()).load(model.files);
   if (model.files.is_thin()) thin_.insert(thin_.end(), model.on_disk.begin(), model.on_disk.end());
   add(std::move(model.files), kept ? kept->whole : std::vector<TensorSums>());
 }
 
-void ModelStore::open_thin(const std::string& path) {
+void ResidentWeights::open_thin(const std::string& path) {
   open(path);
   if (models_.back()->files.is_thin()) return;
   throw ModelError(path + " is not thin");
 }
 
-const TensorPlace* ModelStore::hole(std::string_view name) const {
+const TensorPlace* ResidentWeights::hole(std::string_view name) const {
   const auto found = holes_.find(name);
   return found == holes_.end() ? nullptr : found->second;
 }
 
-const std::vector<Resident>& ModelStore::find(const TensorKey& key) const {
+const std::vector<Resident>& ResidentWeights::find(const TensorKey& key) const {
   const auto found = by_key_.find(key);
   return found == by_key_.end() ? kNone : found->second;
 }
 
-std::optional<Resident> ModelStore::find(const TensorKey& key, std::uint64_t fnv1a) const {
+std::optional<Resident> ResidentWeights::find(const TensorKey& key, std::uint64_t fnv1a) const {
   for (const Resident& resident : find(key)) {
     if (resident.sums != nullptr && resident.sums->fnv1a == fnv1a) return resident;
   }
   return std::nullopt;
 }
 
-void ModelStore::check_thin() const {
+void ResidentWeights::check_thin() const {
   for (const FileSource* const file : thin_) {
     if (file->is_in_place()) continue;
     throw ModelError(
@@ -64,7 +64,7 @@ void ModelStore::check_thin() const {
   }
 }
 
-std::vector<Listed> ModelStore::list() const {
+std::vector<Listed> ResidentWeights::list() const {
   std::vector<Listed> listed;
   for (const auto& [key, residents] : by_key_) {
     for (const Resident& resident : residents) {
@@ -74,7 +74,7 @@ std::vector<Listed> ModelStore::list() const {
   return listed;
 }
 
-void open_models(ModelStore& home, const std::vector<std::string>& paths) {
+void open_models(ResidentWeights& home, const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     try {
       home.open(path);

@@ -17,7 +17,7 @@ namespace dllm::link {
 
 // What the head knows of weights, and counts of them, over all sessions.
 struct HeadWeights {
-  const weights::ModelStore& own;  // the models of this machine
+  const weights::ResidentWeights& own;  // the models of this machine
   weights::Listing listing;  // of the worker's
   weights::WeightCounts counts;
 };
