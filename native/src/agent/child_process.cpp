@@ -1,4 +1,4 @@
-#include "supervisor.h"
+#include "child_process.h"
 
 #include <fcntl.h>
 #include <sys/select.h>

@@ -13,7 +13,7 @@
 #include "posix.h"
 #include "process_dir.h"
 #include "spawn_options.h"
-#include "supervisor.h"
+#include "child_process.h"
 
 namespace dllm {
 

@@ -9,7 +9,7 @@
 #include "connection_manager.h"
 #include "link.h"
 #include "local.h"
-#include "up_stream.h"
+#include "request_stream.h"
 #include "weight_report.h"
 
 namespace dllm::link {

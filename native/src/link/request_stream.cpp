@@ -1,4 +1,4 @@
-#include "up_stream.h"
+#include "request_stream.h"
 
 #include <algorithm>
 #include <utility>

@@ -4,7 +4,7 @@
 
 #include <exception>
 
-#include "hashes.h"
+#include "hash_functions.h"
 #include "link/sockets.h"
 
 namespace dllm::weights {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "model_store.h"
+#include "resident_weights.h"
 #include "posix.h"
 
 namespace dllm::weights {

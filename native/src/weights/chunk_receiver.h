@@ -21,7 +21,7 @@
 #include "chunk_reader.h"
 #include "counts.h"
 #include "messages.h"
-#include "model_store.h"
+#include "resident_weights.h"
 #include "spare_buffers.h"
 
 namespace dllm::weights {

@@ -20,7 +20,7 @@
 
 #include "counts.h"
 #include "messages.h"
-#include "model_store.h"
+#include "resident_weights.h"
 #include "spare_buffers.h"
 
 namespace dllm::weights {

@@ -8,7 +8,7 @@
 #include "agent/sha256.h"
 #include "cursor.h"
 #include "protocol/tensor_types.h"
-#include "table.h"
+#include "tensor_sums.h"
 
 namespace dllm::weights {
 

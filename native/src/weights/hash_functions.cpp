@@ -1,4 +1,4 @@
-#include "hashes.h"
+#include "hash_functions.h"
 
 #include <algorithm>
 #include <bit>

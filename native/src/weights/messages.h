@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "hashes.h"
-#include "model_store.h"
+#include "hash_functions.h"
+#include "resident_weights.h"
 
 namespace dllm::weights {
 

@@ -1,4 +1,4 @@
-#include "model_store.h"
+#include "resident_weights.h"
 
 #include "posix.h"
 #include "sidecar.h"

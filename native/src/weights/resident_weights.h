@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "model_files.h"
-#include "table.h"
+#include "tensor_sums.h"
 
 namespace dllm::weights {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "table.h"
+#include "tensor_sums.h"
 
 namespace dllm::weights {
 

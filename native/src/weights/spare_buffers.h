@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "table.h"
+#include "tensor_sums.h"
 
 namespace dllm::weights {
 

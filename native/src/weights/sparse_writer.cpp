@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "agent/sha256.h"
-#include "hashes.h"
+#include "hash_functions.h"
 #include "protocol/json.h"
 #include "source.h"
-#include "table.h"
+#include "tensor_sums.h"
 
 namespace dllm::sparse {
 

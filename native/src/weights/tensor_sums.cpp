@@ -1,4 +1,4 @@
-#include "table.h"
+#include "tensor_sums.h"
 
 #include <algorithm>
 

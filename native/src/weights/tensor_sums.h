@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "hashes.h"
+#include "hash_functions.h"
 #include "model_files.h"
 
 namespace dllm::weights {
