@@ -37,6 +37,7 @@ ROOMS = {
     "state": (["backends/state"], ["tests/unit/state", "tests/unit/planning"]),
     "split": (["backends/split"], ["tests/unit/split", "tests/unit/planning"]),
     "planning": (["backends/planning"], ["tests/unit/planning"]),
+    "speculation": (["backends/speculation"], ["tests/unit/speculation"]),
     "models": (["backends/models"], ["tests/unit/models"]),
     "engine": (["backends/engine"], ["tests/unit/engine"]),
     "link": (["backends/link"], ["tests/unit/link", "tests/unit/controller"]),

@@ -129,6 +129,7 @@ class Journal:
             ControllerError: the file cannot be read or understood, or a newer version
                 wrote it. What it tells of must be left alone until somebody decides.
         """
+        # An empty task returns once every earlier write has ended.
         _disk().submit(int).result()
         try:
             raw = self._file.read_bytes()

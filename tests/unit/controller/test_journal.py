@@ -65,9 +65,9 @@ def test_a_newer_one_is_left_alone(tmp_path: Path) -> None:
         Journal(file).load()
 
 
-async def test_a_slow_disk_holds_nobody_up_and_keeps_the_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Event:
+    """A disk that writes nothing until this is set."""
     gate = Event()
 
     def slow(file: Path, content: bytes) -> None:
@@ -75,6 +75,12 @@ async def test_a_slow_disk_holds_nobody_up_and_keeps_the_order(
         write_private(file, content)
 
     monkeypatch.setattr(module, "write_private", slow)
+    return gate
+
+
+async def test_a_slow_disk_holds_nobody_up_and_keeps_the_order(
+    tmp_path: Path, gate: Event
+) -> None:
     journal = Journal(tmp_path / "default.json")
     journal.save(Record(goal=Goal(generation=1)))
     journal.change(server="one")
@@ -91,15 +97,8 @@ async def test_a_slow_disk_holds_nobody_up_and_keeps_the_order(
 
 
 async def test_what_changes_while_it_is_written_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, gate: Event
 ) -> None:
-    gate = Event()
-
-    def slow(file: Path, content: bytes) -> None:
-        gate.wait(PATIENCE_S)
-        write_private(file, content)
-
-    monkeypatch.setattr(module, "write_private", slow)
     journal = Journal(tmp_path / "default.json")
     change = partial(msgspec.structs.replace, drained_since=1.0)
     committing = asyncio.create_task(journal.commit(change))
