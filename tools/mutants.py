@@ -44,7 +44,7 @@ ROOMS = {
     "machines": (["backends/machines"], ["tests/unit/machines"]),
     "gateway": (["backends/gateway"], ["tests/unit/gateway"]),
     "controller": (["backends/controller"], ["tests/unit/controller"]),
-    "console": (["tui/work", "tui/screens"], ["tests/tui"]),
+    "console": (["tui/model", "tui/screens"], ["tests/tui"]),
     "cli": (["tui/cli"], ["tests/unit"]),
 }
 KINDS = {

@@ -17,7 +17,7 @@ from tests.tui import scenes
 from tests.tui.helpers import settled
 from tests.tui.scripted import ScriptedCluster
 from tests.tui.test_snapshots import speeds
-from tui.shell.app import DllmApp
+from tui.app.app import DllmApp
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 SIZE = (120, 36)

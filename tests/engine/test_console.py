@@ -14,8 +14,8 @@ from backends.split.layout import counts
 from backends.state import ClusterState
 from tests.engine.conftest import WAIT_S, User
 from tests.tui.helpers import last_answer
+from tui.app.app import DllmApp
 from tui.screens.cluster.chat.composer import Composer
-from tui.shell.app import DllmApp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

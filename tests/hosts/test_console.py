@@ -10,9 +10,9 @@ from backends.state import ClusterState, PeerState
 from tests.engine.test_console import until
 from tests.hosts.user import MODEL
 from tests.tui.helpers import last_answer, screen_text
+from tui.app.app import DllmApp
 from tui.screens.cluster.chat.composer import Composer
 from tui.screens.cluster.peers.list import PeerList
-from tui.shell.app import DllmApp
 
 if TYPE_CHECKING:
     import pytest

@@ -10,11 +10,11 @@ from textual import on
 from backends.split.layout import make_split
 from backends.state import ClusterSnapshot, Peer
 from tests.tui import scenes
+from tui.app.console import ConsoleApp
+from tui.app.theming import DEFAULT_THEME
+from tui.model.desk import Desk
+from tui.model.theme_folders import BUILTIN_FOLDER
 from tui.screens.cluster.split.bar import SplitBar
-from tui.shell.console import ConsoleApp
-from tui.shell.theming import DEFAULT_THEME
-from tui.work.desk import Desk
-from tui.work.theme_folders import BUILTIN_FOLDER
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

@@ -17,9 +17,9 @@ from textual.widgets import Input, TextArea
 from tests.tui import scenes
 from tests.tui.parsing import parse_once
 from tests.tui.scripted import ScriptedCluster
+from tui.app import console
+from tui.app.app import DllmApp
 from tui.flows import settling
-from tui.shell import console
-from tui.shell.app import DllmApp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

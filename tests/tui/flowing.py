@@ -11,7 +11,7 @@ from tui.screens.cluster.split.bar import SplitBar
 if TYPE_CHECKING:
     from textual.pilot import Pilot
 
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
 
 SIZE = (120, 36)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from textual import events
 
+from tui.app.console import ConsoleApp
 from tui.screens.cluster.split.bar import SplitBar
-from tui.shell.console import ConsoleApp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
     from textual.widget import Widget
 
-    from tui.kit.strips import StripWidget
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
+    from tui.widgets.strips import StripWidget
 
 PATIENCE_S = 120.0
 """A machine that does other work may take seconds for what takes milliseconds."""

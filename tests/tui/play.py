@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.tui import peer_scenes, scenes
 from tests.tui.lifelike import LifelikePeers
-from tui.shell.app import DllmApp
+from tui.app.app import DllmApp
 
 SCENES = {
     "idle": scenes.idle,

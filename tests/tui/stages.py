@@ -11,14 +11,14 @@ from backends.state import Sampling
 from tests.tui import scenes
 from tests.tui.scripted import ScriptedCluster
 from tests.tui.scripted_chats import ScriptedChats
+from tui.app import theming
+from tui.app.console import ConsoleApp
+from tui.app.messages import Notice, Trouble
 from tui.flows.chats import ChatFlows
+from tui.model.desk import Desk
+from tui.model.theme_folders import BUILTIN_FOLDER
 from tui.screens.cluster.chat.pane import ChatPane
 from tui.screens.models.screen import ModelsScreen
-from tui.shell import theming
-from tui.shell.console import ConsoleApp
-from tui.shell.messages import Notice, Trouble
-from tui.work.desk import Desk
-from tui.work.theme_folders import BUILTIN_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

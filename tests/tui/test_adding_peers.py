@@ -15,12 +15,12 @@ from tests.tui.helpers import screen_text, settled, toasts, until, wheel_down
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.peer_outcome import outcome_of
-from tui.kit.choice_list import ChoiceList
+from tui.widgets.choice_list import ChoiceList
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 from tests.tui.peering import SIZE, adding, on_peers, question

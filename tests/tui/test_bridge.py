@@ -12,8 +12,8 @@ from backends.errors import ControllerError
 from tests.tui import scenes
 from tests.tui.scripted import ScriptedCluster
 from tests.waiting import PATIENCE_S
-from tui.seam.bridge import BROKE, Bridge
-from tui.seam.messages import LinkLost, LinkRestored, SnapshotTaken
+from tui.api.bridge import BROKE, Bridge
+from tui.api.messages import LinkLost, LinkRestored, SnapshotTaken
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

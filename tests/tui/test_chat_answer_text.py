@@ -19,10 +19,10 @@ from backends.state import ChatDelta
 from tests.tui.chatting import DONE, answer, ask, said
 from tests.tui.helpers import screen_text, until
 from tests.tui.stages import ChatStage
-from tui.kit.markdown_rows import LINK, MarkdownRows, text_of
 from tui.screens.cluster.chat import answer_text
 from tui.screens.cluster.chat.answer_text import AnswerText
 from tui.screens.cluster.chat.transcript import ChatTranscript
+from tui.widgets.markdown_rows import LINK, MarkdownRows, text_of
 
 if TYPE_CHECKING:
     from textual.geometry import Region

@@ -14,6 +14,8 @@ from backends.state import (
     Turn,
 )
 from backends.units import format_count
+from tui.model.chat_settings import FIELDS, parse_sampling
+from tui.model.prompts import PromptHistory
 from tui.screens.cluster.chat.text import (
     failure_text,
     figures_text,
@@ -21,8 +23,6 @@ from tui.screens.cluster.chat.text import (
     waiting_text,
 )
 from tui.screens.cluster.chat.turn import SPEAKER_CELLS, speaker_of
-from tui.work.chat_settings import FIELDS, parse_sampling
-from tui.work.prompts import PromptHistory
 
 
 def test_prompts_are_walked_back_and_forth_and_the_draft_is_kept() -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pytest
     from textual.pilot import Pilot
 
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 

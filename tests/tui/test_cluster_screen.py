@@ -16,15 +16,15 @@ from tui.actions.table import ACTIONS
 from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.choice import ChoiceDialog
 from tui.dialogs.theme import ThemeDialog
-from tui.kit.choosy_input import LineInput
 from tui.screens.cluster.chat.composer import Composer
 from tui.screens.cluster.split.bar import SplitBar
+from tui.widgets.choosy_input import LineInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 
@@ -327,7 +327,7 @@ async def test_every_theme_can_draw_every_pane(make_app: MakeApp) -> None:
 async def test_a_bad_theme_of_the_user_is_said_by_file_and_key(
     make_app: MakeApp, tmp_path: Path
 ) -> None:
-    from tui.work.theme_folders import BUILTIN_FOLDER
+    from tui.model.theme_folders import BUILTIN_FOLDER
 
     folder = tmp_path / "themes"
     folder.mkdir()

@@ -13,7 +13,7 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.choice import ChoiceDialog
-from tui.work.state_file import Remembered, remember
+from tui.model.state_file import Remembered, remember
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pytest
 
     from backends.state import ModelInfo
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 

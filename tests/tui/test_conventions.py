@@ -14,18 +14,18 @@ from tests.tui import peer_scenes, scenes
 from tests.tui.helpers import screen_text, settled, text_of, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.actions.table import ACTIONS
+from tui.api.bridge import UNWATCHED_SLOWER
+from tui.app.outlet import ascii_sign
+from tui.model.theme_folders import BUILTIN_FOLDER
 from tui.screens.cluster.live.columns import columns_of
 from tui.screens.logs.screen import LogsScreen
-from tui.seam.bridge import UNWATCHED_SLOWER
-from tui.shell.outlet import ascii_sign
-from tui.work.theme_folders import BUILTIN_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from backends.state import ClusterSnapshot
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 

@@ -17,6 +17,9 @@ from tests.tui.helpers import screen_text, settled, text_of, until
 from tui.actions import keymap
 from tui.actions.keymap import split_keys
 from tui.actions.table import ACTIONS
+from tui.app.app import DllmApp
+from tui.app.key_bar import KeyBar
+from tui.app.messages import LogWanted
 from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.chats import ChatsDialog
 from tui.dialogs.choice import confirm
@@ -31,14 +34,11 @@ from tui.dialogs.question import HostKeyDialog, SecretDialog
 from tui.dialogs.sampling import SamplingDialog
 from tui.dialogs.settings import SettingsDialog
 from tui.dialogs.theme import ThemeDialog
+from tui.model.chat_settings import ChatSettings
+from tui.model.event_words import Happening
+from tui.model.launch_form import LaunchForm
 from tui.screens.cluster.split.launch_dialog import LaunchDialog
 from tui.screens.models.picker import ModelPicker
-from tui.shell.app import DllmApp
-from tui.shell.key_bar import KeyBar
-from tui.shell.messages import LogWanted
-from tui.work.chat_settings import ChatSettings
-from tui.work.event_words import Happening
-from tui.work.launch_form import LaunchForm
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from backends.split.layout import boundaries, counts, with_counts
 from backends.state import ClusterSnapshot, ClusterState
 from tests.tui import scenes
-from tui.work.desk import Desk
-from tui.work.drag import Drag
-from tui.work.editing import same_plan
+from tui.model.desk import Desk
+from tui.model.drag import Drag
+from tui.model.editing import same_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,9 +11,9 @@ from backends.units import format_rate
 from tests.tui.helpers import settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
 from tests.unit.state.scene import busy_scene
-from tui.kit.waterfall import Waterfall
 from tui.screens.cluster.live.columns import LiveFigures
 from tui.screens.cluster.token_pane import TokenPane
+from tui.widgets.waterfall import Waterfall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
     from textual.strip import Strip
 
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 

@@ -8,9 +8,9 @@ import pytest
 from backends.split.layout import counts, with_counts
 from backends.state import ClusterSnapshot
 from tests.tui import scenes
-from tui.work.desk import Desk, is_header_of
-from tui.work.drag import Drag
-from tui.work.editing import DEPTH_MAX, Editing, History, same_plan
+from tui.model.desk import Desk, is_header_of
+from tui.model.drag import Drag
+from tui.model.editing import DEPTH_MAX, Editing, History, same_plan
 
 # --- history ----------------------------------------------------------------
 

@@ -11,10 +11,10 @@ from textual.theme import BUILTIN_THEMES
 
 from backends.errors import DllmError
 from tests.tui import scenes
-from tui.kit.palette import palette_from
-from tui.shell import theming
-from tui.work.state_file import Remembered, recall, remember
-from tui.work.theme_folders import BUILTIN_FOLDER
+from tui.app import theming
+from tui.model.state_file import Remembered, recall, remember
+from tui.model.theme_folders import BUILTIN_FOLDER
+from tui.widgets.palette import palette_from
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,8 +17,8 @@ from tui.actions.table import ACTIONS, Action
 from tui.dialogs.finder import NOTHING, PERHAPS, FinderDialog, FoundList
 from tui.dialogs.peer import PeerDialog
 from tui.dialogs.settings import SettingsDialog
+from tui.model.finding import Entry, found, near
 from tui.screens.logs.screen import LogsScreen
-from tui.work.finding import Entry, found, near
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 

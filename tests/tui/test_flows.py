@@ -12,8 +12,8 @@ from backends.state import Reply
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
 from tests.tui.scripted import ANSWER, ScriptedCluster
+from tui.model.state_file import Remembered, recall, remember
 from tui.screens.cluster.chat.pane import ChatPane
-from tui.work.state_file import Remembered, recall, remember
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 from tests.tui.flowing import SIZE, layers

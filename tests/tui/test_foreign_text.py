@@ -17,13 +17,13 @@ from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
 from tests.tui.scripted import LOG, ScriptedCluster
+from tui.app.messages import Trouble
 from tui.dialogs.choice import ChoiceDialog
 from tui.dialogs.events import EventsDialog
 from tui.dialogs.peer import PeerDialog
 from tui.dialogs.question import QuestionDialog
 from tui.screens.cluster.chat.reasoning import ChatReasoning
 from tui.screens.models.picker import ModelPicker
-from tui.shell.messages import Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         ModelInfo,
         PeerQuestion,
     )
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 

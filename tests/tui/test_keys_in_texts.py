@@ -19,13 +19,13 @@ from tests.tui.scripted import ScriptedCluster
 from tui.actions.keymap import is_action, split_keys
 from tui.actions.table import ACTIONS
 from tui.dialogs.help import HelpDialog
-from tui.kit.keys import with_keys
+from tui.widgets.keys import with_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from backends.state import ClusterSnapshot
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 
@@ -43,9 +43,9 @@ NO_KEYS = {
     "screens/models/path_bar.py": ("Enter",),
     # Signs, not keys.
     "screens/cluster/peers/list.py": ("`?`",),
-    "shell/outlet.py": ("→←", "↑↓", "⏎›"),
+    "app/outlet.py": ("→←", "↑↓", "⏎›"),
     # How keys are written, whichever they are.
-    "kit/keys.py": ("Esc", "Enter", "enter"),
+    "widgets/keys.py": ("Esc", "Enter", "enter"),
     # The event's own name of it.
     "screens/cluster/chat/composer.py": ("enter",),
 }

@@ -24,9 +24,9 @@ from tests.tui.test_launch_settings import (
     plan_of,
     typed,
 )
+from tui.model.draft import Draft
+from tui.model.launch_settings import LaunchSettings, differences, up_command
 from tui.screens.cluster.split import launch_dialog
-from tui.work.draft import Draft
-from tui.work.launch_settings import LaunchSettings, differences, up_command
 
 if TYPE_CHECKING:
     import pytest

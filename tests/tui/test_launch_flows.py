@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from backends.state import ClusterSnapshot, Peer, Plan
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 from tests.tui.flowing import SIZE, dialog, layers

@@ -21,13 +21,13 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.help import HelpDialog
-from tui.kit.option_strip import OptionStrip
+from tui.model.launch_settings import up_command
+from tui.model.state_file import recall
 from tui.screens.cluster.split import launch_dialog
 from tui.screens.cluster.split.launch_dialog import LaunchDialog
 from tui.screens.cluster.split.load_table import LoadTable
 from tui.screens.cluster.split.pane import SplitPane
-from tui.work.launch_settings import up_command
-from tui.work.state_file import recall
+from tui.widgets.option_strip import OptionStrip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from backends.split.loads import DeviceLoad
     from backends.state import Plan
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 

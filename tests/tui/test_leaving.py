@@ -15,7 +15,7 @@ from tui.dialogs.choice import ChoiceDialog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 from tests.tui.flowing import SIZE, dialog

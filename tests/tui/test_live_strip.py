@@ -22,16 +22,16 @@ from tests.tui import scenes
 from tests.tui.helpers import settled, text_of, until
 from tests.tui.links import BOX, MINI, PLAIN, link
 from tests.tui.scripted import ScriptedCluster
-from tui.kit.strips import StripWidget, changed_span, line
-from tui.screens.cluster.live.columns import LiveFigures, columns_of, columns_width
-from tui.screens.cluster.live.folded import line_figures
-from tui.screens.cluster.live.pane import LivePane
-from tui.screens.cluster.live.token_bar import NO_RELAYS, NO_TOKEN, NO_WORKERS, TokenBar
-from tui.work.quantities import (
+from tui.model.quantities import (
     rate_text,
     rtt_text,
     totals_trips_text,
 )
+from tui.screens.cluster.live.columns import LiveFigures, columns_of, columns_width
+from tui.screens.cluster.live.folded import line_figures
+from tui.screens.cluster.live.pane import LivePane
+from tui.screens.cluster.live.token_bar import NO_RELAYS, NO_TOKEN, NO_WORKERS, TokenBar
+from tui.widgets.strips import StripWidget, changed_span, line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from textual.geometry import Region
 
     from backends.state import ClusterSnapshot
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 

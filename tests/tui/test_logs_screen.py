@@ -12,13 +12,13 @@ from textual.selection import Selection
 from backends.errors import DllmError
 from tests.full_disk import LIMIT_BYTES, little_room
 from tests.tui.helpers import screen_text, until
-from tui.kit.filter_bar import FilterBar
+from tui.model.log_levels import LogLevel
 from tui.screens.logs import save
 from tui.screens.logs.feed import PAGE_BYTES, PAGES_BEHIND_MAX, TAIL_BYTES
 from tui.screens.logs.rows import LogRows
 from tui.screens.logs.save import save_log
 from tui.screens.logs.view import LINES_AT_ONCE, SIDE_STEP
-from tui.work.log_levels import LogLevel
+from tui.widgets.filter_bar import FilterBar
 
 if TYPE_CHECKING:
     from pathlib import Path

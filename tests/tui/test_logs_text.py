@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from backends.state import ProcessInfo, ProcessRole, ProcessState
+from tui.model.log_levels import LogLevel, level_of, prefix_length
 from tui.screens.logs.buffer import LINE_CHARS, LogBuffer, last_written
 from tui.screens.logs.feed import ended_text
 from tui.screens.logs.rows import LogFilter, LogRows, fold_line
 from tui.screens.logs.status import shorten_path
-from tui.work.log_levels import LogLevel, level_of, prefix_length
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, until
 from tests.tui.scripted import ScriptedCluster
 from tests.tui.stages import ScreenStage, Stage
-from tui.kit.filter_bar import FilterBar
 from tui.screens.models.detail import ModelDetail
 from tui.screens.models.picker import ModelPicker
 from tui.screens.models.screen import ModelsScreen
 from tui.screens.models.table import ModelTable
+from tui.widgets.filter_bar import FilterBar
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from backends.state import ModelCatalogue, ModelFile
 from tests.tui import scenes
-from tui.kit.sort_order import SortOrder
 from tui.screens.models.detail import ModelDetail, fact_lines
 from tui.screens.models.rows import (
     COLUMNS,
@@ -22,6 +21,7 @@ from tui.screens.models.rows import (
     looks_like_path,
     summary_text,
 )
+from tui.widgets.sort_order import SortOrder
 
 if TYPE_CHECKING:
     from textual.content import Content

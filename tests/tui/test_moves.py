@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
 
     from backends.state import ClusterSnapshot
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 

@@ -19,9 +19,12 @@ from backends.state import (
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
-from tui.kit.blocks import bar_cells
-from tui.kit.rate_graph import axis_top
-from tui.kit.strips import StripWidget, clip, fitting
+from tui.model.desk import Desk
+from tui.model.draft import marks_for
+from tui.model.names import letter
+from tui.model.quantities import common_unit, in_unit, part_of, short_part_of
+from tui.model.trends import RateHistory
+from tui.model.verdict import verdict
 from tui.screens.cluster.live.columns import LiveFigures
 from tui.screens.cluster.live.failure_panel import exit_text, failure_text
 from tui.screens.cluster.live.pane import view_of
@@ -33,18 +36,15 @@ from tui.screens.cluster.split.pane import VerdictLine
 from tui.screens.lab.link import LinkHeading
 from tui.screens.traffic.detail import TrafficDetail
 from tui.screens.traffic.links import LinkFigures
-from tui.work.desk import Desk
-from tui.work.draft import marks_for
-from tui.work.names import letter
-from tui.work.quantities import common_unit, in_unit, part_of, short_part_of
-from tui.work.trends import RateHistory
-from tui.work.verdict import verdict
+from tui.widgets.blocks import bar_cells
+from tui.widgets.rate_graph import axis_top
+from tui.widgets.strips import StripWidget, clip, fitting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from backends.state import ClusterSnapshot
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 

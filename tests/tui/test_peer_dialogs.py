@@ -20,7 +20,7 @@ from tui.dialogs.question import HostKeyDialog, QuestionDialog, SecretDialog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 from tests.tui.peering import SIZE, asks, on_peers, question

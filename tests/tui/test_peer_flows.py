@@ -21,7 +21,7 @@ from tui.screens.cluster.split.bar import SplitBar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 from tests.tui.lineups import SIZE, cluster_of, machines, made, on_peer

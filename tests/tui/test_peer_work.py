@@ -22,7 +22,7 @@ from tui.dialogs.choice import ChoiceDialog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 from tests.tui.lineups import HOME, SIZE, Patient, cluster_of, made, on_peer

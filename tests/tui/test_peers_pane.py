@@ -23,12 +23,10 @@ from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
-from tui.screens.cluster.peers.block import PeerBlock
-from tui.screens.cluster.peers.list import PeerList, unfit_actions
-from tui.shell.messages import PeerWanted
-from tui.work.desk import Desk
-from tui.work.lineup import Lineup
-from tui.work.peer_words import (
+from tui.app.messages import PeerWanted
+from tui.model.desk import Desk
+from tui.model.lineup import Lineup
+from tui.model.peer_words import (
     LOOKS,
     data_text,
     path_words,
@@ -36,13 +34,15 @@ from tui.work.peer_words import (
     state_words,
     why_not,
 )
+from tui.screens.cluster.peers.block import PeerBlock
+from tui.screens.cluster.peers.list import PeerList, unfit_actions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from textual.pilot import Pilot
 
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 
@@ -133,8 +133,8 @@ def test_only_keys_that_fit_the_selected_peer_are_offered() -> None:
 async def test_a_block_has_as_many_rows_as_it_says(
     make_app: MakeApp, peer: Peer, width: int, selected: bool
 ) -> None:
-    from tui.kit.palette import palette_from
     from tui.screens.cluster.peers.block import fill_of
+    from tui.widgets.palette import palette_from
 
     app = make_app()
     fills = tuple(fill_of(device, None) for device in peer.devices)

@@ -7,7 +7,7 @@ import pytest
 
 from backends.state import Generation, Link
 from tests.tui.links import MINI
-from tui.work.quantities import rate_text, rtt_text, trips_text
+from tui.model.quantities import rate_text, rtt_text, trips_text
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,16 @@ from backends.paths import user_paths
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
 from tui.actions.keymap import ACTING, action_of, split_keys
+from tui.app.console import REFUSED
 from tui.dialogs.finder import FinderDialog
+from tui.model.state_file import Remembered, remember
 from tui.screens.lab.screen import LabScreen
-from tui.shell.console import REFUSED
-from tui.work.state_file import Remembered, remember
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 

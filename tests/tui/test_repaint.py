@@ -12,13 +12,13 @@ from textual.widget import Widget
 from tests.tui import scenes
 from tests.tui.helpers import settled, until
 from tests.tui.scripted import ScriptedCluster
-from tui.kit.strips import StripWidget
+from tui.widgets.strips import StripWidget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from backends.state import ClusterSnapshot
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 

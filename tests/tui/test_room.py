@@ -12,16 +12,16 @@ from backends.state import WorkerSpec
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
-from tui.kit.waterfall import Waterfall
 from tui.screens.cluster.chat.transcript import ChatTranscript
 from tui.screens.cluster.live.folded import LiveLine
 from tui.screens.cluster.live.worker_graphs import WorkerGraphs
+from tui.widgets.waterfall import Waterfall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from backends.state import ClusterSnapshot
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 

@@ -16,14 +16,14 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, until
 from tests.tui.scripted import ScriptedCluster
 from tui.flows import settling
-from tui.work.desk import Desk
-from tui.work.verdict import verdict
+from tui.model.desk import Desk
+from tui.model.verdict import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from backends.state import Plan
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
 MIB = 1 << 20
 

@@ -11,17 +11,17 @@ from textual.screen import ModalScreen
 
 from tests.tui import scenes
 from tests.tui.helpers import text_of
-from tui.kit.slider import LABEL_WIDTH, Slider
+from tui.app.console import ConsoleApp
+from tui.app.theming import DEFAULT_THEME
+from tui.model.theme_folders import BUILTIN_FOLDER
 from tui.screens.lab.link import LATENCY, RATE
-from tui.shell.console import ConsoleApp
-from tui.shell.theming import DEFAULT_THEME
-from tui.work.theme_folders import BUILTIN_FOLDER
+from tui.widgets.slider import LABEL_WIDTH, Slider
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.pilot import Pilot
 
-    from tui.kit.scale import Scale
+    from tui.widgets.scale import Scale
 
 
 class SliderApp(ConsoleApp):

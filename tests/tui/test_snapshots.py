@@ -21,16 +21,16 @@ from tests.tui.looks import EVERY_SIZE, SIZES, name_of
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.evidence import EvidenceDialog
 from tui.dialogs.settings import SettingsDialog
+from tui.model.event_words import happening_of
 from tui.screens.cluster.split.launch_dialog import LaunchDialog
 from tui.screens.cluster.split.pane import SplitPane
-from tui.work.event_words import happening_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from textual.pilot import Pilot
 
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
     Compare = Callable[..., bool]

@@ -12,17 +12,17 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.help import HelpDialog
-from tui.kit.palette import palette_from
-from tui.kit.sources import CHECKED, PREDICTED, predicted, style_of, tick_of, told
 from tui.screens.cluster.peers.list import PeerList
 from tui.screens.cluster.split.load_table import LoadTable
 from tui.screens.lab.speed import SpeedLine, Speeds
+from tui.widgets.palette import palette_from
+from tui.widgets.sources import CHECKED, PREDICTED, predicted, style_of, tick_of, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from backends.state import ClusterSnapshot
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 

@@ -10,8 +10,8 @@ from textual.screen import ModalScreen
 from tests.tui import scenes
 from tests.tui.bar_app import BarApp, grab, homelab, plan_of, x_of
 from tests.tui.helpers import text_of
+from tui.model.desk import Desk
 from tui.screens.cluster.split.bar import SplitBar
-from tui.work.desk import Desk
 
 # --- mouse ------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ HEAVY = (
 
 
 def test_nothing_heavy_is_imported_before_the_first_paint() -> None:
-    code = "import sys, tui.shell.app; print(*sys.modules)"
+    code = "import sys, tui.app.app; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

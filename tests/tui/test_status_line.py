@@ -13,13 +13,13 @@ from backends.state.snapshots import RequestCounts
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
-from tui.work.warnings import drained_text, held_text, lab_text, silent_text
+from tui.model.warnings import drained_text, held_text, lab_text, silent_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from backends.state import ClusterSnapshot
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 

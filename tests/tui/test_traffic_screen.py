@@ -15,12 +15,12 @@ from tests.tui.links import BOX, MINI, PLAIN
 from tests.tui.scripted import ScriptedCluster
 from tests.tui.stages import ScreenStage
 from tests.tui.test_traffic_snapshots import traffic
-from tui.kit.filter_bar import FilterBar
+from tui.model.quantities import us_text
 from tui.screens.traffic.detail import NO_TIMES, TrafficDetail
 from tui.screens.traffic.links import COLUMNS, NAME_CELLS, LinkFigures, alerts_of
 from tui.screens.traffic.screen import TrafficScreen
 from tui.screens.traffic.table import TrafficTable
-from tui.work.quantities import us_text
+from tui.widgets.filter_bar import FilterBar
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot

@@ -10,7 +10,7 @@ import pytest
 from backends.state import ProcessRole, Speed
 from tests.tui import scenes
 from tests.tui.links import BOX, MINI
-from tui.work.trends import (
+from tui.model.trends import (
     HEAD,
     NOTHING,
     STEP_S,

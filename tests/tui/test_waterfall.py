@@ -9,9 +9,8 @@ import pytest
 from backends.state import Link, Pass
 from tests.tui.helpers import text_of
 from tests.tui.stages import Stage
-from tui.kit.waterfall import NO_RELAYS, NO_TOKEN, NOTHING_RUNS, Waterfall
-from tui.work.quantities import ms_text
-from tui.work.token_time import (
+from tui.model.quantities import ms_text
+from tui.model.token_time import (
     axis_text,
     cells_of,
     next_scale,
@@ -20,6 +19,7 @@ from tui.work.token_time import (
     typical_ms,
     typical_of,
 )
+from tui.widgets.waterfall import NO_RELAYS, NO_TOKEN, NOTHING_RUNS, Waterfall
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

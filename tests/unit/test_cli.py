@@ -90,7 +90,7 @@ def test_no_mouse_leaves_it_to_the_terminal(
     settings: str,
     mouse: bool,
 ) -> None:
-    from tui.shell.app import DllmApp
+    from tui.app.app import DllmApp
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "dllm-tui").mkdir()

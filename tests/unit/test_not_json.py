@@ -11,7 +11,7 @@ from backends.engine.install import MANIFEST, read_manifest
 from backends.engine.sse import AnswerReader
 from backends.errors import ControllerError, DllmError
 from backends.link.wire import parse
-from tui.work.state_file import recall
+from tui.model.state_file import recall
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from backends.state import Link
-from tui.work.quantities import pairs_text
+from tui.model.quantities import pairs_text
 
 MIB = 1 << 20
 PAIRED = Link(

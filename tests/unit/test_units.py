@@ -29,7 +29,7 @@ from backends.units import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FORMATTERS = {"backends/units.py", "tui/work/quantities.py"}
+FORMATTERS = {"backends/units.py", "tui/model/quantities.py"}
 """Where numbers become text."""
 NO_FIGURES = {"backends/machines/host.py"}
 """A number there is part of a name, which nobody reads."""

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 from backends.state import ChatDelta, ChatTimings
 from tests.tui import scenes
 from tests.tui.scripted import ScriptedCluster
+from tui.app.app import DllmApp
 from tui.screens.cluster.chat.pane import ChatPane
-from tui.shell.app import DllmApp
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -29,7 +29,7 @@ from backends.state.delta import Frame, applied, framed
 from tests.tui.helpers import settled
 from tests.tui.scripted import ScriptedCluster
 from tests.unit.state.scene import busy_scene
-from tui.shell.app import DllmApp
+from tui.app.app import DllmApp
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

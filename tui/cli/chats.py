@@ -24,8 +24,8 @@ from backends.state import (
 from backends.units import format_count, format_seconds, format_speed
 from tui.cli.command import Command, Group, cluster_option, completing, prompting
 from tui.cli.output import Column, Table, emit_json, say, show, shower, unseen
-from tui.work.names import model_name
-from tui.work.peer_words import since_text
+from tui.model.names import model_name
+from tui.model.peer_words import since_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from backends.paths import user_paths
 from backends.state import DEFAULT_CLUSTER, ClusterSnapshot
 from tui.cli.command import PROGRAM, Command
 from tui.cli.output import show
-from tui.work.theme_folders import theme_folders
+from tui.model.theme_folders import theme_folders
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

@@ -25,7 +25,7 @@ from tui.cli.command import (
 )
 from tui.cli.output import Column, Table, emit_json, say, show
 from tui.cli.status import current_snapshot
-from tui.work.peer_words import since_text
+from tui.model.peer_words import since_text
 
 if TYPE_CHECKING:
     from pathlib import Path

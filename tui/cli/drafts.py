@@ -19,7 +19,7 @@ from backends.units import (
 )
 from tui.cli.command import Command, completing
 from tui.cli.output import say
-from tui.kit.safe_text import safe_line
+from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -19,7 +19,7 @@ from tui.cli.command import (
 )
 from tui.cli.output import Column, Table, emit_json, say
 from tui.cli.status import current_snapshot
-from tui.work.quantities import way_text
+from tui.model.quantities import way_text
 
 if TYPE_CHECKING:
     from backends.client.client import ControllerClient

@@ -22,9 +22,9 @@ from tui.cli.command import (
 )
 from tui.cli.output import emit_json, say, show
 from tui.cli.status import current_snapshot
-from tui.kit.safe_text import safe_line
-from tui.work.event_words import details, sign
-from tui.work.log_levels import LogLevel
+from tui.model.event_words import details, sign
+from tui.model.log_levels import LogLevel
+from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

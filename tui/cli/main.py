@@ -247,7 +247,7 @@ def _whole(model: str | None) -> str | None:
 def import_console() -> Any:
     """Import the console's app, without looking for garbage meanwhile."""
     with importing(), _ctrl_c_ends():
-        from tui.shell.app import DllmApp
+        from tui.app.app import DllmApp
     return DllmApp
 
 
@@ -275,7 +275,7 @@ def open_console(
     from backends.config import load_config
     from backends.paths import user_paths
     from backends.settings import SettingsFile
-    from tui.work.theme_folders import theme_folders
+    from tui.model.theme_folders import theme_folders
 
     ASKING.set(msgspec.structs.replace(ASKING.get(), program="console"))
     paths = user_paths()

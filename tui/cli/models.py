@@ -21,7 +21,7 @@ from tui.cli.drafts import drafts
 from tui.cli.output import Column, Table, aligned, say, warn
 from tui.cli.peers import copied
 from tui.cli.progress import ProgressLine, ticking
-from tui.kit.safe_text import safe_line
+from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from backends.state import to_json
-from tui.kit.safe_text import SafeStream, safe, safe_line
+from tui.widgets.safe_text import SafeStream, safe, safe_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -22,7 +22,7 @@ from backends.units import (
 from tui.cli.command import Group, completing, prompting, refuse_with
 from tui.cli.output import Column, Table, say
 from tui.cli.progress import ProgressLine, ticking
-from tui.kit.safe_text import safe
+from tui.widgets.safe_text import safe
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from backends.units import format_bytes, format_percent, format_seconds
 from tui.cli.output import on_terminal, redraw, say
-from tui.kit.safe_text import safe_line
+from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -49,8 +49,8 @@ from tui.cli.models import require_model
 from tui.cli.output import Column, emit_json, say, show, table_lines
 from tui.cli.progress import StepPrinter, ticking
 from tui.cli.status import cluster_json, measured_text, prompts_text
-from tui.kit.sources import told
-from tui.work.launch_settings import NO_RELAY, RELAYS, unusual
+from tui.model.launch_settings import NO_RELAY, RELAYS, unusual
+from tui.widgets.sources import told
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

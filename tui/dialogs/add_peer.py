@@ -11,16 +11,16 @@ from textual.widgets import Input, Label, Static
 from backends.errors import DllmError
 from backends.places import suggested_name
 from tui.actions.keymap import bindings
+from tui.app.frame import ShowsPeers
+from tui.app.messages import PeerWanted
 from tui.dialogs.dialog import Dialog
 from tui.dialogs.name_picker import NamePicker
 from tui.dialogs.peer_outcome import Outcome, outcome_of
-from tui.kit.choice_list import ChoiceList
-from tui.kit.choosy_input import LineInput
-from tui.kit.safe_text import safe_line
-from tui.kit.tick_box import TickBox
-from tui.kit.worker_reports import report_worker
-from tui.shell.frame import ShowsPeers
-from tui.shell.messages import PeerWanted
+from tui.widgets.choice_list import ChoiceList
+from tui.widgets.choosy_input import LineInput
+from tui.widgets.safe_text import safe_line
+from tui.widgets.tick_box import TickBox
+from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from backends.state import Peer
-    from tui.seam.cluster import Cluster
+    from tui.api.cluster import Cluster
 
 OPENING = "As for ssh: mini, ada@mini, ada@10.0.0.7:2222"
 OPENING_BARE = "Address of a running rpc-server: 10.0.0.7:50052"

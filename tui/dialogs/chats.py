@@ -13,11 +13,11 @@ from textual.widgets import Input, Static
 from backends.units import format_count
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
-from tui.kit.choosy_input import LineInput
-from tui.kit.strips import clip, spread
-from tui.kit.wheel_list import WheelList
-from tui.work.names import model_name
-from tui.work.peer_words import since_text
+from tui.model.names import model_name
+from tui.model.peer_words import since_text
+from tui.widgets.choosy_input import LineInput
+from tui.widgets.strips import clip, spread
+from tui.widgets.wheel_list import WheelList
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,10 +11,10 @@ from textual.widgets import Static
 from backends.state import ClusterBrief
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
-from tui.kit.choice_list import Choice, ChoiceList
-from tui.kit.safe_text import safe
-from tui.kit.strips import retitle
-from tui.work.names import model_name
+from tui.model.names import model_name
+from tui.widgets.choice_list import Choice, ChoiceList
+from tui.widgets.safe_text import safe
+from tui.widgets.strips import retitle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

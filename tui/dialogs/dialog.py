@@ -8,7 +8,7 @@ from textual.await_complete import AwaitComplete
 from textual.screen import ModalScreen
 
 from tui.actions.keymap import bindings
-from tui.kit.keys import key_link
+from tui.widgets.keys import key_link
 
 if TYPE_CHECKING:
     from textual.binding import BindingType

@@ -9,17 +9,17 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from tui.actions.keymap import bindings
+from tui.app.messages import Copyable
 from tui.dialogs.dialog import Dialog
-from tui.kit.palette import palette_from
-from tui.kit.safe_text import safe, safe_line
-from tui.shell.messages import Copyable
-from tui.work.event_words import facts
+from tui.model.event_words import facts
+from tui.widgets.palette import palette_from
+from tui.widgets.safe_text import safe, safe_line
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from tui.work.event_words import Happening
+    from tui.model.event_words import Happening
 
 LABEL_WIDTH = 9
 

@@ -12,10 +12,10 @@ from textual.widgets import Input
 
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
-from tui.kit.choosy_input import LineInput
-from tui.kit.strips import Part, clip, line, spread
-from tui.kit.wheel_list import WheelList
-from tui.work.finding import Entry, found, near
+from tui.model.finding import Entry, found, near
+from tui.widgets.choosy_input import LineInput
+from tui.widgets.strips import Part, clip, line, spread
+from tui.widgets.wheel_list import WheelList
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,10 +10,10 @@ from textual.widgets import Markdown, Static
 
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
-from tui.kit.choice_list import ChoiceList
-from tui.kit.keys import with_keys
-from tui.kit.palette import palette_from
-from tui.kit.sources import LEGEND
+from tui.widgets.choice_list import ChoiceList
+from tui.widgets.keys import with_keys
+from tui.widgets.palette import palette_from
+from tui.widgets.sources import LEGEND
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

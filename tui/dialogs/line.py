@@ -10,9 +10,9 @@ from textual.widgets import Input, Static
 
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
-from tui.kit.choosy_input import LineInput
-from tui.kit.safe_text import safe_line
-from tui.kit.strips import retitle
+from tui.widgets.choosy_input import LineInput
+from tui.widgets.safe_text import safe_line
+from tui.widgets.strips import retitle
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

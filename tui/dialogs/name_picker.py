@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 from textual.reactive import reactive
 
-from tui.kit.strips import line
-from tui.kit.wheel_list import WheelList
+from tui.widgets.strips import line
+from tui.widgets.wheel_list import WheelList
 
 if TYPE_CHECKING:
     from textual import events

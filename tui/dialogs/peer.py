@@ -10,12 +10,12 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from tui.actions.keymap import bindings
+from tui.app.frame import ShowsPeers
+from tui.app.messages import Copyable
 from tui.dialogs.dialog import Dialog
 from tui.dialogs.peer_facts import peer_rows
-from tui.kit.palette import palette_from
-from tui.kit.strips import retitle
-from tui.shell.frame import ShowsPeers
-from tui.shell.messages import Copyable
+from tui.widgets.palette import palette_from
+from tui.widgets.strips import retitle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

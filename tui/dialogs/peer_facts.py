@@ -13,8 +13,7 @@ from backends.units import (
     format_percent,
     format_seconds,
 )
-from tui.kit.safe_text import safe_line
-from tui.work.peer_words import (
+from tui.model.peer_words import (
     data_text,
     hint_of,
     note_text,
@@ -23,6 +22,7 @@ from tui.work.peer_words import (
     since_text,
     state_words,
 )
+from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from backends.state import PeerState
 from backends.units import format_bytes
-from tui.kit.choice_list import Choice
-from tui.work.peer_words import UNFIT, note_text
+from tui.model.peer_words import UNFIT, note_text
+from tui.widgets.choice_list import Choice
 
 if TYPE_CHECKING:
     from backends.state import Peer

@@ -14,13 +14,13 @@ from textual.widgets import Input, Static
 
 from backends.state import PeerAnswer, QuestionKind
 from tui.actions.keymap import bindings
+from tui.app.frame import ShowsPeers
 from tui.dialogs.dialog import Dialog
-from tui.kit.choice_list import Choice, ChoiceList
-from tui.kit.choosy_input import LineInput
-from tui.kit.palette import palette_from
-from tui.kit.safe_text import safe_line
-from tui.kit.strips import retitle
-from tui.shell.frame import ShowsPeers
+from tui.widgets.choice_list import Choice, ChoiceList
+from tui.widgets.choosy_input import LineInput
+from tui.widgets.palette import palette_from
+from tui.widgets.safe_text import safe_line
+from tui.widgets.strips import retitle
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

@@ -11,8 +11,8 @@ from textual.widgets import Button, Input, Label, Static, TextArea
 from backends.state import Sampling
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
-from tui.kit.choosy_input import LineInput
-from tui.work.chat_settings import FIELDS, ChatSettings, SamplingField, parse_sampling
+from tui.model.chat_settings import FIELDS, ChatSettings, SamplingField, parse_sampling
+from tui.widgets.choosy_input import LineInput
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

@@ -16,12 +16,12 @@ from backends.settings import EFFECTS, Setting
 from tui.actions.keymap import bindings
 from tui.actions.table import ACTIONS
 from tui.dialogs.dialog import Dialog
-from tui.kit.choosy_input import LineInput, NameInput
-from tui.kit.keys import key_link, with_keys
-from tui.kit.palette import palette_from
-from tui.kit.safe_text import safe, safe_line
-from tui.kit.strips import clip
-from tui.kit.worker_reports import report_worker
+from tui.widgets.choosy_input import LineInput, NameInput
+from tui.widgets.keys import key_link, with_keys
+from tui.widgets.palette import palette_from
+from tui.widgets.safe_text import safe, safe_line
+from tui.widgets.strips import clip
+from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

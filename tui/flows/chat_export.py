@@ -14,9 +14,9 @@ from backends.errors import DllmError
 from backends.state import to_json
 from backends.units import format_count
 from backends.writing import write_new
-from tui.kit.safe_text import safe, safe_line
+from tui.model.names import model_name
 from tui.screens.cluster.chat.text import ended_text
-from tui.work.names import model_name
+from tui.widgets.safe_text import safe, safe_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,16 +14,16 @@ from backends.state import (
     Conversation,
 )
 from backends.units import format_count
-from tui.shell.messages import Notice, Trouble
+from tui.app.messages import Notice, Trouble
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
 
     from backends.state import ChatState
+    from tui.api.cluster import Cluster
+    from tui.app.console import ConsoleApp
+    from tui.model.desk import Desk
     from tui.screens.cluster.chat.pane import ChatPane, Verb
-    from tui.seam.cluster import Cluster
-    from tui.shell.console import ConsoleApp
-    from tui.work.desk import Desk
 
 RETRY_MIN_S = 0.5
 RETRY_MAX_S = 5.0
@@ -258,7 +258,7 @@ class ChatFlows:
     async def _settings(self) -> None:
         """Set the system prompt and sampling."""
         from tui.dialogs.sampling import SamplingDialog
-        from tui.work.chat_settings import ChatSettings
+        from tui.model.chat_settings import ChatSettings
 
         now = self._now
         dialog = SamplingDialog(ChatSettings(now.system, now.sampling))

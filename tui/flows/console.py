@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tui.shell.console import ConsoleApp
+from tui.app.console import ConsoleApp
 
 if TYPE_CHECKING:
     from backends.state import ClusterSnapshot

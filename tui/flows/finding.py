@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from tui.actions.keymap import ACTING, NO_COMMANDS, PLACES
 from tui.actions.table import ACTIONS
-from tui.kit.keys import key_of, shown_keys
-from tui.shell.messages import LogWanted, PeerWanted
-from tui.work.finding import Entry
-from tui.work.names import model_name
+from tui.app.messages import LogWanted, PeerWanted
+from tui.model.finding import Entry
+from tui.model.names import model_name
+from tui.widgets.keys import key_of, shown_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from backends.settings import Setting
     from backends.state import ModelFile
     from tui.actions.table import Action
+    from tui.api.cluster import Cluster
     from tui.flows.console import DeskConsole
     from tui.flows.settings import SettingsFlow
-    from tui.seam.cluster import Cluster
-    from tui.work.desk import Desk
+    from tui.model.desk import Desk
 
 
 class Finding:

@@ -12,22 +12,22 @@ from backends.errors import DllmError
 from backends.places import LOCAL
 from backends.settings import EFFECTS
 from backends.state import Ask, Peer, PeerRole, ProcessRole, Transport
-from tui.shell.messages import LogWanted, Notice, PeerWanted
-from tui.work.launch_settings import LaunchSettings
-from tui.work.lineup import Lineup
-from tui.work.names import model_name
-from tui.work.peer_words import FINE, why_not
+from tui.app.messages import LogWanted, Notice, PeerWanted
+from tui.model.launch_settings import LaunchSettings
+from tui.model.lineup import Lineup
+from tui.model.names import model_name
+from tui.model.peer_words import FINE, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
     from backends.state import Plan
+    from tui.api.cluster import Cluster
     from tui.flows.console import DeskConsole
     from tui.flows.settings import SettingsFlow
-    from tui.seam.cluster import Cluster
-    from tui.work.desk import Desk
-    from tui.work.toast_history import Severity
+    from tui.model.desk import Desk
+    from tui.model.toast_history import Severity
 
     Step = Callable[[Peer], Coroutine[Any, Any, None]]
 

@@ -13,16 +13,16 @@ import msgspec
 from backends.errors import DllmError
 from backends.split.loads import balance
 from backends.state import Ask, ProcessState, to_json
-from tui.shell.messages import Notice, Trouble
-from tui.work.names import model_name
-from tui.work.verdict import runs_now
+from tui.app.messages import Notice, Trouble
+from tui.model.names import model_name
+from tui.model.verdict import runs_now
 
 if TYPE_CHECKING:
     from backends.state import ClusterSnapshot, Plan
+    from tui.api.cluster import Cluster
     from tui.flows.console import DeskConsole
-    from tui.seam.cluster import Cluster
-    from tui.work.desk import Desk
-    from tui.work.draft import Draft
+    from tui.model.desk import Desk
+    from tui.model.draft import Draft
 
 LEAVE_TIMEOUT_S = 2.0
 PICK_FIRST = "Pick a model first: {cluster.model}"
@@ -93,8 +93,8 @@ class PlanFlows:
 
     async def set_launch(self) -> None:
         """Ask for the launch settings of the plan on the desk."""
+        from tui.model.launch_form import LaunchForm
         from tui.screens.cluster.split.launch_dialog import LaunchDialog
-        from tui.work.launch_form import LaunchForm
 
         plan, model = self._desk.plan, self._desk.model
         if plan is None or model is None:
@@ -223,7 +223,7 @@ class PlanFlows:
 
     async def _ask_leaving(self, snapshot: ClusterSnapshot) -> str | None:
         from tui.dialogs.choice import ChoiceDialog
-        from tui.kit.choice_list import Choice
+        from tui.widgets.choice_list import Choice
 
         choices = (
             Choice("leave", "Leave it running", "l", "dllm-tui shows it again"),

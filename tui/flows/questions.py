@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tui.kit.keys import takes_text
-from tui.shell.frame import ConsoleScreen
+from tui.app.frame import ConsoleScreen
+from tui.widgets.keys import takes_text
 
 if TYPE_CHECKING:
     from backends.state import Peer, PeerQuestion
     from tui.flows.console import DeskConsole
     from tui.flows.peers import PeerFlows
-    from tui.work.desk import Desk
+    from tui.model.desk import Desk
 
     Asked = tuple[PeerQuestion | None, float | None]
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from backends.errors import DllmError, UsageError
 from tui.actions.settings_check import all_problems
-from tui.shell.console import REFUSED
-from tui.shell.messages import Notice
+from tui.app.console import REFUSED
+from tui.app.messages import Notice
 
 if TYPE_CHECKING:
     from backends.settings import Problem, Setting, SettingsFile
+    from tui.api.cluster import Cluster
     from tui.flows.console import DeskConsole
-    from tui.seam.cluster import Cluster
 
 NO_FILE = "This console has no settings file"
 

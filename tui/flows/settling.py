@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from backends.state import Plan
+    from tui.api.cluster import Cluster
     from tui.flows.console import DeskConsole
-    from tui.seam.cluster import Cluster
-    from tui.work.desk import Desk
+    from tui.model.desk import Desk
 
 SETTLE_S = 0.3
 """A plan that is unchanged for so long is checked."""

@@ -34,9 +34,9 @@ from backends.state import (
 from tests.looking import processes_of
 from tests.unit.clicked import commands
 from tests.unit.client.test_commands import command
+from tui.api.chats import Chats
+from tui.api.cluster import Cluster
 from tui.cli.main import cli
-from tui.seam.chats import Chats
-from tui.seam.cluster import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

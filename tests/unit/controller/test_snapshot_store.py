@@ -33,7 +33,7 @@ from tests.unit.planning.machines import (
     device,
     plan_for,
 )
-from tui.work.desk import Desk
+from tui.model.desk import Desk
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -49,7 +49,7 @@ from tests.unit.planning.machines import ADA, plan_for
 from tests.unit.planning.machines import MODEL as BIG
 from tests.unit.planning.machines import PLAIN as HEAD
 from tests.waiting import until
-from tui.work.draft_words import auto_text, trials_text
+from tui.model.draft_words import auto_text, trials_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator

@@ -11,7 +11,10 @@ from textual.widget import Widget
 
 from backends.state import ClusterState
 from tui.actions.keymap import bindings
-from tui.kit.keys import with_keys
+from tui.app.frame import NARROW_BELOW, SHORT_BELOW, ZOOMED, ConsoleScreen
+from tui.app.messages import LogWanted, PeerWanted
+from tui.model.names import model_name
+from tui.model.peer_words import fallback_text
 from tui.screens.cluster.chat.pane import ChatPane
 from tui.screens.cluster.live.pane import LivePane
 from tui.screens.cluster.peers.list import PeerList, unfit_actions
@@ -19,10 +22,7 @@ from tui.screens.cluster.peers.pane import PeersPane
 from tui.screens.cluster.split.bar import SplitBar
 from tui.screens.cluster.split.pane import SplitPane
 from tui.screens.cluster.token_pane import TokenPane
-from tui.shell.frame import NARROW_BELOW, SHORT_BELOW, ZOOMED, ConsoleScreen
-from tui.shell.messages import LogWanted, PeerWanted
-from tui.work.names import model_name
-from tui.work.peer_words import fallback_text
+from tui.widgets.keys import with_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from backends.state import ClusterSnapshot
-    from tui.work.desk import Desk
+    from tui.model.desk import Desk
 
 PANES = ("peers", "split", "live", "chat", "token")
 # Rows of the upper panes besides bar and devices: borders and verdict.

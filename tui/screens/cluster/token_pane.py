@@ -9,9 +9,9 @@ from textual.containers import Container
 
 from backends.state import ClusterState
 from tui.actions.keymap import bindings
-from tui.kit.rarely import Rarely
-from tui.kit.strips import resubtitle
-from tui.kit.waterfall import Waterfall
+from tui.widgets.rarely import Rarely
+from tui.widgets.strips import resubtitle
+from tui.widgets.waterfall import Waterfall
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

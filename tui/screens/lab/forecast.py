@@ -14,7 +14,7 @@ from statistics import NormalDist, fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from backends.state import Lab
-from tui.work.quantities import newest_rate
+from tui.model.quantities import newest_rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,14 +13,14 @@ from textual.reactive import reactive
 
 from backends.state import Lab
 from backends.units import format_bytes, format_ms
-from tui.kit.scale import Scale
-from tui.kit.slider import Slider
-from tui.kit.strips import Part, StripWidget, fitting, parts_width, spread
+from tui.model.names import letter
+from tui.model.quantities import trips_text
+from tui.model.warnings import is_off
 from tui.screens.lab.forecast import added_ms
 from tui.screens.lab.presets import preset_of
-from tui.work.names import letter
-from tui.work.quantities import trips_text
-from tui.work.warnings import is_off
+from tui.widgets.scale import Scale
+from tui.widgets.slider import Slider
+from tui.widgets.strips import Part, StripWidget, fitting, parts_width, spread
 
 if TYPE_CHECKING:
     from textual import events

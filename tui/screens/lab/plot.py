@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from textual.reactive import reactive
 
-from tui.kit.rate_graph import axis_top
-from tui.kit.strips import StripWidget, fitting, line
+from tui.model.quantities import tick_text
 from tui.screens.lab.forecast import rate_at
-from tui.work.quantities import tick_text
+from tui.widgets.rate_graph import axis_top
+from tui.widgets.strips import StripWidget, fitting, line
 
 if TYPE_CHECKING:
     from rich.style import Style

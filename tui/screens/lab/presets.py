@@ -9,9 +9,9 @@ from textual.reactive import reactive
 
 from backends.state import Lab
 from backends.units import format_lab
-from tui.kit.keys import key_of
-from tui.kit.strips import Part, StripWidget, line, parts_width
 from tui.screens.lab.forecast import same_lab
+from tui.widgets.keys import key_of
+from tui.widgets.strips import Part, StripWidget, line, parts_width
 
 if TYPE_CHECKING:
     from textual import events

@@ -14,17 +14,17 @@ from textual.widgets import Static
 
 from backends.link.figures import why_no_link
 from tui.actions.keymap import bindings
-from tui.kit.keys import with_keys
-from tui.kit.strips import resubtitle
+from tui.app.frame import NARROW_BELOW, SHORT_BELOW, ConsoleScreen
+from tui.app.messages import Copyable
+from tui.model.quantities import acceptance_text
 from tui.screens.lab.forecast import Labs, Samples, forecast, own_ms, total_added_ms
 from tui.screens.lab.link import LinkBlock
 from tui.screens.lab.plot import Picture
 from tui.screens.lab.presets import Preset, PresetList, preset_named
 from tui.screens.lab.speed import SpeedPane, Speeds
 from tui.screens.lab.wishes import LabWishes, Pace
-from tui.shell.frame import NARROW_BELOW, SHORT_BELOW, ConsoleScreen
-from tui.shell.messages import Copyable
-from tui.work.quantities import acceptance_text
+from tui.widgets.keys import with_keys
+from tui.widgets.strips import resubtitle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from backends.state import ClusterSnapshot, Lab, Link
-    from tui.seam.cluster import Cluster
+    from tui.api.cluster import Cluster
 
 HINT = "A key applies a preset to the link marked ▸; {lab.all} applies it to all."
 BLOCK_ROWS = 4

@@ -9,9 +9,9 @@ from textual.reactive import reactive
 
 from backends.state import MemorySource
 from backends.units import format_difference, format_ms, format_rate
-from tui.kit.sources import predicted, style_of
-from tui.kit.strips import Part, StripWidget, line, parts_width
 from tui.screens.lab.plot import X_TITLE, LabPlot, Picture
+from tui.widgets.sources import predicted, style_of
+from tui.widgets.strips import Part, StripWidget, line, parts_width
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

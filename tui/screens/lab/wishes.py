@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from tui.model.warnings import is_off
 from tui.screens.lab.forecast import same_lab
-from tui.work.warnings import is_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tui.kit.safe_text import safe_line
+from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from backends.state import ProcessInfo, ProcessState
 from backends.units import format_bytes
-from tui.kit.keys import with_keys
-from tui.kit.safe_text import safe_line
+from tui.widgets.keys import with_keys
+from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
     from textual.content import Content

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len, get_character_cell_size
 
-from tui.work.log_levels import LogLevel
+from tui.model.log_levels import LogLevel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

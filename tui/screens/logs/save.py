@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, BinaryIO
 from backends.errors import DllmError
 from backends.units import format_bytes
 from backends.writing import become, set_aside
-from tui.kit.safe_text import safe
+from tui.widgets.safe_text import safe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tui.seam.cluster import Cluster
+    from tui.api.cluster import Cluster
 
 PAGE_BYTES = 1_048_576
 """Read at one go."""

@@ -15,17 +15,17 @@ from textual.containers import Vertical
 from textual.widgets import ContentSwitcher, Static, Tab, Tabs
 
 from backends.errors import DllmError
-from tui.kit.filter_bar import FilterBar
-from tui.kit.worker_reports import report_worker
+from tui.app.frame import ConsoleScreen
+from tui.app.messages import Copyable, Notice, Trouble
+from tui.model.log_levels import LogLevel
+from tui.model.names import by_role
 from tui.screens.logs.feed import LogFeed
 from tui.screens.logs.rows import LogFilter
 from tui.screens.logs.save import end_of_log, save_log
 from tui.screens.logs.status import LogStatus
 from tui.screens.logs.view import LogView
-from tui.shell.frame import ConsoleScreen
-from tui.shell.messages import Copyable, Notice, Trouble
-from tui.work.log_levels import LogLevel
-from tui.work.names import by_role
+from tui.widgets.filter_bar import FilterBar
+from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from backends.state import ClusterSnapshot, ProcessInfo
-    from tui.seam.cluster import Cluster
+    from tui.api.cluster import Cluster
 
 POLL_S = 0.5
 GONE_LIMIT = 12

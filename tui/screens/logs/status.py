@@ -8,9 +8,9 @@ from rich.cells import cell_len
 from textual.reactive import reactive
 
 from backends.units import format_count
-from tui.kit.keys import with_keys
-from tui.kit.strips import Part, StripWidget, parts_width, spread
-from tui.work.log_levels import LogLevel
+from tui.model.log_levels import LogLevel
+from tui.widgets.keys import with_keys
+from tui.widgets.strips import Part, StripWidget, parts_width, spread
 
 if TYPE_CHECKING:
     from textual.strip import Strip

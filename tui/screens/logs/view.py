@@ -18,11 +18,11 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tui.actions.keymap import bindings
-from tui.kit.worker_reports import report_worker
+from tui.app.messages import Copyable
+from tui.model.log_levels import LogLevel, level_of, prefix_length
 from tui.screens.logs.buffer import LogBuffer
 from tui.screens.logs.rows import LogRow, LogRows
-from tui.shell.messages import Copyable
-from tui.work.log_levels import LogLevel, level_of, prefix_length
+from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
     from rich.style import Style

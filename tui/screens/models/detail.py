@@ -10,8 +10,8 @@ from textual.content import Content
 from textual.widgets import Static
 
 from backends.units import format_bytes, format_count
-from tui.kit.safe_text import safe_line
-from tui.kit.sources import predicted
+from tui.widgets.safe_text import safe_line
+from tui.widgets.sources import predicted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,15 +8,15 @@ from textual import work
 
 from backends.errors import DllmError
 from tui.actions.keymap import bindings
-from tui.kit.filter_bar import FilterBar
-from tui.kit.worker_reports import report_worker
 from tui.screens.models.search import complete_path, names_text
+from tui.widgets.filter_bar import FilterBar
+from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
     from textual.binding import BindingType
     from textual.worker import Worker
 
-    from tui.seam.cluster import Cluster
+    from tui.api.cluster import Cluster
 
 
 class PathBar(FilterBar):

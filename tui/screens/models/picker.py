@@ -11,10 +11,6 @@ from textual.widgets import Input, Static
 from backends.errors import DllmError
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
-from tui.kit.choosy_input import LineInput
-from tui.kit.keys import with_keys
-from tui.kit.safe_text import safe
-from tui.kit.worker_reports import report_worker
 from tui.screens.models.rows import (
     empty_text,
     folders_text,
@@ -29,6 +25,10 @@ from tui.screens.models.search import (
     watch_catalogue,
 )
 from tui.screens.models.table import ModelTable
+from tui.widgets.choosy_input import LineInput
+from tui.widgets.keys import with_keys
+from tui.widgets.safe_text import safe
+from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from backends.state import ModelCatalogue
-    from tui.seam.cluster import Cluster
+    from tui.api.cluster import Cluster
 
 PATH_REMARK = (
     "{picker.choose} uses the file at this path, {path.complete} completes it."

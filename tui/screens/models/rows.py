@@ -10,15 +10,15 @@ from textual.fuzzy import Matcher
 
 from backends.places import LOCAL
 from backends.units import format_bytes, format_count
-from tui.kit.safe_text import safe_line
-from tui.kit.strips import clip
-from tui.work.quantities import short_count
+from tui.model.quantities import short_count
+from tui.widgets.safe_text import safe_line
+from tui.widgets.strips import clip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from backends.state import ModelCatalogue, ModelFile
-    from tui.kit.sort_order import SortOrder
+    from tui.widgets.sort_order import SortOrder
 
 
 THOUSANDS_FROM = 8192

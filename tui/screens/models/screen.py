@@ -14,16 +14,16 @@ from textual.widgets import Static
 
 from backends.errors import DllmError
 from tui.actions.keymap import bindings
-from tui.kit.filter_bar import FilterBar
-from tui.kit.keys import with_keys
-from tui.kit.worker_reports import report_worker
+from tui.app.frame import ConsoleScreen
+from tui.app.messages import Copyable, Notice, Trouble
 from tui.screens.models.detail import ModelDetail
 from tui.screens.models.path_bar import PathBar
 from tui.screens.models.rows import empty_text, summary_text
 from tui.screens.models.search import POLL_S, check_path, watch_catalogue
 from tui.screens.models.table import ModelTable
-from tui.shell.frame import ConsoleScreen
-from tui.shell.messages import Copyable, Notice, Trouble
+from tui.widgets.filter_bar import FilterBar
+from tui.widgets.keys import with_keys
+from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from backends.state import ClusterSnapshot, ModelCatalogue, ModelFile, ModelInfo
-    from tui.seam.cluster import Cluster
+    from tui.api.cluster import Cluster
 
 REST_S = 0.1
 """A cursor that rests this long gets its model's header read."""

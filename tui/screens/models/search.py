@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from backends.state import ModelCatalogue
-    from tui.seam.cluster import Cluster
+    from tui.api.cluster import Cluster
 
 POLL_S = 0.4
 NAMES_SHOWN = 12

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.message import Message
 
 from backends.state import ModelFile
-from tui.kit.sort_order import SortOrder
-from tui.kit.sortable_table import SortableTable
 from tui.screens.models.rows import ModelColumn, arrange_models, cell_text, columns_at
+from tui.widgets.sort_order import SortOrder
+from tui.widgets.sortable_table import SortableTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

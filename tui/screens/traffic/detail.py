@@ -10,9 +10,9 @@ from textual.reactive import reactive
 
 from backends.link.figures import lower_edge_us
 from backends.units import format_bytes
-from tui.kit.safe_text import safe_line
-from tui.kit.strips import Part, StripWidget, line, parts_width, wrapped
-from tui.work.quantities import count_cell, us_text
+from tui.model.quantities import count_cell, us_text
+from tui.widgets.safe_text import safe_line
+from tui.widgets.strips import Part, StripWidget, line, parts_width, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from textual.reactive import reactive
 
-from tui.kit.safe_text import safe_line
-from tui.kit.strips import Part, StripWidget, clip, line, parts_width
-from tui.work.quantities import (
+from tui.model.quantities import (
     UNKNOWN,
     bytes_text,
     rate_text,
@@ -18,6 +16,8 @@ from tui.work.quantities import (
     wire_down_text,
     wire_up_text,
 )
+from tui.widgets.safe_text import safe_line
+from tui.widgets.strips import Part, StripWidget, clip, line, parts_width
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

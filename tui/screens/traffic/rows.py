@@ -8,15 +8,15 @@ from rich.text import Text
 
 from backends.state import LinkCommand
 from backends.units import format_bytes
-from tui.kit.safe_text import safe_line
-from tui.kit.strips import clip
-from tui.work.quantities import UNKNOWN, count_cell, ratio_text, us_text
+from tui.model.quantities import UNKNOWN, count_cell, ratio_text, us_text
+from tui.widgets.safe_text import safe_line
+from tui.widgets.strips import clip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from backends.state import Link
-    from tui.kit.sort_order import SortOrder
+    from tui.widgets.sort_order import SortOrder
 
 RATIO_CELLS = 5
 NAMES = frozenset({"worker", "command"})

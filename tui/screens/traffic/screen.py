@@ -12,24 +12,24 @@ from textual.widgets import Static
 
 from backends.state import ClusterState
 from tui.actions.keymap import bindings
-from tui.kit.filter_bar import FilterBar
-from tui.kit.keys import with_keys
-from tui.kit.strips import resubtitle
-from tui.kit.waterfall import Waterfall
+from tui.app.frame import ConsoleScreen
+from tui.app.messages import Copyable
+from tui.model.quantities import acceptance_text
 from tui.screens.traffic.detail import TrafficDetail
 from tui.screens.traffic.links import LinkFigures, alerts_of
 from tui.screens.traffic.rows import row_text
 from tui.screens.traffic.table import TrafficTable
-from tui.shell.frame import ConsoleScreen
-from tui.shell.messages import Copyable
-from tui.work.quantities import acceptance_text
+from tui.widgets.filter_bar import FilterBar
+from tui.widgets.keys import with_keys
+from tui.widgets.strips import resubtitle
+from tui.widgets.waterfall import Waterfall
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
     from backends.state import ClusterSnapshot
-    from tui.seam.cluster import Cluster
+    from tui.api.cluster import Cluster
 
 NOTHING_YET = "No command went over a relay yet."
 

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.message import Message
 
-from tui.kit.sort_order import SortOrder
-from tui.kit.sortable_table import SortableTable
 from tui.screens.traffic.rows import (
     TrafficColumn,
     TrafficRow,
@@ -18,6 +16,8 @@ from tui.screens.traffic.rows import (
     largest_first,
     rows_of,
 )
+from tui.widgets.sort_order import SortOrder
+from tui.widgets.sortable_table import SortableTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

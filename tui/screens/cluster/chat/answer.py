@@ -12,13 +12,13 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widgets import Static
 
-from tui.kit.safe_text import SafeStream, safe
-from tui.kit.worker_reports import report_worker
 from tui.screens.cluster.chat.answer_text import AnswerText
 from tui.screens.cluster.chat.reasoning import ChatReasoning
 from tui.screens.cluster.chat.text import coming_text, ended_text
 from tui.screens.cluster.chat.turn import ChatTurn
 from tui.screens.cluster.chat.variants import AnswerVariants
+from tui.widgets.safe_text import SafeStream, safe
+from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

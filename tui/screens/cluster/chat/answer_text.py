@@ -13,23 +13,23 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui.kit.strips import line, selected, wrapped
-from tui.kit.worker_reports import report_worker
-from tui.shell.messages import Notice
+from tui.app.messages import Notice
+from tui.widgets.strips import line, selected, wrapped
+from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
     from textual import events
     from textual.selection import Selection
     from textual.worker import Worker
 
-    from tui.kit.markdown_rows import MarkdownRows
+    from tui.widgets.markdown_rows import MarkdownRows
 
 STEPS = 4
 """Of a view's height: so many rows are added at once, since that is a layout."""
 VIEWS = 2
 """Rows kept while the end is followed: what is seen, and a page to look back."""
 PLAIN_ROWS = 24
-MARKDOWN = "tui.kit.markdown_rows"
+MARKDOWN = "tui.widgets.markdown_rows"
 PIECE_CHARS = 1_000
 """Drawn at once; then others have their turn."""
 
@@ -121,7 +121,7 @@ class AnswerText(Widget):
         report_worker(self, event)
 
     def on_click(self, event: events.Click) -> None:
-        from tui.kit.markdown_rows import LINK
+        from tui.widgets.markdown_rows import LINK
 
         if address := event.style.meta.get(LINK):
             event.stop()
@@ -139,7 +139,7 @@ class AnswerText(Widget):
             self._show_plain()
             # Where little is cached it takes seconds.
             await asyncio.to_thread(importlib.import_module, MARKDOWN)
-        from tui.kit.markdown_rows import MarkdownRows
+        from tui.widgets.markdown_rows import MarkdownRows
 
         made, at = MarkdownRows(self.size.width, self._looks()), 0
         while piece := self.text[at : at + PIECE_CHARS]:
@@ -234,6 +234,6 @@ class AnswerText(Widget):
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text, as the model wrote it."""
-        from tui.kit.markdown_rows import text_of
+        from tui.widgets.markdown_rows import text_of
 
         return text_of(self._rows, selection), "\n"

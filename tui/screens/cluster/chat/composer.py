@@ -10,8 +10,8 @@ from textual.reactive import reactive
 from textual.widgets import TextArea
 
 from tui.actions.keymap import bindings
-from tui.kit.keys import with_keys
-from tui.work.prompts import PromptHistory
+from tui.model.prompts import PromptHistory
+from tui.widgets.keys import with_keys
 
 if TYPE_CHECKING:
     from textual import events

@@ -15,13 +15,13 @@ from textual.widgets import Static
 from backends.state import Sampling
 from backends.units import format_count
 from tui.actions.keymap import bindings
-from tui.kit.keys import with_keys
-from tui.kit.strips import resubtitle, retitle
+from tui.app.messages import Copyable, Notice
 from tui.screens.cluster.chat.composer import Composer
 from tui.screens.cluster.chat.transcript import ChatTranscript
 from tui.screens.cluster.chat.turn import speaker_of
 from tui.screens.cluster.chat.variants import AnswerVariants
-from tui.shell.messages import Copyable, Notice
+from tui.widgets.keys import with_keys
+from tui.widgets.strips import resubtitle, retitle
 
 if TYPE_CHECKING:
     from textual import events

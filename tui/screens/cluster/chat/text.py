@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.units import format_count, format_percent, format_seconds, format_speed
-from tui.work.names import model_name
+from tui.model.names import model_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,12 +14,12 @@ from textual.reactive import reactive
 from textual.widgets import Static
 
 from backends.units import format_count
-from tui.kit.keys import with_keys
-from tui.kit.safe_text import safe
-from tui.kit.worker_reports import report_worker
+from tui.model.names import model_name
 from tui.screens.cluster.chat.answer import ChatAnswer
 from tui.screens.cluster.chat.turn import ChatQuestion, names_width, speaker_of
-from tui.work.names import model_name
+from tui.widgets.keys import with_keys
+from tui.widgets.safe_text import safe
+from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

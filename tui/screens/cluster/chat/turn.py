@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Static
 
-from tui.kit.safe_text import safe, safe_line
+from tui.widgets.safe_text import safe, safe_line
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

@@ -10,8 +10,8 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from tui.kit.safe_text import safe_line
 from tui.screens.cluster.chat.text import variant_texts
+from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
     from textual import events

@@ -12,11 +12,9 @@ from textual.reactive import reactive
 from backends.link.figures import token_totals
 from backends.link.way import WayKind
 from backends.units import format_bytes, format_rate
-from tui.kit.safe_text import safe_line
-from tui.kit.strips import Part, StripWidget, clip, line
-from tui.work.launch_settings import slot_ctx_size
-from tui.work.names import by_role
-from tui.work.quantities import (
+from tui.model.launch_settings import slot_ctx_size
+from tui.model.names import by_role
+from tui.model.quantities import (
     UNKNOWN,
     bytes_text,
     newest_rate,
@@ -26,6 +24,8 @@ from tui.work.quantities import (
     silence_text,
     totals_trips_text,
 )
+from tui.widgets.safe_text import safe_line
+from tui.widgets.strips import Part, StripWidget, clip, line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

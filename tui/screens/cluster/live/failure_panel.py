@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from textual.reactive import reactive
 
-from tui.kit.keys import takes_text, with_keys
-from tui.kit.strips import Part, StripWidget, line, wrapped
-from tui.shell.messages import Copyable
-from tui.work.peer_words import UNFIT
+from tui.app.messages import Copyable
+from tui.model.peer_words import UNFIT
+from tui.widgets.keys import takes_text, with_keys
+from tui.widgets.strips import Part, StripWidget, line, wrapped
 
 if TYPE_CHECKING:
     from textual.strip import Strip

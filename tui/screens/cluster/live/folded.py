@@ -8,16 +8,16 @@ from textual.reactive import reactive
 
 from backends.link.figures import token_totals
 from backends.units import format_rate
-from tui.kit.blocks import block_row
-from tui.kit.rate_graph import axis_top
-from tui.kit.strips import Part, StripWidget, line, parts_width
-from tui.work.quantities import bytes_text, ms_text, newest_rate, totals_trips_text
+from tui.model.quantities import bytes_text, ms_text, newest_rate, totals_trips_text
+from tui.widgets.blocks import block_row
+from tui.widgets.rate_graph import axis_top
+from tui.widgets.strips import Part, StripWidget, line, parts_width
 
 if TYPE_CHECKING:
     from textual.strip import Strip
 
     from backends.state import ClusterSnapshot
-    from tui.work.trends import RateHistory
+    from tui.model.trends import RateHistory
 
 GRAPH_CELLS_MIN = 12
 GAP_CELLS = 2

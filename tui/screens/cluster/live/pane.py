@@ -11,18 +11,18 @@ from textual.widget import Widget
 
 from backends.state import ClusterState
 from backends.units import format_seconds
-from tui.kit.keys import key_of
-from tui.kit.rate_graph import RateGraph
-from tui.kit.strips import StripWidget, line, resubtitle, retitle, wrapped
+from tui.app.messages import Copyable
+from tui.model.draft_words import auto_text
+from tui.model.quantities import acceptance_text, pairs_text
 from tui.screens.cluster.live.columns import LiveFigures, columns_of, columns_width
 from tui.screens.cluster.live.failure_panel import FailurePanel, peer_to_mend
 from tui.screens.cluster.live.folded import LiveLine
 from tui.screens.cluster.live.step_list import StepList
 from tui.screens.cluster.live.token_bar import TokenBar, device_marks
 from tui.screens.cluster.live.worker_graphs import WorkerGraphs
-from tui.shell.messages import Copyable
-from tui.work.draft_words import auto_text
-from tui.work.quantities import acceptance_text, pairs_text
+from tui.widgets.keys import key_of
+from tui.widgets.rate_graph import RateGraph
+from tui.widgets.strips import StripWidget, line, resubtitle, retitle, wrapped
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from textual.strip import Strip
 
     from backends.state import ClusterSnapshot
-    from tui.work.desk import Desk
+    from tui.model.desk import Desk
 
 _BUSY = frozenset({ClusterState.STARTING, ClusterState.LOADING, ClusterState.STOPPING})
 _VIEWS = ("idle", "busy", "failed", "serving")

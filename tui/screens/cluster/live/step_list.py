@@ -8,8 +8,8 @@ from textual.reactive import reactive
 
 from backends.state import StepState
 from backends.units import format_percent, format_seconds
-from tui.kit.blocks import memory_bar
-from tui.kit.strips import Part, StripWidget, clip, line, parts_width
+from tui.widgets.blocks import memory_bar
+from tui.widgets.strips import Part, StripWidget, clip, line, parts_width
 
 if TYPE_CHECKING:
     from rich.style import Style

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from textual.reactive import reactive
 
 from backends.link.figures import TokenTotals, WorkerTimes, token_totals
-from tui.kit.safe_text import safe_line
-from tui.kit.strips import Part, StripWidget, clip, fitting, line
-from tui.work.draft import marks_for
-from tui.work.names import letter
-from tui.work.quantities import ms_text, shared_text
-from tui.work.token_time import PARTS, cells_of
+from tui.model.draft import marks_for
+from tui.model.names import letter
+from tui.model.quantities import ms_text, shared_text
+from tui.model.token_time import PARTS, cells_of
+from tui.widgets.safe_text import safe_line
+from tui.widgets.strips import Part, StripWidget, clip, fitting, line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from backends.units import format_age
-from tui.kit.blocks import block_row
-from tui.kit.rarely import Rarely
-from tui.kit.strips import Part, StripWidget, clip, line
-from tui.work.names import letter
-from tui.work.quantities import (
+from tui.model.names import letter
+from tui.model.quantities import (
     BYTES_PER_MB,
     bytes_text,
     common_unit,
@@ -19,15 +16,18 @@ from tui.work.quantities import (
     tick_text,
     unit_bytes,
 )
-from tui.work.token_time import scale_above
-from tui.work.trends import HEAD, STEP_S, STEPS_MAX
+from tui.model.token_time import scale_above
+from tui.model.trends import HEAD, STEP_S, STEPS_MAX
+from tui.widgets.blocks import block_row
+from tui.widgets.rarely import Rarely
+from tui.widgets.strips import Part, StripWidget, clip, line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from textual.strip import Strip
 
-    from tui.work.trends import Trend
+    from tui.model.trends import Trend
 
 DRAW_GAP_S = 1.0
 """Between two pictures: their columns stand for seconds."""

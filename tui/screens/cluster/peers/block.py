@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from backends.state import MemorySource, PeerState
 from backends.units import format_percent
-from tui.kit.blocks import memory_bar
-from tui.kit.sources import style_of, told
-from tui.kit.strips import Part, clip, line, spread, wrapped
-from tui.work.names import letter
-from tui.work.peer_words import (
+from tui.model.names import letter
+from tui.model.peer_words import (
     data_text,
     hint_of,
     look_of,
@@ -20,7 +17,10 @@ from tui.work.peer_words import (
     role_word,
     state_words,
 )
-from tui.work.quantities import short_part_of
+from tui.model.quantities import short_part_of
+from tui.widgets.blocks import memory_bar
+from tui.widgets.sources import style_of, told
+from tui.widgets.strips import Part, clip, line, spread, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from textual.strip import Strip
 
     from backends.state import Device, Peer
-    from tui.kit.palette import Palette
-    from tui.work.draft import Draft
+    from tui.model.draft import Draft
+    from tui.widgets.palette import Palette
 
 DEVICE_WIDTH = 7
 INDENT = 3

@@ -18,11 +18,11 @@ from textual.strip import Strip
 from backends.state import PeerState
 from backends.units import format_ms
 from tui.actions.keymap import bindings
-from tui.kit.keys import with_keys
-from tui.kit.strips import StripWidget, changed_span, line
+from tui.app.messages import Copyable, PeerWanted
+from tui.model.peer_words import UNFIT, since_text, why_not
 from tui.screens.cluster.peers.block import PeerBlock, fill_of
-from tui.shell.messages import Copyable, PeerWanted
-from tui.work.peer_words import UNFIT, since_text, why_not
+from tui.widgets.keys import with_keys
+from tui.widgets.strips import StripWidget, changed_span, line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from backends.state import Peer
-    from tui.work.draft import Draft
+    from tui.model.draft import Draft
 
 TICK_S = 5.0
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from textual import on
 from textual.containers import VerticalScroll
 
-from tui.kit.filter_bar import FilterBar
-from tui.kit.strips import retitle
 from tui.screens.cluster.peers.list import PeerList
+from tui.widgets.filter_bar import FilterBar
+from tui.widgets.strips import retitle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from backends.state import Peer
-    from tui.work.draft import Draft
+    from tui.model.draft import Draft
 
 
 class PeersPane(VerticalScroll, can_focus=False):

@@ -11,13 +11,13 @@ from textual.reactive import reactive
 
 from backends.split.layout import counts, devices
 from tui.actions.keymap import bindings
-from tui.kit.keys import with_keys
-from tui.kit.number_strip import NumberStrip
+from tui.app.messages import Notice
+from tui.model.drag import Drag
+from tui.model.verdict import runs_now
 from tui.screens.cluster.split.geometry import BarGeometry
 from tui.screens.cluster.split.picture import BarPicture
-from tui.shell.messages import Notice
-from tui.work.drag import Drag
-from tui.work.verdict import runs_now
+from tui.widgets.keys import with_keys
+from tui.widgets.number_strip import NumberStrip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from textual.strip import Strip
 
     from backends.state import Split
-    from tui.work.desk import Desk
-    from tui.work.draft import Draft
+    from tui.model.desk import Desk
+    from tui.model.draft import Draft
 
 
 class SplitBar(NumberStrip, can_focus=True):

@@ -14,19 +14,19 @@ from backends.state import Ask, FlashAttention, MemorySource
 from backends.units import format_bytes
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
-from tui.kit.choosy_input import LineInput, NumberInput
-from tui.kit.option_strip import OptionStrip
-from tui.kit.safe_text import safe
-from tui.kit.sources import least_of, told
-from tui.kit.worker_reports import report_worker
-from tui.screens.cluster.split.load_table import LoadTable
-from tui.work.launch_form import FIELDS, LaunchForm
-from tui.work.launch_settings import (
+from tui.model.launch_form import FIELDS, LaunchForm
+from tui.model.launch_settings import (
     LaunchSettings,
     excluded,
     other_machines,
     with_threads_of,
 )
+from tui.screens.cluster.split.load_table import LoadTable
+from tui.widgets.choosy_input import LineInput, NumberInput
+from tui.widgets.option_strip import OptionStrip
+from tui.widgets.safe_text import safe
+from tui.widgets.sources import least_of, told
+from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
     from textual import events
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from backends.state import Plan
-    from tui.seam.cluster import Cluster
-    from tui.work.desk import Desk
-    from tui.work.draft import Draft
+    from tui.api.cluster import Cluster
+    from tui.model.desk import Desk
+    from tui.model.draft import Draft
 
 
 class LaunchRow(Vertical):

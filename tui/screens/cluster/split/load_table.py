@@ -8,18 +8,18 @@ from textual.reactive import reactive
 
 from backends.split.layout import format_range
 from backends.state import LayerRange
-from tui.kit.blocks import memory_bar
-from tui.kit.sources import PREDICTED, style_of, tick_of
-from tui.kit.strips import Part, StripWidget, clip, line, parts_width
-from tui.work.names import device_label, letter
-from tui.work.quantities import common_unit, in_unit, part_of
+from tui.model.names import device_label, letter
+from tui.model.quantities import common_unit, in_unit, part_of
+from tui.widgets.blocks import memory_bar
+from tui.widgets.sources import PREDICTED, style_of, tick_of
+from tui.widgets.strips import Part, StripWidget, clip, line, parts_width
 
 if TYPE_CHECKING:
     from rich.style import Style
     from textual.strip import Strip
 
     from backends.split.loads import DeviceLoad
-    from tui.work.draft import Draft
+    from tui.model.draft import Draft
 
 
 def layer_span(load: DeviceLoad, n_layer: int) -> str:

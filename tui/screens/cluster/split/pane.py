@@ -9,22 +9,22 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from backends.units import format_bytes
-from tui.kit.keys import takes_text, with_keys
-from tui.kit.sources import least_of, told
-from tui.kit.strips import StripWidget, clip, line, resubtitle, retitle
+from tui.app.messages import Copyable
+from tui.model.launch_settings import ctx_text, launch_command, unusual, up_command
+from tui.model.names import model_name
+from tui.model.verdict import Verdict, verdict
 from tui.screens.cluster.split.bar import SplitBar
 from tui.screens.cluster.split.load_table import LoadTable
-from tui.shell.messages import Copyable
-from tui.work.launch_settings import ctx_text, launch_command, unusual, up_command
-from tui.work.names import model_name
-from tui.work.verdict import Verdict, verdict
+from tui.widgets.keys import takes_text, with_keys
+from tui.widgets.sources import least_of, told
+from tui.widgets.strips import StripWidget, clip, line, resubtitle, retitle
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.strip import Strip
 
-    from tui.work.desk import Desk
-    from tui.work.draft import Draft
+    from tui.model.desk import Desk
+    from tui.model.draft import Draft
 
 EMPTY = Verdict("", "dim")
 NAME_WIDTH_MIN = 12

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from rich.segment import Segment
 from textual.strip import Strip
 
-from tui.kit.sources import style_of, tick_of
-from tui.kit.strips import Part, clip, fitting, line
+from tui.model.names import device_label, letter
 from tui.screens.cluster.split.load_table import short_span, total_of_available
-from tui.work.names import device_label, letter
+from tui.widgets.sources import style_of, tick_of
+from tui.widgets.strips import Part, clip, fitting, line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from backends.split.loads import DeviceLoad
     from backends.state import Share
-    from tui.kit.palette import Palette
+    from tui.model.draft import Draft
     from tui.screens.cluster.split.geometry import BarGeometry
-    from tui.work.draft import Draft
+    from tui.widgets.palette import Palette
 
 HANDLE = "┃"
 PICKED = "▼"

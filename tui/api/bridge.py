@@ -1,0 +1,105 @@
+"""The one place that listens to the cluster: keeps the newest snapshot, paces it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from backends.errors import DllmError
+from tui.api.messages import LinkLost, LinkRestored, SnapshotTaken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.message import Message
+
+    from backends.state import ClusterSnapshot
+    from tui.api.cluster import Cluster
+
+DRAW_INTERVAL_S = 0.25
+RETRY_MIN_S = 0.5
+RETRY_MAX_S = 5.0
+BROKE = "Lost the controller; what it started keeps running"
+UNWATCHED_SLOWER = 8.0
+"""A terminal without the focus is painted so many times less often."""
+
+
+class Bridge:
+    """Turns the cluster's snapshots into messages, and its absence into one.
+
+    Args:
+        cluster: The cluster to listen to.
+        post: Takes each message; the app's ``post_message``.
+        interval_s: Least time between two snapshots posted.
+        retry_s: First pause before asking a lost controller again; it doubles.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        post: Callable[[Message], object],
+        *,
+        interval_s: float = DRAW_INTERVAL_S,
+        retry_s: float = RETRY_MIN_S,
+    ) -> None:
+        self._cluster = cluster
+        self._post = post
+        self._interval_s = interval_s
+        self._pace = 1.0
+        self._retry_s = retry_s
+        self._newest: ClusterSnapshot | None = None
+        self._fresh = asyncio.Event()
+        self._lost = False
+
+    def slow_down(self, times: float) -> None:
+        """Post that many times more rarely: 1 is the pace it was made with."""
+        self._pace = times
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listen())
+            tasks.create_task(self._deliver())
+
+    async def _listen(self) -> None:
+        """Follow the stream; begin again, ever slower, when it ends."""
+        pause_s = self._retry_s
+        while True:
+            began = False
+            try:
+                async for snapshot in self._cluster.snapshots():
+                    began, pause_s = True, self._retry_s
+                    self._arrived(snapshot)
+            except DllmError as error:
+                self._went(BROKE if began else str(error))
+            except Exception as error:
+                # Whatever it is, a console that shows old figures as new is worse.
+                self._went(f"Unexpected {type(error).__name__}: {error}")
+            else:
+                # A controller that ends takes its leave: everything was stopped, or
+                # another release takes over. Only one that never speaks is a loss.
+                if not began:
+                    self._went(BROKE)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RETRY_MAX_S)
+
+    async def _deliver(self) -> None:
+        """Post the newest snapshot, the first at once, then at the interval."""
+        while True:
+            await self._fresh.wait()
+            self._fresh.clear()
+            if self._newest is not None:
+                self._post(SnapshotTaken(self._newest))
+            await asyncio.sleep(self._interval_s * self._pace)
+
+    def _arrived(self, snapshot: ClusterSnapshot) -> None:
+        if self._lost:
+            self._lost = False
+            self._post(LinkRestored())
+        self._newest = snapshot
+        self._fresh.set()
+
+    def _went(self, reason: str) -> None:
+        if not self._lost:
+            self._lost = True
+            self._post(LinkLost(reason))

@@ -1,0 +1,385 @@
+"""The console of a cluster: wires screens, bridge and flows together."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+from textual import on
+
+from backends.errors import DllmError
+from backends.state import ClusterState
+from tui.api.bridge import UNWATCHED_SLOWER, Bridge
+from tui.api.messages import LinkLost, LinkRestored, SnapshotTaken
+from tui.app import theming
+from tui.app.frame import ConsoleScreen, ShowsPeers
+from tui.app.messages import LogWanted, PeerWanted
+from tui.app.modes import MODES
+from tui.flows.chats import ChatFlows
+from tui.flows.console import DeskConsole
+from tui.flows.finding import Finding
+from tui.flows.happenings import Happenings
+from tui.flows.peers import PeerFlows
+from tui.flows.plans import PlanFlows
+from tui.flows.questions import Questions
+from tui.flows.settings import SettingsFlow
+from tui.flows.settling import Headers, Settling
+from tui.model.desk import Desk
+from tui.model.launch_settings import launch_command
+from tui.model.state_file import Remembered, recall_if_whole, remember
+from tui.model.theme_folders import BUILTIN_FOLDER
+from tui.screens.cluster.chat.pane import ChatPane
+from tui.screens.cluster.screen import ClusterScreen
+from tui.screens.cluster.split.bar import SplitBar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from textual.screen import Screen
+
+    from backends.settings import SettingsFile
+    from backends.state import ClusterSnapshot
+    from tui.api.cluster import Cluster
+    from tui.screens.lab.screen import LabScreen
+    from tui.screens.models.screen import ModelsScreen
+
+
+class DllmApp(DeskConsole):
+    """One console on one cluster.
+
+    Args:
+        cluster: The cluster to show and to steer.
+        memory_file: Keeps the layout and the last plan.
+        theme_folders: The folders of themes.
+        serving_pane: The pane to begin in when a model serves already.
+        initial_model: A GGUF to begin with.
+        theme: The configured theme; empty for the one used last.
+        keys: Other keys for actions, by their ids.
+        settings: The file of these settings; the console changes it.
+        readonly: Refuse what would change anything.
+        clock: Unix seconds, for the event log.
+        keep_copy: Keeps each copied text, beside the terminal's clipboard.
+        kept_where: The place of these copies, for people.
+        ascii_only: Draw with ASCII signs alone.
+    """
+
+    TITLE = "dllm"
+    DEFAULT_MODE = "cluster"
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        memory_file: Path,
+        theme_folders: Sequence[Path] = (BUILTIN_FOLDER,),
+        initial_model: str | None = None,
+        serving_pane: str = "split",
+        theme: str = "",
+        keys: Mapping[str, str] | None = None,
+        settings: SettingsFile | None = None,
+        readonly: bool = False,
+        clock: Callable[[], float] = time.time,
+        keep_copy: Callable[[str], None] | None = None,
+        kept_where: str = "",
+        ascii_only: bool = False,
+    ) -> None:
+        memory, error = recall_if_whole(memory_file)
+        super().__init__(
+            theme_folders=theme_folders,
+            theme=theme or memory.theme or theming.DEFAULT_THEME,
+            keys=keys or {},
+            readonly=readonly,
+            clock=clock,
+            keep_copy=keep_copy,
+            kept_where=kept_where,
+            ascii_only=ascii_only,
+        )
+        if error is not None:
+            self._early_trouble.append(error)
+        self.cluster = cluster
+        self.desk = Desk(cluster.cluster)
+        self._arriving = False
+        self._given_theme = self.theme if theme else ""
+        self._memory_file = memory_file
+        self._memory = memory
+        self._flows = PlanFlows(self, cluster, self.desk)
+        self._settings = SettingsFlow(self, cluster, settings)
+        self._peer_flows = PeerFlows(self, cluster, self.desk, self._settings)
+        self._settling = Settling(self, cluster, self.desk)
+        self._headers = Headers(self, cluster, self.desk)
+        self._questions = Questions(self, self.desk, self._peer_flows)
+        self._happenings = Happenings(self, cluster, self.desk)
+        self._finding = Finding(self, cluster, self.desk, self._settings)
+        self._initial_model = initial_model
+        self._serving_pane = serving_pane
+        self._begun = False
+        self._held: ClusterSnapshot | None = None
+        self._bridge: Bridge | None = None
+        self._written: Remembered | None = None
+        self._writer = ThreadPoolExecutor(1, "memory")
+        self._home = ClusterScreen(self.desk, zoomed=memory.zoomed, clock=clock)
+        self._chat_flows = ChatFlows(self, cluster, self.desk, self._home.chat)
+        self.add_mode("cluster", lambda: self._home)
+        for mode, make in MODES.items():
+            self.add_mode(mode, partial(make, self))
+
+    # --- start and end -----------------------------------------------------------
+
+    def on_mount(self) -> None:
+        self._listen()
+
+    def _listen(self) -> None:
+        self._bridge = Bridge(self.cluster, self.post_message)
+        self.run_worker(
+            self._bridge.run(), group="bridge", exclusive=True, exit_on_error=False
+        )
+
+    def watch_app_focus(self, focused: bool) -> None:
+        if self._bridge is not None:
+            self._bridge.slow_down(1.0 if focused else UNWATCHED_SLOWER)
+
+    def on_unmount(self) -> None:
+        self._remember()
+        self._writer.shutdown()
+
+    def _remember(self) -> None:
+        """Write down what to remember, if that has changed.
+
+        At every change, not at the end: a terminal that closes leaves no time.
+        """
+        cluster = self.cluster.cluster
+        memory = msgspec.structs.replace(
+            self._memory.with_plan(cluster, self.desk.plan),
+            theme=self._memory.theme if self.theme == self._given_theme else self.theme,
+            zoomed=self._home.zoomed,
+        )
+        if memory == self._written:
+            return
+        self._written = memory
+        self._writer.submit(self._write_down, memory, cluster)
+
+    def _write_down(self, memory: Remembered, cluster: str) -> None:
+        with suppress(DllmError):  # Without a place to write, it starts afresh.
+            remember(self._memory_file, memory, cluster)
+
+    # --- what the cluster says ---------------------------------------------------
+
+    @on(SnapshotTaken)
+    def _snapshot_taken(self, message: SnapshotTaken) -> None:
+        self.take(message.snapshot)
+
+    def take(self, snapshot: ClusterSnapshot) -> None:
+        """Show a snapshot, if it is of this cluster and nothing newer is known."""
+        if not self.is_running:  # Leaving: the screens lose their widgets one by one.
+            return
+        if snapshot.cluster != self.cluster.cluster or not self.desk.take(snapshot):
+            return
+        if not self._begun:
+            self._begun = True
+            self._begin(snapshot)
+        elif self._arriving:
+            self._arriving = False
+            self._flows.take_up(snapshot, self._memory.plan_of(snapshot.cluster))
+        self._headers.look()
+        self._chat_flows.look()
+        self._happenings.look()
+        with self.batch_update():
+            self._show()
+        self._questions.look()
+
+    def action_freeze(self) -> None:
+        self._held = None if self._held else self.desk.snapshot
+        for screen in self._screens():
+            screen.hold(self._held is not None)
+        self._show()
+
+    @on(LinkLost)
+    def _link_lost(self, message: LinkLost) -> None:
+        then = "Reconnecting…" if self.desk.snapshot else "Waiting for one that runs…"
+        self.tell(f"{message.reason.rstrip('.')}. {then}", "warning")
+        self.desk.trends.interrupt()
+        self._show_link(False)
+
+    @on(LinkRestored)
+    def _link_restored(self) -> None:
+        self.tell("Reconnected to the controller")
+        self._show_link(True)
+
+    def show_desk(self) -> None:
+        """Show the plan on the desk."""
+        self._home.show_desk()
+        self._chat_flows.look()
+        self._settling.look()
+        if self.desk.plan is not None:
+            self._remember()
+
+    def _begin(self, snapshot: ClusterSnapshot) -> None:
+        """The first snapshot: re-attach to what runs, else take up the last work."""
+        if snapshot.state is ClusterState.SERVING and not self._home.zoomed:
+            # The chat cannot take the focus before it has been told that it is ready.
+            self.call_after_refresh(self._home.go_to, self._serving_pane)
+        if self._initial_model:
+            self.attempt(self._flows.begin_with(self._initial_model), group="model")
+        else:
+            self._flows.take_up(snapshot, self._memory.plan_of(snapshot.cluster))
+
+    def _show(self) -> None:
+        """Show the newest snapshot on the screen in front, or the one that is held."""
+        if self.desk.snapshot is None:
+            return
+        base, held = self.screen_stack[0], self._held
+        if isinstance(base, ConsoleScreen):
+            base.status_line.model = self.desk.plan.model if self.desk.plan else ""
+            base.hold(held is not None)
+            if held is None or base.shown is not held:
+                base.show_snapshot(held or self.desk.snapshot)
+            base.status_line.snapshot = self.desk.snapshot
+        if base is self._home and held is None:
+            self.show_desk()
+        for screen in self.screen_stack[1:]:
+            if isinstance(screen, ShowsPeers):
+                screen.show_peers(self.desk.peers)
+
+    def _show_link(self, connected: bool) -> None:
+        for screen in self._screens():
+            screen.show_link(connected)
+
+    def _screens(self) -> list[ConsoleScreen]:
+        stacks = self._screen_stacks.values()
+        found: list[Screen[object]] = [stack[0] for stack in stacks if stack]
+        return [screen for screen in found if isinstance(screen, ConsoleScreen)]
+
+    # --- what the user does --------------------------------------------------------
+
+    @on(SplitBar.Changed)
+    def _split_changed(self, message: SplitBar.Changed) -> None:
+        if message.final:
+            self.show_desk()
+        else:
+            self._settling.disturb()
+
+    @on(ChatPane.Asked)
+    def _asked(self, message: ChatPane.Asked) -> None:
+        self._chat_flows.asked(message.question, message.again)
+
+    @on(ChatPane.Wanted)
+    def _chat_wanted(self, message: ChatPane.Wanted) -> None:
+        self._chat_flows.wanted(message.verb, message.turn, message.shown)
+
+    @on(LogWanted)
+    async def _log_wanted(self, message: LogWanted) -> None:
+        from tui.screens.logs.screen import LogsScreen
+
+        await self.action_show_mode("logs")
+        if isinstance(self.screen, LogsScreen):
+            self.screen.show_process(message.process)
+
+    def on_models_screen_chosen(self, message: ModelsScreen.Chosen) -> None:
+        self.use_model(message.path)
+
+    def use_model(self, path: str) -> None:
+        """Put a model on the desk, and show it."""
+        self.open(self._use_model(path), group="model")
+
+    async def _use_model(self, path: str) -> None:
+        await self.go_to("cluster", "split")
+        await self._flows.choose(path)
+
+    def show_setting(self, name: str) -> None:
+        """Open the settings at this one."""
+        self.open(self._settings.show(name), group="settings")
+
+    def on_lab_screen_lab_wanted(self, message: LabScreen.LabWanted) -> None:
+        group = f"lab {message.worker or ''}"
+        self.attempt(self._set_lab(message), group=group)
+
+    async def _set_lab(self, message: LabScreen.LabWanted) -> None:
+        self.take(await self.cluster.set_lab(message.worker, message.lab))
+
+    def on_traffic_screen_export_wanted(self) -> None:
+        self.attempt(self._flows.export_trace(), group="trace")
+
+    @on(PeerWanted)
+    def _peer_wanted(self, message: PeerWanted) -> None:
+        if message.verb == "select":
+            self._home.peers.peer_list.select(message.peer)
+            return
+        work = self._peer_flows.work_on(message.verb, message.peer)
+        if work is not None:
+            self.open(work, group=f"peer {message.verb}", exclusive=False)
+
+    async def action_show_mode(self, mode: str) -> None:
+        if not self.screen.is_modal:
+            await self.switch_mode(mode)
+            self._show()
+
+    async def go_to(self, mode: str, pane: str = "") -> None:
+        """Show a screen, and one of its panes."""
+        if self.current_mode != mode:
+            await self.action_show_mode(mode)
+        if pane and mode == self.DEFAULT_MODE:
+            self._home.go_to(pane)
+
+    def action_events(self) -> None:
+        self.open(self._happenings.show(), group="events")
+
+    def action_find(self) -> None:
+        self.open(self._finding.find(), group="find")
+
+    async def action_back(self) -> None:
+        base = self.screen_stack[0]
+        if isinstance(base, ConsoleScreen) and base.leave_zoom():
+            return
+        if self.current_mode != self.DEFAULT_MODE:
+            await self.action_show_mode(self.DEFAULT_MODE)
+
+    def action_launch(self) -> None:
+        self.open(self._flows.launch(), group="launch")
+
+    def action_stop(self) -> None:
+        self.open(self._flows.stop(), group="launch")
+
+    def action_settings(self) -> None:
+        self.open(self._settings.show(), group="settings")
+
+    def action_undo(self) -> None:
+        if self.desk.editing.undo():
+            self.show_desk()
+        else:
+            self.bell()
+
+    def action_copy_command(self) -> None:
+        if command := launch_command(self.desk.snapshot):
+            self.copy("the launch command", command)
+        else:
+            self.tell("No llama-server runs: there is no command to copy", "warning")
+
+    def action_balance(self) -> None:
+        self._flows.balance()
+
+    def action_launch_settings(self) -> None:
+        self.open(self._flows.set_launch(), group="launch settings")
+
+    def action_pick_model(self) -> None:
+        self.open(self._flows.pick_model(), group="model")
+
+    def action_clusters(self) -> None:
+        self.open(self._flows.pick_cluster(), group="clusters")
+
+    def show_cluster(self, name: str) -> None:
+        """Work on another cluster, with the draft it was left with."""
+        self.cluster.use(name)
+        self.desk.go_to(name)
+        self._arriving = True
+        if self._held is not None:
+            self.action_freeze()
+        self._show_link(True)
+        self._listen()
+
+    def action_quit_console(self) -> None:
+        self.open(self._flows.leave(), group="leave")

@@ -1,0 +1,355 @@
+"""The base of any console: themes, keys, toasts, palette, copying."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import platformdirs
+from textual import events, on
+from textual.app import App
+from textual.worker import Worker, WorkerState
+
+from backends.errors import DllmError
+from backends.state import Failure
+from tui.actions import keymap
+from tui.app import theming
+from tui.app.messages import Copyable, Notice, Trouble
+from tui.app.outlet import AsciiLines, SafeLines
+from tui.model.toast_history import Severity, ToastHistory
+from tui.widgets.keys import takes_text, with_keys
+from tui.widgets.safe_text import safe
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        Callable,
+        Coroutine,
+        Mapping,
+        Sequence,
+    )
+
+    from textual.actions import ActionParseResult
+    from textual.binding import BindingType
+    from textual.dom import DOMNode
+    from textual.events import Event
+    from textual.filter import LineFilter
+    from textual.message_pump import MessagePump
+    from textual.theme import Theme
+
+    from backends.config import Config
+
+REFUSED = "Read-only: nothing changed"
+TOAST_S: dict[Severity, float] = {"information": 4.0, "warning": 8.0, "error": 12.0}
+KEYS_WAIT_S = 2.0
+"""Longest time a key waits for what the key before it does."""
+CLOSED_CHECK_S = 0.02
+
+
+class ConsoleApp(App[None], inherit_bindings=False):
+    """Themes, keys, toasts and dialogs; knows nothing of clusters."""
+
+    CSS_PATH = Path(__file__).with_name("console.tcss")
+    BINDINGS: ClassVar[list[BindingType]] = keymap.bindings("app")
+    # Ours finds more, and is quicker: see tui.model.finding.
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(
+        self,
+        *,
+        theme_folders: Sequence[Path],
+        theme: str,
+        keys: Mapping[str, str],
+        readonly: bool = False,
+        clock: Callable[[], float],
+        keep_copy: Callable[[str], None] | None = None,
+        kept_where: str = "",
+        ascii_only: bool = False,
+    ) -> None:
+        super().__init__()
+        self._keep_copy = keep_copy
+        self._kept_where = f"; a copy is in {kept_where}" if kept_where else ""
+        self._ascii_lines = [AsciiLines()] if ascii_only else []
+        self.event_log = ToastHistory()
+        self.clock = clock
+        self._theme_folders = theme_folders
+        self.user_keys = dict(keys)
+        """Other keys for actions, by their ids."""
+        self.readonly = readonly
+        """True if the console may only watch."""
+        self._all_themes = False
+        self._early_trouble: list[DllmError] = []
+        self._safe_lines = SafeLines()
+        self._typed: deque[Event] = deque()
+        self._key_at_work: asyncio.Task[None] | None = None
+        self._opening: set[asyncio.Event] = set()
+        self._use_theme(theme)
+
+    def on_mount(self) -> None:
+        self.set_keymap(self.user_keys)
+        for text in keymap.keymap_problems(self.user_keys):
+            self._early_trouble.append(DllmError(text))
+        for error in self._early_trouble:
+            self.post_message(Trouble(error.failure(self.clock()), "warning"))
+
+    # --- keys, one after the other --------------------------------------------------
+
+    async def on_event(self, event: Event) -> None:
+        """Handle an event; a key only once all that the last one did has happened.
+
+        Textual sends a key to the widget that has the focus when the key arrives. In a
+        burst that is before the keys ahead of it have moved the focus or opened a
+        dialog.
+        """
+        is_key = isinstance(event, events.Key | events.Paste)
+        if not is_key or event.is_forwarded:
+            await super().on_event(event)
+        elif self._key_at_work is None:
+            await self._take_key(event)
+        else:
+            self._typed.append(event)
+
+    async def _take_key(self, event: Event) -> None:
+        target = self.focused or self.screen
+        await super().on_event(event)
+        self._key_at_work = asyncio.create_task(self._finish_key(target))
+
+    async def _take_next_key(self) -> None:
+        self._key_at_work = None
+        if self._typed:
+            await self._take_key(self._typed.popleft())
+
+    async def _finish_key(self, target: DOMNode) -> None:
+        """Wait for a key and its consequences, then let the next one in."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(KEYS_WAIT_S):
+                # First the key climbs from widget to app, then what it had them post.
+                for _ in range(2):
+                    for pump in target.ancestors_with_self:
+                        await _idle(pump)
+                for opening in tuple(self._opening):
+                    await opening.wait()
+                # A new screen chooses its focus; ``Widget.focus`` waits for the app.
+                await _idle(self.screen)
+                await _idle(self)
+        self.call_later(self._take_next_key)
+
+    def push_screen(self, *args: Any, **options: Any) -> Any:
+        """Show a screen; keys that waited for it may come."""
+        pushed = super().push_screen(*args, **options)
+        for opening in self._opening:
+            opening.set()
+        return pushed
+
+    # --- actions ---------------------------------------------------------------------
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Run an action, unless it changes something where one only watches.
+
+        The client refuses that too; here it is refused before anything is asked.
+        """
+        if self.readonly and keymap.acts(action, default_namespace or self):
+            self.tell(REFUSED, "warning")
+            return True
+        return await super().run_action(action, default_namespace, namespaces)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        behind = bool(self.screen_stack) and self.screen.is_modal
+        return not (behind and action in keymap.SCREEN_ACTIONS)
+
+    async def action_press_key(self, key: str) -> None:
+        if bound := self.screen.active_bindings.get(key):
+            await self.run_action(bound.binding.action, bound.node)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Our variables, for themes that do not define them."""
+        return theming.variable_defaults(self.current_theme)
+
+    def attempt(
+        self, work: Coroutine[Any, Any, None], *, group: str, exclusive: bool = True
+    ) -> None:
+        """Run something in the background.
+
+        A newer one of the group replaces it, where it is ``exclusive``.
+        """
+        self.run_worker(
+            self._guarded(work), group=group, exclusive=exclusive, exit_on_error=False
+        )
+
+    def open(
+        self, work: Coroutine[Any, Any, None], *, group: str, exclusive: bool = True
+    ) -> None:
+        """Like ``attempt``, for what may show a dialog: keys wait until it does."""
+        opening = asyncio.Event()
+        self._opening.add(opening)
+
+        async def opened() -> None:
+            try:
+                await work
+            finally:
+                self._opening.discard(opening)
+                opening.set()
+
+        self.attempt(opened(), group=group, exclusive=exclusive)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """The filters that every line passes on its way to the terminal."""
+        return [*super().get_line_filters(), self._safe_lines, *self._ascii_lines]
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copy text; what is pasted into a terminal must not drive it either.
+
+        No terminal says whether it took it, so the text is kept elsewhere, too.
+        """
+        super().copy_to_clipboard(safe(text))
+        if self._keep_copy is not None:
+            kept = asyncio.to_thread(self._keep_copy, safe(text))
+            self.attempt(kept, group="copy", exclusive=False)
+
+    def copy(self, what: str, text: str) -> None:
+        """Copy text and say so."""
+        self.copy_to_clipboard(text)
+        self.tell(f"Copied {what}{self._kept_where}")
+
+    def tell(
+        self, text: str, severity: Severity = "information", *, keep: bool = True
+    ) -> None:
+        """A toast; ``keep`` it in the event log, where nobody else does."""
+        focused = self.focused if self.screen_stack else None
+        text = with_keys(self, safe(text), typing=takes_text(focused))
+        if keep:
+            self.event_log.add(self.clock(), text, severity)
+        self.notify(text, severity=severity, timeout=TOAST_S[severity], markup=False)
+
+    @on(Trouble)
+    def _trouble(self, message: Trouble) -> None:
+        self.tell(message.failure.sentence, message.severity)
+
+    @on(Notice)
+    def _notice(self, message: Notice) -> None:
+        self.tell(message.text, message.severity)
+
+    @on(Worker.StateChanged)
+    def _worker_changed(self, message: Worker.StateChanged) -> None:
+        """A mistake of ours in a worker must be seen, but end nothing."""
+        error = message.worker.error
+        if message.state == WorkerState.ERROR and error is not None:
+            what = (
+                f"Unexpected {type(error).__name__} in {message.worker.group}: {error}"
+            )
+            hint = "This is a bug of dllm-tui: please report it."
+            self.post_message(Trouble(Failure(what=what, hint=hint, at=self.clock())))
+
+    def action_copy(self) -> None:
+        start: DOMNode = self.screen.focused or self.screen
+        for node in start.ancestors_with_self:
+            found = node.copyable() if hasattr(node, "copyable") else None
+            if isinstance(found, Copyable):
+                self.copy(found.what, found.text)
+                return
+        self.tell("There is nothing to copy here", "warning")
+
+    def action_screenshot(self) -> None:  # type: ignore[override]
+        if self.is_web:
+            self.deliver_screenshot()
+            return
+        folder = Path(platformdirs.user_downloads_dir())
+        folder = folder if folder.is_dir() else Path.home()
+        try:
+            path = self.save_screenshot(path=str(folder))
+        except OSError as error:
+            self.tell(f"Cannot save a picture in {folder} ({error.strerror})", "error")
+        else:
+            self.tell(f"Saved the screen to {path}")
+
+    def action_interrupt(self) -> None:
+        self.tell("Nothing is selected to copy; {app.quit} quits")
+
+    def action_help(self) -> None:
+        from tui.dialogs.help import HelpDialog
+
+        if isinstance(self.screen, HelpDialog):
+            self.screen.dismiss()
+        else:
+            self.push_screen(HelpDialog(self.screen))
+
+    def action_events(self) -> None:
+        from tui.dialogs.events import EventsDialog
+
+        self.push_screen(EventsDialog(self.event_log, self.clock))
+
+    @property
+    def theme_names(self) -> list[str]:
+        """Every theme there is, ours first."""
+        self._load_all_themes()
+        own = [name for name in self.available_themes if name.startswith("dllm-")]
+        return [*sorted(own), *sorted(set(self.available_themes) - set(own))]
+
+    def follow_settings(self, config: Config) -> None:
+        """The settings have changed: theme and keys count at once."""
+        if config.theme and config.theme != self.theme:
+            self._use_theme(config.theme)
+        if config.keys != self.user_keys:
+            self.user_keys = dict(config.keys)
+            self.set_keymap(self.user_keys)
+
+    def action_theme(self) -> None:
+        from tui.dialogs.theme import ThemeDialog
+
+        self.push_screen(ThemeDialog(self.theme_names, self.theme))
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except DllmError as error:
+            self.post_message(Trouble(error.failure(self.clock())))
+
+    def _use_theme(self, name: str) -> None:
+        """Read only the theme in use: the others wait for the picker."""
+        for wanted in (name, theming.DEFAULT_THEME):
+            try:
+                found = self._theme_of(wanted)
+            except DllmError as error:
+                self._early_trouble.append(error)
+                continue
+            if found is not None:
+                self.register_theme(found)
+            if found is not None or wanted in self.available_themes:
+                self.theme = found.name if found else wanted
+                return
+            there = "{app.theme} shows those there are."
+            self._early_trouble.append(DllmError(f"There is no theme {wanted}", there))
+
+    def _theme_of(self, name: str) -> Theme | None:
+        found = theming.find_theme(name, self._theme_folders)
+        if found is not None or name in self.available_themes:
+            return found
+        return theming.find_named(name, self._theme_folders)
+
+    def _load_all_themes(self) -> None:
+        if self._all_themes:
+            return
+        self._all_themes = True
+        themes, errors = theming.load_themes(self._theme_folders)
+        for theme in themes:
+            self.register_theme(theme)
+        for error in errors:
+            self.post_message(Trouble(error.failure(self.clock()), "warning"))
+
+
+async def _idle(pump: MessagePump) -> None:
+    """Wait until a widget has handled what is in its queue, or is gone."""
+    done = asyncio.Event()
+    if not pump.call_later(done.set):
+        return
+    while pump.is_running and not done.is_set():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSED_CHECK_S):
+                await done.wait()

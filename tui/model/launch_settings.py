@@ -1,0 +1,277 @@
+"""The launch settings of a plan: read from it, put into it, and named in one line."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.places import LOCAL
+from backends.state import (
+    AUTO_DRAFT,
+    MTP_DRAFT,
+    NGRAM_DRAFT,
+    NO_DRAFT,
+    Ask,
+    FlashAttention,
+    PairMode,
+    Plan,
+    ProcessRole,
+    ServerSettings,
+)
+from backends.units import format_count
+from tui.model.names import model_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from backends.state import ClusterSnapshot, WorkerSpec
+
+USUAL = ServerSettings()
+SLOT_CTX_STEP = 256
+RELAYS = {PairMode.AUTO: "auto", PairMode.ALWAYS: "pair", PairMode.NEVER: "single"}
+"""Values of ``up --relay``; without any relay it is ``NO_RELAY``."""
+NO_RELAY = "off"
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """All of a plan that is neither model, machines nor layers."""
+
+    ctx_size: int
+    server: ServerSettings
+    workers: int
+    """CPU workers on this machine."""
+    worker_threads: int | None
+    """Threads of each of them; None: the cores shared out, or as configured."""
+    extra_args: tuple[str, ...]
+
+    @classmethod
+    def of(cls, plan: Plan) -> LaunchSettings:
+        """Read them from a plan."""
+        return cls(
+            ctx_size=plan.ctx_size,
+            server=plan.server,
+            workers=len(own_workers(plan)),
+            worker_threads=plan.asked.worker_threads if plan.asked else None,
+            extra_args=plan.extra_args,
+        )
+
+    def reset(self) -> LaunchSettings:
+        """As nobody has set them, on as many workers and with the same context."""
+        return replace(self, server=USUAL, worker_threads=None, extra_args=())
+
+    def needs_proposal(self, plan: Plan) -> bool:
+        """True if only the controller can choose the workers for these settings."""
+        now = LaunchSettings.of(plan)
+        given_back = self.worker_threads is None and now.worker_threads is not None
+        drafted = self._draft_needs() != now._draft_needs()
+        return self.workers != now.workers or given_back or drafted
+
+    def _draft_needs(self) -> tuple[object, ...]:
+        server = self.server
+        if server.draft in (NO_DRAFT, NGRAM_DRAFT):
+            return (server.draft,)
+        return (server.draft, self.ctx_size, server.slots, server.flash_attention)
+
+    def applied(self, plan: Plan) -> Plan:
+        """A plan with these settings, on as many workers as it has."""
+        if self == LaunchSettings.of(plan):
+            return plan
+        workers = tuple(
+            msgspec.structs.replace(worker, threads=self.worker_threads)
+            if self.worker_threads and is_own(worker)
+            else worker
+            for worker in plan.workers
+        )
+        asked = msgspec.structs.replace(
+            plan.asked or Ask(model=plan.model),
+            ctx_size=self.ctx_size,
+            server=self.server,
+            worker_threads=self.worker_threads,
+            extra_args=self.extra_args,
+        )
+        return msgspec.structs.replace(
+            plan,
+            ctx_size=self.ctx_size,
+            server=self.server,
+            speculation=None if self.server.draft == NO_DRAFT else plan.speculation,
+            workers=workers,
+            extra_args=self.extra_args,
+            asked=asked,
+        )
+
+
+def with_threads_of(proposed: Plan, plan: Plan) -> Plan:
+    """A proposal; where its workers are the plan's, the plan with their threads, and
+    with the draft that was settled.
+
+    Whoever changes threads keeps the layers and the order.
+    """
+    threads = {worker.name: worker.threads for worker in proposed.workers}
+    if set(threads) != {worker.name for worker in plan.workers}:
+        return msgspec.structs.replace(
+            proposed,
+            api_port=plan.api_port,
+            engine=plan.engine,
+            relay=plan.relay,
+            pair=plan.pair,
+        )
+    workers = tuple(
+        msgspec.structs.replace(worker, threads=threads[worker.name])
+        for worker in plan.workers
+    )
+    return msgspec.structs.replace(
+        plan, workers=workers, speculation=proposed.speculation
+    )
+
+
+def own_workers(plan: Plan) -> tuple[WorkerSpec, ...]:
+    """Its CPU workers on this machine."""
+    return tuple(worker for worker in plan.workers if is_own(worker))
+
+
+def other_machines(plan: Plan) -> tuple[str, ...]:
+    """Machines whose devices work, but for those CPU workers here."""
+    found = (worker.peer for worker in plan.workers if not is_own(worker))
+    return tuple(dict.fromkeys(found))
+
+
+def excluded(plan: Plan) -> tuple[str, ...]:
+    """Devices that were to take no part, but for those CPU workers here."""
+    own = {name for worker in own_workers(plan) for name in worker.device_ids}
+    return tuple(d for d in (plan.asked.exclude if plan.asked else ()) if d not in own)
+
+
+def is_own(worker: WorkerSpec) -> bool:
+    """True for a CPU worker on this machine, started for trials."""
+    return worker.peer == LOCAL and not worker.place
+
+
+def up_command(plan: Plan) -> str:
+    """The command line that launches a plan without the console."""
+    return shlex.join(["dllm-tui", "up", plan.model, *_options(plan)])
+
+
+def _options(plan: Plan) -> Iterator[str]:
+    if plan.head != LOCAL:
+        yield from ("--head", plan.head)
+    shares = (f"{share.device}={share.layers}" for share in plan.split.shares)
+    yield from ("--split", ",".join(shares), "--context", str(plan.ctx_size))
+    server = plan.server
+    told = (
+        ("--cache-type-k", server.cache_type_k, USUAL.cache_type_k),
+        ("--cache-type-v", server.cache_type_v, USUAL.cache_type_v),
+        ("--slots", server.slots, USUAL.slots),
+        ("--flash-attention", server.flash_attention.value, FlashAttention.AUTO.value),
+        ("--threads", server.threads, USUAL.threads),
+        ("--draft", server.draft, USUAL.draft),
+        ("--draft-max", server.draft_max, USUAL.draft_max),
+        ("--worker-threads", LaunchSettings.of(plan).worker_threads, None),
+    )
+    for option, value, usual in told:
+        if value != usual:
+            yield from (option, str(value))
+    # The settings of whoever types it may say otherwise.
+    yield from ("--relay", RELAYS[plan.pair] if plan.relay else NO_RELAY)
+    if plan.extra_args:
+        yield from ("--", *plan.extra_args)
+
+
+def slot_ctx_size(plan: Plan) -> int:
+    """Tokens that fit one slot: its part of the context, rounded up by llama-server."""
+    part = -(-plan.ctx_size // plan.server.slots)
+    return -(-part // SLOT_CTX_STEP) * SLOT_CTX_STEP
+
+
+def ctx_text(plan: Plan) -> str:
+    """``ctx 4096``, ``ctx 3×1536`` for three slots."""
+    slots = plan.server.slots
+    each = f"{slots}×{slot_ctx_size(plan)}" if slots > 1 else f"{plan.ctx_size}"
+    return f"ctx {each}"
+
+
+def unusual(plan: Plan) -> str:
+    """The settings of llama-server that are not the default: ``KV q8_0 · 4 slots``."""
+    return " · ".join(_unusual(plan))
+
+
+def _unusual(plan: Plan) -> Iterator[str]:
+    server = plan.server
+    types = (server.cache_type_k, server.cache_type_v)
+    if types != (USUAL.cache_type_k, USUAL.cache_type_v):
+        yield f"KV {'/'.join(dict.fromkeys(types))}"
+    if server.slots != USUAL.slots:
+        yield f"{server.slots} slots"
+    if server.flash_attention is not FlashAttention.AUTO:
+        yield f"flash attention {server.flash_attention.value}"
+    if server.threads is not None:
+        yield f"head {_threads(server.threads)}"
+    if plan.speculation is not None:
+        yield draft_text(plan)
+    if plan.extra_args:
+        yield shlex.join(plan.extra_args)
+
+
+def differences(plan: Plan, running: Plan) -> str:
+    """The changes if one plan replaced the other, in few words."""
+    return ", ".join(_differences(plan, running))
+
+
+def _differences(new: Plan, old: Plan) -> Iterator[str]:
+    if new.ctx_size != old.ctx_size:
+        yield f"context {new.ctx_size}"
+    if new.server.cache_type_k != old.server.cache_type_k:
+        yield f"K {new.server.cache_type_k}"
+    if new.server.cache_type_v != old.server.cache_type_v:
+        yield f"V {new.server.cache_type_v}"
+    if new.server.slots != old.server.slots:
+        yield format_count(new.server.slots, "slot")
+    if new.server.flash_attention is not old.server.flash_attention:
+        yield f"flash attention {new.server.flash_attention.value}"
+    if new.server.threads != old.server.threads:
+        yield f"head {_threads(new.server.threads)}"
+    drafts = draft_text(new), draft_text(old)
+    if drafts[0] != drafts[1]:
+        yield drafts[0]
+    threads = {worker.name: worker.threads for worker in old.workers}
+    for worker in new.workers:
+        if worker.threads != threads.get(worker.name, worker.threads):
+            yield f"{worker.name} {_threads(worker.threads)}"
+    if new.extra_args != old.extra_args:
+        yield "further arguments"
+
+
+def draft_text(plan: Plan) -> str:
+    """The draft, its device and its length: ``draft small on CUDA0, 8 tokens``."""
+    method, server = plan.speculation, plan.server
+    if method is None:
+        return "no draft"
+    if server.draft == AUTO_DRAFT:
+        names = [model_name(one.draft) for one in method.methods]
+        return f"draft auto: {', '.join(names)} or none, whatever is fastest"
+    tokens = format_count(server.draft_max, "token")
+    if not method.model:
+        where = f"{MTP_DRAFT} on {method.device}" if method.device else method.type
+        return f"draft {where}, {tokens}"
+    device = method.device.rpartition("/")[2]
+    return f"draft {model_name(method.model)} on {device}, {tokens}"
+
+
+def _threads(count: int | None) -> str:
+    if count is None:
+        return "threads automatic"
+    return format_count(count, "thread")
+
+
+def launch_command(snapshot: ClusterSnapshot | None) -> str:
+    """The command line of the llama-server that runs; empty for none."""
+    # Imported when needed: a start of the console does not copy.
+    from shlex import join
+
+    for process in snapshot.processes if snapshot else ():
+        if process.role is ProcessRole.SERVER and process.argv:
+            return join(process.argv)
+    return ""

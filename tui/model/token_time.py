@@ -1,0 +1,124 @@
+"""The time of a token as cells, steps and numbers: pure arithmetic."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from tui.model.quantities import tick_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from backends.state import Link, Pass
+
+TYPICAL_TOKENS = 16
+"""At most so many tokens make a typical one."""
+SHRINK_AT = 0.85
+"""The next smaller scale is taken once it would be filled no more than this."""
+TICK_GAP = 3
+"""Cells for a mark and the space after its label."""
+_STEPS = (1, 2, 5)
+_QUARTILE = 0.75
+
+
+class PartLook(NamedTuple):
+    """One part of a token's way: its name, its sign, what it means."""
+
+    name: str
+    glyph: str
+    meaning: str
+
+
+PARTS = (
+    PartLook("others", "·", "elsewhere: the head and other workers"),
+    PartLook("up", "░", "the input on its way to the worker"),
+    PartLook("compute", "█", "the worker computes"),
+    PartLook("down", "▒", "the result on its way back"),
+    PartLook("wait", "─", "nobody did anything for it"),
+)
+
+Times = tuple[float, float, float, float, float]
+"""Milliseconds of each part, in the order of ``PARTS``."""
+
+
+def times_of(one: Pass) -> Times:
+    """The parts of one pass."""
+    return (one.head_ms, one.up_ms, one.compute_ms, one.down_ms, one.wait_ms)
+
+
+def tokens_of(link: Link) -> list[Times]:
+    """The parts of each token made of late, oldest first; prompts are none."""
+    return [times_of(one) for one in link.passes if one.generated]
+
+
+def typical_of(tokens: Sequence[Times]) -> Times:
+    """The median of each part over the latest tokens.
+
+    No mean: the first token after a pause has the whole pause in its head.
+    """
+    latest = tokens[-TYPICAL_TOKENS:]
+    head, up, compute, down, wait = (median(part) for part in zip(*latest, strict=True))
+    return head, up, compute, down, wait
+
+
+def typical_ms(tokens: Iterable[Times]) -> float:
+    """The upper quartile of tokens' times: an outlier stretches no scale."""
+    totals = sorted(sum(times) for times in tokens)
+    if not totals:
+        return 0.0
+    return totals[min(int(len(totals) * _QUARTILE), len(totals) - 1)]
+
+
+def scale_above(longest_ms: float) -> float:
+    """The smallest of 1, 2, 5, 10, 20, 50… ms that holds so much; at least 0.1."""
+    exponent = -1
+    while True:
+        for step in _STEPS:
+            scale = step * 10.0**exponent
+            if longest_ms <= scale:
+                return scale
+        exponent += 1
+
+
+def next_scale(present_ms: float, longest_ms: float) -> float:
+    """The scale from now on: grows when it must, shrinks only well below a step."""
+    if longest_ms > present_ms:
+        return scale_above(longest_ms)
+    smaller = scale_above(longest_ms / SHRINK_AT)
+    return min(smaller, present_ms)
+
+
+def cells_of(times: Sequence[float], scale_ms: float, room: int) -> list[int]:
+    """Cells of each part; every boundary is within half a cell of its time."""
+    edges = [0]
+    passed_ms = 0.0
+    for part_ms in times:
+        passed_ms += max(part_ms, 0.0)
+        edges.append(min(round(passed_ms / scale_ms * room), room))
+    return [end - start for start, end in pairwise(edges)]
+
+
+def tick_step(scale_ms: float, room: int, label_cells: int) -> float:
+    """The distance of the axis's marks: 1, 2 or 5, wide enough for a label."""
+    step = scale_ms / 10
+    while step < scale_ms:
+        step = scale_above(step * 1.01)
+        even = abs(scale_ms / step - round(scale_ms / step)) < 1e-6
+        if even and room * step / scale_ms >= label_cells:
+            return step
+    return scale_ms
+
+
+def axis_text(scale_ms: float, room: int) -> str:
+    """``╷0        ╷20       ╷40  50 ms╷``: marks stand where their times are."""
+    end = f"{tick_text(scale_ms)} ms╷"
+    step = tick_step(scale_ms, room, len(tick_text(scale_ms)) + TICK_GAP)
+    text = ""
+    for number in range(round(scale_ms / step)):
+        at = round(number * step / scale_ms * room)
+        label = f"╷{tick_text(number * step)}"
+        if at + len(label) + len(end) < room:
+            text = text.ljust(at) + label
+    return (text.ljust(room - len(end)) + end)[:room] if room >= len(end) else ""

@@ -1,1 +1,0 @@
-"""The seam to the controller: its requests and its snapshots."""

@@ -1,0 +1,82 @@
+"""A strip on which a number can be typed: drawn by the widget, begun by a key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.actions import SkipAction
+from textual.reactive import reactive
+
+from tui.widgets.strips import StripWidget
+
+if TYPE_CHECKING:
+    from textual import events
+
+
+class NumberStrip(StripWidget):
+    """Digits are screens until a key has begun a number; then they are its digits.
+
+    A widget binds ``number`` to the keys that begin and apply, ``erase_typed`` and
+    ``cancel``, and takes the number in ``take_number``.
+    """
+
+    TYPED_MAX: ClassVar[int] = 4
+    """Characters a number can have."""
+    HAS_POINT: ClassVar[bool] = False
+    """True if a number may have a fraction."""
+
+    typed: reactive[str | None] = reactive(None, init=False)
+    """The number so far; None while none is being typed."""
+
+    # --- what the widget gives ---------------------------------------------------
+
+    @property
+    def takes_number(self) -> bool:
+        """True if the user can begin a number now."""
+        raise NotImplementedError
+
+    def take_number(self, text: str) -> None:
+        """A number was typed: digits, and one point at most."""
+        raise NotImplementedError
+
+    # --- the rest is the same for all ----------------------------------------------
+
+    @property
+    def takes_digits(self) -> bool:
+        """True if a digit belongs to a number now, and changes no screen."""
+        return self.typed is not None
+
+    def watch_typed(self) -> None:
+        self.redraw()
+        self.refresh_bindings()
+
+    def watch_has_focus(self, has_focus: bool) -> None:
+        super().watch_has_focus(has_focus)
+        self.typed = None
+        self.redraw()
+
+    def action_number(self) -> None:
+        if not self.takes_number:
+            raise SkipAction
+        text, self.typed = self.typed, "" if self.typed is None else None
+        if text and text != ".":
+            self.take_number(text)
+
+    def action_erase_typed(self) -> None:
+        if not self.typed:
+            raise SkipAction
+        self.typed = self.typed[:-1]
+
+    def on_key(self, event: events.Key) -> None:
+        character = event.character or ""
+        if self.typed is None or not self._belongs(character):
+            return
+        event.stop()
+        event.prevent_default()
+        if len(self.typed) < self.TYPED_MAX:
+            self.typed += character
+
+    def _belongs(self, character: str) -> bool:
+        if character == ".":
+            return self.HAS_POINT and "." not in (self.typed or "")
+        return character.isascii() and character.isdigit()

@@ -1,0 +1,102 @@
+"""Tokens per second over the last minutes: an axis from 0, gaps for pauses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tui.widgets.blocks import block
+from tui.widgets.strips import Part, StripWidget, line
+
+if TYPE_CHECKING:
+    from textual.strip import Strip
+
+    from tui.model.trends import RateHistory
+
+AXIS_WIDTH = 5
+TIMES_FROM = 5
+"""Rows from which one is for the times."""
+TIME_STEP = 20
+_STEPS = (5, 10, 20, 30, 50, 75)
+
+
+def axis_top(largest: float) -> int:
+    """A round number at or above the largest value shown."""
+    scale = 1
+    while True:
+        for step in _STEPS:
+            if largest <= step * scale:
+                return step * scale
+        scale *= 20 if scale == 1 else 10
+
+
+def times_text(seconds: int) -> str:
+    """``40 s ago      20 s ago        now``: one column a second."""
+    end = "now"
+    text = ""
+    for ago in range(seconds // TIME_STEP * TIME_STEP, 0, -TIME_STEP):
+        text = f"{text.ljust(seconds - ago)}╷{ago} s ago"
+    return f"{text.ljust(seconds - len(end))[: seconds - len(end)]}{end}"
+
+
+class RateGraph(StripWidget):
+    """The history as columns of blocks, newest at the right."""
+
+    DEFAULT_CSS = """
+    RateGraph {
+        height: 1fr;
+        width: 1fr;
+    }
+    """
+
+    def __init__(self, history: RateHistory) -> None:
+        super().__init__()
+        self.history = history
+        self._drawn = -1
+
+    def show(self, history: RateHistory) -> None:
+        """Show a history; nothing is drawn when nothing in it changed."""
+        if (history, history.version) != (self.history, self._drawn):
+            self.history, self._drawn = history, history.version
+            self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        room = width - AXIS_WIDTH
+        if room < 1 or height < 1:
+            return []
+        if with_times := height >= TIMES_FROM:
+            height -= 1
+        shown = [*self.history.columns][-room:]
+        top = axis_top(max((rate for rate in shown if rate is not None), default=0))
+        blank = " " * (room - len(shown))
+        rows = [
+            line(
+                [
+                    self._axis(row, height, top, room),
+                    *self._row(shown, row, height, top, blank),
+                ],
+                width,
+            )
+            for row in range(height)
+        ]
+        if with_times:
+            text = " " * AXIS_WIDTH + times_text(room)
+            rows.append(line([(text, self.palette.dim)], width))
+        return rows
+
+    def _axis(self, row: int, height: int, top: int, room: int) -> Part:
+        if row == 0:
+            text = f"{top:>{AXIS_WIDTH - 2}} ┤"
+        elif row == height - 1:
+            text = f"{0:>{AXIS_WIDTH - 2}} ┤"
+        elif row == 1:
+            text = f"{f'{room}s│':>{AXIS_WIDTH}}"
+        else:
+            text = f"{'│':>{AXIS_WIDTH}}"
+        return text, self.palette.dim
+
+    def _row(
+        self, shown: list[float | None], row: int, height: int, top: int, blank: str
+    ) -> list[Part]:
+        above = height - 1 - row
+        cells = "".join(block(rate, top, above, height) for rate in shown)
+        return [(blank, self.palette.dim), (cells, self.palette.graph)]

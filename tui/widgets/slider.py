@@ -1,0 +1,271 @@
+"""One value on one line: a label, a track with a thumb, and the value in its unit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.cells import cell_len
+from textual.actions import SkipAction
+from textual.message import Message
+from textual.reactive import reactive
+
+from tui.actions.keymap import bindings
+from tui.widgets.number_strip import NumberStrip
+from tui.widgets.strips import Part, clip, line
+
+if TYPE_CHECKING:
+    from rich.style import Style
+    from textual import events
+    from textual.binding import BindingType
+    from textual.strip import Strip
+
+    from tui.widgets.scale import Scale
+
+LABEL_WIDTH = 12
+"""Columns before the track: the mark of the focus and the label."""
+VALUE_WIDTH = 11
+"""Columns after the track: the value and its unit."""
+TRACK_MIN = 4
+FAR = 10_000
+"""More steps than any scale has."""
+
+
+class Slider(NumberStrip, can_focus=True):
+    """A value one drags, steps or types.
+
+    Mouse and keys do the same: a move shows and is told at once, and is ``final`` when
+    the thumb is let go.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("slider")
+    DEFAULT_CSS = """
+    Slider {
+        height: 1;
+        width: 1fr;
+        pointer: ew-resize;
+    }
+    """
+    TYPED_MAX: ClassVar[int] = 7
+    HAS_POINT: ClassVar[bool] = True
+
+    value: reactive[float] = reactive(0.0, init=False)
+    """The value of the thumb; it may lie between two steps."""
+
+    class Changed(Message):
+        """The user moved the thumb; not ``final`` while a drag goes on."""
+
+        def __init__(self, slider: Slider, value: float, *, final: bool) -> None:
+            super().__init__()
+            self.slider = slider
+            self.value = value
+            self.final = final
+
+        def can_replace(self, message: Message) -> bool:
+            """A newer move of the same slider makes an unfinished one worthless."""
+            return (
+                not self.final
+                and isinstance(message, Slider.Changed)
+                and message.slider is self.slider
+            )
+
+    def __init__(
+        self,
+        label: str,
+        scale: Scale,
+        *,
+        id: str | None = None,  # noqa: A002
+        classes: str | None = None,
+    ) -> None:
+        super().__init__(id=id, classes=classes)
+        self.label = label
+        self.scale = scale
+        self.dragging = False
+        self._start = scale.neutral
+        self._grab_x = -1
+        self.set_reactive(Slider.value, scale.neutral)
+
+    # --- what others use -----------------------------------------------------
+
+    def show_value(self, value: float) -> None:
+        """Show a value from elsewhere; a drag and a number being typed go on."""
+        if not self.dragging:
+            self.value = value
+
+    @property
+    def track_width(self) -> int:
+        """Columns of the track."""
+        return max(self.content_size.width - LABEL_WIDTH - VALUE_WIDTH, 1)
+
+    @property
+    def thumb_x(self) -> int:
+        """Column of the thumb, from the left edge of the slider."""
+        return LABEL_WIDTH + self._column(self.value)
+
+    # --- drawing ---------------------------------------------------------------
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        has_track = width >= LABEL_WIDTH + VALUE_WIDTH + TRACK_MIN
+        track = self._track() if has_track else []
+        return [line([*self._label(), *track, *self._shown_value()], width)]
+
+    def _label(self) -> list[Part]:
+        active = self.has_focus or self.dragging
+        style = self.palette.strong if active else self.palette.dim
+        mark = "▸ " if active else "  "
+        return [(mark, self.palette.key), (clip(self.label, LABEL_WIDTH - 2), style)]
+
+    def _track(self) -> list[Part]:
+        """A line with the stops on it, thick from where it changes nothing."""
+        thumb, neutral = self._column(self.value), self._column(self.scale.neutral)
+        first, last = sorted((thumb, neutral))
+        cells = list("─" * self.track_width)
+        for stop in self.scale.stops:
+            cells[self._column(stop)] = "┴"
+        end = last + 1 if thumb < neutral else last
+        cells[first:end] = "━" * (end - first)
+        plain, filled = self.palette.border, self._fill
+        parts = [(cells[:first], plain), (cells[first:end], filled)]
+        parts.append((cells[end:], plain))
+        return _with_thumb(parts, thumb, self._thumb_style)
+
+    @property
+    def _fill(self) -> Style:
+        active = self.has_focus or self.dragging
+        return self.palette.accent if active else self.palette.graph
+
+    @property
+    def _thumb_style(self) -> Style:
+        if self.has_focus or self.dragging:
+            return self.palette.handle
+        return self.palette.dim if self._is_neutral else self.palette.accent
+
+    @property
+    def _is_neutral(self) -> bool:
+        return self.value == self.scale.neutral
+
+    def _shown_value(self) -> list[Part]:
+        """At the right edge of its columns."""
+        text = self.scale.text(self.value)
+        style = self.palette.dim if self._is_neutral else self.palette.strong
+        if self.typed is not None:
+            text, style = f"{self.typed}▏{self.scale.unit}", self.palette.key
+        blank = " " * max(VALUE_WIDTH - cell_len(text), 0)
+        return [(blank, self.palette.text), (text, style)]
+
+    def _column(self, value: float) -> int:
+        return round(self.scale.fraction(value) * (self.track_width - 1))
+
+    # --- watchers ----------------------------------------------------------------
+
+    def watch_value(self) -> None:
+        self.redraw()
+
+    # --- actions -------------------------------------------------------------------
+
+    def action_step(self, by: int) -> None:
+        if not self.dragging:
+            self._commit(self.scale.step(self.value, by))
+
+    def action_to_end(self, direction: int) -> None:
+        self.action_step(direction * FAR)
+
+    @property
+    def takes_number(self) -> bool:
+        """A value, while nobody drags the thumb."""
+        return not self.dragging
+
+    def take_number(self, text: str) -> None:
+        """Take the typed value."""
+        value = self.scale.parse(text)
+        if value is not None:
+            self._commit(value)
+
+    def action_cancel(self) -> None:
+        if self.dragging:
+            self._restore()
+        elif self.typed is not None:
+            self.typed = None
+        else:
+            raise SkipAction
+
+    # --- events ----------------------------------------------------------------------
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        if event.button != 1:
+            return
+        event.stop()
+        x = event.get_content_offset_capture(self).x
+        if not LABEL_WIDTH <= x < LABEL_WIDTH + self.track_width:
+            return
+        self._start, self._grab_x = self.value, x
+        self.dragging = True
+        self.capture_mouse()
+        self.redraw()
+        if x != self.thumb_x:
+            self._follow(x)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if not self.dragging:
+            return
+        event.stop()
+        self._follow(event.get_content_offset_capture(self).x)
+
+    def on_mouse_up(self, event: events.MouseUp) -> None:
+        if not self.dragging:
+            return
+        event.stop()
+        self._end_drag()
+        if self.value != self._start:
+            self.post_message(self.Changed(self, self.value, final=True))
+
+    def on_mouse_release(self, event: events.MouseRelease) -> None:
+        if self.dragging:
+            self._restore()
+
+    # --- inside ---------------------------------------------------------------
+
+    def _follow(self, x: int) -> None:
+        value = self._value_at(x)
+        if value != self.value:
+            self.value = value
+            self.post_message(self.Changed(self, value, final=False))
+
+    def _value_at(self, x: int) -> float:
+        column = x - LABEL_WIDTH
+        if column == self._column(self._start):
+            return self._start
+        span = max(self.track_width - 1, 1)
+        return self.scale.at(min(max(column / span, 0.0), 1.0))
+
+    def _commit(self, value: float) -> None:
+        if value != self.value:
+            self.value = value
+            self.post_message(self.Changed(self, value, final=True))
+
+    def _restore(self) -> None:
+        self._end_drag()
+        if self.value != self._start:
+            self.value = self._start
+            self.post_message(self.Changed(self, self._start, final=True))
+
+    def _end_drag(self) -> None:
+        self.dragging = False
+        self.release_mouse()
+        self.redraw()
+
+
+def _with_thumb(
+    parts: list[tuple[list[str], Style]], thumb: int, style: Style
+) -> list[Part]:
+    """The track's parts with the thumb in its column."""
+    shown: list[Part] = []
+    start = 0
+    for cells, ground in parts:
+        at = thumb - start
+        start += len(cells)
+        if 0 <= at < len(cells):
+            shown += [("".join(cells[:at]), ground), ("●", style)]
+            shown.append(("".join(cells[at + 1 :]), ground))
+        else:
+            shown.append(("".join(cells), ground))
+    return shown

@@ -1,0 +1,221 @@
+"""Base of the widgets that draw whole lines themselves, and helpers to build lines."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual.content import Content
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from tui.widgets.palette import Palette, palette_from
+from tui.widgets.safe_text import safe_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from textual.selection import Selection
+
+Part = tuple[str, Style]
+
+
+def line(parts: Iterable[Part], width: int) -> Strip:
+    """Parts as one line of exactly this width; what is too long ends in ``…``."""
+    segments = [Segment(safe_line(text), style) for text, style in parts if text]
+    used = sum(segment.cell_length for segment in segments)
+    if used <= width:
+        return Strip(segments, used).extend_cell_length(width)
+    return _shortened(segments, width)
+
+
+def spread(left: Sequence[Part], right: Sequence[Part], width: int) -> Strip:
+    """Left parts at the left, right parts at the right; the left gives way."""
+    right_width = parts_width(right)
+    if right_width >= width:
+        return line(right, width)
+    head = line(left, width - right_width)
+    tail = (Segment(safe_line(text), style) for text, style in right)
+    return Strip([*head, *tail], width)
+
+
+def parts_width(parts: Iterable[Part]) -> int:
+    """Columns the parts take."""
+    return sum(cell_len(safe_line(text)) for text, _ in parts)
+
+
+def clip(text: str, width: int) -> str:
+    """Text of exactly this width, ending in ``…`` where it was cut."""
+    if width <= 0:
+        return ""
+    text = safe_line(text)
+    if cell_len(text) <= width:
+        return set_cell_size(text, width)
+    return set_cell_size(text, width - 1) + "…"
+
+
+def fitting(candidates: Iterable[str], width: int) -> str:
+    """The first text that fits, else nothing: a label is whole or not there."""
+    return next((text for text in candidates if cell_len(text) <= width), "")
+
+
+def changed_span(old: Strip, new: Strip) -> tuple[int, int] | None:
+    """From where up to where two lines differ, in cells; None when nowhere."""
+    if old == new:
+        return None
+    before, after = _cells(old), _cells(new)
+    if len(before) != len(after):
+        return 0, max(len(before), len(after))
+    differing = [at for at in range(len(after)) if before[at] != after[at]]
+    return (differing[0], differing[-1] + 1) if differing else None
+
+
+def _cells(strip: Strip) -> list[tuple[str, Style | None]]:
+    """Sign and style of every cell; a wide sign's second cell has no sign."""
+    return [
+        (sign if cell == 0 else "", style)
+        for text, style, _ in strip
+        for sign in text
+        for cell in range(cell_len(sign))
+    ]
+
+
+def _shortened(segments: list[Segment], width: int) -> Strip:
+    if width <= 0:
+        return Strip([], 0)
+    kept = list(Strip(segments).crop(0, width - 1))
+    style = kept[-1].style if kept else None
+    return Strip([*kept, Segment("…", style)]).extend_cell_length(width)
+
+
+def wrapped(text: str, width: int, lines_max: int) -> list[str]:
+    """Text in a few lines of this width; the last one says if there is more."""
+    if not text or width < 1:
+        return []
+    pieces = wrap(safe_line(text), width)
+    if len(pieces) > lines_max:
+        pieces = pieces[:lines_max]
+        pieces[-1] = pieces[-1][: width - 1] + "…"
+    return pieces
+
+
+def selected(row: Strip, span: tuple[int, int], look: Style) -> Strip:
+    """A row of which a part is selected, in cells; an end of -1 is the row's."""
+    start, end = span[0], row.cell_length if span[1] == -1 else span[1]
+    part = Segment.apply_style(row.crop(start, end), post_style=look)
+    return Strip.join([row.crop(0, start), Strip(part), row.crop(end)])
+
+
+def retitle(widget: Widget, title: str) -> None:
+    """Set a border title, brackets and all.
+
+    Textual would paint the widget again for the same one, and read a text as markup.
+    """
+    said = Content(safe_line(title))
+    if widget.border_title != said.markup:
+        widget.border_title = said
+
+
+def resubtitle(widget: Widget, title: str) -> None:
+    """The same for a border's subtitle."""
+    said = Content(safe_line(title))
+    if widget.border_subtitle != said.markup:
+        widget.border_subtitle = said
+
+
+class StripWidget(Widget):
+    """A widget that draws all of its lines at once and keeps them until it changes.
+
+    Where it is text to read, its class allows to select it.
+    """
+
+    ALLOW_SELECT = False
+
+    _strips: list[Strip] | None = None
+    _drawn_width: int = -1
+    _stale = False
+    """It changed while it was hidden."""
+
+    @property
+    def palette(self) -> Palette:
+        """The present theme's styles."""
+        return palette_from(self.app.theme_variables)
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        raise NotImplementedError
+
+    def redraw(self) -> None:
+        """Something shown has changed: draw again, at this size."""
+        self._strips = None
+        if self._is_displayed:
+            self.refresh()
+        else:
+            # Textual would arrange the whole screen to find out that it is not there.
+            self._stale = True
+
+    @property
+    def _is_displayed(self) -> bool:
+        return all(node.display for node in self.ancestors_with_self)
+
+    def on_show(self) -> None:
+        if self._stale:
+            self._stale = False
+            self.redraw()
+
+    def redraw_changed(self) -> None:
+        """Draw again, but paint only cells that differ: for figures that tick."""
+        before, width = self._strips, self._drawn_width
+        same_place = width == self.content_size.width and self._is_displayed
+        if before is None or not same_place:
+            self.redraw()
+            return
+        self._strips = None
+        after = self.lines()
+        if len(after) != len(before):
+            self.redraw()
+            return
+        for y, (old, new) in enumerate(zip(before, after, strict=True)):
+            if span := changed_span(old, new):
+                self.refresh(Region(span[0], y, span[1] - span[0], 1))
+
+    def lines(self) -> list[Strip]:
+        """The lines as drawn last."""
+        size = self.content_size
+        if self._strips is None or self._drawn_width != size.width:
+            ground = Style(bgcolor=self.background_colors[1].rich_color)
+            drawn = self.draw(size.width, size.height)
+            self._strips = [strip.apply_style(ground) for strip in drawn]
+            self._drawn_width = size.width
+        return self._strips
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the cached picture."""
+        lines = self.lines()
+        if y < len(lines):
+            return self._selectable(lines[y], y) if self.ALLOW_SELECT else lines[y]
+        ground = Style(bgcolor=self.background_colors[1].rich_color)
+        return Strip.blank(self.content_size.width, ground)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The selected text, without the blanks at the ends of lines."""
+        drawn = "\n".join(strip.text.rstrip() for strip in self.lines())
+        return selection.extract(drawn), "\n"
+
+    def _selectable(self, strip: Strip, y: int) -> Strip:
+        span = self.text_selection.get_span(y) if self.text_selection else None
+        if span is not None:
+            look = self.screen.get_component_rich_style("screen--selection")
+            strip = selected(strip, span, look)
+        return strip.apply_offsets(0, y)
+
+    def notify_style_update(self) -> None:
+        """A theme or class change may have changed every colour."""
+        self._strips = None
+        super().notify_style_update()
+
+    def _on_resize(self, event: object) -> None:
+        self._strips = None
