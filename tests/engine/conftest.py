@@ -21,9 +21,8 @@ import pytest
 from backends.client.http import request
 from backends.demo import MODEL_PATH
 from backends.state import ClusterSnapshot
-from tests.engine.synthetic import write_llama
-from tests.killing import kill_until_none
-from tests.looking import processes_of
+from tests.kit.models import write_llama
+from tests.kit.processes import kill_until_none, processes_of
 from tui.cli.status import cluster_json
 
 if TYPE_CHECKING:

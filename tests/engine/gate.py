@@ -11,7 +11,7 @@ import psutil
 from backends.engine.find import find_engine
 from backends.paths import user_paths
 from tests.engine.conftest import wait_for
-from tests.looking import with_word
+from tests.kit.processes import with_word
 
 if TYPE_CHECKING:
     from tests.engine.conftest import User

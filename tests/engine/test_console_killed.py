@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.engine.conftest import wait_for
-from tests.looking import with_word
+from tests.kit.processes import with_word
 
 if TYPE_CHECKING:
     from tests.engine.conftest import User

@@ -18,7 +18,7 @@ import pytest
 
 from backends.state import API_VERSION
 from tests.engine.conftest import User, wait_for
-from tests.looking import with_word
+from tests.kit.processes import with_word
 
 pytestmark = pytest.mark.engine
 

@@ -18,7 +18,7 @@ import pytest
 
 from backends.speculation.auto import WORTH
 from tests.engine.conftest import running_pid, wait_for
-from tests.engine.synthetic import write_llama
+from tests.kit.models import write_llama
 from tests.native.stock import engine
 
 if TYPE_CHECKING:

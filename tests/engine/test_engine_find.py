@@ -35,7 +35,7 @@ from backends.state import (
     Sampling,
     ServerSettings,
 )
-from tests.engine.synthetic import write_llama
+from tests.kit.models import write_llama
 from tests.native.stock import free_port
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.engine.conftest import User, running_pid, somebody, wait_for
-from tests.looking import with_word
+from tests.kit.processes import with_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

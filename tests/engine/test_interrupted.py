@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.engine.conftest import somebody, wait_for
-from tests.looking import is_agent, words_of
+from tests.kit.processes import is_agent, words_of
 from tests.native.stock import free_port
 
 if TYPE_CHECKING:

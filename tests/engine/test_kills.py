@@ -18,8 +18,7 @@ import pytest
 from backends.controller.breaker import DEATHS_MAX
 from tests.engine.conftest import User, running_pid, wait_for
 from tests.engine.gate import Gate
-from tests.killing import kill_all
-from tests.looking import is_agent, name_of, with_word, words_of
+from tests.kit.processes import is_agent, kill_all, name_of, with_word, words_of
 from tests.native.stock import free_port
 
 pytestmark = pytest.mark.engine

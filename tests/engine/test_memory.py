@@ -26,8 +26,8 @@ from backends.split.layout import even_counts, make_split
 from backends.split.loads import device_loads
 from backends.state import FlashAttention, ServerSettings
 from tests.engine.conftest import wait_for
-from tests.engine.synthetic import write_llama
 from tests.engine.test_engine_find import flags_of
+from tests.kit.models import write_llama
 from tests.native.stock import engine as pinned_engine
 from tests.native.stock import free_port
 

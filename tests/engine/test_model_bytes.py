@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.engine.synthetic import write_llama
+from tests.kit.models import write_llama
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

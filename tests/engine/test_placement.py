@@ -25,7 +25,7 @@ from backends.split.held import ServerLog, held_split
 from backends.split.layout import make_split
 from backends.state import Plan, WorkerSpec
 from backends.state.links import Held, WorkerWeights
-from tests.engine.synthetic import write_llama
+from tests.kit.models import write_llama
 from tests.native.relaying import running
 from tests.native.stock import engine, free_port, start, start_worker, wait_until_up
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from backends.paths import relay_binary
-from tests.engine.synthetic import write_llama
+from tests.kit.models import write_llama
 from tests.native.pairing import paired
 from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
 

@@ -13,7 +13,7 @@ import pytest
 
 from backends.controller.lock import lock_holder
 from tests.engine.conftest import wait_for
-from tests.killing import kill_until_none
+from tests.kit.processes import kill_until_none
 from tests.native.stock import free_port
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.engine.conftest import wait_for
-from tests.killing import kill_until_none
+from tests.kit.processes import kill_until_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from gguf import GGUFReader
 from backends.models.sparse_copy import plan_thin, write_thin
 from backends.paths import relay_binary
 from tests.engine.conftest import wait_for
-from tests.engine.synthetic import write_llama
+from tests.kit.models import write_llama
 from tests.native.pairing import FarEnd
 from tests.native.relaying import running
 from tests.native.stock import (

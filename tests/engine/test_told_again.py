@@ -12,7 +12,7 @@ import pytest
 
 from backends.gateway.stream import Replay
 from tests.engine.conftest import wait_for
-from tests.looking import with_word
+from tests.kit.processes import with_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable

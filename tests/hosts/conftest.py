@@ -11,8 +11,8 @@ import pytest
 
 from tests.hosts.network import Network, missing
 from tests.hosts.user import HeadUser
-from tests.killing import kill_until_none
-from tests.waiting import wait_until
+from tests.kit.processes import kill_until_none
+from tests.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from tests.hosts.container import HOME, Container
 from tests.hosts.proc import alive, children, comm, command_line
-from tests.killing import kill_until_none
-from tests.waiting import wait_until
+from tests.kit.processes import kill_until_none
+from tests.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

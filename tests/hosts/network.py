@@ -43,7 +43,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.hosts.machine import SSHD, Machine, empty
-from tests.waiting import PATIENCE_S, wait_until
+from tests.kit.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

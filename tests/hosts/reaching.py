@@ -12,7 +12,7 @@ from backends.errors import NeedsAnswer, PeerUnreachable
 from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import SshConnection
 from backends.state import QuestionKind
-from tests.waiting import PATIENCE_S, wait_until
+from tests.kit.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

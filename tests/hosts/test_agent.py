@@ -16,7 +16,7 @@ from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import SshConnection
 from backends.paths import relay_binary
 from backends.state import ProcessRole, ProcessState
-from tests.waiting import PATIENCE_S, until
+from tests.kit.waiting import PATIENCE_S, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,7 +10,7 @@ import psutil
 
 from tests.engine.conftest import wait_for
 from tests.hosts.user import MODEL, answer, prepared
-from tests.looking import name_of, words_of
+from tests.kit.processes import name_of, words_of
 
 if TYPE_CHECKING:
     from pathlib import Path

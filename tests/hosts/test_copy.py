@@ -15,7 +15,7 @@ from backends.machines.shell import PeerFull, WrongFile
 from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import SshConnection
 from backends.models.identity import full_sha256, identity_of
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -15,7 +15,7 @@ from tests.engine.test_kills_often import KILLS, pid_of, told
 from tests.hosts.proc import alive
 from tests.hosts.reaching import until
 from tests.hosts.user import MODEL, prepared
-from tests.killing import kill_all
+from tests.kit.processes import kill_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from backends.paths import relay_binary
+from tests.kit.waiting import wait_until
 from tests.native.relaying import (
     GET_DEVICE_MEMORY,
     HELLO_REPLY,
@@ -14,7 +15,6 @@ from tests.native.relaying import (
     request,
     running,
 )
-from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,9 @@ from backends.demo import MODEL_PATH
 from backends.errors import ModelError
 from backends.machines.model_files import read_there
 from backends.models.layers import read_model
-from tests.engine.synthetic import write_llama
 from tests.hosts.reaching import reach
 from tests.hosts.user import answer, prepared
+from tests.kit.models import write_llama
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.hosts.network import Network
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.hosts.machine import Machine

@@ -22,7 +22,7 @@ from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import SshConnection
 from backends.paths import Paths, relay_binary, user_paths
 from backends.state import EngineInfo, EngineSource, ProvisionMode
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,8 +9,8 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
+from tests.kit.waiting import PATIENCE_S
 from tests.native.relaying import Relay, running
-from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,7 +11,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from tests.waiting import PATIENCE_S
+from tests.kit.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from tests.kit.waiting import PATIENCE_S, wait_until
 from tests.native.identity import start_id
-from tests.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

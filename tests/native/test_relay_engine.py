@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.engine.synthetic import write_llama
+from tests.kit.models import write_llama
 from tests.native.relaying import HELLO_REPLY, HELLO_REQUEST, Stats, receive, running
 from tests.native.stock import SHORT_PROMPT, Cluster, cluster, engine, start_worker
 

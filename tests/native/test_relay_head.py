@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from tests.kit.waiting import PATIENCE_S, wait_until
 from tests.native.relaying import (
     BUFFER_GET_BASE,
     DEVICE_COUNT,
@@ -32,7 +33,6 @@ from tests.native.relaying import (
     set_tensor_header,
     tensor,
 )
-from tests.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
+from tests.kit.waiting import PATIENCE_S, wait_until
 from tests.native.pairing import AS_ASKED, paired
 from tests.native.relaying import (
     BASE,
@@ -23,7 +24,6 @@ from tests.native.relaying import (
     in_thread,
     receive,
 )
-from tests.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     import socket

@@ -15,7 +15,7 @@ import pytest
 
 from backends.demo import MODEL_PATH
 from backends.machines.host import local_host_for_now
-from tests.engine.synthetic import write_llama
+from tests.kit.models import write_llama
 from tests.native.pairing import paired
 from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
 

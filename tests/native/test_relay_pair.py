@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.kit.waiting import PATIENCE_S, wait_until
 from tests.native.pairing import AS_ASKED, FarEnd, key_file, paired
 from tests.native.relaying import (
     HELLO_REPLY,
@@ -27,7 +28,6 @@ from tests.native.relaying import (
     receive,
     running,
 )
-from tests.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

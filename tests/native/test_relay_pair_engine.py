@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.engine.synthetic import write_llama
+from tests.kit.models import write_llama
 from tests.native.pairing import all_waited_for, key_file, paired, waited_for
 from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
 

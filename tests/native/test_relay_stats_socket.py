@@ -6,8 +6,8 @@ import shutil
 import stat
 from typing import TYPE_CHECKING
 
+from tests.kit.waiting import wait_until
 from tests.native.relaying import HELLO_REQUEST, Worker, greet, running
-from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.engine.synthetic import write_llama
-from tests.looking import with_word
+from tests.kit.models import write_llama
+from tests.kit.processes import with_word
 from tests.native.relaying import in_thread
 from tests.native.stock import SHORT_PROMPT, Cluster, cluster
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kit.waiting import PATIENCE_S
 from tests.native.relaying import (
     GET_DEVICE_MEMORY,
     HELLO_REQUEST,
@@ -24,7 +25,6 @@ from tests.native.relaying import (
     request,
     running,
 )
-from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.engine.synthetic import write_llama
+from tests.kit.models import write_llama
+from tests.kit.waiting import PATIENCE_S
 from tests.native.relaying import (
     BUFFER_GET_BASE,
     GET_TENSOR,
@@ -28,7 +29,6 @@ from tests.native.relaying import (
     tensor,
 )
 from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
-from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path

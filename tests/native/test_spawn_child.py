@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from tests.kit.waiting import wait_until
 from tests.native.identity import start_id
 from tests.native.spawning import Spawned, marked
-from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.native.spawning import Spawner

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from tests.kit.waiting import wait_until
 from tests.native.identity import start_id
-from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

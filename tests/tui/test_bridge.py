@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.errors import ControllerError
+from tests.kit.waiting import PATIENCE_S
 from tests.tui import scenes
 from tests.tui.scripted import ScriptedCluster
-from tests.waiting import PATIENCE_S
 from tui.api.bridge import BROKE, Bridge
 from tui.api.messages import LinkLost, LinkRestored, SnapshotTaken
 

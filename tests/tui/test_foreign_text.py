@@ -12,7 +12,7 @@ from textual.drivers.headless_driver import HeadlessDriver
 
 from backends.errors import ModelError
 from backends.state import ChatDelta, ClusterBrief, Failure, Leftover
-from tests.hostile import HOSTILE, MARKUP, filled, hostile, troubles
+from tests.kit.hostile import HOSTILE, MARKUP, filled, hostile, troubles
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until

@@ -10,7 +10,7 @@ from textual.geometry import Offset
 from textual.selection import Selection
 
 from backends.errors import DllmError
-from tests.full_disk import LIMIT_BYTES, little_room
+from tests.kit.full_disk import LIMIT_BYTES, little_room
 from tests.tui.helpers import screen_text, until
 from tui.model.log_levels import LogLevel
 from tui.screens.logs import save

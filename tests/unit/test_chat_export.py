@@ -11,7 +11,7 @@ import pytest
 
 from backends.errors import DllmError
 from backends.state import Conversation, Reply, Turn
-from tests.full_disk import LIMIT_BYTES, little_room
+from tests.kit.full_disk import LIMIT_BYTES, little_room
 from tui.flows.chat_export import markdown_text, write_export
 
 if TYPE_CHECKING:

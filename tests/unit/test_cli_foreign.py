@@ -20,7 +20,7 @@ from backends.state import (
     ModelCatalogue,
     ModelFile,
 )
-from tests.hostile import HOSTILE, MARKUP, drives, filled, hostile, troubles
+from tests.kit.hostile import HOSTILE, MARKUP, drives, filled, hostile, troubles
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.unit.models.ggufs import write_gguf

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.waiting import PATIENCE_S
+from tests.kit.waiting import PATIENCE_S
 
 SLOW = """
 import sys, time

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.waiting import until
+from tests.kit.waiting import until
 from tui.cli import command as runner
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.hostile import HOSTILE, MARKUP, drives
+from tests.kit.hostile import HOSTILE, MARKUP, drives
 from tui.widgets.safe_text import UNFINISHED_CHARS_MAX, SafeStream, safe, safe_line
 
 DRIVING = st.text("\x1b\x9b\x9d\x9c[]P#0;1m\\\x07\x85\r\n\ta\u202e\u2066\ufeff\udc80é")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.paths import user_paths
-from tests.engine.synthetic import write_llama
+from tests.kit.models import write_llama
 from tests.native.relaying import running
 from tests.native.stock import (
     engine,

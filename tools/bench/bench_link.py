@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.units import format_bytes
-from tests.engine.synthetic import write_llama
 from tests.hosts.network import Network, missing
+from tests.kit.models import write_llama
 from tests.native.pairing import (
     AS_ASKED,
     all_waited_for,

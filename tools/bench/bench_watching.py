@@ -25,7 +25,7 @@ import psutil
 from backends.demo import MODEL_PATH
 from tests.hosts.network import Network, missing
 from tests.hosts.user import HeadUser
-from tests.looking import is_agent
+from tests.kit.processes import is_agent
 from tools.bench.bench_tunnel import PROMPT, show
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.engine.synthetic import N_VOCAB, write_llama
+from tests.kit.models import N_VOCAB, write_llama
 from tests.native.pairing import key_file, paired
 from tests.native.stock import Cluster, engine, server, start_worker
 from tools.bench.link_ways import WORKERS, Site, model_file

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.paths import user_paths
-from tests.engine.synthetic import write_llama
+from tests.kit.models import write_llama
+from tests.kit.waiting import wait_until
 from tests.native.pairing import FarEnd, key_file
 from tests.native.relaying import Relay, running
 from tests.native.stock import engine, free_port, start
-from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.engine.synthetic import write_llama
+from tests.kit.models import write_llama
 from tests.native.recording import FOLDER, Recorder, Session
 from tests.native.stock import Cluster, free_port, start, wait_for_port, wait_until_up
 

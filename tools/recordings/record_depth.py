@@ -23,7 +23,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.engine.synthetic import write_llama
+from tests.kit.models import write_llama
 from tests.native.recording import FOLDER, REQUEST_HEADER_BYTES, Recorder, Recording
 from tests.native.recording import Session as Recorded
 from tests.native.stock import engine, server, start_worker

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from backends.demo import MODEL_PATH
 from tests.engine.conftest import somebody, wait_for
-from tests.looking import is_agent, name_of, words_of
+from tests.kit.processes import is_agent, name_of, words_of
 from tests.native.stock import engine, free_port, server, start, wait_for_port
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from tests.engine.conftest import wait_for
 from tests.hosts.conftest import CACHE
 from tests.hosts.network import Network, missing
 from tests.hosts.user import MODEL, HeadUser, prepared
-from tests.killing import kill_until_none
-from tests.looking import with_word
+from tests.kit.processes import kill_until_none, with_word
 from tools.trials.kills import SETTLE_S, TOKENS, asked, print_head, row
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.paths import Paths, user_paths
-from tests.killing import kill_until_none
-from tests.looking import processes_of, with_word
+from tests.kit.processes import kill_until_none, processes_of, with_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

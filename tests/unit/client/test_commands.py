@@ -28,10 +28,10 @@ from backends.state import (
     ProcessState,
     Transport,
 )
-from tests.looking import processes_of
+from tests.kit.processes import processes_of
+from tests.kit.waiting import PATIENCE_S, until
 from tests.unit.client.conftest import controllers_of
 from tests.unit.client.scripted import ScriptedController, serving
-from tests.waiting import PATIENCE_S, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

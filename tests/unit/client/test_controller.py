@@ -27,7 +27,7 @@ from backends.controller.listening import Listening
 from backends.controller.lock import lock_holder
 from backends.errors import ControllerError
 from backends.state import API_VERSION
-from tests.looking import processes_of
+from tests.kit.processes import processes_of
 from tests.unit.client.conftest import controllers_of
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from backends.state import (
     Reply,
     Turn,
 )
-from tests.looking import processes_of
+from tests.kit.processes import processes_of
 from tests.unit.clicked import commands
 from tests.unit.client.test_commands import command
 from tui.api.chats import Chats

@@ -29,7 +29,7 @@ from backends.state import (
     Speed,
 )
 from backends.state import ClusterState as State
-from tests.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -19,6 +19,7 @@ from backends.state import (
     Sampling,
 )
 from backends.state.chats import chat_applied, chat_framed
+from tests.kit.waiting import until
 from tests.unit.controller.chatting import (
     DONE,
     MODEL,
@@ -29,7 +30,6 @@ from tests.unit.controller.chatting import (
     conversation,
     until_state,
 )
-from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ import pytest
 from backends.controller.chat.store import ChatStore
 from backends.errors import ControllerError, UsageError
 from backends.state import ChatChange, ChatDelta
+from tests.kit.waiting import until
 from tests.unit.controller.chatting import DONE, MODEL, Model, a_chat, chats_in
-from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,6 +14,7 @@ from backends.controller import __main__ as controller
 from backends.controller.chat.store import ChatStore
 from backends.errors import ControllerError, DllmError
 from backends.state import ChatChange, ChatDelta, ChatQuestion, Reply
+from tests.kit.waiting import until
 from tests.unit.controller.chatting import (
     DONE,
     MODEL,
@@ -23,7 +24,6 @@ from tests.unit.controller.chatting import (
     chats_in,
     conversation,
 )
-from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -36,8 +36,8 @@ from backends.state import (
     Split,
     WorkerSpec,
 )
-from tests.full_disk import little_room
-from tests.waiting import PATIENCE_S
+from tests.kit.full_disk import little_room
+from tests.kit.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

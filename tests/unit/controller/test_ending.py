@@ -16,9 +16,9 @@ from backends.controller.clusters import Clusters
 from backends.controller.peer_api import PeerApi
 from backends.machines.peers import Peers
 from backends.state import ClusterState, Peer, PeerState, PeerWork
+from tests.kit.waiting import PATIENCE_S
 from tests.unit.controller.test_cluster import Stage, plan_on, running
 from tests.unit.controller.test_launch_order import PARTS, held
-from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

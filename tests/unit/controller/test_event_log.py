@@ -31,7 +31,7 @@ from backends.state import (
     PeerState,
     Plan,
 )
-from tests.waiting import PATIENCE_S
+from tests.kit.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from backends.controller.follow import Follower
 from backends.errors import DllmError, EngineError
 from backends.models.catalogue import Catalogue
 from backends.paths import Paths
-from tests.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

@@ -24,8 +24,8 @@ from backends.gateway.listener_settings import Access
 from backends.machines.host import ProcessRecord
 from backends.state import ProcessRole, ProcessState
 from backends.state.snapshots import RequestCounts
+from tests.kit.waiting import until
 from tests.unit.planning.machines import ADA, PLAIN, plan_for
-from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from backends.controller.journal import VERSION, Goal, Journal, Record
 from backends.errors import ControllerError
 from backends.state import Failure, Leftover, MeasuredSplit, Plan, Share, Split
 from backends.writing import write_private
-from tests.waiting import PATIENCE_S
+from tests.kit.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from backends.controller import model_api
 from backends.controller.model_api import ModelApi
-from tests.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     import pytest

@@ -19,7 +19,7 @@ from backends.controller.responses import (
     start_stream,
 )
 from backends.errors import ControllerError
-from tests.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

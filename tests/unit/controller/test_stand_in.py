@@ -27,6 +27,7 @@ from backends.state import (
     QuestionKind,
 )
 from backends.state.snapshots import RequestCounts
+from tests.kit.waiting import until
 from tests.unit.planning.machines import (
     ADA,
     BOB,
@@ -40,7 +41,6 @@ from tests.unit.planning.machines import (
     peer,
     plan_for,
 )
-from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,7 +15,7 @@ from backends.machines.host import ProcessRecord
 from backends.planning.blueprint import needed_names
 from backends.split.layout import make_split
 from backends.state import Failure, Plan, ProcessRole, ProcessState, WorkerSpec
-from tests.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,7 +24,7 @@ from backends.engine.server import (
 )
 from backends.engine.sse import AnswerReader, events
 from backends.state import Acceptance, ChatDelta, ChatMessage, ChatRequest, Sampling
-from tests.waiting import PATIENCE_S
+from tests.kit.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

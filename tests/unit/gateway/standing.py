@@ -14,7 +14,7 @@ from backends.gateway.language import Mode, Target
 from backends.gateway.listener_settings import Access
 from backends.gateway.proxy import Proxy
 from backends.gateway.server import Listener, Server
-from tests.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

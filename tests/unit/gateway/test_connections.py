@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from backends.gateway.upstream import Upstream
+from tests.kit.waiting import until
 from tests.unit.gateway.standing import gateway, upstream
-from tests.waiting import until
 
 
 class Server:

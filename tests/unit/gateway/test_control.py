@@ -25,7 +25,7 @@ from backends.gateway.listener_settings import Access
 from backends.gateway.proxy import Proxy
 from backends.gateway.server import Listener, Server
 from backends.state.snapshots import RequestCounts
-from tests.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

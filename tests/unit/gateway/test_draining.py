@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from backends.gateway.language import Mode
+from tests.kit.waiting import until
 from tests.unit.gateway.standing import CHAT, WHOLE, gateway, upstream
-from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backends.gateway.language import Mode
+from tests.kit.waiting import until
 from tests.unit.gateway.standing import CHAT, gateway, streaming, upstream
-from tests.waiting import until
 
 if TYPE_CHECKING:
     import pytest

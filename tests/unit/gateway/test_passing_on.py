@@ -18,7 +18,7 @@ from backends.gateway.api_shapes import EVENTS
 from backends.gateway.reply import ClientLeft, ResponseWriter
 from backends.gateway.request import read_options
 from backends.gateway.stream import resumable
-from tests.waiting import PATIENCE_S
+from tests.kit.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,8 +14,8 @@ from aiohttp import web
 from backends.gateway import reply
 from backends.gateway.language import Mode
 from backends.gateway.stream import OFTEN, REPLAYS_MAX, Replay, SentEvents
+from tests.kit.waiting import until
 from tests.unit.gateway.standing import CHAT, WHOLE, gateway, streaming, upstream
-from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

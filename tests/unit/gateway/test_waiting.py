@@ -14,8 +14,8 @@ from aiohttp import web
 from backends.gateway import proxy
 from backends.gateway.language import Mode
 from backends.gateway.upstream import Turns
+from tests.kit.waiting import until
 from tests.unit.gateway.standing import CHAT, WHOLE, gateway, streaming, upstream
-from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,8 +13,8 @@ import psutil
 
 from backends.machines.host import ProcessSpec
 from backends.state import ProcessRole
-from tests.killing import kill_all
-from tests.waiting import PATIENCE_S
+from tests.kit.processes import kill_all
+from tests.kit.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

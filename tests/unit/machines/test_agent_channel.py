@@ -13,7 +13,7 @@ from backends.errors import HostError, PeerUnreachable
 from backends.machines import agent_session
 from backends.machines.agent_session import ANSWER_BYTES_MAX, BANNER_BYTES_MAX, Lines
 from backends.machines.host import AgentHost
-from tests.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

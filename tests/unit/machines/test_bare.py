@@ -13,7 +13,7 @@ from backends.errors import UsageError
 from backends.machines import bare
 from backends.machines.bare import LOOK_FIRST_S, LOOK_MOST_S, BarePeer, next_pause_s
 from backends.state import Device, PeerState
-from tests.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from backends.state import ProcessState
-from tests.looking import words_of
+from tests.kit.processes import words_of
+from tests.kit.waiting import PATIENCE_S, until
 from tests.unit.machines.processes import (
     IGNORES_TERM,
     exists,
@@ -25,7 +26,6 @@ from tests.unit.machines.processes import (
     shell,
     spec,
 )
-from tests.waiting import PATIENCE_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

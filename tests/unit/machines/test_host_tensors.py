@@ -13,7 +13,7 @@ import pytest
 import xxhash
 
 from backends.errors import HostError
-from tests.engine.synthetic import write_llama
+from tests.kit.models import write_llama
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -40,7 +40,7 @@ from backends.paths import user_paths
 from backends.split.layout import make_split
 from backends.state import Plan
 from backends.units import format_bytes
-from tests.engine.synthetic import write_llama
+from tests.kit.models import write_llama
 from tests.unit.models.ggufs import llama_tensors, write_gguf
 from tui.cli.main import cli
 

@@ -27,7 +27,7 @@ from backends.service.unit import (
     launchd_agent,
     systemd_unit,
 )
-from tests.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

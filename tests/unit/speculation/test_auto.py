@@ -45,10 +45,10 @@ from backends.state import (
     Speed,
 )
 from backends.state.snapshots import RequestCounts
+from tests.kit.waiting import until
 from tests.unit.planning.machines import ADA, plan_for
 from tests.unit.planning.machines import MODEL as BIG
 from tests.unit.planning.machines import PLAIN as HEAD
-from tests.waiting import until
 from tui.model.draft_words import auto_text, trials_text
 
 if TYPE_CHECKING:

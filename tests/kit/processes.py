@@ -1,14 +1,17 @@
-"""Looking at processes which may have ended since they were found."""
+"""Processes of a test: found, looked at and killed, even if they end meanwhile."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
 import psutil
 
+from tests.kit.waiting import wait_until
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 
@@ -56,3 +59,21 @@ def with_word(
         for process in processes
         if word in words_of(process) and (not name or name_of(process) == name)
     ]
+
+
+def kill_all(processes: Iterable[psutil.Process]) -> None:
+    """kill -9 each; one may have ended since it was found, also because of another."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def kill_until_none(find: Callable[[], list[psutil.Process]]) -> None:
+    """kill -9 whatever is found until nothing is: one may just have begun another."""
+
+    def none_is_left() -> bool:
+        found = find()
+        kill_all(found)
+        return not found
+
+    wait_until(none_is_left, "the end of all that was killed")

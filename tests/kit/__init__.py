@@ -1,0 +1,1 @@
+"""Builders, fakes and helpers that all tests share."""
