@@ -1,0 +1,387 @@
+"""Machines that do as they are told: processes, connections, a llama-server's HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from backends.data_place import DataPlace
+from backends.engine.ask import SPEC_TYPE
+from backends.errors import (
+    EngineError,
+    HostError,
+    NeedsAnswer,
+    PeerUnreachable,
+)
+from backends.link.way import PlainWay, WayKind, tcp_endpoint, unix_endpoint
+from backends.machines.host import ProcessRecord, ProcessSpec
+from backends.planning.blueprint import short_name
+from backends.planning.pairing import CAN_PAIR, CAN_SEAL
+from backends.state import (
+    EngineSource,
+    LogChunk,
+    Peer,
+    PeerQuestion,
+    PeerState,
+    ProcessRole,
+    ProcessState,
+    QuestionKind,
+    Transport,
+)
+from tests.unit.planning import machines as planned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from backends.engine.ask import Engine
+    from backends.state import Device, ModelInfo
+
+START_S = 0.05
+DIES_AFTER_WORKER_S = 0.1
+"""llama-server aborts so long after a worker or a relay of it."""
+
+
+class Tunnel(PlainWay):
+    """A way that can break."""
+
+    def __init__(self, endpoint: str, number: int) -> None:
+        super().__init__(endpoint, WayKind.TUNNEL, 3.0)
+        self.incarnation = f"way {number}"
+        self.open = True
+
+    def breaks(self) -> None:
+        self.open, told = False, self.on_broken
+        if told is not None:
+            told()
+
+
+class Host:
+    """The agent of one machine, and the processes there."""
+
+    def __init__(self, machine: ScriptedMachine) -> None:
+        self._machine = machine
+        self.name = machine.name
+        self.run_dir = f"/run/{machine.name}"
+        self.features = (*CAN_PAIR, CAN_SEAL, "worker:zstd")
+        self.processes: dict[str, ProcessRecord] = {}
+        self.logs: dict[str, str] = {}
+        self.taken: dict[int, str] = {}
+        """Ports that other programs have."""
+        self.listening: set[int] = set()
+        self._subscribers: dict[object, Callable[[], None]] = {}
+
+    @property
+    def world(self) -> Cast:
+        return self._machine.cast
+
+    @property
+    def seen(self) -> tuple[ProcessRecord, ...]:
+        return tuple(self.processes[name] for name in sorted(self.processes))
+
+    def subscribe(self, told: Callable[[], None]) -> Callable[[], None]:
+        key = object()
+        self._subscribers[key] = told
+        return lambda: self._subscribers.pop(key, None) and None
+
+    def tell(self) -> None:
+        for told in tuple(self._subscribers.values()):
+            told()
+
+    def put(self, record: ProcessRecord) -> None:
+        self.processes[record.name] = record
+        self.tell()
+
+    async def connect(self) -> None:
+        await self._there()
+
+    async def _there(self) -> None:
+        await asyncio.sleep(0)
+        self._machine.require_there()
+
+    async def start(self, spec: ProcessSpec) -> ProcessRecord:
+        await self._there()
+        name, short = spec.name, short_name(spec.name)
+        before = self.processes.get(name)
+        assert before is None or not before.alive, f"{name} runs twice"
+        if short in self.world.refused:
+            raise HostError(f"{short} cannot be started on {self.name}")
+        await asyncio.sleep(START_S)
+        self._machine.require_there()
+        self.world.started.append(short)
+        record = ProcessRecord(
+            name=name,
+            role=spec.role,
+            state=ProcessState.RUNNING,
+            pid=self.world.number(),
+            argv=spec.argv,
+            port=spec.port,
+            started_at=asyncio.get_running_loop().time(),
+            digest=spec.digest,
+        )
+        self.logs[name] = ""
+        self.put(record)
+        if lines := self.world.dying.get(short):
+            self.logs[name] = lines.pop(0)
+            if not lines:
+                del self.world.dying[short]
+            self.ends(name, exit_code=1)
+        elif spec.port in self.taken:
+            self.logs[name] = "Failed to create server socket\n"
+            self.ends(name, exit_code=1)
+        elif short not in self.world.deaf:
+            self.listening.add(record.pid)
+        return record
+
+    def ends(self, name: str, **how: int) -> None:
+        """A process ends; what depends on it dies of that."""
+        record = self.processes[name]
+        self.listening.discard(record.pid)
+        self.put(replace(record, state=ProcessState.EXITED, **how))
+        self.world.died(record)
+
+    async def record(self, name: str) -> ProcessRecord | None:
+        await self._there()
+        return self.processes.get(name)
+
+    async def records(self) -> tuple[ProcessRecord, ...]:
+        await self._there()
+        return self.seen
+
+    async def stop(self, name: str, grace_s: float) -> ProcessRecord | None:
+        await self._there()
+        record = self.processes.get(name)
+        if record is None or not record.alive:
+            return record
+        self.put(replace(record, state=ProcessState.STOPPING))
+        await asyncio.sleep(grace_s if short_name(name) in self.world.stubborn else 0.1)
+        self._machine.require_there()
+        self.world.stopped.append(short_name(name))
+        self.listening.discard(record.pid)
+        ended = replace(record, state=ProcessState.EXITED, exit_code=0)
+        self.put(ended)
+        return ended
+
+    async def remove(self, name: str) -> None:
+        await self._there()
+        record = self.processes.get(name)
+        assert record is None or not record.alive, f"{name} runs and is removed"
+        self.processes.pop(name, None)
+        self.tell()
+
+    async def orphans(self) -> list[object]:
+        await self._there()
+        return []
+
+    async def listens(self, pid: int, port: int) -> bool:
+        await self._there()
+        record = next((r for r in self.seen if r.pid == pid), None)
+        return pid in self.listening and record is not None and record.port == port
+
+    async def port_owner(self, port: int) -> str | None:
+        await self._there()
+        ours = (short_name(r.name) for r in self.seen if r.alive and r.port == port)
+        return self.taken.get(port) or next(ours, None)
+
+    async def free_port(self) -> int:
+        await self._there()
+        port = 40_000 + self.world.number()
+        if self.world.snatched:
+            self.taken[port] = self.world.snatched.pop()
+        return port
+
+    async def read_log(self, name: str, offset: int, limit: int) -> LogChunk:
+        await self._there()
+        text = self.logs.get(name, "")
+        start = max(len(text) + offset, 0) if offset < 0 else min(offset, len(text))
+        return LogChunk(
+            name=name, text=text[start:], offset=start, next_offset=len(text)
+        )
+
+    async def memory(self) -> Device:
+        await self._there()
+        return self._machine.device
+
+
+class ScriptedMachine:
+    """One machine; ``there`` says whether it can be reached."""
+
+    def __init__(self, cast: Cast, name: str) -> None:
+        self.cast = cast
+        self.name = name
+        self.transport = Transport.LOCAL if name == "local" else Transport.SSH
+        self.device = planned.device(name, "CPU", 64 * planned.GIB)
+        self.searched = " in /models"
+        self.there = True
+        self.asks = False
+        self.away_since: float | None = None
+        self.tunnels: list[Tunnel] = []
+        self._host = Host(self)
+
+    def require_there(self) -> None:
+        if not self.there:
+            raise PeerUnreachable(f"{self.name} cannot be reached")
+
+    @property
+    def host(self) -> Host:
+        self.require_there()
+        return self._host
+
+    @property
+    def processes(self) -> Host:
+        """The processes there, whoever can reach them."""
+        return self._host
+
+    @property
+    def peer(self) -> Peer:
+        state = PeerState.READY if self.there else PeerState.UNREACHABLE
+        known = planned.peer(self.name, self.device, state=state)
+        return replace(known, since=self.away_since)
+
+    def breaks(self) -> None:
+        """All connections to it break."""
+        broken, self.tunnels = self.tunnels, []
+        for tunnel in broken:
+            tunnel.breaks()
+
+    async def reached(self) -> None:
+        await asyncio.sleep(0)
+        if self.asks:
+            question = PeerQuestion(kind=QuestionKind.PASSWORD, text="Password?")
+            raise NeedsAnswer(question)
+        self.require_there()
+
+    async def engine(self, wanted: str | None, rpc_protocol: str = "") -> Engine:
+        if self.name in self.cast.engineless:
+            raise EngineError(f"{self.name} has no llama.cpp with RPC")
+        return engine_of(self.name)
+
+    async def model_path(self, model: ModelInfo) -> str:
+        return model.path
+
+    async def copies_of(self, model: ModelInfo) -> tuple[str, ...]:
+        return ()
+
+    def relay_program(self) -> str:
+        return "/bin/dllm-relay"
+
+    async def data_place(self) -> DataPlace:
+        return DataPlace(why="only SSH is open")
+
+    def relay_stats(self, worker: str) -> str:
+        return f"/nowhere/{worker}.sock"
+
+    async def stats_way(self, worker: str) -> PlainWay:
+        return PlainWay(unix_endpoint(self.relay_stats(worker)))
+
+    async def api_way(self, port: int) -> PlainWay:
+        return self._way(port)
+
+    async def way_to(self, port: int, spec: object) -> PlainWay:
+        return self._way(port)
+
+    async def way_from(self, way: PlainWay, spec: object) -> PlainWay:
+        return way
+
+    def _way(self, port: int) -> PlainWay:
+        self.require_there()
+        if self.transport is Transport.LOCAL:
+            return PlainWay(tcp_endpoint(port))
+        tunnel = Tunnel(tcp_endpoint(port), self.cast.number())
+        self.tunnels.append(tunnel)
+        return tunnel
+
+
+class Cast:
+    """All machines, and what is to go wrong on them."""
+
+    def __init__(self, *names: str) -> None:
+        self._number = 0
+        self.started: list[str] = []
+        self.stopped: list[str] = []
+        self.refused: set[str] = set()
+        self.deaf: set[str] = set()
+        self.stubborn: set[str] = set()
+        self.engineless: set[str] = set()
+        self.dying: dict[str, list[str]] = {}
+        """The last words of the next processes of a name, which end at once."""
+        self.snatched: list[str] = []
+        """Programs that take the next free ports before us."""
+        self.load_s = 1.0
+        self.machines = {n: ScriptedMachine(self, n) for n in ("local", *names)}
+
+    def number(self) -> int:
+        """A number never given before: of a process, a port, a way."""
+        self._number += 1
+        return self._number
+
+    def get(self, name: str) -> ScriptedMachine:
+        if name not in self.machines:
+            raise HostError(f"There is no peer {name}")
+        return self.machines[name]
+
+    def all(self) -> list[ScriptedMachine]:
+        return [machine for machine in self.machines.values() if machine.there]
+
+    def values(self) -> tuple[Peer, ...]:
+        return tuple(m.peer for name, m in self.machines.items() if name != "local")
+
+    async def reached(self, names: Iterable[str]) -> None:
+        for name in names:
+            await self.get(name).reached()
+
+    def holder(self, short: str) -> tuple[Host, ProcessRecord]:
+        """Where a process runs."""
+        for machine in self.machines.values():
+            for record in machine.processes.seen:
+                if short_name(record.name) == short and record.alive:
+                    return machine.processes, record
+        raise AssertionError(f"{short} does not run")
+
+    def running(self) -> list[str]:
+        """Short names of all living processes."""
+        return sorted(
+            short_name(record.name)
+            for machine in self.machines.values()
+            for record in machine.processes.seen
+            if record.alive
+        )
+
+    def died(self, record: ProcessRecord) -> None:
+        """A worker or relay takes llama-server with it."""
+        if record.role in (ProcessRole.SERVER, ProcessRole.GATEWAY):
+            return
+        for machine in self.machines.values():
+            for one in machine.processes.seen:
+                if one.role is ProcessRole.SERVER and one.alive:
+                    asyncio.get_running_loop().call_later(
+                        DIES_AFTER_WORKER_S, self._aborts, machine.processes, one
+                    )
+
+    def _aborts(self, host: Host, server: ProcessRecord) -> None:
+        now = host.processes.get(server.name)
+        if now is not None and now.alive and now.pid == server.pid:
+            host.ends(server.name, exit_signal=signal.SIGABRT)
+
+    def server_at(self, port: int) -> ProcessRecord | None:
+        """The llama-server that listens at a port."""
+        for machine in self.all():
+            for record in machine.processes.seen:
+                if record.port == port and record.pid in machine.processes.listening:
+                    return record
+        return None
+
+
+def engine_of(machine: str) -> Engine:
+    """The llama.cpp of a machine."""
+    engine = planned.engine(machine)
+    info = replace(
+        engine.info,
+        version="9000",
+        rpc_protocol="8.0.0",
+        source=EngineSource.CONFIG,
+        devices=(),
+    )
+    return replace(engine, info=info, flags=frozenset({SPEC_TYPE}))

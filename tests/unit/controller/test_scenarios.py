@@ -1,0 +1,946 @@
+"""What a cluster does, told in scripts: see ``tests.kit.scenes`` for the words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kit.scenes import play
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ASKED_FOR = {
+    "a launch serves, and a stop ends it": """
+        launch ada bob
+        until serving
+        runs ada bob llama-server
+        uses ada bob
+        gateway serve
+        told "launch: launched m" "serving: m serves after"
+        stop
+        until idle
+        runs
+        gateway gone
+        told "stop: stopped the cluster" "stopped: Stopped:"
+        busy no
+        """,
+    "with relays": """
+        launch ada bob relays
+        until serving
+        runs ada bob llama-server relay-ada relay-bob worker-relay-ada worker-relay-bob
+        stop
+        until idle
+        runs
+        """,
+    "with another machine as the head": """
+        launch on ada bob relays
+        until serving
+        uses bob
+        runs bob llama-server relay-bob worker-relay-bob
+        stop
+        until idle
+        runs
+        """,
+    "a worker that somebody else started is not ours to start": """
+        launch ada bare relays
+        until serving
+        runs llama-server relay-ada
+        """,
+    "a stop while a machine is looked for": """
+        away ada
+        later 1 stop
+        launch ada
+        until idle
+        runs
+        """,
+    "a stop while processes start": """
+        launch ada bob
+        wait 0.07
+        stop
+        until idle
+        runs
+        """,
+    "a stop while it loads": """
+        loads 600
+        launch ada
+        until loading
+        stop
+        until idle 20
+        runs
+        leftovers
+        """,
+    "a stop while trouble is being mended": """
+        launch ada
+        until serving
+        loads 600
+        kill ada
+        until loading
+        stop
+        until idle 20
+        runs
+        """,
+    "a stop while a machine is waited for": """
+        launch ada
+        until serving
+        away ada
+        wait 5
+        stop
+        until idle 30
+        runs ada
+        leftovers ada
+        back ada
+        runs
+        leftovers
+        """,
+    "a launch while another one loads": """
+        loads 600
+        launch ada
+        until loading
+        loads 1
+        launch bob
+        until serving 20
+        runs bob llama-server
+        generation 2
+        """,
+    "another plan takes the place of one that serves": """
+        launch ada
+        until serving
+        launch bob
+        until serving
+        runs bob llama-server
+        started ada 1
+        generation 2
+        """,
+    "the same plan again changes nothing": """
+        launch ada
+        until serving
+        launch ada
+        stays serving 60
+        generation 1
+        """,
+    "who comes second is told": """
+        replaces 0 ada
+        refused "came first" replaces 0 bob
+        until serving
+        replaces 1 bob
+        until serving
+        uses bob
+        """,
+    "a launch that fails goes back to what served": """
+        launch ada
+        until serving
+        dies bob 9
+        launch ada bob
+        recovers
+        uses ada
+        generation 3
+        told "The launch failed (bob ended with exit code 1" "serves again"
+        journal rolled_back.generation 2
+        """,
+    "a launch that fails with nothing before it has failed": """
+        dies ada
+        launch ada
+        until failed
+        fails "ada ended with exit code 1"
+        runs
+        busy no
+        step ada failed
+        """,
+    "what failed goes back to nothing": """
+        launch ada
+        until serving
+        dies llama-server 9
+        kill llama-server
+        until failed
+        launch bob
+        until failed
+        generation 2
+        fails "llama-server ended"
+        """,
+    "launches in a row go back to the last that served": """
+        launch ada
+        until serving
+        loads 600
+        launch bob
+        until loading
+        dies llama-server
+        launch other ada bob
+        wait 2
+        until serving
+        uses ada
+        journal goal.rolled_back_to 1
+        """,
+    "a model that is missing": """
+        lost /m.gguf
+        launch ada
+        until failed
+        fails "Cannot read the model /m.gguf"
+        runs
+        """,
+    "a plan for another number of layers": """
+        refused "would not follow this split" launch ada bad-layers
+        """,
+    "a machine without an engine": """
+        engineless ada
+        launch ada
+        until failed
+        fails "ada has no llama.cpp with RPC"
+        """,
+    "a worker that does not listen": """
+        deaf ada
+        launch ada
+        until failed
+        fails "ada runs but does not listen on port"
+        runs
+        """,
+    "a port that another program takes before us": """
+        snatched thief
+        launch ada
+        until serving
+        started ada 2
+        """,
+    "ports that are taken again and again": """
+        snatched one two three four five six
+        launch ada
+        until failed
+        fails "was taken by"
+        """,
+    "the usual port is another program's": """
+        taken 8090 thief
+        launch local
+        until serving
+        address http://127.0.0.1:8091/v1
+        """,
+    "a port that is insisted on is another program's": """
+        settings "api_port = 8095"
+        taken 8095 thief
+        launch local
+        until failed
+        fails "Port 8095 is in use by thief"
+        """,
+    "the port of a gateway is taken while it is started again": """
+        launch local
+        until serving
+        taken 8090 thief
+        kill api-gateway
+        wait 2
+        until serving
+        address http://127.0.0.1:8091/v1
+        started llama-server 1
+        told "the gateway was started again with another port"
+        """,
+    "a journal that cannot be written changes nothing": """
+        launch ada
+        until serving
+        disk full
+        refused "nothing was changed" launch bob
+        refused "nothing was changed" drain
+        stays serving 60
+        uses ada
+        disk free
+        launch bob
+        until serving
+        """,
+    "a stop is done on a full disk too": """
+        launch ada
+        until serving
+        disk full
+        stop
+        until idle
+        runs
+        journal goal.plan None
+        disk free
+        """,
+    "an error that nobody thought of": """
+        break-code port_owner
+        launch ada
+        until failed
+        fails "ZeroDivisionError: in the depths"
+        runs
+        launch bob
+        until serving
+        """,
+}
+
+DEATHS = {
+    "a worker": """
+        launch ada bob
+        until serving
+        told "serves after"
+        kill ada
+        recovers 4
+        started ada 2
+        started bob 1
+        started llama-server 2
+        told "died: ada was killed by SIGKILL" "mended: ada was started again" again
+        generation 1
+        """,
+    "llama-server": """
+        launch ada
+        until serving
+        kill llama-server
+        recovers 4
+        started ada 1
+        started llama-server 2
+        told "died: llama-server was killed" "mended: llama-server was started again"
+        """,
+    "a relay": """
+        launch ada relays
+        until serving
+        kill relay-ada
+        recovers 4
+        started ada 1
+        started worker-relay-ada 1
+        started relay-ada 2
+        told "died: relay-ada was killed"
+        """,
+    "a relay beside a worker": """
+        launch ada relays
+        until serving
+        kill worker-relay-ada
+        recovers 4
+        started ada 1
+        started worker-relay-ada 2
+        told "died: worker-relay-ada was killed"
+        """,
+    "two at once": """
+        launch ada bob
+        until serving
+        kill ada bob
+        recovers 4
+        started ada 2
+        started bob 2
+        """,
+    "a worker whose directory is deleted": """
+        launch ada
+        until serving
+        deletes ada
+        recovers 4
+        told "The process directory of ada is gone"
+        """,
+    "the gateway": """
+        launch ada
+        until serving
+        kill api-gateway
+        stays serving 0.01
+        wait 2
+        gateway runs
+        started llama-server 1
+        told "mended: api-gateway was started again at port"
+        """,
+    "the gateway, again and again": """
+        launch ada
+        until serving
+        repeat 5 "kill api-gateway" "wait 1"
+        until serving
+        gateway runs
+        started llama-server 1
+        told "api-gateway was started again, with llama-server"
+        """,
+    "a worker while it loads for the first time": """
+        loads 60
+        launch ada
+        until loading
+        kill ada
+        until failed 2
+        fails "ada was killed by SIGKILL"
+        runs
+        """,
+    "a relay while it loads for the first time": """
+        loads 60
+        launch ada relays
+        until loading
+        kill relay-ada
+        until serving
+        started relay-ada 2
+        """,
+    "a worker while it loads again": """
+        launch ada
+        until serving
+        loads 60
+        kill ada
+        until loading
+        kill ada
+        until serving
+        started ada 3
+        """,
+    "a llama-server that lost its port to another program": """
+        dies llama-server 1 "couldn't bind HTTP server socket, hostname: x, port: 1"
+        launch ada
+        until serving
+        started llama-server 2
+        told "mended: llama-server was started again with another port"
+        """,
+    "a worker, again and again: it is done without": """
+        launch ada bob
+        until serving
+        dies ada 9
+        kill ada
+        recovers
+        uses bob
+        runs bob llama-server
+        started ada 5
+        told "went on without ada"
+        stays serving 600
+        """,
+    "a worker, again and again, which is all there is": """
+        launch ada
+        until serving
+        small local bob
+        dies ada 9
+        kill ada
+        until failed
+        fails "what is left cannot do it"
+        """,
+    "llama-server, again and again: it is given up": """
+        launch ada
+        until serving
+        dies llama-server 9
+        kill llama-server
+        until failed
+        fails "5 times within two minutes of serving"
+        runs
+        gateway end
+        stays failed 600
+        """,
+    "deaths far apart count anew": """
+        launch ada
+        until serving
+        kill llama-server
+        recovers
+        kill llama-server
+        recovers
+        kill llama-server
+        recovers
+        kill llama-server
+        recovers
+        wait 121
+        kill llama-server
+        recovers
+        """,
+    "a worker that never listens again is done without at once": """
+        launch ada bob
+        until serving
+        deaf ada
+        kill ada
+        recovers 40
+        uses bob
+        started ada 2
+        """,
+    "a worker that cannot be started again is done without": """
+        launch ada bob
+        until serving
+        engineless ada
+        kill ada
+        recovers 10
+        uses bob
+        told "ada has no llama.cpp with RPC: went on without ada"
+        stays serving 600
+        """,
+    "a frozen process is told and touched by nobody": """
+        launch ada
+        until serving
+        freeze ada
+        looks-for-silent
+        stays serving 60
+        thaw ada
+        looks-for-silent
+        stays serving 60
+        told "ada on ada does not respond" "ada on ada responds again"
+        """,
+    "an error in the settings while trouble is mended": """
+        launch ada
+        until serving
+        settings "workres = 3"
+        kill ada
+        recovers 4
+        """,
+}
+
+MACHINES = {
+    "one that is away at the launch is waited for": """
+        away ada
+        launch ada
+        wait 20
+        back ada
+        until serving
+        """,
+    "one that does not come back within a minute of a launch": """
+        away ada
+        launch ada
+        until failed 70
+        fails "ada cannot be reached"
+        journal waits_for "('ada',)"
+        back ada
+        until serving
+        told "ada is back: the cluster was started again"
+        """,
+    "one that is gone for a moment": """
+        launch ada bob
+        until serving
+        away ada
+        wait 5
+        back ada
+        until serving
+        uses ada bob
+        started bob 1
+        told "The connection to ada broke: waiting for it"
+        """,
+    "one that is gone, and the rest goes on: the degraded plan, then the full one": """
+        launch ada bob
+        until serving
+        away ada
+        wait 3
+        gateway hold
+        until serving
+        uses bob
+        told "The connection to ada broke: went on without it"
+        journal goal.generation 1
+        back ada
+        wait 14
+        uses bob
+        until serving
+        wait 10
+        until serving
+        uses ada bob
+        told "ada is back: it takes part again"
+        """,
+    "it is not taken back while somebody is answered": """
+        launch ada bob
+        until serving
+        away ada
+        wait 70
+        until serving
+        asks 1
+        back ada
+        stays serving 120
+        uses bob
+        asks 0
+        recovers
+        uses ada bob
+        """,
+    "it is not taken back where a person wants to be asked": """
+        settings "rejoin = 'ask'"
+        launch ada bob
+        until serving
+        away ada
+        wait 70
+        until serving
+        back ada
+        stays serving 120
+        uses bob
+        told "ada is back: launch again to use it"
+        launch ada bob
+        until serving
+        uses ada bob
+        """,
+    "one that comes and goes has to stay longer each time": """
+        launch ada bob
+        until serving
+        away ada
+        wait 70
+        back ada
+        recovers
+        wait 30
+        uses ada bob
+        away ada
+        wait 70
+        back ada
+        stays serving 28
+        uses bob
+        recovers
+        uses ada bob
+        """,
+    "one that is gone, and the rest cannot do it": """
+        launch ada
+        until serving
+        small local bob
+        away ada
+        until failed 70
+        fails "The connection to ada broke, and what is left cannot do it"
+        leftovers ada
+        back ada
+        until serving
+        leftovers
+        """,
+    "the head": """
+        launch on ada bob
+        until serving
+        away ada
+        until failed 70
+        fails "which runs llama-server, is gone"
+        back ada
+        until serving
+        """,
+    "one that asks for a password when it has served": """
+        launch ada bob
+        until serving
+        asking ada
+        away ada
+        until serving
+        recovers 10
+        uses bob
+        """,
+    "one that asks for a password at the launch": """
+        asking ada
+        launch ada
+        until failed
+        fails "Password"
+        answered ada
+        launch ada
+        until serving
+        """,
+    "one that was cut off while its processes went on": """
+        launch ada
+        until serving
+        small local bob
+        away ada
+        until failed
+        stop
+        until idle
+        leftovers ada
+        busy yes
+        back ada
+        leftovers
+        wait 5
+        until idle
+        runs
+        busy no
+        """,
+    "one that lost its power": """
+        launch ada bob
+        until serving
+        away ada off
+        wait 20
+        back ada
+        recovers
+        started ada 2
+        uses ada bob
+        """,
+    "a launch elsewhere while one is away": """
+        launch ada
+        until serving
+        away ada
+        launch bob
+        until serving 20
+        uses bob
+        leftovers ada
+        back ada
+        runs bob llama-server
+        """,
+}
+
+CONTROLLERS = {
+    "what serves goes on, and is adopted": """
+        launch local
+        until serving
+        controller ends
+        runs llama-server
+        controller starts
+        until serving
+        started llama-server 1
+        told "taken up: Another controller looks after m"
+        generation 1
+        """,
+    "tunnels end with their controller": """
+        launch ada
+        until serving
+        controller ends
+        runs ada
+        controller starts
+        until serving
+        started ada 1
+        started llama-server 2
+        told "its tunnels ended: llama-server was started again"
+        """,
+    "a fault of ours ends nothing that serves": """
+        launch local
+        until serving
+        controller ends
+        break-code record
+        controller starts
+        until serving
+        started llama-server 1
+        told "failed: The controller failed: ZeroDivisionError" "taken up"
+        """,
+    "a load goes on": """
+        loads 30
+        launch local
+        until loading
+        controller ends
+        controller starts
+        until serving
+        started llama-server 1
+        """,
+    "what ended meanwhile is started again": """
+        launch local
+        until serving
+        controller ends
+        kill llama-server
+        controller starts
+        until serving
+        started llama-server 2
+        told "died: llama-server was killed" "mended: llama-server was started again"
+        """,
+    "what ended before it ever served is brought up": """
+        loads 60
+        launch ada
+        until loading
+        controller ends
+        kill ada
+        controller starts
+        until serving
+        """,
+    "a machine that is away when the next one starts": """
+        launch ada bob
+        until serving
+        controller ends
+        away ada
+        controller starts
+        until serving
+        uses bob
+        controller ends
+        controller starts
+        until serving
+        uses bob
+        back ada
+        wait 1
+        recovers
+        uses ada bob
+        """,
+    "a stop that was not done yet is done": """
+        stubborn llama-server
+        launch ada
+        until serving
+        stop
+        controller ends
+        controller starts
+        wait 20
+        until idle
+        runs
+        """,
+    "a failure stays a failure": """
+        dies ada
+        launch ada
+        until failed
+        controller ends
+        controller starts
+        until failed
+        fails "ada ended with exit code 1"
+        stays failed 60
+        launch bob
+        until serving
+        """,
+    "what is wanted by nobody ends": """
+        launch ada
+        until serving
+        controller ends
+        forget
+        controller starts
+        wait 10
+        runs
+        """,
+    "a journal that is not understood: all is left alone": """
+        launch local
+        until serving
+        controller ends
+        scribble
+        controller starts
+        until failed
+        fails "what runs is left alone"
+        stays failed 60
+        runs llama-server
+        stop
+        until idle
+        runs
+        """,
+    "settings that are wrong when the next one starts": """
+        settings "api_wait_s = 300"
+        launch ada bob
+        until serving
+        controller ends
+        settings "workres = 3"
+        controller starts
+        until serving
+        kill ada
+        recovers 10
+        uses ada bob
+        """,
+    "a draining that was begun goes on": """
+        launch local
+        until serving
+        drain
+        controller ends
+        controller starts
+        until serving
+        gateway drains
+        resume
+        gateway serve
+        """,
+    "ends of a load with no controller there are counted": """
+        loads 600
+        launch local
+        until loading
+        repeat 5 "controller ends" "kill llama-server" "controller starts" "wait 1"
+        until failed
+        fails "5 times before it served, with no controller there"
+        """,
+}
+
+ANSWERS = {
+    "a drain lets nothing new in until it is ended": """
+        refused "Nothing runs" drain
+        launch ada
+        until serving
+        drain
+        gateway drains
+        told "drained the API"
+        resume
+        wait 1
+        gateway serve
+        told "resumed the API"
+        """,
+    "a launch ends a drain": """
+        launch ada
+        until serving
+        drain
+        launch bob
+        recovers
+        gateway serve
+        """,
+    "going back keeps a drain of meanwhile": """
+        launch ada
+        until serving
+        loads 60
+        launch bob
+        until loading
+        drain
+        kill bob
+        until serving
+        uses ada
+        gateway drains
+        """,
+    "another plan waits for answers that it would break": """
+        launch ada
+        until serving
+        asks 2 2
+        launch bob
+        stays starting 30
+        runs ada llama-server
+        step drain running
+        asks 0 0
+        until serving 5
+        uses bob
+        told "2 answers that another split would break ended first"
+        """,
+    "but not for ever": """
+        settings "api_drain_s = 10"
+        launch ada
+        until serving
+        asks 1 1
+        launch bob
+        until serving 15
+        told "1 answer that another split would break did not end within"
+        """,
+    "answers that can go on are not waited for": """
+        launch ada
+        until serving
+        asks 1 0
+        launch bob
+        recovers 5
+        """,
+    "another model breaks all of them": """
+        launch ada
+        until serving
+        asks 1 0
+        launch other bob
+        stays starting 30
+        asks 0
+        until serving
+        """,
+    "nobody waits for what is not being brought up": """
+        dies ada
+        launch ada
+        until failed
+        gateway end
+        """,
+}
+
+DRAFTS = {
+    "the fastest is chosen": """
+        speeds none=20 ngram=25 small=60
+        asks 0
+        launch ada auto
+        until serving
+        wait 60
+        until serving
+        drafts /small.gguf
+        told "Measured without a draft" "Chosen: with small"
+        stays serving 600
+        """,
+    "none is chosen where none is faster": """
+        speeds none=20 ngram=20 small=19
+        launch ada auto
+        until serving
+        wait 60
+        until serving
+        drafts none
+        told "Chosen: without a draft"
+        """,
+    "nothing is measured while somebody is answered": """
+        speeds none=20 ngram=25 small=60
+        launch ada auto
+        until serving
+        asks 1
+        stays serving 120
+        untold Measured
+        """,
+    "a draft that breaks the server is given up": """
+        speeds none=20 ngram=25 small=60
+        launch ada auto
+        until serving
+        wait 5
+        wait 3
+        dies llama-server
+        wait 60
+        until serving
+        drafts /small.gguf
+        started llama-server 4
+        told "died: llama-server ended" "Chosen: with small"
+        """,
+    "a draft whose file is lost is done without": """
+        launch ada drafted
+        until serving
+        lost /small.gguf
+        kill ada
+        recovers 4
+        drafts none
+        told "it serves without a draft"
+        """,
+    "a draft whose file is missing at the launch": """
+        lost /small.gguf
+        launch ada drafted
+        until failed
+        fails "The draft model cannot be used"
+        """,
+}
+
+ALL = {
+    f"{of}: {name}": script
+    for of, scripts in (
+        ("asked for", ASKED_FOR),
+        ("dies", DEATHS),
+        ("machines", MACHINES),
+        ("controllers", CONTROLLERS),
+        ("answers", ANSWERS),
+        ("drafts", DRAFTS),
+    )
+    for name, script in scripts.items()
+}
+
+
+@pytest.mark.parametrize("script", ALL.values(), ids=ALL)
+def test_scenario(script: str, tmp_path: Path) -> None:
+    play(tmp_path, script)
