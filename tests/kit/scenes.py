@@ -32,7 +32,7 @@ from backends.state import (
     Speculation,
 )
 from backends.state.snapshots import RequestCounts
-from tests.full_disk import little_room
+from tests.kit.full_disk import little_room
 from tests.kit.machines import Cast, engine_of
 from tests.kit.virtual_time import in_virtual_time
 from tests.unit.planning import machines as planned
