@@ -33,7 +33,7 @@ from backends.machines.machine import LocalMachine
 from backends.machines.peers import Peers
 from backends.machines.readers import Readers
 from backends.models.catalogue import Catalogue
-from backends.models.folders import user_folders
+from backends.models.search import user_folders
 from backends.paths import Paths, checked_socket, make_private, user_paths
 from backends.places import LOCAL
 from backends.state import API_VERSION, ControllerInfo

@@ -11,8 +11,8 @@ from backends.errors import ModelError, PlanError
 from backends.models.header import read_header
 from backends.models.parts import part_paths
 from backends.models.sparse import has_holes
-from backends.models.text import printable
 from backends.places import LOCAL
+from backends.printable import printable
 from backends.server_arguments import weight_files
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from backends.config import stamp_of
 from backends.errors import DllmError
-from backends.models.folders import user_folders
+from backends.models.search import user_folders
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

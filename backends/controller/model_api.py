@@ -15,7 +15,7 @@ from aiohttp import web
 from backends.controller.askers import asker
 from backends.controller.event_recorders import WorkRecorder
 from backends.controller.responses import body, json_response, start_stream
-from backends.models.folders import names_after
+from backends.models.search import names_after
 from backends.places import LOCAL
 from backends.state import Value
 

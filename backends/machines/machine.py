@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from backends.data_place import DataPlace
 from backends.errors import ModelError
 from backends.link.way import PlainWay, local_way, unix_endpoint
-from backends.models.folders import named_folders, user_folders
+from backends.models.search import named_folders, user_folders
 from backends.paths import relay_binary
 from backends.places import LOCAL, at_peer
 from backends.state import Transport

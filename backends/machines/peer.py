@@ -33,8 +33,8 @@ from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import SshConnection
 from backends.machines.ssh.supervisor import ConnectionPhase, ConnectionSupervisor
 from backends.machines.ssh.tunnels import TunnelWay
-from backends.models.folders import named_folders
 from backends.models.identity import identity_of
+from backends.models.search import named_folders
 from backends.paths import SOCKET_PATH_BYTES_MAX, make_private, relay_binary
 from backends.places import at_peer
 from backends.state import Peer, PeerData, PeerFacts, PeerState, PeerWork, Transport

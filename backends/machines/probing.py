@@ -19,9 +19,8 @@ from backends.engine.ask import describe, list_devices
 from backends.engine.versions import protocols_match
 from backends.errors import EngineError, HostError, ModelError, PeerUnreachable
 from backends.machines.host import MemoryTold, device_of
-from backends.models.folders import configured_folders
 from backends.models.layers import printable_path
-from backends.models.search import distinct, search
+from backends.models.search import configured_folders, distinct, search
 from backends.state import (
     EngineInfo,
     EngineSource,
@@ -38,8 +37,7 @@ if TYPE_CHECKING:
     from backends.engine.ask import Engine
     from backends.machines.peer import SshPeer
     from backends.machines.shell import Shell
-    from backends.models.folders import Folder
-    from backends.models.search import ModelCandidate
+    from backends.models.search import Folder, ModelCandidate
     from backends.paths import Paths
     from backends.questions import Asked, FoundFile
     from backends.state import Device

@@ -13,15 +13,14 @@ from backends.models.identity import identity_of
 from backends.models.layers import read_model
 from backends.models.search import distinct, search
 from backends.models.sparse import thin_words
-from backends.models.text import shown_path
+from backends.printable import shown_path
 from backends.state import ModelCatalogue, ModelFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from backends.models.folders import Folder
-    from backends.models.search import ModelCandidate
+    from backends.models.search import Folder, ModelCandidate
     from backends.questions import Asked
     from backends.state import ModelInfo
 

@@ -7,18 +7,244 @@ Versions 2 and 3 share one layout; version 3 may be big-endian.
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
+import stat
 import struct
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from backends.models.reader import AGAIN, LENGTH_BYTES, Cursor, open_cursor
-from backends.models.tables import tensor_type_name, tensor_types, value_types
-from backends.models.text import printable
+from backends.errors import ModelError
+from backends.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
+
+# struct's letter for every scalar GGUF stores, by gguf's name for it.
+_LETTERS = {
+    "UINT8": "B",
+    "INT8": "b",
+    "UINT16": "H",
+    "INT16": "h",
+    "UINT32": "I",
+    "INT32": "i",
+    "FLOAT32": "f",
+    "BOOL": "?",
+    "UINT64": "Q",
+    "INT64": "q",
+    "FLOAT64": "d",
+}
+
+
+class TensorType(NamedTuple):
+    """One way to store numbers: `block` elements take `block_bytes` bytes."""
+
+    name: str
+    block: int
+    block_bytes: int
+
+
+class ValueTypes(NamedTuple):
+    """Numbers of GGUF's metadata types."""
+
+    scalars: dict[int, str]
+    """Type number to struct letter."""
+    names: dict[int, str]
+    string: int
+    array: int
+
+
+@cache
+def tensor_types() -> dict[int, TensorType]:
+    """Every tensor type this ``gguf`` can size, by number."""
+    from gguf.constants import GGML_QUANT_SIZES
+
+    return {
+        int(kind): TensorType(kind.name, block, block_bytes)
+        for kind, (block, block_bytes) in GGML_QUANT_SIZES.items()
+    }
+
+
+@cache
+def value_types() -> ValueTypes:
+    """GGUF's metadata types, by number."""
+    from gguf.constants import GGUFValueType
+
+    return ValueTypes(
+        scalars={
+            int(kind): _LETTERS[kind.name]
+            for kind in GGUFValueType
+            if kind.name in _LETTERS
+        },
+        names={int(kind): kind.name.lower() for kind in GGUFValueType},
+        string=int(GGUFValueType.STRING),
+        array=int(GGUFValueType.ARRAY),
+    )
+
+
+def tensor_type_name(number: int) -> str:
+    """``Q4_K``, or ``type 42`` where this ``gguf`` has no name for it."""
+    known = tensor_types().get(number)
+    return known.name if known else f"type {number}"
+
+
+@cache
+def file_type_name(number: int) -> str:
+    """``Q4_K_M`` for ``general.file_type`` 15; ``file type 99`` when unknown."""
+    from gguf.constants import LlamaFileType
+
+    try:
+        name = LlamaFileType(number).name
+    except ValueError:
+        return f"file type {number}"
+    return name.removeprefix("MOSTLY_").removeprefix("ALL_")
+
+
+WINDOW_BYTES = 256 * 1024
+LENGTH_BYTES = 8
+"""A GGUF string is a 64-bit length and its bytes."""
+HEADER_BYTES_MAX = 128 * 1024 * 1024
+"""Ours; the largest real headers (vocabulary included) are under 32 MiB."""
+AGAIN = "Copy or download it again."
+
+
+class Cursor:
+    """A place in an open file; every read checks against the file's end."""
+
+    def __init__(self, descriptor: int, size: int, name: str) -> None:
+        self.size = size
+        self.name = name
+        self.place = 0
+        self.inside = "the header"
+        """The part being read, for the error sentence."""
+        self._descriptor = descriptor
+        self._data = b""
+        self._start = 0
+        self.set_order("<")
+
+    def set_order(self, order: str) -> None:
+        """Read numbers as little- (``<``) or big-endian (``>``) from here on."""
+        self.order = order
+        self._structs: dict[str, struct.Struct] = {}
+        self._length = struct.Struct(order + "Q")
+
+    def fail(self, what: str, hint: str = AGAIN) -> NoReturn:
+        """Raise the sentence, opened by the file's name."""
+        raise ModelError(f"{self.name} {what}", hint)
+
+    def truncated(self) -> NoReturn:
+        """Say that the file ends too early."""
+        self.fail(f"is truncated: it ends at byte {self.size} inside {self.inside}")
+
+    @property
+    def left(self) -> int:
+        """Bytes from here to the end of the file; negative past it."""
+        return self.size - self.place
+
+    def numbers(self, letters: str) -> tuple[Any, ...]:
+        """The next numbers, laid out as struct's `letters` say, without padding."""
+        form = self._structs.get(letters)
+        if form is None:
+            form = self._structs[letters] = struct.Struct(self.order + letters)
+        at = self._hold(form.size)
+        self.place += form.size
+        return form.unpack_from(self._data, at)
+
+    def take(self, n_bytes: int) -> bytes:
+        """The next bytes; the caller bounds how many."""
+        at = self._hold(n_bytes)
+        self.place += n_bytes
+        return self._data[at : at + n_bytes]
+
+    def sha256(self, begin: int) -> str:
+        """Hex SHA-256 of what was passed since that place."""
+        passed = os.pread(self._descriptor, self.place - begin, begin)
+        return hashlib.sha256(passed).hexdigest()
+
+    def skip(self, n_bytes: int) -> None:
+        """Step over bytes without reading them."""
+        self.place += n_bytes
+        self._check_place()
+
+    def skip_strings(self, count: int) -> None:
+        """Step over strings, reading nothing but their lengths.
+
+        The one loop that runs per vocabulary entry: it stays inside the window and
+        lets struct notice the window's end, because a test per string costs a third.
+        """
+        length_at = self._length.unpack_from
+        while count:
+            at = self._hold(LENGTH_BYTES)
+            base, data, done = self.place - at, self._data, 0
+            try:
+                for done in range(count):  # noqa: B007
+                    at += LENGTH_BYTES + length_at(data, at)[0]
+                done = count
+            except (struct.error, OverflowError):
+                pass
+            count -= done
+            self.skip(base + at - self.place)
+
+    def _hold(self, n_bytes: int) -> int:
+        at = self.place - self._start
+        if at < 0 or at + n_bytes > len(self._data):
+            self._refill(n_bytes)
+            return 0
+        return at
+
+    def _check_place(self) -> None:
+        if self.place > self.size:
+            self.truncated()
+        if self.place > HEADER_BYTES_MAX:
+            self.fail(f"is corrupt: its header is over {HEADER_BYTES_MAX >> 20} MiB")
+
+    def _refill(self, n_bytes: int) -> None:
+        self._check_place()
+        if n_bytes > self.left:
+            self.truncated()
+        wanted = max(n_bytes, WINDOW_BYTES)
+        self._data = os.pread(self._descriptor, wanted, self.place)
+        self._start = self.place
+        if len(self._data) < n_bytes:
+            self.size = self.place + len(self._data)
+            self.truncated()
+
+
+@contextmanager
+def open_cursor(path: Path) -> Iterator[Cursor]:
+    """A cursor at the start of a regular file, closed afterwards.
+
+    Raises:
+        ModelError: the path is missing, unreadable, or no regular file.
+    """
+    name = printable(path.name)
+    try:
+        # Non-blocking, or opening a FIFO would wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise _cannot_read(path, error) from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelError(f"{printable(str(path))} is not a file", "Name a .gguf.")
+        yield Cursor(descriptor, status.st_size, name)
+    except OSError as error:
+        raise _cannot_read(path, error) from error
+    finally:
+        os.close(descriptor)
+
+
+def _cannot_read(path: Path, error: OSError | ValueError) -> ModelError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return ModelError(
+        f"Cannot read {printable(str(path))} ({reason})",
+        "Check the path; dllm-tui models show takes a file or a catalogue name.",
+    )
+
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -344,3 +570,53 @@ def _check_places(
                 f"the file has {cursor.size}",
                 AGAIN,
             )
+
+
+NUMBER_MAX = 2**30
+"""Larger hyperparameters are damage; the largest known is a context of 10 485 760."""
+
+
+class Params:
+    """Metadata of one model, its architecture's prefix put in front of every key."""
+
+    def __init__(self, header: Header, arch: str) -> None:
+        self.arch = arch
+        self._header = header
+
+    def raw(self, key: str) -> Value | None:
+        """The value of ``<arch>.<key>`` as stored."""
+        return self._header.metadata.get(f"{self.arch}.{key}")
+
+    def number(self, key: str, default: int = 0) -> int:
+        """A whole number; the largest one where the file has one per layer."""
+        value = self.raw(key)
+        if isinstance(value, tuple):
+            return max((self._checked(key, item) for item in value), default=default)
+        return default if value is None else self._checked(key, value)
+
+    def per_layer(self, key: str, n_layer: int) -> list[int]:
+        """One number per layer, from an array or from one number for all.
+
+        A short array is filled up with zeros: some files leave out the layers that
+        predict further tokens.
+        """
+        value = self.raw(key)
+        if not isinstance(value, tuple):
+            return [self.number(key)] * n_layer
+        numbers = [self._checked(key, item) for item in value[:n_layer]]
+        return numbers + [0] * (n_layer - len(numbers))
+
+    def flags(self, key: str, n_layer: int) -> list[bool] | None:
+        """One yes or no per layer, None when the file has no such array."""
+        if not isinstance(self.raw(key), tuple):
+            return None
+        return [bool(value) for value in self.per_layer(key, n_layer)]
+
+    def _checked(self, key: str, value: Value) -> int:
+        if isinstance(value, int) and 0 <= value <= NUMBER_MAX:
+            return int(value)
+        raise ModelError(
+            f"{printable(self._header.path.name)} is corrupt: its "
+            f"{printable(self.arch)}.{key} cannot be {printable(str(value), 40)}",
+            "Copy or download it again.",
+        )

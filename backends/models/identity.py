@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from backends.errors import ModelError
 from backends.models.parts import missing_part, part_paths
-from backends.models.text import printable
+from backends.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

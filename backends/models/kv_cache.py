@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from backends.models.params import Params
+    from backends.models.header import Params
 
 F16_BYTES = 2
 

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from backends.errors import ModelError
-from backends.models.header import Header, Skipped, Tensor, read_header
+from backends.models.header import (
+    Header,
+    Params,
+    Skipped,
+    Tensor,
+    file_type_name,
+    read_header,
+    tensor_types,
+)
 from backends.models.kv_cache import (
     ENCODERS,
     RECURRENT_PREFIXES,
@@ -18,11 +26,9 @@ from backends.models.kv_cache import (
     is_recurrent,
     layer_memory,
 )
-from backends.models.params import Params
 from backends.models.parts import check_part, first_part, other_parts
 from backends.models.sparse import thin_model
-from backends.models.tables import file_type_name, tensor_types
-from backends.models.text import printable
+from backends.printable import printable
 from backends.state import Layer, LayerBytes, ModelInfo
 
 if TYPE_CHECKING:

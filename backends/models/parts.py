@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeVar
 
 from backends.errors import ModelError
-from backends.models.text import printable
+from backends.printable import printable
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from backends.errors import ModelError
-from backends.models.text import printable
+from backends.printable import printable
 from backends.state import ThinModel
 from backends.units import format_ranges
 

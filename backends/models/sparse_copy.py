@@ -19,8 +19,8 @@ from backends.models.identity import files_of, identity_of
 from backends.models.layers import describe, model_headers, places_in, printable_path
 from backends.models.parts import part_name, part_of
 from backends.models.sparse import left_out, parse_keep
-from backends.models.text import printable
 from backends.paths import relay_binary
+from backends.printable import printable
 from backends.state import Value
 from backends.units import format_bytes
 

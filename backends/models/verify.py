@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from backends.models.header import tensor_type_name
 from backends.models.identity import files_of, full_sha256, identity_of
 from backends.models.layers import read_model
-from backends.models.tables import tensor_type_name
-from backends.models.text import shown_path
+from backends.printable import shown_path
 from backends.state import Value
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from backends.models.header import read_header
 from backends.models.parts import first_part
-from backends.models.text import printable
+from backends.printable import printable
 
 if TYPE_CHECKING:
     from pathlib import Path

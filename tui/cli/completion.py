@@ -115,8 +115,7 @@ def models(context: click.Context) -> list[str]:
 
 async def _model_names() -> list[str]:
     from backends.machines.host import local_host_for_now
-    from backends.models.folders import user_folders
-    from backends.models.search import search
+    from backends.models.search import search, user_folders
 
     async with local_host_for_now(user_paths().run_dir) as host:
         return [f.name for f in await search(host, user_folders(_config().model_dirs))]

@@ -93,8 +93,7 @@ async def resolve(model: str) -> Path:
         return path
     from backends.config import load_config
     from backends.machines.host import local_host_for_now
-    from backends.models.folders import user_folders
-    from backends.models.search import find_model
+    from backends.models.search import find_model, user_folders
     from backends.paths import user_paths
 
     paths = user_paths()
@@ -397,8 +396,8 @@ async def _place_at(
     if place == LOCAL:
         return LOCAL, str(model)
     from backends.machines.machine import path_at
-    from backends.models.folders import named_folders
     from backends.models.identity import files_of, identity_of
+    from backends.models.search import named_folders
 
     first = files_of(model)[0]
     identity = await asyncio.to_thread(identity_of, first)

@@ -15,14 +15,15 @@ import pytest
 from backends.errors import ModelError
 from backends.machines.host import local_host_for_now
 from backends.models.catalogue import Catalogue
-from backends.models.folders import (
+from backends.models.layers import read_model
+from backends.models.search import (
     DEPTH_MAX,
     Folder,
     configured_folders,
     default_folders,
+    find_model,
+    search,
 )
-from backends.models.layers import read_model
-from backends.models.search import find_model, search
 from tests.unit.models.ggufs import write_gguf, write_split
 
 if TYPE_CHECKING:

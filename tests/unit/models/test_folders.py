@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backends.models.folders import NAMED_MAX, named_folders
+from backends.models.search import NAMED_MAX, named_folders
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from gguf import GGMLQuantizationType, GGUFEndian, GGUFReader
 
 from backends.errors import ModelError
 from backends.models import header as header_module
-from backends.models.header import Skipped, read_header
-from backends.models.reader import WINDOW_BYTES
+from backends.models.header import WINDOW_BYTES, Skipped, read_header
 from tests.unit.models.ggufs import F32, LLAMA, TOKENS, Tensors, n_bytes, write_gguf
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from backends.models.folders import NAMES_MAX, names_after
+from backends.models.search import NAMES_MAX, names_after
 
 if TYPE_CHECKING:
     from pathlib import Path

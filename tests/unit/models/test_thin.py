@@ -358,7 +358,7 @@ def test_the_command_tells_first_and_writes_then(model: Path, tmp_path: Path) ->
 
 
 def test_a_catalogue_tells_what_is_there(model: Path, tmp_path: Path) -> None:
-    from backends.models.folders import Folder
+    from backends.models.search import Folder
 
     made(model, "0-2", tmp_path / "head.gguf")
 
