@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def check_whole(plan: Plan) -> None:
-    """Refuse a thin file that llama-server would read for itself alone.
+    """Refuse a sparse file that llama-server would read for itself alone.
 
     What is on a peer is for llama-server there to read; what cannot be read, for it to
     refuse.
@@ -30,15 +30,15 @@ async def check_whole(plan: Plan) -> None:
     """
     draft = [plan.speculation.model] if plan.speculation else []
     files = [*weight_files(plan.extra_args), *draft] if plan.head == LOCAL else []
-    if thin := await asyncio.to_thread(_first_thin, files):
+    if sparse := await asyncio.to_thread(_first_sparse, files):
         raise PlanError(
-            f"{printable(thin)} is thin, and what it lacks only the model's own "
+            f"{printable(sparse)} is sparse, and what it lacks only the model's own "
             "workers can have",
             "Name the whole file it was made from.",
         )
 
 
-def _first_thin(files: list[str]) -> str:
+def _first_sparse(files: list[str]) -> str:
     for file in files:
         for part in part_paths(Path(file)):
             with contextlib.suppress(ModelError, OSError, ValueError):

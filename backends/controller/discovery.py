@@ -111,7 +111,7 @@ class Discovery:
             engines=engines,
             model=model,
             model_path=model_path,
-            thin=model.thin is not None,
+            sparse=model.sparse is not None,
             draft_path=draft,
             ports=ports,
             ways=await self._endpoints(plan, ports, pairings),

@@ -156,8 +156,8 @@ class Drafting:
             PlanError: it is not.
             ModelError: one of them cannot be read.
         """
-        if draft.thin is not None:
-            why = f"{Path(draft.path).name} is not whole: it is thin"
+        if draft.sparse is not None:
+            why = f"{Path(draft.path).name} is not whole: it is sparse"
             raise PlanError(why, OTHER_DRAFT)
         ours, theirs = self._header(model), self._header(draft)
         if head_method(draft.arch):

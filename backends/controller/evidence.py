@@ -26,7 +26,7 @@ TAIL_LINES = 15
 LAST_WORDS = 4
 """Of a relay: those in which it says why it closed a connection."""
 # Every sentence about a hole has the word.
-_HOLE_HINT = "Put the model there, or a thin file of it that has this layer."
+_HOLE_HINT = "Put the model there, or a sparse file of it that has this layer."
 _HOLE = re.compile(r"dllm-relay: (?P<link>[^:]+): (?P<why>.*\bthin\b.*)")
 
 _HINTS = {
@@ -71,7 +71,7 @@ def _hint(record: ProcessRecord, lines: Sequence[str]) -> str:
 
 
 async def _refused_hole(host: AgentHost, server: ProcessRecord) -> str:
-    """Why a relay of the head ended a load from a thin file; empty where none did."""
+    """Why a relay of the head ended a load from a sparse file; empty where none did."""
     cluster = cluster_of(server.name)
     for relay in host.seen:
         if relay.role is not ProcessRole.RELAY or cluster_of(relay.name) != cluster:

@@ -12,10 +12,14 @@ from backends.machines.host import pid_of
 from backends.places import LOCAL
 from backends.planning.blueprint import process_name
 from backends.planning.commands import SERVER
-from backends.split.compare import measured_split
 from backends.split.flags import is_relayed
-from backends.split.held import ServerLog, format_in_part, held_split
 from backends.split.layout import format_ranges
+from backends.split.measured import (
+    ServerLog,
+    format_in_part,
+    held_split,
+    measured_split,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

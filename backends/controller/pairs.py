@@ -8,13 +8,13 @@ from backends.controller.together import together
 from backends.data_place import DataPlace, wanted_place
 from backends.errors import DllmError, PeerUnreachable
 from backends.link.relay import direct_in, models_in
+from backends.planning.holes import check_holes, check_stand_ins
 from backends.planning.pairing import (
     Beside,
     Pairing,
     alone_by_plan,
     judged,
 )
-from backends.planning.thin import check_stand_ins, check_thin
 from backends.split.flags import used_workers
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ async def pairings(
         here = Beside(machine=head.name, features=await _features(head))
         return judged(worker, there, here, secret())
 
-    check_thin(plan, model)
+    check_holes(plan, model)
     workers = used_workers(plan) if plan.relay else ()
     found = await together(map(pairing, workers))
     pairs = dict(zip((worker.name for worker in workers), found, strict=True))
-    if model.thin and workers:
+    if model.sparse and workers:
         features = await _features(machines.get(plan.head))
         check_stand_ins(plan, model, pairs, features)
     return pairs

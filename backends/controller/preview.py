@@ -104,7 +104,7 @@ async def _site(
         engines=engines,
         relay=relay,
         model_path=await head.model_path(model),
-        thin=model.thin is not None,
+        sparse=model.sparse is not None,
         draft_path=await draft_path(plan, machines, readers),
         stats=stats_of(cluster, plan, head) if plan.relay else {},
         pairings=await pairings(plan, model, machines, lambda: ""),

@@ -19,7 +19,6 @@ from backends.engine import (
     fetch,
     install,
 )
-from backends.engine import toolchain as tc
 from backends.engine.find import engine_at
 from backends.engine.versions import Source, find_source
 from backends.errors import EngineError
@@ -219,7 +218,7 @@ async def _make(job: _Job, programs: Sequence[str], lock: int) -> None:
     job.folder.mkdir(parents=True, exist_ok=True)
     with job.log_path.open("ab") as log:
         env = job.environment()
-        toolchain = await tc.find_tools(
+        toolchain = await compiling.find_tools(
             job.tools_folder,
             jobs=job.jobs,
             env=env,

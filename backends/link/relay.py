@@ -88,19 +88,19 @@ def pair_argv(
     *,
     identity: str,
     models: Sequence[str] = (),
-    thin: bool = False,
+    sparse: bool = False,
     key_file: str,
 ) -> tuple[str, ...]:
     """The arguments of the head's relay for its pair.
 
     One with the ``identity`` of another takes its place. That a machine is gone is for
     the connection through which it is reached to say, which may come back in time.
-    Of ``thin`` models it sends no hole.
+    Of ``sparse`` models it sends no hole.
     """
     return (
         *("--id", identity, "--gone-after", str(PATIENCE_S)),
         *("--key-file", key_file),
-        *_models(models, "--thin" if thin else "--model"),
+        *_models(models, "--thin" if sparse else "--model"),
     )
 
 

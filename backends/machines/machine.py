@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from backends.link.way import Way, WaySpec
     from backends.machines.host import AgentHost
     from backends.machines.readers import Readers
-    from backends.state import ModelCatalogue, ModelFile, ModelInfo, Peer, ThinModel
+    from backends.state import ModelCatalogue, ModelFile, ModelInfo, Peer, SparseModel
 
 
 class Machine(Protocol):
@@ -121,8 +121,8 @@ class LocalMachine:
         return model.path
 
     async def copies_of(self, model: ModelInfo) -> tuple[str, ...]:
-        if model.thin:
-            return self._stand_ins(model.path, model.thin)
+        if model.sparse:
+            return self._stand_ins(model.path, model.sparse)
         if at_peer(model.path):
             return called_alike(model, self._models())
         return (model.path,)
@@ -132,9 +132,9 @@ class LocalMachine:
         folders = user_folders(self._readers.config().model_dirs)
         return named_folders([str(folder.path) for folder in folders])
 
-    def _stand_ins(self, path: str, thin: ThinModel) -> tuple[str, ...]:
-        found = stand_ins(thin, path, self._models())
-        here = () if at_peer(path) else (path, thin.source)
+    def _stand_ins(self, path: str, sparse: SparseModel) -> tuple[str, ...]:
+        found = stand_ins(sparse, path, self._models())
+        here = () if at_peer(path) else (path, sparse.source)
         there = [file for file in here if os.path.isfile(file)]
         return tuple(dict.fromkeys([*there, *found]))
 
@@ -185,19 +185,19 @@ class Machines(Protocol):
 
 
 def stand_ins(
-    thin: ThinModel, path: str, found: Iterable[ModelFile]
+    sparse: SparseModel, path: str, found: Iterable[ModelFile]
 ) -> tuple[str, ...]:
-    """Files that may hold what is a hole in a thin one: the model, and thin ones of it.
+    """Files that may hold what is a hole in a sparse one: the model, or sparse ones.
 
     Those are told by their names; what is in them is compared by whoever reads them.
     """
-    names = {PurePath(thin.source).name, PurePath(path.rpartition(":")[2]).name}
+    names = {PurePath(sparse.source).name, PurePath(path.rpartition(":")[2]).name}
     return tuple(
         sorted(
             file.path
             for file in found
             if not file.problem
-            and (file.identity == thin.identity or PurePath(file.path).name in names)
+            and (file.identity == sparse.identity or PurePath(file.path).name in names)
             and file.path != path
         )
     )

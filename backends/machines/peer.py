@@ -487,8 +487,8 @@ class SshPeer:
         there = at_peer(model.path)
         if there and there[0] == self.name:
             return (there[1],)
-        if model.thin:
-            return stand_ins(model.thin, model.path, self.facts.models)
+        if model.sparse:
+            return stand_ins(model.sparse, model.path, self.facts.models)
         wanted = "" if there else await asyncio.to_thread(identity_of, Path(model.path))
         found = [f for f in self.facts.models if f.size_bytes == model.size_bytes]
         same = tuple(f.path for f in found if wanted and f.identity == wanted)

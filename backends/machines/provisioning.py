@@ -15,8 +15,7 @@ from backends.engine import build as local_build
 from backends.engine import build_errors, compiling, install
 from backends.engine.accelerators import Accelerator, Choice, choose
 from backends.engine.ask import parse_version
-from backends.engine.compiling import MEMORY_PER_JOB_BYTES, Toolchain
-from backends.engine.toolchain import CMAKE_MIN
+from backends.engine.compiling import CMAKE_MIN, MEMORY_PER_JOB_BYTES, Toolchain
 from backends.machines import parcels
 from backends.machines.probing import Probed, survey
 from backends.machines.shell import (

@@ -12,7 +12,7 @@ from backends.errors import HostError, ModelError
 from backends.models.identity import identity_of
 from backends.models.layers import read_model
 from backends.models.search import distinct, search
-from backends.models.sparse import thin_words
+from backends.models.sparse import sparse_words
 from backends.printable import shown_path
 from backends.state import ModelCatalogue, ModelFile
 
@@ -135,7 +135,7 @@ class Catalogue:
             n_ctx_train=info.n_ctx_train if info else 0,
             problem=problem,
             identity=_identity_of(found.path),
-            thin=thin_words(info.thin) if info and info.thin else "",
+            sparse=sparse_words(info.sparse) if info and info.sparse else "",
         )
 
 

@@ -311,6 +311,16 @@ class Tensor(NamedTuple):
         return tensor_type_name(self.type)
 
 
+class Places(NamedTuple):
+    """A model's tensors by where they belong."""
+
+    layers: list[list[tuple[str, Tensor]]]
+    """Per layer: the name without ``blk.N.``, and the tensor."""
+    embedding: list[Tensor]
+    output: list[Tensor]
+    """Output norm and head, and whatever else is neither layer nor embedding."""
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """Everything in front of the weights of one file."""

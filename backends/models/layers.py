@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from backends.errors import ModelError
 from backends.models.header import (
     Header,
     Params,
+    Places,
     Skipped,
     Tensor,
     file_type_name,
@@ -27,7 +28,7 @@ from backends.models.kv_cache import (
     layer_memory,
 )
 from backends.models.parts import check_part, first_part, other_parts
-from backends.models.sparse import thin_model
+from backends.models.sparse import sparse_model
 from backends.printable import printable
 from backends.state import Layer, LayerBytes, ModelInfo
 
@@ -49,16 +50,6 @@ _OTHER_FILES = {
     "mmproj": "is a projector, not a language model",
     "imatrix": "is an importance matrix, not a language model",
 }
-
-
-class Places(NamedTuple):
-    """A model's tensors by where they belong."""
-
-    layers: list[list[tuple[str, Tensor]]]
-    """Per layer: the name without ``blk.N.``, and the tensor."""
-    embedding: list[Tensor]
-    output: list[Tensor]
-    """Output norm and head, and whatever else is neither layer nor embedding."""
 
 
 def read_model(path: Path | str) -> ModelInfo:
@@ -127,7 +118,7 @@ def describe(headers: Sequence[Header]) -> ModelInfo:
         embedding_bytes=_total(places.embedding),
         tensor_bytes=_total(tensors),
         unknown_types=_unknown_types(tensors),
-        thin=thin_model(headers, places),
+        sparse=sparse_model(headers, places),
     )
 
 

@@ -1,6 +1,6 @@
-"""Thin files: what a GGUF with holes in it says of itself, and which tensors to keep.
+"""The record in a sparse file: what is there, and where its holes are.
 
-A thin file has the whole header of the model it was made from and only some of its
+A sparse file has the whole header of the model it was made from and only some of its
 tensors; ``dllm-relay thin`` writes it (``native/src/weights/sparse_writer.h``). What is
 there, and by hashes what is not, stands in its own metadata: a file and its record are
 never apart.
@@ -9,21 +9,19 @@ never apart.
 from __future__ import annotations
 
 import json
-import re
 from bisect import bisect_right
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 from backends.errors import ModelError
 from backends.printable import printable
-from backends.state import ThinModel
+from backends.state import SparseModel
 from backends.units import format_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from backends.models.header import Header, Tensor
-    from backends.models.layers import Places
+    from backends.models.header import Header, Places, Tensor
 
 _MARK = "dllm.thin."
 SOURCE = "dllm.thin.source"
@@ -32,18 +30,9 @@ KEPT = "dllm.thin.kept"
 TENSORS = "dllm.thin.tensors"
 HOLES = "dllm.thin.holes"
 OUTPUT = "output"
-_OUTPUT_TENSORS = "output."
-_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
 
-class Keep(NamedTuple):
-    """The parts of a thin file beside the embedding and all that is in no layer."""
-
-    layers: frozenset[int]
-    output: bool
-
-
-def thin_model(headers: Sequence[Header], places: Places) -> ThinModel | None:
+def sparse_model(headers: Sequence[Header], places: Places) -> SparseModel | None:
     """The parts of a model with holes; None for a whole one.
 
     Raises:
@@ -61,7 +50,7 @@ def thin_model(headers: Sequence[Header], places: Places) -> ThinModel | None:
         if not any(tensor.name in holes for _, tensor in tensors)
     ]
     tensors = [tensor for header in headers for tensor in header.tensors]
-    return ThinModel(
+    return SparseModel(
         source=_source(first),
         identity=_text(first, IDENTITY),
         layers=tuple(layers),
@@ -71,68 +60,29 @@ def thin_model(headers: Sequence[Header], places: Places) -> ThinModel | None:
     )
 
 
-def kept_words(thin: ThinModel) -> str:
-    """``output, 0–9``: what of a model is there."""
-    words = [OUTPUT if thin.output else "", format_ranges(thin.layers)]
-    return ", ".join(filter(None, words)) or "no layer"
-
-
-def thin_words(thin: ThinModel) -> str:
-    """``thin: output, 0–9 of big.gguf``."""
-    return f"thin: {kept_words(thin)} of {printable(Path(thin.source).name)}"
-
-
-def parse_keep(text: str, n_layer: int) -> Keep:
-    """Read ``output,0-9,12``.
-
-    Raises:
-        ModelError: it cannot be meant, or there is no such layer.
-    """
-    layers: set[int] = set()
-    words = [word.strip() for word in text.split(",")]
-    for word in words:
-        if word == OUTPUT:
-            continue
-        match = _RANGE.fullmatch(word)
-        last = int(match[2] or match[1]) if match else -1
-        if match is None or int(match[1]) > last or last >= n_layer:
-            raise ModelError(
-                f"“{printable(word)}” is no part of the model, which has the layers 0 "
-                f"to {n_layer - 1} and an output",
-                "Name what to keep like this: --keep output,0-9.",
-            )
-        layers.update(range(int(match[1]), last + 1))
-    return Keep(frozenset(layers), OUTPUT in words)
-
-
-def left_out(places: Places, keep: Keep) -> list[Tensor]:
-    """The tensors that become holes: all of layers, and of the output what weighs."""
-    layers = [
-        tensor
-        for index, tensors in enumerate(places.layers)
-        if index not in keep.layers
-        for _, tensor in tensors
-    ]
-    ends = [t for t in places.output if t.name.startswith(_OUTPUT_TENSORS)]
-    return [*layers, *([] if keep.output else ends)]
+def sparse_words(sparse: SparseModel) -> str:
+    """``sparse: output, 0–9 of big.gguf``."""
+    parts = filter(None, [OUTPUT * sparse.output, format_ranges(sparse.layers)])
+    kept = ", ".join(parts) or "no layer"
+    return f"sparse: {kept} of {printable(Path(sparse.source).name)}"
 
 
 def has_holes(header: Header) -> bool:
-    """True if a file says that it is thin, be that right or not."""
+    """True if a file says that it is sparse, be that right or not."""
     return any(key.startswith(_MARK) for key in header.metadata)
 
 
 def _check_record(header: Header, first: Header) -> None:
-    """Refuse a record that is of other tensors, or of another thin file.
+    """Refuse a record that is of other tensors, or of another sparse file.
 
-    Whoever quantises, joins or splits a thin file copies its metadata.
+    Whoever quantises, joins or splits a sparse file copies its metadata.
     """
     if not has_holes(header):
-        raise _unclear(header, "is a part of a thin file, and does not say so")
+        raise _unclear(header, "is a part of a sparse file, and does not say so")
     if header.metadata.get(TENSORS) != header.list_sha256:
         raise _unclear(header, "does not say where its holes are, but those of another")
     if any(_text(header, key) != _text(first, key) for key in (IDENTITY, HOLES)):
-        raise _unclear(header, "is of another thin file than the first part")
+        raise _unclear(header, "is of another sparse file than the first part")
 
 
 def _are_runs(kept: tuple[object, ...]) -> TypeGuard[tuple[int, ...]]:
@@ -152,7 +102,7 @@ def _holes(header: Header) -> list[str]:
     """Names of the tensors of a file of which nothing is there."""
     kept = header.metadata.get(KEPT)
     if not isinstance(kept, tuple) or not _are_runs(kept):
-        raise _unclear(header, "is thin, and does not say where its holes are")
+        raise _unclear(header, "is sparse, and does not say where its holes are")
 
     def there(tensor: Tensor) -> bool:
         after = bisect_right(kept, tensor.offset)

@@ -1,16 +1,17 @@
-"""Making thin files: what it would take, then ``dllm-relay thin``, file by file."""
+"""Making sparse files: what it would take, then ``dllm-relay thin``, file by file."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import tempfile
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -18,7 +19,7 @@ from backends.errors import ModelError
 from backends.models.identity import files_of, identity_of
 from backends.models.layers import describe, model_headers, places_in, printable_path
 from backends.models.parts import part_name, part_of
-from backends.models.sparse import left_out, parse_keep
+from backends.models.sparse import OUTPUT
 from backends.paths import relay_binary
 from backends.printable import printable
 from backends.state import Value
@@ -27,22 +28,68 @@ from backends.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from backends.models.header import Places, Tensor
+
 SUFFIX = ".gguf"
+_OUTPUT_TENSORS = "output."
+_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 _END_S = 10.0
 _TRIED_BYTES = 1 << 20
 _BLOCK_BYTES = 512
 """The unit of ``st_blocks``."""
 
 
-class ThinPlan(Value, frozen=True, kw_only=True):
-    """A thin file of a model that is not made yet."""
+class Keep(NamedTuple):
+    """The parts of a sparse file beside the embedding and all that is in no layer."""
+
+    layers: frozenset[int]
+    output: bool
+
+
+def parse_keep(text: str, n_layer: int) -> Keep:
+    """Read ``output,0-9,12``.
+
+    Raises:
+        ModelError: it cannot be meant, or there is no such layer.
+    """
+    layers: set[int] = set()
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if word == OUTPUT:
+            continue
+        match = _RANGE.fullmatch(word)
+        last = int(match[2] or match[1]) if match else -1
+        if match is None or int(match[1]) > last or last >= n_layer:
+            raise ModelError(
+                f"“{printable(word)}” is no part of the model, which has the layers 0 "
+                f"to {n_layer - 1} and an output",
+                "Name what to keep like this: --keep output,0-9.",
+            )
+        layers.update(range(int(match[1]), last + 1))
+    return Keep(frozenset(layers), OUTPUT in words)
+
+
+def left_out(places: Places, keep: Keep) -> list[Tensor]:
+    """The tensors that become holes: all of layers, and of the output what weighs."""
+    layers = [
+        tensor
+        for index, tensors in enumerate(places.layers)
+        if index not in keep.layers
+        for _, tensor in tensors
+    ]
+    ends = [t for t in places.output if t.name.startswith(_OUTPUT_TENSORS)]
+    return [*layers, *([] if keep.output else ends)]
+
+
+class SparsePlan(Value, frozen=True, kw_only=True):
+    """A sparse file of a model that is not made yet."""
 
     model: str
     files: tuple[str, ...]
     """Of the model, all parts in order."""
     file_bytes: tuple[int, ...]
     targets: tuple[str, ...]
-    """Of the thin one, likewise."""
+    """Of the sparse one, likewise."""
     identity: str
     size_bytes: int
     """Of the model's files."""
@@ -55,8 +102,8 @@ class ThinPlan(Value, frozen=True, kw_only=True):
     """Tensors that would not."""
 
 
-class ThinFile(Value, frozen=True, kw_only=True):
-    """One thin file as it was written."""
+class SparseFile(Value, frozen=True, kw_only=True):
+    """One sparse file as it was written."""
 
     path: str
     sha256: str
@@ -66,26 +113,26 @@ class ThinFile(Value, frozen=True, kw_only=True):
     kept_bytes: int
 
 
-def plan_thin(model: Path, keep: str, out: Path | None = None) -> ThinPlan:
-    """Plan a thin file with some parts of a model; leaves nothing behind.
+def plan_sparse(model: Path, keep: str, out: Path | None = None) -> SparsePlan:
+    """Plan a sparse file with some parts of a model; leaves nothing behind.
 
     Args:
         model: any part of it.
         keep: what is to be there, ``output,0-9``.
         out: the file to write, or a directory for it; for a split model its parts are
-            called after that. None: beside the model, with ``-thin`` in the name.
+            called after that. None: beside the model, with ``-sparse`` in the name.
 
     Raises:
-        ModelError: the model cannot be read, is thin itself, or has no such parts; or
+        ModelError: the model cannot be read, is sparse itself, or has no such parts; or
             something is where the file is to be, or its file system holds no holes.
     """
     files = files_of(model)
     headers = model_headers(files[0])
     info, places = describe(headers), places_in(headers)
-    if info.thin:
+    if info.sparse:
         raise ModelError(
-            f"{printable(model.name)} is thin already",
-            f"Make it from the model itself, {printable(info.thin.source)}.",
+            f"{printable(model.name)} is sparse already",
+            f"Make it from the model itself, {printable(info.sparse.source)}.",
         )
     holes = left_out(places, parse_keep(keep, info.n_layer))
     if unknown := [tensor.name for tensor in holes if not tensor.type_known]:
@@ -95,7 +142,7 @@ def plan_thin(model: Path, keep: str, out: Path | None = None) -> ThinPlan:
         )
     targets = _targets(files, out)
     _check_holes(targets[0].absolute().parent, info.size_bytes)
-    return ThinPlan(
+    return SparsePlan(
         model=info.path,
         files=info.files,
         file_bytes=tuple(header.file_bytes for header in headers),
@@ -109,13 +156,13 @@ def plan_thin(model: Path, keep: str, out: Path | None = None) -> ThinPlan:
     )
 
 
-async def write_thin(
-    plan: ThinPlan, on_bytes: Callable[[int], None] = lambda _: None
-) -> tuple[ThinFile, ...]:
+async def write_sparse(
+    plan: SparsePlan, on_bytes: Callable[[int], None] = lambda _: None
+) -> tuple[SparseFile, ...]:
     """Write what was planned: all files of it, or none.
 
     Args:
-        plan: as ``plan_thin`` made it.
+        plan: as ``plan_sparse`` made it.
         on_bytes: told the bytes of the model that were read so far.
 
     Raises:
@@ -128,7 +175,7 @@ async def write_thin(
             "Keep less, or write it elsewhere (--out).",
         )
     starts = accumulate((0, *plan.file_bytes))
-    written: list[ThinFile] = []
+    written: list[SparseFile] = []
     try:
         for source, target, start in zip(
             plan.files, plan.targets, starts, strict=False
@@ -151,8 +198,8 @@ def _delete(paths: Iterable[str]) -> None:
 
 
 async def _written(
-    plan: ThinPlan, source: str, target: str, on_bytes: Callable[[int], None]
-) -> ThinFile:
+    plan: SparsePlan, source: str, target: str, on_bytes: Callable[[int], None]
+) -> SparseFile:
     program = str(relay_binary())
     argv = (program, "thin", "--model", source, "--out", target)
     try:
@@ -182,7 +229,7 @@ async def _followed(
     child: asyncio.subprocess.Process,
     holes: Sequence[str],
     on_bytes: Callable[[int], None],
-) -> ThinFile:
+) -> SparseFile:
     assert child.stdin is not None
     assert child.stdout is not None
     assert child.stderr is not None
@@ -193,11 +240,11 @@ async def _followed(
     async for line in child.stdout:
         told = msgspec.json.decode(line)
         if "path" in told:
-            return msgspec.convert(told, ThinFile)
+            return msgspec.convert(told, SparseFile)
         on_bytes(int(told["done_bytes"]))
     words = (await child.stderr.read()).decode("utf-8", "replace").strip()
     said = words.removeprefix("dllm-relay: ") or "dllm-relay ended without a word"
-    raise ModelError(f"The thin file cannot be written: {printable(said)}")
+    raise ModelError(f"The sparse file cannot be written: {printable(said)}")
 
 
 async def _is_done(child: asyncio.subprocess.Process) -> bool:
@@ -219,7 +266,7 @@ async def _ended(child: asyncio.subprocess.Process) -> None:
 
 
 def _targets(files: Sequence[Path], out: Path | None) -> list[Path]:
-    """The paths of the thin files; nothing is there yet."""
+    """The paths of the sparse files; nothing is there yet."""
     if out is not None and out.is_dir():
         targets = [out / file.name for file in files]
     else:
@@ -241,8 +288,8 @@ def _named(files: Sequence[Path], out: Path | None) -> list[Path]:
             "Give another name (--out).",
         )
     if len(files) == 1:
-        return [out or first.with_name(f"{first.stem}-thin{SUFFIX}")]
-    prefix = first.name.rpartition("-00001-of-")[0] + "-thin"
+        return [out or first.with_name(f"{first.stem}-sparse{SUFFIX}")]
+    prefix = first.name.rpartition("-00001-of-")[0] + "-sparse"
     if out is not None:
         prefix = out.name.removesuffix(SUFFIX)
     folder, count = (out or first).parent, len(files)
@@ -264,7 +311,7 @@ def _check_holes(folder: Path, size_bytes: int) -> None:
     """Refuse to write where a hole would take as much as what it stands for."""
     if not holds_holes(folder):
         raise ModelError(
-            f"The file system of {printable(str(folder))} cannot hold holes: a thin "
+            f"The file system of {printable(str(folder))} cannot hold holes: a sparse "
             f"file would take {format_bytes(size_bytes)} there, as much as the model",
             "Write it elsewhere (--out).",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backends.errors import PlanError
-from backends.planning.thin import check_thin
+from backends.planning.holes import check_holes
 from backends.server_arguments import checked_arguments, settings_apart
 from backends.server_settings import check_context, check_server, check_threads
 from backends.split.layout import counts, devices, make_split
@@ -48,7 +48,7 @@ def check_plan(plan: Plan, model: ModelInfo) -> None:
     Raises:
         PlanError: a number is beyond what makes sense, settings do not go together, an
             argument is the plan's to decide, the split is not one of this model over
-            devices of this plan, or a thin file lacks what it is needed for.
+            devices of this plan, or a sparse file lacks what it is needed for.
     """
     _check_port(plan.api_port)
     check_worker_count(len(plan.workers))
@@ -58,7 +58,7 @@ def check_plan(plan: Plan, model: ModelInfo) -> None:
     check_server(plan.server, plan.ctx_size, model)
     _check_arguments(plan)
     _check_split(plan, model)
-    check_thin(plan, model)
+    check_holes(plan, model)
 
 
 def _check_arguments(plan: Plan) -> None:

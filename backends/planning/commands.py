@@ -51,7 +51,7 @@ class Site:
     """By machine; of the flags those of the head's count."""
     model_path: str
     """Of the model on the head."""
-    thin: bool = False
+    sparse: bool = False
     """True if that has holes."""
     draft_path: str = ""
     """Of the draft model there; empty without one."""
@@ -82,8 +82,8 @@ class Site:
         return pair_argv(
             identity=pairing.identity if self.folders else UNKNOWN_ID,
             # The worker's own file may be another; both say what is in theirs.
-            models=(self.model_path,) if pairing.models or self.thin else (),
-            thin=self.thin,
+            models=(self.model_path,) if pairing.models or self.sparse else (),
+            sparse=self.sparse,
             key_file=self.key_file(head, process),
         )
 

@@ -25,8 +25,8 @@ CAN_PAIR = ("worker", "start:private", "worker:model", "pair:2")
 """The features of a helper whose relay can be an end of a pair."""
 CAN_SEAL = "worker:tls"
 CAN_COMPRESS = "worker:zstd"
-CAN_BE_THIN = "head:thin"
-"""Of the head's helper: its relay sends no hole of a thin file."""
+CAN_BE_SPARSE = "head:thin"
+"""Of the head's helper: its relay sends no hole of a sparse file."""
 
 
 class Pairing(Value, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """The layers of each device, if a person did not say.
 
-Of a thin file the head computes what is there at either end, as far as its memory goes:
-the workers may have no more than the rest.
+Of a sparse file the head computes what is there at either end, as far as its memory
+goes: the workers may have no more than the rest.
 """
 
 from __future__ import annotations
@@ -70,20 +70,20 @@ def shared_out(
 def _ends(
     model: ModelInfo, devices: Sequence[Device], head: str
 ) -> tuple[int, int] | None:
-    """The numbers of first and last layers of a thin file that the head can have.
+    """The numbers of first and last layers of a sparse file that the head can have.
 
     None where there is nobody else to take what is between, or nothing is.
     """
-    if model.thin is None or all(_is_of(head, device) for device in devices):
+    if model.sparse is None or all(_is_of(head, device) for device in devices):
         return None
-    output = model.thin.embedding if model.tied_output else model.thin.output
-    there = [*(index in model.thin.layers for index in range(model.n_layer)), output]
+    output = model.sparse.embedding if model.tied_output else model.sparse.output
+    there = [*(index in model.sparse.layers for index in range(model.n_layer)), output]
     if all(there):
         return None
     has_cpu = any(is_head_cpu(device.id, head) for device in devices)
     has_others = any(_is_accelerator_of(head, device) for device in devices)
     return (
-        there.index(False) if has_cpu and model.thin.embedding else 0,
+        there.index(False) if has_cpu and model.sparse.embedding else 0,
         there[::-1].index(False) if has_others else 0,
     )
 

@@ -383,7 +383,7 @@ def plan_key(plan: Plan) -> str:
 
 def fingerprint(model: ModelInfo) -> str:
     """A hash of everything that a model's header says."""
-    return _hash(replace(model, path="", files=(), thin=None))
+    return _hash(replace(model, path="", files=(), sparse=None))
 
 
 def result_key(plan: Plan, model: ModelInfo | None, links: Sequence[Link]) -> str:

@@ -115,8 +115,8 @@ def _misfit(
     head = head_method(file.arch)
     if head and head not in methods:
         return f"a head for {head}, which the engine does not know"
-    if file.thin:
-        return file.thin
+    if file.sparse:
+        return file.sparse
     if file.size_bytes * WORTH > model.size_bytes:
         return "larger than a quarter of the model"
     if there := at_peer(file.path):

@@ -68,7 +68,7 @@ from backends.state.models import (
     ModelCatalogue,
     ModelFile,
     ModelInfo,
-    ThinModel,
+    SparseModel,
 )
 from backends.state.plans import (
     AUTO_DRAFT,

@@ -36,7 +36,7 @@ class Layer(Value, frozen=True, kw_only=True):
     """Tokens it keeps at most (sliding-window attention); 0: the whole context."""
 
 
-class ThinModel(Value, frozen=True, kw_only=True):
+class SparseModel(Value, frozen=True, kw_only=True):
     """The parts that are there of a model whose file has holes."""
 
     source: str
@@ -93,7 +93,7 @@ class ModelInfo(Value, frozen=True, kw_only=True):
     """All tensor bytes as stored, each once."""
     unknown_types: tuple[str, ...] = ()
     """Tensor types this version of ``gguf`` cannot size."""
-    thin: ThinModel | None = None
+    sparse: SparseModel | None = None
     """The parts that are there, if some are not."""
 
 
@@ -114,7 +114,7 @@ class ModelFile(Value, frozen=True, kw_only=True):
     """Why it cannot be used; empty when it can."""
     identity: str = ""
     """Same text, same bytes (of its first file); empty when unread."""
-    thin: str = ""
+    sparse: str = ""
     """The parts of a file with holes, in words; empty for a whole one."""
     held_by: tuple[str, ...] = ()
     """Machines that hold these bytes; ``local`` is the one we run on."""

@@ -19,10 +19,9 @@ from backends.link.relay import worker_weights
 from backends.models.header import read_header
 from backends.models.layers import read_model
 from backends.paths import relay_binary
-from backends.split.compare import measured_split
 from backends.split.flags import check_exact, compile_split
-from backends.split.held import ServerLog, held_split
 from backends.split.layout import make_split
+from backends.split.measured import ServerLog, held_split, measured_split
 from backends.state import Plan, WorkerSpec
 from backends.state.links import Held, WorkerWeights
 from tests.kit.models import write_llama

@@ -59,7 +59,7 @@ def test_the_head_goes_where_the_model_is(network: Network, user: HeadUser) -> N
     assert not kept.exists()
 
 
-def test_a_thin_head_gets_the_rest_from_a_machine_that_has_it(
+def test_a_sparse_head_gets_the_rest_from_a_machine_that_has_it(
     network: Network, user: HeadUser
 ) -> None:
     """Nobody says a split: the head computes what it has."""
@@ -67,7 +67,7 @@ def test_a_thin_head_gets_the_rest_from_a_machine_that_has_it(
     user.run("peers", "copy", "bob", str(MODEL_PATH))
     head = user.home / "head.gguf"
     keep = ("--keep", "0-3", "--out", str(head))
-    user.run("models", "thin", str(MODEL_PATH), *keep)
+    user.run("models", "sparse", str(MODEL_PATH), *keep)
     user.run("up", "--model", str(head), "--peer", "bob", "--detach")
     status = user.status()
     shares = status["plan"]["split"]["shares"]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence
 
     from backends.client.client import ControllerClient
-    from backends.models.sparse_copy import ThinFile, ThinPlan
+    from backends.models.sparse_copy import SparseFile, SparsePlan
     from backends.models.verify import Comparison, VerifiedFile, VerifiedModel
     from backends.state import Layer, ModelCatalogue, ModelFile, ModelInfo, Peer
     from backends.state.models import CachedFile, Seeding, TensorSums, WorkerCache
@@ -162,7 +162,7 @@ MODELS = Table(
         Column("HELD BY", lambda model: ", ".join(model.held_by)),
         Column("SOURCE", lambda model: model.source, wide=True),
         Column("PATH", lambda model: model.path, wide=True),
-        Column("NOTE", lambda model: model.problem or model.thin),
+        Column("NOTE", lambda model: model.problem or model.sparse),
     ],
     name=lambda model: model.name,
     rows=lambda catalogue: catalogue.models,
@@ -209,10 +209,10 @@ def _info_rows(info: ModelInfo) -> Iterator[tuple[str, str]]:
     """The model as a whole: label and text, one line each."""
     parts = f" and {len(info.files) - 1} more parts" if len(info.files) > 1 else ""
     yield "file", f"{info.path}{parts}"
-    if info.thin:
-        from backends.models.sparse import thin_words
+    if info.sparse:
+        from backends.models.sparse import sparse_words
 
-        held = f"{thin_words(info.thin)}, {format_bytes(info.thin.kept_bytes)}"
+        held = f"{sparse_words(info.sparse)}, {format_bytes(info.sparse.kept_bytes)}"
         yield "there", held
     size = format_bytes(info.size_bytes)
     order = f"GGUF v{info.gguf_version}, {info.byte_order}-endian"
@@ -508,7 +508,7 @@ def _copied_text(told: dict[str, str]) -> str:
     "--out",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="The file to write, or a directory for it; else beside MODEL, with -thin.",
+    help="The file to write, or a directory for it; else beside MODEL, with -sparse.",
 )
 @click.option("--dry-run", is_flag=True, help="Only tell how much it would be.")
 async def sparse(
@@ -524,9 +524,9 @@ async def sparse(
     The head needs a file with its own layers, the first ones for its CPU, the last and
     the output for its GPUs; each worker, one with its.
     """
-    from backends.models.sparse_copy import plan_thin
+    from backends.models.sparse_copy import plan_sparse
 
-    plan = plan_thin(await resolve(model), keep, out)
+    plan = plan_sparse(await resolve(model), keep, out)
     say(
         f"Keeps {format_bytes(plan.kept_bytes)} of {format_bytes(plan.tensor_bytes)} "
         f"in {plan.targets[0]}; {format_bytes(plan.free_bytes)} are free there."
@@ -539,8 +539,8 @@ def _sparse_lines(told: dict[str, Any]) -> Iterator[str]:
         yield f"{format_bytes(file.kept_bytes):>10}  {file.path}"
 
 
-async def _written(plan: ThinPlan) -> tuple[ThinFile, ...]:
-    from backends.models.sparse_copy import write_thin
+async def _written(plan: SparsePlan) -> tuple[SparseFile, ...]:
+    from backends.models.sparse_copy import write_sparse
 
     line = ProgressLine()
 
@@ -548,7 +548,7 @@ async def _written(plan: ThinPlan) -> tuple[ThinFile, ...]:
         line.show_bytes("reading", done, plan.size_bytes)
 
     async with ticking(line):
-        return await write_thin(plan, on_bytes)
+        return await write_sparse(plan, on_bytes)
 
 
 # --- cache ---------------------------------------------------------------------------

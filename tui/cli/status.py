@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from backends.planning.prompt_cache import prompts_kept_mib
-from backends.split.held import format_in_part
 from backends.split.layout import format_range
+from backends.split.measured import format_in_part
 from backends.state import (
     DEFAULT_CLUSTER,
     ClusterSnapshot,

@@ -77,7 +77,7 @@ root ::= [secret
     )
 
 
-async def test_a_load_from_a_thin_file_ends_with_the_relays_reason() -> None:
+async def test_a_load_from_a_sparse_file_ends_with_the_relays_reason() -> None:
     """Of a relay of this cluster, and of what it said last."""
 
     class Logs(Shelf):
@@ -99,7 +99,7 @@ async def test_a_load_from_a_thin_file_ends_with_the_relays_reason() -> None:
     host = Logs("Remote RPC server crashed or returned malformed response")
     failure = await failure_of(cast("Any", host), ended(None), 1.0)
     assert failure.what.endswith(": mini: y is a hole in the thin file here")
-    assert failure.hint.startswith("Put the model there, or a thin file")
+    assert failure.hint.startswith("Put the model there, or a sparse file")
     host.seen = host.seen[:2]
     failure = await failure_of(cast("Any", host), ended(None), 1.0)
     assert failure.what.endswith(": a worker died or closed the connection")

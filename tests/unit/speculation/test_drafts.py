@@ -48,7 +48,7 @@ def judged(folder: Path, **changes: object) -> str:
         ({"path": "mini:/m/small.gguf"}, "on mini alone"),
         ({"path": "/nowhere/small.gguf"}, "Cannot read"),
         ({"arch": "eagle3"}, "a head for draft-eagle3, which the engine does not"),
-        ({"thin": "thin: 0–3 of m.gguf"}, "thin: 0–3 of m.gguf"),
+        ({"sparse": "sparse: 0–3 of m.gguf"}, "sparse: 0–3 of m.gguf"),
     ],
 )
 def test_why_not(tmp_path: Path, changes: dict[str, object], why: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from backends.split.compare import measured_split
 from backends.split.flags import compile_split
 from backends.split.layout import make_split
+from backends.split.measured import measured_split
 from backends.state import DeviceMemory, LayerRange, MemorySource, Plan, WorkerSpec
 
 PLAN = Plan(

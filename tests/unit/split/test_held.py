@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from backends.split.flags import compile_split
-from backends.split.held import ServerLog, format_in_part, held_split
 from backends.split.layout import make_split
+from backends.split.measured import ServerLog, format_in_part, held_split
 from backends.state import Layer, LayerRange, MeasuredSplit, ModelInfo, Plan, WorkerSpec
 from backends.state.links import DeviceWeights, Held, LayersHeld, WorkerWeights
 

@@ -153,7 +153,7 @@ def cell_text(
 
 
 def _name_and_problem(model: ModelFile) -> str:
-    name = safe_line(f"{model.name} · {model.thin}" if model.thin else model.name)
+    name = safe_line(f"{model.name} · {model.sparse}" if model.sparse else model.name)
     if model.problem:
         return f"{name} · {safe_line(model.problem)}"
     elsewhere = model.held_by and LOCAL not in model.held_by

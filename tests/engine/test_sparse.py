@@ -1,4 +1,4 @@
-"""A head with a thin file and workers with theirs answer as the whole model does.
+"""A head with a sparse file and workers with theirs answer as the whole model does.
 
 ``DLLM_TEST_ANSWERS=all`` tries both engines; else the newer one.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from gguf import GGUFReader
 
-from backends.models.sparse_copy import plan_thin, write_thin
+from backends.models.sparse_copy import plan_sparse, write_sparse
 from backends.paths import relay_binary
 from tests.engine.conftest import wait_for
 from tests.kit.models import write_llama
@@ -54,8 +54,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def thin(model: Path, keep: str, out: Path) -> Path:
-    asyncio.run(write_thin(plan_thin(model, keep, out)))
+def sparse(model: Path, keep: str, out: Path) -> Path:
+    asyncio.run(write_sparse(plan_sparse(model, keep, out)))
     return out
 
 
@@ -63,7 +63,7 @@ def thin(model: Path, keep: str, out: Path) -> Path:
 def test_no_machine_needs_the_whole_file(
     model: Path, tmp_path: Path, version: str
 ) -> None:
-    files = {name: thin(model, kept, tmp_path / name) for name, kept in KEPT.items()}
+    files = {name: sparse(model, kept, tmp_path / name) for name, kept in KEPT.items()}
     with ExitStack() as stack:
         ports = [
             start_worker(stack, engine(version), tmp_path / f"rpc{i}.log")
@@ -83,7 +83,7 @@ def test_no_machine_needs_the_whole_file(
             )
             relays.append(stack.enter_context(near))
         near_ports = [relay.port for relay in relays]
-        log = tmp_path / "thin.log"
+        log = tmp_path / "sparse.log"
         with server(version, files["head"], near_ports, log, *SPLIT) as url:
             assert Cluster(url).complete(SHORT_PROMPT, N_TOKENS) == direct
         # The other way round nobody has what is asked for: the load ends, and says why.
@@ -105,16 +105,16 @@ def refusals(relays: list[Relay]) -> list[str]:
 SPOILT = "blk.3.attn_q.weight"
 
 
-def test_a_thin_head_is_refused_before_the_start_or_ended_with_why_or_serves(
+def test_a_sparse_head_is_refused_before_the_start_or_ended_with_why_or_serves(
     user: User, model: Path, tmp_path: Path
 ) -> None:
     source = tmp_path / "source.gguf"
     source.write_bytes(model.read_bytes())
-    head = thin(source, "0-1", tmp_path / "head.gguf")
+    head = sparse(source, "0-1", tmp_path / "head.gguf")
     split = "local/CPU=2,worker1/CPU=3,worker2/CPU=2"
     up = ("up", "--model", str(head), "--workers", "2", "--split", split, "--detach")
     said = user.run(*up, code=1).stderr
-    assert "head.gguf is thin: it lacks layers 2–4, and worker1 cannot have" in said
+    assert "head.gguf is sparse: it lacks layers 2–4, and worker1 cannot have" in said
     assert "no network" in said
     assert user.status()["processes"] == []
     flip_a_bit(source)

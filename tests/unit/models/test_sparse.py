@@ -1,4 +1,4 @@
-"""Thin files: what is kept, what they say of themselves, and how they are written."""
+"""Sparse files: what is kept, what they say of themselves, and how they are written."""
 
 from __future__ import annotations
 
@@ -31,11 +31,15 @@ from backends.models.sparse import (
     IDENTITY,
     KEPT,
     TENSORS,
-    Keep,
-    parse_keep,
-    thin_words,
+    sparse_words,
 )
-from backends.models.sparse_copy import ThinFile, plan_thin, write_thin
+from backends.models.sparse_copy import (
+    Keep,
+    SparseFile,
+    parse_keep,
+    plan_sparse,
+    write_sparse,
+)
 from backends.paths import user_paths
 from backends.split.layout import make_split
 from backends.state import Plan
@@ -61,8 +65,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(model: Path, keep: str, out: Path | None = None) -> Path:
-    """A thin file of it; the first part."""
-    return _path(asyncio.run(write_thin(plan_thin(model, keep, out)))[0].path)
+    """A sparse file of it; the first part."""
+    return _path(asyncio.run(write_sparse(plan_sparse(model, keep, out)))[0].path)
 
 
 def _path(text: str) -> Path:
@@ -74,8 +78,8 @@ def _path(text: str) -> Path:
 def test_what_is_kept_is_there_and_the_rest_are_holes(
     model: Path, tmp_path: Path
 ) -> None:
-    thin = made(model, "output,0-1", tmp_path / "head.gguf")
-    whole, there = gguf.GGUFReader(model), gguf.GGUFReader(thin)
+    sparse = made(model, "output,0-1", tmp_path / "head.gguf")
+    whole, there = gguf.GGUFReader(model), gguf.GGUFReader(sparse)
     holes = [t for t in whole.tensors if t.name.startswith(("blk.2.", "blk.3."))]
     names = {tensor.name for tensor in holes}
     for before, after in zip(whole.tensors, there.tensors, strict=True):
@@ -91,29 +95,29 @@ def test_what_is_kept_is_there_and_the_rest_are_holes(
     ]
     assert there.fields["dllm.thin.chunks"].contents() == chunks
     kept_bytes = sum(int(t.n_bytes) for t in whole.tensors if t.name not in names)
-    assert thin.stat().st_blocks * 512 < kept_bytes + HEADER_BYTES_MAX
-    assert thin.stat().st_size >= model.stat().st_size
-    info = read_model(thin)
-    assert info.thin is not None
-    assert info.thin.layers == (0, 1)
-    assert info.thin.output
-    assert info.thin.embedding
-    assert info.thin.kept_bytes == kept_bytes
-    assert info.thin.source == str(model)
+    assert sparse.stat().st_blocks * 512 < kept_bytes + HEADER_BYTES_MAX
+    assert sparse.stat().st_size >= model.stat().st_size
+    info = read_model(sparse)
+    assert info.sparse is not None
+    assert info.sparse.layers == (0, 1)
+    assert info.sparse.output
+    assert info.sparse.embedding
+    assert info.sparse.kept_bytes == kept_bytes
+    assert info.sparse.source == str(model)
     # Of all else it tells the same.
-    own = {"path": "", "files": (), "size_bytes": 0, "thin": None}
+    own = {"path": "", "files": (), "size_bytes": 0, "sparse": None}
     assert replace(info, **own) == replace(read_model(model), **own)
 
 
-def test_every_part_of_a_split_model_is_thin(tmp_path: Path) -> None:
+def test_every_part_of_a_split_model_is_sparse(tmp_path: Path) -> None:
     write_llama(tmp_path / "s.gguf", n_layer=N_LAYER, n_embd=64, n_ff=64, split=12)
     parts = sorted(tmp_path.glob("s-*.gguf"))
-    thin = made(parts[1], "3", tmp_path / "few.gguf")
-    assert thin.name == f"few-00001-of-0000{len(parts)}.gguf"
-    info = read_model(thin)
+    sparse = made(parts[1], "3", tmp_path / "few.gguf")
+    assert sparse.name == f"few-00001-of-0000{len(parts)}.gguf"
+    info = read_model(sparse)
     assert len(info.files) == len(parts)
-    assert info.thin is not None
-    assert thin_words(info.thin) == f"thin: 3 of {parts[0].name}"
+    assert info.sparse is not None
+    assert sparse_words(info.sparse) == f"sparse: 3 of {parts[0].name}"
 
 
 def test_a_file_system_without_holes_is_refused_with_the_size(
@@ -127,7 +131,7 @@ def test_a_file_system_without_holes_is_refused_with_the_size(
     monkeypatch.setattr(sparse_copy, "holds_holes", lambda _: False)
     size = re.escape(format_bytes(model.stat().st_size))
     with pytest.raises(ModelError, match=rf"cannot hold holes: .* take {size} there"):
-        plan_thin(model, "0", tmp_path / "new.gguf")
+        plan_sparse(model, "0", tmp_path / "new.gguf")
     assert not (tmp_path / "new.gguf").exists()
 
 
@@ -138,28 +142,28 @@ def test_nothing_is_overwritten_and_nothing_half_is_left(
     there.write_text("mine")
     for out in (there, tmp_path):
         with pytest.raises(ModelError, match=r"big\.gguf is there already"):
-            plan_thin(model, "0", out)
-    plan = plan_thin(model, "0", tmp_path / "new.gguf")
+            plan_sparse(model, "0", out)
+    plan = plan_sparse(model, "0", tmp_path / "new.gguf")
     # Somebody else was quicker.
     late = replace(plan, targets=(str(there),))
     with pytest.raises(ModelError, match=r"big\.gguf is there already"):
-        asyncio.run(write_thin(late))
+        asyncio.run(write_sparse(late))
     with pytest.raises(ModelError, match="are free there"):
-        asyncio.run(write_thin(replace(plan, free_bytes=1)))
+        asyncio.run(write_sparse(replace(plan, free_bytes=1)))
     with pytest.raises(ModelError, match=r"no\.gguf cannot be read"):
-        asyncio.run(write_thin(replace(plan, files=(str(tmp_path / "no.gguf"),))))
+        asyncio.run(write_sparse(replace(plan, files=(str(tmp_path / "no.gguf"),))))
     assert there.read_text() == "mine"
     assert sorted(tmp_path.iterdir()) == [there]
 
 
 def test_an_end_in_between_leaves_nothing(model: Path, tmp_path: Path) -> None:
-    plan = plan_thin(model, "0", tmp_path / "new.gguf")
+    plan = plan_sparse(model, "0", tmp_path / "new.gguf")
 
     async def ended() -> None:
         def cancel(_: int) -> None:
             task.cancel()
 
-        task = asyncio.ensure_future(write_thin(plan, cancel))
+        task = asyncio.ensure_future(write_sparse(plan, cancel))
         with pytest.raises(asyncio.CancelledError):
             await task
 
@@ -175,10 +179,10 @@ def test_what_may_be_kept() -> None:
             parse_keep(text, 8)
 
 
-def test_a_thin_file_is_not_thinned_again(model: Path, tmp_path: Path) -> None:
-    thin = made(model, "0", tmp_path / "a.gguf")
-    with pytest.raises(ModelError, match=rf"thin already.*{model.name}"):
-        plan_thin(thin, "0")
+def test_a_sparse_file_is_not_made_of_a_sparse_one(model: Path, tmp_path: Path) -> None:
+    sparse = made(model, "0", tmp_path / "a.gguf")
+    with pytest.raises(ModelError, match=rf"sparse already.*{model.name}"):
+        plan_sparse(sparse, "0")
 
 
 def test_a_record_that_says_nothing_is_refused(tmp_path: Path) -> None:
@@ -200,9 +204,9 @@ def test_a_record_that_says_nothing_is_refused(tmp_path: Path) -> None:
             read_model(file)
 
 
-def copied(thin: Path, out: Path, kind: gguf.GGMLQuantizationType) -> Path:
+def copied(sparse: Path, out: Path, kind: gguf.GGMLQuantizationType) -> Path:
     """As llama-quantize writes one: the same metadata, other types."""
-    kept = read_header(thin).metadata
+    kept = read_header(sparse).metadata
     known = {key: kept[key] for key in (IDENTITY, KEPT, TENSORS, HOLES)}
     tensors = {name: (shape, kind) for name, (shape, _) in llama_tensors().items()}
     return write_gguf(out, tensors=tensors, metadata=known)
@@ -210,19 +214,19 @@ def copied(thin: Path, out: Path, kind: gguf.GGMLQuantizationType) -> Path:
 
 def test_a_quantised_copy_has_no_record_of_its_holes(tmp_path: Path) -> None:
     model = write_gguf(tmp_path / "m.gguf")
-    thin = made(model, "0-1", tmp_path / "thin.gguf")
+    sparse = made(model, "0-1", tmp_path / "sparse.gguf")
     f32, f16 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16
-    same = read_model(copied(thin, tmp_path / "copy.gguf", f32)).thin
+    same = read_model(copied(sparse, tmp_path / "copy.gguf", f32)).sparse
     assert same is not None
     assert same.layers == (0, 1)
     # Half as large: what the record calls kept would be nearly all of it.
     with pytest.raises(
         ModelError, match=r"half\.gguf does not say where its holes are"
     ):
-        read_model(copied(thin, tmp_path / "half.gguf", f16))
+        read_model(copied(sparse, tmp_path / "half.gguf", f16))
 
 
-def test_the_parts_of_two_thin_files_are_none(tmp_path: Path) -> None:
+def test_the_parts_of_two_sparse_files_are_none(tmp_path: Path) -> None:
     write_llama(tmp_path / "s.gguf", n_layer=N_LAYER, n_embd=64, n_ff=64, split=12)
     parts = sorted(tmp_path.glob("s-*.gguf"))
     kept = {}
@@ -234,8 +238,8 @@ def test_the_parts_of_two_thin_files_are_none(tmp_path: Path) -> None:
     assert identity_of(kept["0-1"][0]) != identity_of(kept["2-3"][0])
     own = kept["0-1"][-1]
     for other, why in (
-        (kept["2-3"][-1], "is of another thin file than the first part"),
-        (parts[-1], "is a part of a thin file, and does not say so"),
+        (kept["2-3"][-1], "is of another sparse file than the first part"),
+        (parts[-1], "is a part of a sparse file, and does not say so"),
     ):
         own.write_bytes(other.read_bytes())
         with pytest.raises(ModelError, match=why):
@@ -269,14 +273,14 @@ def test_a_part_that_changed_is_read_anew(tmp_path: Path) -> None:
     asyncio.run(read())
 
 
-def test_nothing_is_seeded_or_compared_from_a_thin_file(
+def test_nothing_is_seeded_or_compared_from_a_sparse_file(
     model: Path, tmp_path: Path
 ) -> None:
-    thin = str(made(model, "0-1", tmp_path / "head.gguf"))
+    sparse = str(made(model, "0-1", tmp_path / "head.gguf"))
 
     async def asked() -> None:
         async with local_host_for_now(tmp_path / "run") as host:
-            for work in (host.seeding(thin, str(tmp_path)), host.hashing(thin)):
+            for work in (host.seeding(sparse, str(tmp_path)), host.hashing(sparse)):
                 with pytest.raises(HostError, match=r"head\.gguf is thin"):
                     _ = [told async for told in work]
 
@@ -284,11 +288,14 @@ def test_nothing_is_seeded_or_compared_from_a_thin_file(
 
 
 def test_a_draft_is_whole(model: Path, tmp_path: Path) -> None:
-    thin = str(made(model, "0-1", tmp_path / "draft.gguf"))
+    sparse = str(made(model, "0-1", tmp_path / "draft.gguf"))
     plan = Plan(model=str(model), split=make_split(1, ["local/CPU"], [2]))
-    refused: list[tuple[str, ...]] = [("-md", thin), ("--lora_scaled", f"{thin}:0.5")]
+    refused: list[tuple[str, ...]] = [
+        ("-md", sparse),
+        ("--lora_scaled", f"{sparse}:0.5"),
+    ]
     for words in refused:
-        with pytest.raises(PlanError, match=r"draft\.gguf is thin"):
+        with pytest.raises(PlanError, match=r"draft\.gguf is sparse"):
             asyncio.run(check_whole(replace(plan, extra_args=words)))
     for words in (("-md", str(model)), ("-md", str(tmp_path / "none")), ("-md",)):
         asyncio.run(check_whole(replace(plan, extra_args=words)))
@@ -299,15 +306,15 @@ def test_called_off_at_the_very_end_nothing_is_left(
 ) -> None:
     """Once when it has said that it is done, once before that was heard."""
     followed = sparse_copy._followed
-    plan = plan_thin(model, "0", tmp_path / "new.gguf")
+    plan = plan_sparse(model, "0", tmp_path / "new.gguf")
 
-    async def unheard(child: asyncio.subprocess.Process, *_: object) -> ThinFile:
+    async def unheard(child: asyncio.subprocess.Process, *_: object) -> SparseFile:
         assert child.stdin is not None
         child.stdin.close()
         await child.wait()
         raise asyncio.CancelledError
 
-    async def heard(child: asyncio.subprocess.Process, *told: Any) -> ThinFile:
+    async def heard(child: asyncio.subprocess.Process, *told: Any) -> SparseFile:
         said = await followed(child, *told)
         wait = child.wait
 
@@ -321,22 +328,22 @@ def test_called_off_at_the_very_end_nothing_is_left(
     for called_off in (unheard, heard):
         monkeypatch.setattr(sparse_copy, "_followed", called_off)
         with pytest.raises(asyncio.CancelledError):
-            asyncio.run(write_thin(plan))
+            asyncio.run(write_sparse(plan))
         assert list(tmp_path.iterdir()) == []
 
 
 def test_a_lone_file_is_not_called_like_a_part(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="what a part of a split model is called"):
-        plan_thin(model, "0", tmp_path / "x-00001-of-00002.gguf")
+        plan_sparse(model, "0", tmp_path / "x-00001-of-00002.gguf")
 
 
 def test_a_limit_of_file_sizes_is_told(model: Path, tmp_path: Path) -> None:
-    plan = plan_thin(model, "0-3", tmp_path / "new.gguf")
+    plan = plan_sparse(model, "0-3", tmp_path / "new.gguf")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
     try:
         with pytest.raises(ModelError, match=r"cannot be written: .*File too large"):
-            asyncio.run(write_thin(plan))
+            asyncio.run(write_sparse(plan))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
@@ -353,7 +360,7 @@ def test_the_command_tells_first_and_writes_then(model: Path, tmp_path: Path) ->
     assert written["kept_bytes"] == done["plan"]["kept_bytes"]
     assert written["path"] == str(tmp_path / "t.gguf")
     shown = CliRunner().invoke(cli, ["models", "info", written["path"]]).stdout
-    assert "thin: output, 1 of big.gguf" in shown
+    assert "sparse: output, 1 of big.gguf" in shown
     os.unlink(written["path"])
 
 
@@ -365,6 +372,6 @@ def test_a_catalogue_tells_what_is_there(model: Path, tmp_path: Path) -> None:
     async def listed() -> list[str]:
         async with local_host_for_now(tmp_path / "run") as host:
             catalogue = Catalogue(host, [Folder("models", tmp_path)])
-            return [found.thin for found in (await catalogue.refresh()).models]
+            return [found.sparse for found in (await catalogue.refresh()).models]
 
-    assert asyncio.run(listed()) == ["thin: 0–2 of big.gguf"]
+    assert asyncio.run(listed()) == ["sparse: 0–2 of big.gguf"]

@@ -1,4 +1,4 @@
-"""A plan for a thin file: refused before anything starts where a hole would be read."""
+"""Plans for sparse files: refused before anything starts if a hole would be read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from msgspec.structs import replace
 from backends.demo import MODEL_PATH
 from backends.errors import PlanError
 from backends.models.layers import read_model
-from backends.planning.pairing import CAN_BE_THIN, Pairing
+from backends.planning.holes import check_holes, check_stand_ins
+from backends.planning.pairing import CAN_BE_SPARSE, Pairing
 from backends.planning.sharing import shared_out
-from backends.planning.thin import check_stand_ins, check_thin
 from backends.split.layout import make_split
 from backends.split.loads import device_loads, overcommitted
-from backends.state import Device, PairMode, Plan, ThinModel, WorkerSpec
+from backends.state import Device, PairMode, Plan, SparseModel, WorkerSpec
 from tests.unit.planning.machines import MIB, device, model_of
 
 MODEL = read_model(MODEL_PATH)
@@ -24,10 +24,10 @@ BARE = WorkerSpec(name="box", peer="box", endpoint="10.0.0.3:50052")
 PAIRED = {"mini": Pairing(why="", program="/relay", models=("/big.gguf",))}
 
 
-def thin(
+def sparse(
     layers: range, *, output: bool = True, embedding: bool = True, tied: bool = False
-) -> ThinModel:
-    kept = ThinModel(
+) -> SparseModel:
+    kept = SparseModel(
         source="/big.gguf",
         identity="1-2-3",
         layers=tuple(layers),
@@ -52,19 +52,19 @@ ADA, BOB = device("ada", "CUDA0"), device("bob", "CUDA0")
 @pytest.mark.parametrize(
     ("there", "devices", "expected"),
     [
-        (thin(range(4), output=False), (CPU, ADA, BOB), [4, 5, 4]),
-        (thin(range(4)), (CPU, ADA), [4, N - 3]),
-        (thin(range(9, N)), (CPU, ADA, GPU), [0, 9, N - 8]),
-        (thin(range(9, N), output=False), (CPU, ADA, GPU), [0, N + 1, 0]),
-        (thin(range(4), embedding=False), (CPU, ADA), [0, N + 1]),
-        (thin(range(3, 5), output=False), (CPU, ADA, GPU), [0, N + 1, 0]),
-        (thin(range(9, N)), (CPU, ADA, device("local", "CUDA0", 1)), [0, N + 1, 0]),
+        (sparse(range(4), output=False), (CPU, ADA, BOB), [4, 5, 4]),
+        (sparse(range(4)), (CPU, ADA), [4, N - 3]),
+        (sparse(range(9, N)), (CPU, ADA, GPU), [0, 9, N - 8]),
+        (sparse(range(9, N), output=False), (CPU, ADA, GPU), [0, N + 1, 0]),
+        (sparse(range(4), embedding=False), (CPU, ADA), [0, N + 1]),
+        (sparse(range(3, 5), output=False), (CPU, ADA, GPU), [0, N + 1, 0]),
+        (sparse(range(9, N)), (CPU, ADA, device("local", "CUDA0", 1)), [0, N + 1, 0]),
     ],
 )
 def test_a_proposal_gives_the_head_what_is_there(
-    there: ThinModel, devices: tuple[Device, ...], expected: list[int]
+    there: SparseModel, devices: tuple[Device, ...], expected: list[int]
 ) -> None:
-    model = replace(MODEL, tied_output=False, thin=there)
+    model = replace(MODEL, tied_output=False, sparse=there)
     split = shared_out(model, devices, 256, head="local")
     assert [share.layers for share in split.shares] == expected
     assert [share.device for share in split.shares] == [each.id for each in devices]
@@ -73,12 +73,12 @@ def test_a_proposal_gives_the_head_what_is_there(
             WorkerSpec(name=name, peer=name, devices=("CUDA0",))
             for name in ("ada", "bob")
         )
-        check_thin(replace(plan(4, N - 3), split=split, workers=workers), model)
+        check_holes(replace(plan(4, N - 3), split=split, workers=workers), model)
 
 
 def test_workers_are_filled_where_shares_in_proportion_do_not_fit() -> None:
     model = replace(model_of(100 * MIB), tied_output=False)
-    model = replace(model, thin=thin(range(2), output=False))
+    model = replace(model, sparse=sparse(range(2), output=False))
     ada = device("ada", "CUDA0", 300 * MIB)
     devices = (CPU, ada, device("bob", "CUDA0", 950 * MIB))
     split = shared_out(model, devices, 256, head="local")
@@ -88,38 +88,38 @@ def test_workers_are_filled_where_shares_in_proportion_do_not_fit() -> None:
 
 
 def test_a_whole_head_or_one_alone_shares_as_ever() -> None:
-    whole = replace(MODEL, thin=thin(range(N)))
+    whole = replace(MODEL, sparse=sparse(range(N)))
     usual = shared_out(MODEL, (CPU, ADA, GPU), 256, head="local")
     assert shared_out(whole, (CPU, ADA, GPU), 256, head="local") == usual
-    alone = replace(MODEL, thin=thin(range(4)))
+    alone = replace(MODEL, sparse=sparse(range(4)))
     usual = shared_out(MODEL, (CPU, GPU), 256, head="local")
     assert shared_out(alone, (CPU, GPU), 256, head="local") == usual
 
 
-def refused(asked: Plan, kept: ThinModel) -> str:
+def refused(asked: Plan, kept: SparseModel) -> str:
     with pytest.raises(PlanError) as error:
-        check_thin(asked, replace(MODEL, path="/head.gguf", thin=kept))
+        check_holes(asked, replace(MODEL, path="/head.gguf", sparse=kept))
     return error.value.what
 
 
 def test_who_has_what_it_needs_may_start() -> None:
-    model = replace(MODEL, thin=thin(range(4), output=False))
-    check_thin(plan(4, N - 3), model)
-    check_thin(plan(0, N + 1), model)
-    check_stand_ins(plan(4, N - 3), model, PAIRED, [CAN_BE_THIN])
+    model = replace(MODEL, sparse=sparse(range(4), output=False))
+    check_holes(plan(4, N - 3), model)
+    check_holes(plan(0, N + 1), model)
+    check_stand_ins(plan(4, N - 3), model, PAIRED, [CAN_BE_SPARSE])
     # A worker whose layers are all here needs no file of its own.
-    whole = replace(MODEL, thin=thin(range(N)))
-    check_thin(plan(4, N - 3, worker=BARE), whole)
-    check_thin(plan(4, N - 3, relay=False), whole)
+    whole = replace(MODEL, sparse=sparse(range(N)))
+    check_holes(plan(4, N - 3, worker=BARE), whole)
+    check_holes(plan(4, N - 3, relay=False), whole)
 
 
 def test_the_head_lacks_layers() -> None:
-    said = refused(plan(6, N - 5), thin(range(4)))
-    assert "head.gguf is thin: it lacks layers 4–5, which local itself is to" in said
-    said = refused(plan(N + 1, 0), thin(range(N - 1), output=False))
+    said = refused(plan(6, N - 5), sparse(range(4)))
+    assert "head.gguf is sparse: it lacks layers 4–5, which local is to hold" in said
+    said = refused(plan(N + 1, 0), sparse(range(N - 1), output=False))
     assert f"layer {N - 1} and the output" in said
-    assert "the embedding" in refused(plan(0, N + 1), thin(range(4), embedding=False))
-    assert "the embedding" in refused(plan(1, N), thin(range(4), embedding=False))
+    assert "the embedding" in refused(plan(0, N + 1), sparse(range(4), embedding=False))
+    assert "the embedding" in refused(plan(1, N), sparse(range(4), embedding=False))
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ def test_the_head_lacks_layers() -> None:
     ],
 )
 def test_a_worker_without_a_relay_beside_it(asked: Plan, why: str) -> None:
-    said = refused(asked, thin(range(4)))
+    said = refused(asked, sparse(range(4)))
     assert f"it lacks layers 4–{N - 1}, and {asked.workers[0].name} cannot" in said
     assert why in said
 
 
 def test_tensors_that_go_elsewhere_than_their_layer() -> None:
     for moved in ("-ot", "--override-tensor=a=CPU", "-cmoe", "--n-cpu-moe", "-ncffn"):
-        said = refused(plan(4, N - 3, extra_args=(moved,)), thin(range(4)))
+        said = refused(plan(4, N - 3, extra_args=(moved,)), sparse(range(4)))
         assert moved.partition("=")[0] in said
     # llama-server reads underscores too, and halves tensors or counts fewer layers.
     for words in (
@@ -147,15 +147,15 @@ def test_tensors_that_go_elsewhere_than_their_layer() -> None:
         ("-sm", "tensor"),
         ("--override-kv", "llama.block_count=int:2"),
     ):
-        refused(plan(4, N - 3, extra_args=words), thin(range(4)))
+        refused(plan(4, N - 3, extra_args=words), sparse(range(4)))
 
 
 @pytest.mark.parametrize(
     ("pairing", "features", "why"),
     [
-        (Pairing(why="dllm-relay on mini is too old"), (CAN_BE_THIN,), "is too old"),
-        (None, (CAN_BE_THIN,), "no relay stands beside it"),
-        (Pairing(why="", program="/r"), (CAN_BE_THIN,), "mini has no file of /big"),
+        (Pairing(why="dllm-relay on mini is too old"), (CAN_BE_SPARSE,), "is too old"),
+        (None, (CAN_BE_SPARSE,), "no relay stands beside it"),
+        (Pairing(why="", program="/r"), (CAN_BE_SPARSE,), "mini has no file of /big"),
         (PAIRED["mini"], (), "dllm-relay on local is too old for that"),
     ],
 )
@@ -163,6 +163,6 @@ def test_a_worker_that_has_no_such_file(
     pairing: Pairing | None, features: tuple[str, ...], why: str
 ) -> None:
     known = {"mini": pairing} if pairing else {}
-    model = replace(MODEL, thin=thin(range(4)))
+    model = replace(MODEL, sparse=sparse(range(4)))
     with pytest.raises(PlanError, match=why):
         check_stand_ins(plan(4, N - 3), model, known, features)
