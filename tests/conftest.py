@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Settings, hooks and fixtures of all tests."""
 
 from __future__ import annotations
 

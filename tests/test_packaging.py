@@ -1,4 +1,4 @@
-"""What is installed from a wheel works anywhere, and holds what it must."""
+"""A wheel installs anywhere and contains everything that the program needs."""
 
 from __future__ import annotations
 

@@ -65,7 +65,6 @@ KINDS = {
 
 
 def kind_of(fault: MutationSpec) -> str | None:
-    """Class of a fault, or none if the class is not sampled (types, decorators)."""
     name = fault.operator_name.partition("/")[2]
     found = (kind for prefix, kind in KINDS.items() if name.startswith(prefix))
     return next(found, None)

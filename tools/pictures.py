@@ -50,7 +50,6 @@ async def take(name: str, mode: str, size: tuple[int, int], folder: Path) -> Non
 
 
 def main() -> None:
-    """All pictures."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, (mode, size) in PICTURES.items():
         with tempfile.TemporaryDirectory() as folder:

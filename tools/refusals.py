@@ -38,26 +38,22 @@ class Noting(socket.socket):
         self.noted = b""
 
     def sendall(self, data: bytes) -> None:  # type: ignore[override]
-        """Note and send."""
         self.noted += message(b"U", data)
         super().sendall(data)
 
     def recv(self, count: int) -> bytes:  # type: ignore[override]
-        """Receive and note."""
         data = super().recv(count)
         self.noted += message(b"D", data)
         return data
 
 
 def message(kind: bytes, data: bytes) -> bytes:
-    """One for ``judge``."""
     return kind + struct.pack("<I", len(data)) + data
 
 
 def judged(
     judge: Path, noted: bytes, made: Callable[[Given], bytes], given: Given, count: int
 ) -> str:
-    """What the program says of so many."""
     with subprocess.Popen(
         [judge], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -74,13 +70,11 @@ def judged(
 
 
 def tell(*lines: str) -> None:
-    """On standard output, at once."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
 
 
 def judge_all(judge: Path, version: str, count: int, work: Path) -> bool:
-    """Whether all of every class were refused; prints what was found."""
     began = time.monotonic()
     wrong = []
     with ExitStack() as stack:

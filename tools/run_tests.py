@@ -121,7 +121,6 @@ async def run(names: list[str]) -> int:
 
 
 def main() -> int:
-    """Parse the arguments and run."""
     parser = argparse.ArgumentParser(prog="tools.run_tests", description=__doc__)
     parser.add_argument("parts", nargs="+", metavar="PART")
     return asyncio.run(run(parser.parse_args().parts))

@@ -55,7 +55,6 @@ def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S)
 
 
 def running_pid(status: dict[str, Any], name: str) -> int | None:
-    """Process id of a process of the cluster, while it runs."""
     for process in status["processes"]:
         if process["name"] == name and process["state"] != "exited":
             return int(process["pid"])
@@ -71,7 +70,6 @@ class User:
     """One user's environment, commands and processes."""
 
     def __init__(self, home: Path) -> None:
-        """Everything of this user lives below ``home``, but for the engine cache."""
         self.home = home
         scripts = sysconfig.get_path("scripts")
         self.env = {
@@ -112,7 +110,6 @@ class User:
         return subprocess.CompletedProcess(args, process.returncode, out, err)
 
     def json(self, *args: str, code: int = 0) -> Any:
-        """The JSON a command prints."""
         return json.loads(self.run(*args, "--json", code=code).stdout)
 
     def status(self) -> Any:
@@ -129,7 +126,6 @@ class User:
         return json.loads(out)
 
     def look(self) -> Any:
-        """The same of a controller that runs: none is started or waited for."""
         try:
             return self._asked()
         except OSError:
@@ -140,32 +136,26 @@ class User:
         return json.loads(msgspec.json.encode(cluster_json(snapshot)))
 
     def pid(self, name: str) -> int | None:
-        """Process id of a process of the cluster, while it runs."""
         return running_pid(self.status(), name)
 
     def kill(self, name: str) -> int:
-        """Kill a running process of the cluster with SIGKILL; its process id."""
         pid = self.pid(name)
         assert pid, f"{name} does not run"
         os.kill(pid, signal.SIGKILL)
         return pid
 
     def processes(self) -> list[psutil.Process]:
-        """Every process of this user in the process table."""
         return processes_of(self.home)
 
     @property
     def controller_log(self) -> str:
-        """What its controllers have said."""
         file = self.home / "state/dllm-tui/controller.log"
         return file.read_text(errors="replace") if file.exists() else ""
 
     def tell_log(self) -> None:
-        """Print what its controllers last said: shown where a test failed."""
         print(self.controller_log[-LOG_CHARS:])
 
     def assert_nothing_left(self) -> None:
-        """Nothing of this user is in the process table (soon)."""
         wait_for(lambda: not self.processes(), "everything gone", 20)
 
 
@@ -184,7 +174,6 @@ def somebody() -> Iterator[User]:
 
 @pytest.fixture
 def user() -> Iterator[User]:
-    """A user of this test alone."""
     with somebody() as someone:
         yield someone
         someone.tell_log()
@@ -192,13 +181,11 @@ def user() -> Iterator[User]:
 
 @pytest.fixture(scope="session")
 def demo_model() -> str:
-    """The bundled model."""
     return str(MODEL_PATH)
 
 
 @pytest.fixture(scope="session")
 def big_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A random model of some 200 MB: it takes a moment to load."""
     file = tmp_path_factory.mktemp("models") / "big.gguf"
     write_llama(file, n_layer=12, n_embd=768, n_ff=2048)
     return str(file)

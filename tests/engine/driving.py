@@ -25,7 +25,6 @@ SETTLED = (ClusterState.SERVING, ClusterState.IDLE, ClusterState.FAILED)
 
 
 def client_of(user: User, monkeypatch: pytest.MonkeyPatch) -> ControllerClient:
-    """A client of that user's controller, which is started with their environment."""
     for name, value in user.env.items():
         monkeypatch.setenv(name, value)
     return ControllerClient(user_paths())
@@ -49,7 +48,6 @@ async def settled(client: ControllerClient, generation: int) -> ClusterSnapshot:
 
 
 async def serving(client: ControllerClient, plan: Plan) -> ClusterSnapshot:
-    """Launch a plan, and wait until it serves."""
     asked = await client.launch(plan)
     snapshot = await settled(client, asked.generation)
     assert snapshot.state is ClusterState.SERVING, snapshot.failure
@@ -57,7 +55,6 @@ async def serving(client: ControllerClient, plan: Plan) -> ClusterSnapshot:
 
 
 async def kill_controller(client: ControllerClient) -> None:
-    """kill -9, if there is one; returns when it is gone."""
     if not await client.running():
         return
     process = psutil.Process((await client.snapshot()).controller_pid)
@@ -66,11 +63,9 @@ async def kill_controller(client: ControllerClient) -> None:
 
 
 def alive(snapshot: ClusterSnapshot) -> dict[str, str]:
-    """Name and machine of every process that runs, as the snapshot says."""
     ended = ProcessState.EXITED
     return {p.name: p.peer for p in snapshot.processes if p.state is not ended}
 
 
 def wanted(plan: Plan | None) -> dict[str, str]:
-    """Name and machine of every process that a plan needs."""
     return needed_names(plan) if plan else {}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HELD = 2
-"""What that device gets: the last layer, and the output."""
+"""Layers of that device: the last one, and the output."""
 
 
 @contextmanager

@@ -54,7 +54,6 @@ class Terminal:
         os.close(self._master)
 
     def wait_for(self, text: bytes) -> None:
-        """Wait until it has written something."""
         deadline = time.monotonic() + WAIT_S
         while text not in self._seen:
             shown = bytes(self._seen[-2000:])
@@ -62,11 +61,9 @@ class Terminal:
             time.sleep(0.02)
 
     def type(self, text: str) -> None:
-        """Keys, as fast as they go."""
         os.write(self._master, text.encode())
 
     def kill(self, number: int) -> None:
-        """Send it a signal."""
         self._process.send_signal(number)
 
     def _read(self) -> None:

@@ -52,12 +52,10 @@ def user(demo_model: str) -> Iterator[User]:
 
 @pytest.fixture
 def client(user: User, monkeypatch: pytest.MonkeyPatch) -> ControllerClient:
-    """Of that user's controller."""
     return client_of(user, monkeypatch)
 
 
 async def begin(client: ControllerClient, model: str) -> Conversation:
-    """A new chat whose answers are the same every time."""
     begun = await client.chats.begin(model)
     change = ChatChange(sampling=GREEDY)
     return (await client.chats.change(begun.conversation.id, change)).conversation
@@ -82,7 +80,6 @@ def reply(state: ChatState) -> Reply:
 
 
 def has_begun(state: ChatState) -> bool:
-    """Some of the answer came, and more is to come."""
     return bool(state.conversation.turns) and len(reply(state).text) > 8
 
 
@@ -91,7 +88,6 @@ def has_ended(state: ChatState) -> bool:
 
 
 async def whole_answer(client: ControllerClient, model: str) -> str:
-    """What the model answers when nobody is killed."""
     chat = await begin(client, model)
     await client.chats.ask(chat.id, QUESTION, turns=0)
     state = await until(client, chat.id, has_ended)

@@ -36,7 +36,6 @@ async def until(pilot: Pilot[None], condition: Callable[[], object], what: str) 
 async def test_a_session_from_launch_to_stop(
     user: User, demo_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a newcomer does, key by key, on real processes."""
     for name, value in user.env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("NO_COLOR", raising=False)

@@ -62,7 +62,6 @@ class Console:
         wait_for(lambda: b"12+1 layers" in self._drawn, "the split is drawn")
 
     def type(self, keys: str) -> None:
-        """Press keys, as one burst."""
         os.write(self.master, keys.encode())
 
     def end(self, kind: str) -> None:
@@ -92,13 +91,10 @@ def _take_terminal() -> None:
 
 
 class Memory:
-    """What the console has written down."""
-
     def __init__(self, user: User) -> None:
         self._file = user.home / "state/dllm-tui/console.json"
 
     def plan(self) -> dict[str, Any] | None:
-        """The plan; None before there is one. The file is whole at any moment."""
         with suppress(FileNotFoundError):
             memory = json.loads(self._file.read_bytes())
             plan: dict[str, Any] | None = memory.get("plans", {}).get("default")
@@ -106,17 +102,14 @@ class Memory:
         return None
 
     def counts(self) -> tuple[int, ...]:
-        """Layers of each device, of the workers last; empty before there is a plan."""
         plan = self.plan()
         shares = plan["split"]["shares"] if plan else ()
         return tuple(share["layers"] for share in shares)
 
     def worker1(self) -> int:
-        """Layers of the first worker: the boundary the keys move is after it."""
         return self.counts()[-2]
 
     def is_at(self, layers: int) -> bool:
-        """Whether the first worker has so many layers."""
         return self.worker1() == layers
 
 
@@ -126,7 +119,6 @@ def controller_pid(user: User) -> int | None:
 
 
 def moves(rng: random.Random, at: int) -> tuple[str, int]:
-    """A burst of keys that moves the boundary, and where it is then."""
     count = rng.randint(1, BURST_MAX)
     right = at + count < LAYERS and (at - count < 1 or rng.random() < 0.5)
     return ("+" if right else "-") * count, at + (count if right else -count)

@@ -31,7 +31,6 @@ sys.exit(controller.main())
 
 
 def serving_pids(user: User) -> dict[str, int]:
-    """The processes of the cluster."""
     return {p["name"]: p["pid"] for p in user.status()["processes"]}
 
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.engine
 
 EVERYTHING = os.environ.get("DLLM_DRAFTS") == "all"
 PLACED = ("ALLOC_BUFFER", "SET_TENSOR", "SET_TENSOR_HASH", "INIT_TENSOR")
-"""What a worker is sent of weights and caches."""
+"""The commands that bring weights and caches to a worker."""
 TOLD_EVERY_S = 0.5
 """Relays tell what they count twice as often."""
 LOOKS = 4
@@ -38,9 +38,10 @@ TRIPS_PER_TOKEN_MAX = 0.5
 SEEDS = range(64 if EVERYTHING else 8)
 DRAWN = {"temperature": 1.5, "n_predict": 16}
 SAME_MIN = 0.5
-"""What is drawn is the same but where two candidates are as likely to the last bit,
-which a pass of several tokens rounds differently. Guesses that had a say in it would
-change nearly every answer."""
+"""Share of drawn answers that stay the same.
+
+A pass of several tokens rounds differently, so equally likely candidates may change
+places. Drafts that had a say in it would change nearly every answer."""
 PAUSE_S = 3.0
 """Between looks at what takes a while: each starts a program."""
 QUESTION = {
@@ -64,7 +65,6 @@ def launch(user: User, model: str, draft: str) -> list[Any]:
 
 
 def placed(links: list[Any]) -> list[Any]:
-    """Count and bytes, by worker, of what carries weights and caches."""
     found = [link["commands"] for link in links]
     return [
         {n: (told[n]["count"], told[n]["bytes_up"]) for n in PLACED if n in told}
@@ -73,7 +73,6 @@ def placed(links: list[Any]) -> list[Any]:
 
 
 def drawn(user: User) -> list[str]:
-    """An answer by every seed, without a network."""
     user.run("lab", "clear")
     return [asked(user, seed=seed, **DRAWN)["content"] for seed in SEEDS]
 
@@ -89,8 +88,6 @@ def asked(user: User, **more: float) -> Any:
 
 
 def counted(user: User) -> list[Any]:
-    """What was generated over each link, once all of it is counted."""
-
     def all_there() -> list[Any] | None:
         made = [link["generation"] for link in user.status()["links"]]
         return made if all(each["tokens"] >= TOKENS for each in made) else None
@@ -163,7 +160,6 @@ def test_a_relay_that_dies_in_mid_draft(
 
 
 def asked_or_told(user: User) -> Any:
-    """A longer answer, or why there is none."""
     try:
         return {"error": None, **asked(user, n_predict=4 * TOKENS)}
     except urllib.error.HTTPError as error:
@@ -181,14 +177,12 @@ def accepted(user: User) -> int:
 
 
 def reserved(status: Any) -> dict[str, int]:
-    """The caches of the model alone, by device."""
     buffers = status["measured"]["buffers"]
     return {each["device"]: each["kv_bytes"] for each in buffers}
 
 
 @pytest.fixture
 def mtp_model(tmp_path: Path) -> str:
-    """One whose last layer drafts (MTP)."""
     file = tmp_path / "mtp.gguf"
     write_llama(file, n_layer=4, n_embd=64, n_ff=128, n_layer_nextn=1)
     return str(file)

@@ -49,11 +49,9 @@ class Stream:
         connection.close()
 
     def flows(self, events: int) -> bool:
-        """Whether so many events have come, and it is not over."""
         return self._thread.is_alive() and len(self.lines) > 3 * events
 
     def whole(self) -> bytes:
-        """All of it."""
         self._thread.join(120)
         return b"".join(self.lines)
 
@@ -146,7 +144,6 @@ def test_a_controller_killed_while_answers_end_is_followed_by_one_that_waits(
 
 
 def text_of(stream: bytes) -> str:
-    """What a chat said."""
     events = [x[6:] for x in stream.splitlines() if x.startswith(b"data: {")]
     choices = [choice for event in events for choice in json.loads(event)["choices"]]
     return "".join(choice["delta"].get("content") or "" for choice in choices)

@@ -93,7 +93,6 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
 
 
 def offline(folder: Path) -> dict[str, str]:
-    """The user's pip settings: nothing but this folder."""
     return {
         "PIP_CONFIG_FILE": os.devnull,
         "PIP_NO_INDEX": "1",

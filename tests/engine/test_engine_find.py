@@ -51,13 +51,11 @@ HELLO = ChatRequest(
 
 
 def engines() -> list[EngineInfo]:
-    """Every engine in this user's cache."""
     return [e for e in find.all_engines(None, user_paths()) if e.source == "cache"]
 
 
 @pytest.fixture(params=range(2), ids=["first", "second"])
 def location(request: pytest.FixtureRequest) -> EngineInfo:
-    """Each engine in the cache, 7.0.0 before 8.0.0."""
     found = engines()
     if len(found) <= request.param:
         pytest.skip("not built here: dllm-tui engine build [--version 8.0.0]")
@@ -67,19 +65,16 @@ def location(request: pytest.FixtureRequest) -> EngineInfo:
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Paths:
-    """This user's directories with an empty cache of answers."""
     return msgspec.structs.replace(user_paths(), cache_dir=tmp_path)
 
 
 @pytest.fixture
 async def host(tmp_path: Path) -> AsyncIterator[AgentHost]:
-    """This machine."""
     async with local_host_for_now(tmp_path / "run") as host:
         yield host
 
 
 async def flags_of(location: EngineInfo) -> frozenset[str]:
-    """The options its llama-server knows."""
     paths = user_paths()
     async with local_host_for_now(paths.run_dir) as host:
         return (await describe(host, location, paths)).flags
@@ -87,7 +82,6 @@ async def flags_of(location: EngineInfo) -> frozenset[str]:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A random model of 12 layers."""
     file = tmp_path_factory.mktemp("model") / "tiny.gguf"
     write_llama(file, n_layer=12, n_embd=64, n_ff=128)
     return str(file)
@@ -151,7 +145,6 @@ async def test_a_program_that_hangs_is_not_waited_for(
 
 
 async def listens(port: int) -> bool:
-    """Whether somebody listens there."""
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:

@@ -52,12 +52,10 @@ class Build:
         )
 
     def log(self) -> str:
-        """The build's log so far."""
         logs = list(self.cache.glob("dllm-tui/build/*/build.log"))
         return logs[0].read_text(errors="replace") if logs else ""
 
     def steps(self) -> list[tuple[int, int]]:
-        """Every ``[done/left]`` Ninja printed, over all attempts."""
         found = re.findall(r"^\[(\d+)/(\d+)\]", self.log(), re.M)
         return [(int(done), int(total)) for done, total in found]
 
@@ -86,7 +84,6 @@ class Build:
 
 
 def wait_until_said(process: subprocess.Popen[str], text: str) -> None:
-    """Read what it says on stderr until a line holds the text."""
     assert process.stderr is not None
     assert any(text in line for line in process.stderr), f"it never said: {text}"
 

@@ -44,8 +44,6 @@ QUESTIONS = ("GET_TENSOR", "GET_ALLOC_SIZE", "COPY_TENSOR")
 
 
 class Work(NamedTuple):
-    """What is asked of a cluster."""
-
     slots: int = 1
     answers: int = 1
     tokens: int = 600
@@ -99,7 +97,6 @@ class Server:
     """llama-server's own API."""
 
     def __init__(self, url: str) -> None:
-        """``url`` is that of the OpenAI part."""
         self.host = url.split("/")[2]
 
     def complete(self, work: Work, index: int) -> int:
@@ -129,7 +126,6 @@ class Server:
         return int(predicted)
 
     def count(self, name: str) -> int:
-        """One of its counters."""
         with urllib.request.urlopen(f"http://{self.host}/metrics") as answer:
             text = answer.read().decode()
         found = re.search(rf"^llamacpp:{name} (\d+)$", text, re.M)
@@ -137,12 +133,10 @@ class Server:
         return int(found[1])
 
     def tokens(self) -> int:
-        """All that was generated, cancelled answers included."""
         return self.count("tokens_predicted_total")
 
 
 def waited_for(link: Any) -> int:
-    """Trips, from the counters of the commands."""
     commands = link["commands"]
     found = (commands.get(name, {}) for name in QUESTIONS)
     return sum(each.get("count", 0) - each.get("answered", 0) for each in found)
@@ -166,8 +160,6 @@ def near(found: float, wanted: float) -> bool:
 
 
 class Outcome(NamedTuple):
-    """What work did."""
-
     said: int
     """Tokens, by the timings of the answers."""
     counted: int
@@ -181,7 +173,6 @@ class Outcome(NamedTuple):
     """Per worker, the passes that were taken for prompts."""
 
     def trips(self, worker: int) -> int:
-        """Waited for in generated passes, by the commands' counters."""
         all_trips = waited_for(self.after[worker]) - waited_for(self.before[worker])
         of_prompts = sum(int(each["round_trips"]) for each in self.prompts[worker])
         return all_trips - of_prompts
@@ -271,5 +262,4 @@ def compare(found: Outcome, case: Case) -> None:
 
 
 def prompt_passes(work: Work) -> int:
-    """A batch holds 512 tokens; a rest of any size is one more."""
     return work.answers * -(-work.prompt_tokens // 512)

@@ -40,7 +40,6 @@ VARY = (
 
 @pytest.fixture(scope="module")
 def launched(demo_model: str) -> Iterator[User]:
-    """A cluster of two workers, serving at the beginning and end of every test."""
     with somebody() as user:
         user.run("up", "--model", demo_model, "--workers", "2", "--detach")
         yield user
@@ -49,7 +48,6 @@ def launched(demo_model: str) -> Iterator[User]:
 
 
 def ports(user: User) -> tuple[int, int]:
-    """Of the gateway, and of llama-server."""
     status = user.status()
     (server,) = [p for p in status["processes"] if p["name"] == "llama-server"]
     return urlsplit(status["api_url"]).port or 0, server["port"]
@@ -70,14 +68,12 @@ def ask(
 
 
 def steady(value: Any) -> Any:
-    """Without what differs from one answer to the next, but that it is there."""
     if isinstance(value, dict):
         return {k: "…" if k in VARY else steady(v) for k, v in value.items()}
     return [steady(item) for item in value] if isinstance(value, list) else value
 
 
 def read(raw: bytes) -> list[Any]:
-    """The events of a stream, or the one body."""
     lines = [line.partition(b": ")[2] for line in raw.splitlines() if b": {" in line]
     return [steady(json.loads(line)) for line in lines or [raw]]
 
@@ -157,7 +153,6 @@ def test_the_port_of_a_gateway_that_is_killed_stays_open(launched: User) -> None
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, though nobody may have asked how."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -183,7 +178,6 @@ class Held:
 
 
 def stopped(user: User, name: str) -> psutil.Process:
-    """A process that is stopped in its tracks, until it is killed."""
     process = psutil.Process(running_pid(user.status(), name))
     process.suspend()
     return process
@@ -205,7 +199,6 @@ def test_requests_wait_while_the_cluster_is_mended(launched: User) -> None:
     wait_for(lambda: launched.status()["state"] == "serving", "serving")
 
     def settled() -> Any:
-        """The counts, which are told a moment later: while both wait none is asked."""
         counts = launched.status()["requests"]
         return not counts["waiting"] and not counts["in_flight"] and counts
 

@@ -37,26 +37,21 @@ class Requests:
         self.unanswered: list[Plan | None] = []
 
     async def replace(self, plan: Plan) -> None:
-        """Launch whatever runs now."""
         await self._asked(plan, None)
 
     async def up(self, plan: Plan) -> None:
-        """Launch if nothing is wanted; another may be first."""
         await self._asked(plan, 0)
 
     async def leave(self, plan: Plan) -> None:
-        """Launch, and go away before the answer may have come."""
         task = asyncio.create_task(self._asked(plan, None))
         await asyncio.sleep(0.004)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     async def stop(self, plan: Plan) -> None:
-        """Want nothing."""
         await self._remembered(None, self._client.stop())
 
     async def kill(self, plan: Plan) -> None:
-        """Of the controller."""
         try:
             await kill_controller(self._client)
         except (DllmError, ProcessLookupError):
@@ -77,7 +72,6 @@ class Requests:
 
 
 async def plans_for(client: ControllerClient, model: str) -> list[Plan]:
-    """A few that share workers, and a few that do not."""
     return [
         await client.propose(Ask(model=model, workers=len(counts), counts=counts))
         for counts in ((6, 7), (5, 8), (4, 4, 5), (13,))
@@ -101,7 +95,6 @@ async def interleave(dice: random.Random, requests: Requests, plans: list[Plan])
 
 
 def same(one: Plan | None, other: Plan | None) -> bool:
-    """Whether two goals want the same to run; memory has its say at a launch."""
     if one is None or other is None:
         return one is other
     beside: dict[str, Any] = {"asked": None, "prompt_cache_mib": None}

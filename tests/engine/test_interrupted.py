@@ -1,4 +1,4 @@
-"""Whoever launches may go at any moment, in any way: nothing is left running."""
+"""A launch that is interrupted or killed at any moment leaves nothing running."""
 
 from __future__ import annotations
 
@@ -35,18 +35,15 @@ AGAIN_S = 0.2
 
 
 def is_looked_after(process: psutil.Process) -> bool:
-    """Whether it is more than a controller with nothing to do, and its agent."""
     return not is_agent(process) and "backends.controller" not in words_of(process)
 
 
 def hears() -> None:
-    """Whatever the tests were started by ignores, as ``nohup`` does."""
     for number in POLITE:
         signal.signal(number, signal.SIG_DFL)
 
 
 def has_a_port_of_its_own(user: User) -> None:
-    """Other tests look at which they get, and would be told of one that we took."""
     folder = user.home / "config/dllm-tui"
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(f"api_port = {free_port()}\n")

@@ -33,14 +33,12 @@ def pid_now(user: User, name: str) -> int | None:
 
 
 def failed(user: User) -> dict[str, object]:
-    """The failure shown once the cluster has failed."""
     wait_for(lambda: user.look()["state"] == "failed", "state failed")
     failure: dict[str, object] = user.status()["failure"]
     return failure
 
 
 def engine_processes(user: User) -> list[psutil.Process]:
-    """Those of a cluster; not the agent, which looks after them for the controller."""
     names = ("llama-server", "ggml-rpc-server", "rpc-server", "dllm-relay")
     # One that ends as it is looked at has no words any more, and cannot be told apart.
     others = [p for p in user.processes() if not is_agent(p) and words_of(p)]
@@ -82,7 +80,6 @@ def test_a_worker_that_keeps_dying_is_done_without(user: User, demo_model: str) 
 
 
 def devices(user: User) -> set[str]:
-    """Those that layers are on, where it serves."""
     status = user.look()
     measured = status["measured"]
     if status["state"] != "serving" or not measured:
@@ -146,7 +143,6 @@ def test_a_killed_relay_is_started_again(user: User, demo_model: str) -> None:
 
 
 def read(user: User) -> bool:
-    """Whether it is known what every worker speaks."""
     links = user.look()["links"]
     return bool(links) and all(link["protocol"] for link in links)
 

@@ -76,7 +76,6 @@ async def test_who_was_killed_is_told(
 async def test_a_killed_controller_is_not_noticed(
     user: User, demo_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What serves keeps its processes over any number of controllers."""
     client = client_of(user, monkeypatch)
     plan = await client.propose(Ask(model=demo_model, workers=2))
     before = await serving(client, plan)

@@ -1,7 +1,7 @@
-"""What the engine says a plan takes, held against what a real load then takes.
+"""The engine's memory estimate of a plan against what a real load takes.
 
-On the first pinned engine every case, on the other some; with ``DLLM_TEST_MEMORY=all``
-every case on both, and every figure printed.
+Every case runs on the first pinned engine, and some on the other. With
+``DLLM_TEST_MEMORY=all`` every case runs on both, and every figure is printed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ class Parts(NamedTuple):
 
 @pytest.fixture(scope="module")
 def engine(request: pytest.FixtureRequest) -> EngineInfo:
-    """A pinned engine of the cache, with the tool that tells memory."""
     location = find_engine(str(pinned_engine(request.param)), user_paths())
     assert location.fit_path, "run: make engines"
     return location
@@ -223,7 +222,6 @@ class Trial(NamedTuple):
         ctx_size: int,
         server: ServerSettings = PLAIN,
     ) -> Mapping[str, Parts]:
-        """Ask the engine, load the model, and compare; what the load takes."""
         argv = await self._argv(str(self.models[kind]), counts, ctx_size, server)
         truth = buffers(loaded(argv, self.folder / "log"), self.ports)
         assert_close(await self.told(kind, counts, ctx_size, server), truth)
@@ -233,7 +231,6 @@ class Trial(NamedTuple):
     async def told(
         self, kind: str, counts: tuple[int, ...], ctx_size: int, server: ServerSettings
     ) -> Sequence[DeviceMemory]:
-        """What the engine says."""
         question = self._question(kind, counts, ctx_size, server)
         asker = MemoryAsker(self.folder / "kept", relay_binary)
         return await asker.ask(self.engine, self.engine.rpc_protocol, question)
@@ -294,5 +291,4 @@ def trial(
     workers: tuple[int, ...],
     tmp_path: Path,
 ) -> Trial:
-    """What every trial needs."""
     return Trial(engine, models, workers, tmp_path)

@@ -37,7 +37,6 @@ PLAN = Plan(
 
 @pytest.fixture
 def paths(tmp_path: Path) -> Paths:
-    """Directories of one's own; the engines are the user's."""
     return msgspec.structs.replace(
         user_paths(), config_dir=tmp_path / "config", state_dir=tmp_path / "state"
     )
@@ -45,7 +44,6 @@ def paths(tmp_path: Path) -> Paths:
 
 @pytest.fixture
 async def asker(paths: Paths) -> AsyncIterator[MemoryApi]:
-    """What answers."""
     async with local_host_for_now(paths.run_dir) as host:
         yield MemoryApi(Readers(paths, host), paths)
 

@@ -23,7 +23,6 @@ MIB = 1 << 20
 
 @pytest.fixture
 def alone(user: User) -> Iterator[User]:
-    """A user who shares no cache with others."""
     user.env["XDG_CACHE_HOME"] = str(user.home / "cache")
     user.env.pop("LLAMA_CACHE", None)
     yield user

@@ -93,7 +93,6 @@ class Bench(NamedTuple):
 
     @property
     def ports(self) -> list[int]:
-        """Where llama-server finds them."""
         return [relay.port for relay in self.relays]
 
 
@@ -199,7 +198,6 @@ def each(bench: Bench) -> Iterator[tuple[int, Relay]]:
 
 
 def said(load: Load, model: Path, ports: list[int]) -> dict[Place, Parts]:
-    """What llama-server's words mean for every tensor of the file."""
     place_of = {
         device.name: (
             ports.index(int(device.endpoint.rpartition(":")[2])),
@@ -233,7 +231,6 @@ def said(load: Load, model: Path, ports: list[int]) -> dict[Place, Parts]:
 
 
 def overridden(buffer: str, ports: list[int]) -> Place | None:
-    """The device of a worker's buffer; None for one of the head."""
     rpc = _RPC.fullmatch(buffer)
     return (ports.index(int(rpc[2])), int(rpc[1])) if rpc else None
 
@@ -310,7 +307,6 @@ async def test_what_a_worker_knows_by_its_hash_counts_too(
 async def test_a_draft_model_is_not_mixed_with_the_model(
     bench: Bench, models: Mapping[str, Path]
 ) -> None:
-    """Its layers have the same names, and go to the same workers."""
     plain = await load(bench, models["dense"], (0, 5, 0, 4), ())
     draft = ("-md", str(models["tied"]), "--spec-type", "draft-simple")
     drafted = await load(bench, models["dense"], (0, 5, 0, 4), draft)

@@ -103,7 +103,6 @@ def test_a_split_by_name_with_layers_on_the_heads_cpu(
 def test_a_refusal_leaves_nothing(
     user: User, demo_model: str, given: tuple[str, ...], sentence: str
 ) -> None:
-    """Nothing is started for it, and the controller that refused is gone."""
     refused = user.run("up", "--model", demo_model, "--detach", *given, code=1)
     assert sentence in refused.stderr
     user.assert_nothing_left()
@@ -129,7 +128,6 @@ def test_a_device_too_small_is_refused_before_the_launch(
 def test_a_relative_path_counts_from_the_users_directory(
     user: User, demo_model: str
 ) -> None:
-    """A draft model beside the user is found, wherever llama-server runs."""
     (user.home / "draft.gguf").symlink_to(demo_model)
     draft = ("--", "-md", "draft.gguf", "--spec-draft-n-max", "2")
     user.run("up", "--model", demo_model, "--workers", "1", "--detach", *draft)

@@ -27,14 +27,12 @@ LINES_MAX = 2
 
 
 def configure(user: User, version: str) -> None:
-    """Use the engine of that protocol."""
     config = user.home / "config" / "dllm-tui" / "config.toml"
     config.parent.mkdir(parents=True)
     config.write_text(f'engine = "{engine(version)}"\n')
 
 
 def ask(user: User, *options: str) -> str:
-    """The answer to a question with the first word in it."""
     asked = f"{WORDS[0]}: what is a layer?"
     return str(user.json("chat", asked, "--temperature", "0", *options)["text"])
 
@@ -59,7 +57,6 @@ def stream(url: str, word: str) -> str:
 
 
 def holding(folder: Path, words: list[bytes]) -> list[tuple[Path, bytes]]:
-    """Files of a folder with such a word in them."""
     files = [file for file in folder.rglob("*") if file.is_file()]
     texts = [(file, file.read_bytes()) for file in files]
     return [(file, word) for file, text in texts for word in words if word in text]

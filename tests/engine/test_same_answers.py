@@ -117,7 +117,6 @@ def bench(
 
 
 def answers(url: str, slots: int) -> list[list[int]]:
-    """Greedy tokens behind a short and a long prompt, and of all slots at once."""
     alone = [
         Cluster(url).complete(each, N_TOKENS) for each in (SHORT_PROMPT, LONG_PROMPT)
     ]
@@ -125,7 +124,6 @@ def answers(url: str, slots: int) -> list[list[int]]:
 
 
 def together(url: str, slots: int) -> list[list[int]]:
-    """Those of several prompts in one request: all slots begin with the first pass."""
     body = {
         "prompt": [[1, *range(10 + i, 40 + i)] for i in range(slots)],
         "n_predict": N_TOKENS,
@@ -145,14 +143,12 @@ def together(url: str, slots: int) -> list[list[int]]:
 
 
 def options_of(case: Case, models: Mapping[str, Path]) -> list[str]:
-    """Words for llama-server."""
     room = "4096" if EVERYTHING else "256"
     words = ["-c", str(int(room) * case.slots), "-np", str(case.slots), *case.options]
     return [*words, "-md", str(models["tied"]), *DRAFT] if case.draft else words
 
 
 def counts(line: dict[str, Any]) -> dict[str, Any]:
-    """What a snapshot counts of weights."""
     return line.get("pair") or {"weight_bytes_home": 0}
 
 

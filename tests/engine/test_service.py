@@ -49,7 +49,6 @@ def service(user: User) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def is_the_controller(user: User, process: subprocess.Popen[bytes]) -> bool:
-    """Whether it is; a command that asked would start another one."""
     holder = lock_holder(user.home / "state" / "dllm-tui" / "controller.lock")
     return holder is not None and holder.pid == process.pid
 

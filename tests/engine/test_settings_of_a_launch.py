@@ -1,4 +1,4 @@
-"""What serves goes by the settings of its launch, and by a plan that worked."""
+"""A serving cluster keeps the settings of its launch, and a plan that worked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ pytestmark = pytest.mark.engine
 
 
 def up(user: User, model: str, *more: str, code: int = 0) -> str:
-    """What a launch in place of what runs says."""
     plan = ("--model", model, "--workers", "1")
     return user.run("up", *plan, "--detach", "--replace", *more, code=code).stderr
 
@@ -40,7 +39,6 @@ def write(user: User, settings: str) -> None:
 
 
 def kill_a_worker(user: User) -> None:
-    """It dies, and serves again with another llama-server."""
     server = user.pid("llama-server")
     user.kill("worker1")
     wait_for(lambda: user.pid("llama-server") not in (server, None), "another server")

@@ -48,7 +48,6 @@ KEPT = {"head": "0-1", "w0": "2-4", "w1": "5,output"}
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its output is asked for by its hash."""
     file = tmp_path_factory.mktemp("model") / "whole.gguf"
     write_llama(file, n_layer=N_LAYER, n_embd=256, n_ff=512, n_vocab=24_000)
     return file
@@ -97,7 +96,6 @@ def test_no_machine_needs_the_whole_file(
 
 
 def refusals(relays: list[Relay]) -> list[str]:
-    """What the logs of the head's relays say of holes."""
     lines = [line for relay in relays for line in relay.log.read_text().splitlines()]
     return [line for line in lines if "is a hole in the thin model file here" in line]
 

@@ -45,14 +45,12 @@ ASKED: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def launched(user: User, demo_model: str) -> User:
-    """A cluster of two workers that was launched for this test."""
     user.run("up", "--model", demo_model, "--workers", "2", "--detach")
     return user
 
 
 @pytest.fixture(scope="module")
 def expected(demo_model: str) -> Iterator[dict[str, Answer]]:
-    """What an undisturbed cluster answers."""
     with somebody() as one:
         one.run("up", "--model", demo_model, "--workers", "2", "--detach")
         yield {path: Answer(one, path) for path in ASKED}
@@ -60,7 +58,11 @@ def expected(demo_model: str) -> Iterator[dict[str, Answer]]:
 
 
 class Answer:
-    """A streamed answer as a client sees it that knows nothing of gateways."""
+    """A streamed answer as a client sees it that knows nothing of gateways.
+
+    After ``at`` events ``then`` is called, while the answer goes on. ``port`` is that
+    of the API, if it cannot be asked for. ``more`` is added to the request.
+    """
 
     def __init__(
         self,
@@ -71,11 +73,6 @@ class Answer:
         port: int | None = None,
         **more: object,
     ) -> None:
-        """Ask; after ``at`` events ``then`` is done, while the answer goes on.
-
-        ``port`` is that of the API, if it cannot be asked for. ``more`` is added to
-        the request.
-        """
         port = port or urlsplit(user.status()["api_url"]).port or 0
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         asked = {**ASKED[path], **more}
@@ -108,7 +105,6 @@ class Answer:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """What must not depend on who answered."""
         last = self.events[-1]
         names = ("tokens_predicted", "tokens_evaluated", "stop_type", "prompt")
         timings = last["timings"]
@@ -154,7 +150,6 @@ def test_a_stream_outlives_whoever_is_killed(
 
 
 def test_a_chat_with_stop_words_loses_no_token(launched: User) -> None:
-    """What may begin one is held back, and is not told apart from what follows."""
     stop = [" azz", " tzz", "ezz"]
     whole = Answer(launched, CHAT, stop=stop)
     assert len(whole.events) < TOKENS

@@ -55,12 +55,10 @@ def session(user: User) -> Iterator[None]:
 
 
 def version(user: User) -> str:
-    """Of the manager, once it answers."""
     return systemctl(user, "show", "--property=Version")
 
 
 def systemctl(user: User, *words: str) -> str:
-    """What it prints; nothing where it cannot."""
     done = subprocess.run(
         ["systemctl", "--user", *words],
         env=user.env,
@@ -73,20 +71,17 @@ def systemctl(user: User, *words: str) -> str:
 
 
 def main_pid(user: User) -> int:
-    """Of the service, by systemd's own word; 0 where it does not run."""
     return int(
         systemctl(user, "show", "dllm-tui", "--property=MainPID", "--value") or 0
     )
 
 
 def other_pid(user: User, earlier: int = 0) -> int:
-    """Of the service, once it is another process than this."""
     wait_for(lambda: main_pid(user) not in (0, earlier), "the service runs")
     return main_pid(user)
 
 
 def pids(status: Any) -> set[int]:
-    """Of all processes of the cluster."""
     return {process["pid"] for process in status["processes"]}
 
 

@@ -57,7 +57,7 @@ ASKED: list[tuple[str, dict[str, Any], bytes]] = [
     (RESPONSES, {"input": "What is a split?", **LONG, **GREEDY}, b"output_text.delta"),
     (CHAT, {**CALLED, **LONG, **GREEDY}, b'"tool_calls":[{"index":0,"function":{"arg'),
 ]
-"""Where, what, and what is in the middle of the answer."""
+"""Path, body, and a part of the middle of the answer."""
 DRAWN: dict[str, Any] = {**TURNS, **LONG, **JSON, "temperature": 1.5}
 """The client chose no seed."""
 
@@ -85,13 +85,11 @@ def answer(
 
 
 def told(events: list[bytes]) -> list[int]:
-    """Events without their names and times; a name that changes shows."""
     telling = Replay()
     return [telling.sum_of(event) for event in events]
 
 
 def next_worker(user: User) -> psutil.Process:
-    """Each in its turn: one that dies too often is done without."""
     workers = with_word(user.processes(), "-p", "ggml-rpc-server")
     return min(workers, key=psutil.Process.create_time)
 
@@ -107,14 +105,12 @@ def answer_killed(
 
 
 def text_of(events: list[bytes]) -> str:
-    """What a chat said."""
     said = [json.loads(event[6:]) for event in events if event != b"data: [DONE]\n"]
     choices = [choice for event in said for choice in event["choices"]]
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
 def arguments_of(events: list[bytes]) -> str:
-    """What a chat called a tool with first; it may go on calling."""
     said = [json.loads(event[6:]) for event in events if event != b"data: [DONE]\n"]
     choices = [choice for event in said for choice in event["choices"]]
     calls = [

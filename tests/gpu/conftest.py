@@ -16,7 +16,6 @@ _HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test here is marked, and skipped with the reason where it cannot run."""
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.gpu)
@@ -36,7 +35,6 @@ def missing() -> str:
 
 
 def listed(directory: Path) -> str:
-    """What the engine says of its devices."""
     done = subprocess.run(
         [str(directory / "llama-server"), "--list-devices"],
         env=engine.environment(),
@@ -50,14 +48,12 @@ def listed(directory: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def visible(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything a test starts sees the device."""
     for name, value in engine.environment().items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="session")
 def vulkan_engine() -> Path:
-    """The directory of the Vulkan engine."""
     found = engine.directory()
     assert found is not None
     return found

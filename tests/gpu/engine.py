@@ -18,17 +18,14 @@ if TYPE_CHECKING:
 
 
 def cache_home() -> Path:
-    """What ``XDG_CACHE_HOME`` is while that engine is built."""
     return user_paths().cache_dir / "gpu-tests"
 
 
 def environment() -> dict[str, str]:
-    """Of whatever runs the engine: Vulkan shows a software device only when named."""
     return {**os.environ, "GGML_VK_VISIBLE_DEVICES": "0"}
 
 
 def directory() -> Path | None:
-    """Where the Vulkan engine is; None where it was not built."""
     own = user_paths()
     folder = cache_home() / own.cache_dir.name / own.engines_dir.name
     for engine in sorted(folder.glob(f"{DEFAULT.key}-*")):

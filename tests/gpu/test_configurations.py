@@ -29,7 +29,6 @@ N_PARTS = 13
 
 @pytest.fixture
 def gpu_user(user: User, vulkan_engine: Path) -> User:
-    """A user whose engine computes on a GPU."""
     user.env["DLLM_ENGINE_DIR"] = str(vulkan_engine)
     user.env["GGML_VK_VISIBLE_DEVICES"] = "0"
     return user
@@ -62,14 +61,12 @@ def _listens(port: int) -> bool:
 
 
 def up(user: User, model: str, *options: str) -> Any:
-    """A cluster that serves, as planned."""
     found = user.json("up", "--model", model, "--detach", "--replace", *options)
     assert found["measured"]["mismatches"] == []
     return found
 
 
 def layers(found: Any) -> dict[str, int]:
-    """Layers per device, as llama-server's log tells."""
     return {device: last - first + 1 for device, first, last in measured(found)}
 
 
@@ -92,7 +89,6 @@ def test_the_heads_gpu_takes_all_where_nobody_else_is(
 
 
 def test_head_gpu_and_cpu_worker(gpu_user: User, demo_model: str) -> None:
-    """Both take part; the output is on the head's GPU."""
     found = up(gpu_user, demo_model, "--workers", "1")
     assert set(layers(found)) == {"worker1/CPU", GPU}
     assert measured(found)[-1][0] == GPU
@@ -178,7 +174,6 @@ def test_configuration_c_a_head_without_a_device(
 
 
 def sizes(user: User, model: str) -> tuple[int, int]:
-    """Bytes of a token's hidden state, and of a number for every word."""
     info = user.json("inspect", model)
     return 4 * info["n_embd"], 4 * info["n_vocab"]
 

@@ -37,7 +37,6 @@ def start_server(
 
 
 def model_mib(log: str, device: str) -> float:
-    """What the log says of a device's share of the weights."""
     found = re.findall(rf"{device}\S* model buffer size = +([\d.]+) MiB", log)
     return sum(map(float, found))
 

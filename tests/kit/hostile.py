@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MARKUP = "[red][@click=app.bell]"
-"""What must be shown, letter by letter; it has no slash, which parts names."""
+"""Markup that must be shown letter by letter; without a slash, which parts names."""
 HOSTILE = (
     "\x1b]0;OWNED\x07"  # the window's title
     "\x1b]52;c;T1dORUQ=\x1b\\"  # the clipboard
@@ -24,7 +24,7 @@ HOSTILE = (
     f"{MARKUP}"
 )
 TRACES = ("OWNED", "T1dO", "[2J", "[31", "5m\ufffd", "52;c")
-"""What is left of it where only the escape character was taken out."""
+"""Parts of it that are left if only the escape character was taken out."""
 DRIVES = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
 )
@@ -89,7 +89,7 @@ def _filled_mapping(value: Mapping[object, object]) -> dict[object, object]:
 
 
 def drives(shown: str) -> list[str]:
-    """What in a text that was shown would drive a terminal."""
+    """The parts of a shown text that would drive a terminal."""
     return [repr(found) for found in DRIVES.findall(shown)]
 
 

@@ -89,15 +89,14 @@ def _add_tokenizer(writer: gguf.GGUFWriter, n_vocab: int) -> None:
 
 
 class Tensors:
-    """Makes up weights and adds them to a file."""
+    """Makes up weights, the same ones every time, and adds them to a file.
+
+    ``quantized`` is in the names of the matrices that are Q8_0.
+    """
 
     def __init__(
         self, writer: gguf.GGUFWriter, *, repeating: bool, quantized: str | None
     ) -> None:
-        """The same numbers every time.
-
-        ``quantized``: what is in the names of matrices that are Q8_0.
-        """
         self._writer = writer
         self._repeating = repeating
         self._quantized = quantized

@@ -38,7 +38,7 @@ def name_of(process: psutil.Process) -> str:
 
 
 def words_of(process: psutil.Process) -> list[str]:
-    """What it was started with; nothing once it is gone."""
+    """Its command line; nothing once it is gone."""
     try:
         return process.cmdline()
     except psutil.Error:
@@ -46,14 +46,14 @@ def words_of(process: psutil.Process) -> list[str]:
 
 
 def is_agent(process: psutil.Process) -> bool:
-    """Whether it looks after processes for a controller; the relay's program, too."""
+    """Tell the agent from the relay, which is the same program."""
     return words_of(process)[1:2] == ["host"]
 
 
 def with_word(
     processes: Iterable[psutil.Process], word: str, name: str = ""
 ) -> list[psutil.Process]:
-    """Those started with this word, and of this name where one is given."""
+    """The processes with this argument, and with this name if one is given."""
     return [
         process
         for process in processes

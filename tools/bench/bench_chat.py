@@ -1,8 +1,8 @@
-"""What the console costs while an answer comes at 100 tokens per second.
+"""Measure the console while an answer comes at 100 tokens per second.
 
-Run it with ``make bench-tui``. The console draws in a real pseudo-terminal; the answer
-is made up, paced by the clock and kept by the controller's own code in the same
-process, whose cost is in the figure. No verdict: machines differ.
+Run it with ``make bench-tui``. The console draws in a real pseudo-terminal. The answer
+is made up and paced by the clock. The controller's own code keeps it in the same
+process, so its cost is in the figure. No verdict: machines differ.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ async def talk(result: Path) -> None:
 
 
 def main() -> None:
-    """Measure in terminals of some sizes and print."""
     for rows, columns in SIZES:
         with tempfile.NamedTemporaryFile() as result:
             run(rows, columns, result.name)

@@ -1,12 +1,12 @@
 """Tokens per second with relays and without, on a model of some 10 ms a token.
 
-Run as ``python -m tools.bench.bench_decode BUILD``, BUILD being a build of ``native/``
-with its target ``bench_programs``. Three clusters of a llama-server and two workers
-each, one with a relay before every worker and one with a bare copy relay, which does
-the least any relay can, answer in turn, a turn at a time and in random order. Every
-round has new processes, because where their memory lies is settled at the start. The
-verdict is where the median of the turns' ratios lies. The model is of random weights;
-it is written once, below the user's cache.
+Run as ``python -m tools.bench.bench_decode BUILD``. BUILD is a build of ``native/``
+with its target ``bench_programs``. There are three clusters of a llama-server and two
+workers. One has a relay before every worker. One has a bare copy relay, which does the
+least any relay can. They answer a turn at a time, in random order. Every round has new
+processes, because where their memory lies is settled at the start. The verdict is the
+median of the turns' ratios. The model has random weights; it is written once, below
+the user's cache.
 """
 
 from __future__ import annotations
@@ -128,12 +128,10 @@ def one_round(
 
 
 def shuffled(order: random.Random) -> list[str]:
-    """The ways, in a new order."""
     return order.sample(WAYS, len(WAYS))
 
 
 def likely(values: Sequence[float]) -> tuple[float, float]:
-    """Where the median lies, with 95 % certainty, whatever the values' distribution."""
     ranked = sorted(values)
     low = max(int((len(ranked) - 1.96 * math.sqrt(len(ranked))) / 2), 0)
     return ranked[low], ranked[-1 - low]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 NAMES = ("none", "ngram", "draft model", "auto")
 NOT_SLOWER, NEAR_BEST = 0.97, 0.95
-"""What ``auto`` must reach of none, and of the best of the others."""
+"""``auto`` must reach these shares of none, and of the best of the others."""
 QUESTIONS = (
     "What is a split?",
     "What does a worker do?",
@@ -52,8 +52,6 @@ SETTLING_S = 300.0
 
 
 class Scope(NamedTuple):
-    """What is tried."""
-
     latencies_ms: Sequence[int]
     """Added each way on both links."""
     slots: Sequence[int]
@@ -93,13 +91,11 @@ def main() -> None:
 
 
 def in_words(cell: Cell) -> tuple[str, str, str]:
-    """``1``, ``10 ms``, ``prose``."""
     slots, latency_ms, text = cell
     return str(slots), f"{latency_ms} ms", text
 
 
 def verdicts(rows: Mapping[Cell, Row]) -> Iterator[str]:
-    """Whether ``auto`` is as it ought to be, and where it is not."""
     others = NAMES[:-1]
     for limit, words, aims in (
         (NOT_SLOWER, "none", others[:1]),
@@ -135,7 +131,6 @@ def measured(version: str, scope: Scope) -> Iterator[tuple[Cell, Row]]:
 
 @contextmanager
 def serving(version: str, name: str, slots: int) -> Iterator[User]:
-    """A user whose cluster serves with this draft."""
     with somebody() as user:
         user.env["DLLM_ENGINE_DIR"] = str(engine(version))
         launch(user, name, slots)
@@ -194,8 +189,6 @@ def median_rates(
 
 
 class Asking:
-    """What is asked of one cluster."""
-
     def __init__(self, user: User, text: str) -> None:
         self.url: str = user.status()["api_url"]
         self.conversations = [[message("user", question)] for question in QUESTIONS]
@@ -204,7 +197,6 @@ class Asking:
 
 
 def again(url: str, question: Message) -> list[Message]:
-    """A conversation in which a question was answered and is asked once more."""
     told = asked(url, [question])["choices"][0]["message"]["content"]
     return [question, message("assistant", told), question]
 
@@ -226,7 +218,6 @@ def rate(url: str, asking: Sequence[Sequence[Message]], clients: int) -> float:
 
 
 def message(role: str, content: str) -> Message:
-    """One message of a conversation."""
     return {"role": role, "content": content}
 
 

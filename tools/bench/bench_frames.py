@@ -1,8 +1,8 @@
-"""What the console's frames cost in CPU time: run it with ``make bench-tui``.
+"""Measure the CPU time of the console's frames: run it with ``make bench-tui``.
 
-Without a terminal and without a cluster: a cluster at work on 80 layers is fed to the
-real console as the controller streams it, and a boundary of the split is dragged. CPU
-time of this process, so a busy machine changes little. Figures, no verdict.
+There is no terminal and no cluster. The real console is fed a cluster at work on 80
+layers, as the controller streams it, and a boundary of the split is dragged. Only CPU
+time of this process counts, so a busy machine changes little. Figures, no verdict.
 
 ``--profile NAME`` (``idle``, ``busy`` or ``drag``) tells which functions take it.
 """
@@ -52,7 +52,6 @@ decode = msgspec.json.Decoder(Frame).decode
 
 
 def quiet_scene(tick: int) -> ClusterSnapshot:
-    """The same cluster while nobody asks: a round trip differs now and then."""
     still, now = busy_scene(0), busy_scene(tick)
     speed = msgspec.structs.replace(still.speed, tok_per_s=None, last_tok_per_s=20.0)
     return msgspec.structs.replace(
@@ -74,7 +73,6 @@ def large(scene: ClusterSnapshot) -> ClusterSnapshot:
 
 
 def lines_of(scene: Callable[[int], ClusterSnapshot]) -> list[bytes]:
-    """Snapshots as the controller streams them: the first whole, the rest changes."""
     scenes = [large(scene(tick)) for tick in range(SNAPSHOTS + 1)]
     pairs = zip(scenes, [None, *scenes[:-1]], strict=True)
     return [msgspec.json.encode(framed(new, old)) for new, old in pairs]
@@ -116,7 +114,6 @@ async def dragged(app: DllmApp, pilot: Pilot[None]) -> list[float]:
 
 
 async def spent_ms(act: Callable[[Given], None], given: Given, wait_s: float) -> float:
-    """CPU milliseconds of an act and all that is done until the next."""
     began = time.process_time()
     act(given)
     await asyncio.sleep(wait_s)
@@ -134,17 +131,14 @@ async def console(size: tuple[int, int], work: Work) -> list[float]:
 
 
 def idle(size: tuple[int, int]) -> list[float]:
-    """Snapshots of a cluster nobody asks."""
     return asyncio.run(console(size, lambda a, p: followed(a, p, quiet_scene)))
 
 
 def busy(size: tuple[int, int]) -> list[float]:
-    """Snapshots while an answer is generated."""
     return asyncio.run(console(size, lambda a, p: followed(a, p, busy_scene)))
 
 
 def drag(size: tuple[int, int]) -> list[float]:
-    """Moves of a boundary."""
     return asyncio.run(console(size, dragged))
 
 
@@ -175,7 +169,6 @@ def tell(title: str, spent: list[float], *, rate: bool) -> None:
 
 
 def profile(name: str) -> None:
-    """The functions that take most of one of the works."""
     watcher = cProfile.Profile()
     watcher.runcall(WORKS[name], (120, 36))
     stats = pstats.Stats(watcher)

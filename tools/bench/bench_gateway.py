@@ -1,12 +1,12 @@
 """First token and tokens per second through a gateway and without, in turn.
 
-Run as ``python -m tools.bench.bench_gateway BUILD``, BUILD being a build of ``native/``
+Run as ``python -m tools.bench.bench_gateway BUILD``. BUILD is a build of ``native/``
 with its target ``bench_programs``. One stock llama-server with a model of some 10 ms a
-token answers streams, asked directly, through a gateway and through a bare copy relay,
-which does the least that any process in the middle can; a turn at a time and in random
-order. What counts is what the client sees: the time to the first piece of an answer of
-one token from a prompt that is in the cache, and the rate of the pieces of a longer
-one. Verdicts are medians of the turns' differences and ratios.
+token answers streams. It is asked directly, through a gateway and through a bare copy
+relay, a turn at a time and in random order. The copy relay does the least that any
+process in the middle can. The first figure is the time to the first piece of an answer
+of one token, from a cached prompt. The second is the rate of the pieces of a longer
+answer. Verdicts are medians of the turns' differences and ratios.
 """
 
 from __future__ import annotations
@@ -73,12 +73,10 @@ def pieces(port: int, tokens: int) -> list[float]:
 
 
 def first_ms(port: int) -> float:
-    """Milliseconds to the first piece."""
     return pieces(port, 1)[0] * 1000
 
 
 def tokens_per_s(port: int) -> float:
-    """Of one answer, from the first piece to the last token's."""
     times = pieces(port, TOKENS)
     return (TOKENS - 1) / (times[TOKENS - 1] - times[0])
 

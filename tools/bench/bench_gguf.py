@@ -49,7 +49,6 @@ def write_model(path: Path) -> None:
 
 
 def cpu_seconds(job: Callable[[], object]) -> float:
-    """Processor time of one call, its garbage not charged to the next."""
     gc.collect()
     start = time.process_time()
     job()

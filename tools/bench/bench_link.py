@@ -1,21 +1,20 @@
 """Loading and reading over a network: stock, and by pairs of relays that have the file.
 
-Run it with ``make bench-link`` (root). Two workers in network namespaces, joined with
-this machine by veth pairs whose counters tell what crosses, headers included. Each way
-loads the same model (1.1 GB, written once below the user's cache) and must say the same
-tokens:
+Run it with ``make bench-link`` (root). Two workers in network namespaces are joined
+with this machine by veth pairs. Their counters tell what crosses, headers included.
+Each way loads the same model (1.1 GB, written once below the user's cache) and must
+say the same tokens:
 
 - loopback: stock workers on this machine
 - stock: stock workers over the network; nobody should let one listen there
-- pair: links with TLS; the weights come from the workers' own files
+- pair: links with TLS, with the weights from the workers' own files.
 
-and then the last two through a network of 5 ms and 30 MB/s, which the lab makes of it.
-A second model with a context of 8,192 shows how a long prompt fares there; it is so
-small that what crosses decides, as it does where the devices are fast. A third shows
-what `llama-server` asks while it starts over four workers here, as far away as the lab
-says, and how long that takes, as it asks and asked ahead. Then comes what a pair adds
-to a round trip of a token on this machine, and what crosses for a token and for a
-prompt. ``--only PART`` runs one of these.
+The last two then go through a simulated network of 5 ms and 30 MB/s. A second model
+with a context of 8,192 shows how a long prompt fares there. It is so small that what
+crosses decides, as it does when the devices are fast. A third model shows the start of
+``llama-server`` over four workers here, with that latency, as it asks and asked ahead.
+Then comes what a pair adds to a token's round trip on this machine, and what crosses
+for a token and for a prompt. ``--only PART`` runs one of these.
 """
 
 from __future__ import annotations
@@ -74,8 +73,6 @@ AWAY_MS = 20
 
 @dataclass
 class Load:
-    """What one way took."""
-
     way: str
     load_s: float
     up_bytes: int
@@ -87,12 +84,10 @@ class Load:
 
 
 def long(file: Path) -> None:
-    """Next to nothing to compute."""
     write_llama(file, n_layer=2, n_embd=128, n_ff=128, n_ctx=CONTEXT)
 
 
 def starting(file: Path) -> None:
-    """A layer for each of many workers."""
     write_llama(file, n_layer=12, n_embd=128, n_ff=256)
 
 
@@ -195,7 +190,6 @@ def compare_prompts(site: Site, rounds: int) -> None:
 def starts_s(
     site: Site, model: Path, latency_ms: int, *options: str
 ) -> tuple[float, int]:
-    """How long a start over workers takes, and questions that waited for them."""
     with ExitStack() as stack:
         logs = [site.work / f"near{index}.log" for index in range(STARTING)]
         workers = [start_worker(stack, engine(site.version), log) for log in logs]

@@ -1,10 +1,10 @@
-"""``llama-bench`` through relays against direct: what a relay costs a token.
+"""``llama-bench`` through relays against direct: the cost of a relay for a token.
 
 Run as ``python -m tools.bench.bench_llama RELAY``. Two workers of the installed engine
-hold the demo model; ``llama-bench`` generates text over them, in turns of one run
-direct and one through a relay per worker, in random order. With ``--way pair`` it is
-two relays per worker with TLS between them, and a model of 1.1 GB, of which a prompt
-is read, too. The verdict is the median of the turns' ratios. ``llama-bench`` itself is
+hold the demo model. ``llama-bench`` generates text over them, in turns of one run
+direct and one through a relay per worker, in random order. With ``--way pair`` there
+are two relays per worker with TLS between them. The model is then one of 1.1 GB, and a
+prompt is read, too. The verdict is the median of the turns' ratios. ``llama-bench`` is
 built once, from the engine's source, below the user's cache.
 """
 
@@ -44,8 +44,6 @@ WORKERS = 2
 
 @dataclass(frozen=True)
 class Task:
-    """What ``llama-bench`` does, and how much of its speed must be left."""
-
     prompt_tokens: int
     generated_tokens: int
     targets: Mapping[str, float]
@@ -61,7 +59,6 @@ TASKS = {
 
 
 def tell(progress: build.BuildProgress) -> None:
-    """One line per build stage."""
     if progress.fraction is None:
         print(f"{progress.stage.value}: {progress.text}", file=sys.stderr)
 
@@ -80,7 +77,6 @@ async def built_bench(version: str | None, jobs: int) -> Path:
 
 
 def installed_engine(version: str) -> Path:
-    """The user's engine of a protocol version: the workers are the real ones."""
     for directory, manifest in install.installed(user_paths()):
         if manifest.rpc_protocol == version:
             return directory
@@ -88,7 +84,6 @@ def installed_engine(version: str) -> Path:
 
 
 def start_workers(stack: ExitStack, engine: Path) -> list[int]:
-    """The ports of workers with one thread each; a stock worker dies of SIGPIPE."""
     ports = [free_port() for _ in range(WORKERS)]
     for port in ports:
         argv = [str(engine / install.WORKER), "-H", "127.0.0.1", "-p", str(port)]
@@ -142,7 +137,6 @@ def tokens_per_s(
 
 
 def quartiles(values: list[float]) -> str:
-    """The middle half, as text."""
     low, _, high = statistics.quantiles(values, n=4)
     return f"{low:.3f}…{high:.3f}"
 

@@ -1,11 +1,11 @@
 """The relay against a bare copy relay, socat and haproxy: round trips and throughput.
 
-Run as ``python -m tools.bench.bench_relay BUILD``, BUILD being a build of ``native/``
+Run as ``python -m tools.bench.bench_relay BUILD``. BUILD is a build of ``native/``
 with its target ``bench_programs``. One client makes a block of round trips over a new
-connection through each relay in turn, and to the worker itself, so that what else the
-machine does hits them alike. Every round has new processes, because on which core a
-thread wakes up is settled early and then stays, for good or bad. A ratio is the median,
-over the blocks, of a relay's median against the bare copy's of the same block.
+connection through each relay in turn, and to the worker itself. So other load on the
+machine hits them alike. Every round has new processes, because a thread's core is
+settled early and then stays. A ratio is the median, over the blocks, of a relay's
+median against the bare copy's of the same block.
 """
 
 from __future__ import annotations
@@ -107,19 +107,16 @@ def load(build: Path, *args: object, ports: dict[str, int]) -> Taken:
 
 
 def block_medians(taken: list[int], trips: int) -> list[float]:
-    """The median of every block."""
     starts = range(0, len(taken), trips)
     return [statistics.median(taken[at : at + trips]) for at in starts]
 
 
 def ratio_to_copy(taken: Taken, name: str, trips: int) -> float:
-    """The median ratio of a relay's time to the bare copy's in the same block."""
     ours, copy = (block_medians(taken[each], trips) for each in (name, "copy"))
     return statistics.median(a / b for a, b in zip(ours, copy, strict=True))
 
 
 def percentile(values: list[int], share: float) -> float:
-    """By rank."""
     return float(sorted(values)[min(int(share * len(values)), len(values) - 1)])
 
 

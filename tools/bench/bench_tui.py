@@ -1,8 +1,8 @@
-"""How fast the console paints and what it costs: run it with ``make bench-tui``.
+"""Measure the console's first paint and CPU time: run it with ``make bench-tui``.
 
-On a serving two-worker cluster, in a real pseudo-terminal: seconds from process start
-until the cluster's state is on the screen, then the console's and the controller's CPU
-while nothing happens and while an answer is generated. Figures, no verdict: machines
+A serving two-worker cluster is shown in a real pseudo-terminal. First come the seconds
+from process start until the cluster's state is on the screen. Then comes the CPU time
+of console and controller, idle and during an answer. Figures, no verdict: machines
 differ.
 """
 
@@ -62,7 +62,6 @@ class Console:
         sys.exit(f"the console did not show {MARKER.decode()!r} in {timeout_s} s")
 
     def drain(self) -> threading.Thread:
-        """Keep reading, so that it never waits for us."""
         reader = threading.Thread(target=self._read, daemon=True)
         reader.start()
         return reader
@@ -75,7 +74,6 @@ class Console:
             return
 
     def end(self) -> None:
-        """End it."""
         self.process.terminate()
         self.process.wait(10)
         os.close(self.master)
@@ -93,7 +91,6 @@ def cpu_percent(pids: dict[str, int]) -> dict[str, float]:
 
 
 def dllm(*args: str) -> str:
-    """Run a command of ours and give its output."""
     command = ["dllm-tui", *args]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
@@ -157,7 +154,6 @@ def measure(status: dict[str, object]) -> None:
 
 
 def show(title: str, figures: dict[str, float]) -> None:
-    """One line of figures."""
     parts = ", ".join(f"{name} {value:.1f} %" for name, value in figures.items())
     print(f"{title:15} {parts} of a core over {MEASURE_S:.0f} s")
 

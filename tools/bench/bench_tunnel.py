@@ -1,10 +1,10 @@
-"""What an SSH tunnel costs: run it with ``make bench-tunnel`` (root).
+"""Measure the cost of an SSH tunnel: run it with ``make bench-tunnel`` (root).
 
-Between this machine and a real sshd in a network namespace, side by side in one run:
-round trips of 4 KB and 16 KB (one every 20 ms, as tokens come), and tokens per second
-of one worker there, also with relays that meet without the tunnel; each through an SSH
-tunnel of ours and plain, in turn. The plain worker listens on the network, as nobody
-should let one.
+The other end is a real sshd in a network namespace. Each figure is taken through an
+SSH tunnel of ours and plain, in turn, in one run. There are round trips of 4 KB and
+16 KB, one every 20 ms as tokens come. Then there are tokens per second of one worker
+there, also with relays that meet without the tunnel. The plain worker listens on the
+network, as nobody should let one.
 """
 
 from __future__ import annotations
@@ -149,13 +149,11 @@ def compare_tokens(network: Network, peer: Machine) -> None:
 
 
 def set_up(user: HeadUser, data: str) -> None:
-    """Leave a core to the tunnel: head and worker share one machine here."""
     file = user.home / "config" / "dllm-tui" / "config.toml"
     file.write_text(f'{file.read_text()}threads = 1\ndata = "{data}"\n')
 
 
 def start_plain_worker(user: HeadUser, peer: Machine) -> None:
-    """A worker that listens on the network."""
     engine = user.json("peers", "probe", peer.name)[0]["facts"]["engines"][0]
     command = f"setsid {engine['worker_path']} -H 0.0.0.0 -p 50052 -d CPU -t 1"
     peer.run(["sh", "-c", f"{command} >/dev/null 2>&1 </dev/null &"])
@@ -163,13 +161,11 @@ def start_plain_worker(user: HeadUser, peer: Machine) -> None:
 
 
 def tokens_per_s(user: HeadUser) -> float:
-    """The speed of one answer, as llama-server reports it."""
     answer = user.json("chat", PROMPT, "--max-tokens", str(TOKENS))
     return float(answer["timings"]["tok_per_s"])
 
 
 def show(what: str, figures: Sequence[float], unit: str) -> None:
-    """Median and 99th percentile."""
     ordered = sorted(figures)
     p99 = ordered[min(len(ordered) - 1, round(len(ordered) * 0.99))]
     p50 = statistics.median(ordered)

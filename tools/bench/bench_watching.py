@@ -1,9 +1,9 @@
-"""What watching costs: run it with ``make bench-watching`` (root).
+"""Measure the cost of watching peers: run it with ``make bench-watching`` (root).
 
-A cluster of two workers here answers while three peers over SSH are looked after. Each
-pair of answers is one with controller and agents at work and one with all of them
-suspended, in turn; the figure is the median ratio of their tokens per second. And how
-much work the kernel counts for them in between: forks on each peer, and messages.
+A cluster of two workers here answers while three peers over SSH are looked after. In
+each pair of answers, controller and agents work during one and are suspended during
+the other. The figure is the median ratio of their tokens per second. The kernel counts
+their forks on each peer, and their messages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
 
 
 def watchers(user: HeadUser, network: Network) -> list[psutil.Process]:
-    """The controller, its agent here and those on the peers."""
     controller = psutil.Process(user.status()["controller_pid"])
     there = [psutil.Process(p) for peer in network.peers for p in peer.agents()]
     here = [p for p in controller.children() if is_agent(p)]
@@ -49,7 +48,6 @@ def watchers(user: HeadUser, network: Network) -> list[psutil.Process]:
 
 @contextlib.contextmanager
 def suspended(processes: list[psutil.Process]) -> Iterator[None]:
-    """Nobody watches."""
     for process in processes:
         process.send_signal(signal.SIGSTOP)
     try:
@@ -62,7 +60,6 @@ def suspended(processes: list[psutil.Process]) -> Iterator[None]:
 
 
 def tokens_per_s(api_url: str) -> float:
-    """The speed of one answer, asked of llama-server itself."""
     asked = {"prompt": PROMPT, "n_predict": TOKENS, "ignore_eos": True}
     place = f"{api_url.removesuffix('/v1')}/completion"
     request = urllib.request.Request(place, json.dumps(asked).encode())
@@ -92,14 +89,12 @@ def compare(processes: list[psutil.Process], api_url: str) -> None:
 
 
 def count_forks(network: Network) -> dict[str, int]:
-    """Processes and threads made so far, by machine; ``here`` by anybody at all."""
     lines = Path("/proc/stat").read_text().splitlines()
     here = next(line for line in lines if line.startswith("processes")).split()[1]
     return {"here": int(here), **{p.name: p.count_forks() for p in network.peers}}
 
 
 def count_quiet(processes: list[psutil.Process], network: Network) -> None:
-    """What is done while nothing happens."""
     cpu_s = [sum(p.cpu_times()[:2]) for p in processes]
     before = count_forks(network)
     time.sleep(QUIET_S)
@@ -113,7 +108,6 @@ def count_quiet(processes: list[psutil.Process], network: Network) -> None:
 
 
 def main() -> None:
-    """Nothing is left behind."""
     if reason := missing():
         sys.exit(f"bench-watching {reason}")
     network = Network()

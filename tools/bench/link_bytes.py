@@ -38,7 +38,6 @@ class Bytes(NamedTuple):
     """Between the relays, TLS records included."""
 
     def beyond(self, other: Bytes, parts: int) -> Bytes:
-        """How much more that is, for each of so many parts."""
         return Bytes(*((a - b) / parts for a, b in zip(self, other, strict=True)))
 
 

@@ -53,14 +53,11 @@ def _large(file: Path) -> None:
 
 
 def large_model() -> Path:
-    """The one whose weights are worth keeping home."""
     return model_file("link-22x2048x5120-q8_0", _large)
 
 
 @dataclass
 class Site:
-    """Where it all happens."""
-
     network: Network
     build: Path
     version: str
@@ -68,22 +65,18 @@ class Site:
 
     @property
     def relay(self) -> Path:
-        """The program of both ends."""
         return self.build / "dllm-relay"
 
     @property
     def machines(self) -> list[Machine]:
-        """Those that work."""
         return [self.network.peer(name) for name in WORKERS]
 
 
 def inside(machine: Machine) -> list[str]:
-    """Words before a command that runs on a machine's network."""
     return ["nsenter", "-t", str(machine.container.pid), "-n", "--"]
 
 
 def crossed(machine: Machine) -> tuple[int, int]:
-    """Bytes its cable has carried to it and from it."""
     argv = [*inside(machine), "cat", "/proc/net/dev"]
     lines = subprocess.check_output(argv, text=True).splitlines()[2:]
     fields = [line.split(":")[1].split() for line in lines if "lo:" not in line]
@@ -114,13 +107,11 @@ def loopback(stack: ExitStack, site: Site, model: Path) -> Iterator[str]:
 
 
 def stock(stack: ExitStack, site: Site, model: Path) -> Iterator[str]:
-    """Stock workers, reached over the network."""
     for machine in site.machines:
         yield start_there(stack, site, machine, machine.address)
 
 
 def single(stack: ExitStack, site: Site, model: Path) -> Iterator[Relay]:
-    """The same behind one relay each, which slows what crosses."""
     for endpoint, name in zip(stock(stack, site, model), WORKERS, strict=True):
         stats = site.work / f"{name}.sock"
         yield stack.enter_context(running(site.relay, endpoint, stats))
@@ -151,7 +142,6 @@ SLOW: dict[str, Way] = {"stock": single, "pair": pair}
 
 
 def slow_down(relay: Relay) -> None:
-    """Through the lab from here on."""
     with relay.stats() as stats:
         stats.send({"lab": LAB})
         stats.until(lambda line: bool(line.get("lab")))

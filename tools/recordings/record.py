@@ -37,8 +37,6 @@ HASHED_ROWS, FEW_ROWS = 41216, 64
 
 @dataclass(frozen=True)
 class Variant:
-    """What model is run, and how."""
-
     workers: int = 1
     split_mode: str = "layer"
     n_embd: int = 32
@@ -78,7 +76,6 @@ class Build:
     variant: Variant
 
     def caches(self) -> bool:
-        """Whether the worker keeps big tensors on disk."""
         if self.variant.n_expert == 0:
             return False
         told = subprocess.run(
@@ -149,9 +146,9 @@ def serve(variant: Variant, argv: list[str], model: Path, log: Path) -> None:
 
 
 def record(build: Build, source: str, folder: Path) -> Session:
-    """What passes between the client and its first worker.
+    """Record what passes between the client and its first worker.
 
-    With caches it is the client's second life that is recorded.
+    With caches, the client's second life is recorded.
     """
     os.environ["LLAMA_CACHE"] = str(folder)
     if not build.variant.links:

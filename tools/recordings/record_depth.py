@@ -41,8 +41,6 @@ WEIGHTS = 12  # that are kept
 
 @dataclass(frozen=True)
 class Variant:
-    """What is asked for, one batch of questions after the other."""
-
     questions: tuple[tuple[int, ...], ...]  # prompt tokens of each, all at once
     tokens: int
     options: tuple[str, ...] = ()
@@ -103,7 +101,6 @@ def split(stream: bytes) -> list[bytes]:
 
 
 def is_hidden_state(request: bytes) -> bool:
-    """Whether it is the output of another stage."""
     name = request[REQUEST_HEADER_BYTES:][NAME]
     return request[0] == SET_TENSOR and b"#l_out" in name
 
@@ -119,7 +116,6 @@ def passes(requests: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def shorten(request: bytes) -> bytes:
-    """A batch of hidden states as the first of them, repeated."""
     at = REQUEST_HEADER_BYTES + DATA_AT
     if not is_hidden_state(request):
         return request
@@ -156,7 +152,6 @@ def excerpt(requests: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def make_recording(recorded: Recording) -> Recording:
-    """HELLO with its reply, then requests alone."""
     requests = [shorten(each) for each in split(recorded.stream(up=True))]
     reply = next(data for up, data in recorded.turns() if not up)
     (size,) = struct.unpack_from("<Q", reply)

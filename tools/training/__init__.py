@@ -1,1 +1,1 @@
-"""How the demo model is made: corpus, network, training, export and checks."""
+"""Make the demo model: corpus, network, training, export and checks."""

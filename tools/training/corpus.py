@@ -57,7 +57,6 @@ class Corpus:
     unseen: tuple[tuple[str, str], ...]
 
     def held(self) -> list[tuple[str, str]]:
-        """Held-out pairs of fact id and question."""
         return [(f.name, question) for f in self.facts.values() for question in f.held]
 
     def texts(self) -> Iterator[str]:
@@ -73,18 +72,15 @@ class Corpus:
 
 
 def read(name: str) -> dict[str, Any]:
-    """One corpus file as plain values."""
     return tomllib.loads((FOLDER / name).read_text("utf-8"))
 
 
 def key_of(question: str) -> str:
-    """The question without case and punctuation; a sign that stands alone stays."""
     words = question.lower().replace("'", "").split()
     return " ".join(word.strip("?!.,") or word for word in words)
 
 
 def is_held(question: str) -> bool:
-    """Whether this question, in any case and punctuation, is kept from training."""
     digest = hashlib.sha256(key_of(question).encode()).digest()
     return int.from_bytes(digest[:4]) % 100 < HELD_PERCENT
 
@@ -100,7 +96,6 @@ def fill_slots(template: str, slots: dict[str, list[str]]) -> Iterator[str]:
 
 
 def put_in_forms(words: Iterable[str], forms: list[str]) -> list[str]:
-    """Every word in every form."""
     return [form.replace("{}", word) for word, form in product(words, forms)]
 
 

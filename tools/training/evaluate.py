@@ -1,8 +1,7 @@
-"""How many questions that were never trained on get exactly the right answer.
+"""Count the unseen questions that get exactly the right answer.
 
-`python -m tools.training.evaluate --url http://127.0.0.1:8080` asks a running
-llama-server; `--run tools/training/out` computes the
-same greedy answers with torch.
+``python -m tools.training.evaluate --url http://127.0.0.1:8080`` asks a running
+llama-server. ``--run tools/training/out`` computes the same greedy answers with torch.
 """
 
 from __future__ import annotations
@@ -37,24 +36,20 @@ class ForcedScore:
 
     @property
     def share(self) -> float:
-        """Share of questions answered exactly, 0 to 1."""
         return 1.0 - len(self.wrong) / max(1, self.asked)
 
 
 def pad(rows: Sequence[Sequence[int]]) -> Tensor:
-    """Rows as one tensor, filled up with zeros on the right."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *([0] * (longest - len(row)))] for row in rows])
 
 
 def chunks(pairs: Sequence[Pair], size: int) -> Iterable[Sequence[Pair]]:
-    """The pairs, sorted by fact so that rows are alike, `size` at a time."""
     ordered = sorted(pairs)
     return (ordered[i : i + size] for i in range(0, len(ordered), size))
 
 
 def exact(logits: Tensor, row: Sequence[int], begin: int) -> bool:
-    """Whether the greedy choice is the row itself from position `begin` on."""
     choice = logits[begin - 1 : len(row) - 1].argmax(-1)
     return choice.tolist() == list(row[begin:])
 
@@ -90,7 +85,6 @@ def generate(model: Llama, coder: ChatCoder, prompt: list[int], limit: int) -> s
 
 
 def load_checkpoint(folder: Path) -> tuple[Llama, ChatCoder]:
-    """The network and tokenizer of a training run."""
     saved = torch.load(folder / "checkpoint.pt", weights_only=True)
     model = Llama(Shape(**saved["shape"]))
     model.load_state_dict(saved["weights"])
@@ -144,7 +138,6 @@ def measure(ask: Ask, corpus: corpora.Corpus, pairs: Sequence[Pair]) -> ForcedSc
 
 
 def show(title: str, score: ForcedScore) -> None:
-    """Print the share and the questions that went wrong, by fact."""
     right = score.asked - len(score.wrong)
     print(f"{title}: {right} of {score.asked} exactly right ({score.share:.1%})")
     for name, missed in Counter(name for name, _ in score.wrong).most_common():

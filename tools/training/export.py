@@ -49,7 +49,6 @@ BLOCK_TENSORS = {
 
 
 def tensor_name(name: str) -> str:
-    """The GGUF name of one of the network's tensors."""
     if name in TENSORS:
         return TENSORS[name]
     _, layer, part = name.split(".", 2)
@@ -57,7 +56,6 @@ def tensor_name(name: str) -> str:
 
 
 def add_about(writer: gguf.GGUFWriter) -> None:
-    """Who the model is, for people and catalogues."""
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_name(NAME)
     writer.add_description(ABOUT)
@@ -86,7 +84,6 @@ def add_shape(writer: gguf.GGUFWriter, model: Llama) -> None:
 
 
 def merges_of(tokenizer: Tokenizer) -> list[str]:
-    """The merges, each as two tokens with a space between."""
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
     return [m if isinstance(m, str) else " ".join(m) for m in merges]
 
@@ -110,7 +107,6 @@ def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
 
 
 def add_weights(writer: gguf.GGUFWriter, model: Llama) -> None:
-    """Matrices as F16, norms as F32; RoPE pairs are neighbours already."""
     for name, weight in model.state_dict().items():
         kind = np.float16 if weight.dim() == 2 else np.float32
         writer.add_tensor(tensor_name(name), weight.numpy().astype(kind))

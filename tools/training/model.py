@@ -26,12 +26,10 @@ class Shape:
     epsilon: float = 1e-5
 
     def as_dict(self) -> dict[str, Any]:
-        """The shape as plain values, for a checkpoint."""
         return asdict(self)
 
 
 def rope_tables(shape: Shape) -> tuple[Tensor, Tensor]:
-    """Cosines and sines per position and pair, each [context, head_width / 2]."""
     pairs = torch.arange(0, shape.head_width, 2, dtype=torch.float32)
     rates = shape.rope_base ** (-pairs / shape.head_width)
     angles = torch.outer(torch.arange(shape.context, dtype=torch.float32), rates)
@@ -39,7 +37,6 @@ def rope_tables(shape: Shape) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn each neighbouring pair of the last axis by its position's angle."""
     even, odd = x[..., 0::2], x[..., 1::2]
     turned = (even * cos - odd * sin, even * sin + odd * cos)
     return torch.stack(turned, dim=-1).flatten(-2)
@@ -58,7 +55,6 @@ class Attention(nn.Module):
         self.o = nn.Linear(shape.heads * shape.head_width, shape.width, bias=False)
 
     def split_heads(self, x: Tensor, heads: int) -> Tensor:
-        """[batch, tokens, heads * d] to [batch, heads, tokens, d]."""
         return x.view(*x.shape[:2], heads, self.shape.head_width).transpose(1, 2)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -87,7 +83,6 @@ class Block(nn.Module):
         self.down = nn.Linear(shape.hidden, shape.width, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """The residual stream after this block."""
         x = x + self.attention(self.attention_norm(x), cos, sin)
         h = self.ffn_norm(x)
         out: Tensor = x + self.down(fn.silu(self.gate(h)) * self.up(h))
@@ -113,7 +108,6 @@ class Llama(nn.Module):
         self.draw_weights()
 
     def draw_weights(self) -> None:
-        """Normal weights, smaller where they feed the residual stream."""
         small = 0.02 * (2 * self.shape.layers) ** -0.5
         for name, weight in self.named_parameters():
             if weight.dim() == 2:
@@ -130,6 +124,5 @@ class Llama(nn.Module):
         return out
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits, [batch, tokens, vocab]."""
         out: Tensor = self.output(self.features(tokens))
         return out

@@ -33,7 +33,6 @@ class Typist:
         self.rng = rng
 
     def chance(self, share: float) -> bool:
-        """True for about this share of calls."""
         return self.rng.random() < share
 
     def slip(self, word: str) -> str:
@@ -94,18 +93,15 @@ class Sampler:
         self.weights = [fact.weight for fact in self.facts]
 
     def turn(self, fact: Fact, question: str | None = None) -> list[Message]:
-        """A question, drawn from the fact's unless given, and the answer."""
         if question is None:
             question = self.rng.choice(self.rng.choice(fact.kinds))
         asked = Message("user", self.typist.type(question))
         return [asked, Message("assistant", fact.answer)]
 
     def any_turn(self) -> list[Message]:
-        """A turn about any fact."""
         return self.turn(self.rng.choices(self.facts, self.weights)[0])
 
     def follow_turns(self, follow: Follow) -> list[Message]:
-        """A turn and the follow-up question that depends on it."""
         facts = self.corpus.facts
         first = self.turn(facts[self.rng.choice(follow.after)])
         return first + self.turn(facts[follow.gives], self.rng.choice(follow.ask))
@@ -122,21 +118,18 @@ class Sampler:
         return messages
 
     def row(self, length: int) -> list[tuple[int, float]]:
-        """`length` + 1 pairs of token and weight; a row opens with a conversation."""
         pairs: list[tuple[int, float]] = []
         while len(pairs) <= length:
             pairs += zip(*self.coder.chat(self.conversation()), strict=True)
         return pairs[: length + 1]
 
     def batch(self, rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs, targets and target weights, each [rows, length]."""
         table = [self.row(length) for _ in range(rows)]
         ids = torch.tensor([[token for token, _ in row] for row in table])
         weights = torch.tensor([[weight for _, weight in row] for row in table])
         return ids[:, :-1], ids[:, 1:], weights[:, 1:]
 
     def batches(self, tokens: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Batches of `tokens` tokens for ever; every eighth has long rows."""
         step = 0
         while True:
             length = 1024 if step % 8 == 7 else 128

@@ -51,12 +51,10 @@ def train(texts: Iterable[str], vocab: int) -> Tokenizer:
 
 
 def load(path: Path) -> Tokenizer:
-    """A tokenizer saved before."""
     return Tokenizer.from_file(str(path))
 
 
 def special_id(tokenizer: Tokenizer, text: str) -> int:
-    """The id of a special token, which every tokenizer of ours has."""
     token: int | None = tokenizer.token_to_id(text)
     if token is None:
         raise ValueError(f"the tokenizer has no {text}")
@@ -74,12 +72,10 @@ class ChatCoder:
         self.newline = self.text("\n")
 
     def text(self, text: str) -> list[int]:
-        """Ids of plain text."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def opening(self, role: str) -> list[int]:
-        """The ids before the text of a message."""
         return [self.start, *self.text(f"{role}\n")]
 
     def message(self, message: Message) -> tuple[list[int], list[float]]:
@@ -106,5 +102,4 @@ class ChatCoder:
         return ids, weights
 
     def prompt(self, messages: Iterable[Message]) -> list[int]:
-        """Ids to which the model adds its answer."""
         return self.chat(messages)[0] + self.opening("assistant")

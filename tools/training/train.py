@@ -35,8 +35,6 @@ OUT = Path(__file__).parent / "out"
 
 @dataclass(frozen=True)
 class Settings:
-    """What one run is given; the run ends at the first of `minutes` and `steps`."""
-
     out: Path
     minutes: float
     steps: int
@@ -86,13 +84,11 @@ def make_optimiser(model: Llama, rate: float) -> torch.optim.AdamW:
 
 
 def rate_factor(step: int, progress: float) -> float:
-    """Linear warm-up, then a cosine down to 1 % at `progress` 1."""
     warm = min(1.0, (step + 1) / WARM_UP_STEPS)
     return warm * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0))))
 
 
 def weighted_loss(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Mean cross entropy per unit of weight, in nats."""
     losses = fn.cross_entropy(
         logits.float().flatten(0, 1), targets.flatten(), reduction="none"
     )
@@ -120,13 +116,11 @@ class Run:
         self.started = self.saved = time.monotonic()
 
     def make_forward(self) -> Callable[[Tensor], Tensor]:
-        """The network, compiled once per row length if asked for."""
         if self.settings.compile:
             return torch.compile(self.model, dynamic=False)
         return self.model
 
     def progress(self, step: int) -> float:
-        """Share of the run that is over, 0 to 1."""
         spent = (time.monotonic() - self.started) / 60
         return max(spent / self.settings.minutes, step / self.settings.steps)
 
@@ -155,7 +149,6 @@ class Run:
         part.replace(self.settings.out / "checkpoint.pt")
 
     def score(self) -> ForcedScore:
-        """How many of some held-out questions would be answered exactly."""
         pairs = self.corpus.held()[::6]
         return forced_score(self.model, self.coder, self.corpus, pairs)
 

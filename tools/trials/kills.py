@@ -48,7 +48,7 @@ ASKED = {
     "stream": True,
 }
 FRESH_EVERY = 4
-"""What dies more often within two minutes is not started again."""
+"""A process that dies more often within two minutes is not started again."""
 SETTLE_S = 240.0
 VICTIMS = {
     "worker": "ggml-rpc-server",
@@ -63,8 +63,6 @@ HEADS = ("cluster", "killed", "workers", "whole", "word for word", "pause", "see
 
 @dataclass
 class Seen:
-    """What a client saw of one answer."""
-
     text: str = ""
     is_whole: bool = False
     trouble: str = ""
@@ -112,13 +110,11 @@ def _read(
 
 
 def kill_one(user: User, what: str, random_: random.Random) -> None:
-    """A process of this kind, whichever."""
     found = [p for p in user.processes() if is_a(p, what)]
     random_.choice(found).kill()
 
 
 def is_a(process: psutil.Process, what: str) -> bool:
-    """Whether it is of this kind; the agent runs the relay's program, and is none."""
     words = (name_of(process), *words_of(process)[1:])
     return VICTIMS[what] in words and not is_agent(process)
 
@@ -197,7 +193,6 @@ def row(
 
 
 def print_head() -> None:
-    """The first lines of the table."""
     for head in (HEADS, ("---",) * len(HEADS)):
         print("| " + " | ".join(head) + " |")
 

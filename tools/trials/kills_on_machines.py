@@ -37,24 +37,20 @@ PEERS = ("ada", "bob")
 
 
 def lose_tunnels(_: Network, user: HeadUser) -> None:
-    """Kill the controller, and have another one come."""
     os.kill(controller_of(user), signal.SIGKILL)
     user.status()
 
 
 def lose_sshd(network: Network, _: HeadUser) -> None:
-    """Kill bob's with its sessions, and start it again."""
     network.peer("bob").stop_sshd()
     network.peer("bob").start_sshd()
 
 
 def lose_machine(network: Network, _: HeadUser) -> None:
-    """Pull bob's cable: it says nothing any more, and does not refuse anything."""
     network.peer("bob").link_down()
 
 
 def controller_of(user: HeadUser) -> int:
-    """Its number, without a question that takes its time."""
     return with_word(user.processes(), "backends.controller")[0].pid
 
 
@@ -87,7 +83,6 @@ def somebody_with_peers(*, direct: bool) -> Iterator[tuple[Network, HeadUser]]:
 
 
 def left_on(network: Network) -> list[str]:
-    """What peers still run of ours."""
     return [
         line
         for peer in network.peers
@@ -96,7 +91,6 @@ def left_on(network: Network) -> list[str]:
 
 
 def is_whole_again(user: HeadUser) -> bool:
-    """Whether it serves, with every peer."""
     status = user.status()
     shares = status["plan"]["split"]["shares"] if status["plan"] else []
     used = {share["device"].split("/")[0] for share in shares if share["layers"]}
@@ -104,14 +98,12 @@ def is_whole_again(user: HeadUser) -> bool:
 
 
 def launched(user: HeadUser) -> int:
-    """The port of a new cluster over both peers."""
     peers = [word for name in PEERS for word in ("--peer", name)]
     user.run("up", "--model", MODEL, *peers, "--detach")
     return urlsplit(user.status()["api_url"]).port or 0
 
 
 def are_there(user: HeadUser) -> bool:
-    """Whether every peer answers."""
     known = {peer["name"]: peer for peer in user.json("peers", "list")}
     away = ("unreachable", "probing")
     return all(

@@ -105,7 +105,6 @@ class Client(threading.Thread):
 def victims(
     random_: random.Random, names: Callable[[], tuple[str, ...]]
 ) -> Iterator[str]:
-    """Each in turn, in a new order every time: five of a kind would be given up."""
     while True:
         bag = list(names())
         random_.shuffle(bag)
@@ -113,7 +112,6 @@ def victims(
 
 
 def figures(user: User) -> dict[str, int]:
-    """What gateway and controller hold of memory and descriptors, and our files."""
     status = user.status()
     pids = {"controller": status["controller_pid"], "gateway": user.pid("api-gateway")}
     found = {}
@@ -126,7 +124,6 @@ def figures(user: User) -> dict[str, int]:
 
 
 def killed(user: User, victim: str) -> None:
-    """Kill one, and wait until all is well again."""
     if victim == "controller":
         psutil.Process(user.status()["controller_pid"]).kill()
     else:
@@ -135,12 +132,10 @@ def killed(user: User, victim: str) -> None:
 
 
 def medians(seen: list[dict[str, int]]) -> dict[str, float]:
-    """Of each figure."""
     return {name: statistics.median(one[name] for one in seen) for name in seen[0]}
 
 
 def grown(seen: list[dict[str, int]]) -> list[str]:
-    """What the last quarter has more of than the first."""
     if not seen:
         return []
     quarter = max(len(seen) // 4, 1)

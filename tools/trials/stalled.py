@@ -25,14 +25,13 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Freezer:
-    """A group of processes that can be frozen, by cgroups of either version."""
+    """A group of processes that can be frozen, by cgroups of either version.
+
+    Raises:
+        OSError: we may not, or there are no such groups here.
+    """
 
     def __init__(self) -> None:
-        """Make the group.
-
-        Raises:
-            OSError: we may not, or there are no such groups here.
-        """
         found = [CGROUPS, CGROUPS / "unified"]
         second = next(filter(_is_second, found), None)
         self._folder = (second or CGROUPS / "freezer") / f"dllm-stalled-{os.getpid()}"
@@ -41,15 +40,12 @@ class Freezer:
         self._words = ("0", "1") if second else ("THAWED", "FROZEN")
 
     def enter(self) -> None:
-        """Put this process, and all that it starts, into the group."""
         (self._folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def freeze(self, *, on: bool) -> None:
-        """Let the group stand still, or go on."""
         (self._folder / self._file).write_text(self._words[on])
 
     def close(self) -> None:
-        """Let what is left in it go on."""
         self.freeze(on=False)
         # It stays while something of the command runs.
         with contextlib.suppress(OSError):
