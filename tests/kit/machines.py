@@ -333,7 +333,7 @@ class Cast:
             await self.get(name).reached()
 
     def holder(self, short: str) -> tuple[Host, ProcessRecord]:
-        """Where a process runs."""
+        """The machine that runs a process, and its record."""
         for machine in self.machines.values():
             for record in machine.processes.seen:
                 if short_name(record.name) == short and record.alive:

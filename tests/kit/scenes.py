@@ -362,7 +362,7 @@ class Scene:
             await self.until("serving")
 
     async def stays(self, state: str, seconds: str) -> None:
-        """Nothing changes for so long."""
+        """Expect no change for so long."""
         begun = len(self.cast.started)
         await asyncio.sleep(float(seconds))
         assert self.now.state.value == state, self._shown()
@@ -374,7 +374,7 @@ class Scene:
         assert there == sorted(names), there
 
     def gateway(self, mode: str) -> None:
-        """Whether the gateway runs, or what it was told last."""
+        """Expect that the gateway runs, is gone, or was told this mode last."""
         if mode in ("runs", "gone"):
             assert ("api-gateway" in self.cast.running()) == (mode == "runs")
             return
@@ -468,7 +468,6 @@ class Scene:
         self._cleaning.close()
 
     def _require_obedience(self) -> None:
-        """Only a person changes what is wanted; going back to what served is told."""
         goal = self.cluster.goal
         is_obeyed = goal.plan == self._asked or goal.rolled_back_to
         assert is_obeyed or not self._is_up, goal
