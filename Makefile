@@ -86,12 +86,13 @@ engines: engine ## The engines of both pinned protocol versions
 demo: setup ## Open the console on a live two-worker cluster
 	@$(BIN)/dllm-tui demo
 
-check: $(STAMP) ## Formatting, lint, types, import contracts, prose
+check: $(STAMP) ## Formatting, lint, types, import contracts, prose, circles
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --cache-dir '$(CACHE)/mypy'
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.check_prose
+	$(BIN)/python -m tools.check_circles
 
 format: $(STAMP) ## Format and mend what can be mended
 	$(BIN)/ruff check --fix .

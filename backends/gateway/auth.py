@@ -216,7 +216,8 @@ class Auth:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method == "GET" and request.path == METRICS:
-            return await metrics(self._proxy, request)
+            of_server = await self._proxy.peek(METRICS)
+            return metrics(self._proxy.counts, of_server)
         return await self._proxy.answer(request)
 
     def _let_in(self, request: web.BaseRequest) -> tuple[Key | None, web.BaseRequest]:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from backends.gateway.proxy import Proxy
 
 Count = Literal[
     "waiting",
@@ -120,16 +119,16 @@ def families(counts: RequestCounts) -> Iterator[Metric]:
         yield total
 
 
-async def metrics(proxy: Proxy, request: web.BaseRequest) -> web.Response:
+def metrics(counts: RequestCounts, of_server: bytes) -> web.Response:
     """Both; without a llama-server what the gateway counts alone."""
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.registry import Collector
 
     class Figures(Collector):
         def collect(self) -> Iterator[Metric]:
-            return families(proxy.counts)
+            return families(counts)
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Figures())
-    body = await proxy.peek(METRICS) + generate_latest(registry)
+    body = of_server + generate_latest(registry)
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
-    from backends.settings import Setting
+    from backends.config import Setting
 
     MakeApp = Callable[..., DllmApp]
 

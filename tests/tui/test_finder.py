@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from backends.config import SettingsFile
 from backends.paths import Paths
-from backends.settings import SettingsFile
 from backends.state import ModelCatalogue, ModelFile
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until, wheel_down

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tui
+from backends.config import SettingsFile
 from backends.paths import user_paths
-from backends.settings import SettingsFile
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until

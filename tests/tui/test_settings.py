@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from textual.widgets import Input
 
-from backends.config import Config, load_config
+from backends.config import Config, SettingsFile, load_config
 from backends.errors import DllmError
 from backends.paths import Paths
-from backends.settings import SettingsFile
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from textual.widgets import Input
 
-from backends.config import Config
+from backends.config import Config, SettingsFile
 from backends.paths import user_paths
-from backends.settings import SettingsFile
 from backends.state import Event, EventKind, EventTone
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from backends.client.client import ControllerClient
+from backends.config import problems
 from backends.errors import ControllerError, DllmError, UsageError
 from backends.paths import user_paths
-from backends.settings import problems
 from tui.cli import config as config_module
 from tui.cli.config import all_problems, template
 from tui.cli.main import cli

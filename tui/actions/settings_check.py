@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.config import Config
+from backends.config import Config, Problem, lines_of, problems
 from backends.errors import did_you_mean
-from backends.settings import Problem, lines_of, problems
 from tui.actions.keymap import keymap_problems
 from tui.actions.table import ACTIONS
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from textual.screen import Screen
 
-    from backends.settings import SettingsFile
+    from backends.config import SettingsFile
     from backends.state import ClusterSnapshot
     from tui.api.cluster import Cluster
     from tui.screens.lab.screen import LabScreen

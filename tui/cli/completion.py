@@ -130,7 +130,7 @@ def programs(context: click.Context) -> list[str]:
 
 def settings(context: click.Context) -> list[str]:
     """The settings of config.toml."""
-    from backends.settings import settings as all_settings
+    from backends.config import settings as all_settings
 
     return [setting.name for setting in all_settings(_config(), "")]
 

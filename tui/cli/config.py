@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from backends.config import Config
+from backends.config import ALLOWED, Config, all_settings, change, read_text
 from backends.errors import DllmError, UsageError, did_you_mean
 from backends.paths import user_paths
-from backends.settings import ALLOWED, all_settings, change, read_text
 from backends.writing import write_private
 from tui.cli.command import Group, completing, run
 from tui.cli.completion import theme_names
@@ -19,7 +18,7 @@ from tui.cli.output import Column, Table, on_terminal, say
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from backends.settings import Problem, Setting
+    from backends.config import Problem, Setting
 
 EXAMPLES = """
 dllm-tui config show                 every setting, its value and its source

@@ -272,9 +272,8 @@ def open_console(
     app_class = import_console()
     from backends.client.client import ControllerClient
     from backends.clipboard import keep
-    from backends.config import load_config
+    from backends.config import SettingsFile, load_config
     from backends.paths import user_paths
-    from backends.settings import SettingsFile
     from tui.model.theme_folders import theme_folders
 
     ASKING.set(msgspec.structs.replace(ASKING.get(), program="console"))

@@ -11,8 +11,8 @@ from textual.containers import Horizontal, Vertical
 from textual.markup import escape
 from textual.widgets import Input, Label, OptionList, Static
 
+from backends.config import EFFECTS, Setting
 from backends.errors import DllmError
-from backends.settings import EFFECTS, Setting
 from tui.actions.keymap import bindings
 from tui.actions.table import ACTIONS
 from tui.dialogs.dialog import Dialog

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from textual.binding import Binding
     from textual.dom import DOMNode
 
-    from backends.settings import Setting
+    from backends.config import Setting
     from backends.state import ModelFile
     from tui.actions.table import Action
     from tui.api.cluster import Cluster

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from backends.config import EFFECTS
 from backends.data_place import AUTO
 from backends.errors import DllmError
 from backends.places import LOCAL
-from backends.settings import EFFECTS
 from backends.state import Ask, Peer, PeerRole, ProcessRole, Transport
 from tui.app.messages import LogWanted, Notice, PeerWanted
 from tui.model.launch_settings import LaunchSettings

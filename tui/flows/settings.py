@@ -11,7 +11,7 @@ from tui.app.console import REFUSED
 from tui.app.messages import Notice
 
 if TYPE_CHECKING:
-    from backends.settings import Problem, Setting, SettingsFile
+    from backends.config import Problem, Setting, SettingsFile
     from tui.api.cluster import Cluster
     from tui.flows.console import DeskConsole
 
