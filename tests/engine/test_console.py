@@ -15,7 +15,7 @@ from backends.state import ClusterState
 from tests.engine.conftest import WAIT_S, User
 from tests.tui.helpers import last_answer
 from tui.app.app import DllmApp
-from tui.screens.cluster.chat.composer import Composer
+from tui.screens.cluster.chat_pane import Composer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

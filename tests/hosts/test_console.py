@@ -11,8 +11,8 @@ from tests.engine.test_console import until
 from tests.hosts.user import MODEL
 from tests.tui.helpers import last_answer, screen_text
 from tui.app.app import DllmApp
-from tui.screens.cluster.chat.composer import Composer
-from tui.screens.cluster.peers.list import PeerList
+from tui.screens.cluster.chat_pane import Composer
+from tui.screens.cluster.peers_pane import PeerList
 
 if TYPE_CHECKING:
     import pytest

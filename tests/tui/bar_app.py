@@ -14,7 +14,7 @@ from tui.app.console import ConsoleApp
 from tui.app.theming import DEFAULT_THEME
 from tui.model.desk import Desk
 from tui.model.theme_folders import BUILTIN_FOLDER
-from tui.screens.cluster.split.bar import SplitBar
+from tui.screens.cluster.split_bar import SplitBar
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

@@ -13,8 +13,8 @@ from backends.state import (
 )
 from tests.tui import scenes
 from tests.tui.helpers import until
-from tui.screens.cluster.chat.answer import ChatAnswer
-from tui.screens.cluster.chat.composer import Composer
+from tui.screens.cluster.answer import ChatAnswer
+from tui.screens.cluster.chat_pane import Composer
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot

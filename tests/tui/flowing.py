@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.tui.helpers import until
 from tui.dialogs.choice import ChoiceDialog
-from tui.screens.cluster.split.bar import SplitBar
+from tui.screens.cluster.split_bar import SplitBar
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from textual import events
 
 from tui.app.console import ConsoleApp
-from tui.screens.cluster.split.bar import SplitBar
+from tui.screens.cluster.split_bar import SplitBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import settled, until
 from tests.tui.scripted import ScriptedCluster
-from tui.screens.cluster.peers.list import PeerList
+from tui.screens.cluster.peers_pane import PeerList
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from tests.tui import peer_scenes as people
 from tests.tui.helpers import until
 from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.question import QuestionDialog
-from tui.screens.cluster.peers.list import PeerList
+from tui.screens.cluster.peers_pane import PeerList
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot

@@ -53,7 +53,7 @@ LOG = "".join(
 
 
 class ScriptedCluster:
-    """Implements ``tui.api.cluster.Cluster``; every call is kept in ``calls``."""
+    """Implements ``tui.api.services.Cluster``; every call is kept in ``calls``."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ _NOWHERE = Path("/nonexistent")
 
 
 class ScriptedChats:
-    """Implements ``tui.api.chats.Chats`` in the test's own process."""
+    """Implements ``tui.api.services.Chats`` in the test's own process."""
 
     def __init__(
         self,

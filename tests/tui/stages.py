@@ -17,7 +17,7 @@ from tui.app.messages import Notice, Trouble
 from tui.flows.chats import ChatFlows
 from tui.model.desk import Desk
 from tui.model.theme_folders import BUILTIN_FOLDER
-from tui.screens.cluster.chat.pane import ChatPane
+from tui.screens.cluster.chat_pane import ChatPane
 from tui.screens.models.screen import ModelsScreen
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.screens.cluster.split.geometry import BarGeometry
+from tui.screens.cluster.split_bar import BarGeometry
 
 counts = st.lists(st.integers(0, 60), min_size=1, max_size=9).map(tuple)
 widths = st.integers(1, 220)

@@ -12,8 +12,7 @@ from backends.errors import ControllerError
 from tests.kit.waiting import PATIENCE_S
 from tests.tui import scenes
 from tests.tui.scripted import ScriptedCluster
-from tui.api.bridge import BROKE, Bridge
-from tui.api.messages import LinkLost, LinkRestored, SnapshotTaken
+from tui.api.bridge import BROKE, Bridge, LinkLost, LinkRestored, SnapshotTaken
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

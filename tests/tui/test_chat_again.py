@@ -9,11 +9,9 @@ from backends.state import ChatDelta, Failure
 from tests.tui.chatting import DONE, EARLIER, answer, ask, said
 from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.stages import ChatStage
-from tui.screens.cluster.chat.answer import ChatAnswer
-from tui.screens.cluster.chat.composer import Composer
-from tui.screens.cluster.chat.transcript import SHOWN_TURNS, ChatTranscript
-from tui.screens.cluster.chat.turn import ChatQuestion
-from tui.screens.cluster.chat.variants import AnswerVariants
+from tui.screens.cluster.answer import AnswerVariants, ChatAnswer, ChatQuestion
+from tui.screens.cluster.chat_pane import Composer
+from tui.screens.cluster.transcript import SHOWN_TURNS, ChatTranscript
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot

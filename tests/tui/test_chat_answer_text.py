@@ -19,9 +19,9 @@ from backends.state import ChatDelta
 from tests.tui.chatting import DONE, answer, ask, said
 from tests.tui.helpers import screen_text, until
 from tests.tui.stages import ChatStage
-from tui.screens.cluster.chat import answer_text
-from tui.screens.cluster.chat.answer_text import AnswerText
-from tui.screens.cluster.chat.transcript import ChatTranscript
+from tui.screens.cluster import answer_text
+from tui.screens.cluster.answer_text import AnswerText
+from tui.screens.cluster.transcript import ChatTranscript
 from tui.widgets.markdown_rows import LINK, MarkdownRows, text_of
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ async def test_the_pace_follows_what_drawing_and_painting_take(
         return paint(text, crop)
 
     clock = SimpleNamespace(thread_time=lambda: cpu_s)
-    monkeypatch.setattr("tui.screens.cluster.chat.answer.time", clock)
+    monkeypatch.setattr("tui.screens.cluster.answer.time", clock)
     monkeypatch.setattr(AnswerText, "render_lines", painted)
     app = ChatStage()
     async with app.run_test(size=(80, 24)) as pilot:

@@ -9,7 +9,7 @@ from textual.widgets import DataTable
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
 from tests.tui.scripted import ScriptedCluster
-from tui.screens.cluster.chat.composer import Composer
+from tui.screens.cluster.chat_pane import Composer
 from tui.screens.models.picker import ModelPicker
 
 if TYPE_CHECKING:

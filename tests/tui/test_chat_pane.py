@@ -12,10 +12,10 @@ from backends.state import (
 from tests.tui.chatting import DONE, EARLIER, answer, ask, roles, said, sampling
 from tests.tui.helpers import screen_text, until
 from tests.tui.stages import ChatStage
-from tui.screens.cluster.chat.answer import ChatAnswer
-from tui.screens.cluster.chat.answer_text import AnswerText
-from tui.screens.cluster.chat.composer import Composer
-from tui.screens.cluster.chat.transcript import SHOWN_TURNS, ChatTranscript
+from tui.screens.cluster.answer import ChatAnswer
+from tui.screens.cluster.answer_text import AnswerText
+from tui.screens.cluster.chat_pane import Composer
+from tui.screens.cluster.transcript import SHOWN_TURNS, ChatTranscript
 
 
 async def test_enter_sends_and_the_answer_streams_as_markdown() -> None:
@@ -223,7 +223,7 @@ def test_markdown_is_not_imported_before_the_first_answer() -> None:
     import subprocess
 
     code = (
-        "import sys, tui.screens.cluster.chat.pane;"
+        "import sys, tui.screens.cluster.chat_pane;"
         "import tui.screens.logs.screen, tui.screens.models.screen;"
         "print([name for name in sys.modules if 'markdown' in name])"
     )

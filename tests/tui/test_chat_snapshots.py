@@ -21,7 +21,7 @@ from tests.tui.stages import ChatStage
 from tui.dialogs.chats import ChatsDialog
 from tui.dialogs.line import LineDialog
 from tui.dialogs.sampling import SamplingDialog
-from tui.screens.cluster.chat.composer import Composer
+from tui.screens.cluster.chat_pane import Composer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

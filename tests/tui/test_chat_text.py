@@ -15,14 +15,14 @@ from backends.state import (
 )
 from backends.units import format_count
 from tui.model.chat_settings import FIELDS, parse_sampling
-from tui.model.prompts import PromptHistory
-from tui.screens.cluster.chat.text import (
+from tui.screens.cluster.answer import SPEAKER_CELLS, speaker_of
+from tui.screens.cluster.chat_pane import PromptHistory
+from tui.screens.cluster.chat_text import (
     failure_text,
     figures_text,
     variant_texts,
     waiting_text,
 )
-from tui.screens.cluster.chat.turn import SPEAKER_CELLS, speaker_of
 
 
 def test_prompts_are_walked_back_and_forth_and_the_draft_is_kept() -> None:

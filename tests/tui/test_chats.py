@@ -24,9 +24,9 @@ from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.chats import ROWS_MAX, ChatRows, ChatsDialog
 from tui.dialogs.choice import ChoiceDialog
 from tui.dialogs.line import LineDialog
-from tui.screens.cluster.chat.answer import ChatAnswer
-from tui.screens.cluster.chat.composer import Composer
-from tui.screens.cluster.chat.transcript import ChatTranscript
+from tui.screens.cluster.answer import ChatAnswer
+from tui.screens.cluster.chat_pane import Composer
+from tui.screens.cluster.transcript import ChatTranscript
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,9 +16,9 @@ from tui.actions.table import ACTIONS
 from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.choice import ChoiceDialog
 from tui.dialogs.theme import ThemeDialog
-from tui.screens.cluster.chat.composer import Composer
-from tui.screens.cluster.split.bar import SplitBar
-from tui.widgets.choosy_input import LineInput
+from tui.screens.cluster.chat_pane import Composer
+from tui.screens.cluster.split_bar import SplitBar
+from tui.widgets.inputs import LineInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable

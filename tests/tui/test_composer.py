@@ -11,8 +11,8 @@ from tests.tui.chatting import DONE, EARLIER, answer, ask
 from tests.tui.helpers import burst, screen_text, until
 from tests.tui.scripted_chats import ScriptedChats
 from tests.tui.stages import ChatStage
-from tui.screens.cluster.chat.composer import Composer
-from tui.screens.cluster.chat.transcript import ChatTranscript
+from tui.screens.cluster.chat_pane import Composer
+from tui.screens.cluster.transcript import ChatTranscript
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

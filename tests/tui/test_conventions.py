@@ -15,9 +15,9 @@ from tests.tui.helpers import screen_text, settled, text_of, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.actions.table import ACTIONS
 from tui.api.bridge import UNWATCHED_SLOWER
-from tui.app.outlet import ascii_sign
+from tui.app.console import ascii_sign
 from tui.model.theme_folders import BUILTIN_FOLDER
-from tui.screens.cluster.live.columns import columns_of
+from tui.screens.cluster.live_figures import columns_of
 from tui.screens.logs.screen import LogsScreen
 
 if TYPE_CHECKING:

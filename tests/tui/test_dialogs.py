@@ -18,7 +18,7 @@ from tui.actions import keymap
 from tui.actions.keymap import split_keys
 from tui.actions.table import ACTIONS
 from tui.app.app import DllmApp
-from tui.app.key_bar import KeyBar
+from tui.app.frame import KeyBar
 from tui.app.messages import LogWanted
 from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.chats import ChatsDialog
@@ -35,9 +35,9 @@ from tui.dialogs.sampling import SamplingDialog
 from tui.dialogs.settings import SettingsDialog
 from tui.dialogs.theme import ThemeDialog
 from tui.model.chat_settings import ChatSettings
-from tui.model.event_words import Happening
+from tui.model.events import Happening
 from tui.model.launch_form import LaunchForm
-from tui.screens.cluster.split.launch_dialog import LaunchDialog
+from tui.screens.cluster.launch_dialog import LaunchDialog
 from tui.screens.models.picker import ModelPicker
 
 if TYPE_CHECKING:

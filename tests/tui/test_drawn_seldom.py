@@ -11,8 +11,8 @@ from backends.units import format_rate
 from tests.tui.helpers import settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
 from tests.unit.state.scene import busy_scene
-from tui.screens.cluster.live.columns import LiveFigures
-from tui.screens.cluster.token_pane import TokenPane
+from tui.screens.cluster.live_figures import LiveFigures
+from tui.screens.cluster.screen import TokenPane
 from tui.widgets.waterfall import Waterfall
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
 from tests.tui.scripted import ANSWER, ScriptedCluster
 from tui.model.state_file import Remembered, recall, remember
-from tui.screens.cluster.chat.pane import ChatPane
+from tui.screens.cluster.chat_pane import ChatPane
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ from tui.dialogs.choice import ChoiceDialog
 from tui.dialogs.events import EventsDialog
 from tui.dialogs.peer import PeerDialog
 from tui.dialogs.question import QuestionDialog
-from tui.screens.cluster.chat.reasoning import ChatReasoning
+from tui.screens.cluster.answer import ChatReasoning
 from tui.screens.models.picker import ModelPicker
 
 if TYPE_CHECKING:

@@ -40,14 +40,14 @@ NO_KEYS = {
     # The text field's own key, which no configuration changes.
     "dialogs/sampling.py": ("Enter",),
     "dialogs/settings.py": ("Enter",),
-    "screens/models/path_bar.py": ("Enter",),
+    "screens/models/search.py": ("Enter",),
     # Signs, not keys.
-    "screens/cluster/peers/list.py": ("`?`",),
-    "app/outlet.py": ("→←", "↑↓", "⏎›"),
+    "screens/cluster/peers_pane.py": ("`?`",),
+    "app/console.py": ("→←", "↑↓", "⏎›"),
     # How keys are written, whichever they are.
     "widgets/keys.py": ("Esc", "Enter", "enter"),
     # The event's own name of it.
-    "screens/cluster/chat/composer.py": ("enter",),
+    "screens/cluster/chat_pane.py": ("enter",),
 }
 ALL_ELSEWHERE = {action.id: f"f{number}" for number, action in enumerate(ACTIONS, 20)}
 SCREENS = ("app.cluster", "app.traffic", "app.lab", "app.logs", "app.models")

@@ -18,8 +18,7 @@ from tui.screens.lab.forecast import (
     rate_at,
     same_lab,
 )
-from tui.screens.lab.presets import PRESETS, describe, preset_of
-from tui.screens.lab.wishes import GRACE_S, LabWishes, Pace
+from tui.screens.lab.links import GRACE_S, PRESETS, LabWishes, Pace, describe, preset_of
 
 if TYPE_CHECKING:
     from backends.state import ClusterSnapshot

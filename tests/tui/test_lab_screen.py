@@ -14,7 +14,7 @@ from tests.tui.helpers import screen_text, settled, until
 from tests.tui.looks import SIZES, name_of
 from tests.tui.scripted import ScriptedCluster
 from tui.screens.lab.forecast import mean_delay_ms
-from tui.screens.lab.link import LinkBlock
+from tui.screens.lab.links import LinkBlock
 from tui.screens.lab.screen import LabScreen, command_of
 
 if TYPE_CHECKING:

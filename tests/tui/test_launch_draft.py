@@ -26,7 +26,7 @@ from tests.tui.test_launch_settings import (
 )
 from tui.model.draft import Draft
 from tui.model.launch_settings import LaunchSettings, differences, up_command
-from tui.screens.cluster.split import launch_dialog
+from tui.screens.cluster import launch_dialog
 
 if TYPE_CHECKING:
     import pytest

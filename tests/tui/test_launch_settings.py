@@ -23,11 +23,10 @@ from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.help import HelpDialog
 from tui.model.launch_settings import up_command
 from tui.model.state_file import recall
-from tui.screens.cluster.split import launch_dialog
-from tui.screens.cluster.split.launch_dialog import LaunchDialog
-from tui.screens.cluster.split.load_table import LoadTable
-from tui.screens.cluster.split.pane import SplitPane
-from tui.widgets.option_strip import OptionStrip
+from tui.screens.cluster import launch_dialog
+from tui.screens.cluster.launch_dialog import LaunchDialog
+from tui.screens.cluster.split_pane import LoadTable, SplitPane
+from tui.widgets.inputs import OptionStrip
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,10 +27,17 @@ from tui.model.quantities import (
     rtt_text,
     totals_trips_text,
 )
-from tui.screens.cluster.live.columns import LiveFigures, columns_of, columns_width
-from tui.screens.cluster.live.folded import line_figures
-from tui.screens.cluster.live.pane import LivePane
-from tui.screens.cluster.live.token_bar import NO_RELAYS, NO_TOKEN, NO_WORKERS, TokenBar
+from tui.screens.cluster.live_figures import (
+    NO_RELAYS,
+    NO_TOKEN,
+    NO_WORKERS,
+    LiveFigures,
+    TokenBar,
+    columns_of,
+    columns_width,
+    line_figures,
+)
+from tui.screens.cluster.live_pane import LivePane
 from tui.widgets.strips import StripWidget, changed_span, line
 
 if TYPE_CHECKING:

@@ -13,12 +13,11 @@ from backends.errors import DllmError
 from tests.kit.full_disk import LIMIT_BYTES, little_room
 from tests.tui.helpers import screen_text, until
 from tui.model.log_levels import LogLevel
-from tui.screens.logs import save
-from tui.screens.logs.feed import PAGE_BYTES, PAGES_BEHIND_MAX, TAIL_BYTES
-from tui.screens.logs.rows import LogRows
-from tui.screens.logs.save import save_log
+from tui.screens.logs import feed
+from tui.screens.logs.feed import PAGE_BYTES, PAGES_BEHIND_MAX, TAIL_BYTES, save_log
+from tui.screens.logs.lines import LogRows
 from tui.screens.logs.view import LINES_AT_ONCE, SIDE_STEP
-from tui.widgets.filter_bar import FilterBar
+from tui.widgets.inputs import FilterBar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -346,7 +345,7 @@ async def test_l_moves_sideways_like_h(cluster: LogCluster) -> None:
 async def test_a_pager_gets_the_end_of_a_log(
     cluster: LogCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(save, "PAGER_BYTES", 1000)
-    text = await save.end_of_log(cluster, "llama-server")
+    monkeypatch.setattr(feed, "PAGER_BYTES", 1000)
+    text = await feed.end_of_log(cluster, "llama-server")
     assert text.startswith("── 4.8 KiB before this are not shown ──\n")
     assert text.endswith(cluster.logs["llama-server"][-1000:])

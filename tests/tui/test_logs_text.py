@@ -9,10 +9,16 @@ from rich.cells import cell_len
 
 from backends.state import ProcessInfo, ProcessRole, ProcessState
 from tui.model.log_levels import LogLevel, level_of, prefix_length
-from tui.screens.logs.buffer import LINE_CHARS, LogBuffer, last_written
 from tui.screens.logs.feed import ended_text
-from tui.screens.logs.rows import LogFilter, LogRows, fold_line
-from tui.screens.logs.status import shorten_path
+from tui.screens.logs.lines import (
+    LINE_CHARS,
+    LogBuffer,
+    LogFilter,
+    LogRows,
+    fold_line,
+    last_written,
+)
+from tui.screens.logs.screen import shorten_path
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tui.screens.models.detail import ModelDetail
 from tui.screens.models.picker import ModelPicker
 from tui.screens.models.screen import ModelsScreen
 from tui.screens.models.table import ModelTable
-from tui.widgets.filter_bar import FilterBar
+from tui.widgets.inputs import FilterBar
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot

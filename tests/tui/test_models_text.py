@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from backends.state import ModelCatalogue, ModelFile
 from tests.tui import scenes
 from tui.screens.models.detail import ModelDetail, fact_lines
-from tui.screens.models.rows import (
+from tui.screens.models.table import (
     COLUMNS,
     arrange_models,
     cell_text,
@@ -21,7 +21,7 @@ from tui.screens.models.rows import (
     looks_like_path,
     summary_text,
 )
-from tui.widgets.sort_order import SortOrder
+from tui.widgets.table import SortOrder
 
 if TYPE_CHECKING:
     from textual.content import Content

@@ -18,7 +18,7 @@ from tests.tui import scenes
 from tests.tui.helpers import settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.choice import ChoiceDialog
-from tui.screens.cluster.split.bar import SplitBar
+from tui.screens.cluster.split_bar import SplitBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

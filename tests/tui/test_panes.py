@@ -25,20 +25,15 @@ from tui.model.names import letter
 from tui.model.quantities import common_unit, in_unit, part_of, short_part_of
 from tui.model.trends import RateHistory
 from tui.model.verdict import verdict
-from tui.screens.cluster.live.columns import LiveFigures
-from tui.screens.cluster.live.failure_panel import exit_text, failure_text
-from tui.screens.cluster.live.pane import view_of
-from tui.screens.cluster.live.step_list import StepList
-from tui.screens.cluster.live.token_bar import TokenBar
-from tui.screens.cluster.peers.list import PeerList
-from tui.screens.cluster.split.load_table import LoadTable
-from tui.screens.cluster.split.pane import VerdictLine
-from tui.screens.lab.link import LinkHeading
+from tui.screens.cluster.live_figures import LiveFigures, TokenBar
+from tui.screens.cluster.live_pane import StepList, exit_text, failure_text, view_of
+from tui.screens.cluster.peers_pane import PeerList
+from tui.screens.cluster.split_pane import LoadTable, VerdictLine
+from tui.screens.lab.links import LinkHeading
 from tui.screens.traffic.detail import TrafficDetail
-from tui.screens.traffic.links import LinkFigures
-from tui.widgets.blocks import bar_cells
+from tui.screens.traffic.screen import LinkFigures
 from tui.widgets.rate_graph import axis_top
-from tui.widgets.strips import StripWidget, clip, fitting
+from tui.widgets.strips import StripWidget, bar_cells, clip, fitting
 
 if TYPE_CHECKING:
     from collections.abc import Callable

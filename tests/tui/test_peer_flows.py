@@ -16,7 +16,7 @@ from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.scripted import ScriptedCluster
-from tui.screens.cluster.split.bar import SplitBar
+from tui.screens.cluster.split_bar import SplitBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable

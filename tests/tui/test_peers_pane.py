@@ -34,8 +34,7 @@ from tui.model.peer_words import (
     state_words,
     why_not,
 )
-from tui.screens.cluster.peers.block import PeerBlock
-from tui.screens.cluster.peers.list import PeerList, unfit_actions
+from tui.screens.cluster.peers_pane import PeerBlock, PeerList, unfit_actions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,7 +132,7 @@ def test_only_keys_that_fit_the_selected_peer_are_offered() -> None:
 async def test_a_block_has_as_many_rows_as_it_says(
     make_app: MakeApp, peer: Peer, width: int, selected: bool
 ) -> None:
-    from tui.screens.cluster.peers.block import fill_of
+    from tui.screens.cluster.peers_pane import fill_of
     from tui.widgets.palette import palette_from
 
     app = make_app()

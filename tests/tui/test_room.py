@@ -12,9 +12,8 @@ from backends.state import WorkerSpec
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
-from tui.screens.cluster.chat.transcript import ChatTranscript
-from tui.screens.cluster.live.folded import LiveLine
-from tui.screens.cluster.live.worker_graphs import WorkerGraphs
+from tui.screens.cluster.live_figures import LiveLine, WorkerGraphs
+from tui.screens.cluster.transcript import ChatTranscript
 from tui.widgets.waterfall import Waterfall
 
 if TYPE_CHECKING:

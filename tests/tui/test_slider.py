@@ -14,14 +14,14 @@ from tests.tui.helpers import text_of
 from tui.app.console import ConsoleApp
 from tui.app.theming import DEFAULT_THEME
 from tui.model.theme_folders import BUILTIN_FOLDER
-from tui.screens.lab.link import LATENCY, RATE
+from tui.screens.lab.links import LATENCY, RATE
 from tui.widgets.slider import LABEL_WIDTH, Slider
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.pilot import Pilot
 
-    from tui.widgets.scale import Scale
+    from tui.widgets.slider import Scale
 
 
 class SliderApp(ConsoleApp):

@@ -20,9 +20,9 @@ from tests.tui.looks import EVERY_SIZE, SIZES, name_of
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.evidence import EvidenceDialog
 from tui.dialogs.settings import SettingsDialog
-from tui.model.event_words import happening_of
-from tui.screens.cluster.split.launch_dialog import LaunchDialog
-from tui.screens.cluster.split.pane import SplitPane
+from tui.model.events import happening_of
+from tui.screens.cluster.launch_dialog import LaunchDialog
+from tui.screens.cluster.split_pane import SplitPane
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.help import HelpDialog
-from tui.screens.cluster.peers.list import PeerList
-from tui.screens.cluster.split.load_table import LoadTable
+from tui.screens.cluster.peers_pane import PeerList
+from tui.screens.cluster.split_pane import LoadTable
 from tui.screens.lab.speed import SpeedLine, Speeds
 from tui.widgets.palette import palette_from
 from tui.widgets.sources import CHECKED, PREDICTED, predicted, style_of, tick_of, told

@@ -11,7 +11,7 @@ from tests.tui import scenes
 from tests.tui.bar_app import BarApp, grab, homelab, plan_of, x_of
 from tests.tui.helpers import text_of
 from tui.model.desk import Desk
-from tui.screens.cluster.split.bar import SplitBar
+from tui.screens.cluster.split_bar import SplitBar
 
 # --- mouse ------------------------------------------------------------------
 

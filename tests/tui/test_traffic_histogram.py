@@ -21,7 +21,7 @@ from tui.screens.traffic.detail import (
     labels_of,
     place_of,
 )
-from tui.screens.traffic.rows import TrafficRow
+from tui.screens.traffic.table import TrafficRow
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

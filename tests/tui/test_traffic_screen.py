@@ -17,10 +17,15 @@ from tests.tui.stages import ScreenStage
 from tests.tui.test_traffic_snapshots import traffic
 from tui.model.quantities import us_text
 from tui.screens.traffic.detail import NO_TIMES, TrafficDetail
-from tui.screens.traffic.links import COLUMNS, NAME_CELLS, LinkFigures, alerts_of
-from tui.screens.traffic.screen import TrafficScreen
+from tui.screens.traffic.screen import (
+    COLUMNS,
+    NAME_CELLS,
+    LinkFigures,
+    TrafficScreen,
+    alerts_of,
+)
 from tui.screens.traffic.table import TrafficTable
-from tui.widgets.filter_bar import FilterBar
+from tui.widgets.inputs import FilterBar
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot

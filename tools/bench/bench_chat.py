@@ -24,7 +24,7 @@ from backends.state import ChatDelta, ChatTimings
 from tests.tui import scenes
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
-from tui.screens.cluster.chat.pane import ChatPane
+from tui.screens.cluster.chat_pane import ChatPane
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

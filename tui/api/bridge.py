@@ -1,20 +1,44 @@
-"""The one place that listens to the cluster: keeps the newest snapshot, paces it."""
+"""Deliver the controller's newest snapshot to the app, at a pace that can be drawn."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from textual.message import Message
+
 from backends.errors import DllmError
-from tui.api.messages import LinkLost, LinkRestored, SnapshotTaken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from textual.message import Message
-
     from backends.state import ClusterSnapshot
-    from tui.api.cluster import Cluster
+    from tui.api.services import Cluster
+
+
+@dataclass
+class SnapshotTaken(Message):
+    """A newer snapshot arrived; the app shows it."""
+
+    snapshot: ClusterSnapshot
+
+    def can_replace(self, message: Message) -> bool:
+        """Only the newest snapshot is worth drawing."""
+        return isinstance(message, SnapshotTaken)
+
+
+@dataclass
+class LinkLost(Message):
+    """The controller went away; the bridge is trying to reach it again."""
+
+    reason: str
+    """A sentence."""
+
+
+class LinkRestored(Message):
+    """The controller answers again."""
+
 
 DRAW_INTERVAL_S = 0.25
 RETRY_MIN_S = 0.5

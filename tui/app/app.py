@@ -13,12 +13,16 @@ from textual import on
 
 from backends.errors import DllmError
 from backends.state import ClusterState
-from tui.api.bridge import UNWATCHED_SLOWER, Bridge
-from tui.api.messages import LinkLost, LinkRestored, SnapshotTaken
+from tui.api.bridge import (
+    UNWATCHED_SLOWER,
+    Bridge,
+    LinkLost,
+    LinkRestored,
+    SnapshotTaken,
+)
 from tui.app import theming
 from tui.app.frame import ConsoleScreen, ShowsPeers
 from tui.app.messages import LogWanted, PeerWanted
-from tui.app.modes import MODES
 from tui.flows.chats import ChatFlows
 from tui.flows.console import DeskConsole
 from tui.flows.finding import Finding
@@ -32,9 +36,9 @@ from tui.model.desk import Desk
 from tui.model.launch_settings import launch_command
 from tui.model.state_file import Remembered, recall_if_whole, remember
 from tui.model.theme_folders import BUILTIN_FOLDER
-from tui.screens.cluster.chat.pane import ChatPane
+from tui.screens.cluster.chat_pane import ChatPane
 from tui.screens.cluster.screen import ClusterScreen
-from tui.screens.cluster.split.bar import SplitBar
+from tui.screens.cluster.split_bar import SplitBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,9 +48,42 @@ if TYPE_CHECKING:
 
     from backends.config import SettingsFile
     from backends.state import ClusterSnapshot
-    from tui.api.cluster import Cluster
+    from tui.api.services import Cluster
     from tui.screens.lab.screen import LabScreen
     from tui.screens.models.screen import ModelsScreen
+
+
+def _logs(app: DllmApp) -> ConsoleScreen:
+    from tui.screens.logs.screen import LogsScreen
+
+    return LogsScreen(app.cluster)
+
+
+def _traffic(app: DllmApp) -> ConsoleScreen:
+    from tui.screens.traffic.screen import TrafficScreen
+
+    return TrafficScreen(app.cluster)
+
+
+def _models(app: DllmApp) -> ConsoleScreen:
+    from tui.screens.models.screen import ModelsScreen
+
+    return ModelsScreen(app.cluster)
+
+
+def _lab(app: DllmApp) -> ConsoleScreen:
+    from tui.screens.lab.screen import LabScreen
+
+    return LabScreen(app.cluster)
+
+
+MODES: Mapping[str, Callable[[DllmApp], ConsoleScreen]] = {
+    "traffic": _traffic,
+    "lab": _lab,
+    "logs": _logs,
+    "models": _models,
+}
+"""The function that makes the screen of each mode."""
 
 
 class DllmApp(DeskConsole):

@@ -1,23 +1,365 @@
-"""The frame of every screen: status above, keys below, a least size."""
+"""The frame of every screen: status line above, key bar below, a least size."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import time
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from rich.style import Style
+from textual.reactive import reactive
 from textual.screen import Screen
 from textual.widget import Widget
 
-from tui.app.key_bar import KeyBar
-from tui.app.status_line import StatusLine
+from backends.state import DEFAULT_CLUSTER, ClusterState
+from backends.units import format_age, format_rate
+from tui.actions.keymap import ACTING, FUNCTION_KEYS
+from tui.model.names import model_name
+from tui.model.quantities import newest_rate
+from tui.model.warnings import drained_text, held_text, lab_text, silent_text
 from tui.widgets.keys import with_keys
-from tui.widgets.strips import StripWidget, line
+from tui.widgets.strips import Part, StripWidget, clip, line, parts_width, spread
 
 if TYPE_CHECKING:
-    from textual.app import ComposeResult
+    from collections.abc import Callable
+
+    from textual import events
+    from textual.app import App, ComposeResult
+    from textual.binding import Binding
+    from textual.dom import DOMNode
     from textual.strip import Strip
+    from textual.timer import Timer
 
     from backends.state import ClusterSnapshot, Peer
 
+    Bound = tuple[DOMNode, str]
+
+
+STATE_WIDTH = 12
+URL_WIDTH = 26
+URL_FROM = 76
+URL_IN_FULL_FROM = 96
+
+_NOTES = (lab_text, silent_text, drained_text, held_text)
+"""Warnings that the figures do not show: a lab on the links, a silent worker."""
+_SIGNS = {
+    ClusterState.IDLE: ("○", "dim"),
+    ClusterState.STARTING: ("◐", "warn"),
+    ClusterState.LOADING: ("◐", "warn"),
+    ClusterState.SERVING: ("●", "ok"),
+    ClusterState.STOPPING: ("◐", "warn"),
+    ClusterState.FAILED: ("✗", "bad"),
+}
+
+
+class StatusLine(StripWidget):
+    """The state of the cluster, in fixed columns."""
+
+    DEFAULT_CSS = """
+    StatusLine {
+        dock: top;
+        height: 1;
+        padding: 0 1;
+        background: $panel;
+    }
+    """
+
+    snapshot: reactive[ClusterSnapshot | None] = reactive(
+        None, init=False, repaint=False
+    )
+    """The newest snapshot; None before the first."""
+    model: reactive[str] = reactive("", init=False)
+    """Path of the model being edited; the running one goes before it."""
+    connected: reactive[bool] = reactive(True, init=False)
+    """True if the controller answers."""
+    held: reactive[bool] = reactive(False, init=False)
+    """True if the panes below show a past moment."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lost_at = 0.0
+        self._held_at = 0.0
+        self._ageing: Timer | None = None
+
+    def on_mount(self) -> None:
+        self._ageing = self.set_interval(1.0, self.redraw, pause=True)
+        self._age()
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        name: list[Part] = [("dllm", self.palette.key), ("  ", self.palette.dim)]
+        if cluster := self._cluster_shown():
+            name += [(cluster, self.palette.accent), (" ▸ ", self.palette.dim)]
+        right = self._right(width)
+        room = width - parts_width(name) - parts_width(right) - 2
+        name.append((clip(self._model_shown(), max(room, 0)), self.palette.strong))
+        return [spread(name, right, width)]
+
+    def watch_snapshot(
+        self, old: ClusterSnapshot | None, new: ClusterSnapshot | None
+    ) -> None:
+        if _shown(old) != _shown(new):
+            self.redraw_changed()
+
+    def watch_model(self) -> None:
+        self.redraw()
+
+    def watch_connected(self) -> None:
+        self._lost_at = self._clock()
+        self._age()
+
+    def watch_held(self) -> None:
+        self._held_at = self._clock()
+        self._age()
+
+    def _age(self) -> None:
+        if self._ageing is not None:
+            fresh = self.connected and not self.held
+            (self._ageing.pause if fresh else self._ageing.resume)()
+        self.redraw()
+
+    def _model_shown(self) -> str:
+        plan = self.snapshot.plan if self.snapshot else None
+        path = plan.model if plan else self.model
+        return model_name(path) if path else "no model"
+
+    def _cluster_shown(self) -> str:
+        name = self.snapshot.cluster if self.snapshot else DEFAULT_CLUSTER
+        several = self.snapshot is not None and len(self.snapshot.clusters) > 1
+        return name if several or name != DEFAULT_CLUSTER else ""
+
+    def _right(self, width: int) -> list[Part]:
+        parts = [*self._notes(short=width < URL_IN_FULL_FROM), *self._state()]
+        url = self.snapshot.api_url if self.snapshot else None
+        if width >= URL_FROM:
+            shown = _address(url or "", in_full=width >= URL_IN_FULL_FROM)
+            parts += [(shown, self.palette.text), ("  ", self.palette.dim)]
+        return [*parts, *self._speed()]
+
+    def _notes(self, *, short: bool) -> list[Part]:
+        """The warnings that the figures do not show."""
+        notes = [text(self.snapshot, short=short) for text in _NOTES]
+        if self.held:
+            age = format_age(self._clock() - self._held_at)
+            notes.insert(0, f"‖ frozen · {age} old")
+        if getattr(self.app, "readonly", False):
+            notes.append("read-only")
+        return [(f"{note}  ", self.palette.warn) for note in notes if note]
+
+    def _state(self) -> list[Part]:
+        if not self.connected and self.snapshot is None:
+            return [("◌ waiting for a controller  ", self.palette.warn)]
+        if not self.connected:
+            age_s = self._clock() - self._lost_at
+            text = f"◌ reconnecting · {format_age(age_s)} old  "
+            return [(text, self.palette.warn)]
+        if self.snapshot is None:
+            return [(clip("◌ connecting", STATE_WIDTH + 1), self.palette.dim)]
+        sign, tone = _SIGNS[self.snapshot.state]
+        style = getattr(self.palette, tone)
+        return [(clip(f"{sign} {self.snapshot.state}", STATE_WIDTH), style)]
+
+    def _speed(self) -> list[Part]:
+        rate = _rate(self.snapshot)
+        if self.snapshot is None or self.snapshot.state != ClusterState.SERVING:
+            return [(" " * 11, self.palette.dim)]
+        now = self.connected and rate is not None
+        style = self.palette.strong if now else self.palette.dim
+        return [(format_rate(rate), style), (" tok/s", self.palette.dim)]
+
+
+def _address(url: str, *, in_full: bool) -> str:
+    if in_full:
+        return f"{url:<{URL_WIDTH}}"
+    return f"{url.removeprefix('http://'):<{URL_WIDTH - len('http://')}}"
+
+
+def _rate(snapshot: ClusterSnapshot | None) -> float | None:
+    if snapshot is None or snapshot.state != ClusterState.SERVING:
+        return None
+    return newest_rate(snapshot.speed)
+
+
+def _shown(snapshot: ClusterSnapshot | None) -> object:
+    """The part of a snapshot that this line shows."""
+    if snapshot is None:
+        return None
+    model = snapshot.plan.model if snapshot.plan else ""
+    rate = format_rate(_rate(snapshot))
+    notes = tuple(text(snapshot) for text in _NOTES)
+    several = len(snapshot.clusters) > 1
+    name = snapshot.cluster, several
+    return name, snapshot.state, model, snapshot.api_url, rate, notes
+
+
+MODES = ("app.cluster", "app.traffic", "app.lab", "app.logs", "app.models")
+# Shown whatever the width: with these two everything else can be found.
+ALWAYS = ("app.help", "app.quit")
+# Shown whatever the width, while it does something: what a changed plan waits for.
+AWAITED = ("cluster.launch",)
+# Likewise where the screens have their names.
+ENDING = ("cluster.stop",)
+DIVIDER = "│  "
+TINY_BELOW = 80
+_UNDERLINE = Style(underline=True)
+
+
+class Chip(NamedTuple):
+    """One key of the bar and what a click on it runs."""
+
+    id: str
+    key: str
+    label: str
+    bound: Bound
+
+    @property
+    def width(self) -> int:
+        """Columns it takes, with the space after it."""
+        return len(self.key) + len(self.label) + (3 if self.label else 2)
+
+
+class KeyBar(StripWidget):
+    """Screens at the left, then the keys of the focused pane, then everyone's."""
+
+    DEFAULT_CSS = """
+    KeyBar {
+        dock: bottom;
+        height: 1;
+        padding: 0 1;
+        background: $panel;
+    }
+    """
+
+    note: reactive[str] = reactive("", init=False)
+    """Something the keys should be read with: ``2 panes hidden``."""
+    muted: reactive[frozenset[str]] = reactive(frozenset(), init=False)
+    """Ids of actions that would say no now: they work, but are not offered."""
+
+    _current: ClassVar[dict[str, str]] = {
+        "app.cluster": "cluster",
+        "app.traffic": "traffic",
+        "app.lab": "lab",
+        "app.logs": "logs",
+        "app.models": "models",
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._chips: list[Chip] = []
+        self._hits: list[tuple[int, int, Chip]] = []
+
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, self._bindings_changed)
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        self._hits = []
+        parts: list[Part] = []
+        divided = False
+        for chip in self._fitting(
+            width - self._note_width - len(DIVIDER), self.app.size.width < NARROW_BELOW
+        ):
+            if chip.id not in MODES and parts and not divided:
+                divided = True
+                parts.append((DIVIDER, self.palette.border))
+            self._add(parts, chip)
+        gap = width - parts_width(parts) - len(self.note)
+        if self.note and gap > 0:
+            parts += [(" " * gap, self.palette.dim), (self.note, self.palette.warn)]
+        return [line(parts, width)]
+
+    def watch_muted(self) -> None:
+        self.redraw()
+
+    def watch_note(self) -> None:
+        self.redraw()
+
+    async def on_click(self, event: events.Click) -> None:
+        x = event.get_content_offset_capture(self).x
+        for start, end, chip in self._hits:
+            if start <= x < end:
+                namespace, action = chip.bound
+                await self.app.run_action(action, namespace)
+
+    @property
+    def _note_width(self) -> int:
+        return len(self.note) + 1 if self.note else 0
+
+    def _bindings_changed(self, screen: Screen[object]) -> None:
+        if not screen.is_active:
+            # Behind a dialog it stays as it was, dimmed like all the rest.
+            return
+        chips = _chips(screen)
+        if [chip[:3] for chip in chips] != [chip[:3] for chip in self._chips]:
+            self._chips = chips
+            self.redraw()
+        self._chips = chips
+
+    def _fitting(self, width: int, narrow: bool) -> list[Chip]:
+        """The chips that fit, those that must be there in any case."""
+        offered = (chip for chip in self._chips if chip.id not in self.muted)
+        chips = [self._short(chip) if narrow else chip for chip in offered]
+        if self.app.size.width < TINY_BELOW:
+            chips.sort(key=lambda chip: chip.id in MODES and not self._is_here(chip))
+        due = {*ALWAYS, *AWAITED, *(() if narrow else ENDING)}
+        room = width - sum(chip.width for chip in chips if chip.id in due)
+        kept: list[Chip] = []
+        for chip in chips:
+            if chip.id not in due:
+                room -= chip.width
+            if chip.id in due or room >= 0:
+                kept.append(chip)
+        return kept
+
+    def _short(self, chip: Chip) -> Chip:
+        mode = chip.id in MODES and not self._is_here(chip)
+        return chip._replace(label="") if mode else chip
+
+    def _is_here(self, chip: Chip) -> bool:
+        return self._current.get(chip.id) == self.app.current_mode
+
+    def _add(self, parts: list[Part], chip: Chip) -> None:
+        start = parts_width(parts)
+        palette = self.palette
+        here = self._is_here(chip)
+        label = palette.strong if here else palette.dim
+        if here:
+            label += _UNDERLINE
+        parts += [(chip.key, palette.key)]
+        parts += [(" ", palette.dim), (chip.label, label)] if chip.label else []
+        parts += [("  ", palette.dim)]
+        self._hits.append((start, parts_width(parts) - 1, chip))
+
+
+def _shown_key(app: App[object], binding: Binding) -> str:
+    if binding.key_display and not binding.key.startswith("ctrl+"):
+        return binding.key_display
+    key = app.get_key_display(binding.with_key(binding.key))
+    return key.upper() if binding.key in FUNCTION_KEYS else key
+
+
+def _chips(screen: Screen[object]) -> list[Chip]:
+    """Screens first, then shown bindings from the focus outwards, each action once."""
+    chips: dict[str, Chip] = {}
+    typing = getattr(screen.focused, "takes_digits", False)
+    app = screen.app
+    for node, binding, enabled, _tooltip in screen.active_bindings.values():
+        mode = binding.id in MODES
+        if not enabled or not (mode or binding.show):
+            continue
+        if binding.id in ACTING and getattr(app, "readonly", False):
+            continue
+        key = _shown_key(app, binding)
+        bound = (node, binding.action)
+        chip = Chip(binding.id or binding.action, key, binding.description, bound)
+        if chip.id not in chips or (mode and typing and binding.key in FUNCTION_KEYS):
+            chips[chip.id] = chip
+    return sorted(chips.values(), key=_place)
+
+
+def _place(chip: Chip) -> int:
+    return MODES.index(chip.id) if chip.id in MODES else len(MODES)
+
+
+NARROW_BELOW = 100
 MIN_WIDTH = 60
 MIN_HEIGHT = 18
 
@@ -53,7 +395,6 @@ class SizeNotice(StripWidget):
 
 
 ZOOMED = "zoomed: {app.zoom} shows all"
-NARROW_BELOW = 100
 SHORT_BELOW = 24
 
 

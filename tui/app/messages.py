@@ -9,7 +9,7 @@ from textual.message import Message
 
 if TYPE_CHECKING:
     from backends.state import Failure
-    from tui.model.toast_history import Severity
+    from tui.model.events import Severity
 
 
 class Copyable(NamedTuple):

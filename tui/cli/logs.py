@@ -22,7 +22,7 @@ from tui.cli.command import (
 )
 from tui.cli.output import emit_json, say, show
 from tui.cli.status import current_snapshot
-from tui.model.event_words import details, sign
+from tui.model.events import details, sign
 from tui.model.log_levels import LogLevel
 from tui.widgets.safe_text import safe_line
 

@@ -25,8 +25,7 @@ from backends.state.snapshots import KeyCounts, RequestCounts
 from backends.units import format_age, format_bytes, format_count, format_ms
 from tui.cli.command import Command, any_cluster_option
 from tui.cli.output import emit_json, redraw_screen, show
-from tui.model.draft_words import auto_text, trials_text
-from tui.model.launch_settings import draft_text
+from tui.model.launch_settings import auto_text, draft_text, trials_text
 from tui.model.peer_words import fallback_text, role_word, since_text, state_words
 from tui.model.quantities import (
     acceptance_text,

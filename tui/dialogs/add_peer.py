@@ -17,9 +17,8 @@ from tui.dialogs.dialog import Dialog
 from tui.dialogs.name_picker import NamePicker
 from tui.dialogs.peer_outcome import Outcome, outcome_of
 from tui.widgets.choice_list import ChoiceList
-from tui.widgets.choosy_input import LineInput
+from tui.widgets.inputs import LineInput, TickBox
 from tui.widgets.safe_text import safe_line
-from tui.widgets.tick_box import TickBox
 from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from backends.state import Peer
-    from tui.api.cluster import Cluster
+    from tui.api.services import Cluster
 
 OPENING = "As for ssh: mini, ada@mini, ada@10.0.0.7:2222"
 OPENING_BARE = "Address of a running rpc-server: 10.0.0.7:50052"

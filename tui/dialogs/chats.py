@@ -15,9 +15,8 @@ from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
 from tui.model.names import model_name
 from tui.model.peer_words import since_text
-from tui.widgets.choosy_input import LineInput
-from tui.widgets.strips import clip, spread
-from tui.widgets.wheel_list import WheelList
+from tui.widgets.inputs import LineInput
+from tui.widgets.strips import WheelList, clip, spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

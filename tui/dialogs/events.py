@@ -15,10 +15,9 @@ from tui.actions.keymap import bindings
 from tui.app.messages import Copyable, LogWanted
 from tui.dialogs.dialog import Dialog
 from tui.dialogs.evidence import EvidenceDialog
-from tui.model.event_words import Happening, age_text, happening_of, sign
-from tui.widgets.filter_bar import FilterBar
-from tui.widgets.strips import clip, line
-from tui.widgets.wheel_list import WheelList
+from tui.model.events import Happening, age_text, happening_of, sign
+from tui.widgets.inputs import FilterBar
+from tui.widgets.strips import WheelList, clip, line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from textual.strip import Strip
 
     from backends.state import Event
-    from tui.model.toast_history import ToastHistory
+    from tui.model.events import ToastHistory
 
 AGE_WIDTH = 6
 AGE_EVERY_S = 10.0

@@ -11,7 +11,7 @@ from textual.widgets import Static
 from tui.actions.keymap import bindings
 from tui.app.messages import Copyable
 from tui.dialogs.dialog import Dialog
-from tui.model.event_words import facts
+from tui.model.events import facts
 from tui.widgets.palette import palette_from
 from tui.widgets.safe_text import safe, safe_line
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from tui.model.event_words import Happening
+    from tui.model.events import Happening
 
 LABEL_WIDTH = 9
 

@@ -13,9 +13,8 @@ from textual.widgets import Input
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
 from tui.model.finding import Entry, found, near
-from tui.widgets.choosy_input import LineInput
-from tui.widgets.strips import Part, clip, line, spread
-from tui.widgets.wheel_list import WheelList
+from tui.widgets.inputs import LineInput
+from tui.widgets.strips import Part, WheelList, clip, line, spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

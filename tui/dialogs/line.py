@@ -10,7 +10,7 @@ from textual.widgets import Input, Static
 
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
-from tui.widgets.choosy_input import LineInput
+from tui.widgets.inputs import LineInput
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import retitle
 

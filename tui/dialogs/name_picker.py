@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 from textual.reactive import reactive
 
-from tui.widgets.strips import line
-from tui.widgets.wheel_list import WheelList
+from tui.widgets.strips import WheelList, line
 
 if TYPE_CHECKING:
     from textual import events

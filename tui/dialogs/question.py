@@ -17,7 +17,7 @@ from tui.actions.keymap import bindings
 from tui.app.frame import ShowsPeers
 from tui.dialogs.dialog import Dialog
 from tui.widgets.choice_list import Choice, ChoiceList
-from tui.widgets.choosy_input import LineInput
+from tui.widgets.inputs import LineInput
 from tui.widgets.palette import palette_from
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import retitle

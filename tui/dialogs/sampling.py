@@ -12,7 +12,7 @@ from backends.state import Sampling
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
 from tui.model.chat_settings import FIELDS, ChatSettings, SamplingField, parse_sampling
-from tui.widgets.choosy_input import LineInput
+from tui.widgets.inputs import LineInput
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

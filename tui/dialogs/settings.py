@@ -16,7 +16,7 @@ from backends.errors import DllmError
 from tui.actions.keymap import bindings
 from tui.actions.table import ACTIONS
 from tui.dialogs.dialog import Dialog
-from tui.widgets.choosy_input import LineInput, NameInput
+from tui.widgets.inputs import LineInput, NameInput
 from tui.widgets.keys import key_link, with_keys
 from tui.widgets.palette import palette_from
 from tui.widgets.safe_text import safe, safe_line

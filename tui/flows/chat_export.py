@@ -15,7 +15,7 @@ from backends.state import to_json
 from backends.units import format_count
 from backends.writing import write_new
 from tui.model.names import model_name
-from tui.screens.cluster.chat.text import ended_text
+from tui.screens.cluster.chat_text import ended_text
 from tui.widgets.safe_text import safe, safe_line
 
 if TYPE_CHECKING:

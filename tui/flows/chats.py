@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
 
     from backends.state import ChatState
-    from tui.api.cluster import Cluster
+    from tui.api.services import Cluster
     from tui.app.console import ConsoleApp
     from tui.model.desk import Desk
-    from tui.screens.cluster.chat.pane import ChatPane, Verb
+    from tui.screens.cluster.chat_pane import ChatPane, Verb
 
 RETRY_MIN_S = 0.5
 RETRY_MAX_S = 5.0

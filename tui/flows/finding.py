@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from backends.config import Setting
     from backends.state import ModelFile
     from tui.actions.table import Action
-    from tui.api.cluster import Cluster
+    from tui.api.services import Cluster
     from tui.flows.console import DeskConsole
     from tui.flows.settings import SettingsFlow
     from tui.model.desk import Desk

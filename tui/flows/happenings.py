@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from backends.errors import DllmError
 from backends.state import EventKind, EventTone
-from tui.model.event_words import happening_of
+from tui.model.events import happening_of
 
 if TYPE_CHECKING:
     from backends.state import Event
-    from tui.api.cluster import Cluster
+    from tui.api.services import Cluster
     from tui.dialogs.events import EventsDialog
     from tui.flows.console import DeskConsole
     from tui.model.desk import Desk
-    from tui.model.toast_history import Severity
+    from tui.model.events import Severity
 
 NEWS = frozenset({EventKind.MENDED, EventKind.WAITING, EventKind.PEER})
 """Kinds of event that the controller causes by itself and no pane shows."""

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from backends.state import Plan
-    from tui.api.cluster import Cluster
+    from tui.api.services import Cluster
     from tui.flows.console import DeskConsole
     from tui.flows.settings import SettingsFlow
     from tui.model.desk import Desk
-    from tui.model.toast_history import Severity
+    from tui.model.events import Severity
 
     Step = Callable[[Peer], Coroutine[Any, Any, None]]
 

@@ -19,7 +19,7 @@ from tui.model.verdict import runs_now
 
 if TYPE_CHECKING:
     from backends.state import ClusterSnapshot, Plan
-    from tui.api.cluster import Cluster
+    from tui.api.services import Cluster
     from tui.flows.console import DeskConsole
     from tui.model.desk import Desk
     from tui.model.draft import Draft
@@ -94,7 +94,7 @@ class PlanFlows:
     async def set_launch(self) -> None:
         """Ask for the launch settings of the plan on the desk."""
         from tui.model.launch_form import LaunchForm
-        from tui.screens.cluster.split.launch_dialog import LaunchDialog
+        from tui.screens.cluster.launch_dialog import LaunchDialog
 
         plan, model = self._desk.plan, self._desk.model
         if plan is None or model is None:

@@ -12,7 +12,7 @@ from tui.app.messages import Notice
 
 if TYPE_CHECKING:
     from backends.config import Problem, Setting, SettingsFile
-    from tui.api.cluster import Cluster
+    from tui.api.services import Cluster
     from tui.flows.console import DeskConsole
 
 NO_FILE = "This console has no settings file"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from backends.state import Plan
-    from tui.api.cluster import Cluster
+    from tui.api.services import Cluster
     from tui.flows.console import DeskConsole
     from tui.model.desk import Desk
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tui.widgets.blocks import block
-from tui.widgets.strips import Part, StripWidget, line
+from tui.widgets.strips import Part, StripWidget, block, line
 
 if TYPE_CHECKING:
     from textual.strip import Strip

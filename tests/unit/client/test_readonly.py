@@ -34,8 +34,7 @@ from backends.state import (
 from tests.kit.processes import processes_of
 from tests.unit.clicked import commands
 from tests.unit.client.test_commands import command
-from tui.api.chats import Chats
-from tui.api.cluster import Cluster
+from tui.api.services import Chats, Cluster
 from tui.cli.main import cli
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ from tests.kit.waiting import until
 from tests.unit.planning.machines import ADA, plan_for
 from tests.unit.planning.machines import MODEL as BIG
 from tests.unit.planning.machines import PLAIN as HEAD
-from tui.model.draft_words import auto_text, trials_text
+from tui.model.launch_settings import auto_text, trials_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator

@@ -1,4 +1,4 @@
-"""The working screen: peers, split, what goes on, chat."""
+"""The working screen: peers, split, live figures, chat, tokens."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 from textual import on
+from textual.containers import Container
 from textual.reactive import reactive
 from textual.widget import Widget
 
@@ -15,14 +16,15 @@ from tui.app.frame import NARROW_BELOW, SHORT_BELOW, ZOOMED, ConsoleScreen
 from tui.app.messages import LogWanted, PeerWanted
 from tui.model.names import model_name
 from tui.model.peer_words import fallback_text
-from tui.screens.cluster.chat.pane import ChatPane
-from tui.screens.cluster.live.pane import LivePane
-from tui.screens.cluster.peers.list import PeerList, unfit_actions
-from tui.screens.cluster.peers.pane import PeersPane
-from tui.screens.cluster.split.bar import SplitBar
-from tui.screens.cluster.split.pane import SplitPane
-from tui.screens.cluster.token_pane import TokenPane
+from tui.screens.cluster.chat_pane import ChatPane
+from tui.screens.cluster.live_pane import LivePane
+from tui.screens.cluster.peers_pane import PeerList, PeersPane, unfit_actions
+from tui.screens.cluster.split_bar import SplitBar
+from tui.screens.cluster.split_pane import SplitPane
 from tui.widgets.keys import with_keys
+from tui.widgets.rarely import Rarely
+from tui.widgets.strips import resubtitle
+from tui.widgets.waterfall import Waterfall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,8 +33,65 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from backends.state import ClusterSnapshot
+    from backends.state import ClusterSnapshot, Link
     from tui.model.desk import Desk
+
+
+DRAW_GAP_S = 1.0
+"""Between two pictures: nobody reads twenty tokens that pass four times a second."""
+
+
+class TokenPane(Container):
+    """The time of each of the latest tokens, as on the Traffic screen."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("token")
+    DEFAULT_CSS = """
+    TokenPane {
+        width: 68;
+        height: 1fr;
+        padding: 0 1;
+    }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id, classes="pane")
+        self.border_title = "Token"
+        self.waterfall = Waterfall()
+        self._links: tuple[Link, ...] = ()
+        self._running = False
+        self._drawing = Rarely(self, DRAW_GAP_S, self._show)
+
+    def compose(self) -> ComposeResult:
+        yield self.waterfall
+
+    def show(self, snapshot: ClusterSnapshot) -> None:
+        """Show a snapshot."""
+        self._links = snapshot.links
+        self._running = snapshot.state is not ClusterState.IDLE
+        if self.display:
+            self._drawing.ask()
+
+    def on_show(self) -> None:
+        self._drawing.ask()
+
+    def _show(self) -> None:
+        self.waterfall.show(self._links, running=self._running)
+
+    def focus_default(self) -> None:
+        """The waterfall takes the keys."""
+        self.waterfall.focus()
+
+    @on(Waterfall.Changed)
+    def _badge(self, event: Waterfall.Changed) -> None:
+        event.stop()
+        resubtitle(self, self.waterfall.chosen)
+
+    def action_median(self) -> None:
+        self.waterfall.median = not self.waterfall.median
+
+    def action_next_worker(self) -> None:
+        self.waterfall.choose_next()
+
 
 PANES = ("peers", "split", "live", "chat", "token")
 # Rows of the upper panes besides bar and devices: borders and verdict.

@@ -18,11 +18,15 @@ from tui.app.frame import NARROW_BELOW, SHORT_BELOW, ConsoleScreen
 from tui.app.messages import Copyable
 from tui.model.quantities import acceptance_text
 from tui.screens.lab.forecast import Labs, Samples, forecast, own_ms, total_added_ms
-from tui.screens.lab.link import LinkBlock
-from tui.screens.lab.plot import Picture
-from tui.screens.lab.presets import Preset, PresetList, preset_named
-from tui.screens.lab.speed import SpeedPane, Speeds
-from tui.screens.lab.wishes import LabWishes, Pace
+from tui.screens.lab.links import (
+    LabWishes,
+    LinkBlock,
+    Pace,
+    Preset,
+    PresetList,
+    preset_named,
+)
+from tui.screens.lab.speed import Picture, SpeedPane, Speeds
 from tui.widgets.keys import with_keys
 from tui.widgets.strips import resubtitle
 
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from backends.state import ClusterSnapshot, Lab, Link
-    from tui.api.cluster import Cluster
+    from tui.api.services import Cluster
 
 HINT = "A key applies a preset to the link marked ▸; {lab.all} applies it to all."
 BLOCK_ROWS = 4

@@ -9,13 +9,174 @@ from textual.reactive import reactive
 
 from backends.state import MemorySource
 from backends.units import format_difference, format_ms, format_rate
-from tui.screens.lab.plot import X_TITLE, LabPlot, Picture
+from tui.model.quantities import tick_text
+from tui.screens.lab.forecast import rate_at
+from tui.widgets.rate_graph import axis_top
 from tui.widgets.sources import predicted, style_of
-from tui.widgets.strips import Part, StripWidget, line, parts_width
+from tui.widgets.strips import Part, StripWidget, fitting, line, parts_width
 
 if TYPE_CHECKING:
+    from rich.style import Style
     from textual.app import ComposeResult
     from textual.strip import Strip
+
+    from tui.screens.lab.forecast import Sample
+
+
+AXIS_WIDTH = 6
+ADDED_MIN_MS = 10.0
+"""The least the axis shows: without a lab there would be no curve to see."""
+HEADROOM = 1.25
+"""The curve goes up to the added time, multiplied by this."""
+TICK_COLUMNS = 12
+DOTS = "˙·."
+"""A dot at the top, in the middle and at the bottom of a cell."""
+LEGENDS = (
+    "● measured   • before   ◇ predicted   ··· predicted for other delays",
+    "● measured   ◇ predicted   ··· curve",
+    "● measured  ◇ predicted",
+)
+X_TITLE = "added delay per token, ms"
+Y_TITLE = "tok/s"
+
+
+class Picture(NamedTuple):
+    """The figures that the plot shows."""
+
+    own_ms: float | None = None
+    """The time of a token without any lab; without it the plot has no curve."""
+    added_ms: float = 0.0
+    """The time that the wanted labs add to a token."""
+    points: tuple[Sample, ...] = ()
+    latest: Sample | None = None
+
+
+class _Canvas:
+    """Cells with one glyph each, addressed by the two figures."""
+
+    def __init__(self, width: int, height: int, right: float, top: float) -> None:
+        self.width, self.height = width, height
+        self.right, self.top = right, top
+        self.rows: list[list[tuple[str, Style] | None]] = [
+            [None] * width for _ in range(height)
+        ]
+
+    def column(self, added: float) -> int:
+        return round(added / self.right * (self.width - 1))
+
+    def put(self, sample: tuple[float, float], glyph: str, style: Style) -> None:
+        """A glyph at a point; what lies outside is left out."""
+        x, third = self.column(sample[0]), self._third(sample[1])
+        if 0 <= x < self.width and 0 <= third < self.height * 3:
+            self.rows[third // 3][x] = (glyph or DOTS[third % 3], style)
+
+    def text(self, row: int, at: int, text: str, style: Style) -> None:
+        """Text over whatever is there."""
+        self.rows[row][at : at + len(text)] = [(letter, style) for letter in text]
+
+    def _third(self, rate: float) -> int:
+        return round((1 - rate / self.top) * (self.height * 3 - 1))
+
+
+class LabPlot(StripWidget):
+    """The plot, with axes from 0."""
+
+    DEFAULT_CSS = """
+    LabPlot {
+        height: 1fr;
+        width: 1fr;
+    }
+    """
+
+    picture: reactive[Picture] = reactive(Picture(), init=False)
+
+    def watch_picture(self) -> None:
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        room, rows = width - AXIS_WIDTH, height - 2
+        if room < 2 or rows < 1:
+            return []
+        canvas = _Canvas(room, rows, *self._extent())
+        self._paint(canvas)
+        return [
+            *(self._row(canvas, row, width) for row in range(rows)),
+            self._axis(canvas, width),
+            self._numbers(canvas, width),
+        ]
+
+    def _extent(self) -> tuple[float, float]:
+        """The largest figures of both axes."""
+        picture = self.picture
+        added = max((p.added_ms for p in picture.points), default=0.0)
+        rates = [p.tok_per_s for p in picture.points]
+        if picture.own_ms:
+            rates.append(rate_at(picture.own_ms, 0))
+        right = max(ADDED_MIN_MS, HEADROOM * picture.added_ms, added)
+        return axis_top(right), axis_top(max(rates, default=0.0))
+
+    def _paint(self, canvas: _Canvas) -> None:
+        picture, palette = self.picture, self.palette
+        legend = fitting(LEGENDS, canvas.width - len(Y_TITLE) - 4)
+        if canvas.height > 2:
+            at = canvas.width - len(legend)
+            canvas.text(0, at, legend, palette.dim)
+        own = picture.own_ms
+        if own:
+            for x in range(canvas.width):
+                added = x / (canvas.width - 1) * canvas.right
+                canvas.put((added, rate_at(own, added)), "", palette.dim)
+        for point in picture.points:
+            canvas.put(point, "•", palette.graph)
+        if own:
+            now = picture.added_ms, rate_at(own, picture.added_ms)
+            canvas.put(now, "◇", palette.strong)
+        if picture.latest:
+            canvas.put(picture.latest, "●", palette.ok)
+
+    def _row(self, canvas: _Canvas, row: int, width: int) -> Strip:
+        label = ""
+        if row == 0:
+            label = tick_text(canvas.top)
+        elif canvas.height > 4 and row == (canvas.height - 1) // 2:
+            label = Y_TITLE
+        tick = "┤" if row == 0 else "│"
+        cells = canvas.rows[row]
+        return line(
+            [
+                (" " * (AXIS_WIDTH - 1 - len(label)), self.palette.text),
+                (label, self.palette.dim),
+                (tick, self.palette.border),
+                *((cell or (" ", self.palette.text)) for cell in cells),
+            ],
+            width,
+        )
+
+    def _axis(self, canvas: _Canvas, width: int) -> Strip:
+        cells = ["─"] * canvas.width
+        for tick in _ticks(canvas):
+            cells[canvas.column(tick)] = "┬"
+        blank = " " * (AXIS_WIDTH - 2)
+        start = [(blank, self.palette.border), ("0", self.palette.dim)]
+        return line([*start, ("└" + "".join(cells), self.palette.border)], width)
+
+    def _numbers(self, canvas: _Canvas, width: int) -> Strip:
+        """The ticks' numbers, and as much of the title as fits after the last."""
+        text = " " * AXIS_WIDTH + "0"
+        for tick in _ticks(canvas):
+            number = tick_text(tick)
+            at = AXIS_WIDTH + canvas.column(tick) - len(number) // 2
+            at = min(at, width - len(number))
+            text = f"{text:<{at}}{number}"
+        blank = " " * AXIS_WIDTH
+        numbers = text.removeprefix(blank)
+        return line([(blank, self.palette.border), (numbers, self.palette.dim)], width)
+
+
+def _ticks(canvas: _Canvas) -> list[float]:
+    n_ticks = 5 if canvas.width >= 5 * TICK_COLUMNS else 2
+    return [canvas.right * n / n_ticks for n in range(1, n_ticks + 1)]
+
 
 FAR_OFF = 0.1
 """A prediction further from the measurement than this is marked."""

@@ -20,8 +20,7 @@ from textual.strip import Strip
 from tui.actions.keymap import bindings
 from tui.app.messages import Copyable
 from tui.model.log_levels import LogLevel, level_of, prefix_length
-from tui.screens.logs.buffer import LogBuffer
-from tui.screens.logs.rows import LogRow, LogRows
+from tui.screens.logs.lines import LogBuffer, LogRow, LogRows
 from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from textual.selection import Selection
     from textual.worker import Worker
 
-    from tui.screens.logs.rows import LogFilter
+    from tui.screens.logs.lines import LogFilter
 
 LINES_AT_ONCE = 1000
 """Laid out before others have their turn: some milliseconds."""

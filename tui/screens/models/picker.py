@@ -11,12 +11,6 @@ from textual.widgets import Input, Static
 from backends.errors import DllmError
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
-from tui.screens.models.rows import (
-    empty_text,
-    folders_text,
-    looks_like_path,
-    summary_text,
-)
 from tui.screens.models.search import (
     POLL_S,
     check_path,
@@ -24,8 +18,14 @@ from tui.screens.models.search import (
     names_text,
     watch_catalogue,
 )
-from tui.screens.models.table import ModelTable
-from tui.widgets.choosy_input import LineInput
+from tui.screens.models.table import (
+    ModelTable,
+    empty_text,
+    folders_text,
+    looks_like_path,
+    summary_text,
+)
+from tui.widgets.inputs import LineInput
 from tui.widgets.keys import with_keys
 from tui.widgets.safe_text import safe
 from tui.widgets.worker_reports import report_worker
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from backends.state import ModelCatalogue
-    from tui.api.cluster import Cluster
+    from tui.api.services import Cluster
 
 PATH_REMARK = (
     "{picker.choose} uses the file at this path, {path.complete} completes it."

@@ -17,11 +17,9 @@ from tui.actions.keymap import bindings
 from tui.app.frame import ConsoleScreen
 from tui.app.messages import Copyable, Notice, Trouble
 from tui.screens.models.detail import ModelDetail
-from tui.screens.models.path_bar import PathBar
-from tui.screens.models.rows import empty_text, summary_text
-from tui.screens.models.search import POLL_S, check_path, watch_catalogue
-from tui.screens.models.table import ModelTable
-from tui.widgets.filter_bar import FilterBar
+from tui.screens.models.search import POLL_S, PathBar, check_path, watch_catalogue
+from tui.screens.models.table import ModelTable, empty_text, summary_text
+from tui.widgets.inputs import FilterBar
 from tui.widgets.keys import with_keys
 from tui.widgets.worker_reports import report_worker
 
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from backends.state import ClusterSnapshot, ModelCatalogue, ModelFile, ModelInfo
-    from tui.api.cluster import Cluster
+    from tui.api.services import Cluster
 
 REST_S = 0.1
 """A cursor that rests this long gets its model's header read."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from textual.strip import Strip
 
-    from tui.screens.traffic.rows import TrafficRow
+    from tui.screens.traffic.table import TrafficRow
 
 Buckets = tuple[tuple[float, int], ...]
 

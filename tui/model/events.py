@@ -1,0 +1,104 @@
+"""Events in words, and the toasts of this console."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from backends.state import DEFAULT_CLUSTER, EventTone
+from tui.model.peer_words import since_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from backends.state import Event
+
+
+_SIGNS = {EventTone.INFORMATION: "·", EventTone.WARNING: "!", EventTone.ERROR: "✗"}
+
+
+class Happening(NamedTuple):
+    """A line of the events: from the cluster's events, or from this console."""
+
+    at: float
+    """Unix seconds."""
+    tone: EventTone
+    text: str
+    event: Event | None = None
+    """None for a toast of this console alone."""
+
+
+def happening_of(event: Event) -> Happening:
+    """An event as a line; another cluster than the default one is named."""
+    where = "" if event.cluster in ("", DEFAULT_CLUSTER) else f"{event.cluster}: "
+    text = f"{where}{event.sentence}"
+    return Happening(event.at.timestamp(), event.tone, text, event)
+
+
+def facts(happening: Happening) -> list[tuple[str, str]]:
+    """The known facts of an event, label and text."""
+    event = happening.event
+    zone = time.localtime(happening.at)
+    rows = [("when", time.strftime("%Y-%m-%d %H:%M:%S %z", zone))]
+    if event is None:
+        return [*rows, ("who", "this console told it")]
+    rows += [
+        ("who", f"{event.by.person} ({event.by.details})".lstrip(" ")),
+        ("cluster", event.cluster),
+        ("peer", event.peer),
+        ("process", event.process),
+        ("exit code", "" if event.exit_code is None else str(event.exit_code)),
+        ("signal", "" if event.exit_signal is None else str(event.exit_signal)),
+        ("to do", event.hint),
+    ]
+    return [(label, fact) for label, fact in rows if fact]
+
+
+def sign(tone: EventTone) -> str:
+    """One character that says how bad it is."""
+    return _SIGNS[tone]
+
+
+def details(event: Event) -> list[str]:
+    """The details of an event beside its sentence: actor, cluster, hint."""
+    where = f"cluster {event.cluster}" if event.cluster not in ("", "default") else ""
+    who = event.by.details if event.by.program else ""
+    first = " · ".join(filter(None, (who, where)))
+    return [line for line in (first, event.hint) if line]
+
+
+def age_text(seconds: float) -> str:
+    """``now``, ``40 s``, ``2 m``, ``3 h``, ``5 d``."""
+    return since_text(seconds) or "now"
+
+
+EVENTS_MAX = 200
+
+Severity = Literal["information", "warning", "error"]
+
+
+class Toast(NamedTuple):
+    """One toast."""
+
+    at: float
+    """Unix seconds."""
+    text: str
+    severity: Severity
+
+
+class ToastHistory:
+    """The last toasts, oldest first."""
+
+    def __init__(self) -> None:
+        self._events: deque[Toast] = deque(maxlen=EVENTS_MAX)
+
+    def add(self, at: float, text: str, severity: Severity) -> None:
+        """Keep one more."""
+        self._events.append(Toast(at, text, severity))
+
+    def __iter__(self) -> Iterator[Toast]:
+        return iter(self._events)
+
+    def __len__(self) -> int:
+        return len(self._events)

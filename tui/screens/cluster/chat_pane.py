@@ -1,0 +1,582 @@
+"""The chat: a transcript, a composer, and their state for the app."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from textual import on
+from textual.actions import SkipAction
+from textual.containers import Container, Horizontal
+from textual.message import Message
+from textual.reactive import reactive
+from textual.widget import Widget
+from textual.widgets import Static, TextArea
+
+from backends.state import Sampling
+from backends.units import format_count
+from tui.actions.keymap import bindings
+from tui.app.messages import Copyable, Notice
+from tui.screens.cluster.answer import AnswerVariants, speaker_of
+from tui.screens.cluster.transcript import ChatTranscript
+from tui.widgets.keys import with_keys
+from tui.widgets.strips import resubtitle, retitle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from textual import events
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from backends.state import ChatState, Conversation, Turn
+
+
+class PromptHistory:
+    """Earlier prompts, walked with ↑ and ↓; what was being typed is kept."""
+
+    def __init__(self) -> None:
+        self._prompts: list[str] = []
+        self._position = 0
+        self._draft = ""
+
+    @property
+    def shown(self) -> str | None:
+        """The prompt walked to; None at the draft."""
+        if self._position < len(self._prompts):
+            return self._prompts[self._position]
+        return None
+
+    def replace(self, prompts: Iterable[str]) -> None:
+        """Set all prompts, oldest first."""
+        self._prompts = [prompt for prompt in prompts if prompt.strip()]
+        self._position = len(self._prompts)
+
+    def add(self, prompt: str) -> None:
+        """Remember a prompt and stand at an empty draft."""
+        if self._prompts[-1:] != [prompt]:
+            self._prompts.append(prompt)
+        self._position = len(self._prompts)
+        self._draft = ""
+
+    def older(self, draft: str) -> str | None:
+        """Step back; None when there is nothing older."""
+        if self._position == 0:
+            return None
+        if self._position == len(self._prompts):
+            self._draft = draft
+        self._position -= 1
+        return self._prompts[self._position]
+
+    def newer(self) -> str | None:
+        """Step forward, at last to the draft; None when already there."""
+        if self._position == len(self._prompts):
+            return None
+        self._position += 1
+        shown = self.shown
+        return self._draft if shown is None else shown
+
+
+READY_HINT = "Ask something · {composer.send} sends · {composer.newline:or}: new line"
+SHORT_HINT = "{composer.send} sends · {composer.newline:list}: new line"
+BUSY_HINT = "{chat.stop} stops the answer"
+
+
+class Composer(TextArea):
+    """A text field that grows to six rows and remembers earlier questions."""
+
+    HELP: ClassVar[str | None] = """\
+## Ask
+
+- **{composer.send}** sends, **{composer.newline:or}** begins a new line
+- the arrow **up** in an empty field brings back what you asked before, **down** the
+  newer ones
+- **{composer.page_up} {composer.page_down}** scroll the conversation while you type
+- **{chat.stop}** stops an answer; otherwise it leaves the field for the conversation,
+  where `{chat.again}` asks again, `{chat.edit}` edits a question, `{chat.new}` starts
+  anew, `{chat.reasoning}` shows the reasoning and `{chat.settings}` sets the system
+  prompt and sampling
+"""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("composer")
+
+    DEFAULT_CSS = """
+    Composer {
+        height: auto;
+        min-height: 1;
+        max-height: 6;
+        padding: 0;
+        border: none;
+        background: transparent;
+        scrollbar-size: 1 1;
+        &:focus { border: none; }
+        & > .text-area--cursor-line { background: transparent; }
+        & > .text-area--placeholder { color: $dim; }
+        &.-closed > .text-area--placeholder { color: $dim; }
+    }
+    """
+
+    takes_digits: ClassVar[bool] = True
+    """The key bar shows F1 for 1 while this has the focus."""
+
+    ready: reactive[bool] = reactive(False)
+    """A question can be answered."""
+    busy: reactive[bool] = reactive(False)
+    """An answer is coming."""
+    reason: reactive[str] = reactive("")
+    """Why no question can be answered."""
+
+    @dataclass
+    class Sent(Message):
+        """The user sent a question."""
+
+        composer: Composer
+        question: str
+        again: int | None = None
+        """Index of the question that it takes the place of; None: it is new."""
+
+    @dataclass
+    class Refused(Message):
+        """The user tried to send and could not."""
+
+        composer: Composer
+        reason: str
+
+    @dataclass
+    class Paged(Message):
+        """The user wants to scroll the conversation."""
+
+        composer: Composer
+        direction: int
+        """-1 up, 1 down."""
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(
+            id=id, compact=True, highlight_cursor_line=False, tab_behavior="focus"
+        )
+        self.prompts = PromptHistory()
+        self.again: int | None = None
+        """Index of the question that the user edits."""
+        self._draft = ""
+
+    def on_mount(self) -> None:
+        self._hint()
+
+    def watch_ready(self, ready: bool) -> None:
+        self.set_class(not ready, "-closed")
+        self._hint()
+
+    def watch_busy(self) -> None:
+        self._hint()
+
+    def watch_reason(self) -> None:
+        self._hint()
+
+    def _hint(self) -> None:
+        """Choose the placeholder."""
+        if not self.ready:
+            self.placeholder = with_keys(self.app, self.reason, typing=self.has_focus)
+        elif self.busy:
+            self.placeholder = with_keys(self.app, BUSY_HINT)
+        else:
+            ready = with_keys(self.app, READY_HINT)
+            wide = not self.size.width or self.size.width > len(ready)
+            self.placeholder = ready if wide else with_keys(self.app, SHORT_HINT)
+
+    def take_up(self, question: str, index: int) -> None:
+        """Take a question up to ask it again; a draft is kept."""
+        if self.again is None:
+            self._draft = self.text
+        self.again = index
+        self.write(question)
+
+    def let_go(self) -> None:
+        """Leave the question that was taken up; the draft is back."""
+        if self.again is not None:
+            self.again = None
+            self.write(self._draft)
+
+    def write(self, text: str) -> None:
+        """Put text in place of what is there, cursor at its end."""
+        self.load_text(text)
+        self.move_cursor(self.document.end)
+
+    def action_send(self) -> None:
+        question = self.text.strip()
+        if not question:
+            return
+        if self.busy:
+            self.post_message(
+                self.Refused(self, "An answer is still coming: {chat.stop} stops it.")
+            )
+        elif not self.ready:
+            self.post_message(self.Refused(self, self.reason))
+        else:
+            self.prompts.add(question)
+            again, self.again = self.again, None
+            self.load_text("" if again is None else self._draft)
+            self.post_message(self.Sent(self, question, again))
+
+    def action_newline(self) -> None:
+        start, end = self.selection
+        self._replace_via_keyboard("\n", start, end)
+
+    def action_page(self, direction: int) -> None:
+        self.post_message(self.Paged(self, direction))
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        walking = not self.text or self.text == self.prompts.shown
+        if select or not walking or not self.cursor_at_first_line:
+            super().action_cursor_up(select)
+        elif (older := self.prompts.older(self.text)) is not None:
+            self.write(older)
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        walking = self.text == self.prompts.shown
+        if select or not walking or not self.cursor_at_last_line:
+            super().action_cursor_down(select)
+        elif (newer := self.prompts.newer()) is not None:
+            self.write(newer)
+
+    def on_key(self, event: events.Key) -> None:
+        # Textual would break the line before any binding is looked at.
+        bound = self.screen.active_bindings.get(event.key)
+        if bound is not None and bound.node is self and event.key == "enter":
+            event.prevent_default()
+
+    def on_focus(self) -> None:
+        self.call_later(self._hint)
+
+    def on_blur(self) -> None:
+        self.call_later(self._hint)
+
+    def on_resize(self) -> None:
+        self._hint()
+
+
+Verb = Literal[
+    "stop",
+    "again",
+    "new",
+    "undo",
+    "open",
+    "rename",
+    "delete",
+    "export",
+    "settings",
+    "choose",
+]
+"""Requests about a chat to the app."""
+
+AGAIN = "editing question %d · {chat.leave} cancels"
+EMPTY_HINT = "No messages yet. {chat.settings}: system prompt, sampling."
+
+
+class ChatPane(Widget):
+    """A conversation with the model that is running."""
+
+    HELP: ClassVar[str | None] = ChatTranscript.HELP
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("chat")
+
+    DEFAULT_CSS = """
+    ChatPane {
+        layout: vertical;
+        layers: words badge;
+        & > .chat-words { height: 1fr; layers: words badge; padding: 0 0 0 1; }
+        & .chat-unseen {
+            layer: badge;
+            dock: bottom;
+            width: 100%;
+            height: 1;
+            display: none;
+            text-align: right;
+            padding: 0 2 0 0;
+            background: transparent;
+            color: $primary;
+            text-style: bold;
+            pointer: pointer;
+        }
+        & > .chat-entry {
+            height: auto;
+            max-height: 6;
+            padding: 0 0 0 1;
+            & > .chat-sign { width: 2; height: 1; color: $dim; }
+            &:focus-within > .chat-sign { color: $primary; text-style: bold; }
+        }
+    }
+    """
+
+    @dataclass
+    class Asked(Message):
+        """The user wants an answer."""
+
+        pane: ChatPane
+        question: str
+        again: int | None = None
+        """Index of the question that it takes the place of; None: it is new."""
+
+    @dataclass
+    class Wanted(Message):
+        """The user wants something done with the chat."""
+
+        pane: ChatPane
+        verb: Verb
+        turn: int = 0
+        """Index of the question it is about."""
+        shown: int = 0
+        """Index of the answer it is about."""
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id, classes=classes)
+        self.border_title = "Chat"
+        self._state: ChatState | None = None
+        self._asked_at: int | None = None
+        self.can_undo = False
+        """Something was done that ``u`` takes back."""
+        self._ready = self._returning = False
+        self._transcript = ChatTranscript(id="chat-transcript")
+        self._unseen = Static(classes="chat-unseen", markup=False)
+        self._composer = Composer(id="chat-composer")
+
+    def compose(self) -> ComposeResult:
+        with Container(classes="chat-words"):
+            yield self._transcript
+            yield self._unseen
+        with Horizontal(classes="chat-entry"):
+            yield Static("›", classes="chat-sign", markup=False)
+            yield self._composer
+
+    # --- what the app calls and reads ---------------------------------------
+
+    @property
+    def conversation(self) -> Conversation | None:
+        """The conversation shown; None before the controller has sent one."""
+        return self._state.conversation if self._state else None
+
+    @property
+    def answering(self) -> bool:
+        """True if an answer comes, or was just requested."""
+        coming = self._state is not None and self._state.answering is not None
+        return coming or self._asked_at is not None
+
+    def show(self, state: ChatState) -> None:
+        """Show a conversation as it is now."""
+        before, self._state = self._state, state
+        now = state.conversation
+        taken = self._asked_at is not None and state.seq > self._asked_at
+        if before is None or before.conversation.id != now.id:
+            taken = True
+        if taken or not before or not before.conversation.turns:
+            self._composer.prompts.replace(turn.asked for turn in now.turns)
+        self._transcript.show(now, state.answering)
+        self._asked_at = None if taken else self._asked_at
+        if taken or before is None or _looks(before) != _looks(state):
+            self._settle()
+
+    def sent_back(self, question: str, again: int | None = None) -> None:
+        """Keep the text of a question that could not be sent."""
+        self._asked_at = None
+        if question and again is not None:
+            self._composer.take_up(question, again)
+        elif question and not self._composer.text:
+            self._composer.write(question)
+        self._settle()
+
+    def set_ready(self, ready: bool, reason: str, *, returning: bool = False) -> None:
+        """Let questions be sent, or say why not; ``returning``: they soon can be."""
+        self._ready, self._returning = ready, returning
+        self._composer.reason = reason
+        self._composer.ready = ready
+        self._transcript.hint = with_keys(self.app, EMPTY_HINT) if ready else ""
+        self._settle()
+
+    def set_model(self, name: str) -> None:
+        """Name the speaker of answers to come."""
+        self._transcript.set_speaker(speaker_of(name))
+
+    def focus_default(self) -> None:
+        """Focus the composer, or the transcript if it takes no question."""
+        writes = self._ready or self._returning or self._composer.text
+        target = self._composer if writes else self._transcript
+        self.screen.set_focus(target)
+
+    def copyable(self) -> Copyable | None:
+        """The selected text, else the chosen answer, else the last."""
+        if selected := self.screen.get_selected_text():
+            return Copyable(what="the selection", text=selected)
+        if (chosen := self._transcript.chosen) is not None:
+            text = self._turns[chosen].reply.text
+            return Copyable(what=f"answer {chosen + 1}", text=text) if text else None
+        answers = [turn.reply.text for turn in self._turns if turn.reply.text]
+        return Copyable(what="the last answer", text=answers[-1]) if answers else None
+
+    @property
+    def _turns(self) -> tuple[Turn, ...]:
+        return self.conversation.turns if self.conversation else ()
+
+    # --- asking -------------------------------------------------------------
+
+    @on(Composer.Sent)
+    def _question_sent(self, event: Composer.Sent) -> None:
+        event.stop()
+        self._asked_at = self._state.seq if self._state else 0
+        if event.again is None:
+            self._transcript.chosen = None
+        self._settle()
+        self.post_message(self.Asked(self, event.question, event.again))
+
+    @on(Composer.Refused)
+    def _question_refused(self, event: Composer.Refused) -> None:
+        event.stop()
+        self.post_message(Notice(event.reason, "warning"))
+
+    @on(Composer.Paged)
+    def _paged(self, event: Composer.Paged) -> None:
+        event.stop()
+        self.action_scroll_pages(event.direction)
+
+    def _settle(self) -> None:
+        """Follow what is going on: field, border, keys."""
+        self._composer.busy = self.answering
+        conversation = self.conversation
+        if conversation is None:
+            return
+        retitle(self, f"Chat · {conversation.name}".rstrip(" ·"))
+        settings = []
+        if (again := self._composer.again) is not None:
+            settings.append(with_keys(self.app, AGAIN % (again + 1)))
+        if conversation.system.strip():
+            settings.append("system prompt")
+        if conversation.sampling != Sampling():
+            settings.append("own sampling")
+        resubtitle(self, " · ".join(settings))
+        self.refresh_bindings()
+
+    # --- actions ------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        turns, idle = bool(self._turns), not self.answering
+        match action:
+            case "stop_answer":
+                return not idle
+            case "leave":
+                chosen = self._transcript.chosen is not None
+                return idle and (chosen or self._composer.has_focus)
+            case "write":
+                return not self._composer.has_focus
+            case "want":
+                return self._may(str(parameters[0]))
+            case "choose":
+                return turns and not self._composer.has_focus
+            case "edit":
+                return turns and idle and self._ready
+            case "variant":
+                return turns and idle and len(self._turns[self._meant].replies) > 1
+        return True
+
+    def _may(self, verb: str) -> bool:
+        """True if the verb makes sense now."""
+        now, turns = self.conversation, bool(self._turns)
+        if now is None:
+            return False
+        if verb in {"rename", "export"}:
+            return turns
+        if verb in {"settings", "open"}:
+            return True
+        if self.answering:
+            return False
+        if verb == "undo":
+            return self.can_undo
+        return turns and (verb != "again" or self._ready)
+
+    def action_stop_answer(self) -> None:
+        self.post_message(self.Wanted(self, "stop"))
+
+    def action_leave(self) -> None:
+        if not self._composer.has_focus:
+            self._transcript.chosen = None
+        self._composer.let_go()
+        self._settle()
+        self.screen.set_focus(self._transcript)
+
+    def action_write(self) -> None:
+        self.screen.set_focus(self._composer)
+
+    def action_want(self, verb: Verb) -> None:
+        if verb == "again":
+            self._asked_at = self._state.seq if self._state else 0
+            self._settle()
+        self.post_message(self.Wanted(self, verb, self._meant))
+
+    def action_choose(self, by: int) -> None:
+        self._transcript.choose(by)
+
+    @on(ChatTranscript.Chose)
+    def _chose(self, event: ChatTranscript.Chose) -> None:
+        event.stop()
+        self.refresh_bindings()
+
+    @on(ChatTranscript.Edited)
+    def action_edit(self) -> None:
+        if self.check_action("edit", ()):
+            turn = self._meant
+            self._composer.take_up(self._turns[turn].asked, turn)
+            self._settle()
+            self.focus_default()
+
+    def action_variant(self, by: int) -> None:
+        turn = self._turns[self._meant]
+        self._go_on_from((turn.shown + by) % len(turn.replies))
+
+    @on(AnswerVariants.Picked)
+    def _variant_picked(self, event: AnswerVariants.Picked) -> None:
+        event.stop()
+        if self.check_action("variant", ()):
+            self._go_on_from(event.shown)
+
+    def _go_on_from(self, shown: int) -> None:
+        self.post_message(self.Wanted(self, "choose", self._meant, shown))
+
+    @property
+    def _meant(self) -> int:
+        chosen = self._transcript.chosen
+        return len(self._turns) - 1 if chosen is None else chosen
+
+    def action_toggle_reasoning(self) -> None:
+        answers = self._transcript.answers
+        chosen = [answer for answer in answers if answer.compared]
+        thought = [answer for answer in chosen or answers if answer.reasoning.text]
+        if not thought:
+            raise SkipAction
+        thought[-1].reasoning.toggle()
+
+    def action_scroll_lines(self, lines: int) -> None:
+        self._transcript.scroll_relative(y=lines, animate=False)
+
+    def action_scroll_pages(self, pages: int) -> None:
+        height = max(1, self._transcript.size.height - 1)
+        self._transcript.scroll_relative(y=pages * height, animate=False)
+
+    def action_scroll_first(self) -> None:
+        self._transcript.action_scroll_home()
+
+    def action_scroll_last(self) -> None:
+        self._transcript.follow()
+
+    @on(ChatTranscript.Unseen)
+    def _unseen_changed(self, event: ChatTranscript.Unseen) -> None:
+        event.stop()
+        self._unseen.display = event.rows > 0
+        words = f"↓ {format_count(event.rows, 'new line')}"
+        self._unseen.update(words, layout=False)
+
+    def on_click(self, event: events.Click) -> None:
+        if event.widget is self._unseen:
+            self._transcript.follow()
+
+
+def _looks(state: ChatState) -> tuple[object, ...]:
+    now = state.conversation
+    turns = tuple(len(turn.replies) for turn in now.turns)
+    return now.id, now.name, now.system, now.sampling, turns, state.answering is None

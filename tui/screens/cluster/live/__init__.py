@@ -1,1 +1,0 @@
-"""The pane of what goes on: figures, a launch, a failure."""

@@ -1,0 +1,650 @@
+"""The figures of a serving cluster: columns, token bar, graphs, one folded line."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.cells import cell_len
+from textual.reactive import reactive
+
+from backends.link.figures import TokenTotals, WorkerTimes, token_totals
+from backends.link.way import WayKind
+from backends.units import format_age, format_bytes, format_rate
+from tui.model.draft import marks_for
+from tui.model.launch_settings import slot_ctx_size
+from tui.model.names import by_role, letter
+from tui.model.quantities import (
+    BYTES_PER_MB,
+    UNKNOWN,
+    bytes_text,
+    common_unit,
+    cores_text,
+    megabytes_text,
+    ms_text,
+    newest_rate,
+    rate_text,
+    rtt_text,
+    shared_text,
+    short_count,
+    silence_text,
+    tick_text,
+    totals_trips_text,
+    unit_bytes,
+)
+from tui.model.token_time import PARTS, cells_of, scale_above
+from tui.model.trends import HEAD, STEP_S, STEPS_MAX
+from tui.widgets.rarely import Rarely
+from tui.widgets.rate_graph import axis_top
+from tui.widgets.safe_text import safe_line
+from tui.widgets.strips import (
+    Part,
+    StripWidget,
+    block_row,
+    clip,
+    fitting,
+    line,
+    parts_width,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from rich.style import Style
+    from textual.strip import Strip
+
+    from backends.state import ClusterSnapshot, Link
+    from tui.model.trends import RateHistory, Trend
+
+
+GAP_CELLS = 2
+GRAPH_CELLS = 22
+"""Room the graph gets before figures that could also be read elsewhere."""
+GRAPH_CELLS_MIN = 14
+SHORT_NAME_CELLS = 7
+NAME_CELLS_MAX = 12
+COUNT_MAX = 100_000
+"""From here on a number of tokens is shown in thousands."""
+
+
+class Figure(NamedTuple):
+    """One figure of a column."""
+
+    label: str
+    value: str
+    warn: bool = False
+
+
+class LiveColumn(NamedTuple):
+    """Figures below one another; widths never depend on the values."""
+
+    label_cells: int
+    value_cells: int
+    figures: tuple[Figure, ...]
+
+    @property
+    def cells(self) -> int:
+        """The whole width."""
+        return self.label_cells + self.value_cells
+
+
+class LinkLook(NamedTuple):
+    """The level of detail of each link."""
+
+    name_cells: int
+    rate_cells: int
+    """0: no throughput; few: both ways together."""
+    way_cells: int = 0
+    """0: not what it leads through."""
+
+    @property
+    def value_cells(self) -> int:
+        """Round trip and throughput, the first named where there are both."""
+        name = len("RTT ") if self.rate_cells else 0
+        return name + RTT_CELLS + self.rate_cells
+
+
+RTT_CELLS, WAY_CELLS = 7, 7
+WIRE_CELLS, TRIPS_CELLS = 8, 11
+"""The latter where trips are of a token and of its pass: ``0.55(10.0)``."""
+NO_RATE, SUM_CELLS, EACH_WAY_CELLS = 0, 11, 19
+
+
+def columns_of(snapshot: ClusterSnapshot, room: int, rows: int) -> list[LiveColumn]:
+    """The most telling columns that have room beside the graph.
+
+    What only a relay can tell goes first, what the peers' pane also shows goes last.
+    """
+    columns: list[LiveColumn] = []
+    for columns, graph_cells in _layouts(snapshot, rows):
+        if columns_width(columns) + graph_cells <= room:
+            break
+    return columns
+
+
+def columns_width(columns: Sequence[LiveColumn]) -> int:
+    """Cells of the columns and the gaps after them."""
+    return sum(column.cells + GAP_CELLS for column in columns)
+
+
+def _layouts(
+    snapshot: ClusterSnapshot, rows: int
+) -> Iterator[tuple[list[LiveColumn], int]]:
+    """Columns and the graph's least room beside them, from most to least."""
+    # One after the other: the first has room on most terminals.
+    links = snapshot.links
+    needed = -(-len(links) // rows)
+    speed, house = _speed_column(snapshot), _house_column(snapshot)
+    first = [speed, _wire_column(snapshot)] if links else [speed]
+    short = [speed, _wire_column(snapshot, is_short=True)] if links else [speed]
+    full = _link_columns(links, _look(links, EACH_WAY_CELLS), rows, needed)
+    yield [*first, *full, house, _process_column(snapshot, rows)], GRAPH_CELLS
+    yield [*first, *full, house], GRAPH_CELLS
+    look = _look(links, SUM_CELLS)
+    some = _link_columns(links, look, rows, needed)
+    yield [*first, *some, house], GRAPH_CELLS_MIN if look.way_cells else GRAPH_CELLS
+    for n_columns in range(needed, 0, -1):
+        for each in (look, look._replace(way_cells=0)):
+            fewer = _link_columns(links, each, rows, n_columns)
+            yield [*first, *fewer], GRAPH_CELLS_MIN
+    few = _link_columns(links, LinkLook(SHORT_NAME_CELLS, NO_RATE), rows, 1)
+    yield [*first, *few], GRAPH_CELLS_MIN
+    for least in ([*first, *few], [*short, *few], first, short, [speed]):
+        yield least, -GAP_CELLS
+
+
+# --- the columns ----------------------------------------------------------------
+
+
+def _speed_column(snapshot: ClusterSnapshot) -> LiveColumn:
+    speed = snapshot.speed
+    ctx_size = slot_ctx_size(snapshot.plan) if snapshot.plan else 0
+    counts = (short_count(n, COUNT_MAX) for n in (speed.ctx_used, ctx_size))
+    figures = (
+        Figure(
+            "last" if speed.tok_per_s is None else "generate",
+            f"{format_rate(newest_rate(speed))} tok/s",
+        ),
+        Figure("prompt", f"{format_rate(speed.prompt_tok_per_s)} tok/s"),
+        Figure("context", "/".join(counts)),
+    )
+    return LiveColumn(9, 11, figures)
+
+
+def _wire_column(snapshot: ClusterSnapshot, *, is_short: bool = False) -> LiveColumn:
+    """The cost of a token on the wire, all workers together.
+
+    If tokens may share a pass, the trips of a pass are shown too, except in a short
+    column.
+    """
+    speed, totals = snapshot.speed, token_totals(snapshot.links)
+    has_room = not is_short and (speed.speculative or speed.slots > 1)
+    trips = totals_trips_text(totals)
+    figures = (
+        Figure("trips/tok", trips if has_room else trips.partition("(")[0]),
+        Figure("up/tok", bytes_text(totals.bytes_up)),
+        Figure("down/tok", bytes_text(totals.bytes_down)),
+    )
+    return LiveColumn(9, TRIPS_CELLS if has_room else WIRE_CELLS, figures)
+
+
+def _look(links: Sequence[Link], rate_cells: int) -> LinkLook:
+    longest = max((cell_len(safe_line(link.worker)) for link in links), default=0)
+    # Where none leads to another machine there is nothing to tell apart.
+    far = any(link.way not in ("", WayKind.LOCAL) for link in links)
+    name_cells = min(max(longest, 4), NAME_CELLS_MAX) + 1
+    return LinkLook(name_cells, rate_cells, WAY_CELLS if far else 0)
+
+
+def _link_columns(
+    links: Sequence[Link], look: LinkLook, rows: int, n_columns: int
+) -> list[LiveColumn]:
+    """The links below one another; those without room are counted: ``+2``."""
+    room = rows * n_columns
+    figures = [_link_figure(link, look) for link in links]
+    if len(figures) > room:
+        hidden = len(figures) - room + 1
+        figures[room - 1 :] = [Figure(f"+{hidden}", "")]
+    several = iter(figures)
+    cells = look.name_cells + look.way_cells, look.value_cells
+    return [
+        LiveColumn(*cells, (first, *islice(several, rows - 1))) for first in several
+    ]
+
+
+def _link_figure(link: Link, look: LinkLook) -> Figure:
+    label = safe_line(link.worker)
+    if look.way_cells:
+        label = f"{clip(label, look.name_cells - 1)} {link.way}"
+    if silence := silence_text(link):
+        cells = look.value_cells
+        # Where there is room for the age alone, its colour says the rest.
+        said = silence if len(silence) <= cells else silence.removeprefix("silent ")
+        return Figure(label, f"{said:>{cells}}", warn=True)
+    rate = rate_text(link, each_way=look.rate_cells == EACH_WAY_CELLS)
+    value = f"{rtt_text(link.rtt_ms):>{RTT_CELLS}}"
+    if look.rate_cells:
+        value = f"RTT {value}{rate:>{look.rate_cells}}"
+    return Figure(label, value, warn=link.mode == "plain")
+
+
+def _house_column(snapshot: ClusterSnapshot) -> LiveColumn:
+    """The other activity of llama-server, and its memory on this machine."""
+    known = [p.rss_bytes for p in snapshot.processes if p.rss_bytes is not None]
+    figures = (
+        Figure("in flight", f"{snapshot.speed.requests_active}"),
+        Figure("memory", bytes_text(sum(known) if known else None)),
+        Figure("up since", _clock(snapshot.served_since)),
+    )
+    return LiveColumn(9, 8, figures)
+
+
+def _process_column(snapshot: ClusterSnapshot, rows: int) -> LiveColumn:
+    known = [p for p in snapshot.processes if p.rss_bytes is not None]
+    processes = by_role(known)
+    figures = (
+        Figure(safe_line(process.name), format_bytes(process.rss_bytes or 0))
+        for process in processes[:rows]
+    )
+    return LiveColumn(13, 9, tuple(figures))
+
+
+# --- texts ----------------------------------------------------------------------
+
+
+def _clock(at: float | None) -> str:
+    return UNKNOWN if at is None else time.strftime("%H:%M", time.localtime(at))
+
+
+class LiveFigures(StripWidget):
+    """Labels at the left of their columns, values at the right."""
+
+    ALLOW_SELECT = True
+    DEFAULT_CSS = """
+    LiveFigures {
+        height: 1fr;
+        width: 22;
+    }
+    """
+
+    columns: reactive[list[LiveColumn]] = reactive(list, init=False, repaint=False)
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        return [line(self._row(row), width) for row in range(height)]
+
+    def watch_columns(self) -> None:
+        self.redraw_changed()
+
+    def _row(self, row: int) -> list[Part]:
+        gap = (" " * GAP_CELLS, self.palette.dim)
+        cells = [self._cell(column, row) for column in self.columns]
+        return [part for cell in cells for part in (*cell, gap)][:-1]
+
+    def _cell(self, column: LiveColumn, row: int) -> list[Part]:
+        palette = self.palette
+        if row >= len(column.figures):
+            return [(" " * column.cells, palette.dim)]
+        figure = column.figures[row]
+        value = f"{figure.value:>{column.value_cells}}"
+        return [
+            (
+                clip(figure.label, column.label_cells),
+                palette.warn if figure.warn else palette.dim,
+            ),
+            (clip(value, column.value_cells), palette.text),
+        ]
+
+
+LABEL = "token  "
+NO_WORKERS = "no workers: a token never leaves this machine"
+NO_RELAYS = "no relays: what crosses the links is not measured"
+NO_TOKEN = "no token yet"
+WIDE_FROM = 70
+GLYPHS = {part.name: part.glyph for part in PARTS} | {"head": PARTS[0].glyph}
+
+
+class Stretch(NamedTuple):
+    """One part of a token's time in somebody's colour."""
+
+    part: str
+    ms: float
+    mark: int | None
+    """Number of the device's letter and colour; None for a device unknown."""
+    name: str
+
+
+class TokenBar(StripWidget):
+    """The median token as one bar: lettered blocks compute, shades are on the way."""
+
+    DEFAULT_CSS = """
+    TokenBar {
+        height: 1;
+    }
+    """
+
+    totals: reactive[TokenTotals | None] = reactive(None, init=False, repaint=False)
+    said: reactive[str] = reactive("", init=False, repaint=False)
+    """Why there is nothing to draw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._devices: dict[str, int] = {}
+
+    def show(self, snapshot: ClusterSnapshot, marks: Sequence[str]) -> None:
+        """Show a snapshot; ``marks`` are the devices in the order of their colours."""
+        devices = device_marks(snapshot, marks)
+        if devices != self._devices:
+            self._devices = devices
+            self.redraw()
+        self.totals = token_totals(snapshot.links)
+        self.said = why_no_bar(snapshot, self.totals)
+
+    def watch_totals(self) -> None:
+        self.redraw_changed()
+
+    def watch_said(self) -> None:
+        self.redraw_changed()
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        dim = self.palette.dim
+        if self.said or self.totals is None:
+            return [line([(LABEL, dim), (self.said, dim)], width)]
+        percentiles = self._percentiles(self.totals, width)
+        taken = len(LABEL) + sum(len(text) for text, _ in percentiles)
+        bar = self._bar(stretches(self.totals, self._devices), max(width - taken, 1))
+        return [line([(LABEL, dim), *bar, *percentiles], width)]
+
+    def _bar(self, parts: Sequence[Stretch], room: int) -> list[Part]:
+        times = [part.ms for part in parts]
+        cells = cells_of(times, max(sum(times), 1e-9), room)
+        drawn = [
+            (_text(part, count), self._style(part))
+            for part, count in zip(parts, cells, strict=True)
+            if count
+        ]
+        return [*drawn, (" " * (room - sum(cells)), self.palette.dim)]
+
+    def _style(self, part: Stretch) -> Style:
+        palette = self.palette
+        if part.mark is None:
+            return palette.dim
+        computes = part.part in {"head", "compute"}
+        return palette.fill(part.mark) if computes else palette.device(part.mark)
+
+    def _percentiles(self, totals: TokenTotals, width: int) -> list[Part]:
+        is_wide = width >= WIDE_FROM
+        gap = "   " if is_wide else " "
+        median = "pass p50" if is_wide else "p50"
+        parts: list[Part] = [(_shared(totals, gap), self.palette.dim)]
+        for name, value_ms in ((median, totals.p50_ms), ("p99", totals.p99_ms)):
+            parts += [
+                (f"{gap}{name} ", self.palette.dim),
+                (ms_text(value_ms), self.palette.strong),
+                (" ms", self.palette.dim),
+            ]
+        return parts
+
+
+def _shared(totals: TokenTotals, gap: str) -> str:
+    text = shared_text(totals.tokens_per_pass)
+    return f"{gap}{text}" if text else ""
+
+
+def device_marks(snapshot: ClusterSnapshot, marks: Sequence[str]) -> dict[str, int]:
+    """The colour of each worker's device, and of the head's own under its name."""
+    plan = snapshot.plan
+    if plan is None:
+        return {}
+    order = marks_for(marks, plan.split)
+    found = {
+        worker.name: order.index(device)
+        for worker in plan.workers
+        for device in reversed(worker.device_ids)
+        if device in order
+    }
+    own = [
+        share.device
+        for share in sorted(plan.split.shares, key=lambda share: -share.layers)
+        if share.device.startswith(f"{plan.head}/")
+    ]
+    return found | ({"": order.index(own[0])} if own else {})
+
+
+def why_no_bar(snapshot: ClusterSnapshot, totals: TokenTotals) -> str:
+    """In few words; empty when there is a token to draw."""
+    if snapshot.plan is not None and not snapshot.plan.workers:
+        return NO_WORKERS
+    if not snapshot.links:
+        return NO_RELAYS
+    if totals.head_ms is not None:
+        return ""
+    plain = [link for link in snapshot.links if link.mode == "plain"]
+    if len(plain) < len(snapshot.links):
+        return NO_TOKEN
+    return f"not metered: {safe_line(plain[0].reason) or 'not understood'}"
+
+
+def stretches(totals: TokenTotals, marks: dict[str, int]) -> list[Stretch]:
+    """The parts of a token in the order they happen."""
+    name = " + ".join(("head", *map(safe_line, totals.unread)))
+    head = Stretch("head", totals.head_ms or 0.0, marks.get(""), name)
+    workers = [
+        stretch for times in totals.workers for stretch in _of_worker(times, marks)
+    ]
+    return [head, *workers]
+
+
+def _of_worker(times: WorkerTimes, marks: dict[str, int]) -> list[Stretch]:
+    mark, name = marks.get(times.worker), safe_line(times.worker)
+    return [
+        Stretch("up", times.up_ms, mark, name),
+        Stretch("compute", times.compute_ms, mark, name),
+        Stretch("down", times.down_ms, mark, name),
+        Stretch("wait", times.wait_ms, mark, name),
+    ]
+
+
+def _text(part: Stretch, cells: int) -> str:
+    """A block says whose it is and how long it takes, as far as there is room."""
+    if part.part not in {"head", "compute"}:
+        return GLYPHS[part.part] * cells
+    if part.mark is None:
+        return GLYPHS[part.part] * cells
+    sign, time_text = letter(part.mark), ms_text(part.ms).strip()
+    candidates = (
+        f"{sign} {part.name} {time_text}",
+        f"{sign} {time_text}",
+        sign,
+    )
+    return clip(fitting(candidates, cells), cells)
+
+
+LINE_GRAPH_CELLS_MIN = 12
+
+
+class LiveLine(StripWidget):
+    """The speed and its graph; then, as there is room, what a token takes."""
+
+    DEFAULT_CSS = """
+    LiveLine {
+        height: 1;
+    }
+    """
+
+    figures: reactive[tuple[tuple[str, str], ...]] = reactive(
+        (), init=False, repaint=False
+    )
+    """Labels and values of constant width, the most telling first."""
+
+    def __init__(self, history: RateHistory) -> None:
+        super().__init__()
+        self._history = history
+        self._drawn = -1
+
+    def show(self, snapshot: ClusterSnapshot, history: RateHistory) -> None:
+        """Show a snapshot and the speeds so far."""
+        self.figures = line_figures(snapshot)
+        if (history, history.version) != (self._history, self._drawn):
+            self._history, self._drawn = history, history.version
+            self.redraw_changed()
+
+    def watch_figures(self) -> None:
+        self.redraw_changed()
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        title: Part = ("Live  ", self.palette.strong)
+        figures = self._fitting(width - len(title[0]) - LINE_GRAPH_CELLS_MIN)
+        cells = width - len(title[0]) - parts_width(figures) - GAP_CELLS
+        shown = [*self._history.columns][-max(cells, 1) :]
+        top = axis_top(max((rate for rate in shown if rate is not None), default=0))
+        graph = block_row(shown, top, cells) + " " * GAP_CELLS
+        graphed = (graph, self.palette.graph)
+        return [line([title, *figures[:2], graphed, *figures[2:]], width)]
+
+    def _fitting(self, room: int) -> list[Part]:
+        """Label and value of as many figures as have room; the speed in any case."""
+        parts: list[Part] = []
+        for label, value in self.figures:
+            shown = f"{label} ", f"{value}  "
+            if parts and len(shown[0]) + len(shown[1]) > room:
+                break
+            room -= len(shown[0]) + len(shown[1])
+            parts += [(shown[0], self.palette.dim), (shown[1], self.palette.text)]
+        return parts
+
+
+def line_figures(snapshot: ClusterSnapshot) -> tuple[tuple[str, str], ...]:
+    """Speed, then time, trips and bytes of a token."""
+    speed, totals = snapshot.speed, token_totals(snapshot.links)
+    name = "last    " if speed.tok_per_s is None else "generate"
+    figures = [(name, f"{format_rate(newest_rate(speed))} tok/s")]
+    if snapshot.links:
+        figures += [
+            ("pass p50", f"{ms_text(totals.p50_ms).strip():>5} ms"),
+            ("trips/tok", f"{totals_trips_text(totals):>4}"),
+            ("up/tok", f"{bytes_text(totals.bytes_up):>8}"),
+            ("down/tok", f"{bytes_text(totals.bytes_down):>8}"),
+        ]
+    return tuple(figures)
+
+
+DRAW_GAP_S = 1.0
+"""Between two pictures: their columns stand for seconds."""
+NAME_CELLS = 17
+VALUE_CELLS = 9
+SMALL_GRAPH_CELLS_MIN = 8
+GRAPH_GAP_CELLS = 3
+
+
+class FigureLook(NamedTuple):
+    """The name, the text and the scale of one figure."""
+
+    title: str
+    text: Callable[[float | None], str]
+    unit: Callable[[float], tuple[float, str]]
+    """For the largest value: what one of the unit is, and its name."""
+
+
+def _memory_unit(largest_bytes: float) -> tuple[float, str]:
+    name = common_unit(largest_bytes)
+    return unit_bytes(name), name
+
+
+FIGURES = (
+    FigureLook("compute/tok", rtt_text, lambda _: (1.0, "ms")),
+    FigureLook("CPU cores", cores_text, lambda _: (1.0, "")),
+    FigureLook("memory", bytes_text, _memory_unit),
+    FigureLook("link", megabytes_text, lambda _: (BYTES_PER_MB, "MB/s")),
+)
+"""In the order of ``Reading``."""
+
+
+class WorkerGraphs(StripWidget):
+    """A row for each, a column for each figure; one scale for all rows of a figure."""
+
+    DEFAULT_CSS = """
+    WorkerGraphs {
+        height: auto;
+        margin: 1 0 0 0;
+    }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._workers: dict[str, Trend] = {}
+        self._marks: Mapping[str, int] = {}
+        self._head = ""
+        self._drawing = Rarely(self, DRAW_GAP_S, self.redraw_changed)
+
+    def show(
+        self, workers: Mapping[str, Trend], marks: Mapping[str, int], head: str
+    ) -> None:
+        """Show histories; ``marks`` are colours by worker, ``head`` the head's name."""
+        grew = len(workers) != len(self._workers)
+        self._workers, self._marks, self._head = dict(workers), marks, head
+        if grew:
+            self._strips = None
+            self.refresh(layout=True)
+        elif self.display:
+            self._drawing.ask()
+
+    def get_content_height(self, container: object, viewport: object, w: int) -> int:
+        return 1 + len(self._workers)
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        room = width - NAME_CELLS
+        least = VALUE_CELLS + 1 + SMALL_GRAPH_CELLS_MIN + GRAPH_GAP_CELLS
+        n_figures = min(max(room // least, 1), len(FIGURES))
+        cells = max(room // n_figures - VALUE_CELLS - 1 - GRAPH_GAP_CELLS, 1)
+        tops = [self._top(figure) for figure in range(n_figures)]
+        rows = [self._heading(tops, cells, width)]
+        for name, trend in self._workers.items():
+            parts = self._whose(name)
+            for figure, top in enumerate(tops):
+                parts += self._figure(trend, figure, top, cells, self._marks.get(name))
+            rows.append(line(parts, width))
+        return rows
+
+    def _top(self, figure: int) -> float:
+        """The upper end of a figure's scale: a round number of its unit."""
+        known = [
+            value
+            for trend in self._workers.values()
+            for value in trend.series(figure)
+            if value is not None
+        ]
+        largest = max(known, default=0.0)
+        unit, _ = FIGURES[figure].unit(largest)
+        return scale_above(largest / unit) * unit
+
+    def _heading(self, tops: list[float], cells: int, width: int) -> Strip:
+        """The time the graphs span, then each figure and its scale."""
+        dim = self.palette.dim
+        span = format_age(min(cells, STEPS_MAX) * STEP_S)
+        parts: list[Part] = [(clip(f"last {span}", NAME_CELLS), dim)]
+        for figure, top in zip(FIGURES, tops, strict=False):
+            unit, name = figure.unit(top)
+            scale = f"0–{tick_text(top / unit)} {name}".rstrip()
+            column = VALUE_CELLS + 1 + cells
+            title = f"{figure.title:<{max(column - len(scale), 0)}}{scale}"
+            parts.append((clip(title, column) + " " * GRAPH_GAP_CELLS, dim))
+        return line(parts, width)
+
+    def _whose(self, name: str) -> list[Part]:
+        mark = self._marks.get(name)
+        style = self.palette.dim if mark is None else self.palette.device(mark)
+        sign = "·" if mark is None else letter(mark)
+        said = name if name != HEAD else f"{self._head} (head)"
+        return [(f"{sign} ", style), (clip(said, NAME_CELLS - 2), self.palette.text)]
+
+    def _figure(
+        self, trend: Trend, figure: int, top: float, cells: int, mark: int | None
+    ) -> list[Part]:
+        text = FIGURES[figure].text(trend.now[figure])
+        graph = block_row(trend.series(figure), top, cells)
+        style = self.palette.graph if mark is None else self.palette.device(mark)
+        return [
+            (f"{text:>{VALUE_CELLS}} ", self.palette.text),
+            (graph + " " * GRAPH_GAP_CELLS, style),
+        ]

@@ -1,0 +1,476 @@
+"""The pane of live figures, or of the progress of a launch, or of a failure."""
+
+from __future__ import annotations
+
+import signal
+from shlex import join
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.containers import VerticalScroll
+from textual.geometry import Region
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from backends.state import ClusterState, StepState
+from backends.units import format_percent, format_seconds
+from tui.app.messages import Copyable
+from tui.model.launch_settings import auto_text
+from tui.model.peer_words import UNFIT
+from tui.model.quantities import acceptance_text, pairs_text
+from tui.screens.cluster.live_figures import (
+    LiveFigures,
+    LiveLine,
+    TokenBar,
+    WorkerGraphs,
+    columns_of,
+    columns_width,
+    device_marks,
+)
+from tui.widgets.keys import key_of, takes_text, with_keys
+from tui.widgets.rate_graph import RateGraph
+from tui.widgets.strips import (
+    Part,
+    StripWidget,
+    clip,
+    line,
+    memory_bar,
+    parts_width,
+    resubtitle,
+    retitle,
+    wrapped,
+)
+
+if TYPE_CHECKING:
+    from rich.style import Style
+    from textual.app import ComposeResult
+    from textual.strip import Strip
+
+    from backends.state import ClusterSnapshot, Failure, Step
+    from tui.model.desk import Desk
+
+
+TITLE_WIDTH_MAX = 34
+TIME_WIDTH = 9
+BAR_WIDTH_MAX = 24
+
+_SIGNS = {
+    StepState.PENDING: ("·", "dim"),
+    StepState.RUNNING: ("◐", "warn"),
+    StepState.DONE: ("✓", "ok"),
+    StepState.FAILED: ("✗", "bad"),
+}
+
+
+class StepList(StripWidget):
+    """One line per step."""
+
+    ALLOW_SELECT = True
+    DEFAULT_CSS = """
+    StepList {
+        height: auto;
+    }
+    """
+
+    steps: reactive[tuple[Step, ...]] = reactive((), init=False, layout=True)
+    """In the order in which they are done."""
+    at: reactive[float] = reactive(0.0, init=False)
+    """When the steps were as they are: running ones have lasted until then."""
+
+    @property
+    def running(self) -> int:
+        """Index of the step under way; the last one when none is."""
+        states = [step.state for step in self.steps]
+        if StepState.RUNNING in states:
+            return states.index(StepState.RUNNING)
+        return max(len(states) - 1, 0)
+
+    def get_content_height(self, container: object, viewport: object, w: int) -> int:
+        return max(1, len(self.steps))
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        if not self.steps:
+            return [line([("…", self.palette.dim)], width)]
+        longest = max(len(step.title) for step in self.steps)
+        title_width = min(TITLE_WIDTH_MAX, longest, max(width - TIME_WIDTH - 20, 12))
+        return [self._row(step, title_width, width) for step in self.steps]
+
+    def watch_steps(self) -> None:
+        self.redraw()
+
+    def watch_at(self) -> None:
+        if any(step.state == StepState.RUNNING for step in self.steps):
+            self.redraw()
+
+    def _row(self, step: Step, title_width: int, width: int) -> Strip:
+        sign, tone = _SIGNS[step.state]
+        pending = step.state == StepState.PENDING
+        parts: list[Part] = [
+            (f"{sign} ", getattr(self.palette, tone)),
+            (clip(step.title, title_width), self._title_style(pending)),
+            (f"{self._time(step):>{TIME_WIDTH}}  ", self.palette.dim),
+        ]
+        room = width - parts_width(parts)
+        parts += [*self._progress(step, room), (step.detail, self.palette.dim)]
+        return line(parts, width)
+
+    def _title_style(self, pending: bool) -> Style:
+        return self.palette.dim if pending else self.palette.text
+
+    def _time(self, step: Step) -> str:
+        if step.seconds is not None:
+            return format_seconds(step.seconds)
+        if step.state == StepState.RUNNING and step.started_at is not None:
+            return format_seconds(max(self.at - step.started_at, 0.0))
+        return ""
+
+    def _progress(self, step: Step, room: int) -> list[Part]:
+        if step.progress is None or step.state != StepState.RUNNING:
+            return []
+        accent, track = self.palette.accent, self.palette.track
+        n_cells = min(BAR_WIDTH_MAX, max(room - 8, 1))
+        cells = memory_bar(step.progress, 1.0, n_cells, full=accent, empty=track)
+        return [*cells, (f" {format_percent(step.progress):>5}  ", self.palette.text)]
+
+
+TAIL_LINES = 8
+COMMAND_LINES = 3
+
+
+class FailurePanel(StripWidget):
+    """One failure with command line, exit status and the end of the log."""
+
+    ALLOW_SELECT = True
+
+    DEFAULT_CSS = """
+    FailurePanel {
+        height: auto;
+    }
+    """
+
+    failure: reactive[Failure | None] = reactive(None, init=False, layout=True)
+    to_mend: reactive[str] = reactive("", init=False)
+    """The peer whose engine is the trouble; empty for none."""
+
+    def get_content_height(self, container: object, viewport: object, w: int) -> int:
+        return len(self._rows(w)) if self.failure else 0
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        return [line(row, width) for row in self._rows(width)]
+
+    def copyable(self) -> Copyable | None:
+        """The whole failure as text, for a bug report."""
+        if self.failure is None:
+            return None
+        return Copyable("the failure", failure_text(self.failure))
+
+    def watch_failure(self) -> None:
+        self.redraw()
+
+    def watch_to_mend(self) -> None:
+        self.redraw()
+
+    def _rows(self, width: int) -> list[list[Part]]:
+        failure = self.failure
+        if failure is None or width < 1:
+            return []
+        palette = self.palette
+        what = wrapped(f"✗ {failure.what}", width, 2)
+        rows = [[(text, palette.alarm)] for text in what]
+        rows += [[(text, palette.text)] for text in wrapped(failure.hint, width, 2)]
+        if failure.argv:
+            command = wrapped(f"$ {join(failure.argv)}", width, COMMAND_LINES)
+            rows += [[(text, palette.dim)] for text in command]
+        if status := exit_text(failure):
+            rows.append([(status, palette.warn)])
+        rows += [
+            [("│ ", palette.border), (text, palette.dim)]
+            for text in failure.log_tail[-TAIL_LINES:]
+        ]
+        rows.append(self._keys(failure))
+        return rows
+
+    def _keys(self, failure: Failure) -> list[Part]:
+        key, dim = self.palette.key, self.palette.dim
+        typing = takes_text(self.screen.focused)
+        offered = {
+            "live.provision": f"provisions {self.to_mend}" if self.to_mend else "",
+            "live.log": "opens the log" if failure.process else "",
+            "app.copy": "copies all this",
+            "cluster.launch": "tries again",
+        }
+        parts: list[Part] = []
+        for action, does in offered.items():
+            if does:
+                named = with_keys(self.app, f"{{{action}}}", typing=typing)
+                parts += [(named, key), (f" {does}   ", dim)]
+        return parts
+
+
+def exit_text(failure: Failure) -> str:
+    """``exit code 1`` or ``killed by SIGKILL``; empty when neither is known."""
+    if failure.exit_signal is not None:
+        try:
+            name = signal.Signals(failure.exit_signal).name
+        except ValueError:
+            name = f"signal {failure.exit_signal}"
+        return f"killed by {name}"
+    return "" if failure.exit_code is None else f"exit code {failure.exit_code}"
+
+
+def failure_text(failure: Failure) -> str:
+    """The failure as plain text."""
+    command = f"$ {join(failure.argv)}" if failure.argv else ""
+    head = [failure.what, failure.hint, command, exit_text(failure)]
+    return "\n".join([*filter(None, head), *failure.log_tail])
+
+
+def peer_to_mend(snapshot: ClusterSnapshot) -> str:
+    """The peer of a failed launch that needs another engine; empty where none does.
+
+    The failure itself may name it: an engine that fits ours may not fit another head's.
+    """
+    plan, failure = snapshot.plan, snapshot.failure
+    if plan is None or failure is None:
+        return ""
+    named = failure.hint.rpartition("peers setup ")[2].rstrip(".")
+    part = {plan.head, *(worker.peer for worker in plan.workers)}
+    unfit = [p.name for p in snapshot.peers if p.state in UNFIT and p.name in part]
+    names = [peer.name for peer in snapshot.peers if peer.name == named]
+    return next(iter((*names, *unfit)), "")
+
+
+_BUSY = frozenset({ClusterState.STARTING, ClusterState.LOADING, ClusterState.STOPPING})
+_VIEWS = ("idle", "busy", "failed", "serving")
+
+
+class IdleNote(StripWidget):
+    """Advice while nothing runs, and the controller's message."""
+
+    DEFAULT_CSS = """
+    IdleNote {
+        height: auto;
+    }
+    """
+
+    message: reactive[str] = reactive("", init=False, layout=True)
+    """The controller's message; may be empty."""
+
+    def get_content_height(self, container: object, viewport: object, w: int) -> int:
+        return len(self._said(w)) + 2
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        key, dim = self.palette.key, self.palette.dim
+        pick = key_of(self.app, "cluster.model")
+        launch = key_of(self.app, "cluster.launch")
+        return [
+            *(line([(text, self._tone)], width) for text in self._said(width)),
+            line([(pick, key), (" picks a model", dim)], width),
+            line([(launch, key), (" launches the split as it is shown", dim)], width),
+        ]
+
+    def watch_message(self) -> None:
+        self.redraw()
+
+    @property
+    def _tone(self) -> Style:
+        return self.palette.warn if self.message else self.palette.text
+
+    def _said(self, width: int) -> list[str]:
+        return wrapped(self.message or "Nothing runs.", width, 4)
+
+
+class LivePane(VerticalScroll, can_focus=True):
+    """Shows what the state of the cluster calls for."""
+
+    HELP: ClassVar[str | None] = """\
+## Live
+
+**generate** is the speed now (or, as *last*, that of the last answer) and **prompt**
+the speed of reading the question, both as llama-server measures them. The graph has one
+column per second of generating, from 0; a blank column is a pause.
+
+**trips/tok**, **up/tok** and **down/tok** are the round trips and bytes of one token,
+all workers together; then each link's own round trip and what goes over it now. Where
+data go to other machines, and there is room, each link says how: *direct*, or through
+the SSH *tunnel*; Peers and Traffic say why.
+
+**token** is a typical token: lettered blocks compute (the head first, then each
+worker), `░` is on the way there, `▒` on the way back, `─` waits. *p50* and *p99* are of
+the latest few hundred passes. With several slots at work, or a draft model, a pass
+makes several tokens: then *tok/pass* says how many. The Traffic screen has all of it
+worker by worker. Once answers have ended, the frame has the acceptance of a draft,
+the speed with it and without, if both ran, and that of several clients together.
+
+Where there is room, graphs show the last minutes of the head and of each worker: the
+time it computes for a token, the processor cores and the memory its engine takes, and
+what goes over its link. All of it is measured; blank is what was not. Where rows are
+few, this pane is one line until it has the focus.
+
+While a launch goes on its steps are here, with the time each took. If one fails, this
+pane says what and why: `{app.copy}` copies it, `{live.log}` opens the log, and
+`{live.provision}` puts our engine on the
+peer whose own does not fit.
+"""
+    DEFAULT_CSS = """
+    LivePane {
+        height: auto;
+        min-height: 5;
+        padding: 0 1;
+        scrollbar-size-vertical: 1;
+        & > * { display: none; }
+        & > #serving { layout: horizontal; height: 3; }
+        &.-idle > IdleNote { display: block; }
+        &.-busy > StepList { display: block; }
+        &.-failed > FailurePanel { display: block; }
+        &.-serving > #serving, &.-serving > TokenBar { display: block; }
+        &.-roomy.-serving > WorkerGraphs { display: block; }
+        &.-folded.-serving {
+            min-height: 1;
+            height: 1;
+            padding: 0 2;
+            & > #serving, & > TokenBar { display: none; }
+            & > LiveLine { display: block; }
+        }
+    }
+    """
+
+    def __init__(self, desk: Desk, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id, classes="pane")
+        self.border_title = "Live"
+        self._desk = desk
+        self.graph = RateGraph(desk.trends.rates)
+        self._line = LiveLine(desk.trends.rates)
+        self._graphs = WorkerGraphs()
+        self._idle = IdleNote()
+        self._figures = LiveFigures()
+        self._token = TokenBar()
+        self._figures_cells = 0
+        self._marks: tuple[str, ...] = ()
+        self._steps = StepList()
+        self._failure = FailurePanel()
+        self._snapshot: ClusterSnapshot | None = None
+
+    def compose(self) -> ComposeResult:
+        yield self._idle
+        yield self._steps
+        yield self._failure
+        yield Widget(self._figures, self.graph, id="serving")
+        yield self._token
+        yield self._graphs
+        yield self._line
+
+    def show(self, snapshot: ClusterSnapshot) -> None:
+        """Show a snapshot."""
+        self._snapshot = snapshot
+        view = view_of(snapshot)
+        if not self.has_class(f"-{view}"):
+            # A relaunch keeps the rows: what is below would move twice.
+            keeps = view == "busy" and self.has_class("-serving")
+            self.styles.height = self.outer_size.height if keeps else None
+            self.remove_class(*(f"-{other}" for other in _VIEWS))
+            self.add_class(f"-{view}")
+        retitle(self, _titled(snapshot, view))
+        self._idle.message = snapshot.message
+        self._steps.steps, self._steps.at = snapshot.steps, snapshot.at
+        self._failure.failure = snapshot.failure
+        self._failure.to_mend = peer_to_mend(snapshot) if view == "failed" else ""
+        if view == "busy":
+            self.call_after_refresh(self._scroll_to_step)
+        self._show_token(snapshot)
+        self._fit_columns()
+        told = (
+            acceptance_text(snapshot.speed.acceptance),
+            auto_text(snapshot),
+            pairs_text(snapshot.links),
+        )
+        said = " · ".join(filter(None, told))
+        resubtitle(self, said if view == "serving" else "")
+        rates = self._desk.trends.rates
+        self.graph.show(rates)
+        self._line.show(snapshot, rates)
+
+    def show_marks(self, marks: tuple[str, ...]) -> None:
+        """The devices in the order of their letters and colours in the split."""
+        if marks != self._marks:
+            self._marks = marks
+            if self._snapshot is not None:
+                self._show_token(self._snapshot)
+
+    def on_resize(self) -> None:
+        self._fit_columns()
+
+    def focus_default(self) -> None:
+        """The pane itself takes the keys."""
+        self.focus()
+
+    def copyable(self) -> Copyable | None:
+        """The failure, else the address of the API."""
+        if self.has_class("-failed"):
+            return self._failure.copyable()
+        url = self._snapshot.api_url if self._snapshot else None
+        return Copyable("the API address", url) if url else None
+
+    def say_keys(self) -> None:
+        """Name the keys that work where the focus is now."""
+        self._failure.redraw()
+
+    @property
+    def peer_to_mend(self) -> str:
+        """The peer whose engine failed a launch; empty for none."""
+        return self._failure.to_mend
+
+    def _show_token(self, snapshot: ClusterSnapshot) -> None:
+        self._token.show(snapshot, self._marks)
+        devices = device_marks(snapshot, self._marks)
+        head = snapshot.plan.head if snapshot.plan else ""
+        self._graphs.show(self._desk.trends.workers, devices, head)
+
+    def _fit_columns(self) -> None:
+        """The figures that have room; the graph gets the rest."""
+        width, rows = self.content_size.width, max(self._figures.size.height, 3)
+        if self._snapshot is None or not width:
+            return
+        columns = columns_of(self._snapshot, width, rows)
+        cells = min(columns_width(columns), width)
+        if self._figures_cells != cells:
+            self._figures_cells = cells
+            self._figures.styles.width = cells
+        self._figures.columns = columns
+
+    def _scroll_to_step(self) -> None:
+        line = Region(0, self._steps.running, 1, 1)
+        self.scroll_to_region(line, animate=False)
+
+    @property
+    def log_name(self) -> str:
+        """The process whose log tells most; empty for none."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            return ""
+        if snapshot.failure and snapshot.failure.process:
+            return snapshot.failure.process
+        servers = [p.name for p in snapshot.processes if p.role == "server"]
+        return next(iter(servers), "")
+
+
+def view_of(snapshot: ClusterSnapshot) -> str:
+    """The name of the view that shows this state."""
+    if snapshot.state == ClusterState.SERVING:
+        return "serving"
+    if snapshot.state in _BUSY:
+        return "busy"
+    return "failed" if snapshot.failure else "idle"
+
+
+def _titled(snapshot: ClusterSnapshot, view: str) -> str:
+    if view == "failed":
+        return "Failed"
+    if view != "busy":
+        return "Live"
+    began = [step.started_at for step in snapshot.steps if step.started_at is not None]
+    elapsed = format_seconds(max(snapshot.at - min(began), 0.0)) if began else ""
+    return (
+        f"{snapshot.state.capitalize()} ── {elapsed}"
+        if elapsed
+        else str(snapshot.state).capitalize()
+    )

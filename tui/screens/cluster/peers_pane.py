@@ -1,0 +1,583 @@
+"""The pane of the peers: their state, and how full their devices get."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from rich.style import Style
+from textual import on
+from textual.actions import SkipAction
+from textual.containers import VerticalScroll
+from textual.geometry import Region
+from textual.message import Message
+from textual.reactive import reactive
+from textual.strip import Strip
+
+from backends.state import MemorySource, PeerState
+from backends.units import format_ms, format_percent
+from tui.actions.keymap import bindings
+from tui.app.messages import Copyable, PeerWanted
+from tui.model.names import letter
+from tui.model.peer_words import (
+    UNFIT,
+    data_text,
+    hint_of,
+    look_of,
+    note_text,
+    path_words,
+    role_word,
+    since_text,
+    state_words,
+    why_not,
+)
+from tui.model.quantities import short_part_of
+from tui.widgets.inputs import FilterBar
+from tui.widgets.keys import with_keys
+from tui.widgets.sources import style_of, told
+from tui.widgets.strips import (
+    Part,
+    StripWidget,
+    changed_span,
+    clip,
+    line,
+    memory_bar,
+    retitle,
+    spread,
+    wrapped,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from textual import events
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from backends.state import Device, Peer
+    from tui.model.draft import Draft
+    from tui.widgets.palette import Palette
+
+
+DEVICE_WIDTH = 7
+INDENT = 3
+NOTE_LINES = 6
+_STEADY = frozenset({PeerState.READY, PeerState.SERVING})
+
+
+class Fill(NamedTuple):
+    """The used and the total memory of a device."""
+
+    taken: int
+    whole: int
+    mark: int | None
+    """Its letter in the split; None where the split does not use it."""
+    misfit: bool = False
+    source: MemorySource | None = None
+    """The source of the split's figure; None for the memory in use now."""
+
+
+def fill_of(device: Device, draft: Draft | None) -> Fill:
+    """The memory that the split shown takes of a device, else the memory in use now."""
+    for load in draft.loads if draft else ():
+        if load.device == device.id and draft:
+            return Fill(
+                load.total_bytes,
+                device.usable_bytes,
+                draft.mark(device.id),
+                device.id in draft.misfits,
+                load.source,
+            )
+    taken = device.total_bytes - device.free_bytes
+    return Fill(taken, device.total_bytes, None)
+
+
+@dataclass(frozen=True)
+class PeerBlock:
+    """All that decides how a peer looks: equal blocks look the same."""
+
+    peer: Peer
+    fills: tuple[Fill, ...]
+    width: int
+    selected: bool
+    cursor: bool
+    """True if keys move the selection."""
+    age: str
+    """The time since the state began, coarsely."""
+    without: str = ""
+    """The cluster's fallback if this peer were lost; empty if it is unknown."""
+    with_keys: Callable[[str], str] = field(default=str, compare=False)
+    """Puts the keys into a text that names actions."""
+
+    @property
+    def n_rows(self) -> int:
+        """Lines it takes."""
+        return 1 + len(self.peer.devices) + len(self._below())
+
+    def strips(self, palette: Palette) -> list[Strip]:
+        """Its lines."""
+        width = self.width
+        return [
+            self._name(palette),
+            *(
+                _device_row(device, fill, width, palette)
+                for device, fill in zip(self.peer.devices, self.fills, strict=True)
+            ),
+            *(line(self._styled(row, palette), width) for row in self._below()),
+        ]
+
+    def _name(self, palette: Palette) -> Strip:
+        peer = self.peer
+        look = look_of(peer)
+        away = peer.state is PeerState.UNREACHABLE
+        left: list[Part] = [
+            ("▸" if self.cursor else " ", palette.key),
+            (f"{look.sign} ", getattr(palette, look.tone)),
+            (
+                clip(peer.name, max(6, self.width - 23)) + " ",
+                palette.dim if away else palette.strong,
+            ),
+            (clip(role_word(peer), 6), palette.text),
+        ]
+        return spread(left, [self._state(palette)], self.width)
+
+    def _state(self, palette: Palette) -> Part:
+        if self.peer.state in _STEADY:
+            return path_words(self.peer), palette.dim
+        tone = look_of(self.peer).tone
+        return state_words(self.peer, self.age), getattr(palette, tone)
+
+    def _below(self) -> list[tuple[str, str]]:
+        """The peer's work, its trouble or a hint: style and text."""
+        if self.peer.work is not None:
+            return self._work()
+        hint = hint_of(self.peer)
+        key = [("hint", f"{hint.key} {hint.text}")] if hint else []
+        if key and not self.selected:
+            return key
+        data = data_text(self.peer) if self.selected else ""
+        rest = self.without if self.selected else ""
+        told = (
+            note_text(self.peer),
+            data and f"data: {data}",
+            rest and f"if lost: {rest}",
+        )
+        return [row for text in told for row in self._wrapped(text)] + key
+
+    def _work(self) -> list[tuple[str, str]]:
+        work = self.peer.work
+        assert work is not None
+        bar = [] if work.progress is None else [("bar", "")]
+        title = work.title if self.selected else ""
+        end = [("hint", "{peers.cancel:short} ends it")] if self.selected else []
+        return [*self._wrapped(title), *bar, *self._wrapped(work.detail), *end]
+
+    def _wrapped(self, text: str) -> list[tuple[str, str]]:
+        room = self.width - INDENT
+        if not self.selected:
+            return [("dim", text)] if text else []
+        return [("dim", piece) for piece in wrapped(text, room, NOTE_LINES)]
+
+    def _styled(self, row: tuple[str, str], palette: Palette) -> list[Part]:
+        kind, text = row
+        indent = (" " * INDENT, palette.dim)
+        if kind == "bar":
+            return [indent, *self._bar(palette)]
+        if kind == "hint":
+            key, _, rest = self.with_keys(text).partition(" ")
+            return [indent, (key, palette.key), (f" {rest}", palette.text)]
+        return [indent, (text, palette.dim)]
+
+    def _bar(self, palette: Palette) -> list[Part]:
+        progress = (self.peer.work.progress if self.peer.work else None) or 0.0
+        room = min(max(self.width - INDENT - 6, 4), 30)
+        cells = memory_bar(
+            progress, 1.0, room, full=palette.accent, empty=palette.track
+        )
+        return [*cells, (f" {format_percent(progress):>5}", palette.text)]
+
+
+def _device_row(device: Device, fill: Fill, width: int, palette: Palette) -> Strip:
+    """Letter, name, bar, figures; the bar gives way."""
+    full = palette.dim if fill.mark is None else palette.device(fill.mark)
+    figures = f" {told(short_part_of(fill.taken, fill.whole), fill.source):>12}"
+    room = width - INDENT - 2 - DEVICE_WIDTH - len(figures)
+    cells = max(room, 0)
+    bar = memory_bar(fill.taken, fill.whole, cells, full=full, empty=palette.track)
+    mark = "·" if fill.mark is None else letter(fill.mark)
+    left = [
+        (f"   {mark} ", full),
+        (clip(device.name, DEVICE_WIDTH), palette.text),
+        *(bar if room >= 4 else ()),
+    ]
+    tone = palette.bad if fill.misfit else style_of(fill.source, palette)
+    return spread(left, [(figures, tone)], width)
+
+
+TICK_S = 5.0
+
+
+class PeerList(StripWidget, can_focus=True):
+    """Peers with their devices; one is selected.
+
+    Only what is visible is drawn, and only peers that look different are drawn again.
+    """
+
+    HELP: ClassVar[str | None] = """\
+## Peers
+
+The machines this console knows, and the workers on this one. `•` ready, `●` serving,
+`◐` starting, `◌` being looked at, `◑` something goes on there, `?` asks you, `!` has no
+engine yet, `≠` its engine does not fit ours, `✗` failed, `○` cannot be reached.
+
+A device's bar and figures say how much of its memory the split shown takes; a device
+the split does not use shows what is taken now. The letter is the device's in the split.
+
+**{peers.use}** and **{peers.lead}** change who takes part in the split shown;
+**{cluster.launch}** launches it. **{peers.filter}** keeps only peers with some words.
+"""
+    BINDINGS: ClassVar[list[BindingType]] = bindings("peers")
+    DEFAULT_CSS = """
+    PeerList {
+        height: auto;
+    }
+    """
+
+    peers: reactive[tuple[Peer, ...]] = reactive((), init=False, repaint=False)
+    draft: reactive[Draft | None] = reactive(None, init=False, repaint=False)
+    """The split shown, for letters and planned bytes."""
+    fallbacks: reactive[dict[str, str]] = reactive({}, init=False, repaint=False)
+    """By peer, what the cluster would go on with if it were lost."""
+    selected: reactive[int] = reactive(0, init=False)
+    """Index of the selected peer."""
+
+    class FilterWanted(Message):
+        """The user wants to type a filter, or to have it removed."""
+
+        def __init__(self, *, wanted: bool) -> None:
+            super().__init__()
+            self.wanted = wanted
+
+    class Selected(Message):
+        """Another peer is selected, or the one selected has changed."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._clock = clock
+        self._blocks: list[PeerBlock] = []
+        self._tops: list[int] = []
+        self._pictures: dict[int, tuple[PeerBlock, list[Strip]]] = {}
+        self.filtered = False
+        """True if the filter hides some peers."""
+        self._awaited = ""
+
+    # --- drawing -------------------------------------------------------------------
+
+    def get_content_height(self, container: object, viewport: object, w: int) -> int:
+        self._lay_out(w)
+        return max(1, sum(block.n_rows for block in self._blocks))
+
+    def lines(self) -> list[Strip]:
+        """All lines, those out of sight too."""
+        width = self.content_size.width
+        if self._strips is None or self._drawn_width != width:
+            self._lay_out(width)
+            blocks = range(len(self._blocks))
+            self._strips = [strip for index in blocks for strip in self._drawn(index)]
+            self._strips = self._strips or [self._nobody(width)]
+            self._drawn_width = width
+        return self._strips
+
+    def render_line(self, y: int) -> Strip:
+        """One line, of a peer that is drawn only now if it was out of sight."""
+        width = self.content_size.width
+        if not self._blocks or self._blocks[0].width != width:
+            self._lay_out(width)
+        if not self._blocks:
+            return self._nobody(width)
+        index = bisect_right(self._tops, y) - 1
+        strips = self._drawn(index)
+        row = y - self._tops[index]
+        return strips[row] if row < len(strips) else Strip.blank(width, self._ground)
+
+    def notify_style_update(self) -> None:
+        """A theme or class change may have changed every colour."""
+        self._pictures.clear()
+        super().notify_style_update()
+
+    def _drawn(self, index: int) -> list[Strip]:
+        """The lines of one peer, drawn once for as long as it looks the same."""
+        block = self._blocks[index]
+        held = self._pictures.get(index)
+        if held is None or held[0] != block:
+            drawn = block.strips(self.palette)
+            held = block, [strip.apply_style(self._ground) for strip in drawn]
+            self._pictures[index] = held
+        return held[1]
+
+    @property
+    def _ground(self) -> Style:
+        return Style(bgcolor=self.background_colors[1].rich_color)
+
+    def _nobody(self, width: int) -> Strip:
+        said = "no peer has these words" if self.filtered else "no peers known yet"
+        text = line([(said, self.palette.dim)], width)
+        return text.apply_style(self._ground)
+
+    def _lay_out(self, width: int) -> None:
+        self._blocks = [self._block(index, width) for index in range(len(self.peers))]
+        heights = (block.n_rows for block in self._blocks)
+        self._tops = [0, *accumulate(heights)][:-1] if self._blocks else []
+
+    def _block(self, index: int, width: int) -> PeerBlock:
+        peer, selected = self.peers[index], index == self.selected
+        return PeerBlock(
+            peer=peer,
+            fills=tuple(fill_of(device, self.draft) for device in peer.devices),
+            width=width,
+            selected=selected,
+            cursor=selected and self.has_focus,
+            age=self._age(peer),
+            without=self.fallbacks.get(peer.name, ""),
+            with_keys=partial(with_keys, self.app),
+        )
+
+    def _age(self, peer: Peer) -> str:
+        if peer.state is not PeerState.UNREACHABLE or peer.since is None:
+            return ""
+        return since_text(self._clock() - peer.since)
+
+    def _show_news(self) -> None:
+        """Paint the peers that look different now; lay out anew if sizes changed."""
+        before, tops = self._blocks, self._tops
+        self._lay_out(self.content_size.width)
+        changed = [
+            index
+            for index, block in enumerate(self._blocks)
+            if index >= len(before) or before[index] != block
+        ]
+        if not changed and len(before) == len(self._blocks):
+            return
+        self._strips = None
+        if tops != self._tops or _n_rows(before) != _n_rows(self._blocks):
+            self.refresh(layout=True)
+            if self._grew(before):
+                self.call_after_refresh(self._scroll_to_selected)
+            return
+        for index in changed:
+            self._paint(index)
+
+    def _grew(self, before: list[PeerBlock]) -> bool:
+        at = self.selected
+        both = at < min(len(before), len(self._blocks))
+        return both and self._blocks[at].n_rows > before[at].n_rows
+
+    def _paint(self, index: int) -> None:
+        """Paint the cells of a peer that differ from what was drawn of it last."""
+        block, top = self._blocks[index], self._tops[index]
+        held = self._pictures.get(index)
+        now = self._drawn(index)
+        if held is None or len(held[1]) != len(now):
+            self.refresh(Region(0, top, block.width, block.n_rows))
+            return
+        for row, (old, new) in enumerate(zip(held[1], now, strict=True), start=top):
+            if span := changed_span(old, new):
+                self.refresh(Region(span[0], row, span[1] - span[0], 1))
+
+    # --- news ----------------------------------------------------------------------
+
+    def on_mount(self) -> None:
+        self.set_interval(TICK_S, self._show_news)
+
+    def validate_selected(self, selected: int) -> int:
+        return min(max(selected, 0), max(len(self.peers) - 1, 0))
+
+    def watch_peers(self, before: tuple[Peer, ...], now: tuple[Peer, ...]) -> None:
+        was = before[self.selected] if self.selected < len(before) else None
+        names = [peer.name for peer in now]
+        if self._awaited in names:
+            self.selected = names.index(self._awaited)
+            self._awaited = ""
+        elif was is not None and was.name in names:
+            self.selected = names.index(was.name)
+        else:
+            self.selected = self.validate_selected(self.selected)
+        self._show_news()
+        if was != self.peer:
+            self.post_message(self.Selected())
+
+    def watch_draft(self) -> None:
+        self._show_news()
+
+    def watch_fallbacks(self) -> None:
+        self._show_news()
+
+    def watch_selected(self) -> None:
+        self._show_news()
+        self.scroll_visible(animate=False)
+        self.call_after_refresh(self._scroll_to_selected)
+        self.post_message(self.Selected())
+
+    def watch_has_focus(self, has_focus: bool) -> None:
+        super().watch_has_focus(has_focus)
+        self._show_news()
+
+    def _scroll_to_selected(self) -> None:
+        if self.selected < len(self._blocks) and isinstance(
+            self.parent, VerticalScroll
+        ):
+            block, top = self._blocks[self.selected], self._tops[self.selected]
+            region = Region(0, top, block.width, block.n_rows)
+            self.parent.scroll_to_region(region, animate=False)
+
+    # --- what the user does --------------------------------------------------------
+
+    def select(self, name: str) -> None:
+        """Select a peer, now or once it is there."""
+        names = [peer.name for peer in self.peers]
+        if name in names:
+            self.selected = names.index(name)
+        else:
+            self._awaited = name
+
+    @property
+    def peer(self) -> Peer | None:
+        """The selected one."""
+        return self.peers[self.selected] if self.selected < len(self.peers) else None
+
+    def copyable(self) -> Copyable | None:
+        """The selected peer as one line."""
+        peer = self.peer
+        if peer is None:
+            return None
+        rtt = "" if peer.rtt_ms is None else f" {format_ms(peer.rtt_ms)}"
+        names = ", ".join(device.id for device in peer.devices)
+        return Copyable(
+            f"peer {peer.name}",
+            f"{peer.name} {peer.role} {peer.state} {peer.transport}{rtt} "
+            f"{names} {peer.note}".rstrip(),
+        )
+
+    def action_select(self, by: int) -> None:
+        self.selected += by
+
+    def action_filter(self) -> None:
+        self.post_message(self.FilterWanted(wanted=True))
+
+    def action_unfilter(self) -> None:
+        if not self.filtered:
+            raise SkipAction
+        self.post_message(self.FilterWanted(wanted=False))
+
+    def action_ask(self, verb: str) -> None:
+        self.post_message(PeerWanted(verb, self.peer.name if self.peer else ""))
+
+    def on_click(self, event: events.Click) -> None:
+        y = event.get_content_offset_capture(self).y
+        if not 0 <= y < _n_rows(self._blocks):
+            return
+        self.selected = bisect_right(self._tops, y) - 1
+        if event.chain == 2:
+            self.action_ask("open")
+
+
+def unfit_actions(peer: Peer | None) -> frozenset[str]:
+    """Actions that would refuse the selected peer: they are not offered."""
+    useful = {
+        "peers.open": peer is not None,
+        "peers.data": peer is not None and peer.data is not None,
+        "peers.use": peer is not None and not why_not(peer),
+        "peers.provision": peer is not None and peer.state in UNFIT,
+        "peers.cancel": peer is not None and peer.work is not None,
+    }
+    return frozenset(action for action, fits in useful.items() if not fits)
+
+
+def _n_rows(blocks: list[PeerBlock]) -> int:
+    return sum(block.n_rows for block in blocks)
+
+
+class PeersPane(VerticalScroll, can_focus=False):
+    """The scrolling frame around the peers."""
+
+    DEFAULT_CSS = """
+    PeersPane {
+        padding: 0 1;
+        scrollbar-size-vertical: 1;
+        & FilterBar { dock: bottom; }
+    }
+    """
+
+    def __init__(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(id=id, classes="pane")
+        self.border_title = "Peers"
+        self.peer_list = PeerList(clock)
+        self._filter_bar = FilterBar("words to keep", id="peers-filter")
+        self._peers: tuple[Peer, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        yield self.peer_list
+        yield self._filter_bar
+
+    def show(self, peers: tuple[Peer, ...], draft: Draft | None) -> None:
+        """Show peers, and what a split would put on them."""
+        self._peers = peers
+        self._list()
+        self.show_draft(draft)
+
+    def _list(self) -> None:
+        """List the peers that have all the words of the filter."""
+        words = self._filter_bar.text.casefold().split()
+        shown = tuple(peer for peer in self._peers if has_words(peer, words))
+        self.peer_list.filtered = bool(words)
+        self.peer_list.peers = shown
+        note = f"{len(shown)} of {len(self._peers)}" if words else ""
+        self._filter_bar.note = note
+        retitle(self, f"Peers ── {note}" if note else "Peers")
+
+    @on(PeerList.FilterWanted)
+    def _filter_wanted(self, event: PeerList.FilterWanted) -> None:
+        event.stop()
+        if event.wanted:
+            self._filter_bar.open()
+        else:
+            self._filter_bar.action_clear()
+
+    @on(FilterBar.Changed)
+    def _filter_changed(self, event: FilterBar.Changed) -> None:
+        event.stop()
+        self._list()
+
+    @on(FilterBar.Left)
+    def _filter_left(self, event: FilterBar.Left) -> None:
+        event.stop()
+        self.focus_default()
+
+    def show_draft(self, draft: Draft | None) -> None:
+        """Show what a split would put on the devices."""
+        self.peer_list.draft = draft
+
+    def show_fallbacks(self, fallbacks: dict[str, str]) -> None:
+        """Show what the cluster would go on with, by what it would lose."""
+        self.peer_list.fallbacks = fallbacks
+
+    def focus_default(self) -> None:
+        """The list takes the keys."""
+        self.peer_list.focus()
+
+
+def has_words(peer: Peer, words: Sequence[str]) -> bool:
+    """True if the peer's names contain all words, given in lower case."""
+    devices = " ".join(device.name for device in peer.devices)
+    told = f"{peer.name} {peer.role} {peer.state} {peer.transport} {peer.address}"
+    text = f"{told} {devices}".casefold()
+    return all(word in text for word in words)

@@ -1,1 +1,0 @@
-"""The pane of the split."""

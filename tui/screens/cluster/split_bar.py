@@ -1,0 +1,586 @@
+"""The split bar: layers over devices, with boundaries one drags or moves by key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, groupby, pairwise
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.segment import Segment
+from textual.actions import SkipAction
+from textual.message import Message
+from textual.reactive import reactive
+from textual.strip import Strip
+
+from backends.split.layout import counts, devices, format_range
+from backends.state import LayerRange
+from tui.actions.keymap import bindings
+from tui.app.messages import Notice
+from tui.model.drag import Drag
+from tui.model.names import device_label, letter
+from tui.model.quantities import common_unit, in_unit, part_of
+from tui.model.verdict import runs_now
+from tui.widgets.keys import with_keys
+from tui.widgets.number_strip import NumberStrip
+from tui.widgets.sources import style_of, tick_of
+from tui.widgets.strips import Part, clip, fitting, line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from rich.style import Style
+    from textual import events
+    from textual.binding import BindingType
+
+    from backends.split.loads import DeviceLoad
+    from backends.state import Share, Split
+    from tui.model.desk import Desk
+    from tui.model.draft import Draft
+    from tui.widgets.palette import Palette
+
+
+REACH = 1
+"""Columns beside a handle that still take hold of it."""
+
+
+@dataclass(frozen=True)
+class BarGeometry:
+    """A bar of ``width`` columns that shows these whole-layer counts.
+
+    Every segment keeps one column, if there is room for that, so that a device without
+    layers stays visible; every boundary has a column of its own for its handle.
+    """
+
+    width: int
+    counts: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """Layers and output."""
+        return sum(self.counts)
+
+    @cached_property
+    def positions(self) -> tuple[int, ...]:
+        """Layers before each boundary."""
+        return tuple(accumulate(self.counts))[:-1]
+
+    @cached_property
+    def least(self) -> int:
+        """Columns every segment has at least."""
+        return 1 if self.width >= 2 * len(self.counts) - 1 else 0
+
+    @cached_property
+    def spare(self) -> int:
+        """Columns shared out by layers."""
+        handles = len(self.counts) - 1
+        return max(0, self.width - handles - self.least * len(self.counts))
+
+    def handle_x(self, index: int) -> int:
+        """Column of a boundary's handle."""
+        return self._handle_offset(index) + self._scaled(self.positions[index])
+
+    def span(self, index: int) -> tuple[int, int]:
+        """Columns of a segment: first, and one past the last."""
+        start = self.handle_x(index - 1) + 1 if index else 0
+        if index < len(self.positions):
+            return start, self.handle_x(index)
+        return start, max(start, self.width)
+
+    def position_at(self, index: int, x: float) -> int:
+        """Layers before a boundary whose handle is dragged to column ``x``."""
+        if not self.spare:
+            return self.positions[index]
+        position = (x - self._handle_offset(index)) * self.total / self.spare
+        return min(max(round(position), 0), self.total)
+
+    def boundary_near(self, x: int) -> int | None:
+        """The boundary whose handle is at a column or beside it."""
+        near = min(
+            range(len(self.positions)),
+            key=lambda index: abs(self.handle_x(index) - x),
+            default=None,
+        )
+        if near is None or abs(self.handle_x(near) - x) > REACH:
+            return None
+        return near
+
+    def segment_at(self, x: int) -> int:
+        """The segment at a column."""
+        return sum(self.handle_x(index) < x for index in range(len(self.positions)))
+
+    def layer_edges(self, index: int) -> frozenset[int]:
+        """Columns of a segment that end a layer, where layers are wide enough."""
+        start, end = self.span(index)
+        count, width = self.counts[index], end - start
+        if not count or width < 2 * count:
+            return frozenset()
+        return frozenset(start + width * n // count - 1 for n in range(1, count))
+
+    def _handle_offset(self, index: int) -> int:
+        return (index + 1) * self.least + index
+
+    def _scaled(self, position: int) -> int:
+        if not self.total:
+            return 0
+        return (2 * position * self.spare + self.total) // (2 * self.total)
+
+
+def layer_span(load: DeviceLoad, n_layer: int) -> str:
+    """``0–38``, ``39–46 + output``, or ``—`` for none."""
+    if not load.n_layers:
+        return "—"
+    return format_range(LayerRange(load.device, load.first, load.last), n_layer)
+
+
+def short_span(load: DeviceLoad, n_layer: int) -> str:
+    """Like ``layer_span``, the output as ``+o``: for narrow places."""
+    return layer_span(load, n_layer).replace(" + output", "+o").replace("output", "o")
+
+
+def span_width(n_layer: int, *, short: bool = False) -> int:
+    """Columns the longest span of a model takes."""
+    digits = len(str(n_layer - 1))
+    return 2 * digits + 1 + (2 if short else len(" + output"))
+
+
+def total_of_available(draft: Draft, load: DeviceLoad) -> str:
+    """``15.0 of 55.0 GiB``; only the total where the device is unknown."""
+    available = draft.available.get(load.device)
+    if available is None:
+        unit = common_unit(load.total_bytes)
+        return f"{in_unit(load.total_bytes, unit)} {unit}"
+    return part_of(load.total_bytes, available)
+
+
+HANDLE = "┃"
+PICKED = "▼"
+LAYER_EDGE = "▕"
+HATCH = "╱"
+GHOST = "┊"
+"""A boundary of the split that runs."""
+EMPTY = "·"
+
+
+@dataclass(frozen=True)
+class BarPicture:
+    """One state of the bar."""
+
+    draft: Draft
+    geometry: BarGeometry
+    palette: Palette
+    picked: int
+    active: bool
+    """True if keys or a drag move the picked handle now."""
+    keys: tuple[str, str] = ("", "")
+    """The keys that apply and cancel a number."""
+    typed: str | None = None
+    """A layer count being typed, shown in place of the ranges."""
+    ghost: frozenset[int] = frozenset()
+    """Columns of the boundaries that run now, where they are elsewhere."""
+
+    def lines(self, height: int) -> list[Strip]:
+        """Names above and ranges below, where the rows suffice; the rest is bar."""
+        n_bar = max(1, height - 2)
+        lines = [self.bar_line(row == (n_bar - 1) // 2) for row in range(n_bar)]
+        if height > 1:
+            lines.insert(0, self.name_line())
+        if height > 2:
+            typing = self.typed is not None
+            lines.append(self.typed_line() if typing else self.range_line())
+        return lines[:height]
+
+    def bar_line(self, with_letters: bool) -> Strip:
+        """A row of the bar itself."""
+        cells: list[Part] = []
+        for index, share in enumerate(self.draft.split.shares):
+            cells += self._segment(index, share, with_letters)
+            if index < len(self.geometry.positions):
+                cells.append((HANDLE, self._handle_style(index)))
+        return _merged(cells, self.geometry.width)
+
+    def name_line(self) -> Strip:
+        """Letter and name over each device's segment; the pick over its handle."""
+        parts: list[Part] = []
+        for index, share in enumerate(self.draft.split.shares):
+            start, end = self.geometry.span(index)
+            mark = self.draft.mark(share.device)
+            text = clip(fitting(_names(mark, share.device), end - start), end - start)
+            parts.append((text, self.palette.device(mark)))
+            if index < len(self.geometry.positions):
+                pick = PICKED if index == self.picked else " "
+                parts.append((pick, self._handle_style(index)))
+        return line(parts, self.geometry.width)
+
+    def range_line(self) -> Strip:
+        """Layers and bytes under each device's segment, and whether they fit."""
+        parts: list[Part] = []
+        for index, load in enumerate(self.draft.loads):
+            start, end = self.geometry.span(index)
+            parts.append(self._range(load, end - start))
+            if index < len(self.geometry.positions):
+                parts.append((" ", self.palette.dim))
+        return line(parts, self.geometry.width)
+
+    def typed_line(self) -> Strip:
+        """The layer count being typed, in place of the ranges."""
+        mark = self.draft.mark(self.draft.split.shares[self.picked].device)
+        plain, key, dim = self.palette.text, self.palette.key, self.palette.dim
+        typed = self.typed or ""
+        most = sum(self.draft.counts[self.picked : self.picked + 2])
+        too_many = int(typed or 0) > most
+        parts = [
+            (f"{letter(mark)} gets ", plain),
+            (f"{typed}▏", key),
+            (f" of {most} layers   ", self.palette.bad if too_many else plain),
+            (self.keys[0], key),
+            (" applies   ", dim),
+            (self.keys[1], key),
+            (" cancels", dim),
+        ]
+        return line(parts, self.geometry.width)
+
+    def _segment(self, index: int, share: Share, with_letter: bool) -> list[Part]:
+        start, end = self.geometry.span(index)
+        mark = self.draft.mark(share.device)
+        if not share.layers:
+            text = letter(mark) if with_letter else EMPTY
+            return [(text, self.palette.device(mark))] * (end - start)
+        fill, edge = self.palette.fill(mark), self.palette.edge(mark)
+        plain = (HATCH, edge) if share.device in self.draft.misfits else (" ", fill)
+        edges = self.geometry.layer_edges(index)
+        cells = [(LAYER_EDGE, edge) if x in edges else plain for x in range(start, end)]
+        for x in self.ghost & set(range(start, end)):
+            cells[x - start] = (GHOST, fill)
+        if with_letter and cells:
+            middle = (len(cells) - 1) // 2
+            middle -= start + middle in edges | self.ghost
+            cells[middle] = (letter(mark), fill)
+        return cells
+
+    def _range(self, load: DeviceLoad, width: int) -> Part:
+        misfit = load.device in self.draft.misfits
+        span = short_span(load, self.draft.model.n_layer)
+        size = total_of_available(self.draft, load)
+        # The tick is for what was checked, not for a prediction.
+        mark = tick_of(load.source)
+        texts = _bad_ranges(span, size) if misfit else _good_ranges(span, size, mark)
+        told = style_of(load.source, self.palette)
+        style = self.palette.bad if misfit else told
+        return clip(fitting(texts, width), width), style
+
+    def _handle_style(self, index: int) -> Style:
+        if index != self.picked:
+            return self.palette.dim
+        return self.palette.key if self.active else self.palette.handle
+
+
+def _names(mark: int, device: str) -> tuple[str, ...]:
+    own, label = letter(mark), device_label(device)
+    return f"{own} {label}", f"{own} {label.split()[0]}", own
+
+
+def _good_ranges(span: str, size: str, mark: str) -> tuple[str, ...]:
+    total = size.partition(" of ")[0]
+    return f"{span} · {size} {mark}", f"{span} · {total} {mark}", f"{span} {mark}", span
+
+
+def _bad_ranges(span: str, size: str) -> tuple[str, ...]:
+    total = size.partition(" of ")[0]
+    return f"{span} · {size} ✗", f"{span} · {total} ✗", f"{span} ✗", "✗"
+
+
+def _merged(cells: Iterable[Part], width: int) -> Strip:
+    segments = [
+        Segment("".join(text for text, _ in group), style)
+        for style, group in groupby(cells, key=lambda cell: cell[1])
+    ]
+    return Strip(segments).adjust_cell_length(width)
+
+
+class SplitBar(NumberStrip, can_focus=True):
+    """One bar of layers per device, its boundaries draggable.
+
+    Mouse and keys do the same: they ask the desk, which owns the split and its
+    history, and the bar shows what lies there then. Its own is only a drag that is
+    not let go yet.
+    """
+
+    HELP: ClassVar[str | None] = """\
+## Split
+
+Which device holds which layers. The **output** (norm and head) counts as one layer
+more. Drag a boundary `┃`, or use the keys: they move the *picked* boundary, marked `▼`.
+
+Press **{split.set:or}**, type a number and press it again to give the device left of
+the boundary that many layers; a number alone changes screens.
+
+`┊` are the boundaries of the split that runs. `✗` and hatching mean: more than the
+device has. Nothing runs until you launch.
+"""
+    BINDINGS: ClassVar[list[BindingType]] = bindings("split")
+    DEFAULT_CSS = """
+    SplitBar {
+        height: 4;
+        width: 1fr;
+        pointer: ew-resize;
+    }
+    """
+
+    draft: reactive[Draft | None] = reactive(None, init=False, repaint=False)
+    """The split shown; None before the user chooses a model."""
+    picked: reactive[int] = reactive(0, init=False)
+    """The boundary the keys move."""
+    running: reactive[Split | None] = reactive(None, init=False, repaint=False)
+    """The split that runs, whose boundaries stay on the bar; None for none."""
+
+    class Changed(Message):
+        """Another split is shown; ``final`` when the desk has it, too.
+
+        Whoever hears of it reads the desk: messages that wait say nothing new.
+        """
+
+        def __init__(self, bar: SplitBar, *, final: bool) -> None:
+            super().__init__()
+            self.bar = bar
+            self.final = final
+
+        def can_replace(self, message: Message) -> bool:
+            """A newer one of this bar says as much, unless only this is final."""
+            return (
+                isinstance(message, SplitBar.Changed)
+                and message.bar is self.bar
+                and (message.final or not self.final)
+            )
+
+    def __init__(self, desk: Desk, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self._desk = desk
+        self._drag: Drag | None = None
+
+    # --- what others use -----------------------------------------------------
+
+    def follow(self) -> None:
+        """Show what lies on the desk.
+
+        A drag and a number being typed go on where the split is the one they began
+        with: news about devices come all the time.
+        """
+        draft, running = self._desk.draft, runs_now(self._desk.snapshot)
+        self.running = running.split if running else None
+        split = draft.split if draft else None
+        before = self._drag.start if self._drag else self.draft and self.draft.split
+        if split != before:
+            self._end_drag()
+            self.typed = None
+        if draft and not (self.draft and _same_shape(self.draft.split, draft.split)):
+            self.draft = draft
+            self.picked = _first_shared(draft.split)
+        self.draft = draft and draft.with_split(
+            self._drag.split if self._drag else draft.split
+        )
+
+    @property
+    def dragging(self) -> bool:
+        """True if the mouse holds a boundary now."""
+        return self._drag is not None
+
+    @property
+    def geometry(self) -> BarGeometry:
+        """The places of segments and handles at the present width."""
+        counts = self.draft.counts if self.draft else (1,)
+        return BarGeometry(self.content_size.width, counts)
+
+    @property
+    def handle_x(self) -> int:
+        """Column of the picked boundary's handle."""
+        return self.geometry.handle_x(self.picked)
+
+    @property
+    def n_boundaries(self) -> int:
+        """Boundaries there are to drag."""
+        return len(self.draft.split.shares) - 1 if self.draft else 0
+
+    @property
+    def can_undo(self) -> bool:
+        return self._desk.editing.can_undo
+
+    @property
+    def takes_number(self) -> bool:
+        """A layer count, where there is a boundary and nobody drags it."""
+        return self.n_boundaries > 0 and not self.dragging
+
+    def take_number(self, text: str) -> None:
+        """Give the device left of the boundary so many layers, or what there are."""
+        if self.draft is None:
+            return
+        most = sum(self.draft.counts[self.picked : self.picked + 2])
+        if int(text) > most:
+            what = f"At most {most} layers here: set to {most}"
+            self.post_message(Notice(what, "warning"))
+        self._ask(self._desk.editing.give(self.picked, int(text)))
+
+    # --- drawing ---------------------------------------------------------------
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        if self.draft is None or width < 1:
+            return []
+        picture = BarPicture(
+            draft=self.draft,
+            geometry=self.geometry,
+            palette=self.palette,
+            picked=self.picked,
+            active=self.has_focus or self.dragging,
+            keys=(
+                with_keys(self.app, "{split.set:or}"),
+                with_keys(self.app, "{split.cancel}"),
+            ),
+            typed=self.typed,
+            ghost=self._ghost(),
+        )
+        return picture.lines(height)
+
+    def _ghost(self) -> frozenset[int]:
+        """Columns of the boundaries that run, where those shown are elsewhere."""
+        runs, draft = self.running, self.draft
+        if runs is None or draft is None or devices(draft.split) != devices(runs):
+            return frozenset()
+        there, here = BarGeometry(self.content_size.width, counts(runs)), self.geometry
+        pairs = enumerate(zip(there.positions, here.positions, strict=True))
+        return frozenset(there.handle_x(i) for i, (one, two) in pairs if one != two)
+
+    # --- watchers ----------------------------------------------------------------
+
+    def validate_picked(self, picked: int) -> int:
+        return min(max(picked, 0), max(self.n_boundaries - 1, 0))
+
+    def watch_draft(self) -> None:
+        self.picked = self.validate_picked(self.picked)
+        self.redraw_changed()
+
+    def watch_running(self) -> None:
+        self.redraw_changed()
+
+    def watch_picked(self) -> None:
+        self.typed = None
+        self.redraw()
+
+    # --- actions -------------------------------------------------------------------
+
+    def action_move(self, by: int) -> None:
+        if not self.dragging:
+            self._ask(self._desk.editing.move(self.picked, by))
+
+    def action_move_to_end(self, direction: int) -> None:
+        self.action_move(direction * (self.geometry.total + 1))
+
+    def action_pick(self, by: int) -> None:
+        if self.n_boundaries and not self.dragging:
+            self.picked = (self.picked + by) % self.n_boundaries
+
+    def action_reorder(self, by: int) -> None:
+        if self.dragging:
+            return
+        if self._desk.editing.exchange(self.picked, by):
+            self._ask(True)
+            self.picked += by
+        else:
+            self.app.bell()
+
+    def action_undo(self) -> None:
+        self._step(self._desk.editing.undo)
+
+    def action_redo(self) -> None:
+        self._step(self._desk.editing.redo)
+
+    def action_cancel(self) -> None:
+        if self.dragging:
+            self._restore()
+        elif self.typed is not None:
+            self.typed = None
+        else:
+            raise SkipAction
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in {"move", "move_to_end", "pick", "reorder"}:
+            return self.n_boundaries > 0
+        return True
+
+    # --- events ----------------------------------------------------------------------
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        if event.button != 1 or self.draft is None or not self.n_boundaries:
+            return
+        event.stop()
+        x = event.get_content_offset_capture(self).x
+        near = self.geometry.boundary_near(x)
+        if near is None:
+            self.picked = min(self.geometry.segment_at(x), self.n_boundaries - 1)
+            return
+        self.picked = near
+        self._drag = Drag.of(self.draft.split, near, x)
+        self.capture_mouse()
+        self.redraw()
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if self._drag is None:
+            return
+        event.stop()
+        x = event.get_content_offset_capture(self).x
+        at = self.geometry.position_at(self._drag.boundary, x)
+        drag = self._drag.back() if x == self._drag.grab_x else self._drag.to(at)
+        if drag != self._drag:
+            self._drag = drag
+            self._show(drag)
+
+    def on_mouse_up(self, event: events.MouseUp) -> None:
+        if self._drag is None:
+            return
+        event.stop()
+        drag = self._drag
+        self._end_drag()
+        self._ask(self._desk.editing.drop(drag))
+
+    def on_mouse_release(self, event: events.MouseRelease) -> None:
+        if self.dragging:
+            self._restore()
+
+    # --- inside ---------------------------------------------------------------
+
+    def _ask(self, changed: bool) -> None:
+        if changed:
+            self.follow()
+            self.post_message(self.Changed(self, final=True))
+
+    def _step(self, step: Callable[[], bool]) -> None:
+        if self.dragging or not step():
+            self.app.bell()
+        else:
+            self._ask(True)
+
+    def _show(self, drag: Drag) -> None:
+        if self.draft is not None:
+            self.draft = self.draft.with_split(drag.split)
+            self.post_message(self.Changed(self, final=not drag.moved))
+
+    def _restore(self) -> None:
+        self._end_drag()
+        self.follow()
+        self.post_message(self.Changed(self, final=True))
+
+    def _end_drag(self) -> None:
+        if self._drag is not None:
+            self._drag = None
+            self.release_mouse()
+        self.redraw()
+
+
+def _first_shared(split: Split) -> int:
+    pairs = enumerate(pairwise(split.shares))
+    return next((index for index, (a, b) in pairs if a.layers and b.layers), 0)
+
+
+def _same_shape(one: Split, other: Split) -> bool:
+    return one.n_layer == other.n_layer and {s.device for s in one.shares} == {
+        s.device for s in other.shares
+    }

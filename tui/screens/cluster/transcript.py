@@ -1,0 +1,393 @@
+"""The conversation so far: scrolls, follows its end, shows the newest turns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from textual import on, work
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.reactive import reactive
+from textual.widgets import Static
+
+from backends.units import format_count
+from tui.model.names import model_name
+from tui.screens.cluster.answer import ChatAnswer, ChatQuestion, names_width, speaker_of
+from tui.widgets.keys import with_keys
+from tui.widgets.safe_text import safe
+from tui.widgets.worker_reports import report_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual import events
+    from textual.app import ComposeResult
+    from textual.widget import Widget
+    from textual.worker import Worker
+
+    from backends.state import Answering, Conversation, Turn
+
+    Key = tuple[str, int, int, float]
+
+
+class ShownTurn(NamedTuple):
+    """The widgets of a turn, and what they would have to be made anew for."""
+
+    key: Key
+    question: ChatQuestion
+    answer: ChatAnswer
+
+    @property
+    def widgets(self) -> tuple[Widget, Widget]:
+        """Both, from top to bottom."""
+        return self.question, self.answer
+
+    def mark(self, chosen: bool) -> None:
+        """Show that it is the chosen one, or is not."""
+        self.question.chosen = self.answer.compared = chosen
+
+
+def key_of(turn: Turn) -> Key:
+    """Tells a turn from another, and one answer to it from the next."""
+    return turn.asked, len(turn.replies), turn.shown, turn.reply.at
+
+
+def speaker_in(turn: Turn, otherwise: str) -> str:
+    """The speaker's name for the model that answered, if it is known."""
+    model = turn.reply.model
+    return speaker_of(model_name(model)) if model else otherwise
+
+
+def width_of(turns: Sequence[Turn], otherwise: str) -> int:
+    """Cells for names, the same in all turns."""
+    speakers = {speaker_in(turn, otherwise) for turn in turns} | {otherwise}
+    return max(map(names_width, speakers))
+
+
+SHOWN_TURNS = 8
+"""Turns laid out: each word of an answer costs the more the more there are."""
+
+
+class TurnColumn(Vertical):
+    """The turns, which say when they take more room."""
+
+    DEFAULT_CSS = """
+    TurnColumn { height: auto; min-height: 100%; padding: 0 1 0 0; }
+    """
+
+    class Grew(Message):
+        """The column has another height."""
+
+    def on_resize(self) -> None:
+        self.post_message(self.Grew())
+
+
+class ChatTranscript(VerticalScroll, can_focus=True):
+    """Questions and answers, oldest first."""
+
+    HELP: ClassVar[str | None] = """\
+## Conversation
+
+- **{chat.write:or}** goes to the text field, **{app.back}** back to the screen
+- **{chat.up} {chat.down}**, arrows and page keys look back: new words no longer move
+  the text; **{chat.first}** goes to the top and shows earlier turns, **{chat.last}** to
+  the newest and follows again
+- **{chat.earlier_question:or}** chooses a question (a click does too), and
+  **{chat.later_question:or}** the next; without one the last is meant
+- **{chat.again}** asks it again, also on another split or with other settings,
+  **{chat.edit}** in other words. All answers stay, each with what followed it:
+  **{chat.earlier_answer} {chat.later_answer}** go from one to the other, and a chosen
+  question lists them with their figures (a click goes on from one)
+- **{chat.new}** begins another chat, **{chat.open}** opens an earlier one,
+  **{chat.delete}** deletes this one; **{chat.undo}** takes back what you did last
+- **{chat.rename}** names the chat, **{chat.export}** writes it to a file
+- **{chat.reasoning}** shows or folds what the model thought
+- **{chat.settings}** sets the system prompt and how tokens are drawn
+- **{app.copy}** copies the selection, else the answer; drag selects
+"""
+
+    DEFAULT_CSS = """
+    ChatTranscript {
+        height: 1fr;
+        scrollbar-size: 1 1;
+        & .transcript-hint { color: $dim; }
+        & .transcript-earlier {
+            display: none;
+            color: $dim;
+            pointer: pointer;
+            &:hover { color: $foreground; }
+        }
+    }
+    """
+
+    following: reactive[bool] = reactive(True, repaint=False)
+    """New words scroll into view."""
+    chosen: reactive[int | None] = reactive(None, init=False, repaint=False)
+    """Index of the question that asking again and editing are about; None: the last."""
+    hint: reactive[str] = reactive("")
+    """Shown while nothing has been said."""
+
+    @dataclass
+    class Unseen(Message):
+        """Rows came below what the user looks at; 0 when they are seen."""
+
+        transcript: ChatTranscript
+        rows: int
+
+    class Chose(Message):
+        """Another question is chosen, or none."""
+
+    class Edited(Message):
+        """The chosen question was clicked on once more: to be edited."""
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self._seen_height = 0
+        self._all: tuple[Turn, ...] = ()
+        self._shown: list[ShownTurn] = []
+        self._first = 0
+        """Index of the first turn that is shown."""
+        self._told_earlier = 0
+        self._shown_of = ("", 0)
+        self._speaker = "model"
+        self._turns = TurnColumn()
+        self._hint = Static(classes="transcript-hint", markup=False)
+        self._more = Static(classes="transcript-earlier", markup=False)
+
+    def compose(self) -> ComposeResult:
+        with self._turns:
+            yield self._more
+            yield self._hint
+
+    def on_mount(self) -> None:
+        self.anchor()
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        report_worker(self, event)
+
+    @property
+    def answers(self) -> list[ChatAnswer]:
+        """The answers shown, oldest first."""
+        return [shown.answer for shown in self._shown]
+
+    # --- turns ----------------------------------------------------------------
+
+    def show(self, conversation: Conversation, answering: Answering | None) -> None:
+        """Show a conversation; what stays the same is not drawn again."""
+        turns = conversation.turns
+        self._hint.display = not turns
+        width = width_of(turns, self._speaker)
+        if (conversation.id, width) != self._shown_of:
+            if conversation.id != self._shown_of[0]:
+                self.chosen = None
+            self._shown_of = conversation.id, width
+            self._begin_anew(max(0, len(turns) - SHOWN_TURNS))
+        self._first = min(self._first, max(0, len(turns) - 1))
+        keys = [key_of(turn) for turn in turns]
+        kept = self._same(keys)
+        self._drop(kept)
+        asked = len(turns) > self._first + kept
+        self._add(turns[self._first + kept :], keys[self._first + kept :])
+        if asked and self._shown:
+            self._drop_oldest()
+        self._all = turns
+        self._count_earlier()
+        if turns:
+            self._follow_answer()
+            self._shown[-1].answer.show(turns[-1], answering)
+        if asked and not self._keeps_chosen():
+            self.follow()
+
+    def _keeps_chosen(self) -> bool:
+        """Mark what is chosen among turns made anew; whether to stay there."""
+        chosen, last = self.chosen, len(self._all) - 1
+        if chosen is not None and chosen > last:
+            self.chosen = chosen = None
+        self._mark()
+        if chosen is None or chosen == last:
+            return False
+        self.call_after_refresh(self._show_chosen)
+        return True
+
+    def set_speaker(self, speaker: str) -> None:
+        """Name the speaker of answers whose model is not known."""
+        self._speaker = speaker
+
+    def _begin_anew(self, first: int) -> None:
+        self._drop(0)
+        self._first = first
+
+    def _same(self, keys: list[Key]) -> int:
+        wanted = keys[self._first :]
+        pairs = zip(self._shown, wanted, strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0].key == pair[1], pairs))
+
+    def _drop(self, kept: int) -> None:
+        for shown in self._shown[kept:]:
+            shown.question.remove()
+            shown.answer.remove()
+        del self._shown[kept:]
+
+    def _add(self, turns: Sequence[Turn], keys: Sequence[Key]) -> None:
+        made = [self._made(*pair) for pair in zip(turns, keys, strict=True)]
+        self._shown += made
+        if made:
+            self._turns.mount_all(widget for one in made for widget in one.widgets)
+
+    def _made(self, turn: Turn, key: Key) -> ShownTurn:
+        """The widgets of a turn."""
+        width = self._shown_of[1]
+        speaker = speaker_in(turn, self._speaker)
+        question = ChatQuestion(turn.asked, names_width=width)
+        answer = ChatAnswer(speaker, names_width=width)
+        answer.show(turn, None)
+        return ShownTurn(key, question, answer)
+
+    def _drop_oldest(self) -> None:
+        """Stop showing turns over the limit; they can be shown again."""
+        surplus = len(self._shown) - SHOWN_TURNS
+        if surplus <= 0:
+            return
+        for shown in self._shown[:surplus]:
+            shown.question.remove()
+            shown.answer.remove()
+        del self._shown[:surplus]
+        self._first += surplus
+
+    def _count_earlier(self) -> None:
+        """Say how many turns are not shown."""
+        if self._first != self._told_earlier:
+            self._told_earlier = self._first
+            self._more.display = self._first > 0
+            count = format_count(self._first, "earlier question")
+            shows = with_keys(self.app, "{chat.first} shows")
+            self._more.update(f"▲ {count} · {shows}")
+
+    @work(group="earlier", exclusive=True, exit_on_error=False)
+    async def show_earlier(self) -> None:
+        """Show more turns on top; what is looked at stays where it is."""
+        first = max(0, self._first - SHOWN_TURNS)
+        if first == self._first:
+            return
+        self.release_anchor()
+        self.following = False
+        height, at = self._turns.size.height, self.scroll_y
+        made = [
+            self._made(turn, key_of(turn)) for turn in self._all[first : self._first]
+        ]
+        self._shown[:0] = made
+        self._first = first
+        widgets = [widget for one in made for widget in one.widgets]
+        await self._turns.mount_all(widgets, after=self._hint)
+        for one in made:
+            await one.answer.drawn_whole.wait()
+        self._count_earlier()
+        self._mark()
+        if self.chosen is not None and self.chosen < first + SHOWN_TURNS:
+            self.call_after_refresh(self._show_chosen)
+            return
+
+        def stay() -> None:
+            grown = self._turns.size.height - height
+            self.scroll_to(y=at + grown, animate=False)
+
+        self.call_after_refresh(stay)
+
+    # --- choosing ---------------------------------------------------------------
+
+    def choose(self, by: int) -> None:
+        """Choose the question before or the next; beyond the last, none."""
+        last = len(self._all) - 1
+        if self.chosen is None:
+            self.chosen = last if by < 0 and last >= 0 else None
+        else:
+            chosen = max(0, self.chosen + by)
+            self.chosen = chosen if chosen <= last else None
+
+    def watch_chosen(self, chosen: int | None) -> None:
+        self._mark()
+        if chosen is None:
+            self.follow()
+        elif chosen < self._first:
+            self.show_earlier()
+        self._show_chosen()
+        self.post_message(self.Chose())
+
+    def _mark(self) -> None:
+        for index, shown in enumerate(self._shown, start=self._first):
+            shown.mark(index == self.chosen)
+
+    def _show_chosen(self) -> None:
+        index = -1 if self.chosen is None else self.chosen - self._first
+        if 0 <= index < len(self._shown):
+            self.release_anchor()
+            question = self._shown[index].question
+            self.scroll_to_widget(question, top=True, animate=False)
+
+    @on(ChatQuestion.Clicked)
+    def _question_clicked(self, event: ChatQuestion.Clicked) -> None:
+        """Choose what is clicked on; once more, edit it."""
+        event.stop()
+        questions = [shown.question for shown in self._shown]
+        if event.question not in questions:
+            return
+        index = self._first + questions.index(event.question)
+        if index == self.chosen:
+            self.post_message(self.Edited())
+        self.chosen = index
+
+    # --- scrolling --------------------------------------------------------------
+
+    def action_scroll_home(self) -> None:
+        if self.scroll_y == 0:
+            self.show_earlier()
+        self.scroll_home(animate=False)
+
+    def follow(self) -> None:
+        """Go to the newest words and stay there."""
+        self.following = True
+        self.scroll_end(animate=False)
+
+    def watch_following(self) -> None:
+        self._seen_height = self._turns.size.height
+        self._count_unseen()
+        grown = self._follow_answer()
+        if grown and not self.following:
+            self._seen_height += grown
+            self.call_after_refresh(self._stay, grown)
+
+    def on_resize(self) -> None:
+        self._follow_answer()
+
+    def _follow_answer(self) -> int:
+        if not self._shown:
+            return 0
+        view_rows = max(1, self.size.height) if self.following else None
+        return self._shown[-1].answer.follow(view_rows)
+
+    def _stay(self, grown: int) -> None:
+        if self.scroll_y > 0:
+            self.scroll_to(y=self.scroll_y + grown, animate=False)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self.following = round(new_value) >= self.max_scroll_y
+
+    def watch_hint(self, hint: str) -> None:
+        self._hint.update(Content(safe(hint)))
+
+    @on(TurnColumn.Grew)
+    def _column_grew(self, event: TurnColumn.Grew) -> None:
+        event.stop()
+        self._count_unseen()
+
+    def _count_unseen(self) -> None:
+        grown = max(0, self._turns.size.height - self._seen_height)
+        self.post_message(self.Unseen(self, 0 if self.following else grown))
+
+    def on_click(self, event: events.Click) -> None:
+        if event.widget is self._more:
+            self.show_earlier()

@@ -1,0 +1,424 @@
+"""The links of the Lab: their sliders, the presets, and what the user wants."""
+
+from __future__ import annotations
+
+from math import inf, isinf
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+import msgspec
+from textual import on
+from textual.containers import Vertical
+from textual.message import Message
+from textual.reactive import reactive
+
+from backends.state import Lab
+from backends.units import format_bytes, format_lab, format_ms
+from tui.model.names import letter
+from tui.model.quantities import trips_text
+from tui.model.warnings import is_off
+from tui.screens.lab.forecast import added_ms, same_lab
+from tui.widgets.keys import key_of
+from tui.widgets.slider import Scale, Slider
+from tui.widgets.strips import Part, StripWidget, fitting, line, parts_width, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from textual import events
+    from textual.app import ComposeResult
+    from textual.strip import Strip
+
+    from backends.state import Link
+    from tui.screens.lab.forecast import Labs
+
+
+class Preset(NamedTuple):
+    """One network people have."""
+
+    id: str
+    action: str
+    """The action whose key puts it on a link."""
+    name: str
+    short: str
+    lab: Lab | None
+
+
+PRESETS = (
+    Preset("none", "lab.as_it_is", "no lab", "no lab", None),
+    Preset(
+        "ethernet",
+        "lab.ethernet",
+        "Ethernet 1 Gbit",
+        "1 Gbit",
+        Lab(latency_ms=0.15, rate_mb_s=118),
+    ),
+    Preset(
+        "wifi",
+        "lab.wifi",
+        "Wi-Fi",
+        "Wi-Fi",
+        Lab(latency_ms=1.5, jitter_ms=0.5, rate_mb_s=30),
+    ),
+    Preset(
+        "far",
+        "lab.far_room",
+        "5 GHz far room",
+        "far room",
+        Lab(latency_ms=4, jitter_ms=3, rate_mb_s=12),
+    ),
+    Preset(
+        "wan",
+        "lab.wan",
+        "WAN 20 ms",
+        "WAN",
+        Lab(latency_ms=20, jitter_ms=2, rate_mb_s=6),
+    ),
+)
+NAME_WIDTH = 17
+GAP = "  "
+
+
+def preset_of(lab: Lab | None) -> Preset | None:
+    """The preset a lab is; None when it is one's own."""
+    return next((preset for preset in PRESETS if same_lab(preset.lab, lab)), None)
+
+
+def preset_named(preset_id: str) -> Preset:
+    """A preset by its id."""
+    return next(preset for preset in PRESETS if preset.id == preset_id)
+
+
+def describe(lab: Lab | None) -> str:
+    """``+1.5 ± 0.5 ms, 30 MB/s``; empty where it changes nothing."""
+    return "" if lab is None else format_lab(lab)
+
+
+class PresetList(StripWidget):
+    """The presets with their keys: a row each, or all in one where rows are few."""
+
+    DEFAULT_CSS = """
+    PresetList {
+        height: 5;
+        width: 1fr;
+        pointer: pointer;
+    }
+    """
+
+    lab: reactive[Lab | None] = reactive(None, init=False)
+    """The lab of the focused link; the list marks its preset."""
+
+    class Picked(Message):
+        """A preset was clicked."""
+
+        def __init__(self, preset: Preset) -> None:
+            super().__init__()
+            self.preset = preset
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self._hits: list[tuple[int, int, Preset]] = []
+
+    def watch_lab(self) -> None:
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        if height < len(PRESETS):
+            return [self._together(width)]
+        return [line(self._row(preset), width) for preset in PRESETS]
+
+    def on_click(self, event: events.Click) -> None:
+        if preset := self._preset_at(*event.get_content_offset_capture(self)):
+            self.post_message(self.Picked(preset))
+
+    def _preset_at(self, x: int, y: int) -> Preset | None:
+        if self.content_size.height >= len(PRESETS):
+            return PRESETS[y] if 0 <= y < len(PRESETS) else None
+        found = (preset for start, end, preset in self._hits if start <= x < end)
+        return next(found, None)
+
+    def _row(self, preset: Preset) -> list[Part]:
+        chosen = same_lab(preset.lab, self.lab)
+        name = self.palette.strong if chosen else self.palette.text
+        return [
+            ("● " if chosen else "  ", self.palette.accent),
+            (f"{key_of(self.app, preset.action):<2} ", self.palette.key),
+            (f"{preset.name:{NAME_WIDTH}}", name),
+            (describe(preset.lab), self.palette.dim),
+        ]
+
+    def _together(self, width: int) -> Strip:
+        """Keys and short names side by side; remembers where, for clicks."""
+        parts: list[Part] = []
+        self._hits = []
+        for preset in PRESETS:
+            start = parts_width(parts)
+            chosen = same_lab(preset.lab, self.lab)
+            name = self.palette.strong if chosen else self.palette.dim
+            key = key_of(self.app, preset.action)
+            parts += [(f"{key} ", self.palette.key), (preset.short, name)]
+            self._hits.append((start, parts_width(parts), preset))
+            parts.append((GAP, self.palette.dim))
+        return line(parts, width)
+
+
+NO_LIMIT = inf
+
+LATENCY = Scale(
+    (0, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500),
+    (10, 10, 10, 6, 10, 10, 6, 10, 10, 6),
+    "ms",
+)
+
+
+JITTER = Scale(
+    (0, 0.5, 1, 2, 5, 10, 20, 50, 100),
+    (10, 10, 10, 6, 10, 10, 6, 10),
+    "ms",
+)
+
+
+RATE = Scale(
+    (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, NO_LIMIT),
+    (5, 6, 5, 5, 6, 5, 5, 6, 5, 5, 6, 5, 1),
+    "MB/s",
+    neutral=NO_LIMIT,
+    typed_max=1e5,
+)
+
+
+class Heading(NamedTuple):
+    """The first row of a link."""
+
+    link: Link
+    lab: Lab | None
+    mark: int
+    current: bool
+
+
+class LinkHeading(StripWidget):
+    """The worker's name, what its link is by nature, and what is put on it."""
+
+    ALLOW_SELECT = True
+    DEFAULT_CSS = """
+    LinkHeading { height: 1; }
+    """
+
+    heading: reactive[Heading | None] = reactive(None, init=False)
+
+    def watch_heading(self) -> None:
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        if self.heading is None:
+            return []
+        link, lab, mark, current = self.heading
+        name = self.palette.strong if current else self.palette.text
+        left: list[Part] = [
+            (f"{letter(mark)} ", self.palette.device(mark)),
+            (link.worker, name),
+        ]
+        right = self._state(link, lab)
+        room = width - parts_width([*left, *right]) - 5
+        nature = fitting(_natures(link), room)
+        return [
+            spread([*left, ("   ", name), (nature, self.palette.dim)], right, width)
+        ]
+
+    def _state(self, link: Link, lab: Lab | None) -> list[Part]:
+        preset = preset_of(lab)
+        if is_off(lab):
+            return [("no lab", self.palette.dim)]
+        cost = added_ms(link, lab)
+        name = preset.short if preset else "set"
+        added = "" if cost is None else f"{f'~+{format_ms(cost)} a token':>18}"
+        return [(f"{name}{added}", self.palette.warn)]
+
+
+class LinkBlock(Vertical):
+    """The sliders of one link."""
+
+    DEFAULT_CSS = """
+    LinkBlock {
+        height: 4;
+        padding: 0 1;
+    }
+    """
+
+    class Changed(Message):
+        """The user put something on this link; not ``final`` while dragging."""
+
+        def __init__(self, block: LinkBlock, lab: Lab | None, *, final: bool) -> None:
+            super().__init__()
+            self.block = block
+            self.lab = lab
+            self.final = final
+
+    def __init__(self, worker: str) -> None:
+        super().__init__()
+        self.worker = worker
+        self._lab: Lab | None = None
+        self._heading = LinkHeading()
+        self.latency = Slider("latency", LATENCY, classes="latency")
+        self.jitter = Slider("jitter ±", JITTER, classes="jitter")
+        self.rate = Slider("bandwidth", RATE, classes="rate")
+
+    @property
+    def sliders(self) -> tuple[Slider, Slider, Slider]:
+        """All three, from the top."""
+        return self.latency, self.jitter, self.rate
+
+    @property
+    def dragging(self) -> bool:
+        """True if the mouse holds a thumb."""
+        return any(slider.dragging for slider in self.sliders)
+
+    @property
+    def lab(self) -> Lab | None:
+        """The lab that the sliders set; None if they change nothing."""
+        rate = self.rate.value
+        lab = msgspec.structs.replace(
+            self._lab or Lab(),
+            latency_ms=self.latency.value,
+            jitter_ms=self.jitter.value,
+            rate_mb_s=0.0 if isinf(rate) else rate,
+        )
+        return None if is_off(lab) else lab
+
+    def compose(self) -> ComposeResult:
+        yield self._heading
+        yield from self.sliders
+
+    def show_link(self, link: Link, mark: int, *, current: bool) -> None:
+        """Show what is known of the link, beside what the sliders say."""
+        self._heading.heading = Heading(link, self.lab, mark, current)
+
+    def show_lab(self, lab: Lab | None) -> None:
+        """Move the thumbs to a lab from elsewhere; one that is held stays."""
+        self._lab = lab
+        shown = lab or Lab()
+        self.latency.show_value(shown.latency_ms)
+        self.jitter.show_value(shown.jitter_ms)
+        self.rate.show_value(shown.rate_mb_s or NO_LIMIT)
+
+    def on_click(self, event: events.Click) -> None:
+        if not any(slider.has_focus for slider in self.sliders):
+            self.latency.focus()
+
+    @on(Slider.Changed)
+    def _slider_changed(self, event: Slider.Changed) -> None:
+        event.stop()
+        self.post_message(self.Changed(self, self.lab, final=event.final))
+
+
+def _natures(link: Link) -> list[str]:
+    """The link's own RTT and trips, longest text first."""
+    rtt = "" if link.rtt_ms is None else f"RTT {format_ms(link.rtt_ms)}"
+    if link.round_trips_per_token is None:
+        note = "not understood" if link.mode == "plain" else "metered, no token yet"
+        return [" · ".join(text for text in (rtt, note) if text), rtt]
+    trips = f"{trips_text(link)} trips/token"
+    up = format_bytes(link.bytes_up_per_token or 0)
+    flow = f"{up} up · {format_bytes(link.bytes_down_per_token or 0)} down"
+    texts = [text for text in (rtt, trips, flow) if text]
+    return [" · ".join(texts[:n]) for n in range(len(texts), 0, -1)]
+
+
+GRACE_S = 2.0
+"""For so long a snapshot that says otherwise is taken for one from before."""
+UNDO_MAX = 100
+
+
+class LabWishes:
+    """The labs as wanted, with a way back; the cluster's word counts in the end."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.labs: Labs = {}
+        """The lab wanted on each link."""
+        self._clock = clock
+        self._asked_at: dict[str, float] = {}
+        self._asked: Labs = {}
+        self._history: list[Labs] = []
+
+    def want(self, labs: Mapping[str, Lab | None], *, final: bool = True) -> bool:
+        """Take what the user wants; False when it is so already.
+
+        What is final is one step of undo; before that the links only count as asked.
+        """
+        for worker, lab in labs.items():
+            self._ask(worker, lab)
+        if not final:
+            return True
+        before = {worker: self.labs.get(worker) for worker in labs}
+        changed = any(not same_lab(before[worker], labs[worker]) for worker in labs)
+        if changed:
+            self._history = [*self._history, before][-UNDO_MAX:]
+            self.labs.update(labs)
+        return changed
+
+    def undo(self) -> Labs | None:
+        """Restore the links before the last change; None if there was none."""
+        if not self._history:
+            return None
+        before = self._history.pop()
+        self.labs.update(before)
+        for worker, lab in before.items():
+            self._ask(worker, lab)
+        return before
+
+    def adopt(self, link: Link) -> bool:
+        """Take over the lab of a link; False while the last wish may be under way."""
+        worker, lab = link.worker, None if is_off(link.lab) else link.lab
+        asked_at = self._asked_at.get(worker)
+        if asked_at is not None:
+            late = self._clock() - asked_at > GRACE_S
+            if not late and not same_lab(lab, self._asked.get(worker)):
+                return False
+            del self._asked_at[worker]
+        self.labs[worker] = lab
+        return True
+
+    def forget(self, workers: set[str]) -> None:
+        """Keep only what is known of these workers."""
+        self.labs = {w: lab for w, lab in self.labs.items() if w in workers}
+        self._asked_at = {w: at for w, at in self._asked_at.items() if w in workers}
+
+    def _ask(self, worker: str, lab: Lab | None) -> None:
+        self._asked[worker] = lab
+        self._asked_at[worker] = self._clock()
+
+
+GAP_S = 0.1
+"""Time between two changes sent while the user drags a thumb."""
+
+T = TypeVar("T")
+
+
+class Pace(Generic[T]):
+    """Lets changes through, or holds the newest until its time has come."""
+
+    def __init__(self, clock: Callable[[], float], gap_s: float = GAP_S) -> None:
+        self._clock = clock
+        self._gap_s = gap_s
+        self._told_at = float("-inf")
+        self.held: T | None = None
+        """The change that waits."""
+
+    def offer(self, change: T, *, final: bool) -> T | None:
+        """A change to tell now; None when it has to wait. A final one never waits."""
+        self.held = change
+        return self._tell() if final else self.due()
+
+    def due(self) -> T | None:
+        """The change held, once its time has come."""
+        return self._tell() if self.wait_s <= 0 else None
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until another change may be sent."""
+        return self._told_at + self._gap_s - self._clock()
+
+    def _tell(self) -> T | None:
+        change, self.held = self.held, None
+        if change is not None:
+            self._told_at = self._clock()
+        return change

@@ -1,0 +1,326 @@
+"""Fields of one row: text, numbers, switches, options, and a filter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.containers import Horizontal
+from textual.message import Message
+from textual.reactive import reactive
+from textual.widgets import Input, Label
+
+from tui.actions.keymap import bindings
+from tui.widgets.safe_text import safe_line
+from tui.widgets.strips import Part, StripWidget, line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual import events
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+    from textual.strip import Strip
+
+
+class LineInput(Input):
+    """An input that fits where a row is all there is."""
+
+    takes_digits: ClassVar[bool] = True
+    """The key bar shows F1 for 1 while this has the focus."""
+
+    DEFAULT_CSS = """
+    LineInput {
+        width: 1fr;
+        height: 1;
+        border: none;
+        padding: 0 1;
+        background: $panel;
+        &:focus { border: none; background-tint: $foreground 0%; }
+    }
+    """
+
+
+class ChoosyInput(LineInput):
+    """Leaves what it does not take to the keys of the dialog, such as ``?``."""
+
+    def takes(self, character: str) -> bool:
+        """True if the field accepts the character."""
+        raise NotImplementedError
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        """True if the field accepts the key as text, before any binding."""
+        return bool(character and character.isprintable() and self.takes(character))
+
+    async def _on_key(self, event: events.Key) -> None:
+        consumed = self.check_consume_key(event.key, event.character)
+        if event.is_printable and not consumed:
+            event.prevent_default()
+        else:
+            await super()._on_key(event)
+
+
+class NumberInput(ChoosyInput):
+    """Takes digits."""
+
+    def takes(self, character: str) -> bool:
+        """Digits as everybody types them."""
+        return character.isascii() and character.isdigit()
+
+
+class NameInput(ChoosyInput):
+    """Takes all that a name can have in it."""
+
+    def takes(self, character: str) -> bool:
+        """All but the key for help."""
+        return character != "?"
+
+
+class TickBox(StripWidget, can_focus=True):
+    """``[x] label``; space or a click changes it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("tick")
+    DEFAULT_CSS = """
+    TickBox {
+        width: 1fr;
+        height: 1;
+        padding: 0 1;
+    }
+    """
+
+    value: reactive[bool] = reactive(False, init=False)
+
+    class Changed(Message):
+        """The user has switched it."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__()
+        self._label = label
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        palette = self.palette
+        box = palette.key if self.has_focus else palette.text
+        label = palette.strong if self.has_focus else palette.text
+        tick = "x" if self.value else " "
+        return [line([(f"[{tick}] ", box), (self._label, label)], width)]
+
+    def watch_value(self) -> None:
+        self.redraw()
+        self.post_message(self.Changed())
+
+    def watch_has_focus(self, has_focus: bool) -> None:
+        super().watch_has_focus(has_focus)
+        self.redraw()
+
+    def watch_disabled(self, disabled: bool) -> None:
+        super().watch_disabled(disabled)
+        self.redraw()
+
+    def action_switch(self) -> None:
+        self.value = not self.value
+
+    def on_click(self) -> None:
+        self.action_switch()
+
+
+class OptionStrip(StripWidget, can_focus=True):
+    """``f16 [q8_0] q4_0``; ←→ or a click choose."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("option")
+    DEFAULT_CSS = """
+    OptionStrip {
+        width: 1fr;
+        height: 1;
+    }
+    """
+
+    value: reactive[str] = reactive("", init=False)
+    """The one chosen; one that is not among the values is shown by none."""
+
+    class Changed(Message):
+        """Another one was chosen by the user."""
+
+        def __init__(self, strip: OptionStrip, value: str) -> None:
+            super().__init__()
+            self.strip = strip
+            self.value = value
+
+        @property
+        def control(self) -> OptionStrip:
+            """The row it was chosen from."""
+            return self.strip
+
+    def __init__(
+        self,
+        values: Sequence[str],
+        value: str,
+        *,
+        id: str | None = None,  # noqa: A002
+    ) -> None:
+        super().__init__(id=id)
+        self._values = tuple(values)
+        self.set_reactive(OptionStrip.value, value)
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        return [line([self._part(value) for value in self._values], width)]
+
+    def watch_value(self) -> None:
+        self.redraw()
+
+    def watch_has_focus(self, has_focus: bool) -> None:
+        super().watch_has_focus(has_focus)
+        self.redraw()
+
+    def action_pick(self, by: int) -> None:
+        if self.value in self._values:
+            at = self._values.index(self.value) + by
+        else:
+            at = 0 if by > 0 else len(self._values) - 1
+        self._choose(min(max(at, 0), len(self._values) - 1))
+
+    def on_click(self, event: events.Click) -> None:
+        x = event.get_content_offset_capture(self).x
+        ends = accumulate(len(value) + 2 for value in self._values)
+        at = next((index for index, end in enumerate(ends) if x < end), None)
+        if at is not None:
+            self._choose(at)
+
+    def _choose(self, at: int) -> None:
+        if self.value != self._values[at]:
+            self.value = self._values[at]
+            self.post_message(self.Changed(self, self.value))
+
+    def _part(self, value: str) -> Part:
+        if value != self.value:
+            return f" {value} ", self.palette.dim
+        return f"[{value}]", self.palette.key if self.has_focus else self.palette.strong
+
+
+class FilterBar(Horizontal):
+    """A text field with a remark beside it; hidden while it filters nothing."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("filter")
+
+    DEFAULT_CSS = """
+    FilterBar {
+        height: 1;
+        display: none;
+        background: $panel;
+        &.-open { display: block; }
+        & > .filter-sign {
+            width: auto;
+            padding: 0 1;
+            color: $primary;
+            text-style: bold;
+        }
+        & > LineInput { padding: 0; }
+        & > .filter-note {
+            width: auto;
+            max-width: 60%;
+            padding: 0 1;
+            color: $dim;
+            text-overflow: ellipsis;
+            text-wrap: nowrap;
+        }
+        &.-wrong {
+            height: auto;
+            max-height: 4;
+            layout: grid;
+            grid-size: 2;
+            grid-columns: auto 1fr;
+            grid-rows: 1 auto;
+            & > .filter-note {
+                column-span: 2;
+                width: 1fr;
+                max-width: 100%;
+                height: auto;
+                color: $bad;
+                text-wrap: wrap;
+            }
+        }
+    }
+    """
+
+    note: reactive[str] = reactive("", layout=True)
+    """The result of the filter: a count, or its error."""
+    wrong: reactive[bool] = reactive(False, toggle_class="-wrong")
+    """The note says what is wrong with the filter."""
+
+    @dataclass
+    class Changed(Message):
+        """The user typed another filter; empty when it was cleared."""
+
+        bar: FilterBar
+        text: str
+
+        @property
+        def control(self) -> FilterBar:
+            """The bar that changed."""
+            return self.bar
+
+    @dataclass
+    class Left(Message):
+        """The user is done typing; the focus belongs to what is filtered."""
+
+        bar: FilterBar
+        submitted: bool
+        """With Enter, not with Esc."""
+
+        @property
+        def control(self) -> FilterBar:
+            """The bar that was left."""
+            return self.bar
+
+    def __init__(
+        self,
+        placeholder: str,
+        *,
+        sign: str = "/",
+        id: str | None = None,  # noqa: A002
+    ) -> None:
+        super().__init__(id=id)
+        self._sign = sign
+        self._input = LineInput(placeholder=placeholder)
+        self._note = Label(classes="filter-note", markup=False)
+
+    def compose(self) -> ComposeResult:
+        yield Label(self._sign, classes="filter-sign", markup=False)
+        yield self._input
+        yield self._note
+
+    @property
+    def text(self) -> str:
+        """The filter as typed."""
+        return self._input.value
+
+    def fill(self, text: str) -> None:
+        """Put a text into the field, to go on from its end."""
+        self._input.value = text
+        self._input.cursor_position = len(text)
+
+    def open(self) -> None:
+        """Show the bar and type into it."""
+        self.add_class("-open")
+        self._input.focus()
+
+    def watch_note(self, note: str) -> None:
+        self._note.update(safe_line(note))
+
+    def action_clear(self) -> None:
+        self._input.value = ""
+        self.remove_class("-open")
+        self.post_message(self.Left(self, submitted=False))
+
+    @on(Input.Changed)
+    def _text_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self.post_message(self.Changed(self, event.value))
+
+    @on(Input.Submitted)
+    def _text_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        if not event.value:
+            self.remove_class("-open")
+        self.post_message(self.Left(self, submitted=True))

@@ -1,0 +1,286 @@
+"""Base of the tables that sort, filter and update their cells in place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+
+from rich.text import Text
+from textual import on
+from textual.coordinate import Coordinate
+from textual.widgets import DataTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class SortOrder(NamedTuple):
+    """A column, and whether its usual order is turned round."""
+
+    column: str
+    reverse: bool = False
+
+    def next(self, shown: Iterable[str]) -> SortOrder:
+        """Sorted by the next of the columns shown."""
+        keys = list(shown)
+        if not keys:
+            return self
+        at = keys.index(self.column) if self.column in keys else -1
+        return SortOrder(keys[(at + 1) % len(keys)])
+
+    def by(self, column: str) -> SortOrder:
+        """Sorted by a column; the same one again turns the order round."""
+        return SortOrder(column, column == self.column and not self.reverse)
+
+
+CELL_PADDING = 1
+
+
+class TableColumn(Protocol):
+    """The interface of a column to the table."""
+
+    @property
+    def key(self) -> str:
+        """Identifies the column."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """Its title."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """Its cells; 0 for what the others leave."""
+        ...
+
+    @property
+    def right(self) -> bool:
+        """True if the cells are aligned right, like numbers."""
+        ...
+
+
+Row = TypeVar("Row")
+Column = TypeVar("Column", bound=TableColumn)
+
+
+class KeyCell(Text):
+    """The first cell of a row, which knows its row for sorting."""
+
+    key: str = ""
+
+
+class SortableTable(DataTable[Text], Generic[Row, Column]):
+    """Rows in an order of ours, as many columns as fit, the cursor on its row."""
+
+    REST_CELLS_MIN = 15
+    """Least width of the column that gets what the others leave."""
+
+    DEFAULT_CSS = """
+    SortableTable {
+        height: 1fr;
+        background: $background;
+        scrollbar-size: 1 1;
+        scrollbar-gutter: stable;
+        overflow-x: hidden;
+        &:focus { background-tint: $foreground 0%; }
+        & > .datatable--header { background: $surface; color: $dim; text-style: none; }
+        & > .datatable--odd-row, & > .datatable--even-row { background: $background; }
+    }
+    """
+
+    def __init__(self, order: SortOrder, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id, cursor_type="row", cell_padding=CELL_PADDING)
+        self.order = order
+        self.query_text = ""
+        self._shown: dict[str, Row] = {}
+        self._layout: tuple[Column, ...] = ()
+        self._rest_cells = self.REST_CELLS_MIN
+
+    # --- what a table says of itself ------------------------------------------
+
+    def columns_at(self, width: int) -> Sequence[Column]:
+        """The columns that have room, left to right."""
+        raise NotImplementedError
+
+    def arranged(self) -> Sequence[Row]:
+        """The rows to list, in order."""
+        raise NotImplementedError
+
+    def key_of(self, row: Row) -> str:
+        """The key of a row, the same while its cells change."""
+        raise NotImplementedError
+
+    def cell_of(self, row: Row, column: Column, width: int) -> Text:
+        """One cell as it should look, exactly so wide."""
+        raise NotImplementedError
+
+    def title_of(self, column: Column) -> str:
+        """A column's title, with an arrow where it sorts."""
+        raise NotImplementedError
+
+    def first_row(self) -> int:
+        """The first row of the cursor, also if the cursor's row vanishes."""
+        return 0
+
+    def tell(self) -> None:
+        """Tell which row the cursor is on."""
+        raise NotImplementedError
+
+    # --- what it shows --------------------------------------------------------
+
+    @property
+    def shown(self) -> list[Row]:
+        """The rows listed, top to bottom."""
+        return list(self._shown.values())
+
+    @property
+    def pointed(self) -> Row | None:
+        """The row under the cursor."""
+        shown = self.shown if self.row_count else []
+        return shown[self.cursor_row] if self.cursor_row < len(shown) else None
+
+    @property
+    def column_keys(self) -> list[str]:
+        """The columns shown, left to right."""
+        return [column.key for column in self._layout]
+
+    def set_order(self, order: SortOrder) -> None:
+        """Sort otherwise."""
+        self.order = order
+        self.label_columns()
+        self.list_rows(follow=True)
+
+    def move(self, rows: int) -> None:
+        """Move the cursor by rows."""
+        last = max(0, len(self._shown) - 1)
+        row = min(max(self.cursor_row + rows, 0), last)
+        self.move_cursor(row=row, animate=False)
+
+    # --- rows -----------------------------------------------------------------
+
+    def list_rows(self, *, keep_cursor: bool = True, follow: bool = False) -> None:
+        """Bring rows, cells and order up to date.
+
+        Who has scrolled away from the cursor stays there, unless the view is to
+        ``follow`` it.
+        """
+        pointed = self.pointed if keep_cursor else None
+        looks_away = pointed is not None and not (follow or self._sees_cursor)
+        wanted = self.arranged()
+        self._shown = {self.key_of(row): row for row in wanted}
+        if not self._layout:
+            return
+        self._put_rows(wanted)
+        if [row.key.value for row in self.ordered_rows] != list(self._shown):
+            self._sort_rows()
+        self._point_at(pointed, scroll=not looks_away)
+        self.tell()
+
+    def _put_rows(self, wanted: Sequence[Row]) -> None:
+        for key in [key.value or "" for key in self.rows]:
+            if key not in self._shown:
+                self.remove_row(key)
+        for row in wanted:
+            self._put_row(row)
+
+    def _put_row(self, row: Row) -> None:
+        """Add a row, or update the cells that changed."""
+        key = self.key_of(row)
+        cells = [self._cell(row, column) for column in self._layout]
+        if key not in self.rows:
+            self.add_row(*cells, key=key)
+            return
+        for column, cell in zip(self._layout, cells, strict=True):
+            old = self.get_cell(key, column.key)
+            if (old.plain, old.style) != (cell.plain, cell.style):
+                self.update_cell(key, column.key, cell, update_width=False)
+
+    def _cell(self, row: Row, column: Column) -> Text:
+        cell = self.cell_of(row, column, column.width or self._rest_cells)
+        if column is not self._layout[0]:
+            return cell
+        named = KeyCell(cell.plain, style=cell.style, no_wrap=True)
+        named.key = self.key_of(row)
+        return named
+
+    def _sort_rows(self) -> None:
+        """Put the rows in the order of what is shown."""
+        places = {key: place for place, key in enumerate(self._shown)}
+
+        def place(cell: Text) -> int:
+            return places[cell.key] if isinstance(cell, KeyCell) else 0
+
+        self.sort(self._layout[0].key, key=place)
+
+    def _point_at(self, row: Row | None, *, scroll: bool = True) -> None:
+        """Put the cursor on a row, else where it begins."""
+        keys = list(self._shown)
+        key = "" if row is None else self.key_of(row)
+        at = keys.index(key) if key in self._shown else self.first_row()
+        if scroll:
+            self.move_cursor(row=at, animate=False)
+        else:
+            # Its watcher would scroll there.
+            there = Coordinate(at, self.cursor_column)
+            self.set_reactive(DataTable.cursor_coordinate, there)
+
+    @property
+    def _sees_cursor(self) -> bool:
+        at = self.cursor_row - self.scroll_offset.y
+        rows = self.scrollable_content_region.height - self.header_height
+        return 0 <= at < rows
+
+    # --- columns --------------------------------------------------------------
+
+    def on_resize(self) -> None:
+        width = self.scrollable_content_region.width
+        layout = tuple(self.columns_at(width))
+        fixed = sum(column.width for column in layout)
+        padding = 2 * CELL_PADDING * len(layout)
+        rest = max(self.REST_CELLS_MIN, width - fixed - padding)
+        if (layout, rest) != (self._layout, self._rest_cells):
+            self._lay_out(layout, rest)
+
+    def _lay_out(self, layout: tuple[Column, ...], rest: int) -> None:
+        """Make columns anew; the cursor stays on its row."""
+        pointed = self.pointed
+        self._layout, self._rest_cells = layout, rest
+        self.clear(columns=True)
+        for column in layout:
+            width = column.width or rest
+            self.add_column(self._label(column), width=width, key=column.key)
+        self.list_rows()
+        self._point_at(pointed)
+        self.tell()
+
+    def _label(self, column: Column) -> Text:
+        title = self.title_of(column)
+        width = column.width or self._rest_cells
+        return Text(title.rjust(width) if column.right else title)
+
+    def label_columns(self) -> None:
+        """Draw the titles again."""
+        titles = {column.key: self._label(column) for column in self._layout}
+        for key, shown in self.columns.items():
+            shown.label = titles[key.value or ""]
+
+    # --- what the user does ---------------------------------------------------
+
+    @on(DataTable.HeaderSelected)
+    def _header_selected(self, event: DataTable.HeaderSelected) -> None:
+        event.stop()
+        if event.column_key.value:
+            self.set_order(self.order.by(event.column_key.value))
+
+    @on(DataTable.RowHighlighted)
+    def _row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        event.stop()
+        self.tell()
+
+    @on(DataTable.RowSelected)
+    def _row_selected(self, event: DataTable.RowSelected) -> None:
+        event.stop()
+        self.pick()
+
+    def pick(self) -> None:
+        """Choose the row under the cursor; nothing where there is nothing to choose."""
