@@ -22,7 +22,6 @@ KNOWN = {
     *(f"backends.machines.{name}" for name in _MACHINES),
     *("backends.machines.ssh.errors", "backends.machines.ssh.login"),
     *(f"tui.cli.{name}" for name in _CLI),
-    *("tui.app.app", "tui.app.modes"),
 }
 """Modules that are still in a circle."""
 
