@@ -22,7 +22,7 @@ ASKING: ContextVar[ClientFacts] = ContextVar("asking", default=_ANYBODY)
 """Set once by the program that the user started."""
 
 _HARMLESS = re.compile(
-    "/v1/(?:propose|preview|memory|chat|chats|chats/.*|peers/[^/]+/probe"
+    "/v1/(?:propose|prepare|memory|chat|chats|chats/.*|peers/[^/]+/probe"
     "|models/hash|models/cache)"
 )
 """Requests by POST that change nothing of a cluster: plans are reckoned, machines

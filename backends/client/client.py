@@ -111,22 +111,24 @@ class ControllerClient:
         With a ``holder``, a word of our own, the cluster ends when we do. It must be of
         that ``generation`` still, or of one that the same holder launched meanwhile.
         """
-        target = self._of("/v1/events", holder=holder, generation=generation)
+        target = self._of("/v1/snapshots", holder=holder, generation=generation)
         return self._connection.followed(target, Frame, applied)
 
     async def propose(self, ask: Ask) -> Plan:
         """A plan for a model."""
         return await self._call("POST", self._of("/v1/propose"), Plan, ask)
 
-    async def preview(self, plan: Plan) -> Preview:
-        """The effects of launching this plan; starts nothing."""
-        return await self._call("POST", self._of("/v1/preview"), Preview, plan)
+    async def prepare(self, what: Ask | Plan) -> Preview:
+        """The effects of a launch, and the token for it; starts nothing."""
+        asked = {"ask" if isinstance(what, Ask) else "plan": what}
+        return await self._call("POST", self._of("/v1/prepare"), Preview, asked)
 
     async def launch(
-        self, plan: Plan, *, replaces: int | None = None, holder: str = ""
+        self, plan: Plan | Preview, *, replaces: int | None = None, holder: str = ""
     ) -> ClusterSnapshot:
-        """Make the cluster run this plan; the answer has the goal's generation.
+        """Make the cluster run a plan; the answer has the goal's generation.
 
+        A plan that was prepared is launched by the token of its preview.
         ``replaces`` is the generation this is meant to replace: 0 for none, None for
         whatever is there. With the ``holder`` of a stream of snapshots that is open it
         ends with that.
@@ -135,7 +137,8 @@ class ControllerClient:
             RequestFailed: another goal is there, the plan cannot be followed, or the
                 stream has ended.
         """
-        asked = {"plan": plan, "replaces": replaces, "holder": holder}
+        wanted = {"plan": plan} if isinstance(plan, Plan) else {"token": plan.token}
+        asked = {**wanted, "replaces": replaces, "holder": holder}
         target = self._of("/v1/launch")
         return await self._call("POST", target, ClusterSnapshot, asked)
 
@@ -212,7 +215,7 @@ class ControllerClient:
         Starts no controller: if none runs, it reads the files of earlier ones.
         """
         if await self.running():
-            target = f"/v1/story?after={after}"
+            target = f"/v1/events?after={after}"
             return await self._call("GET", target, tuple[Event, ...])
         kept = EventFiles(self._paths.events_dir).read()
         return tuple(event for event in kept if event.number > after)
@@ -220,7 +223,7 @@ class ControllerClient:
     async def tell_built(self, what: str) -> None:
         """Add to the event log that an engine was built; starts no controller."""
         if await self.running():
-            await self._call("POST", "/v1/story", tuple[Event, ...], {"text": what})
+            await self._call("POST", "/v1/events", tuple[Event, ...], {"text": what})
             return
         # Imported here because only a build outside of any controller needs them.
         from backends.controller.askers import myself

@@ -146,7 +146,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
         show=clusters.show_peers,
         serves=clusters.serves,
     )
-    readers.elsewhere = peers.model
+    readers.models.elsewhere = peers.model
     readers.serves = lambda: clusters.serves(LOCAL)
     chats = Chats(ChatStore(paths.chats_dir), _keeps_chats(readers, paths.config_file))
     settings = SettingsRecorder(clusters.event_log, readers.settings)

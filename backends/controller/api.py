@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
 
 from backends.controller.askers import asker
-from backends.controller.drafting import Drafting
 from backends.controller.event_log import CONTROLLER
-from backends.controller.memory_usage import held_by, machines_now
 from backends.controller.metrics import prometheus_text
-from backends.controller.preview import preview, sound
+from backends.controller.preparation import WEIGHT_AGE_S, Preparations
 from backends.controller.responses import (
     body,
     errors_as_values,
@@ -33,14 +30,11 @@ from backends.controller.responses import (
     start_stream,
     with_the_agent_of_the_asker,
 )
-from backends.errors import ControllerError
+from backends.errors import ControllerError, UsageError
 from backends.machines.machine import merged
 from backends.places import LOCAL
 from backends.planning.blueprint import process_name
-from backends.planning.proposal import propose
-from backends.planning.room import room_for
 from backends.speculation.drafts import with_trials
-from backends.speculation.memory import with_draft
 from backends.state import (
     DEFAULT_CLUSTER,
     Actor,
@@ -48,7 +42,6 @@ from backends.state import (
     ControllerInfo,
     EventKind,
     Lab,
-    Peer,
     Plan,
     Value,
 )
@@ -68,14 +61,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOG_BYTES_MAX = 1 << 20
-WEIGHT_AGE_S = 2.0
 FALLBACKS_AGE_S = 30.0
 
 
-class LaunchRequest(Value, frozen=True, kw_only=True):
-    """A plan to run in place of what runs."""
+class PrepareRequest(Value, frozen=True, kw_only=True):
+    """Make a plan ready for a launch, or first propose one."""
 
-    plan: Plan
+    ask: Ask | None = None
+    plan: Plan | None = None
+
+
+class LaunchRequest(Value, frozen=True, kw_only=True):
+    """A plan to run in place of what runs, or the token of a prepared one."""
+
+    plan: Plan | None = None
+    token: str = ""
     replaces: int | None = None
     """The generation the asker takes for the present one; 0: nothing is wanted now."""
     holder: str = ""
@@ -159,7 +159,9 @@ class Api:
         self._clusters = clusters
         self._readers = readers
         self._memory = clusters.memory
-        self._drafting = Drafting(readers, machines, self._memory, self._models_found)
+        self._preparations = Preparations(
+            clusters, machines, readers, self._models_found
+        )
         self._catalogue = catalogue
         self._machines = machines
         self._peer_api = peer_api
@@ -185,12 +187,12 @@ class Api:
             [
                 web.get("/v1/version", self._version),
                 web.get("/v1/snapshot", self._snapshot),
+                web.get("/v1/snapshots", self._snapshots),
                 web.get("/v1/events", self._events),
-                web.get("/v1/story", self._event_log),
-                web.post("/v1/story", self._tell),
+                web.post("/v1/events", self._tell),
                 web.post("/v1/settings", self._settings),
                 web.post("/v1/propose", self._propose),
-                web.post("/v1/preview", self._preview),
+                web.post("/v1/prepare", self._prepare),
                 web.post("/v1/memory", self._memory.memory),
                 web.post("/v1/launch", self._launch),
                 web.post("/v1/stop", self._stop),
@@ -221,7 +223,7 @@ class Api:
         await cluster.look_at_fallbacks(FALLBACKS_AGE_S)
         return json_response(cluster.store.snapshot)
 
-    async def _events(self, request: web.Request) -> web.StreamResponse:
+    async def _snapshots(self, request: web.Request) -> web.StreamResponse:
         """Snapshots as they change.
 
         The cluster ends with a ``holder``, where it is of the ``generation`` still that
@@ -250,7 +252,7 @@ class Api:
         await cluster.want(None, by=by)
         self._end_soon()
 
-    async def _event_log(self, request: web.Request) -> web.Response:
+    async def _events(self, request: web.Request) -> web.Response:
         return json_response(
             self._clusters.event_log.after(number(request, "after", 0))
         )
@@ -271,47 +273,30 @@ class Api:
         return json_response({})
 
     async def _propose(self, request: web.Request) -> web.Response:
-        asked = await body(request, Ask)
-        model = await self._readers.model(asked.model)
-        machines = await self._machines_now(self._of(request))
-        cores = os.cpu_count() or 1
-        plan = propose(asked, model, self._readers.config(), machines, cores)
-        return json_response(await self._drafting.settled(plan, machines))
+        ask = await body(request, Ask)
+        return json_response(await self._preparations.propose(self._of(request), ask))
 
-    async def _preview(self, request: web.Request) -> web.Response:
-        """Predict the effect of a launch; start nothing."""
-        plan = await body(request, Plan)
+    async def _prepare(self, request: web.Request) -> web.Response:
+        asked = await body(request, PrepareRequest)
+        what = asked.plan or asked.ask
+        if what is None:
+            raise UsageError("There is nothing to prepare", "Give an ask or a plan.")
         cluster = self._of(request)
-        peers = await self._machines_now(cluster)
-        plan = await self._drafting.require(plan, peers)
-        shown = await preview(cluster.name, plan, self._machines, self._readers, peers)
-        asked = {one.device: one for one in (await self._memory.of(plan)).devices}
-        memory = tuple(
-            with_draft(asked.get(one.device, one), plan.speculation)
-            for one in shown.memory
-        )
-        return json_response(msgspec.structs.replace(shown, memory=memory))
-
-    async def _machines_now(self, cluster: Cluster) -> list[Peer]:
-        await self._clusters.book.weigh(WEIGHT_AGE_S)
-        machines = await machines_now(self._machines, self._readers)
-        mine = await held_by(cluster, self._readers)
-        return room_for(machines, mine, await self._clusters.held_beside(cluster))
+        return json_response(await self._preparations.prepare(cluster, what))
 
     async def _launch(self, request: web.Request) -> web.Response:
         """Set the goal to a plan; returns at once, its generation in the snapshot."""
         asked = await body(request, LaunchRequest)
         cluster = self._of(request)
         number = cluster.order.number()
-        machines = await self._machines_now(cluster)
-        drafted = await self._drafting.require(asked.plan, machines)
-        plan = await sound(drafted, self._readers, machines)
+        what = asked.plan or asked.token
+        plan, facts = await self._preparations.launchable(cluster, what)
         settings = await cluster.require_possible(plan)
         self._require_time()
         self._leases.require(asked.holder)
         by = asker(request)
         goal = await cluster.want(
-            plan, asked.replaces, api=settings, number=number, by=by
+            plan, asked.replaces, api=settings, number=number, facts=facts, by=by
         )
         self._leases.holds(asked.holder, goal.generation)
         return json_response(cluster.store.snapshot)
@@ -391,7 +376,7 @@ class Api:
         """List the models found here that can draft for one."""
         listing = merged(self._catalogue.listing, self._machines.values())
         path = request.query.get("path", "")
-        drafts = await self._drafting.candidates(path, listing.models)
+        drafts = await self._preparations.drafting.candidates(path, listing.models)
         model = await self._readers.model(path)
         return json_response(
             with_trials(drafts, self._clusters.trials.found_for(model))

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from backends.gateway.listener_settings import ApiSettings
     from backends.machines.machine import Machine, Machines
     from backends.machines.readers import Readers
+    from backends.planning.blueprint import Facts
     from backends.speculation.auto import TrialBook
     from backends.state import Actor, Failure, Leftover, Plan
 
@@ -166,14 +167,15 @@ class Cluster:
         *,
         api: ApiSettings | None = None,
         number: int | None = None,
+        facts: Facts | None = None,
         by: Actor = CONTROLLER,
     ) -> Goal:
         """Set the goal: a plan to run, or None for nothing; ``by`` is who asks.
 
         ``replaces`` is the generation that is to be replaced, 0 for nothing; None for
         whatever there is. ``api`` is how the API is given out from here on. ``number``
-        is that of its ``order``, where it took a while until now. Asking for what is
-        pursued already changes nothing.
+        is that of its ``order``, where it took a while until now. ``facts`` are those
+        of a preparation. Asking for what is pursued already changes nothing.
 
         Raises:
             PlanError: llama.cpp cannot follow the plan; nothing has changed.
@@ -203,6 +205,7 @@ class Cluster:
             if plan is not None or before.plan is not None:
                 self.recorder.wanted(plan, by)
             self._hands_off = self.gateway.is_drained = False
+            self._reconciler.discovery.expect(plan, facts)
             self._begin()
         if unkept is not None:
             raise ControllerError(

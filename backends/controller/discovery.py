@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from backends.config import API_PORT_DEFAULT
-from backends.controller.beside import check_whole
-from backends.controller.engines import draft_path, engines_of
-from backends.controller.pairs import pairings as pairings_of
+from backends.controller.site import relay_key, site_of
 from backends.controller.together import together
 from backends.controller.ways import End
-from backends.errors import HostError, PlanError
+from backends.errors import HostError
 from backends.gateway.language import GATEWAY
 from backends.gateway.listener_settings import require_address, require_safe
 from backends.link.relay import worker_relay_name
@@ -19,7 +18,7 @@ from backends.link.way import WaySpec, direct_way, path_of, port_of
 from backends.machines.bare import connects
 from backends.machines.machine import open_way
 from backends.places import LOCAL
-from backends.planning.blueprint import Facts, machines_of, needed_names, process_name
+from backends.planning.blueprint import machines_of, needed_names, process_name
 from backends.split.flags import used_workers
 
 if TYPE_CHECKING:
@@ -29,14 +28,14 @@ if TYPE_CHECKING:
     from backends.controller.api_ports import ApiPorts
     from backends.controller.steps import StepBoard
     from backends.controller.ways import Ways
-    from backends.engine.ask import Engine
     from backends.gateway.listener_settings import ApiSettings
     from backends.link.way import Way
     from backends.machines.host import ProcessRecord
     from backends.machines.machine import Machine, Machines
     from backends.machines.readers import Readers
+    from backends.planning.blueprint import Facts
     from backends.planning.pairing import Pairing
-    from backends.state import ModelInfo, Plan, WorkerSpec
+    from backends.state import Plan, WorkerSpec
 
 API = "api"
 """Name of the way to llama-server."""
@@ -78,6 +77,7 @@ class Discovery:
         self._ways = ways
         self._steps = steps
         self._api_ports = api_ports
+        self._prepared: tuple[Plan, Facts] | None = None
 
     @property
     def listen_s(self) -> float:
@@ -90,35 +90,35 @@ class Discovery:
         Raises:
             DllmError: an engine, the model, a port or a way is not to be had.
         """
-        head = self._machines.get(plan.head)
-        with self._steps.step("engine"):
-            engines = await self._engines(plan)
-        with self._steps.step("model"):
-            model = await self._model(plan)
-            model_path = await head.model_path(model)
-            await check_whole(plan)
-            draft = await draft_path(plan, self._machines, self._readers)
-        pairings = await pairings_of(
-            plan,
-            model,
-            self._machines,
-            self._secret,
-            self._told,
-        )
+        found, self._prepared = await self._site(plan), None
+        engine, model = found.engines[plan.head].info, found.model
+        detail = f"{engine.version} · RPC {engine.rpc_protocol}"
+        self._steps.update("engine", detail=detail)
+        self._steps.update("model", detail=model.name or model.arch)
+        pairings = {
+            worker: pairing.keyed(worker, self._secret()) if pairing.paired else pairing
+            for worker, pairing in found.pairings.items()
+        }
         ports = await self._ports(plan, pairings)
-        return Facts(
-            cluster=self._cluster,
-            engines=engines,
-            model=model,
-            model_path=model_path,
-            sparse=model.sparse is not None,
-            draft_path=draft,
+        return replace(
+            found,
             ports=ports,
             ways=await self._endpoints(plan, ports, pairings),
-            relay=head.relay_program() if plan.relay else "",
-            stats=stats_of(self._cluster, plan, head),
             pairings=pairings,
             folders={m: self._folder(m) for m in machines_of(plan)},
+        )
+
+    def expect(self, plan: Plan | None, facts: Facts | None) -> None:
+        """Use these facts for the next start, if it is of exactly this plan."""
+        self._prepared = (plan, facts) if plan and facts else None
+
+    async def _site(self, plan: Plan) -> Facts:
+        if self._prepared and self._prepared[0] == plan and not self._has_served():
+            self._steps.done("engine")
+            self._steps.done("model")
+            return self._prepared[1]
+        return await site_of(
+            self._cluster, plan, self._machines, self._readers, self._steps, self._told
         )
 
     def _folder(self, machine: str) -> str:
@@ -132,24 +132,6 @@ class Discovery:
         name = worker_relay_name(worker.name)
         record = self._record(self._machines.get(worker.peer), name)
         return record.argv if record else ()
-
-    async def _engines(self, plan: Plan) -> dict[str, Engine]:
-        engines = await engines_of(plan, self._machines)
-        info = engines[plan.head].info
-        detail = f"{info.version} · RPC {info.rpc_protocol}"
-        self._steps.update("engine", detail=detail)
-        return engines
-
-    async def _model(self, plan: Plan) -> ModelInfo:
-        model = await self._readers.model(plan.model)
-        if model.n_layer != plan.split.n_layer:
-            raise PlanError(
-                f"The plan is for {plan.split.n_layer} layers, "
-                f"{plan.model} has {model.n_layer}",
-                "Pick the model again to get a plan for it.",
-            )
-        self._steps.update("model", detail=model.name or model.arch)
-        return model
 
     # --- ports -----------------------------------------------------------------
 
@@ -309,14 +291,3 @@ def stats_way(worker: str) -> str:
 
 async def _direct(endpoint: str) -> Way:
     return direct_way(endpoint)
-
-
-def stats_of(cluster: str, plan: Plan, head: Machine) -> dict[str, str]:
-    """Worker to the socket, on the head, at which its relay gives out its counters."""
-    names = [worker.name for worker in used_workers(plan)]
-    return {name: head.relay_stats(relay_key(cluster, name)) for name in names}
-
-
-def relay_key(cluster: str, worker: str) -> str:
-    """Return the key that separates a worker's relay sockets from other clusters'."""
-    return f"{cluster}.{worker}"

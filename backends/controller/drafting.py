@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from backends.controller.engines import OTHER_DRAFT, blaming_draft
+from backends.controller.site import OTHER_DRAFT, blaming_draft
 from backends.errors import DllmError, PlanError
 from backends.planning.proposal import plan_devices
 from backends.planning.room import require_room

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from backends.controller.builder import Builder, launch_steps
 from backends.controller.discovery import Discovery
-from backends.controller.engines import draft_path
 from backends.controller.evidence import failed_at
 from backends.controller.gateway import ApiPortTaken, Gateway
 from backends.controller.loading import Loading
 from backends.controller.recovery import Recovery
 from backends.controller.relays import Links
 from backends.controller.serving import Activity, Serving
+from backends.controller.site import draft_path
 from backends.controller.stand_in import StandIns
 from backends.controller.steps import StepBoard
 from backends.controller.stopping import Stopper

@@ -1,4 +1,4 @@
-"""Slow questions asked off the event loop: which engine, which model."""
+"""The settings, engine and models of this machine, read off the event loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import math
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,15 +13,13 @@ import msgspec
 from backends.config import Config, load_config, stamp_of
 from backends.engine.ask import Engine, describe, list_devices
 from backends.engine.find import find_engine
-from backends.errors import DllmError, ModelError, UsageError
+from backends.errors import DllmError
 from backends.gateway.listener_settings import api_settings
-from backends.models.layers import read_model
-from backends.models.parts import part_paths
-from backends.places import at_peer
+from backends.models.model_cache import ModelCache
 from backends.writing import write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from backends.config import Stamp
     from backends.gateway.listener_settings import ApiSettings
@@ -35,7 +32,7 @@ DEVICES_LAST_S = 10.0
 
 
 class Readers:
-    """Reads engine, configuration and model headers; models are kept until changed.
+    """Reads configuration, engine and model headers.
 
     Read below these directories; ``host`` is the machine we run on.
     """
@@ -43,7 +40,7 @@ class Readers:
     def __init__(self, paths: Paths, host: Asked) -> None:
         self._paths = paths
         self.host = host
-        self._models: dict[tuple[object, ...], ModelInfo] = {}
+        self.models = ModelCache()
         self._devices: dict[str, tuple[float, tuple[Device, ...]]] = {}
         self._settings: Config | None = None
         self._stamp: Stamp | None = None
@@ -51,8 +48,6 @@ class Readers:
         """Why the settings are not those of the file; None where they are."""
         self.serves: Callable[[], bool] = lambda: False
         """True if a cluster of ours is at work here: then no GPU is disturbed."""
-        self.elsewhere: Callable[[str, str], Awaitable[ModelInfo]] | None = None
-        """Reads a model on a peer, given the peer's name and the path there."""
 
     def config(self) -> Config:
         settings = self.settings()
@@ -121,22 +116,4 @@ class Readers:
         return now
 
     async def model(self, path: str) -> ModelInfo:
-        """A model's header; ``peer:/path`` is one that a peer holds."""
-        if "\0" in path:
-            raise UsageError("The path of a model holds no NUL character")
-        if (there := at_peer(path)) and self.elsewhere is not None:
-            return await self.elsewhere(*there)
-        return await asyncio.to_thread(self._model, path)
-
-    def _model(self, path: str) -> ModelInfo:
-        try:
-            found = [part.stat() for part in part_paths(Path(path))]
-        except OSError as error:
-            raise ModelError(
-                f"Cannot read the model {path} ({error.strerror})",
-                "Check the path, or pick another model.",
-            ) from error
-        key = (path, *((s.st_ino, s.st_size, s.st_mtime_ns) for s in found))
-        if key not in self._models:
-            self._models[key] = read_model(Path(path))
-        return self._models[key]
+        return await self.models.get(path)

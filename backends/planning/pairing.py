@@ -12,6 +12,8 @@ import hashlib
 import hmac
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from backends.data_place import DataPlace
 from backends.places import LOCAL
 from backends.split.flags import used_workers
@@ -53,6 +55,18 @@ class Pairing(Value, frozen=True, kw_only=True):
         """True if a relay is to stand beside the worker."""
         return bool(self.program)
 
+    def keyed(self, worker: str, secret: str) -> Pairing:
+        """The same with the key of a worker's pair, and its head's identity.
+
+        ``secret`` is made anew for every launch and kept with its goal: a relay started
+        again, by whatever controller, so has the key of the one that stayed.
+        """
+        return replace(
+            self,
+            key=_derived(secret, f"key {worker}"),
+            identity=_derived(secret, f"head {worker}")[:IDENTITY_DIGITS],
+        )
+
 
 class Beside(Value, frozen=True, kw_only=True):
     """A machine on which one relay of a pair would stand."""
@@ -89,12 +103,8 @@ def alone_by_plan(plan: Plan, worker: WorkerSpec) -> str:
     return ""
 
 
-def judged(worker: WorkerSpec, there: Beside, head: Beside, secret: str) -> Pairing:
-    """The pairing of a worker beside which the plan wants a relay.
-
-    ``secret`` is made anew for every launch and kept with its goal: a relay started
-    again, by whatever controller, so has the key of the one that stayed.
-    """
+def judged(there: Beside, head: Beside) -> Pairing:
+    """The pairing, without its key, of a worker that is to have a relay beside it."""
     if old := _without(there, head, *CAN_PAIR):
         mend = "" if old == LOCAL else f": dllm-tui peers setup {old}"
         return Pairing(why=f"dllm-relay on {old} is too old to stand in a pair{mend}")
@@ -113,8 +123,6 @@ def judged(worker: WorkerSpec, there: Beside, head: Beside, secret: str) -> Pair
         why=why,
         program=there.program,
         models=there.models,
-        key=_derived(secret, f"key {worker.name}"),
-        identity=_derived(secret, f"head {worker.name}")[:IDENTITY_DIGITS],
         data=DataPlace() if there.machine == head.machine else there.data,
     )
 

@@ -345,3 +345,5 @@ class Preview(Value, frozen=True, kw_only=True):
     """Remarks before a launch: one sentence each."""
     refusal: Failure | None = None
     """Why it would not be launched: a device is too small for its share."""
+    token: str = ""
+    """A launch with it uses what was found out for this; good for a minute."""

@@ -53,12 +53,12 @@ SMALL_DRAFT = "/small.gguf"
 class ScriptedReaders(Readers):
     """Reads real settings; models and engines are as the scene says."""
 
-    models: dict[str, ModelInfo]
+    scripted: dict[str, ModelInfo]
 
     async def model(self, path: str) -> ModelInfo:
-        if path not in self.models:
+        if path not in self.scripted:
             raise ModelError(f"Cannot read the model {path} (No such file)")
-        return self.models[path]
+        return self.scripted[path]
 
     async def engine(self, wanted: str | None = None) -> Engine:
         return engine_of("local")
@@ -110,7 +110,7 @@ class Scene:
             await asyncio.sleep(1.0)
             return
         readers = ScriptedReaders(self.paths, None)  # type: ignore[arg-type]
-        readers.models = self.models
+        readers.scripted = self.models
         self.clusters = Clusters(readers, self.paths)
         await self.clusters.start(self.cast)  # type: ignore[arg-type]
         self.clusters.begin()

@@ -238,13 +238,12 @@ async def up(
         return (
             emit_json(preview_json(preview)) if as_json else show(preview_text(preview))
         )
-    plan = await _proposed(client, ask)
-    preview = await client.preview(plan)
+    preview = await _prepared(client, ask)
     if preview.refusal is not None:
         raise PlanError(preview.refusal.what, preview.refusal.hint)
     for note in preview.notes:
         say(note)
-    async with launched(client, plan, keep=detach, replace=replace) as (
+    async with launched(client, preview, keep=detach, replace=replace) as (
         serving,
         snapshots,
     ):
@@ -260,6 +259,7 @@ def preview_json(preview: Preview) -> dict[str, Any]:
     """A preview as ``--json`` shows it: the plan carries its layer ranges."""
     value: dict[str, Any] = msgspec.to_builtins(preview)
     value["plan"]["layers"] = value.pop("layers")
+    del value["token"]
     return value
 
 
@@ -332,16 +332,16 @@ async def plan(client: ControllerClient, **wish: Any) -> Preview:
 
 async def _previewed(client: ControllerClient, ask: Ask) -> Preview:
     try:
-        return await client.preview(await _proposed(client, ask))
+        return await _prepared(client, ask)
     finally:
         if client.started_controller:
             await client.shutdown(only_if_idle=True)
 
 
-async def _proposed(client: ControllerClient, ask: Ask) -> Plan:
+async def _prepared(client: ControllerClient, ask: Ask) -> Preview:
     if ask.peers or ask.head:
         await client.settled_peers()
-    return await client.propose(ask)
+    return await client.prepare(ask)
 
 
 async def _ask(
@@ -407,9 +407,13 @@ async def _required_draft(draft: str) -> str:
 
 @asynccontextmanager
 async def launched(
-    client: ControllerClient, plan: Plan, *, keep: bool, replace: bool = False
+    client: ControllerClient,
+    what: Plan | Preview,
+    *,
+    keep: bool,
+    replace: bool = False,
 ) -> AsyncIterator[tuple[ClusterSnapshot, AsyncIterator[ClusterSnapshot]]]:
-    """A serving cluster and its further snapshots.
+    """A serving cluster of a plan, prepared or not, and its further snapshots.
 
     Unless ``keep``, the cluster ends with the block, also when we are killed, at any
     moment: the controller sees the stream break that was there before the launch.
@@ -427,7 +431,7 @@ async def launched(
     async with aclosing(client.snapshots(holder=holder)) as snapshots:
         # From the first on the stream is there, and we with it.
         first = await anext(snapshots, now)
-        ours = await _launch(client, plan, replaced, holder)
+        ours = await _launch(client, what, replaced, holder)
         if ours.generation == replaced:
             say("This plan is already running: nothing to change.")
         try:
@@ -456,14 +460,14 @@ def _runs_already(now: ClusterSnapshot) -> ControllerError:
 
 
 async def _launch(
-    client: ControllerClient, plan: Plan, replaces: int, holder: str
+    client: ControllerClient, what: Plan | Preview, replaces: int, holder: str
 ) -> ClusterSnapshot:
     """Ask for a plan; the snapshot from which on it is ours.
 
     Interrupted, without a holder: the controller does to the end what it was asked for,
     so that this is ended then.
     """
-    asked = client.launch(plan, replaces=replaces, holder=holder)
+    asked = client.launch(what, replaces=replaces, holder=holder)
     asking = asyncio.ensure_future(asked)
     try:
         await asyncio.wait([asking])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiohttp import web
 
-from backends.controller.api import LaunchRequest
+from backends.controller.api import LaunchRequest, PrepareRequest
 from backends.controller.lock import hold_lock
 from backends.controller.peer_api import PeerRequest
 from backends.controller.responses import (
@@ -63,6 +63,7 @@ class ScriptedController:
         self.peers: dict[str, Peer] = {}
         self.ended = asyncio.Event()
         self.asked: list[str] = []
+        self._prepared: dict[str, Plan] = {}
         self._timers: list[asyncio.TimerHandle] = []
 
     def snapshot(self, name: str) -> ClusterSnapshot:
@@ -94,14 +95,14 @@ class ScriptedController:
             [
                 web.get("/v1/version", self._version),
                 web.get("/v1/snapshot", self._snapshot),
-                web.get("/v1/events", self._events),
+                web.get("/v1/snapshots", self._snapshots),
                 web.get("/v1/passes", self._passes),
                 web.get("/v1/peers", self._peers),
                 web.post("/v1/peers", self._add_peer),
                 web.delete("/v1/peers/{name}", self._remove_peer),
                 web.post("/v1/peers/{name}/answer", self._answer_peer),
                 web.post("/v1/propose", self._propose),
-                web.post("/v1/preview", self._preview),
+                web.post("/v1/prepare", self._prepare),
                 web.post("/v1/launch", self._launch),
                 web.post("/v1/stop", self._stop),
                 web.post("/v1/shutdown", self._shutdown),
@@ -117,7 +118,7 @@ class ScriptedController:
             return web.Response(body=self.raw, content_type="application/json")
         return json_response(self.snapshot(_cluster(request)))
 
-    async def _events(self, request: web.Request) -> web.StreamResponse:
+    async def _snapshots(self, request: web.Request) -> web.StreamResponse:
         response = await start_stream(request)
         if self.raw is not None:
             await response.write(self.raw + b"\n")
@@ -173,16 +174,15 @@ class ScriptedController:
         return json_response(self.peers[name])
 
     async def _propose(self, request: web.Request) -> web.Response:
-        asked = await body(request, Ask)
-        split = make_split(12, ["worker1/CPU", "worker2/CPU"], [6, 7])
-        ctx_size = asked.ctx_size or 4096
-        return json_response(
-            Plan(model=asked.model, split=split, ctx_size=ctx_size, asked=asked)
-        )
+        return json_response(_proposed(await body(request, Ask)))
 
-    async def _preview(self, request: web.Request) -> web.Response:
+    async def _prepare(self, request: web.Request) -> web.Response:
         """Nothing is in the way of any plan."""
-        plan = await body(request, Plan)
+        asked = await body(request, PrepareRequest)
+        plan = _proposed(asked.ask) if asked.ask else asked.plan
+        assert plan is not None
+        token = str(len(self._prepared))
+        self._prepared[token] = plan
         return json_response(
             Preview(
                 plan=plan,
@@ -190,25 +190,27 @@ class ScriptedController:
                 memory=(),
                 available_bytes={},
                 commands=(),
+                token=token,
             )
         )
 
     async def _launch(self, request: web.Request) -> web.Response:
         name = _cluster(request)
         asked = await body(request, LaunchRequest)
+        plan = asked.plan or self._prepared[asked.token]
         now = self.snapshot(name)
         if asked.replaces not in (None, now.wanted_generation):
             what = f"Another launch came first: {now.plan.model if now.plan else ''}"
             raise ControllerError(what, "Look at it with dllm-tui status.")
-        if now.wanted_generation and is_same(asked.plan, now.plan):
+        if now.wanted_generation and is_same(plan, now.plan):
             return json_response(now)
-        self.asked.append(f"launch {name} {asked.plan.ctx_size}")
+        self.asked.append(f"launch {name} {plan.ctx_size}")
         generation = now.generation + 1
         self.show(
             name,
             generation=generation,
-            plan=asked.plan,
-            planned=ranges(asked.plan.split),
+            plan=plan,
+            planned=ranges(plan.split),
             state=ClusterState.STARTING,
         )
         loop = asyncio.get_running_loop()
@@ -232,6 +234,12 @@ class ScriptedController:
         self.asked.append(f"shutdown {request.query.get('only_if_idle')}")
         self.ended.set()
         return json_response(self.snapshot("default"))
+
+
+def _proposed(asked: Ask) -> Plan:
+    split = make_split(12, ["worker1/CPU", "worker2/CPU"], [6, 7])
+    ctx_size = asked.ctx_size or 4096
+    return Plan(model=asked.model, split=split, ctx_size=ctx_size, asked=asked)
 
 
 def _cluster(request: web.Request) -> str:

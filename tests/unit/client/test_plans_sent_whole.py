@@ -48,7 +48,7 @@ async def test_it_is_refused_before_anything_is_touched(paths: Paths) -> None:
         with pytest.raises(RequestFailed, match=why):
             await client.launch(plan)
     with pytest.raises(RequestFailed, match="no device mini/MTL0"):
-        await client.preview(msgspec.structs.replace(PLAN, split=ELSEWHERE))
+        await client.prepare(msgspec.structs.replace(PLAN, split=ELSEWHERE))
     snapshot = await client.snapshot()
     assert snapshot.state is ClusterState.IDLE
     assert snapshot.plan is None

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from backends.controller.drafting import Drafting
-from backends.controller.engines import draft_path
+from backends.controller.site import draft_path
 from backends.errors import ModelError, PlanError
 from backends.models.layers import read_model
 from backends.speculation.methods import methods_of

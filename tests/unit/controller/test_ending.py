@@ -53,7 +53,7 @@ class Ending:
         self.api = api = Api(**{name: getattr(parts, name) for name in PARTS})
         app = web.Application()
         app.router.add_post("/shutdown", api._shutdown)
-        app.router.add_get("/events", api._events)
+        app.router.add_get("/events", api._snapshots)
         self.client = TestClient(TestServer(app))
 
     async def _slow(self, name: str, grace_s: float) -> None:

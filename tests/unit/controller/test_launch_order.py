@@ -12,7 +12,6 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from backends.controller import api as api_module
 from backends.controller.api import Api, LaunchRequest
 from backends.controller.responses import errors_as_values
 from tests.kit.waiting import until
@@ -44,22 +43,14 @@ class Checks:
         parts.clusters.stop_all = AsyncMock()
         parts.ended = self.ended = asyncio.Event()
         self.api = Api(**{name: getattr(parts, name) for name in PARTS})
-        monkeypatch.setattr(self.api, "_machines_now", self._machines)
-        monkeypatch.setattr(self.api._drafting, "require", self._same)
-        monkeypatch.setattr(api_module, "sound", self._sound)
+        monkeypatch.setattr(self.api._preparations, "launchable", self._checked)
         monkeypatch.setattr(cluster, "require_possible", AsyncMock(return_value=None))
 
-    async def _machines(self, *_: object) -> list[object]:
-        return []
-
-    async def _same(self, plan: Plan, *_: object) -> Plan:
-        return plan
-
-    async def _sound(self, plan: Plan, *_: object) -> Plan:
+    async def _checked(self, cluster: Cluster, plan: Plan) -> tuple[Plan, None]:
         if plan == plan_on("ada"):
             self.begun.set()
             await self.over.wait()
-        return plan
+        return plan, None
 
     @asynccontextmanager
     async def asked(self) -> AsyncIterator[TestClient[Any, Any]]:
@@ -67,7 +58,7 @@ class Checks:
         app = web.Application(middlewares=[errors_as_values])
         app.router.add_post("/launch", self.api._launch)
         app.router.add_post("/stop", self.api._stop)
-        app.router.add_get("/events", self.api._events)
+        app.router.add_get("/events", self.api._snapshots)
         # Its streams end with their readers, as the controller's do.
         async with TestClient(TestServer(app)) as client:
             yield client

@@ -11,10 +11,10 @@ import pytest
 
 from backends.controller import reconciler as pursuit_module
 from backends.controller.breaker import DEATHS_MAX, Breaker
-from backends.controller.engines import engines_of
 from backends.controller.journal import Journal, Record
 from backends.controller.reconciler import Reconciler
 from backends.controller.recovery import DiedTooOften
+from backends.controller.site import engines_of
 from backends.controller.unwatched import UnwatchedDeaths
 from backends.errors import (
     EngineError,

@@ -80,7 +80,8 @@ def pairing(
         searched=" in ~/.models",
         data=DATA,
     )
-    return judged(worker, beside, Beside(machine=head, features=here), secret)
+    found = judged(beside, Beside(machine=head, features=here))
+    return found.keyed(worker.name, secret) if found.paired else found
 
 
 def test_a_pair_keeps_weights_at_home_and_has_a_key() -> None:

@@ -1,0 +1,258 @@
+"""Prepare a launch: its plan, the checks of it and its facts, each found once.
+
+A preparation is kept for a minute under a token. A launch with the token only looks at
+ports and free memory again.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backends.controller.drafting import Drafting
+from backends.controller.memory_usage import (
+    held_by,
+    machines_now,
+    memory_of,
+    with_memory,
+)
+from backends.controller.site import check_whole, site_of
+from backends.controller.steps import StepBoard
+from backends.errors import ControllerError, DllmError, PlanError
+from backends.planning.blueprint import machines_of
+from backends.planning.checking import check_plan
+from backends.planning.commands import commands, gateway_command
+from backends.planning.prompt_cache import with_prompt_cache
+from backends.planning.proposal import plan_devices, propose
+from backends.planning.remarks import remarks
+from backends.planning.room import require_room, room_for
+from backends.speculation.memory import with_draft
+from backends.split.layout import ranges
+from backends.split.loads import plan_loads
+from backends.state import Ask, Preview
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from backends.controller.cluster import Cluster
+    from backends.controller.clusters import Clusters
+    from backends.machines.machine import Machines
+    from backends.machines.readers import Readers
+    from backends.planning.blueprint import Facts
+    from backends.state import Device, Failure, ModelFile, ModelInfo, Peer, Plan
+
+LASTS_S = 60.0
+WEIGHT_AGE_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """All machines at one moment, ours first."""
+
+    machines: Sequence[Peer]
+    """As they told."""
+    peers: Sequence[Peer]
+    """With what is free there for the plan of one cluster."""
+
+    def devices(self, plan: Plan) -> tuple[Device, ...]:
+        """The devices of a plan, in the order of its split."""
+        by_name = {peer.name: peer for peer in self.peers}
+        return plan_devices(plan.head, plan.workers, by_name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A plan that a launch can follow, and all that was found out for it."""
+
+    plan: Plan
+    model: ModelInfo
+    survey: Survey
+    facts: Facts
+    probed: dict[str, float]
+    """When each peer of the plan was probed last."""
+    until: float
+
+
+class Preparations:
+    """Prepares launches of all clusters; ``models`` gives the models found here."""
+
+    def __init__(
+        self,
+        clusters: Clusters,
+        machines: Machines,
+        readers: Readers,
+        models: Callable[[], Awaitable[Sequence[ModelFile]]],
+    ) -> None:
+        self._clusters = clusters
+        self._machines = machines
+        self._readers = readers
+        self.drafting = Drafting(readers, machines, clusters.memory, models)
+        self._kept: dict[tuple[str, str], Prepared] = {}
+
+    async def propose(self, cluster: Cluster, ask: Ask) -> Plan:
+        """A plan for a model, as an edit: no machine is asked if it can run it."""
+        return await self._proposed(ask, await self._survey(cluster))
+
+    async def prepare(self, cluster: Cluster, asked: Ask | Plan) -> Preview:
+        """The effects of a launch, with the token for it; starts nothing.
+
+        Raises:
+            PlanError: the plan cannot be meant, or llama.cpp cannot follow it.
+            EngineError: a machine has no engine that fits.
+            PeerUnreachable: a machine cannot be reached.
+        """
+        survey = await self._survey(cluster)
+        if isinstance(asked, Ask):
+            plan = await self._proposed(asked, survey)
+        else:
+            plan = await self.drafting.require(asked, survey.peers)
+        await self._machines.reached(machines_of(plan))
+        prepared = await self._prepared(cluster, plan, survey)
+        token = self._keep(cluster, prepared)
+        return await self._preview(cluster, prepared, token)
+
+    async def launchable(
+        self, cluster: Cluster, asked: Plan | str
+    ) -> tuple[Plan, Facts | None]:
+        """The plan of a token, or a plan sent whole, as it can be launched now.
+
+        Nothing was touched then. A model that cannot be read is for the launch to
+        report.
+
+        Raises:
+            ControllerError: the token is too old.
+            DllmError: the plan breaks what every plan keeps to, or a device is too
+                small for its share, and the plan is not forced.
+        """
+        if isinstance(asked, str):
+            prepared = await self._taken(cluster, asked)
+            survey = await self._memory_again(cluster, prepared)
+            devices = survey.devices(prepared.plan)
+            require_room(prepared.plan, prepared.model, devices)
+            return prepared.plan, prepared.facts
+        survey = await self._survey(cluster)
+        plan = await self.drafting.require(asked, survey.peers)
+        try:
+            model = await self._readers.model(plan.model)
+        except DllmError:
+            return plan, None
+        plan = await _checked(plan, model, survey)
+        require_room(plan, model, survey.devices(plan))
+        return plan, None
+
+    # --- inside ------------------------------------------------------------------
+
+    async def _survey(
+        self, cluster: Cluster, machines: Sequence[Peer] | None = None
+    ) -> Survey:
+        """All machines, anew unless given, and what is free there for a cluster."""
+        await self._clusters.book.weigh(WEIGHT_AGE_S)
+        if machines is None:
+            machines = await machines_now(self._machines, self._readers)
+        mine = await held_by(cluster, self._readers)
+        others = await self._clusters.held_beside(cluster)
+        return Survey(machines=machines, peers=room_for(machines, mine, others))
+
+    async def _memory_again(self, cluster: Cluster, prepared: Prepared) -> Survey:
+        names = machines_of(prepared.plan)
+        taking_part = [one for one in self._machines.all() if one.name in names]
+        memory = await memory_of(taking_part)
+        return await self._survey(
+            cluster, with_memory(prepared.survey.machines, memory)
+        )
+
+    async def _proposed(self, ask: Ask, survey: Survey) -> Plan:
+        model = await self._readers.model(ask.model)
+        cores = os.cpu_count() or 1
+        plan = propose(ask, model, self._readers.config(), survey.peers, cores)
+        return await self.drafting.settled(plan, survey.peers)
+
+    async def _prepared(self, cluster: Cluster, plan: Plan, survey: Survey) -> Prepared:
+        model = await self._readers.model(plan.model)
+        plan = await _checked(plan, model, survey)
+        return Prepared(
+            plan=plan,
+            model=model,
+            survey=survey,
+            facts=await site_of(
+                cluster.name,
+                plan,
+                self._machines,
+                self._readers,
+                StepBoard(time.time, lambda: None),
+            ),
+            probed=self._probed(plan),
+            until=time.monotonic() + LASTS_S,
+        )
+
+    def _keep(self, cluster: Cluster, prepared: Prepared) -> str:
+        now = time.monotonic()
+        self._kept = {key: one for key, one in self._kept.items() if one.until > now}
+        token = secrets.token_hex(8)
+        self._kept[cluster.name, token] = prepared
+        return token
+
+    async def _taken(self, cluster: Cluster, token: str) -> Prepared:
+        """The preparation of a token, made anew if its model or a peer changed."""
+        prepared = self._kept.pop((cluster.name, token), None)
+        if prepared is None or prepared.until < time.monotonic():
+            raise ControllerError(
+                "This launch was prepared too long ago", "Prepare it again."
+            )
+        plan = prepared.plan
+        if prepared.model == await self._readers.model(
+            plan.model
+        ) and prepared.probed == self._probed(plan):
+            return prepared
+        survey = await self._survey(cluster)
+        plan = await self.drafting.require(plan, survey.peers)
+        await self._machines.reached(machines_of(plan))
+        return await self._prepared(cluster, plan, survey)
+
+    def _probed(self, plan: Plan) -> dict[str, float]:
+        peers = self._machines.values()
+        names = machines_of(plan)
+        return {p.name: p.facts.at for p in peers if p.facts and p.name in names}
+
+    async def _preview(
+        self, cluster: Cluster, prepared: Prepared, token: str
+    ) -> Preview:
+        plan, model, survey = prepared.plan, prepared.model, prepared.survey
+        asked = await self._clusters.memory.of(plan)
+        by_device = {one.device: one for one in asked.devices}
+        predicted = [load.memory for load in plan_loads(model, plan)]
+        devices = survey.devices(plan)
+        access = self._readers.api_now().access
+        return Preview(
+            plan=plan,
+            layers=ranges(plan.split),
+            memory=tuple(
+                with_draft(by_device.get(one.device, one), plan.speculation)
+                for one in predicted
+            ),
+            available_bytes={device.id: device.usable_bytes for device in devices},
+            commands=(
+                *commands(plan, prepared.facts),
+                gateway_command(cluster.name, plan, access),
+            ),
+            notes=remarks(plan, model, devices, {p.name: p for p in survey.peers}),
+            refusal=_refusal(plan, model, devices),
+            token=token,
+        )
+
+
+async def _checked(plan: Plan, model: ModelInfo, survey: Survey) -> Plan:
+    check_plan(plan, model)
+    await check_whole(plan)
+    return with_prompt_cache(plan, model, survey.devices(plan))
+
+
+def _refusal(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> Failure | None:
+    try:
+        require_room(plan, model, devices)
+    except PlanError as error:
+        return error.failure()
+    return None
