@@ -1,7 +1,8 @@
 """Snapshots as a stream: the first whole, then JSON merge patches (RFC 7386).
 
-A list of named values is patched as an object by name, as long as its names stay;
-otherwise it is sent whole, as any other list.
+A list of named values is patched as an object by name, as long as its names stay.
+Another list of the same length is patched by index. One that lost its first items and
+got others is patched as ``{"": [how many, others]}``. Any other list is sent whole.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ def diff(old: ClusterSnapshot, new: ClusterSnapshot) -> dict[str, Any]:
                 for name, old_one, new_one in pairs
                 if old_one != new_one
             }
+        elif field in NAMED:
+            patches[field] = _plain(after)
         else:
             patches[field] = _patch(_plain(before), _plain(after))
     return patches
@@ -100,15 +103,32 @@ def _names(field: str, values: Any) -> list[str]:
 
 
 def _patch(old: Any, new: Any) -> Any:
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        return _list_patch(old, new)
     if not isinstance(old, dict) or not isinstance(new, dict):
         return new
     changed = {k: _patch(old.get(k), v) for k, v in new.items() if old.get(k) != v}
     return {**{key: None for key in old if key not in new}, **changed}
 
 
+def _list_patch(old: tuple[Any, ...], new: tuple[Any, ...]) -> Any:
+    for gone in range(len(old)):
+        kept = len(old) - gone
+        if old[gone:] == new[:kept]:
+            return {"": [gone, new[kept:]]}
+    changed = {str(i): one for i, one in enumerate(new) if one not in old[i : i + 1]}
+    return changed if len(old) == len(new) > 2 * len(changed) else new
+
+
 def _merge(old: Any, patch: Any) -> Any:
     if not isinstance(patch, dict):
         return patch
+    if isinstance(old, tuple):
+        if unknown := patch.keys() - {"", *map(str, range(len(old)))}:
+            raise KeyError(*unknown)
+        gone, others = patch.get("", (0, ()))
+        kept = [patch.get(str(i), one) for i, one in enumerate(old)][gone:]
+        return (*kept, *others)
     merged = dict(old) if isinstance(old, dict) else {}
     for key, value in patch.items():
         if value is None:
