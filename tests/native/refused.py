@@ -43,16 +43,8 @@ SET_TENSOR_HASH, COPY_TENSOR, INIT_TENSOR, GET_ALLOC_SIZE, MEMSET_TENSOR = (
 )
 SET_TENSOR_2D, GET_TENSOR_2D, COMM_ALLREDUCE = 18, 19, 21
 ADD, MUL, SUM_ROWS, REPEAT, RMS_NORM, MUL_MAT, SCALE, CPY = 2, 7, 15, 20, 25, 29, 32, 34
-GET_ROWS, SET_ROWS, SOFT_MAX, ROPE, ARANGE, ATTENTION, UNARY, GLU = (
-    40,
-    42,
-    46,
-    48,
-    67,
-    74,
-    91,
-    100,
-)
+GET_ROWS, SET_ROWS, GET_ROWS_BACK, SOFT_MAX, ROPE = 40, 42, 41, 46, 48
+ARANGE, ATTENTION, SSM_CONV, UNARY, GLU = 67, 74, 76, 91, 100
 CUSTOM_OP, OPS = 92, 101
 MOST = 2**64 - 1
 COMPUTED = 16
@@ -190,6 +182,7 @@ def scaled(given: Given, count: int) -> bytes:
 
 some = random.randint
 FAR = 1 << 40
+ROWS = Part((8, 6))
 CLASSES: dict[str, Callable[[Given], bytes]] = {
     "set beyond the tensor": lambda g: set_tensor(g.row(), some(60, FAR), bytes(5)),
     "set before the buffer": lambda g: set_tensor(g.row(-some(1, FAR)), 0, b"x"),
@@ -246,6 +239,18 @@ CLASSES: dict[str, Callable[[Given], bytes]] = {
     ),
     "graph of a node twice": lambda g: g.graph(g.row(), g.row(number=2), nodes=(1, 1)),
     "graph of an unknown node": lambda g: g.graph(g.row(), nodes=(some(2, FAR),)),
+    "attention with a mask of fewer cells": lambda g: g.op(
+        ATTENTION,
+        Part((8, 1, 6)),
+        ROWS,
+        Part((8, 16), F16),
+        Part((8, 16), F16),
+        Part((some(1, 15), 6), F16),
+    ),
+    "a convolution beyond its states": lambda g: g.op(
+        SSM_CONV, Part((6, some(6, 99))), Part((8, 6)), Part((4, 6))
+    ),
+    "an op of training": lambda g: g.op(GET_ROWS_BACK, ROWS, ROWS, Part((6,), I32)),
     "a command nobody has": lambda _: request(some(23, 255), bytes(some(0, 99))),
     "a size that is none": lambda _: request(
         GET_DEVICE_MEMORY,
@@ -265,7 +270,6 @@ CLASSES_OF_8: dict[str, Callable[[Given], bytes]] = {
     "a sum with nobody": lambda g: request(COMM_ALLREDUCE, bytes(4) + g.row()),
 }
 
-ROWS = Part((8, 6))
 UNFIT: dict[str, Callable[[Given], bytes]] = {
     "a copy of another size": lambda g: g.op(CPY, ROWS, Part((8, some(7, 15)))),
     "a sum of what does not repeat": lambda g: g.op(

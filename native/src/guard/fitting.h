@@ -19,10 +19,9 @@ struct Shape {
 using Sources = std::array<const Shape*, Tensor::kSources>;
 
 // What ggml itself asks for when a client makes the op (`ggml_mul_mat` and its like), in every
-// version with so many ops, 4.0.3 to 8.0.0: a worker does not ask again, and aborts or reads beside
-// a tensor. `made` is known by its op number and has the sources that op needs. Only ops of models.
-// Strides are checked where an op ignores some of them; the numbers in the tensors are not: of what
-// is not said here, only ggml knows.
+// version with so many ops, 4.0.3 to 8.0.0, and what its CPU code takes for granted: a worker does
+// not ask, and aborts or reads beside a tensor. `made` is known by its op number and has the sources
+// that op needs. Ops of training suit nothing. The numbers in the tensors are not checked.
 bool fits(Tensor made, const Sources& from);
 
 }  // namespace dllm
