@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from backends.errors import DllmError, UsageError
-from backends.gateway.listener_settings import is_loopback
+from backends.gateway.access import is_loopback
 from backends.planning.commands import model_alias
 from backends.state import DEFAULT_CLUSTER, Value
 from backends.writing import write_new

@@ -9,7 +9,7 @@ from backends.controller.evidence import failure_of
 from backends.controller.together import together
 from backends.controller.watch import Expected
 from backends.errors import HostError, NeverListened, ProcessFailed, about_worker
-from backends.gateway.language import GATEWAY
+from backends.gateway.target import GATEWAY
 from backends.link.relay import relay_name, worker_of, worker_relay_name
 from backends.places import LOCAL
 from backends.planning.blueprint import (

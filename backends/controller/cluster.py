@@ -23,7 +23,7 @@ from backends.controller.leftovers import Leftovers
 from backends.controller.reconciler import Reconciler
 from backends.controller.stand_in import require_there
 from backends.errors import ControllerError, DllmError, PeerUnreachable
-from backends.gateway.language import GATEWAY
+from backends.gateway.target import GATEWAY
 from backends.planning.blueprint import needed_names, short_name
 from backends.planning.prompt_cache import is_same
 from backends.split.flags import check_exact, compile_split
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from backends.controller.journal import Journal
     from backends.controller.processes import ProcessBook
     from backends.controller.snapshot_store import SnapshotStore
-    from backends.gateway.listener_settings import ApiSettings
+    from backends.gateway.access import ApiSettings
     from backends.machines.machine import Machine, Machines
     from backends.machines.readers import Readers
     from backends.planning.blueprint import Facts

@@ -11,8 +11,8 @@ from backends.controller.site import relay_key, site_of
 from backends.controller.together import together
 from backends.controller.ways import End
 from backends.errors import HostError
-from backends.gateway.language import GATEWAY
-from backends.gateway.listener_settings import require_address, require_safe
+from backends.gateway.access import require_address, require_safe
+from backends.gateway.target import GATEWAY
 from backends.link.relay import worker_relay_name
 from backends.link.way import WaySpec, direct_way, path_of, port_of
 from backends.machines.bare import connects
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from backends.controller.api_ports import ApiPorts
     from backends.controller.steps import StepBoard
     from backends.controller.ways import Ways
-    from backends.gateway.listener_settings import ApiSettings
+    from backends.gateway.access import ApiSettings
     from backends.link.way import Way
     from backends.machines.host import ProcessRecord
     from backends.machines.machine import Machine, Machines

@@ -14,15 +14,15 @@ from backends.controller.breaker import Deaths
 from backends.controller.evidence import failure_of
 from backends.controller.journal import ReplacedServer
 from backends.errors import DllmError, HostError, ProcessFailed
+from backends.gateway.access import Access
 from backends.gateway.control import GatewayLink
-from backends.gateway.language import (
+from backends.gateway.target import (
     GATEWAY,
     PORT_TAKEN,
     Mode,
     Target,
     gateway_argv,
 )
-from backends.gateway.listener_settings import Access
 from backends.machines.host import ProcessSpec
 from backends.places import LOCAL
 from backends.planning.blueprint import process_name
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from backends.controller.event_recorders import EventRecorder
     from backends.controller.snapshot_store import SnapshotStore
-    from backends.gateway.listener_settings import ApiSettings
+    from backends.gateway.access import ApiSettings
     from backends.machines.host import AgentHost, ProcessRecord
     from backends.machines.machine import Machines
     from backends.state import Plan

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.errors import ControllerError
-from backends.gateway.language import Target
-from backends.gateway.listener_settings import ApiSettings
+from backends.gateway.access import ApiSettings
+from backends.gateway.target import Target
 from backends.state import (
     NOT_JSON,
     Failure,

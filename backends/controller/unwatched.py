@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from backends.controller.breaker import DEATHS_MAX, GIVEN_UP, WINDOW_S
 from backends.controller.evidence import failure_of
 from backends.errors import ProcessFailed
-from backends.gateway.language import GATEWAY
+from backends.gateway.target import GATEWAY
 from backends.link.relay import is_relay, worker_relay_name
 from backends.planning.blueprint import needed_names, own_workers, process_name
 from backends.planning.commands import SERVER

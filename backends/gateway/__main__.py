@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from backends.errors import DllmError
 from backends.garbage import spare_modules
+from backends.gateway.access import Access, access_in, add_arguments
 from backends.gateway.auth import Auth
 from backends.gateway.control import Control
-from backends.gateway.language import LANGUAGE, PORT_TAKEN, Mode, Target
-from backends.gateway.listener_settings import Access, access_in, add_arguments
 from backends.gateway.proxy import Proxy
 from backends.gateway.server import Listener, Server
+from backends.gateway.target import PORT_TAKEN, PROTOCOL, Mode, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +72,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--cluster", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--socket", type=Path, required=True)
-    parser.add_argument("--language", type=int, choices=[LANGUAGE], required=True)
+    parser.add_argument("--protocol", type=int, choices=[PROTOCOL], required=True)
     add_arguments(parser)
     return parser.parse_args()
 
@@ -114,7 +114,7 @@ async def run(port: int, socket: Path, access: Access) -> None:
             await listener.open()
             await ended.wait()
             if proxy.target.mode is not Mode.END:
-                proxy.turn_to(Target(mode=Mode.END))
+                proxy.queue.turn_to(Target(mode=Mode.END))
         finally:
             await listener.close()
             for task in tasks:

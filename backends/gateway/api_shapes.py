@@ -11,14 +11,14 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from backends.engine.sse import LineFeeds
-from backends.gateway.language import Mode
+from backends.gateway.target import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from multidict import CIMultiDictProxy
 
-    from backends.gateway.language import Target
+    from backends.gateway.target import Target
 
 HOP_BY_HOP = frozenset(
     {

@@ -19,17 +19,17 @@ from aiohttp import web
 from aiohttp.streams import StreamReader
 from multidict import CIMultiDict
 
+from backends.gateway.access import address_of, is_loopback, own_addresses
 from backends.gateway.api_shapes import Refusal
 from backends.gateway.counters import METRICS, metrics
 from backends.gateway.keys import KeyRing
-from backends.gateway.listener_settings import address_of, is_loopback, own_addresses
 from backends.gateway.request import CONTINUE, awaits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from backends.gateway.access import Access
     from backends.gateway.keys import Key
-    from backends.gateway.listener_settings import Access
     from backends.gateway.proxy import Proxy
 
 BEARER = "bearer "

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.errors import DllmError
-from backends.gateway.language import Mode, Target
+from backends.gateway.target import Mode, Target
 from backends.state.base import NOT_JSON
 from backends.state.snapshots import RequestCounts
 
@@ -176,7 +176,7 @@ class Control:
                 closing.enter_context(connection).setblocking(False)
                 said, sockets = await _handed(connection, FIRST_BYTES_MAX)
                 # Before anybody is served.
-                self._proxy.turn_to(msgspec.json.decode(said, type=Target))
+                self._proxy.queue.turn_to(msgspec.json.decode(said, type=Target))
                 self._listener.take(sockets)
                 await self._listener.is_open.wait()
                 _hand(connection, HELLO, self._listener.sockets)
@@ -195,7 +195,7 @@ class Control:
         telling = asyncio.ensure_future(self._tell(writer))
         try:
             while line := await reader.readline():
-                self._proxy.turn_to(msgspec.json.decode(line, type=Target))
+                self._proxy.queue.turn_to(msgspec.json.decode(line, type=Target))
         finally:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
@@ -206,7 +206,7 @@ class Control:
     def _deserted(self) -> None:
         target = self._proxy.target
         if target.drains and not target.why and not self._writers:
-            self._proxy.turn_to(replace(target, drains=False))
+            self._proxy.queue.turn_to(replace(target, drains=False))
 
     async def _tell(self, writer: asyncio.StreamWriter) -> None:
         counters = self._proxy.counters

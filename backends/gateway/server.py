@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from backends.gateway.listener_settings import Renewal, server_context
+from backends.gateway.access import Renewal, server_context
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable, Iterable
 
-    from backends.gateway.listener_settings import Access
+    from backends.gateway.access import Access
 
 log = logging.getLogger(__name__)
 _http_log = logging.getLogger("backends.gateway.http")

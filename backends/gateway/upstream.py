@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -95,53 +94,6 @@ class Answer:
         """Read no more; llama-server ends what it works on for an unfinished one."""
         if not self.content.is_eof():
             self._connection.close()
-
-
-class Turns:
-    """Lets no more requests to llama-server than it has slots.
-
-    It looks but once a second whether anybody still waits for what it has queued. What
-    waits here costs nothing once its client has left.
-    """
-
-    def __init__(self) -> None:
-        self._taken = 0
-        self._slots = 0
-        self._queue: deque[asyncio.Future[bool]] = deque()
-
-    async def take(self, slots: int, *, is_first: bool) -> bool:
-        """Wait for a turn, which is then to be given back; False after ``stir``.
-
-        ``is_first``: before all others that wait.
-        """
-        self._slots = slots
-        if self._taken < slots:
-            self._taken += 1
-            return True
-        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        (self._queue.appendleft if is_first else self._queue.append)(turn)
-        try:
-            return await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled() and turn.result():
-                self.give()
-            raise
-
-    def give(self) -> None:
-        """Give a turn back; whoever waits longest gets it if there are slots for it."""
-        self._taken -= 1
-        while self._queue and self._taken < self._slots:
-            turn = self._queue.popleft()
-            if not turn.done():
-                self._taken += 1
-                turn.set_result(True)
-
-    def stir(self) -> None:
-        """Send all that wait away: they are to look what serves now."""
-        while self._queue:
-            turn = self._queue.popleft()
-            if not turn.done():
-                turn.set_result(False)
 
 
 class Upstream:

@@ -14,7 +14,7 @@ from backends.config import Config, load_config, stamp_of
 from backends.engine.ask import Engine, describe, list_devices
 from backends.engine.find import find_engine
 from backends.errors import DllmError
-from backends.gateway.listener_settings import api_settings
+from backends.gateway.access import api_settings
 from backends.models.model_cache import ModelCache
 from backends.writing import write_private
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from backends.config import Stamp
-    from backends.gateway.listener_settings import ApiSettings
+    from backends.gateway.access import ApiSettings
     from backends.paths import Paths
     from backends.questions import Asked
     from backends.state import Device, EngineInfo, ModelInfo

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.gateway.language import GATEWAY
+from backends.gateway.target import GATEWAY
 from backends.link.relay import relay_name, worker_relay_name
 from backends.machines.host import ProcessRecord, ProcessSpec
 from backends.places import LOCAL

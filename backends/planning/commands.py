@@ -12,7 +12,7 @@ from backends.engine.argv import (
     server_argv,
     worker_argv,
 )
-from backends.gateway.language import GATEWAY, gateway_argv
+from backends.gateway.target import GATEWAY, gateway_argv
 from backends.link.relay import (
     pair_argv,
     relay_argv,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from backends.engine.ask import Engine
-    from backends.gateway.listener_settings import Access
+    from backends.gateway.access import Access
     from backends.planning.pairing import Pairing
     from backends.split.flags import Placement
     from backends.state import Plan, WorkerSpec

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from backends.controller.cluster import Cluster
     from backends.engine.ask import Engine
-    from backends.gateway.language import Target
+    from backends.gateway.target import Target
     from backends.state import Failure, ModelInfo, Plan
 
 ANNA = Actor(program="scene", user="anna")

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.gateway.language import Mode, Target, gateway_argv
-from backends.gateway.listener_settings import Access
+from backends.gateway.access import Access
+from backends.gateway.target import Mode, Target, gateway_argv
 from tests.native.stock import (
     cluster,
     free_port,

@@ -19,7 +19,7 @@ from backends.controller.journal import Goal, Journal, Record
 from backends.controller.processes import ProcessBook
 from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import ControllerError, HostError, PeerUnreachable
-from backends.gateway.listener_settings import ApiSettings
+from backends.gateway.access import ApiSettings
 from backends.machines.host import ProcessRecord
 from backends.speculation.auto import TrialBook
 from backends.state import (

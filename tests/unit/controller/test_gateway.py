@@ -19,8 +19,8 @@ from backends.controller.event_log import EventLog
 from backends.controller.event_recorders import EventRecorder
 from backends.controller.gateway import ApiPortTaken, Gateway
 from backends.controller.snapshot_store import SnapshotStore
-from backends.gateway.language import PORT_TAKEN, gateway_argv
-from backends.gateway.listener_settings import Access
+from backends.gateway.access import Access
+from backends.gateway.target import PORT_TAKEN, gateway_argv
 from backends.machines.host import ProcessRecord
 from backends.state import ProcessRole, ProcessState
 from backends.state.snapshots import RequestCounts
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backends.errors import DllmError
-    from backends.gateway.language import Target
+    from backends.gateway.target import Target
     from backends.machines.host import ProcessSpec
 
 PLAN = plan_for(PLAIN, ADA, peers=("ada",))

@@ -19,7 +19,7 @@ from backends.errors import (
     ProcessFailed,
     about_worker,
 )
-from backends.gateway.listener_settings import ApiSettings
+from backends.gateway.access import ApiSettings
 from backends.planning.fallback import plan_without
 from backends.state import Failure, Peer, PeerQuestion, PeerState, QuestionKind
 from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for

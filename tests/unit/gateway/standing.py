@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import aiohttp
 from aiohttp import web
 
+from backends.gateway.access import Access
 from backends.gateway.auth import Auth
-from backends.gateway.language import Mode, Target
-from backends.gateway.listener_settings import Access
 from backends.gateway.proxy import Proxy
 from backends.gateway.server import Listener, Server
+from backends.gateway.target import Mode, Target
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Stage:
 
     def tell(self, **told: object) -> None:
         """What a controller would tell."""
-        self.proxy.turn_to(Target(model="m", **told))  # type: ignore[arg-type]
+        self.proxy.queue.turn_to(Target(model="m", **told))  # type: ignore[arg-type]
 
     async def ask(self, path: str = CHAT, **body: object) -> tuple[int, bytes]:
         """Status and whole body of the answer to a request, for a chat if not told."""

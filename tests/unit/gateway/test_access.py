@@ -19,8 +19,7 @@ from cryptography.x509.oid import NameOID
 
 from backends.config import Config, load_config
 from backends.errors import DllmError
-from backends.gateway.keys import KeyFile
-from backends.gateway.listener_settings import (
+from backends.gateway.access import (
     Access,
     Renewal,
     access_in,
@@ -30,6 +29,7 @@ from backends.gateway.listener_settings import (
     require_safe,
     server_context,
 )
+from backends.gateway.keys import KeyFile
 from backends.gateway.server import Listener, Server
 from backends.paths import user_paths
 

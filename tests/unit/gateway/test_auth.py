@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from backends.gateway import auth
 from backends.gateway import server as server_module
+from backends.gateway.access import Access
 from backends.gateway.auth import is_from_here
 from backends.gateway.keys import KeyFile
-from backends.gateway.listener_settings import Access
 from tests.unit.gateway.standing import CHAT, gateway, upstream
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from msgspec.structs import replace
 from backends.errors import ControllerError
 from backends.gateway import control as control_module
 from backends.gateway import server as server_module
+from backends.gateway.access import Access
 from backends.gateway.control import LINE_BYTES_MAX, Control, GatewayLink
 from backends.gateway.counters import KEYS_MAX, Counters
-from backends.gateway.language import Mode, Target
-from backends.gateway.listener_settings import Access
 from backends.gateway.proxy import Proxy
 from backends.gateway.server import Listener, Server
+from backends.gateway.target import Mode, Target
 from backends.state.snapshots import RequestCounts
 from tests.kit.waiting import until
 
@@ -141,7 +141,7 @@ async def test_a_controller_is_started_while_a_request_waits(
         asyncio.create_task(control.keep()),
         asyncio.create_task(control.call(start)),
     ]
-    proxy.turn_to(target)
+    proxy.queue.turn_to(target)
     await asyncio.sleep(0.1)
     assert not started
     with proxy.counters.during("waiting"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp import web
 
-from backends.gateway.language import Mode
+from backends.gateway.target import Mode
 from tests.kit.waiting import until
 from tests.unit.gateway.standing import CHAT, WHOLE, gateway, upstream
 

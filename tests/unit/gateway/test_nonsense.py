@@ -10,7 +10,7 @@ import aiohttp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backends.gateway.language import Mode
+from backends.gateway.target import Mode
 from tests.kit.waiting import until
 from tests.unit.gateway.standing import CHAT, gateway, streaming, upstream
 

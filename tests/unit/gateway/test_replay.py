@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 
 from backends.gateway import reply
-from backends.gateway.language import Mode
 from backends.gateway.stream import OFTEN, REPLAYS_MAX, Replay, SentEvents
+from backends.gateway.target import Mode
 from tests.kit.waiting import until
 from tests.unit.gateway.standing import CHAT, WHOLE, gateway, streaming, upstream
 
@@ -205,7 +205,7 @@ async def test_a_shorter_one_is_another_one() -> None:
 async def test_one_that_lives_and_breaks_off_is_not_asked_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("backends.gateway.proxy.AGAIN_S", 0.01)
+    monkeypatch.setattr("backends.gateway.waiting.AGAIN_S", 0.01)
     teller = Teller(1, 4)
     async with gateway() as stage:
         raw = await told(stage, MESSAGES, teller)

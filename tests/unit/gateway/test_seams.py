@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backends.gateway.language import Mode
+from backends.gateway.target import Mode
 from tests.unit.gateway.acting import ANSWER, TEXT, Actor
 from tests.unit.gateway.standing import gateway, upstream
 from tests.unit.gateway.test_continuation import (

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp import web
 
-from backends.gateway import proxy
-from backends.gateway.language import Mode
-from backends.gateway.upstream import Turns
+from backends.gateway import waiting
+from backends.gateway.target import Mode
+from backends.gateway.waiting import Turns
 from tests.kit.waiting import until
 from tests.unit.gateway.standing import CHAT, WHOLE, gateway, streaming, upstream
 
@@ -37,7 +37,7 @@ async def test_a_request_waits_and_goes_on() -> None:
 async def test_comments_keep_a_stream_that_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(proxy, "KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr(waiting, "KEEP_ALIVE_S", 0.01)
     async with upstream(streaming(*WHOLE)) as port, gateway() as stage:
         url = f"{stage.url}/v1/chat/completions"
         async with stage.client.post(url, json={"stream": True}) as answer:
@@ -51,7 +51,7 @@ async def test_comments_keep_a_stream_that_waits(
 async def test_an_error_after_comments_is_an_event(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(proxy, "KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr(waiting, "KEEP_ALIVE_S", 0.01)
 
     async def refusing(request: web.BaseRequest) -> web.Response:
         return web.json_response({"error": {"code": 400}}, status=400)
@@ -152,9 +152,9 @@ async def test_what_kills_every_llama_server_is_not_tried_for_ever() -> None:
 async def test_one_that_lives_and_never_answers_is_not_tried_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(proxy, "KEEP_ALIVE_S", 0.01)
-    monkeypatch.setattr(proxy, "AGAIN_S", 0.01)
-    monkeypatch.setattr(proxy, "AGAIN_S", 0.01)
+    monkeypatch.setattr(waiting, "KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr(waiting, "AGAIN_S", 0.01)
+    monkeypatch.setattr(waiting, "AGAIN_S", 0.01)
 
     async def breaking_off(request: web.BaseRequest) -> web.Response:
         assert request.transport is not None

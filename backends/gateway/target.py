@@ -1,4 +1,4 @@
-"""The words between a controller and a gateway, and the command line of a gateway."""
+"""What a controller tells a gateway, and the command line of a gateway."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from backends.state.base import Value
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.gateway.listener_settings import Access
+    from backends.gateway.access import Access
 
-LANGUAGE = 3
+PROTOCOL = 4
 """Changes when a gateway would misread a controller of this release, or it the gateway:
 it is part of the command line, so such a gateway is replaced."""
 GATEWAY = "api-gateway"
@@ -71,6 +71,6 @@ def gateway_argv(
     return (
         *(sys.executable, "-P", "-m", "backends.gateway"),
         *("--cluster", cluster, "--port", str(port)),
-        *("--socket", str(socket), "--language", str(LANGUAGE)),
+        *("--socket", str(socket), "--protocol", str(PROTOCOL)),
         *access.argv(),
     )
