@@ -73,15 +73,8 @@ async def choose(
     What is chosen was proved by compiling a small program there. A name needs no GPU;
     ``auto`` takes what the GPUs call for, and the CPU where that does not compile.
 
-    Args:
-        wanted: ``auto``, ``none``, or the name of an accelerator.
-        runner: the machine.
-        cxx: its C++ compiler; empty for the usual one.
-        built: accelerators an engine was built for there, which proves more.
-
-    Raises:
-        UsageError: the name is unknown, or nothing compiles for it there.
-        DllmError: the machine did not answer.
+    ``cxx`` is the machine's C++ compiler, empty for the usual one. ``built`` names
+    accelerators that an engine was built for there, which proves more.
     """
     known = ("auto", *Accelerator)
     if wanted not in known:
@@ -97,11 +90,7 @@ async def choose(
 async def look(
     runner: Runner, wanted: str, cxx: str, built: Iterable[str] = ()
 ) -> Sight:
-    """See what GPUs a machine has, and compile for ``wanted`` or else for those.
-
-    Raises:
-        DllmError: the machine did not answer.
-    """
+    """See what GPUs a machine has, and compile for ``wanted`` or else for those."""
     lines: list[str] = []
     arguments = (cxx, str(PROOF_S), wanted, " ".join(built))
     code, said = await runner.run("accelerator", *arguments, on_line=lines.append)

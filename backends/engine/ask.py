@@ -90,15 +90,7 @@ async def describe(
     ``free_bytes`` of its devices is as of the first time it was asked; use
     ``list_devices`` for now.
 
-    Args:
-        host: the machine it is on.
-        found: where it is.
-        paths: ours; the answers are kept in the cache.
-        light: whether to ask nothing that needs a GPU, whose user would wait.
-
-    Raises:
-        EngineError: it does not run, or does not answer in time.
-        PeerUnreachable: the connection broke.
+    If ``light``, nothing is asked that needs a GPU, whose user would wait.
     """
     file = await _cache_file(host, found, paths)
     kept = await asyncio.to_thread(_read, file)
@@ -123,10 +115,6 @@ async def list_devices(
     """The accelerators and their memory at this moment; llama.cpp never lists the CPU.
 
     With an endpoint (``host:port``) those of that rpc-server come as ``RPC0``…
-
-    Raises:
-        EngineError: it does not run, or does not answer in time.
-        PeerUnreachable: the connection broke.
     """
     rpc = ("--rpc", rpc_endpoint) if rpc_endpoint else ()
     argv = (engine.server_path, *rpc, "--list-devices")
@@ -298,10 +286,6 @@ async def rpc_protocol(host: Asked, worker_path: str) -> str:
     The banner stays in the worker's buffer until its first client, so one bare TCP
     connection is made and closed; a HELLO would be answered into a closed socket.
     Empty when it prints none (before RPC 1.0).
-
-    Raises:
-        EngineError: it cannot be started, or does not begin to listen.
-        PeerUnreachable: the connection broke.
     """
     for device in _BANNER_TRIES:
         port = await host.free_port()

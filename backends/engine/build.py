@@ -145,11 +145,6 @@ async def build_engine(
     One that lacks a program gets it beside the others, which are left as they are.
     Cancelling it ends every child and keeps what is done; calling it again goes on from
     there. Two builds of the same engine wait for each other.
-
-    Raises:
-        UsageError: unknown version or accelerator.
-        BuildError: no compiler, no network, wrong source, full disk, compile error.
-        EngineError: the cache cannot be written.
     """
     source = find_source(version)
     choice = await accelerators.choose(

@@ -66,9 +66,6 @@ async def run(
     It gets its own session, so that Ctrl-C reaches us alone; when this is cancelled the
     whole group is ended before the cancellation goes on. ``keep_fd`` is inherited: a
     lock on it is held until the last child is gone, even if we are killed.
-
-    Raises:
-        OSError: the command cannot be started, or the log cannot be written.
     """
     child = await asyncio.create_subprocess_exec(
         *argv,

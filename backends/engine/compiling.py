@@ -44,10 +44,6 @@ class Runner(Protocol):
         """Run ``scripts/NAME.sh``; its exit status and the last thing it said.
 
         Cancelling it ends everything the script started.
-
-        Raises:
-            DllmError: the machine cannot be reached, or has no shell.
-            OSError: the log cannot be written.
         """
         ...
 
@@ -190,10 +186,6 @@ async def compile_programs(
 
     Each step that is done already is not done again. Returns the exit status of
     ``build.sh`` and the last thing it said; ``progress`` has its lines.
-
-    Raises:
-        DllmError: the machine cannot be reached.
-        OSError: the log cannot be written.
     """
     places = (folder, f"{folder}/programs")
     tools = (toolchain.cmake, str(toolchain.jobs), " ".join(programs))
@@ -215,12 +207,7 @@ async def find_tools(
     need_bytes: int,
     notify: Callable[[str], None] = lambda _: None,
 ) -> Toolchain:
-    """Find everything on this machine; pip may bring CMake and Ninja into ``fetched``.
-
-    Raises:
-        NoCompiler: no C or C++ compiler that runs.
-        BuildError: CMake or Ninja are missing and pip cannot bring them.
-    """
+    """Find all of it here; pip may bring CMake and Ninja into ``fetched``."""
     cc, cxx = await asyncio.to_thread(_compilers)
     cmake, ninja = await asyncio.to_thread(_build_tools, fetched)
     if not (cmake and ninja):

@@ -40,9 +40,6 @@ async def fetch(
     """Let pip bring the sdist into ``folder``, with the user's own settings.
 
     pip itself checks the hash before it runs anything of the sdist; we check again.
-
-    Raises:
-        BuildError: no network, not offered, wrong hash, full disk.
     """
     present = await children.in_thread(lambda _: _checked(source, folder))
     if present is not None:
@@ -108,12 +105,7 @@ async def unpack(
     target: Path,
     on_fraction: Callable[[float], None] = lambda _: None,
 ) -> None:
-    """Unpack what a build needs of llama.cpp into ``target``, which appears whole.
-
-    Raises:
-        OSError: the disk is full or not writable.
-        BuildError: the sdist does not hold llama.cpp where it should.
-    """
+    """Unpack what a build needs of llama.cpp into ``target``, which appears whole."""
     partial = target.with_name(target.name + ".partial")
     await children.in_thread(
         lambda stopped: _unpack(source, archive, partial, stopped, on_fraction)

@@ -23,11 +23,7 @@ WORKER_NAMES = (WORKER, "rpc-server")
 
 
 def find_engine(configured: str | None, paths: Paths) -> EngineInfo:
-    """The engine to use: configured, then ``$DLLM_ENGINE_DIR``, our cache, ``PATH``.
-
-    Raises:
-        EngineError: none is found, or the one named explicitly is not one.
-    """
+    """The engine to use: configured, then ``$DLLM_ENGINE_DIR``, our cache, ``PATH``."""
     if configured:
         return engine_at(configured, EngineSource.CONFIG, "the setting engine")
     if named := os.environ.get(ENGINE_DIR_VARIABLE):
@@ -57,11 +53,7 @@ def all_engines(configured: str | None, paths: Paths) -> list[EngineInfo]:
 
 
 def engine_at(folder: str, source: EngineSource, named_by: str) -> EngineInfo:
-    """The engine in a folder, or in its ``bin``.
-
-    Raises:
-        EngineError: a program is missing there, naming which.
-    """
+    """The engine in a folder, or in its ``bin``."""
     path = Path(folder).expanduser().absolute()
     if location := _look_in(path, source):
         return location

@@ -40,11 +40,7 @@ PAPER_BYTES = 1 << 40
 async def paper_worker(
     relay: str, names: Sequence[str], rpc_protocol: str
 ) -> AsyncIterator[int]:
-    """A worker on paper with these devices; yields its port on our loopback.
-
-    Raises:
-        EngineError: it does not start.
-    """
+    """A worker on paper with these devices; yields its port on our loopback."""
     devices = [f"{name}:{PAPER_BYTES}" for name in names or ["CPU"]]
     options = [part for device in devices for part in ("--device", device)]
     argv = (relay, "paper", *options, "--protocol", rpc_protocol)
@@ -80,11 +76,7 @@ def _port(line: bytes, relay: str) -> int:
 
 
 async def output_of(argv: Sequence[str]) -> str:
-    """The output of a program.
-
-    Raises:
-        EngineError: it cannot be started, or failed.
-    """
+    """The output of a program."""
     try:
         code, lines = await children.run(argv, env=_environment())
     except OSError as error:
@@ -165,12 +157,7 @@ class MemoryAsker:
     async def ask(
         self, engine: EngineInfo, rpc_protocol: str, question: MemoryQuestion
     ) -> tuple[DeviceMemory, ...]:
-        """Memory of the head's CPU, then of every device asked about.
-
-        Raises:
-            EngineError: this engine cannot be asked, or did not answer.
-            DllmError: ``dllm-relay`` is not installed.
-        """
+        """Memory of the head's CPU, then of every device asked about."""
         key = await asyncio.to_thread(_key, engine, rpc_protocol, question)
         async with self._turn:
             kept = self._kept.get(key) or await asyncio.to_thread(self._read, key)
@@ -209,11 +196,7 @@ def _changed_at(file: Path) -> float:
 async def ask_memory(
     engine: EngineInfo, relay: str, rpc_protocol: str, question: MemoryQuestion
 ) -> tuple[DeviceMemory, ...]:
-    """The engine's answer, asked anew.
-
-    Raises:
-        EngineError: this engine cannot be asked, or did not answer.
-    """
+    """The engine's answer, asked anew."""
     if not engine.fit_path:
         raise EngineError(
             f"The engine in {engine.directory} has no llama-fit-params, "
@@ -332,11 +315,7 @@ def parse_rows(text: str) -> dict[str, tuple[int, int, int]]:
 def answer_of(
     rows: Mapping[str, tuple[int, int, int]], question: MemoryQuestion
 ) -> tuple[DeviceMemory, ...]:
-    """The rows under our own device ids.
-
-    Raises:
-        EngineError: a device is not among them.
-    """
+    """The rows under our own device ids."""
     wanted = {_HOST: question.head_cpu}
     wanted |= {f"RPC{i}": device for i, device in enumerate(question.device_ids)}
     if missing := [device for name, device in wanted.items() if name not in rows]:

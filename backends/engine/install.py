@@ -119,11 +119,7 @@ def accelerators(source: Source, paths: Paths) -> set[str]:
 
 
 def install(built: Path, target: Path, manifest: Manifest) -> None:
-    """Copy the binaries and manifest to ``target``, which appears whole or not at all.
-
-    Raises:
-        OSError: a binary is missing, or the disk is full.
-    """
+    """Copy binaries and manifest to ``target``, which appears whole or not at all."""
     partial = target.parent / f".{target.name}.{os.getpid()}"
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -142,11 +138,7 @@ def install(built: Path, target: Path, manifest: Manifest) -> None:
 
 
 def complete(built: Path, target: Path, names: Sequence[str]) -> None:
-    """Add programs to an engine that may be running; each appears whole or not at all.
-
-    Raises:
-        OSError: a program is missing, or the disk is full.
-    """
+    """Add programs to an engine that may run; each appears whole or not at all."""
     for name in names:
         partial = target / f".{name}.{os.getpid()}"
         try:

@@ -52,11 +52,7 @@ class Splitter:
         self._rest = bytearray()
 
     def take(self, chunk: bytes) -> list[bytes]:
-        """The events that are whole by now, each with the blank line after it.
-
-        Raises:
-            EndlessEvent: one has no end.
-        """
+        """The events that are whole by now, each with the blank line after it."""
         # The part already searched is not searched again, but for half an end.
         looked = max(len(self._rest) - 1, 0)
         self._rest += self._lines.take(chunk)
@@ -82,11 +78,7 @@ def event_of(value: Any) -> bytes:
 
 
 async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The payload of each ``data:`` or ``error:`` line, however the bytes arrive.
-
-    Raises:
-        EndlessEvent: an event has no end.
-    """
+    """The payload of each ``data:`` or ``error:`` line, however the bytes arrive."""
     splitter = Splitter()
     async for chunk in chunks:
         for event in splitter.take(chunk):

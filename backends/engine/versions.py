@@ -54,11 +54,7 @@ DEFAULT = SOURCES[0]
 
 
 def find_source(version: str | None) -> Source:
-    """The pinned source for an RPC protocol or package version; None: the default.
-
-    Raises:
-        UsageError: no pinned source has that version.
-    """
+    """The pinned source for an RPC protocol or package version; None: the default."""
     if version is None:
         return DEFAULT
     wanted = version.strip().removeprefix("v")
@@ -83,11 +79,7 @@ def protocols_match(head: str, worker: str) -> bool:
 
 
 def require_same_protocol(head: str, worker: str, peer: str) -> None:
-    """Refuse a worker that llama-server would refuse, before anything starts.
-
-    Raises:
-        EngineError: the versions do not match; it says how to mend it.
-    """
+    """Refuse a worker that llama-server would refuse, before anything starts."""
     if not protocols_match(head, worker):
         raise EngineError(
             f"The engine of {peer} speaks RPC {worker}, the head's RPC {head}",

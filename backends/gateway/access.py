@@ -30,11 +30,7 @@ BODY_MIB_MAX = 16
 
 
 def server_context(certificate: str, private_key: str) -> ssl.SSLContext:
-    """A TLS context with this certificate.
-
-    Raises:
-        DllmError: one of the files cannot be used; the sentence says why.
-    """
+    """A TLS context with this certificate."""
     _require_readable(certificate, "certificate", "api_certificate")
     _require_readable(private_key, "private key", "api_private_key")
     if Path(private_key).stat().st_mode & _FOR_OTHERS:
@@ -243,11 +239,7 @@ def api_settings(config: Config, paths: Paths) -> ApiSettings:
 
 
 def require_safe(access: Access) -> None:
-    """See that a gateway may be reached like this.
-
-    Raises:
-        DllmError: there is no key, or no certificate that can be used.
-    """
+    """See that a gateway may be reached like this."""
     if not access.is_local and not KeyFile(Path(access.keys)).read():
         raise DllmError(
             f"The API is to listen at {access.host} (api_host), and there is no API "
@@ -264,11 +256,7 @@ def require_safe(access: Access) -> None:
 
 
 def require_address(access: Access) -> None:
-    """See that this machine has the address now.
-
-    Raises:
-        DllmError: it has not.
-    """
+    """See that this machine has the address now."""
     host = access.host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -221,11 +221,7 @@ class Auth:
         return await self._proxy.answer(request)
 
     def _let_in(self, request: web.BaseRequest) -> tuple[Key | None, web.BaseRequest]:
-        """The key of a request, and the request as llama-server may see it.
-
-        Raises:
-            Refusal: it is not let in.
-        """
+        """The key of a request, and the request as llama-server may see it."""
         given = frozenset(keys_in(request))
         key = self._ring.holder(given) if given else None
         if key is None:
@@ -240,11 +236,7 @@ class Auth:
 
     @contextmanager
     def _counted(self, key: Key | None) -> Iterator[None]:
-        """Count a request with its key, within what the key allows.
-
-        Raises:
-            Refusal: it allows no more for now.
-        """
+        """Count a request with its key, within what the key allows."""
         if key is None:
             yield
             return
@@ -262,22 +254,14 @@ class Auth:
             self._counters.add_of_key(key.name, in_flight=-1)
 
     def _require_short(self, n_bytes: int) -> None:
-        """See that a body is not longer than any may be.
-
-        Raises:
-            Refusal: it is.
-        """
+        """See that a body is not longer than any may be."""
         if n_bytes > self._access.body_bytes_max:
             mib = self._access.body_bytes_max >> 20
             message = TOO_LONG.format(mib=mib)
             raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
 
     async def _bounded(self, request: web.BaseRequest) -> web.BaseRequest:
-        """The request, its body read where it does not say how long that is.
-
-        Raises:
-            Refusal: it turns out to be too long.
-        """
+        """The request, its body read where it does not say how long that is."""
         if request.content_length is not None or not request.can_read_body:
             return request
         if awaits(request):

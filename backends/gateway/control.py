@@ -61,11 +61,7 @@ def _hand(
 async def _handed(
     connection: socket.socket, bytes_max: int
 ) -> tuple[bytes, list[socket.socket]]:
-    """Wait for the first line, and for the sockets that come with it.
-
-    Raises:
-        OSError: the other end went.
-    """
+    """Wait for the first line, and for the sockets that come with it."""
     loop, readable = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(connection, readable.set)
     try:

@@ -63,11 +63,7 @@ class KeyFile:
         self._file = file
 
     def read(self) -> tuple[Key, ...]:
-        """All of them, by name.
-
-        Raises:
-            DllmError: the file cannot be read, or others could have written it.
-        """
+        """All of them, by name."""
         try:
             return read_keys(self._file)
         except FileNotFoundError:
@@ -82,12 +78,7 @@ class KeyFile:
         requests_per_minute: int = REQUESTS_PER_MINUTE,
         requests_at_once: int = REQUESTS_AT_ONCE,
     ) -> str:
-        """Make a key; it is returned this once and kept nowhere.
-
-        Raises:
-            UsageError: the name cannot be used, or is that of another key.
-            DllmError: the file cannot be read or written.
-        """
+        """Make a key; it is returned this once and kept nowhere."""
         if not _NAME.fullmatch(name):
             raise UsageError(
                 f"{name!r} cannot be the name of a key",
@@ -112,12 +103,7 @@ class KeyFile:
         return secret
 
     def remove(self, name: str) -> None:
-        """Revoke a key: from now on no request with it is answered.
-
-        Raises:
-            UsageError: there is no such key.
-            DllmError: the file cannot be read or written.
-        """
+        """Revoke a key: from now on no request with it is answered."""
         with self._turn():
             before = self.read()
             left = tuple(key for key in before if key.name != name)

@@ -96,12 +96,7 @@ class Proxy:
         return response
 
     async def _resumable(self, asked: BufferedRequest) -> ResumableStream | None:
-        """The stream that is asked for, if another llama-server can resume it.
-
-        Raises:
-            ClientLeft: the client did not even say all that it wants.
-            Refusal: the request is no JSON.
-        """
+        """The stream that is asked for, if another llama-server can resume it."""
         try:
             await asked.decode()
             length = asked.request.content_length or 0
@@ -132,12 +127,7 @@ class Proxy:
     async def _glanced(
         self, asked: BufferedRequest, reply: ResponseWriter
     ) -> web.StreamResponse:
-        """Pass on the answer to a look; cut it if nothing but header fields came.
-
-        Raises:
-            Lost: nothing at all came.
-            ClientLeft: nobody waits for it.
-        """
+        """Pass on the answer to a look; cut it if nothing but header fields came."""
         try:
             return await self._pass_on(self.target, asked, reply)
         except Lost:
@@ -148,12 +138,7 @@ class Proxy:
     async def _pass_on(
         self, target: Target, asked: BufferedRequest, reply: ResponseWriter
     ) -> web.StreamResponse:
-        """Pass on the answer of llama-server, whole or cut short by its end.
-
-        Raises:
-            Lost: there was none.
-            ClientLeft: nobody waits for it.
-        """
+        """Pass on the answer of llama-server, whole or cut short by its end."""
         try:
             answer = await self._ask(target, asked, reply.stream)
         except CannotResume as error:
@@ -177,11 +162,7 @@ class Proxy:
     async def _ask(
         self, target: Target, asked: BufferedRequest, stream: ResumableStream | None
     ) -> Answer:
-        """Ask for the answer, or for what is left of it.
-
-        Raises:
-            CannotResume: that cannot be asked for.
-        """
+        """Ask for the answer, or for what is left of it."""
         path, body = asked.request.raw_path, await asked.body()
         if stream is not None:
             fetch = partial(self.fetch, target, asked)

@@ -187,14 +187,7 @@ class ResponseWriter:
     async def _follow(
         self, stream: ResumableStream, answer: Answer
     ) -> web.StreamResponse:
-        """Pass on whole events alone, and remember them.
-
-        Raises:
-            aiohttp.ClientError: llama-server broke off before the end.
-            OSError: the same.
-            CannotResume: what came is no continuation.
-            ClientLeft: the client did.
-        """
+        """Pass on whole events alone, and remember them."""
         if self._response is None:
             headers = passed_on(answer.headers)
             await self._begin(_Response(headers=headers), answer.content)

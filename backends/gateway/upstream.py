@@ -271,11 +271,7 @@ class Upstream:
 
 
 async def _connected(port: int) -> UpstreamConnection:
-    """A new connection.
-
-    Raises:
-        Absent: nobody listens there.
-    """
+    """A new connection."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):

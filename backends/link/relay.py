@@ -195,11 +195,7 @@ class RelayReader:
         return line is not None and self.meter.take(line)
 
     async def set_lab(self, lab: Lab | None) -> None:
-        """Put a worse network on the link, or take it away.
-
-        Raises:
-            HostError: the relay is not connected.
-        """
+        """Put a worse network on the link, or take it away."""
         if self._writer is None:
             raise HostError(
                 f"The relay of {self.meter.link.worker} does not answer",

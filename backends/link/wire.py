@@ -99,11 +99,7 @@ def parse(line: bytes) -> Line | None:
 
 
 def require_possible(lab: Lab) -> None:
-    """Go on with a lab that the relay takes.
-
-    Raises:
-        UsageError: it is beyond what the relay takes.
-    """
+    """Go on with a lab that the relay takes."""
     delays_ms = (lab.latency_ms, lab.jitter_ms)
     if min(*delays_ms, lab.rate_mb_s, lab.seed) < 0:
         raise UsageError(

@@ -216,11 +216,7 @@ class Cursor:
 
 @contextmanager
 def open_cursor(path: Path) -> Iterator[Cursor]:
-    """A cursor at the start of a regular file, closed afterwards.
-
-    Raises:
-        ModelError: the path is missing, unreadable, or no regular file.
-    """
+    """A cursor at the start of a regular file, closed afterwards."""
     name = printable(path.name)
     try:
         # Non-blocking, or opening a FIFO would wait for its writer.
@@ -345,9 +341,6 @@ def read_header(path: Path | str, texts: Collection[str] = ()) -> Header:
     """Read the header of one GGUF file, in bounded time and memory.
 
     ``texts`` are the keys of arrays of strings to keep, such as the vocabulary.
-
-    Raises:
-        ModelError: not a GGUF, cut short, damaged, or beyond the limits above.
     """
     path = Path(path)
     with open_cursor(path) as cursor:

@@ -39,11 +39,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def identity_of(path: Path) -> str:
-    """The identity of a file; reads up to 4 MiB.
-
-    Raises:
-        ModelError: it cannot be read.
-    """
+    """The identity of a file; reads up to 4 MiB."""
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
@@ -90,13 +86,8 @@ def full_sha256(
 ) -> str:
     """Hex SHA-256 of all of a file, as ``sha256sum`` prints it.
 
-    Args:
-        path: the file.
-        on_bytes: told the bytes read so far, after every MiB.
-        stopped: asked after every MiB; once true, the result is empty.
-
-    Raises:
-        ModelError: it cannot be read.
+    ``on_bytes`` hears the bytes read so far, after every MiB. Once ``stopped`` says so,
+    the result is empty.
     """
     try:
         with path.open("rb") as file:
@@ -119,11 +110,7 @@ def _hash(
 
 
 def files_of(path: Path) -> list[Path]:
-    """All files of a model: the path itself, or every part of a split one, in order.
-
-    Raises:
-        ModelError: a part is missing.
-    """
+    """All files of a model: the path itself, or every part of a split one, in order."""
     files = part_paths(path)
     for file in files:
         if len(files) > 1 and not file.is_file():

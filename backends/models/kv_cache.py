@@ -86,9 +86,7 @@ def layer_memory(
     key of its own. Recurrent layers, layers that reuse another's cache and multi-token
     prediction layers keep nothing.
 
-    Args:
-        params: the model's hyperparameters.
-        stems: per layer, its tensors' names without the ``blk.N.`` in front.
+    ``stems`` are the names of a layer's tensors without the ``blk.N.`` in front.
     """
     n_layer = len(stems)
     heads = params.per_layer("attention.head_count", n_layer)

@@ -55,21 +55,13 @@ _OTHER_FILES = {
 def read_model(path: Path | str) -> ModelInfo:
     """Everything a plan needs to know of a model, from its headers.
 
-    Args:
-        path: a GGUF; any part of a split one stands for all of them.
-
-    Raises:
-        ModelError: one sentence on what is wrong with which file.
+    Any part of a split one stands for all of them.
     """
     return describe(model_headers(path))
 
 
 def model_headers(path: Path | str) -> list[Header]:
-    """The headers of all parts of a model, the first part first.
-
-    Raises:
-        ModelError: as for ``read_model``.
-    """
+    """The headers of all parts of a model, the first part first."""
     first = read_header(first_part(Path(path)))
     headers = [first]
     for number, other in enumerate(other_parts(first), start=2):
@@ -146,10 +138,8 @@ def place_tensors(tensors: Iterable[Tensor], n_layer: int) -> Places:
 def group_of(stem: str, recurrent: bool = False) -> str:
     """The field of ``LayerBytes`` a tensor counts in.
 
-    Args:
-        stem: its name without ``blk.N.``, for example ``ffn_up_exps.weight``.
-        recurrent: its layer keeps a state; the projections around it are called
-            ``attn_*`` too.
+    ``stem`` is its name without ``blk.N.``. In a ``recurrent`` layer, which keeps a
+    state, the projections around that are called ``attn_*`` too.
     """
     if "norm" in stem:
         return "other"
@@ -163,11 +153,7 @@ def group_of(stem: str, recurrent: bool = False) -> str:
 
 
 def printable_path(path: Path) -> str:
-    """The absolute path as text that can cross the border.
-
-    Raises:
-        ModelError: the name is not valid UTF-8, so JSON cannot carry it.
-    """
+    """The absolute path as text that can cross the border."""
     text = str(path.absolute())
     try:
         text.encode()

@@ -71,12 +71,7 @@ def first_part(path: Path) -> Path:
 
 
 def other_parts(first: Header) -> list[Path]:
-    """Paths of parts 2…N, in order; empty when the file is whole.
-
-    Raises:
-        ModelError: the metadata says it is split, but a part is not there, or the
-            name does not tell where the parts are.
-    """
+    """Paths of parts 2…N, in order; empty when the file is whole."""
     count = first.metadata.get("split.count", 0)
     if type(count) is not int or count <= 1:
         return []

@@ -40,10 +40,7 @@ class Folder(NamedTuple):
 def default_folders(home: Path, env: Mapping[str, str]) -> tuple[Folder, ...]:
     """Every folder searched unasked; most of them will not exist.
 
-    Args:
-        home: the user's home directory.
-        env: the environment: ``HF_HUB_CACHE``, ``HF_HOME``, ``OLLAMA_MODELS``,
-            ``LLAMA_CACHE`` and ``XDG_CACHE_HOME`` move folders.
+    Some variables of ``env``, such as ``HF_HOME`` and ``OLLAMA_MODELS``, move folders.
     """
 
     def place(variable: str, default: Path) -> Path:
@@ -148,9 +145,6 @@ async def ollama_models(host: Asked, root: Path) -> list[tuple[str, FoundFile]]:
     """Names (``llama3:8b``) and blobs of the models in a store, or of none.
 
     Manifests that are broken or name no weights (cloud models) are passed over.
-
-    Raises:
-        HostError: the machine does not answer.
     """
     folder = str(root / "manifests")
     manifests = await host.find([folder], depth=MANIFEST_DEPTH)
@@ -223,11 +217,7 @@ class ModelCandidate(NamedTuple):
 
 
 async def search(host: Asked, folders: Iterable[Folder]) -> list[ModelCandidate]:
-    """Every model below the folders of a machine, in their order.
-
-    Raises:
-        HostError: it does not answer.
-    """
+    """Every model below the folders of a machine, in their order."""
     every = await asyncio.gather(*(_in_folder(host, folder) for folder in folders))
     return list(chain.from_iterable(every))
 
@@ -288,10 +278,6 @@ async def find_model(name: str, host: Asked, folders: Iterable[Folder]) -> Path:
 
     A whole name wins, then a name's last piece (``llama-8b-q4_k_m``), then a piece of a
     name if only one has it; letter case does not matter.
-
-    Raises:
-        ModelError: no model is called that, or several are.
-        HostError: the machine does not answer.
     """
     wanted = name.lower().removesuffix(".gguf")
     every = await search(host, folders)

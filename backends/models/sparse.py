@@ -33,11 +33,7 @@ OUTPUT = "output"
 
 
 def sparse_model(headers: Sequence[Header], places: Places) -> SparseModel | None:
-    """The parts of a model with holes; None for a whole one.
-
-    Raises:
-        ModelError: what it says of its holes cannot be understood.
-    """
+    """The parts of a model with holes; None for a whole one."""
     if not any(map(has_holes, headers)):
         return None
     first = headers[0]

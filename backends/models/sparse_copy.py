@@ -47,11 +47,7 @@ class Keep(NamedTuple):
 
 
 def parse_keep(text: str, n_layer: int) -> Keep:
-    """Read ``output,0-9,12``.
-
-    Raises:
-        ModelError: it cannot be meant, or there is no such layer.
-    """
+    """Read ``output,0-9,12``."""
     layers: set[int] = set()
     words = [word.strip() for word in text.split(",")]
     for word in words:
@@ -116,15 +112,8 @@ class SparseFile(Value, frozen=True, kw_only=True):
 def plan_sparse(model: Path, keep: str, out: Path | None = None) -> SparsePlan:
     """Plan a sparse file with some parts of a model; leaves nothing behind.
 
-    Args:
-        model: any part of it.
-        keep: what is to be there, ``output,0-9``.
-        out: the file to write, or a directory for it; for a split model its parts are
-            called after that. None: beside the model, with ``-sparse`` in the name.
-
-    Raises:
-        ModelError: the model cannot be read, is sparse itself, or has no such parts; or
-            something is where the file is to be, or its file system holds no holes.
+    ``out`` is a file or a directory; the parts of a split model are called after it.
+    None: beside the model, with ``-sparse`` in the name.
     """
     files = files_of(model)
     headers = model_headers(files[0])
@@ -161,12 +150,7 @@ async def write_sparse(
 ) -> tuple[SparseFile, ...]:
     """Write what was planned: all files of it, or none.
 
-    Args:
-        plan: as ``plan_sparse`` made it.
-        on_bytes: told the bytes of the model that were read so far.
-
-    Raises:
-        ModelError: it cannot be written there, or the model changed meanwhile.
+    ``on_bytes`` hears the bytes of the model that were read so far.
     """
     if plan.free_bytes < plan.kept_bytes:
         raise ModelError(

@@ -58,14 +58,7 @@ class Comparison(Value, frozen=True, kw_only=True):
 def compare(
     here: Iterable[TensorSums], there: Iterable[TensorSums], *, machine: str, path: str
 ) -> Comparison:
-    """Compare the tensors of a model here with those on a machine, by name.
-
-    Args:
-        here: what this machine, or the one that is compared with, holds.
-        there: what the other one holds.
-        machine: the name of that one.
-        path: of the model there.
-    """
+    """Compare the tensors of a model here with those on a machine, by name."""
     ours = {tensor.name: tensor for tensor in here}
     theirs = {tensor.name: tensor for tensor in there}
     differing = [
@@ -156,14 +149,9 @@ def verify_model(
 ) -> VerifiedModel:
     """Read headers and every byte of a model's files, the first part first.
 
-    Args:
-        path: any part of it.
-        quick: headers and sizes alone: whether all parts and all tensors are there.
-        on_bytes: told the bytes read, and all there are to read.
-        stopped: asked after every MiB; once true, hashes stay empty.
-
-    Raises:
-        ModelError: a file is missing, cut short or no GGUF.
+    ``quick`` reads headers and sizes alone: whether all parts and tensors are there.
+    ``on_bytes`` hears the bytes read, and all there are. Once ``stopped`` says so,
+    hashes stay empty.
     """
     info = read_model(path)
     files = files_of(path)

@@ -130,11 +130,7 @@ class AutoDraft:
         self._store.update(draft_now=None)
 
     def repeat(self) -> None:
-        """Measure every method anew at the next idle moment.
-
-        Raises:
-            ControllerError: the cluster does not run with ``--draft auto``.
-        """
+        """Measure every method anew at the next idle moment."""
         if self._plan is None:
             raise ControllerError(
                 "The cluster does not run with --draft auto: nothing is compared",
@@ -194,9 +190,9 @@ class AutoDraft:
             trials = known or judged(self._trials.values())
             best = todo[0] if todo else fastest(trials, self._given_up)
             if not todo and not known:
-                self._finish(trials, best)
+                await self._finish(trials, best)
             if best != draft:
-                self._book.runs(plan, best)
+                await self._book.runs(plan, best)
                 why = "to be measured" if todo else gain_text(best, trials)
                 return f"Loaded again {told(best)}: {why}"
             self._show(plan, draft, why=gain_text(draft, trials), trials=trials)
@@ -212,10 +208,10 @@ class AutoDraft:
             return []
         return [one for one in methods_of(plan) if one not in done]
 
-    def _finish(self, trials: tuple[DraftTrial, ...], best: str) -> None:
+    async def _finish(self, trials: tuple[DraftTrial, ...], best: str) -> None:
         self._takes_known = True
         if NO_DRAFT in self._trials:
-            self._book.keep(self._key, trials)
+            await self._book.keep(self._key, trials)
             self._events.tried(f"Chosen: {told(best)} ({gain_text(best, trials)})")
 
     async def _try(self, plan: Plan, draft: str) -> None:
@@ -322,6 +318,7 @@ class TrialBook:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._pages = _Pages()
+        self._turn = asyncio.Lock()
         with contextlib.suppress(OSError, *NOT_JSON):
             self._pages = msgspec.json.decode(file.read_bytes(), type=_Pages)
 
@@ -329,19 +326,19 @@ class TrialBook:
         """The result under a key; empty if there is none."""
         return self._pages.trials.get(key, ())
 
-    def keep(self, key: str, trials: tuple[DraftTrial, ...]) -> None:
+    async def keep(self, key: str, trials: tuple[DraftTrial, ...]) -> None:
         """Keep a result in place of an earlier one."""
         known = {at: one for at, one in self._pages.trials.items() if at != key}
-        self._write(replace(self._pages, trials=_latest({**known, key: trials})))
+        await self._write(replace(self._pages, trials=_latest({**known, key: trials})))
 
     def running(self, plan: Plan) -> str:
         """The draft that this plan ran with last."""
         return self._pages.running.get(plan_key(plan), NO_DRAFT)
 
-    def runs(self, plan: Plan, draft: str) -> None:
+    async def runs(self, plan: Plan, draft: str) -> None:
         """Remember the draft that a plan runs with."""
         known = {**self._pages.running, plan_key(plan): draft}
-        self._write(replace(self._pages, running=_latest(known)))
+        await self._write(replace(self._pages, running=_latest(known)))
 
     def found_for(self, model: ModelInfo) -> tuple[DraftTrial, ...]:
         """All measurements for a model, newest first."""
@@ -354,8 +351,12 @@ class TrialBook:
         )
         return tuple(sorted(found, key=lambda one: one.at, reverse=True))
 
-    def _write(self, pages: _Pages) -> None:
+    async def _write(self, pages: _Pages) -> None:
         self._pages = pages
+        async with self._turn:
+            await asyncio.to_thread(self._save, self._pages)
+
+    def _save(self, pages: _Pages) -> None:
         with contextlib.suppress(OSError):
             write_private(self._file, msgspec.json.encode(pages), durable=False)
 
@@ -449,11 +450,7 @@ def gain_text(draft: str, trials: Iterable[DraftTrial]) -> str:
 
 
 async def measure(port: int, slots: int) -> Measured:
-    """Measure the llama-server that listens at a port, with all its slots at once.
-
-    Raises:
-        DllmError: it does not answer, or not in time.
-    """
+    """Measure the llama-server that listens at a port, with all its slots at once."""
     try:
         async with asyncio.timeout(TRIAL_S), ServerClient(port) as client:
             return await measured(client, slots)

@@ -78,11 +78,7 @@ def head_misfit(head: ModelInfo | ModelFile, model: ModelInfo) -> str:
 def drafts_for(
     model: ModelInfo, header: Path, flags: Collection[str], files: Iterable[ModelFile]
 ) -> Drafts:
-    """The drafts for a model; ``header`` is a local file with its header.
-
-    Raises:
-        ModelError: that file cannot be read.
-    """
+    """The drafts for a model; ``header`` is a local file with its header."""
     vocabulary, methods = read_vocabulary(header), methods_known(flags)
     candidates = [
         DraftCandidate(

@@ -55,11 +55,7 @@ def methods_known(flags: Collection[str]) -> frozenset[str]:
 
 
 def method_for(flags: Collection[str], draft: str, head: str = "") -> str:
-    """The engine's method for a draft; ``head``: the method that its head is made for.
-
-    Raises:
-        EngineError: the engine has none.
-    """
+    """The engine's method for a draft; ``head``: that its head is made for."""
     if draft == NGRAM_DRAFT:
         known = [method for method in NGRAMS if knows(flags, method)]
         if known:
@@ -141,11 +137,7 @@ def with_method(plan: Plan, draft: str) -> Plan:
 
 
 def check_draft(plan: Plan) -> None:
-    """Refuse a draft that further arguments contradict, or that is not settled.
-
-    Raises:
-        PlanError: the message names the argument, or says what to do.
-    """
+    """Refuse a draft that further arguments contradict, or that is not settled."""
     draft, found = plan.server.draft, plan.speculation
     if draft == NO_DRAFT and found is None:
         return

@@ -77,11 +77,7 @@ class Vocabulary:
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """The vocabulary of a model; any part of a split one stands for all of them.
-
-    Raises:
-        ModelError: it cannot be read.
-    """
+    """The vocabulary of a model; any part of a split one stands for all of them."""
     return vocabulary_of(read_header(first_part(path), texts=(TOKENS,)))
 
 

@@ -1,1 +1,4 @@
-"""Pure arithmetic of splits: moves, flags, memory fit, comparison with the log."""
+"""Pure arithmetic of splits: moves, flags, memory fit, comparison with the log.
+
+A split that llama.cpp cannot run as meant is a ``PlanError``.
+"""

@@ -182,11 +182,7 @@ CACHE_TYPES = {
 
 
 def cache_type(name: str) -> CacheType:
-    """A type by its name.
-
-    Raises:
-        PlanError: there is none of that name.
-    """
+    """A type by its name."""
     if name not in CACHE_TYPES:
         raise PlanError(
             f"There is no KV cache type {name}",

@@ -92,10 +92,6 @@ def compile_split(plan: Plan, endpoints: Mapping[str, str]) -> Placement:
     Devices without layers are left out, and so are workers without such a device.
     ``endpoints`` maps worker names to where the head's llama-server reaches them; one
     that is not there is reached at its own.
-
-    Raises:
-        PlanError: the head's CPU is not first, a device belongs to no worker, or there
-            are more devices than llama.cpp takes.
     """
     used = [share for share in plan.split.shares if share.layers]
     head_layers = _head_cpu_layers(plan)
@@ -223,11 +219,7 @@ def merge_layers(device_of_layer: Sequence[str]) -> tuple[LayerRange, ...]:
 
 
 def check_exact(plan: Plan, placement: Placement) -> None:
-    """Refuse a placement that llama.cpp would read differently from the split.
-
-    Raises:
-        PlanError: rounding or order would put a layer elsewhere.
-    """
+    """Refuse a placement that llama.cpp would read differently from the split."""
     if engine_ranges(plan, placement) != ranges(plan.split):
         raise PlanError(
             "llama.cpp would not follow this split exactly",
@@ -236,11 +228,7 @@ def check_exact(plan: Plan, placement: Placement) -> None:
 
 
 def parse_split(text: str) -> tuple[int, ...] | dict[str, int]:
-    """``6,7`` as whole layers per device, ``studio/MTL0=38,mini/MTL0=10`` by name.
-
-    Raises:
-        PlanError: a part is not a whole number, or a name comes twice.
-    """
+    """``6,7`` as whole layers per device, ``studio/MTL0=38,mini/MTL0=10`` by name."""
     parts = [part.strip() for part in text.split(",")]
     if not any("=" in part for part in parts):
         return tuple(_count(part, text) for part in parts)

@@ -19,10 +19,6 @@ def make_split(
     """A checked split of ``n_layer`` layers and the output.
 
     ``typed`` is how a person wrote it, for errors; else the counts alone.
-
-    Raises:
-        PlanError: counts and devices differ in number, a count is negative, a device
-            appears twice, or the counts do not sum to ``n_layer + 1``.
     """
     if len(devices) != len(counts):
         raise PlanError(

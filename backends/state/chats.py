@@ -122,11 +122,7 @@ class Turn(Value, frozen=True, kw_only=True):
     """Index of the answer that the conversation goes on from."""
 
     def __post_init__(self) -> None:
-        """See that there is such an answer.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """See that there is such an answer."""
         if self.replies and not 0 <= self.shown < len(self.replies):
             raise ValueError(f"there is no answer {self.shown + 1} to go on from")
 
@@ -267,11 +263,7 @@ def chat_framed(now: ChatState, last: ChatState | None) -> ChatFrame:
 
 
 def chat_applied(frame: ChatFrame, last: ChatState | None) -> ChatState:
-    """The state that a frame tells.
-
-    Raises:
-        ValueError: it goes on from a state that never came.
-    """
+    """The state that a frame tells."""
     if frame.whole is not None:
         return frame.whole
     if last is None or not last.conversation.turns:

@@ -41,11 +41,7 @@ def framed(new: ClusterSnapshot, old: ClusterSnapshot | None) -> Frame:
 
 
 def applied(frame: Frame, old: ClusterSnapshot | None) -> ClusterSnapshot:
-    """The snapshot of a line, for a client that has the one before.
-
-    Raises:
-        ValueError: the line does not follow that snapshot.
-    """
+    """The snapshot of a line, for a client that has the one before."""
     if frame.snapshot is not None:
         return frame.snapshot
     if old is None or frame.patch is None:

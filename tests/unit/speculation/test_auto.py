@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from backends.config import Config
 from backends.controller.snapshot_store import SnapshotStore
 from backends.engine.server import Counts, ServerClient
 from backends.errors import ControllerError
+from backends.speculation import auto
 from backends.speculation.auto import (
     FAILURES_MAX,
     KEPT_MAX,
@@ -398,18 +400,32 @@ def test_the_round_trips_of_a_token_in_words() -> None:
     assert network_text((far, far)) == "32 to 128 ms"
 
 
-def test_a_file_that_cannot_be_read_or_written_begins_anew(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_read_or_written_begins_anew(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "trials.json").write_text("{")
     assert TrialBook(tmp_path / "trials.json").running(PLAN) == NO_DRAFT
     gone = TrialBook(tmp_path / "trials.json" / "no" / "folder")
-    gone.runs(PLAN, MODEL)
+    await gone.runs(PLAN, MODEL)
     assert gone.running(PLAN) == MODEL
 
 
-def test_the_oldest_results_are_forgotten(tmp_path: Path) -> None:
+async def test_the_file_is_written_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    monkeypatch.setattr(
+        auto, "write_private", lambda *a, **k: threads.append(get_ident())
+    )
+    await TrialBook(tmp_path / "trials.json").runs(PLAN, MODEL)
+    assert threads
+    assert get_ident() not in threads
+
+
+async def test_the_oldest_results_are_forgotten(tmp_path: Path) -> None:
     book = TrialBook(tmp_path / "trials.json")
     for number in range(KEPT_MAX + 1):
-        book.keep(f"key{number}", (trial(NO_DRAFT, 1.0),))
+        await book.keep(f"key{number}", (trial(NO_DRAFT, 1.0),))
     kept = TrialBook(tmp_path / "trials.json")
     assert (bool(kept.of("key0")), bool(kept.of("key1"))) == (False, True)
 
