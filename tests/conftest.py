@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,9 @@ from hypothesis import HealthCheck, settings
 from backends.garbage import spare_modules
 from backends.paths import Paths
 from tools.run_tests import COUNTS_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # These machines are shared: one may stand still for longer than any example takes.
 settings.register_profile(
@@ -40,6 +44,16 @@ def pytest_runtest_logfinish() -> None:
     if counts and "PYTEST_XDIST_WORKER" not in os.environ:
         with Path(counts).open("ab") as file:
             file.write(b".")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the controller that the developer runs out of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        runtime = tmp_path_factory.mktemp("run")
+        runtime.chmod(0o700)
+        patch.setenv("XDG_RUNTIME_DIR", str(runtime))
+        yield
 
 
 @pytest.fixture

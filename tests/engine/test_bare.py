@@ -84,7 +84,7 @@ def test_without_a_relay_it_is_reached_directly(
     user: User, somebody: Somebody, demo_model: str
 ) -> None:
     add(user, somebody)
-    both = ("--peer", "box", "--workers", "1", "--no-relay")
+    both = ("--peer", "box", "--workers", "1", "--relay", "off")
     user.run("up", "--model", demo_model, *both, "--detach")
     status = user.status()
     assert status["links"] == []

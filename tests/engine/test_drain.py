@@ -98,7 +98,7 @@ def test_nobody_is_cut_off_by_another_split_or_a_drain(
     assert b"[DONE]" in running.whole()
     assert "requests wait (dllm-tui resume)" in user.run("status").stdout
     assert not held.lines
-    user.run("drain", "--off")
+    user.run("resume")
     assert b'"content"' in held.whole()
     wait_for(lambda: user.status()["requests"]["passed"] == 5, "all are told")
     counts = user.status()["requests"]

@@ -34,13 +34,13 @@ def test_pairs_always_never_and_of_themselves(user: User, demo_model: str) -> No
     assert modes(user) == ["metered", "metered"]
     assert "no network" in user.status()["links"][0]["why"]
     alone = user.json(*QUESTION)["text"]
-    status = user.json(*up, "--pair", "always")
+    status = user.json(*up, "--relay", "pair")
     assert status["measured"]["mismatches"] == []
     assert names(user) == OURS | HEADS | BESIDE
     assert modes(user) == ["pair", "pair"]
     assert user.json(*QUESTION)["text"] == alone
     user.run("config", "set", "pair", "always")
-    user.run(*up, "--pair", "never")
+    user.run(*up, "--relay", "single")
     assert names(user) == OURS | HEADS
     assert "pair = never" in user.status()["links"][0]["why"]
     user.run(*up)
@@ -53,8 +53,7 @@ def test_a_preview_shows_the_relay_beside_the_worker(
     user: User, demo_model: str
 ) -> None:
     shown = user.run(
-        *("up", "--model", demo_model, "--workers", "1", "--pair", "always"),
-        "--dry-run",
+        *("plan", "--model", demo_model, "--workers", "1", "--relay", "pair")
     ).stdout
     assert "worker-relay-worker1 on local:" in shown
     assert "--pair-dial 127.0.0.1:<port>" in shown
@@ -63,7 +62,7 @@ def test_a_preview_shows_the_relay_beside_the_worker(
 def test_another_controller_keeps_every_process(user: User, demo_model: str) -> None:
     """Here no tunnel ends with it: keys and all are as they were."""
     user.run(
-        *("up", "--model", demo_model, "--workers", "2", "--pair", "always"),
+        *("up", "--model", demo_model, "--workers", "2", "--relay", "pair"),
         "--detach",
     )
     before = {p["name"]: p["pid"] for p in user.status()["processes"]}
@@ -80,7 +79,7 @@ def test_a_killed_relay_of_either_end_is_started_again(
     user: User, demo_model: str
 ) -> None:
     user.run(
-        *("up", "--model", demo_model, "--workers", "1", "--pair", "always"),
+        *("up", "--model", demo_model, "--workers", "1", "--relay", "pair"),
         "--detach",
     )
     worker, answer = user.pid("worker1"), user.json(*QUESTION)["text"]

@@ -25,7 +25,7 @@ ASK = ("Who are you?", "--temperature", "0")
 def test_a_dry_run_shows_everything_and_starts_nothing(
     user: User, demo_model: str
 ) -> None:
-    shown = user.json("up", "--model", demo_model, "--workers", "2", "--dry-run")
+    shown = user.json("plan", "--model", demo_model, "--workers", "2")
     user.assert_nothing_left()
     assert shown["plan"]["layers"][-1][2] == 12
     devices = [share["device"] for share in shown["plan"]["split"]["shares"]]
@@ -35,7 +35,7 @@ def test_a_dry_run_shows_everything_and_starts_nothing(
     engines = ["worker1", "worker2", "relay-worker1", "relay-worker2", "llama-server"]
     assert [c["name"] for c in shown["commands"]] == [*engines, "api-gateway"]
     assert {c["machine"] for c in shown["commands"]} == {"local"}
-    text = user.run("up", "--model", demo_model, "--dry-run").stdout
+    text = user.run("plan", "--model", demo_model).stdout
     assert "--device RPC0,RPC1 -ngl 13" in text
     user.assert_nothing_left()
 
@@ -43,15 +43,15 @@ def test_a_dry_run_shows_everything_and_starts_nothing(
 def test_a_dry_run_leaves_alone_what_runs(user: User, demo_model: str) -> None:
     user.run("up", "--model", demo_model, "--workers", "1", "--detach")
     pid = user.pid("llama-server")
-    user.run("up", "--model", demo_model, "--workers", "2", "--dry-run")
+    user.run("plan", "--model", demo_model, "--workers", "2")
     assert user.pid("llama-server") == pid
     assert user.status()["state"] == "serving"
 
 
 def test_what_is_started_is_what_was_shown(user: User, demo_model: str) -> None:
-    asked = ("up", "--model", demo_model, "--split", "6,7", "--ctx", "512")
-    shown = {c["name"]: c["argv"] for c in user.json(*asked, "--dry-run")["commands"]}
-    user.run(*asked, "--detach")
+    asked = ("--model", demo_model, "--split", "6,7", "--ctx", "512")
+    shown = {c["name"]: c["argv"] for c in user.json("plan", *asked)["commands"]}
+    user.run("up", *asked, "--detach")
     started = {p["name"]: p["argv"] for p in user.status()["processes"]}
     assert set(started) == set(shown)
     for name, argv in shown.items():
@@ -168,7 +168,17 @@ def test_a_server_with_two_devices_is_split_right(
     user.run("peers", "add", "box", "--bare", f"127.0.0.1:{two_devices}")
     split = "box/RPC1=5,worker1/CPU=8"
     asked = ("up", "--model", demo_model, "--split", split, "--detach")
-    up = user.json(*asked, *(() if relayed else ("--no-relay",)))
+    up = user.json(
+        *asked,
+        *(
+            ()
+            if relayed
+            else (
+                "--relay",
+                "off",
+            )
+        ),
+    )
     assert up["measured"]["mismatches"] == []
     assert up["measured"]["layers"] == [["box/RPC1", 0, 4], ["worker1/CPU", 5, 12]]
     held = {b["device"]: b["model_bytes"] for b in up["measured"]["buffers"]}

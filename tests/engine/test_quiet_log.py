@@ -105,10 +105,10 @@ def test_nothing_is_kept_and_idle_logs_are_short(
 def test_without_relays_everything_is_kept_and_that_is_said(
     user: User, demo_model: str
 ) -> None:
-    asked = ("up", "--model", demo_model, "--workers", "2", "--no-relay")
+    asked = ("--model", demo_model, "--workers", "2", "--relay", "off")
     sentence = "it keeps every prompt and every answer"
-    assert sentence in user.run(*asked, "--dry-run").stdout
-    assert sentence in user.run(*asked, "--detach").stderr
+    assert sentence in user.run("plan", *asked).stdout
+    assert sentence in user.run("up", *asked, "--detach").stderr
     state = user.home / "state"
     words = {WORDS[0].encode()}
     # A prompt is printed when the next request comes.

@@ -53,7 +53,7 @@ def test_answers_are_the_same_with_and_without(
     """Greedy text, token for token, with a prompt of many batches too."""
     prompts = [LONG, "What is a split? " * 90]
     answers = []
-    for more in (["--no-relay"], []):
+    for more in (["--relay", "off"], []):
         serve(user, demo_model, "--split", split, "--ctx", "1024", *more)
         answers.append([ask(user, text)["text"] for text in prompts])
         assert bool(user.status()["links"]) == (not more)

@@ -116,10 +116,10 @@ def test_a_sparse_head_is_refused_before_the_start_or_ended_with_why_or_serves(
     assert "no network" in said
     assert user.status()["processes"] == []
     flip_a_bit(source)
-    said = user.run(*up, "--pair", "always", code=1).stderr
+    said = user.run(*up, "--relay", "pair", code=1).stderr
     assert f"worker1: {SPOILT} holds other bytes on the worker's machine" in said
     flip_a_bit(source)
-    status = user.json(*up, "--pair", "always")
+    status = user.json(*up, "--relay", "pair")
     assert status["measured"]["mismatches"] == []
     assert [link["weight_bytes_sent"] for link in user.status()["links"]] == [0, 0]
 

@@ -122,11 +122,11 @@ def test_two_devices_of_one_server(
 def test_a_machine_with_a_gpu_gets_no_cpu_workers_unasked(
     gpu_user: User, demo_model: str
 ) -> None:
-    shown = gpu_user.json("up", "--model", demo_model, "--dry-run")
+    shown = gpu_user.json("plan", "--model", demo_model)
     assert shown["plan"]["workers"] == []
     devices = [share["device"] for share in shown["plan"]["split"]["shares"]]
     assert devices == ["local/CPU", GPU]
-    without = gpu_user.json("up", "--model", demo_model, "--dry-run", "--exclude", GPU)
+    without = gpu_user.json("plan", "--model", demo_model, "--exclude", GPU)
     assert [w["name"] for w in without["plan"]["workers"]] == ["worker1", "worker2"]
 
 
@@ -149,7 +149,7 @@ def test_configuration_b_a_small_head(gpu_user: User, big_model: str) -> None:
     assert share["worker1/CPU"] > 4 * share[GPU]
     whole = share["worker1/CPU"] + share[GPU]
     planned = gpu_user.json(
-        "up", "--model", big_model, "--dry-run", "--split", f"worker1/CPU=11,{GPU}=2"
+        "plan", "--model", big_model, "--split", f"worker1/CPU=11,{GPU}=2"
     )
     head = sum(_total(m) for m in planned["memory"] if m["device"].startswith("local/"))
     held = sum(

@@ -55,7 +55,7 @@ def test_two_workers_and_the_head_here(network: Network, user: HeadUser) -> None
 
 def test_the_head_on_a_peer(network: Network, user: HeadUser) -> None:
     prepared(user, "ada", "bob", "cy")
-    copied = user.json("peers", "copy", "ada", MODEL)
+    copied = user.json("models", "copy", MODEL, "ada")
     assert network.peer("ada").inside(copied["path"]).stat().st_size
     user.run(
         *("up", "--model", MODEL, "--head", "ada", "--peer", "bob", "--peer", "cy"),
@@ -92,7 +92,7 @@ def test_a_head_without_the_model_says_how_to_get_it(
 
 def test_worker_here_and_head_there(network: Network, user: HeadUser) -> None:
     prepared(user, "ada")
-    user.run("peers", "copy", "ada", MODEL)
+    user.run("models", "copy", MODEL, "ada")
     user.run("up", "--model", MODEL, "--head", "ada", "--workers", "2", "--detach")
     assert answer(user)
     assert user.pid("worker1")
@@ -126,7 +126,7 @@ def test_peers_of_every_kind_at_once(
         "cy/CPU",
     ]
     over_ssh = answer(user)
-    user.run("peers", "copy", "cy", str(model))
+    user.run("models", "copy", str(model), "cy")
     user.run("stop")
     user.run("up", "--model", MODEL, "--workers", "3", "--split", "4,4,5", "--detach")
     assert answer(user) == over_ssh

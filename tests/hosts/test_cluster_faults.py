@@ -167,7 +167,7 @@ def test_a_head_on_a_peer_outlives_the_controller(
     network: Network, user: HeadUser
 ) -> None:
     prepared(user, "ada")
-    user.run("peers", "copy", "ada", MODEL)
+    user.run("models", "copy", MODEL, "ada")
     both = ("--head", "ada", "--peer", "ada")
     user.run("up", "--model", MODEL, *both, "--detach")
     before = answer(user)

@@ -35,7 +35,7 @@ async def cluster(
 ) -> AsyncIterator[tuple[ControllerClient, Plan]]:
     """A head on ada with a worker on bob; afterwards nothing of it is left there."""
     await asyncio.to_thread(prepared, user, "ada", "bob")
-    await asyncio.to_thread(user.json, "peers", "copy", "ada", MODEL)
+    await asyncio.to_thread(user.json, "models", "copy", MODEL, "ada")
     client = client_of(user, monkeypatch)
     yield client, await client.propose(Ask(model=MODEL, head="ada", peers=("bob",)))
     await asyncio.to_thread(user.run, "stop", "--all")

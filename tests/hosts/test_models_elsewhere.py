@@ -64,7 +64,7 @@ def test_a_sparse_head_gets_the_rest_from_a_machine_that_has_it(
 ) -> None:
     """Nobody says a split: the head computes what it has."""
     prepared(user, "bob")
-    user.run("peers", "copy", "bob", str(MODEL_PATH))
+    user.run("models", "copy", str(MODEL_PATH), "bob")
     head = user.home / "head.gguf"
     keep = ("--keep", "0-3", "--out", str(head))
     user.run("models", "sparse", str(MODEL_PATH), *keep)

@@ -56,7 +56,7 @@ def test_a_worker_elsewhere_is_met_by_a_pair(network: Network, user: HeadUser) -
     assert re.search(r"link +bob +pair +.*crossed ↑ ", user.run("status").stdout)
     user.run("stop")
     assert relays(network) == []
-    user.run("up", "--model", MODEL, "--peer", "bob", "--pair", "never", "--detach")
+    user.run("up", "--model", MODEL, "--peer", "bob", "--relay", "single", "--detach")
     assert answer(user) == paired
     alone = link(user)
     assert (alone["mode"], alone["wire_bytes_up"]) == ("metered", None)
@@ -170,9 +170,9 @@ def test_weights_that_the_worker_has_stay_home(
     network: Network, user: HeadUser
 ) -> None:
     prepared(user, "bob")
-    user.run("up", "--model", MODEL, "--peer", "bob", "--pair", "never", "--detach")
+    user.run("up", "--model", MODEL, "--peer", "bob", "--relay", "single", "--detach")
     before = answer(user)
-    copied = user.json("peers", "copy", "bob", MODEL)
+    copied = user.json("models", "copy", MODEL, "bob")
     user.run("up", "--model", MODEL, "--peer", "bob", "--detach", "--replace")
     assert answer(user) == before
     seen = link(user)
@@ -188,7 +188,7 @@ def test_weights_that_this_machine_has_stay_home(
 ) -> None:
     """Of a model that is read at the peer which is the head."""
     prepared(user, "ada")
-    path = user.json("peers", "copy", "ada", MODEL)["path"]
+    path = user.json("models", "copy", MODEL, "ada")["path"]
     on_ada = ("--model", f"ada:{path}", "--head", "ada")
     user.run("up", *on_ada, "--peer", "local", "--detach")
     assert answer(user)

@@ -193,7 +193,7 @@ def test_what_is_printed(snapshot: ClusterSnapshot, home: Path) -> None:
     assert not (home / ".pi").exists()
     text, said = run("zed", "--url", "http://studio:8090")
     assert "export DLLM_API_KEY=…" in said
-    assert "aider" in run("--list")[0]
+    assert "aider" in run()[0]
     assert set(json.loads(run("--json")[0])) == set(CLIENTS)
     with pytest.raises(UsageError, match="Did you mean opencode"):
         run("opencod")

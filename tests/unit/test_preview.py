@@ -12,7 +12,7 @@ from backends.state import (
     ProcessRole,
     WorkerSpec,
 )
-from tui.cli.up import preview_json, preview_text
+from tui.cli.up import preview_json, preview_lines
 
 SPLIT = make_split(12, ["local/CPU", "mini/MTL0", "local/CUDA0"], [0, 3, 10])
 PREVIEW = Preview(
@@ -41,7 +41,7 @@ PREVIEW = Preview(
 
 
 def test_devices_are_printed_in_the_order_in_which_a_split_counts_them() -> None:
-    lines = preview_text(PREVIEW).splitlines()
+    lines = [*preview_lines(PREVIEW)]
     rows = [line.split() for line in lines if "/" in line and "GiB" in line]
     assert [row[0] for row in rows[-2:]] == ["mini/MTL0", "local/CUDA0"]
     assert rows[-1][1:] == [
@@ -51,7 +51,7 @@ def test_devices_are_printed_in_the_order_in_which_a_split_counts_them() -> None
 
 
 def test_notes_refusal_and_commands_are_told() -> None:
-    text = preview_text(PREVIEW)
+    text = "\n".join(preview_lines(PREVIEW))
     assert "It is slow." in text
     assert "It would be refused: mini/MTL0 is too small" in text
     assert "mini on mini:\n  /x/rpc-server -p <port> -d MTL0 'a b'" in text

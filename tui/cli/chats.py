@@ -23,7 +23,7 @@ from backends.state import (
 )
 from backends.units import format_count, format_seconds, format_speed
 from tui.cli.command import Command, Group, cluster_option, completing, prompting
-from tui.cli.output import Column, Table, emit_json, say, show, shower, unseen
+from tui.cli.output import Column, Table, say, show, shower, unseen
 from tui.model.names import model_name
 from tui.model.peer_words import since_text
 
@@ -38,14 +38,14 @@ CHAT_EXAMPLES = """
 dllm-tui chat "What is a split?"
 dllm-tui chat --system "Answer in one word." "Sky colour?" --temperature 0
 cat question.txt | dllm-tui chat -
-dllm-tui chat --conversation sky "And at night?"    continues that chat
-dllm-tui chat --conversation sky --again 1          another answer to question 1
+dllm-tui chat --conversation sky "And at night?"   continue that chat
+dllm-tui chat --conversation sky --again 1         answer question 1 again
 """
 CHATS_EXAMPLES = """
 dllm-tui chats list
-dllm-tui chats show "the sky"              by its name, its id or its first words
-dllm-tui chats export "the sky" sky.md     Markdown; a name in .json gives JSON
-dllm-tui chats pick "the sky" 1 2          continues from answer 2 to question 1
+dllm-tui chats show "the sky"            a name, an id or the first words
+dllm-tui chats export "the sky" sky.md   Markdown, or JSON for FILE.json
+dllm-tui chats pick "the sky" 1 2        question 1: go on from answer 2
 dllm-tui chats rename 20261121-234417-81470f "the sky"
 dllm-tui chats delete "the sky"
 """
@@ -68,26 +68,28 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     watches=True,
     quiet=True,
     examples=CHAT_EXAMPLES,
-    notes="Without --conversation nothing is kept, and nothing said before is sent "
-    "along. A question asked again keeps its answers, each with what followed it: "
-    "chats pick returns to one.",
+    notes="Without --conversation nothing is kept and no history is sent. A question "
+    "that is asked again keeps its earlier answers and their follow-ups; chats pick "
+    "returns to one.",
 )
 @click.argument("text", required=False)
 @click.option("--system", metavar="TEXT", help="System prompt.")
-@click.option("--max-tokens", type=click.IntRange(1), help="Longest answer.")
-@click.option("--temperature", type=click.FloatRange(0), help="0 is greedy.")
+@click.option("--max-tokens", type=click.IntRange(1), help="Longest answer, in tokens.")
+@click.option(
+    "--temperature", type=click.FloatRange(0), help="Temperature; 0 is greedy."
+)
 @click.option("--seed", type=int, help="Seed of the sampler.")
 @click.option(
     "--conversation",
     metavar="NAME",
     shell_complete=completing("chats"),
-    help="Continue this chat, or begin one of that name.",
+    help="Continue this chat, or start one of that name.",
 )
 @click.option(
     "--again",
     type=click.IntRange(1),
     metavar="NUMBER",
-    help="Ask this question of the chat again, in other words where TEXT is given.",
+    help="Ask this question of the chat again, reworded if TEXT is given.",
 )
 @cluster_option
 async def chat(
@@ -100,10 +102,10 @@ async def chat(
     conversation: str | None,
     again: int | None,
     as_json: bool,
-) -> None:
-    """Ask the model that is serving.
+) -> Answer:
+    """Ask the running model.
 
-    TEXT is - to read standard input. While the cluster starts or recovers, the
+    TEXT may be - for standard input. While the cluster starts or recovers, the
     question waits.
     """
     if again is not None and conversation is None:
@@ -121,15 +123,14 @@ async def chat(
         first = [ChatMessage(role="system", content=system)] if system else []
         messages = (*first, ChatMessage(role="user", content=prompt or ""))
         request = ChatRequest(messages=messages, sampling=sampling)
-        answer = await ask(client, request, on_text)
-    if as_json:
-        emit_json(answer)
-    else:
+        answer = await asked(client, request, on_text)
+    if not as_json:
         show()
         say(answer_text(answer))
+    return answer
 
 
-async def ask(
+async def asked(
     client: ControllerClient, request: ChatRequest, on_text: Callable[[str], None]
 ) -> Answer:
     """Ask what is serving; ``on_text`` gets the answer as it comes.
@@ -285,8 +286,8 @@ CHATS = Table(
     cls=Group,
     default="list",
     examples=CHATS_EXAMPLES,
-    notes="They are files in the folder that chats list names, for you alone to read; "
-    "with keep_chats = false in config.toml none is written.",
+    notes="Chats are files that only you can read; chats list names their folder. "
+    "With keep_chats = false in config.toml none is written.",
 )
 def chats() -> None:
     """List, read, export, name and delete the console's chats."""
@@ -297,7 +298,7 @@ chat_argument = click.argument("chat", shell_complete=completing("chats"))
 
 @chats.command("list", shows=CHATS, watches=True)
 async def list_chats(client: ControllerClient) -> ChatListing:
-    """List the chats, the one changed last first."""
+    """List the chats, the latest first."""
     return await client.chats.listing()
 
 
@@ -308,7 +309,7 @@ async def list_chats(client: ControllerClient) -> ChatListing:
 )
 @chat_argument
 async def show_chat(client: ControllerClient, chat: str) -> Conversation:
-    """Print a chat: questions, answers, and what each was answered with."""
+    """Print a chat: questions, answers, models and settings."""
     return (await _state(client.chats, chat)).conversation
 
 
@@ -322,7 +323,10 @@ def _markdown(conversation: Conversation) -> str:
 @chat_argument
 @click.argument("file")
 async def export_chat(client: ControllerClient, chat: str, file: str) -> dict[str, str]:
-    """Write a chat to a new FILE: Markdown, or JSON where it ends in .json."""
+    """Write a chat to FILE, as Markdown or JSON.
+
+    FILE must be new. A name that ends in .json gives JSON.
+    """
     from tui.flows.chat_export import export_text, whole_path, write_export
 
     state, path = await _state(client.chats, chat), whole_path(file)
@@ -341,10 +345,9 @@ async def export_chat(client: ControllerClient, chat: str, file: str) -> dict[st
 async def pick_answer(
     client: ControllerClient, chat: str, question: int, answer: int
 ) -> Conversation:
-    """Continue from an ANSWER to a QUESTION that was asked again; both by number.
+    """Continue a chat from another ANSWER to a QUESTION.
 
-    What followed that answer is shown again; the other answers stay, each with what
-    followed it.
+    Both are numbers. The other answers stay, each with its follow-ups.
     """
     brief = await _found(client.chats, chat)
     change = ChatChange(turn=question - 1, shown=answer - 1)
@@ -358,7 +361,7 @@ async def pick_answer(
 @chat_argument
 @click.argument("name")
 async def rename_chat(client: ControllerClient, chat: str, name: str) -> dict[str, str]:
-    """Give a chat a NAME; an empty one lets its first question name it."""
+    """Name a chat; an empty NAME removes the name."""
     brief, name = await _found(client.chats, chat), name.strip()
     await client.chats.change(brief.id, ChatChange(name=name))
     say(f"Renamed to {name}." if name else "Removed its name.")
@@ -367,12 +370,12 @@ async def rename_chat(client: ControllerClient, chat: str, name: str) -> dict[st
 
 @chats.command("delete")
 @click.argument("chat", required=False, shell_complete=completing("chats"))
-@click.option("--all", "everything", is_flag=True, help="Every chat there is.")
+@click.option("--all", "everything", is_flag=True, help="Delete every chat.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 async def delete_chat(
     client: ControllerClient, chat: str | None, everything: bool, yes: bool
 ) -> dict[str, list[str]]:
-    """Delete a chat from disk; --all deletes every one."""
+    """Delete a chat, or all of them."""
     if (chat is None) is not everything:
         raise UsageError("Name one chat, or give --all", "See dllm-tui chats list.")
     listing = await client.chats.listing()

@@ -33,7 +33,6 @@ T = TypeVar("T")
 
 PROGRAM = "dllm-tui"
 CLUSTER_VARIABLE = "DLLM_CLUSTER"
-FORMS = ("table", "wide", "json", "name")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 IMPATIENT_AFTER_S = 1.0
 """A signal that comes sooner after another is the same wish: keys bounce."""
@@ -98,7 +97,7 @@ class Command(click.Command):
         """
         self._require_allowed(ctx)
         given = ctx.params
-        form = given.pop("form", "text")
+        form = given.pop("form", "")
         takes = inspect.signature(self.callback or (lambda: None)).parameters
         client = None
         if "client" in takes:
@@ -213,28 +212,21 @@ def examples_text(examples: str, notes: str = "") -> str:
 
 
 def _form_options(*, listing: bool) -> list[click.Parameter]:
-    if not listing:
-        return [
-            click.Option(
-                ["--json", "form"], flag_value="json", help="Print the result as JSON."
-            )
-        ]
+    forms = ("table", "wide", "json", "name") if listing else ("text", "json")
     return [
         click.Option(
             ["-o", "--output", "form"],
-            type=click.Choice(FORMS),
-            default="table",
-            help="Format of the list.",
+            type=click.Choice(forms),
+            default=forms[0],
+            help="Output format.",
         ),
-        click.Option(
-            ["--json", "form"], flag_value="json", help="The same as -o json."
-        ),
+        click.Option(["--json", "form"], flag_value="json", help="Same as -o json."),
     ]
 
 
 def _quiet_option() -> click.Option:
     return click.Option(
-        ["-q", "--quiet"], is_flag=True, help="Print no progress and no remarks."
+        ["-q", "--quiet"], is_flag=True, help="Print results, warnings and errors only."
     )
 
 
@@ -319,7 +311,7 @@ cluster_option = click.option(
     default=DEFAULT_CLUSTER,
     callback=_checked,
     shell_complete=completing("clusters"),
-    help="Which cluster, where there are several.",
+    help="Cluster to use.",
 )
 any_cluster_option = click.option(
     "--cluster",
@@ -329,7 +321,38 @@ any_cluster_option = click.option(
     show_envvar=True,
     callback=_checked,
     shell_complete=completing("clusters"),
-    help="Only this cluster.",
+    help="Show only this cluster.",
+)
+
+
+def console_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say how the console is drawn."""
+    for option in reversed(_CONSOLE_OPTIONS):
+        command = option(command)
+    return command
+
+
+_CONSOLE_OPTIONS = (
+    click.option(
+        "--theme",
+        cls=Inherited,
+        metavar="NAME",
+        shell_complete=completing("themes"),
+        help="Theme to open with.",
+    ),
+    click.option(
+        "--no-mouse",
+        cls=Inherited,
+        is_flag=True,
+        help="Leave the mouse to the terminal.",
+    ),
+    click.option(
+        "--ascii",
+        "ascii_only",
+        cls=Inherited,
+        is_flag=True,
+        help="Draw with ASCII characters only.",
+    ),
 )
 
 

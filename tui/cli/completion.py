@@ -46,7 +46,7 @@ _PATH_STARTS = ("/", ".", "~")
 @click.command(cls=Command, watches=True, json=False, examples=EXAMPLES)
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print the completion script for SHELL.
+    """Print a shell completion script.
 
     It completes commands, options, and the names of clusters, peers, models,
     processes, links, devices and themes.
@@ -76,30 +76,23 @@ def _found(source: str, context: click.Context) -> list[str]:
     return []
 
 
-def clusters(context: click.Context) -> list[str]:
-    """Every cluster there was, and ``default``."""
+def theme_names() -> list[str]:
+    """The names of the theme files, ours and the user's."""
+    files = (f for d in theme_folders(user_paths()) for f in d.glob("*.toml"))
+    return sorted(file.stem for file in files)
+
+
+def _clusters(_: click.Context) -> list[str]:
     known = sorted(file.stem for file in user_paths().clusters_dir.glob("*.json"))
     return [DEFAULT_CLUSTER, *known]
 
 
-def chats(context: click.Context) -> list[str]:
-    """The names of the chats kept, else their ids."""
+def _chats(_: click.Context) -> list[str]:
     listing = _told(lambda client: client.chats.listing())
     return [chat.name or chat.id for chat in listing.chats] if listing else []
 
 
-def peers(context: click.Context) -> list[str]:
-    """The machines of the settings."""
-    return sorted(_config().peers)
-
-
-def heads(context: click.Context) -> list[str]:
-    """The machines that may run llama-server, this one included."""
-    return ["local", *peers(context)]
-
-
-def hosts(context: click.Context) -> list[str]:
-    """The hosts that ``~/.ssh/config`` names."""
+def _hosts(_: click.Context) -> list[str]:
     text = (Path.home() / ".ssh" / "config").read_text(errors="replace")
     lines = (line.split() for line in text.splitlines())
     named = [
@@ -108,8 +101,7 @@ def hosts(context: click.Context) -> list[str]:
     return [name for name in named if not set("*?!") & set(name)]
 
 
-def models(context: click.Context) -> list[str]:
-    """The models found here, by file names alone."""
+def _models(_: click.Context) -> list[str]:
     return sorted(asyncio.run(_model_names()))
 
 
@@ -121,69 +113,37 @@ async def _model_names() -> list[str]:
         return [f.name for f in await search(host, user_folders(_config().model_dirs))]
 
 
-def programs(context: click.Context) -> list[str]:
-    """The clients that ``connect`` knows."""
+def _programs(_: click.Context) -> list[str]:
     from backends.client_config import CLIENTS
 
     return list(CLIENTS)
 
 
-def settings(context: click.Context) -> list[str]:
-    """The settings of config.toml."""
-    from backends.config import settings as all_settings
+def _settings(_: click.Context) -> list[str]:
+    from backends.config import settings
 
-    return [setting.name for setting in all_settings(_config(), "")]
-
-
-def themes(context: click.Context) -> list[str]:
-    """Ours, and the user's own."""
-    return theme_names()
+    return [setting.name for setting in settings(_config(), "")]
 
 
-def theme_names() -> list[str]:
-    """By the names of their files."""
-    files = (f for d in theme_folders(user_paths()) for f in d.glob("*.toml"))
-    return sorted(file.stem for file in files)
-
-
-def processes(context: click.Context) -> list[str]:
-    """The names of all processes that the controller lists, if it runs."""
-    return [process.name for process in _snapshot(context).processes]
-
-
-def keys(context: click.Context) -> list[str]:
-    """The API keys there are."""
-    return [key.name for key in KeyFile(user_paths().keys_file).read()]
-
-
-def links(context: click.Context) -> list[str]:
-    """The workers that a relay stands before, and all of them."""
-    return ["all", *(link.worker for link in _snapshot(context).links)]
-
-
-def devices(context: click.Context) -> list[str]:
-    """The devices of all machines that are reached."""
+def _devices(context: click.Context) -> list[str]:
     peers = _snapshot(context).peers
     return [device.id for peer in peers for device in peer.devices]
 
 
 SOURCES: dict[str, Source] = {
-    source.__name__: source
-    for source in (
-        chats,
-        clusters,
-        devices,
-        heads,
-        hosts,
-        keys,
-        links,
-        models,
-        peers,
-        processes,
-        programs,
-        settings,
-        themes,
-    )
+    "chats": _chats,
+    "clusters": _clusters,
+    "devices": _devices,
+    "heads": lambda _: ["local", *sorted(_config().peers)],
+    "hosts": _hosts,
+    "keys": lambda _: [key.name for key in KeyFile(user_paths().keys_file).read()],
+    "links": lambda ctx: ["all", *(link.worker for link in _snapshot(ctx).links)],
+    "models": _models,
+    "peers": lambda _: sorted(_config().peers),
+    "processes": lambda ctx: [process.name for process in _snapshot(ctx).processes],
+    "programs": _programs,
+    "settings": _settings,
+    "themes": lambda _: theme_names(),
 }
 
 

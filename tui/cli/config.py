@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from backends.config import Problem, Setting
 
 EXAMPLES = """
-dllm-tui config show                 every setting, its value and its source
+dllm-tui config show                 every setting with its source
 dllm-tui config show ctx_size
-dllm-tui config check                file, line, what is wrong, what is allowed
+dllm-tui config check                errors by file and line
 dllm-tui config set ctx_size 8192
 dllm-tui config set keys.cluster.launch f9
-dllm-tui config unset theme          back to its default
-dllm-tui config edit                 in $VISUAL or $EDITOR, checked afterwards
-dllm-tui config paths                settings, state, logs, engines
+dllm-tui config unset theme          back to the default
+dllm-tui config edit                 in $VISUAL or $EDITOR
+dllm-tui config paths
 """
 CHOICES = {"e": "edit again", "b": "undo", "k": "keep it"}
 
@@ -58,16 +58,16 @@ PATHS = Table(
     cls=Group,
     default="show",
     examples=EXAMPLES,
-    notes="config check gives exit code 1 for a file that is not valid.",
+    notes="Exit code 1 of check: the file is not valid.",
 )
 def config() -> None:
-    """Show, check, set and edit the settings of config.toml."""
+    """Show, check, set and edit the settings in config.toml."""
 
 
 @config.command("show", shows=SETTINGS, watches=True)
 @click.argument("name", required=False, shell_complete=completing("settings"))
 def show_config(name: str | None) -> list[Setting]:
-    """Show the settings (or NAME alone), and where each value comes from."""
+    """Show all settings or one, with their sources."""
     found = all_settings(user_paths())
     return found if name is None else [_named(name, found)]
 
@@ -82,7 +82,7 @@ def _source_text(setting: Setting) -> str:
 
 @config.command("paths", shows=PATHS, watches=True)
 def show_paths() -> dict[str, str]:
-    """Show where settings, state, logs and engines live."""
+    """Show the paths of settings, state, logs and engines."""
     paths = user_paths()
     names = ("config_file", "state_dir", "run_dir", "cache_dir", "socket")
     log = {"log": str(paths.controller_log)}
@@ -101,7 +101,7 @@ def _check_json(found: list[Problem]) -> dict[str, Any]:
     watches=True,
 )
 def check_config() -> list[Problem]:
-    """Tell all that is wrong with the file."""
+    """Check the file and list its errors."""
     return all_problems(read_text(user_paths()))
 
 
@@ -118,9 +118,10 @@ def _check_lines(found: list[Problem]) -> Iterator[str]:
 @click.argument("name", shell_complete=completing("settings"))
 @click.argument("value")
 def set_config(name: str, value: str) -> dict[str, str]:
-    """Set NAME to VALUE; comments stay, and a running controller takes it over.
+    """Set NAME to VALUE.
 
-    Texts need no quotes of TOML: theme dllm-light. Several folders go between commas.
+    Comments stay, and a running controller applies it. Text needs no TOML quotes;
+    separate several folders with commas.
     """
     change(user_paths(), name, value, all_problems)
     say(f"Set {name} in {user_paths().config_file}.")
@@ -131,7 +132,7 @@ def set_config(name: str, value: str) -> dict[str, str]:
 @config.command("unset")
 @click.argument("name", shell_complete=completing("settings"))
 def unset_config(name: str) -> dict[str, str]:
-    """Set NAME back to its default: its line is taken out."""
+    """Reset NAME to its default."""
     change(user_paths(), name, None, all_problems)
     say(f"{name} is back to its default.")
     _wait_for_controller()
@@ -140,7 +141,7 @@ def unset_config(name: str) -> dict[str, str]:
 
 @config.command("edit", json=False)
 def edit_config() -> None:
-    """Open the file in your editor; what is wrong then can be fixed or undone."""
+    """Edit the file in your editor, and check it afterwards."""
     file = user_paths().config_file
     before = read_text(user_paths()) if file.exists() else None
     if before is None:

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from backends.client_config import Recipe, ServedApi
 
 EXAMPLES = """
-dllm-tui connect                       lists the clients known
+dllm-tui connect                  list the clients
 dllm-tui connect curl
-dllm-tui connect pi                    prints what belongs into its file
-dllm-tui connect pi --write            writes it, if pi has none yet
-dllm-tui connect opencode --url http://studio:8090/v1     for another machine
+dllm-tui connect pi               print the contents of its settings file
+dllm-tui connect pi --write       write that file, if there is none yet
+dllm-tui connect opencode --url http://studio:8090/v1
 """
 CLIENT_LIST = Table(
     columns=[
@@ -53,7 +53,7 @@ CLIENT_LIST = Table(
 @click.command(
     cls=Command,
     examples=EXAMPLES,
-    notes="A key is written into no file: clients elsewhere find it in DLLM_API_KEY.",
+    notes="API keys are never written to a file: clients read DLLM_API_KEY.",
 )
 @click.argument(
     "client_name",
@@ -61,25 +61,23 @@ CLIENT_LIST = Table(
     required=False,
     shell_complete=completing("programs"),
 )
-@click.option("--list", "show_list", is_flag=True, hidden=True)
-@click.option("--write", is_flag=True, help="Write the client's file if it has none.")
 @click.option(
-    "--url", metavar="URL", help="Where the client finds the API, if not from here."
+    "--write", is_flag=True, help="Write the client's settings file if there is none."
 )
+@click.option("--url", metavar="URL", help="URL of the API as the client reaches it.")
 @cluster_option
 async def connect(
     client_name: str | None,
-    show_list: bool,
     write: bool,
     url: str | None,
     cluster: str,
     as_json: bool,
 ) -> None:
-    """Print the settings with which CLIENT uses what serves now.
+    """Print the settings a client needs to use the API.
 
-    Without CLIENT the clients known are listed.
+    Without CLIENT it lists the clients.
     """
-    if show_list or client_name is None:
+    if client_name is None:
         refuse_without("a client", "--write", "--url")
         about = {name: client.about for name, client in CLIENTS.items()}
         return emit_json(about) if as_json else CLIENT_LIST.print(about)
@@ -136,10 +134,10 @@ def _key_variable(it: ServedApi, recipe: Recipe) -> dict[str, None]:
 # --- keys ----------------------------------------------------------------------------
 
 KEYS_EXAMPLES = """
-dllm-tui keys add laptop                     prints the key, this once
+dllm-tui keys add laptop           print a new key, this once
 dllm-tui keys add ci --per-minute 30 --at-once 2
 dllm-tui keys list
-dllm-tui keys remove laptop                  takes effect at once, also while it serves
+dllm-tui keys remove laptop        takes effect immediately
 """
 
 
@@ -168,11 +166,11 @@ KEYS = Table(
     default="list",
     aliases={"revoke": "remove"},
     examples=KEYS_EXAMPLES,
-    notes="Programs on this machine need none. For others set api_host, such as "
-    "dllm-tui config set api_host 0.0.0.0",
+    notes="Programs on this machine need no key. To serve other machines: dllm-tui "
+    "config set api_host 0.0.0.0",
 )
 def keys() -> None:
-    """Make, list and remove API keys for other machines."""
+    """Add, list and remove API keys for other machines."""
 
 
 @keys.command("add", shows=lambda made: [made["key"]])
@@ -181,16 +179,19 @@ def keys() -> None:
     "--per-minute",
     type=click.IntRange(0),
     default=REQUESTS_PER_MINUTE,
-    help="Most requests with it in a minute; 0: no limit.",
+    help="Requests per minute; 0 for no limit.",
 )
 @click.option(
     "--at-once",
     type=click.IntRange(0),
     default=REQUESTS_AT_ONCE,
-    help="Most requests with it at once; 0: no limit.",
+    help="Parallel requests; 0 for no limit.",
 )
 def add_key(name: str, per_minute: int, at_once: int) -> dict[str, str]:
-    """Make a key called NAME and print it, this once: only its hash is kept."""
+    """Create a key and print it, this once.
+
+    Only its hash is kept.
+    """
     key = _file().add(name, requests_per_minute=per_minute, requests_at_once=at_once)
     say(f"This is the key {name}. It is shown this once: keep it now.")
     return {"name": name, "key": key}
@@ -198,7 +199,7 @@ def add_key(name: str, per_minute: int, at_once: int) -> dict[str, str]:
 
 @keys.command("list", shows=KEYS, as_json=lambda found: _keys_json(found), watches=True)
 def list_keys() -> tuple[Key, ...]:
-    """List the keys by name, with their limits; dllm-tui status counts their use."""
+    """List the keys and their limits; status counts their use."""
     return tuple(_file().read())
 
 
@@ -210,7 +211,7 @@ def _keys_json(found: tuple[Key, ...]) -> list[dict[str, Any]]:
 @keys.command("remove")
 @click.argument("name", shell_complete=completing("keys"))
 def remove_key(name: str) -> dict[str, str]:
-    """Revoke the key NAME: no request with it is answered any more."""
+    """Revoke a key."""
     _file().remove(name)
     say(f"Revoked the key {name}.")
     return {"removed": name}

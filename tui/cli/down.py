@@ -34,10 +34,10 @@ dllm-tui down --cluster second
 dllm-tui down --all
 """
 DRAIN_EXAMPLES = """
-dllm-tui drain                    wait until nothing is being answered
-dllm-tui drain --limit 30s        but no longer than this
-dllm-tui drain --limit 0s         do not wait for it
-dllm-tui resume                   let the requests that wait go on
+dllm-tui drain                    wait until no request is running
+dllm-tui drain --limit 30s        wait at most this long
+dllm-tui drain --limit 0s         do not wait
+dllm-tui resume                   answer the requests that were held
 """
 
 
@@ -55,12 +55,12 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     fails=lambda ended: bool(ended.leftovers),
     quiet=True,
     examples=DOWN_EXAMPLES,
-    notes="Exit code 1 means that something could not be stopped; it says what.",
+    notes="Exit code 1: something could not be stopped; stderr says what.",
 )
 @cluster_option
-@click.option("--all", "every", is_flag=True, help="Every cluster.")
+@click.option("--all", "every", is_flag=True, help="Stop every cluster.")
 async def down(client: ControllerClient, every: bool) -> Ended:
-    """Stop a cluster: llama-server, workers, with the last one the controller."""
+    """Stop a cluster, and with the last one the controller."""
     if every:
         refuse_with("--all", "--cluster")
     ended = await _stopped_all(client, every=every)
@@ -154,24 +154,19 @@ def _drain_json(snapshot: ClusterSnapshot) -> dict[str, Any]:
     fails=lambda last: last.drained_since is not None and _counts(last).in_flight > 0,
     quiet=True,
     examples=DRAIN_EXAMPLES,
-    notes="New requests wait for api_wait_s at most, and are then told to try again. A "
-    "drain lasts until dllm-tui resume, or until the cluster is launched anew or "
-    "stopped. Exit code 1 means that something was still being answered at the limit; "
-    "it goes on.",
+    notes="New requests wait for api_wait_s at most and are then told to retry. A "
+    "drain lasts until dllm-tui resume, a launch or a stop. Exit code 1: requests were "
+    "still running at the limit; they go on.",
 )
 @click.option(
     "--limit",
     default="5m",
     metavar="TIME",
-    help="Wait no longer for what is being answered: 30s, 5m, 1h.",
+    help="Longest wait for running requests: 30s, 5m, 1h.",
 )
-@click.option("--off", is_flag=True, hidden=True)
 @cluster_option
-async def drain(client: ControllerClient, limit: str, off: bool) -> ClusterSnapshot:
-    """Finish what is being answered, and let new requests wait."""
-    if off:
-        refuse_with("--off", "--limit")
-        return await _resumed(client)
+async def drain(client: ControllerClient, limit: str) -> ClusterSnapshot:
+    """Finish running requests and hold new ones."""
     last = await _drained(client, quantity(limit, SECONDS, "30s"))
     counts = _counts(last)
     waiting = f"{counts.waiting} wait for dllm-tui resume"
@@ -204,11 +199,7 @@ def _is_over(snapshot: ClusterSnapshot) -> bool:
 @click.command(cls=Command, as_json=_drain_json, quiet=True, examples="dllm-tui resume")
 @cluster_option
 async def resume(client: ControllerClient) -> ClusterSnapshot:
-    """End a drain: requests are answered again."""
-    return await _resumed(client)
-
-
-async def _resumed(client: ControllerClient) -> ClusterSnapshot:
+    """End a drain: answer requests again."""
     last = await client.drain(on=False)
     say("Resumed: requests are answered.")
     return last

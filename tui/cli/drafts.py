@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from backends.state import DraftCandidate, Drafts, DraftTrial
 
 EXAMPLES = """
-dllm-tui models drafts glm-4.7-flash
-dllm-tui models drafts big.gguf --json | jq '.candidates[] | select(.why_not == "")'
+dllm-tui models drafts big.gguf
+dllm-tui models drafts big.gguf --json | jq '.candidates[].name'
 dllm-tui models drafts big.gguf --measure    compare all of them again
 dllm-tui up big.gguf --peer mini --draft small.gguf
 """
@@ -44,15 +44,14 @@ SAME = 1.03
 @click.option(
     "--measure",
     is_flag=True,
-    help="Have the cluster that runs MODEL with --draft auto measure all again.",
+    help="Have the cluster that runs it with --draft auto measure all again.",
 )
 async def drafts(client: ControllerClient, model: str, measure: bool) -> Drafts:
-    """List what can draft for MODEL (up --draft), and why the others cannot.
+    """List draft models for a model (up --draft).
 
-    A draft model has the vocabulary of the model, compared token by token as
-    llama-server does, and is smaller than a quarter of it. Below each stand the
-    measurements of up --draft auto on this machine, network by network: the speed with
-    the draft and without, and whether it pays.
+    A draft model has the vocabulary of the model, token by token, and is smaller than a
+    quarter of it. Below each one are the results of up --draft auto on this machine, by
+    network: speed with and without the draft, and the verdict.
     """
     from tui.cli.models import require_model
 

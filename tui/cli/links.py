@@ -32,7 +32,7 @@ dllm-tui links slow all --latency 5ms
 dllm-tui links reset
 """
 TRACE_EXAMPLES = """
-dllm-tui trace passes.json         then open it in https://ui.perfetto.dev
+dllm-tui trace passes.json         open it in https://ui.perfetto.dev
 dllm-tui trace --json | jq '.traceEvents | length'
 """
 MS = {"us": 1e-3, "ms": 1.0, "s": 1e3, "": 1.0}
@@ -71,7 +71,7 @@ LINKS = Table(
     examples=EXAMPLES,
 )
 def links() -> None:
-    """Show the links to workers, and simulate slower ones, live."""
+    """Show the links to workers, and simulate slower ones."""
 
 
 @links.command(
@@ -82,15 +82,17 @@ def links() -> None:
 )
 @cluster_option
 async def list_links(cluster: str) -> ClusterSnapshot:
-    """List the links, and what is simulated on each."""
+    """List the links and their simulated limits."""
     return await current_snapshot(cluster)
 
 
 @links.command("slow")
 @click.argument("link", shell_complete=completing("links"))
-@click.option("--latency", default="0ms", help="Added one-way latency, e.g. 20ms.")
-@click.option("--jitter", default="0ms", help="Its standard deviation, e.g. 2ms.")
-@click.option("--rate", help="Bandwidth each way, e.g. 30MB/s or 100Mbit/s.")
+@click.option("--latency", default="0ms", help="Added one-way latency, such as 20ms.")
+@click.option(
+    "--jitter", default="0ms", help="Standard deviation of the latency, such as 2ms."
+)
+@click.option("--rate", help="Bandwidth each way, such as 30MB/s or 100Mbit/s.")
 @click.option("--seed", type=click.IntRange(0), default=1, help="Seed of the jitter.")
 @cluster_option
 async def slow_link(
@@ -101,7 +103,10 @@ async def slow_link(
     rate: str | None,
     seed: int,
 ) -> dict[str, Any]:
-    """Make LINK (a worker's name, or all) slower."""
+    """Simulate a slower link to a worker.
+
+    LINK is the name of a worker, or all.
+    """
     from backends.link.wire import require_possible
 
     wanted = Lab(
@@ -118,7 +123,10 @@ async def slow_link(
 @click.argument("link", default=ALL, shell_complete=completing("links"))
 @cluster_option
 async def reset_link(client: ControllerClient, link: str) -> dict[str, Any]:
-    """Remove the simulated limits of LINK (or of all links)."""
+    """Remove simulated limits.
+
+    Without LINK from all links.
+    """
     return await _applied(client, link, None)
 
 
@@ -131,25 +139,22 @@ async def _applied(
 
 @click.command(cls=Command, watches=True, examples=TRACE_EXAMPLES)
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
-@click.option("-o", "--output", "option", hidden=True, type=click.Path(dir_okay=False))
 @cluster_option
-async def trace(
-    client: ControllerClient, file: str | None, option: str | None, as_json: bool
-) -> None:
-    """Export where the time of the latest tokens went, as a Chrome trace.
+async def trace(client: ControllerClient, file: str | None, as_json: bool) -> None:
+    """Export the latest token timings as a Chrome trace.
 
-    It goes to FILE, or else to standard output.
+    Writes to FILE, or to standard output.
     """
     from backends.link.figures import chrome_trace
 
-    if (file is not None) + (option is not None) + as_json > 1:
+    if file and as_json:
         raise click.UsageError("Give one of FILE and --json.")
     events = chrome_trace(await _passes(client))
-    if target := file or option:
-        _write(target, to_json(events))
-        say(f"Wrote {len(events['traceEvents'])} events to {target}.")
-    else:
+    if file is None:
         emit_json(events)
+    else:
+        _write(file, to_json(events))
+        say(f"Wrote {len(events['traceEvents'])} events to {file}.")
 
 
 def _write(file: str, text: str) -> None:

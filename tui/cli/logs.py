@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from backends.state import Event
 
 LOGS_EXAMPLES = """
-dllm-tui logs                                names of the processes
+dllm-tui logs                                list the processes
 dllm-tui logs worker1 -n 50
 dllm-tui logs llama-server --follow
 dllm-tui logs llama-server --level warning
 """
 EVENTS_EXAMPLES = """
-dllm-tui events                      what happened in the last week
-dllm-tui events --since 2h           in the last two hours
+dllm-tui events                      the last week
+dllm-tui events --since 2h           the last two hours
 dllm-tui events --evidence           with the last log lines of what died
-dllm-tui events --follow             and what happens from now on
+dllm-tui events --follow             and new ones as they happen
 dllm-tui events --json | jq '.[] | select(.kind == "died")'
 """
 LOG_POLL_S = 0.25
@@ -57,13 +57,13 @@ LINE_BYTES = 200
 
 @click.command(cls=Command, watches=True, examples=LOGS_EXAMPLES)
 @click.argument("name", required=False, shell_complete=completing("processes"))
-@click.option("-n", "--lines", default=40, help="Lines from the end.")
-@click.option("-f", "--follow", is_flag=True, help="Go on as it grows; Ctrl-C ends.")
+@click.option("-n", "--lines", default=40, help="Number of lines, from the end.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines.")
 @click.option(
     "--level",
     type=click.Choice([level.value for level in LogLevel]),
     default=LogLevel.DEBUG.value,
-    help="Only lines of this level or worse.",
+    help="Lowest level to show.",
 )
 @cluster_option
 async def logs(
@@ -74,7 +74,7 @@ async def logs(
     level: str,
     as_json: bool,
 ) -> None:
-    """Show the log of a process; without NAME, list them."""
+    """Show the log of a process; without NAME list them."""
     if as_json:
         refuse_with("--json", "--follow")
     names = await _names(client.cluster)
@@ -149,9 +149,13 @@ class _Log:
 
 
 @click.command(cls=Command, watches=True, examples=EVENTS_EXAMPLES)
-@click.option("--since", metavar="AGE", help="No older than this: 90s, 30m, 2h, 3d.")
-@click.option("--evidence", is_flag=True, help="With the log lines of what died.")
-@click.option("-f", "--follow", is_flag=True, help="Go on; Ctrl-C ends.")
+@click.option(
+    "--since", metavar="AGE", help="Show events since this long ago: 90s, 30m, 2h, 3d."
+)
+@click.option(
+    "--evidence", is_flag=True, help="Include the last log lines of what died."
+)
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new events.")
 @any_cluster_option
 async def events(
     client: ControllerClient,
@@ -161,7 +165,7 @@ async def events(
     cluster: str | None,
     as_json: bool,
 ) -> None:
-    """Show what happened: launches, deaths, recoveries, by whom.
+    """Show what happened: launches, crashes, recoveries.
 
     With --json and --follow every event is a line of JSON.
     """

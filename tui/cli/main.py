@@ -18,7 +18,14 @@ from click.core import ParameterSource
 from backends.client.asking import ASKING, ClientFacts
 from backends.errors import DllmError, UsageError
 from backends.garbage import importing
-from tui.cli.command import PROGRAM, Group, cluster_option, completing, run
+from tui.cli.command import (
+    PROGRAM,
+    Group,
+    cluster_option,
+    completing,
+    console_options,
+    run,
+)
 from tui.cli.output import show, warn
 
 if TYPE_CHECKING:
@@ -65,14 +72,13 @@ SECTIONS = {
 """Commands as the overview shows them, each with its module of ``tui.cli``."""
 COMMANDS = {name: m for section in SECTIONS.values() for name, m in section.items()}
 ALIASES = {"stop": "down", "inspect": "models show", "key": "keys", "lab": "links"}
-FORMER_OPTIONS = {"--paths": "config paths", "--check": "config check"}
 EXAMPLES = """
 dllm-tui                                  open the console
-dllm-tui demo                             open it on a live two-worker cluster
+dllm-tui demo                             open it on a two-worker cluster
 dllm-tui up m.gguf --workers 2 --detach   launch without the console
-dllm-tui peers add mini                   add another machine
-dllm-tui chat "Why is the sky blue?"      ask what is serving
-dllm-tui down                             stop it
+dllm-tui peers add mini                   add a machine
+dllm-tui chat "Why is the sky blue?"      ask the model
+dllm-tui down                             stop the cluster
 """
 
 
@@ -91,12 +97,6 @@ class Root(Group):
             module = importlib.import_module(f"tui.cli.{COMMANDS[cmd_name]}")
         command: click.Command = getattr(module, cmd_name)
         return command
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the command for an option that it has replaced."""
-        if args and args[0] in FORMER_OPTIONS:
-            args = [*FORMER_OPTIONS[args[0]].split(), *args[1:]]
-        return super().parse_args(ctx, args)
 
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
@@ -148,27 +148,15 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     "--model",
     metavar="PATH",
     shell_complete=completing("models"),
-    help="Open with this model picked.",
+    help="Model to open with.",
 )
-@click.option(
-    "--theme",
-    metavar="NAME",
-    shell_complete=completing("themes"),
-    help="Open in this theme.",
-)
-@click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal.")
-@click.option(
-    "--ascii",
-    "ascii_only",
-    is_flag=True,
-    help="Draw with ASCII signs alone.",
-)
+@console_options
 @click.option(
     "--readonly",
     is_flag=True,
     envvar="DLLM_READONLY",
     show_envvar=True,
-    help="Only watch: what would change anything is refused.",
+    help="Refuse everything that would change something.",
 )
 @cluster_option
 @click.option(
@@ -189,7 +177,7 @@ def cli(
     readonly: bool,
     cluster: str,
 ) -> None:
-    """Run one large GGUF model split over several machines with stock llama.cpp.
+    """Run a large GGUF model split over several machines with stock llama.cpp.
 
     Without a command it opens the console and re-attaches to what runs.
     """

@@ -35,21 +35,21 @@ if TYPE_CHECKING:
 EXAMPLES = """
 dllm-tui models list
 dllm-tui models list --json | jq '.models[].path'
-dllm-tui models show glm-4.7-flash         layers, quants, KV per token
-dllm-tui models show big-00001-of-00004.gguf    any part stands for all
-dllm-tui models show MODEL --json | jq '.layers[].bytes'
-dllm-tui models drafts glm-4.7-flash       what can draft for it
-dllm-tui models verify glm-4.7-flash       every byte, against what its store says
-dllm-tui models verify big.gguf --quick    are all parts and tensors there?
-dllm-tui models verify big.gguf --peer mini    does mini hold the same bytes?
+dllm-tui models show big.gguf
+dllm-tui models show big-00001-of-00004.gguf   any part will do
+dllm-tui models show big.gguf --json | jq '.layers[].bytes'
+dllm-tui models drafts big.gguf                list draft models for it
+dllm-tui models verify big.gguf                hash every byte
+dllm-tui models verify big.gguf --quick        headers and sizes only
+dllm-tui models verify big.gguf --peer mini    compare with the copy on mini
 dllm-tui models copy big.gguf mini
-dllm-tui models sparse glm-4.7-flash --keep output,0-9 --dry-run    how much it would be
-dllm-tui models sparse glm-4.7-flash --keep output,0-9 --out head.gguf
-dllm-tui models sparse big-00001-of-00004.gguf --keep 10-46 --out /srv/models
+dllm-tui models sparse big.gguf --keep output,0-9 --dry-run   print the size
+dllm-tui models sparse big.gguf --keep output,0-9 --out head.gguf
+dllm-tui models sparse big.gguf --keep 10-46 --out /srv/models
 dllm-tui models cache list --peer mini
-dllm-tui models cache fill glm-4.7-flash --peer mini --dry-run    how much it would be
-dllm-tui models cache fill glm-4.7-flash --peer mini
-dllm-tui models cache prune --peer mini --keep glm-4.7-flash
+dllm-tui models cache fill big.gguf --peer mini --dry-run     print the size
+dllm-tui models cache fill big.gguf --peer mini
+dllm-tui models cache prune --peer mini --keep big.gguf
 dllm-tui models cache prune --peer mini --delete
 """
 DIFFERENCES_SHOWN = 20
@@ -77,7 +77,7 @@ model_argument = click.argument("model", shell_complete=completing("models"))
     examples=EXAMPLES,
 )
 def models() -> None:
-    """List models, show what they hold, verify and copy them."""
+    """List, inspect, verify and copy models."""
 
 
 # --- finding models ------------------------------------------------------------------
@@ -172,7 +172,7 @@ MODELS = Table(
 
 @models.command("list", shows=MODELS, watches=True)
 async def list_models(client: ControllerClient) -> ModelCatalogue:
-    """List the models found: name, size, layers, type, who holds them."""
+    """List the models here and on peers."""
     return await searched(client)
 
 
@@ -182,9 +182,9 @@ async def list_models(client: ControllerClient) -> ModelCatalogue:
 @models.command("show", shows=lambda info: _info_lines(info), watches=True)
 @model_argument
 async def show_model(model: str) -> ModelInfo:
-    """Show what MODEL holds: layers, their bytes and quants, KV per token.
+    """Show a model's layers, sizes, quants and KV per token.
 
-    MODEL is a GGUF file or a name from the catalogue. Only headers are read.
+    MODEL is a GGUF file or a name from models list. It reads only headers.
     """
     from backends.models.layers import read_model
 
@@ -307,25 +307,25 @@ def _verified_json(found: Verified) -> dict[str, Any]:
     quiet=True,
 )
 @model_argument
-@click.option("--quick", is_flag=True, help="Headers and sizes alone, not every byte.")
+@click.option("--quick", is_flag=True, help="Check headers and sizes only.")
 @click.option(
     "--peer",
     "peers",
     multiple=True,
     metavar="NAME",
     shell_complete=completing("peers"),
-    help="Compare every tensor with the copy on this peer, or at NAME:/PATH.",
+    help="Compare with the copy on this peer, or at NAME:/PATH (repeatable).",
 )
 async def verify_model(
     client: ControllerClient, model: str, quick: bool, peers: tuple[str, ...]
 ) -> Verified:
-    """Read MODEL to its end: is it whole, and are its bytes what they should be?
+    """Check a model for damage, or compare it with a peer's copy.
 
-    Files in the caches of Hugging Face and Ollama are named by their hash and compared
-    with it; of others the hash is printed, to compare with what their page says. With
-    --peer each tensor is hashed here and there instead, and what differs is told.
+    Files in the caches of Hugging Face and Ollama are checked against the hash in their
+    name; for other files the hash is printed. With --peer it hashes every tensor here
+    and there, and lists what differs.
 
-    Exit code 1 means that it is damaged, not whole, or other bytes on a peer.
+    Exit code 1: the model is damaged or incomplete, or a peer has other bytes.
     """
     path = (await resolve(model)).absolute()
     found = await _verified(path, quick=quick or bool(peers))
@@ -479,7 +479,7 @@ async def _hashed(
 @model_argument
 @click.argument("peer", shell_complete=completing("peers"))
 async def copy_model(client: ControllerClient, model: str, peer: str) -> dict[str, str]:
-    """Copy the file MODEL to PEER and check it there.
+    """Copy a model to a peer and verify it there.
 
     Ctrl-C stops it; the next run resumes.
     """
@@ -502,27 +502,27 @@ def _copied_text(told: dict[str, str]) -> str:
     "--keep",
     required=True,
     metavar="PARTS",
-    help="What is to be there: layers, and the output (output,0-9,12).",
+    help="Layers to keep, and the output: output,0-9,12.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="The file to write, or a directory for it; else beside MODEL, with -sparse.",
+    help="File or directory to write; beside MODEL, with -sparse, by default.",
 )
-@click.option("--dry-run", is_flag=True, help="Only tell how much it would be.")
+@click.option("--dry-run", is_flag=True, help="Print the size only.")
 async def sparse(
     model: str, keep: str, out: Path | None, dry_run: bool
 ) -> dict[str, Any]:
-    """Write a sparse copy of MODEL: its header, some layers, holes for the rest.
+    """Write a sparse copy of a model with only some layers.
 
-    It takes the disk space of what is kept. The embedding is always kept, and so are
-    the small tensors of no layer. Which bytes are there, what it was made from, and
-    hashes of what is not stand in the file itself: a hole is filled from a worker's own
-    file with just those bytes, or the load ends. Nothing is overwritten.
+    It takes only the disk space of the layers it keeps. The embedding and small tensors
+    are always kept. The file records hashes of the missing bytes: a worker fills a hole
+    from its own copy with exactly those bytes, or the load fails. Nothing is
+    overwritten.
 
-    The head needs a file with its own layers, the first ones for its CPU, the last and
-    the output for its GPUs; each worker, one with its.
+    The head needs its own layers: the first ones for its CPU, the last and the output
+    for its GPUs. Each worker needs its own.
     """
     from backends.models.sparse_copy import plan_sparse
 
@@ -558,7 +558,7 @@ peer_option = click.option(
     default=LOCAL,
     metavar="NAME",
     shell_complete=completing("peers"),
-    help="The machine; local is this one.",
+    help="Machine; local is this one.",
 )
 directory_option = click.option(
     "--cache-dir",
@@ -566,7 +566,7 @@ directory_option = click.option(
     default="",
     show_default=False,
     metavar="DIR",
-    help="The cache's directory there, if the worker has another one.",
+    help="Cache directory there, if the worker uses another.",
 )
 
 
@@ -574,11 +574,11 @@ directory_option = click.option(
     "cache",
     default="list",
     aliases={"show": "list"},
-    notes="A worker that is started with -c then has every tensor over 10 MiB and is "
-    "not sent it.",
+    notes="A worker started with -c is not sent the tensors in its cache: all over 10 "
+    "MiB can be there.",
 )
 def cache() -> None:
-    """The tensor cache of stock workers, which others started with -c (--cache)."""
+    """List, fill and prune the cache of rpc-server -c."""
 
 
 CACHED = Table(
@@ -607,7 +607,7 @@ def _minute(at_s: float) -> str:
 async def list_cache(
     client: ControllerClient, peer: str, directory: str
 ) -> WorkerCache:
-    """List what the cache of stock workers on a machine holds."""
+    """List the cached tensors on a machine."""
     return await client.models.cache(machine=peer, directory=directory)
 
 
@@ -615,11 +615,11 @@ async def list_cache(
 @model_argument
 @peer_option
 @directory_option
-@click.option("--dry-run", is_flag=True, help="Only tell how much it would be.")
+@click.option("--dry-run", is_flag=True, help="Print the size only.")
 async def fill_cache(
     client: ControllerClient, model: str, peer: str, directory: str, dry_run: bool
 ) -> Seeding:
-    """Fill the cache of a stock rpc-server on a machine from its own copy of MODEL.
+    """Fill a machine's cache from its own copy of a model.
 
     Ctrl-C stops it; the next run resumes.
     """
@@ -686,16 +686,16 @@ def _pruned_text(pruned: dict[str, Any]) -> str:
     multiple=True,
     metavar="MODEL",
     shell_complete=completing("models"),
-    help="Keep the tensors of this model; may be repeated.",
+    help="Keep the tensors of this model (repeatable).",
 )
 @click.option(
     "--older-than",
     "days",
     type=click.IntRange(1),
     metavar="DAYS",
-    help="Only what has not been written for so many days.",
+    help="Only tensors not written for this many days.",
 )
-@click.option("--delete", is_flag=True, help="Delete it; otherwise only tell.")
+@click.option("--delete", is_flag=True, help="Delete them; otherwise only list them.")
 @peer_option
 @directory_option
 async def prune_cache(
@@ -706,10 +706,10 @@ async def prune_cache(
     days: int | None,
     delete: bool,
 ) -> dict[str, Any]:
-    """Delete tensors from the cache of stock workers on a machine.
+    """Delete tensors from a machine's cache.
 
-    Without --delete it only tells what would be deleted. A worker that finds a tensor
-    gone is sent it again.
+    Without --delete it only lists what would go. A worker is sent missing tensors
+    again.
     """
     kept: set[str] = set()
     for model in keep:

@@ -34,12 +34,12 @@ T = TypeVar("T")
 
 EXAMPLES = """
 dllm-tui peers list
-dllm-tui peers add mini                    a Host of ~/.ssh/config, or a host name
+dllm-tui peers add mini            a host name, or a Host of ~/.ssh/config
 dllm-tui peers add ada@10.0.0.7 --name nuc
 dllm-tui peers add box --bare 10.0.0.3:50052
-dllm-tui peers show mini                   probe it now: devices, engines, disk
-dllm-tui peers setup mini                  engine and relay, in your cache there
-dllm-tui peers reset mini                  removes them again
+dllm-tui peers show mini           probe it: devices, engines, disk
+dllm-tui peers setup mini          install engine and relay
+dllm-tui peers reset mini          remove them again
 dllm-tui peers remove mini
 dllm-tui up m.gguf --peer mini --peer nuc --detach
 """
@@ -80,7 +80,7 @@ PEERS = Table(
     examples=EXAMPLES,
 )
 def peers() -> None:
-    """Add other machines, probe them, make them ready to serve."""
+    """Add, probe, set up and remove other machines."""
 
 
 name_argument = click.argument("name", shell_complete=completing("peers"))
@@ -88,7 +88,7 @@ name_argument = click.argument("name", shell_complete=completing("peers"))
 
 @peers.command("list", shows=PEERS, watches=True)
 async def list_peers(client: ControllerClient) -> tuple[Peer, ...]:
-    """List the machines of the settings and how they are."""
+    """List the peers and their state."""
     return await client.settled_peers()
 
 
@@ -99,7 +99,10 @@ async def list_peers(client: ControllerClient) -> tuple[Peer, ...]:
 async def show_peers(
     client: ControllerClient, names: tuple[str, ...]
 ) -> tuple[Peer, ...]:
-    """Probe NAME… (all when none is given) now, and show what is there."""
+    """Probe peers now, and show what they have.
+
+    Without NAME it probes all of them.
+    """
     known = {peer.name for peer in await client.settled_peers()}
     results = await asyncio.gather(
         *(client.probe_peer(name) for name in names or sorted(known)),
@@ -158,13 +161,17 @@ def _device(device: Device) -> str:
 
 @peers.command("add", shows=_lines, stays=True)
 @click.argument("destination", shell_complete=completing("hosts"))
-@click.option("--name", help="What to call it; else the host's name.")
-@click.option("--bare", metavar="HOST:PORT", help="An rpc-server somebody started.")
+@click.option("--name", help="Name of the peer; its host name by default.")
+@click.option(
+    "--bare",
+    metavar="HOST:PORT",
+    help="Address of an rpc-server that is already running.",
+)
 @click.option(
     "--accept-host-key",
     "trusted",
     metavar="SHA256:…",
-    help="Trust the host if this is the fingerprint of its key.",
+    help="Trust the host if its key has this fingerprint.",
 )
 async def add_peer(
     client: ControllerClient,
@@ -173,7 +180,10 @@ async def add_peer(
     bare: str | None,
     trusted: str | None,
 ) -> Peer:
-    """Add DESTINATION, what one would give to ssh, and probe it."""
+    """Add and probe a peer.
+
+    DESTINATION is what you would pass to ssh.
+    """
     if bare:
         refuse_with("--bare", "--accept-host-key")
     name = name or suggested_name(destination)
@@ -254,12 +264,12 @@ def _unattended(question: PeerQuestion) -> str:
     "--mode",
     type=click.Choice([mode.value for mode in ProvisionMode]),
     default=ProvisionMode.AUTO.value,
-    help="Copy this machine's build, build there, or whatever fits.",
+    help="Copy this machine's build, build there, or choose automatically.",
 )
 async def setup_peer(client: ControllerClient, name: str, mode: str) -> Peer:
-    """Install engine and relay on NAME, in your own cache directory there.
+    """Install engine and relay on a peer.
 
-    Ctrl-C stops it; the next run resumes.
+    They go into your cache directory there. Ctrl-C stops it; the next run resumes.
     """
     wanted = ProvisionMode(mode)
     return await _watched(client, name, lambda: client.provision_peer(name, wanted))
@@ -268,7 +278,7 @@ async def setup_peer(client: ControllerClient, name: str, mode: str) -> Peer:
 @peers.command("reset", shows=lambda told: [_freed_text(told)])
 @name_argument
 async def reset_peer(client: ControllerClient, name: str) -> dict[str, object]:
-    """Remove from NAME what setup installed; models stay."""
+    """Remove what setup installed on a peer; models stay."""
     return {"name": name, "freed_bytes": await client.clean_peer(name)}
 
 
@@ -279,27 +289,10 @@ def _freed_text(told: dict[str, object]) -> str:
 @peers.command("remove")
 @name_argument
 async def remove_peer(client: ControllerClient, name: str) -> dict[str, str]:
-    """Forget NAME; what is installed there stays (see reset)."""
+    """Forget a peer; what is installed there stays (see reset)."""
     await client.remove_peer(name)
     say(f"Removed {name}.")
     return {"removed": name}
-
-
-@peers.command(
-    "copy",
-    hidden=True,
-    shows=lambda told: [f"{told['name']} has it at {told['path']}."],
-)
-@name_argument
-@click.argument("model", shell_complete=completing("models"))
-async def copy_model(client: ControllerClient, name: str, model: str) -> dict[str, str]:
-    """Copy the file MODEL to NAME: dllm-tui models copy MODEL NAME."""
-    from tui.cli.models import require_model
-
-    return {
-        "name": name,
-        "path": await copied(client, name, await require_model(model)),
-    }
 
 
 async def copied(client: ControllerClient, name: str, path: str) -> str:

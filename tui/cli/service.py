@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from backends.doctor.examine import Check
 
 EXAMPLES = """
-dllm-tui service install --dry-run     prints the file, and does nothing
+dllm-tui service install --dry-run     print the unit file
 dllm-tui service install
 dllm-tui service status
-dllm-tui service remove                what serves goes on
+dllm-tui service remove                clusters keep serving
 """
 DOCTOR_EXAMPLES = """
 dllm-tui doctor
@@ -36,10 +36,10 @@ MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
     cls=Group,
     default="status",
     examples=EXAMPLES,
-    notes="status gives exit code 1 for a service that is installed and does not run.",
+    notes="Exit code 1 of status: the service is installed but not running.",
 )
 def service() -> None:
-    """Keep clusters running across logouts and reboots."""
+    """Keep the controller running across logouts and reboots."""
 
 
 def _state_lines(state: ServiceState) -> Iterator[str]:
@@ -54,11 +54,12 @@ def _state_lines(state: ServiceState) -> Iterator[str]:
 
 
 @service.command("install", shows=_state_lines)
-@click.option("--dry-run", is_flag=True, help="Print the file; write and start none.")
+@click.option("--dry-run", is_flag=True, help="Print the unit file; change nothing.")
 async def install_service(dry_run: bool, as_json: bool) -> ServiceState | None:
-    """Have the controller started now, at every login, and whenever it ends.
+    """Install and start the service.
 
-    It takes over from a controller that runs; what serves goes on.
+    It starts the controller now, at every login, and whenever it exits. It takes over
+    from a running controller; clusters keep serving.
     """
     paths, looked_after_by = user_paths(), manager()
     wanted = controller_service(paths, os.environ)
@@ -76,7 +77,7 @@ async def install_service(dry_run: bool, as_json: bool) -> ServiceState | None:
 
 @service.command("remove")
 def remove_service() -> ServiceState:
-    """End the service, and start it no more; what serves goes on."""
+    """Stop and remove the service; clusters keep serving."""
     looked_after_by = manager()
     looked_after_by.remove()
     say(f"Removed {looked_after_by.file}.")
@@ -90,7 +91,7 @@ def remove_service() -> ServiceState:
     watches=True,
 )
 def service_status() -> ServiceState:
-    """Show whether it is installed and runs, and whether it outlives logouts."""
+    """Show whether it is installed, runs and outlives logouts."""
     return manager().state()
 
 
@@ -98,10 +99,10 @@ def service_status() -> ServiceState:
     cls=Command,
     watches=True,
     examples=DOCTOR_EXAMPLES,
-    notes="Exit code 1 means that something must be fixed before a launch can work.",
+    notes="Exit code 1: something must be fixed before a launch can work.",
 )
 async def doctor(as_json: bool) -> None:
-    """Check settings, engine, model, ports, leftovers, machines."""
+    """Check settings, engine, model, ports, leftovers and peers."""
     from backends.doctor.examine import examine
 
     checks = [_terminal()]

@@ -55,15 +55,17 @@ WATCH_EVERY_S = 1.0
     cls=Command,
     watches=True,
     examples=EXAMPLES,
-    notes="Exit code 1 means that a cluster failed, or that the controller is silent.",
+    notes="Exit code 1: a cluster failed, or the controller does not answer.",
 )
-@click.option("-w", "--watch", is_flag=True, help="Show it again as it changes.")
+@click.option(
+    "-w", "--watch", is_flag=True, help="Keep watching, and show every change."
+)
 @any_cluster_option
 async def status(cluster: str | None, watch: bool, as_json: bool) -> None:
-    """Show what runs: state, API, split, machines, processes.
+    """Show what is running: state, API, split, peers, processes.
 
-    Without --cluster that is the default cluster, and the others in a line each. With
-    --json and --watch every change is a line of JSON.
+    Without --cluster: the default cluster, and a line for each other one. With --json
+    and --watch every change is a line of JSON.
     """
     snapshot = await current_snapshot(cluster or DEFAULT_CLUSTER)
     if watch:

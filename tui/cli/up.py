@@ -32,7 +32,6 @@ from backends.state import (
     Ask,
     ClusterState,
     FlashAttention,
-    PairMode,
     ProcessRole,
     ServerSettings,
 )
@@ -42,11 +41,10 @@ from tui.cli.command import (
     Inherited,
     cluster_option,
     completing,
-    refuse_with,
 )
 from tui.cli.down import end_cluster
 from tui.cli.models import require_model
-from tui.cli.output import Column, emit_json, say, show, table_lines
+from tui.cli.output import Column, emit_json, say, table_lines
 from tui.cli.progress import StepPrinter, ticking
 from tui.cli.status import cluster_json, measured_text, prompts_text
 from tui.model.launch_settings import NO_RELAY, RELAYS, unusual
@@ -56,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from backends.client.client import ControllerClient
-    from backends.state import ClusterSnapshot, Failure, Plan, Preview
+    from backends.state import ClusterSnapshot, Plan, Preview
 
 UP_EXAMPLES = """
 dllm-tui up m.gguf --workers 2 --detach
@@ -78,7 +76,11 @@ dllm-tui plan m.gguf --json | jq '.memory[].device'
 BUSY = frozenset({ClusterState.STARTING, ClusterState.LOADING, ClusterState.SERVING})
 USUAL = ServerSettings()
 PAIRS = {word: mode for mode, word in RELAYS.items()}
-
+METHODS = (NO_DRAFT, NGRAM_DRAFT, MTP_DRAFT, AUTO_DRAFT)
+SERVER_OPTIONS = (
+    *("cache_type_k", "cache_type_v", "slots"),
+    *("flash_attention", "threads", "draft_max"),
+)
 
 _PLAN_OPTIONS = (
     click.argument(
@@ -88,7 +90,7 @@ _PLAN_OPTIONS = (
     click.option(
         "--workers",
         type=click.IntRange(0, 16),
-        help="CPU workers to start here, to try things; 0: the head alone.",
+        help="CPU workers to start on this machine; 0 for the head alone.",
     ),
     click.option(
         "--peer",
@@ -96,27 +98,27 @@ _PLAN_OPTIONS = (
         multiple=True,
         metavar="NAME",
         shell_complete=completing("peers"),
-        help="Peer to work (repeatable).",
+        help="Peer to use as a worker (repeatable).",
     ),
     click.option(
         "--head",
         metavar="NAME",
         shell_complete=completing("heads"),
-        help="Peer to run llama-server; else here.",
+        help="Peer to run llama-server on, instead of this machine.",
     ),
     click.option(
         "--split",
         metavar="N,N…|DEVICE=N…",
-        help="Whole layers per device, the output counted as one more: by name, such "
-        "as mini/MTL0=6,local/CPU=7, or in the order that plan prints, the head's CPU "
-        "left out: 6,7 for 12 layers.",
+        help="Whole layers per device; the output counts as one more. Name the devices "
+        "(mini/MTL0=6,local/CPU=7), or list counts in the order that plan prints, "
+        "without the head's CPU (6,7 for 12 layers).",
     ),
     click.option(
         "--exclude",
         multiple=True,
         metavar="DEVICE",
         shell_complete=completing("devices"),
-        help="Device to leave out (repeatable).",
+        help="Device not to use (repeatable).",
     ),
     click.option(
         "--context",
@@ -129,64 +131,64 @@ _PLAN_OPTIONS = (
         "--cache-type-k",
         type=click.Choice(list(CACHE_TYPES)),
         default=USUAL.cache_type_k,
-        help="How K of the KV cache is stored.",
+        help="Type of the K cache.",
     ),
     click.option(
         "--cache-type-v",
         type=click.Choice(list(CACHE_TYPES)),
         default=USUAL.cache_type_v,
-        help="How V is stored; a quantised one needs flash attention.",
+        help="Type of the V cache; a quantised one needs flash attention.",
     ),
     click.option(
         "--slots",
         type=click.IntRange(1, SLOTS_MAX),
         default=USUAL.slots,
-        help="Requests answered at once; they share the context.",
+        help="Parallel requests; they share the context.",
     ),
     click.option(
         "--flash-attention",
         type=click.Choice([choice.value for choice in FlashAttention]),
         default=USUAL.flash_attention.value,
-        help="Fused attention, which needs less memory.",
+        help="Fused attention; it needs less memory.",
     ),
     click.option(
         "--threads",
         type=click.IntRange(1, THREADS_MAX),
-        help="Threads of llama-server; else as it chooses.",
+        help="Threads of llama-server; its own choice by default.",
     ),
     click.option(
         "--draft",
         metavar="MODEL|ngram|mtp|auto|none",
         default=USUAL.draft,
         shell_complete=completing("models"),
-        help="Draft tokens, so that several share a round trip: with a small model of "
-        "the same vocabulary, from earlier text (ngram), with layers of the model "
-        "itself (mtp), or with the fastest of these, measured once (auto).",
+        help="Speculative decoding, so that several tokens share a round trip: a small "
+        "model of the same vocabulary, earlier text (ngram), layers of the model "
+        "itself (mtp), or the fastest of these, measured once (auto).",
     ),
     click.option(
         "--draft-max",
         type=click.IntRange(1, DRAFT_TOKENS_MAX),
         default=USUAL.draft_max,
-        help="Tokens drafted at a time.",
+        help="Longest draft, in tokens.",
     ),
     click.option(
         "--worker-threads",
         type=click.IntRange(1, THREADS_MAX),
-        help="Threads of each CPU worker here; else the cores shared out.",
+        help="Threads per CPU worker here; by default they share the cores.",
     ),
-    click.option("--port", type=click.IntRange(1, 65535), help="Port of the API."),
     click.option(
-        "--force", is_flag=True, help="Launch what is predicted not to fit, too."
+        "--port", "api_port", type=click.IntRange(1, 65535), help="Port of the API."
+    ),
+    click.option(
+        "--force", is_flag=True, help="Launch even if it is predicted not to fit."
     ),
     click.option(
         "--relay",
         type=click.Choice([*PAIRS, NO_RELAY]),
-        help="Relays between head and workers: pairs with other machines (auto), with "
-        "workers here too (pair), at the head alone (single), none and no metering "
-        "(off). Else as configured.",
+        help="Relays between head and workers: pairs with other machines (auto), pairs "
+        "with workers here too (pair), at the head only (single), or none and no "
+        "metering (off). The setting decides by default.",
     ),
-    click.option("--pair", type=click.Choice([m.value for m in PairMode]), hidden=True),
-    click.option("--no-relay", is_flag=True, hidden=True),
     cluster_option,
 )
 
@@ -214,31 +216,23 @@ class PlanCommand(Command):
 
 @click.command(cls=PlanCommand, quiet=True, examples=UP_EXAMPLES)
 @plan_options
-@click.option("--detach", is_flag=True, help="Return once it serves; it keeps running.")
-@click.option("--replace", is_flag=True, help="Replace what runs now; clients wait.")
-@click.option("--dry-run", is_flag=True, hidden=True)
+@click.option(
+    "--detach", is_flag=True, help="Return once it is serving, and leave it running."
+)
+@click.option("--replace", is_flag=True, help="Replace the running plan; clients wait.")
 async def up(
     client: ControllerClient,
     detach: bool,
     replace: bool,
-    dry_run: bool,
     as_json: bool,
     **wish: Any,
 ) -> None:
-    """Serve MODEL, a GGUF file or the name of a model.
+    """Serve MODEL, a GGUF file or a model name.
 
-    It starts workers and llama-server with the layers split as asked. Without --detach
-    it stays in the foreground, and Ctrl-C stops the cluster. What would be started is
-    shown by dllm-tui plan.
+    Starts llama-server and its workers. Without --detach it stays in the foreground;
+    Ctrl-C stops the cluster. See what would be started with dllm-tui plan.
     """
-    ask = await _ask(**wish)
-    if dry_run:
-        refuse_with("--dry-run", "--detach", "--replace")
-        preview = await _previewed(client, ask)
-        return (
-            emit_json(preview_json(preview)) if as_json else show(preview_text(preview))
-        )
-    preview = await _prepared(client, ask)
+    preview = await _prepared(client, await _ask(**wish))
     if preview.refusal is not None:
         raise PlanError(preview.refusal.what, preview.refusal.hint)
     for note in preview.notes:
@@ -263,12 +257,8 @@ def preview_json(preview: Preview) -> dict[str, Any]:
     return value
 
 
-def preview_text(preview: Preview) -> str:
+def preview_lines(preview: Preview) -> Iterator[str]:
     """The same for people; devices in the order in which ``--split`` counts them."""
-    return "\n".join(_preview_lines(preview))
-
-
-def _preview_lines(preview: Preview) -> Iterator[str]:
     plan = preview.plan
     yield f"{plan.model} · context {plan.ctx_size} · head {plan.head}"
     if settings := unusual(plan):
@@ -316,7 +306,7 @@ def _command_line(argv: tuple[str, ...]) -> str:
 
 @click.command(
     cls=PlanCommand,
-    shows=lambda preview: _preview_lines(preview),
+    shows=preview_lines,
     as_json=preview_json,
     watches=True,
     examples=PLAN_EXAMPLES,
@@ -325,14 +315,10 @@ def _command_line(argv: tuple[str, ...]) -> str:
 async def plan(client: ControllerClient, **wish: Any) -> Preview:
     """Show what up would do: layers, memory, commands.
 
-    It starts nothing. The options are those of dllm-tui up.
+    Starts nothing. Takes the options of dllm-tui up.
     """
-    return await _previewed(client, await _ask(**wish))
-
-
-async def _previewed(client: ControllerClient, ask: Ask) -> Preview:
     try:
-        return await _prepared(client, ask)
+        return await _prepared(client, await _ask(**wish))
     finally:
         if client.started_controller:
             await client.shutdown(only_if_idle=True)
@@ -348,58 +334,36 @@ async def _ask(
     *,
     path: str | None,
     model: str | None,
-    workers: int | None,
     peers: tuple[str, ...],
-    head: str | None,
     split: str | None,
-    exclude: tuple[str, ...],
-    ctx_size: int | None,
-    threads: int | None,
     draft: str,
-    worker_threads: int | None,
-    port: int | None,
-    force: bool,
     relay: str | None,
-    pair: str | None,
-    no_relay: bool,
-    flash_attention: str,
     server_args: tuple[str, ...],
-    **server: Any,
+    **wish: Any,
 ) -> Ask:
     if (path is None) is (model is None):
         what = "Missing argument 'MODEL'." if path is None else "Give one model."
         raise click.UsageError(what, click.get_current_context())
-    if pair:
-        relay = RELAYS[PairMode(pair)]
-    shares = parse_split(split) if split is not None else None
+    if draft not in METHODS:
+        draft = await require_model(draft)
+    server = {name: wish.pop(name) for name in SERVER_OPTIONS}
     return Ask(
         model=await require_model(path or model or ""),
-        workers=workers,
         peers=peers or None,
-        head=head,
-        counts=None if isinstance(shares, dict) else shares,
-        split=shares if isinstance(shares, dict) else None,
-        exclude=exclude,
-        worker_threads=worker_threads,
-        ctx_size=ctx_size,
-        server=ServerSettings(
-            flash_attention=FlashAttention(flash_attention),
-            threads=threads,
-            draft=await _required_draft(draft),
-            **server,
-        ),
-        api_port=port,
-        relay=relay != NO_RELAY and not no_relay,
+        server=msgspec.convert({**server, "draft": draft}, ServerSettings),
+        relay=relay != NO_RELAY,
         pair=PAIRS.get(relay or ""),
-        force=force,
         extra_args=server_args,
         directory=os.getcwd(),
+        **shares(split),
+        **wish,
     )
 
 
-async def _required_draft(draft: str) -> str:
-    ways = (NO_DRAFT, NGRAM_DRAFT, MTP_DRAFT, AUTO_DRAFT)
-    return draft if draft in ways else await require_model(draft)
+def shares(split: str | None) -> dict[str, Any]:
+    """The fields of an ``Ask`` for what ``--split`` says."""
+    found = parse_split(split) if split is not None else None
+    return {"split" if isinstance(found, dict) else "counts": found}
 
 
 # --- launching -----------------------------------------------------------------------
@@ -426,7 +390,11 @@ async def launched(
     now = await client.snapshot()
     replaced = now.wanted_generation
     if now.state in BUSY and not replace:
-        raise _runs_already(now)
+        named = "" if now.cluster == DEFAULT_CLUSTER else f" --cluster {now.cluster}"
+        raise ControllerError(
+            f"A cluster is already running {now.plan.model if now.plan else 'a model'}",
+            f"Stop it with dllm-tui down{named}, or use up --replace.",
+        )
     holder = "" if keep else secrets.token_hex(8)
     async with aclosing(client.snapshots(holder=holder)) as snapshots:
         # From the first on the stream is there, and we with it.
@@ -435,7 +403,7 @@ async def launched(
         if ours.generation == replaced:
             say("This plan is already running: nothing to change.")
         try:
-            serving = await _until_serving(ours, _from(first, snapshots))
+            serving = await _until_serving(ours, first, snapshots)
         except asyncio.CancelledError:
             # What was not wanted to the end is not to go on behind the user's back.
             with contextlib.suppress(DllmError):
@@ -450,13 +418,6 @@ async def launched(
         finally:
             if not keep:
                 await _end_ours(client, ours.generation)
-
-
-def _runs_already(now: ClusterSnapshot) -> ControllerError:
-    return ControllerError(
-        f"A cluster is already running {now.plan.model if now.plan else 'a model'}",
-        f"Stop it with dllm-tui down{_named(now.cluster)}, or use up --replace.",
-    )
 
 
 async def _launch(
@@ -480,55 +441,42 @@ async def _launch(
     return asking.result()
 
 
-def _named(cluster: str) -> str:
-    return "" if cluster == DEFAULT_CLUSTER else f" --cluster {cluster}"
-
-
 async def _end_ours(client: ControllerClient, generation: int) -> None:
     if await client.running() and (await client.snapshot()).generation == generation:
         await end_cluster(client)
 
 
 async def _until_serving(
-    ours: ClusterSnapshot, snapshots: AsyncIterator[ClusterSnapshot]
+    ours: ClusterSnapshot,
+    snapshot: ClusterSnapshot,
+    later: AsyncIterator[ClusterSnapshot],
 ) -> ClusterSnapshot:
     printer = StepPrinter()
     async with ticking(printer.line):
-        return await _followed(printer, ours, snapshots)
+        while not _serves(ours, snapshot, printer):
+            following = await anext(later, None)
+            if following is None:
+                raise ControllerError("The controller exited during the launch")
+            snapshot = following
+        return snapshot
 
 
-async def _from(
-    first: ClusterSnapshot, later: AsyncIterator[ClusterSnapshot]
-) -> AsyncIterator[ClusterSnapshot]:
-    yield first
-    async for snapshot in later:
-        yield snapshot
-
-
-async def _followed(
-    printer: StepPrinter,
-    ours: ClusterSnapshot,
-    snapshots: AsyncIterator[ClusterSnapshot],
-) -> ClusterSnapshot:
-    async for snapshot in snapshots:
-        if snapshot.seq < ours.seq or snapshot.generation < ours.generation:
-            continue
-        back = snapshot.rolled_back
-        if back is not None and back.generation == ours.generation:
-            raise ProcessFailed(_rolled_back(back.failure))
-        if snapshot.generation > ours.generation:
-            raise _superseded(snapshot)
-        printer.show(snapshot)
-        if snapshot.state is ClusterState.FAILED and snapshot.failure is not None:
-            raise ProcessFailed(snapshot.failure)
-        if snapshot.state is ClusterState.SERVING:
-            return snapshot
-    raise ControllerError("The controller exited during the launch")
-
-
-def _rolled_back(failure: Failure) -> Failure:
-    hint = f"{failure.hint} The plan before it is brought back."
-    return msgspec.structs.replace(failure, hint=hint.lstrip())
+def _serves(
+    ours: ClusterSnapshot, snapshot: ClusterSnapshot, printer: StepPrinter
+) -> bool:
+    """Show how far our launch is; True once it serves."""
+    if snapshot.seq < ours.seq or snapshot.generation < ours.generation:
+        return False
+    back = snapshot.rolled_back
+    if back is not None and back.generation == ours.generation:
+        hint = f"{back.failure.hint} The plan before it is brought back."
+        raise ProcessFailed(msgspec.structs.replace(back.failure, hint=hint.lstrip()))
+    if snapshot.generation > ours.generation:
+        raise _superseded(snapshot)
+    printer.show(snapshot)
+    if snapshot.state is ClusterState.FAILED and snapshot.failure is not None:
+        raise ProcessFailed(snapshot.failure)
+    return snapshot.state is ClusterState.SERVING
 
 
 def _superseded(snapshot: ClusterSnapshot) -> ControllerError:

@@ -84,10 +84,6 @@ def test_errors_reach_the_caller() -> None:
             output(model)
 
 
-def test_help_has_examples() -> None:
-    assert "dllm-tui models show MODEL --json" in output("--help")
-
-
 def test_ranges_and_groups() -> None:
     assert format_ranges([0, 1, 2, 5, 7, 8]) == "0–2, 5, 7–8"
     layers = [Layer(index=i, bytes=1 + (i == 1)) for i in range(3)]
